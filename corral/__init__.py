@@ -1,0 +1,3 @@
+"""Corral: an HTTP server for large language models on libllama."""
+
+__version__ = "0.1.0"

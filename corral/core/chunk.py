@@ -1,0 +1,29 @@
+"""A run of tokens of one sequence, to be evaluated in one batch."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+TokenArray: TypeAlias = npt.NDArray[np.int32]
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`tokens` go to positions `pos`, `pos + 1`, ... of sequence `seq`; the last one yields logits if `logits`."""
+
+    seq: int
+    pos: int
+    tokens: TokenArray
+    logits: bool
+
+
+class DecodeStatus(enum.Enum):
+    OK = "ok"
+    NO_ROOM = "no room"
+    ABORTED = "aborted"

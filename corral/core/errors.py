@@ -1,0 +1,85 @@
+"""Every error a client can cause or meet, as one tree.
+
+    CorralError                 500  server_error
+      InvalidRequest            400  invalid_request_error
+        ContextExceeded         400  exceed_context_size_error
+      NotFound                  404  not_found_error
+      NotSupported              501  not_supported_error
+      Unavailable               503  unavailable_error
+
+Layers raise these; only the HTTP edge turns them into bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """An error as a value, to cross from the engine to the front."""
+
+    status: int
+    type: str
+    message: str
+    details: dict[str, Any] = {}
+
+
+class CorralError(Exception):
+    status = 500
+    type = "server_error"
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(self.status, self.type, self.message, self.details)
+
+    @staticmethod
+    def from_info(info: ErrorInfo) -> CorralError:
+        error = CorralError(info.message, **info.details)
+        error.status, error.type = info.status, info.type
+        return error
+
+
+class InvalidRequest(CorralError):
+    """The request itself is wrong; `field` names the culprit and comes back as `param`."""
+
+    status = 400
+    type = "invalid_request_error"
+
+    def __init__(self, message: str, field: str | None = None, **details: Any) -> None:
+        if field is not None:
+            message = f"Field '{field}': {message}"
+            details = {"param": field, **details}
+        super().__init__(message, **details)
+
+
+class ContextExceeded(InvalidRequest):
+    type = "exceed_context_size_error"
+
+    def __init__(self, n_prompt_tokens: int, n_ctx: int) -> None:
+        super().__init__(
+            f"request ({n_prompt_tokens} tokens) exceeds the available context size ({n_ctx} tokens), "
+            "try increasing it with --ctx-size",
+            n_prompt_tokens=n_prompt_tokens,
+            n_ctx=n_ctx,
+        )
+
+
+class NotFound(CorralError):
+    status = 404
+    type = "not_found_error"
+
+
+class NotSupported(CorralError):
+    status = 501
+    type = "not_supported_error"
+
+
+class Unavailable(CorralError):
+    status = 503
+    type = "unavailable_error"

@@ -1,0 +1,72 @@
+"""What a request asks of the sampler and of generation, after every default is filled in.
+
+Frozen values: made once by `prepare`, read by the engine, rendered back to the client.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+SAMPLER_NAMES = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "tfs_z",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+    "infill",
+)
+DEFAULT_SAMPLERS = tuple(name for name in SAMPLER_NAMES if name != "infill")
+
+RANDOM_SEED = 0xFFFFFFFF
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    seed: int = RANDOM_SEED
+    temperature: float = 0.8
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    top_n_sigma: float = -1.0
+    tfs_z: float = 1.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    repeat_last_n: int = 64
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalize_nl: bool = True
+    penalty_prompt: tuple[int, ...] | None = None
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    samplers: tuple[str, ...] = DEFAULT_SAMPLERS
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_keep: int = 0
+    n_probs: int = 0
+    post_sampling_probs: bool = False
+
+
+class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
+    sampling: SamplingParams = SamplingParams()
+    n_predict: int = -1
+    n_keep: int = 0
+    n_discard: int = 0
+    n_indent: int = 0
+    t_max_predict_ms: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    cache_prompt: bool = True
+    id_slot: int = -1

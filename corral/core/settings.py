@@ -1,0 +1,47 @@
+"""The settings of a running server. `cli.options` is the only place that fills them from outside."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the engine process needs; crosses the link once, at its start."""
+
+    model: str
+    n_ctx: int = 0
+    n_parallel: int = 1
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_threads: int = 0
+    n_threads_batch: int = 0
+    n_gpu_layers: int = -1
+    flash_attn: str = "auto"
+    kv_unified: bool = False
+    mmap: bool = True
+    mlock: bool = False
+    warmup: bool = True
+    max_itl_ms: float = 200.0
+    slot_prompt_similarity: float = 0.5
+    context_shift: bool = False
+    cache_ram_mib: int = 8192
+    verbose: bool = False
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    host: str = "127.0.0.1"
+    port: int = 8080
+    alias: str = ""
+    slots: bool = False
+    props: bool = False
+    n_predict: int = -1
+    n_keep: int = 0
+    seed: int = -1
+    timeout_s: float = 600.0
+    engine_timeout_s: float = 10.0
+    max_body_mib: int = 64
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    engine: EngineSettings
+    server: ServerSettings = ServerSettings()

@@ -1,0 +1,257 @@
+"""The engine: admit, plan, decode, sample, emit. One thread calls everything here but `abort_if_running`.
+
+Knows tokens and text, no JSON and no HTTP. Effects go to a `Backend`, results to the `emit` it was given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from corral.core.chunk import Chunk, DecodeStatus
+from corral.core.errors import ContextExceeded, CorralError
+from corral.core.result import Beat, Done, Event, Failed, Progress, StopType
+from corral.core.settings import EngineSettings
+from corral.core.task import Cancel, Order, Task
+from corral.engine.batch import FLOOR, BatchPlan, Prompt, plan_batches
+from corral.engine.context_shift import plan_shift
+from corral.engine.cost import CostModel
+from corral.engine.kv import KvStore
+from corral.engine.ports import Backend
+from corral.engine.ram_cache import RamCache
+from corral.engine.request import Phase, Request
+from corral.engine.scheduler import Scheduler
+from corral.engine.slot import Slot
+
+UNTIL_CONTEXT_FULL = -2
+
+
+class Engine:
+    def __init__(
+        self,
+        backend: Backend,
+        settings: EngineSettings,
+        emit: Callable[[list[Event]], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._emit = emit
+        self._clock = clock
+        self._cost = CostModel()
+        self._kv = KvStore(backend, RamCache(settings.cache_ram_mib << 20))
+        self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity)
+        self._events: list[Event] = []
+        self._n_orders = 0
+        self._decode_started = 0.0
+        self._decode_predicted_ms = 0.0
+        self._abortable: int | None = None
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def handle(self, order: Order) -> None:
+        if isinstance(order, Cancel):
+            self._cancel(order.task_id)
+        else:
+            self._submit(order)
+        self._flush()
+
+    def abort_if_running(self, task_id: int) -> None:
+        """From any thread: cut the decode short if all it does is this task's prompt."""
+        if self._abortable == task_id:
+            self._backend.abort()
+
+    def beat(self) -> Beat:
+        """From any thread: how long the decode under way has been running."""
+        started = self._decode_started
+        return Beat((self._clock() - started) * 1e3 if started else 0.0, self._decode_predicted_ms)
+
+    def warm_up(self) -> None:
+        """Touch the weights and take a first measure of what evaluating costs."""
+        slot = self._scheduler.slots[0]
+        for n in (2, FLOOR, 1):
+            started = self._clock()
+            self._backend.decode([Chunk(slot.id, 0, np.zeros(n, np.int32), logits=True)])
+            self._backend.trim(slot.id, 0)
+            self._cost.observe(int(n == 1), n if n > 1 else 0, (self._clock() - started) * 1e3)
+
+    def step(self) -> None:
+        """One round for everybody: running generations get their token, prompts what is left of the time."""
+        self._events += self._scheduler.admit(self._clock())
+        self._make_room_in_contexts()
+        for batch in self._plan():
+            self._run(batch)
+            self._flush()
+        self._flush()
+
+    def _submit(self, task: Task) -> None:
+        self._n_orders += 1
+        n_prompt = len(task.prompt)
+        if n_prompt >= self._backend.n_ctx:
+            self._events.append(Failed(task.id, ContextExceeded(n_prompt, self._backend.n_ctx).info()))
+            return
+        self._scheduler.add(Request(task, self._n_orders))
+
+    def _cancel(self, task_id: int) -> None:
+        request = self._scheduler.remove(task_id)
+        if request is not None:
+            request.close()
+
+    def _plan(self) -> list[BatchPlan]:
+        generating = [slot.id for slot, _ in self._scheduler.running(Phase.GENERATING)]
+        prompts = [Prompt(slot.id, len(r.pending)) for slot, r in self._scheduler.running(Phase.PREFILL)]
+        budget = self._cost.prompt_budget(self._settings.max_itl_ms) if generating else self._backend.n_ubatch
+        return plan_batches(generating, prompts, budget, self._backend.n_ubatch, self._backend.mixes_batches)
+
+    def _run(self, batch: BatchPlan) -> None:
+        """Evaluate one planned batch and take what comes out of it."""
+        parts = [(self._scheduler.slots[part.slot], part.n) for part in batch]
+        work = [(slot, slot.request, n) for slot, n in parts if slot.request is not None]
+        chunks = [
+            Chunk(slot.id, len(slot.tokens), request.pending[:n], logits=n == len(request.pending))
+            for slot, request, n in work
+        ]
+        try:
+            status = self._decode(chunks, work)
+            if status is DecodeStatus.NO_ROOM:
+                self._relieve(work)
+            if status is not DecodeStatus.OK:
+                return
+            for i, (slot, request, n) in enumerate(work):
+                self._advance(i, slot, request, chunks[i], n)
+        except CorralError as error:
+            self._fail(work, error)
+
+    def _decode(self, chunks: Sequence[Chunk], work: Sequence[tuple[Slot, Request, int]]) -> DecodeStatus:
+        n_generating = sum(request.phase is Phase.GENERATING for _, request, _ in work)
+        n_prompt = sum(n for _, request, n in work if request.phase is Phase.PREFILL)
+        self._decode_predicted_ms = self._cost.predict_ms(n_generating, n_prompt)
+        self._decode_started = started = self._clock()
+        self._abortable = work[0][1].id if len(work) == 1 and n_prompt else None
+        status = self._backend.decode(chunks)
+        self._abortable = None
+        self._decode_started = 0.0
+        if status is DecodeStatus.OK:
+            self._cost.observe(n_generating, n_prompt, (self._clock() - started) * 1e3)
+        return status
+
+    def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk, n: int) -> None:
+        """The chunk is in the context now; draw the next token if it was the last one."""
+        slot.tokens.extend(chunk.tokens)
+        request.evaluated(n)
+        if request.phase is Phase.PREFILL:
+            now = self._clock()
+            n_past = len(request.prompt) - len(request.pending)
+            self._events.append(Progress(request.id, n_past, request.prompt_ms(now)))
+        if not chunk.logits:
+            return
+        if request.sampler is None:
+            request.sampler = self._backend.open_sampler(request.task.params.sampling, request.task.prompt)
+        if request.is_budget_spent:
+            request.stop_type = StopType.LIMIT
+            self._finish(slot, request, "")
+        else:
+            self._draw(i, slot, request)
+
+    def _draw(self, i: int, slot: Slot, request: Request) -> None:
+        assert request.sampler is not None
+        logits, index = self._backend.logits(i), request.n_generated
+        forced = request.forced_token
+        if forced is None:
+            token, probs = request.sampler.sample(logits, index)
+        else:
+            request.sampler.force(logits, index, forced)
+            token, probs = forced, None
+        request.add(token, probs, self._clock())
+        text = request.text.feed(self._backend.vocab.piece(token))
+        self._check_stop(slot, request, token, text)
+        if forced is not None:
+            request.drop_unsent()
+        elif not request.text.is_mid_character or request.is_stopped:
+            self._events.append(request.take_tokens(text, self._clock()))
+        if request.is_stopped:
+            self._finish(slot, request, request.text.finish())
+
+    def _check_stop(self, slot: Slot, request: Request, token: int, text: str) -> None:
+        params = request.task.params
+        is_late = 0 < params.t_max_predict_ms < request.predicted_ms()
+        if self._backend.vocab.is_eog(token):
+            request.stop_type = StopType.EOS
+        elif request.text.stopping_word:
+            request.stop_type = StopType.WORD
+        elif self._is_context_full(slot) and not self._may_shift(request):
+            request.truncated = True
+            request.stop_type = StopType.LIMIT
+        elif request.is_budget_spent or request.text.is_under_indented or (is_late and "\n" in text):
+            request.stop_type = StopType.LIMIT
+
+    def _finish(self, slot: Slot, request: Request, rest: str) -> None:
+        self._events.append(
+            Done(
+                task_id=request.id,
+                stop_type=request.stop_type,
+                stopping_word=request.text.stopping_word,
+                text=rest,
+                truncated=request.truncated,
+                has_new_line=request.text.has_new_line,
+                n_past=len(slot.tokens),
+                timings=request.timings(self._clock()),
+            )
+        )
+        self._scheduler.release(slot)
+        request.close()
+
+    def _fail(self, work: Sequence[tuple[Slot, Request, int]], error: CorralError) -> None:
+        """Give up the requests of a batch that could not be evaluated; their slots start afresh."""
+        for slot, request, _ in work:
+            if slot.request is request:
+                self._events.append(Failed(request.id, error.info()))
+                self._scheduler.release(slot)
+                self._kv.trim(slot, 0)
+                request.close()
+
+    def _is_context_full(self, slot: Slot) -> bool:
+        return len(slot.tokens) + 1 >= self._backend.n_ctx
+
+    def _may_shift(self, request: Request) -> bool:
+        return (
+            self._settings.context_shift
+            and self._backend.can_shift
+            and request.task.params.n_predict != UNTIL_CONTEXT_FULL
+        )
+
+    def _make_room_in_contexts(self) -> None:
+        """Shift the contexts that have no room for the next token."""
+        for slot, request in self._scheduler.running(Phase.GENERATING):
+            if self._is_context_full(slot):
+                params = request.task.params
+                n_keep, n_discard = plan_shift(
+                    len(slot.tokens),
+                    self._backend.n_ctx,
+                    len(request.prompt),
+                    params.n_keep,
+                    params.n_discard,
+                    self._backend.vocab.adds_bos,
+                )
+                self._kv.shift(slot, n_keep, n_discard)
+                request.truncated = True
+
+    def _relieve(self, work: Sequence[tuple[Slot, Request, int]]) -> None:
+        """No KV cell is free: give up cached sequences, then swap out the newest request."""
+        cached = [slot for slot in self._scheduler.slots if slot.is_idle and len(slot.tokens)]
+        if cached:
+            self._kv.evict(min(cached, key=lambda s: s.last_used))
+            return
+        holders = [slot for slot in self._scheduler.slots if slot.request is not None]
+        newest = max(holders, key=lambda s: s.request.order if s.request else -1)
+        if len(holders) < 2 or not self._scheduler.preempt(newest):
+            self._fail(work, CorralError("the context is full and nothing can be moved out of it"))
+
+    def _flush(self) -> None:
+        if self._events:
+            self._emit(self._events)
+            self._events = []

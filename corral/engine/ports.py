@@ -1,0 +1,73 @@
+"""What the engine needs from the outside, as Protocols. `corral.llama` is the real thing; tests bring a fake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray
+from corral.core.params import SamplingParams
+from corral.core.result import TokenProbs
+
+
+class Vocabulary(Protocol):
+    @property
+    def adds_bos(self) -> bool: ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a generated token adds to the answer."""
+        ...
+
+    def is_eog(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        ...
+
+
+class Sampler(Protocol):
+    def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]: ...
+
+    def force(self, logits: FloatArray, index: int, token: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """A model with `n_seq` sequences of up to `n_ctx` tokens."""
+
+    @property
+    def n_seq(self) -> int: ...
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def n_ubatch(self) -> int: ...
+
+    @property
+    def can_shift(self) -> bool: ...
+
+    @property
+    def mixes_batches(self) -> bool:
+        """Whether one batch may hold prompt chunks and single tokens of several sequences at no cost."""
+        ...
+
+    @property
+    def vocab(self) -> Vocabulary: ...
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus: ...
+
+    def logits(self, i: int) -> FloatArray: ...
+
+    def abort(self) -> None: ...
+
+    def trim(self, seq: int, n: int) -> bool: ...
+
+    def share_prefix(self, src: int, dst: int, n: int) -> bool: ...
+
+    def shift(self, seq: int, n_keep: int, n_discard: int) -> None: ...
+
+    def save(self, seq: int) -> bytes | None: ...
+
+    def load(self, seq: int, state: bytes) -> bool: ...
+
+    def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> Sampler: ...

@@ -1,0 +1,120 @@
+"""A request in the engine: one owner for everything that happens to a task."""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+
+from corral.core.chunk import TokenArray
+from corral.core.result import StopType, Timings, TokenProbs, Tokens
+from corral.core.task import Task
+from corral.engine.ports import Sampler
+from corral.text.output import OutputText
+
+
+class Phase(enum.Enum):
+    QUEUED = "queued"  # no slot yet
+    WAITING = "waiting"  # has a slot; its prompt is not settled, another one may be computing its prefix
+    PREFILL = "prefill"  # prompt tokens are being evaluated
+    GENERATING = "generating"  # one token per step
+
+
+class Request:
+    """Mutable. Tokens to evaluate are `pending`; once they are gone, the next one is drawn."""
+
+    def __init__(self, task: Task, order: int) -> None:
+        self.task = task
+        self.order = order
+        self.prompt: TokenArray = np.array(task.prompt, np.int32)
+        self.pending: TokenArray = self.prompt
+        self.phase = Phase.QUEUED
+        self.text = OutputText(task.params.stop, task.params.n_indent)
+        self.sampler: Sampler | None = None
+        self.generated: list[int] = []
+        self.n_cached = 0
+        self.truncated = False
+        self.stop_type = StopType.NONE
+        self.swapped: tuple[TokenArray, bytes] | None = None
+        self._unsent: list[int] = []
+        self._unsent_probs: list[TokenProbs] = []
+        self._t_start = 0.0
+        self._t_first = 0.0
+        self._t_last = 0.0
+
+    @property
+    def id(self) -> int:
+        return self.task.id
+
+    @property
+    def n_generated(self) -> int:
+        return len(self.generated)
+
+    @property
+    def forced_token(self) -> int | None:
+        """The next token, where a lost engine had delivered it already."""
+        resume = self.task.resume
+        return resume[self.n_generated] if self.n_generated < len(resume) else None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stop_type is not StopType.NONE
+
+    @property
+    def is_budget_spent(self) -> bool:
+        n_predict = self.task.params.n_predict
+        return 0 <= n_predict <= self.n_generated
+
+    def start(self, now: float, n_cached: int) -> None:
+        """The prompt's first `n_cached` tokens are in the slot: evaluate the rest."""
+        self.phase = Phase.PREFILL
+        self.n_cached = n_cached
+        self.pending = self.prompt[n_cached:]
+        self._t_start = now
+
+    def evaluated(self, n: int) -> None:
+        self.pending = self.pending[n:]
+
+    def add(self, token: int, probs: TokenProbs | None, now: float) -> None:
+        """The next token is drawn."""
+        if not self.generated:
+            self._t_first = now
+        self._t_last = now
+        self.generated.append(token)
+        self._unsent.append(token)
+        if probs is not None:
+            self._unsent_probs.append(probs)
+        self.pending = np.array([token], np.int32)
+        self.phase = Phase.GENERATING
+
+    def take_tokens(self, text: str, now: float) -> Tokens:
+        """Everything not delivered yet, as a result."""
+        result = Tokens(
+            task_id=self.id, tokens=self._unsent, text=text, probs=self._unsent_probs, timings=self.timings(now)
+        )
+        self.drop_unsent()
+        return result
+
+    def drop_unsent(self) -> None:
+        self._unsent = []
+        self._unsent_probs = []
+
+    def prompt_ms(self, now: float) -> float:
+        return ((self._t_first or now) - self._t_start) * 1e3
+
+    def predicted_ms(self) -> float:
+        return (self._t_last - self._t_first) * 1e3
+
+    def timings(self, now: float) -> Timings:
+        return Timings(
+            cache_n=self.n_cached,
+            prompt_n=len(self.prompt) - self.n_cached,
+            prompt_ms=self.prompt_ms(now),
+            predicted_n=self.n_generated,
+            predicted_ms=self.predicted_ms(),
+        )
+
+    def close(self) -> None:
+        if self.sampler is not None:
+            self.sampler.close()
+            self.sampler = None

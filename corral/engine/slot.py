@@ -1,0 +1,61 @@
+"""A slot: one KV sequence, the tokens that are in it, and the request it works for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from corral.core.chunk import TokenArray
+from corral.engine.request import Request
+
+
+class TokenBuffer:
+    """Mutable run of tokens with a fixed capacity; mirrors what a KV sequence holds."""
+
+    def __init__(self, capacity: int) -> None:
+        self._data = np.zeros(capacity, np.int32)
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def view(self) -> TokenArray:
+        return self._data[: self._n]
+
+    def extend(self, tokens: TokenArray) -> None:
+        end = self._n + len(tokens)
+        self._data[self._n : end] = tokens
+        self._n = end
+
+    def assign(self, tokens: TokenArray) -> None:
+        self._data[: len(tokens)] = tokens
+        self._n = len(tokens)
+
+    def truncate(self, n: int) -> None:
+        self._n = min(self._n, n)
+
+    def remove(self, start: int, n: int) -> None:
+        self._data[start : self._n - n] = self._data[start + n : self._n].copy()
+        self._n -= n
+
+
+class Slot:
+    """Mutable. `id` is also the KV sequence."""
+
+    def __init__(self, id: int, n_ctx: int) -> None:
+        self.id = id
+        self.tokens = TokenBuffer(n_ctx)
+        self.request: Request | None = None
+        self.last_used = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return self.request is None
+
+
+def common_prefix(a: TokenArray, b: TokenArray) -> int:
+    """How many tokens two runs share from the start."""
+    n = min(len(a), len(b))
+    differs = a[:n] != b[:n]
+    first = int(differs.argmax()) if n else 0
+    return first if n and differs[first] else n

@@ -1,0 +1,61 @@
+"""The results of one task, as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import AsyncIterator, Callable
+
+from corral.core.errors import CorralError
+from corral.core.result import Done, Failed, TaskResult
+
+MAX_WAITING = 16384  # results a reader may be behind before its task is given up
+
+
+class TaskStream:
+    """Async iterator that ends behind `Done` and raises what `Failed` says. `close` cancels what still runs."""
+
+    def __init__(self, on_close: Callable[[], None]) -> None:
+        self._results: collections.deque[TaskResult] = collections.deque()
+        self._wake = asyncio.Event()
+        self._on_close = on_close
+        self._error: CorralError | None = None
+        self._is_over = False
+
+    def put(self, result: TaskResult) -> None:
+        if len(self._results) >= MAX_WAITING:
+            self.fail(CorralError("the client reads too slowly, the request was given up"))
+            self._on_close()
+            return
+        self._results.append(result)
+        self._wake.set()
+
+    def fail(self, error: CorralError) -> None:
+        """End the stream with an error, behind what has arrived already."""
+        self._error = error
+        self._wake.set()
+
+    def close(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._on_close()
+
+    async def __aiter__(self) -> AsyncIterator[TaskResult]:
+        try:
+            while True:
+                while self._results:
+                    result = self._results.popleft()
+                    if isinstance(result, Failed):
+                        self._is_over = True
+                        raise CorralError.from_info(result.error)
+                    self._is_over = isinstance(result, Done)
+                    yield result
+                    if self._is_over:
+                        return
+                if self._error is not None:
+                    self._is_over = True
+                    raise self._error
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            self.close()

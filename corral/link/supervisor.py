@@ -1,0 +1,226 @@
+"""Keeps an engine process alive and every task in it exactly once.
+
+Signs of life are beats (a dead or stopped process) and the age of the running decode against its
+predicted cost (wedged native code). When an engine is lost, a new one gets every task that had not
+ended, with the tokens already delivered: the streams go on where they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from corral.core.errors import CorralError, Unavailable
+from corral.core.params import GenerationParams
+from corral.core.result import Beat, Done, Event, Failed, Loading, LoadFailed, ModelInfo, Ready, TaskResult, Tokens
+from corral.core.settings import EngineSettings
+from corral.core.task import Cancel, Task
+from corral.link.board import Board
+from corral.link.process import EngineProcess
+from corral.link.stream import TaskStream
+
+MAX_LOSSES = 3  # engines a task may take down with it
+MAX_STARTS = 5  # failed starts in a row before giving up
+WATCH_S = 0.5
+WEDGE_FACTOR = 50.0
+WEDGE_UNKNOWN_S = 600.0
+
+
+class EngineState(enum.Enum):
+    LOADING = "loading"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Mutable: a task that has not ended, and what its client already has."""
+
+    task: Task
+    stream: TaskStream
+    delivered: list[int] = field(default_factory=list)
+    n_losses: int = 0
+    is_admitted: bool = False
+
+
+class Supervisor:
+    """The engine, as the front knows it: `submit` and results."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        timeout_s: float,
+        on_loading: Callable[[float], None] = lambda fraction: None,
+        on_restart: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._on_loading = on_loading
+        self._on_restart = on_restart
+        self._entries: dict[int, _Entry] = {}
+        self._ids = itertools.count()
+        self._process: EngineProcess | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._loaded: asyncio.Future[ModelInfo] = asyncio.get_running_loop().create_future()
+        self._last_beat = time.monotonic()
+        self._lost_because = ""
+        self.state = EngineState.LOADING
+        self.info: ModelInfo | None = None
+        self.board = Board()
+        self.n_restarts = 0
+
+    @property
+    def n_waiting(self) -> int:
+        """Tasks that have no slot yet."""
+        return sum(not entry.is_admitted for entry in self._entries.values())
+
+    @property
+    def engine_pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def start(self) -> ModelInfo:
+        """Launch the engine; returns once the model is loaded, raises if that fails."""
+        self._main = asyncio.create_task(self._run())
+        return await self._loaded
+
+    async def close(self) -> None:
+        if self._main is not None:
+            self._main.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._main
+        for entry in list(self._entries.values()):
+            entry.stream.fail(Unavailable("the server is shutting down"))
+
+    def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]:
+        """Queue a task. It runs as soon as the engine can, also across restarts of the engine."""
+        if self.state is EngineState.FAILED:
+            raise Unavailable(f"The engine is down: {self._lost_because}")
+        task = Task(id=next(self._ids), prompt=prompt, params=params)
+        stream = TaskStream(on_close=lambda: self.cancel(task.id))
+        self._entries[task.id] = _Entry(task, stream)
+        if self.state is EngineState.READY and self._process:
+            self._process.send(task)
+        return task, stream
+
+    def cancel(self, task_id: int) -> None:
+        if self._entries.pop(task_id, None) is not None:
+            self.board.leave(task_id)
+            if self._process:
+                self._process.send(Cancel(task_id))
+
+    async def _run(self) -> None:
+        n_failed = 0
+        while n_failed < MAX_STARTS:
+            self._lost_because = "it ended by itself"
+            was_ready = await self._run_once()
+            n_failed = 0 if was_ready else n_failed + 1
+            if not self._loaded.done():
+                self._loaded.set_exception(CorralError(self._lost_because))
+                return
+            self.state = EngineState.RESTARTING
+            self.n_restarts += 1
+            self._on_restart(self._lost_because)
+            self._count_losses()
+            await asyncio.sleep(min(30.0, 0.5 * 2**n_failed) if n_failed else 0)
+        self.state = EngineState.FAILED
+        for entry in list(self._entries.values()):
+            self._end(entry, Unavailable(f"The engine is down: {self._lost_because}"))
+
+    async def _run_once(self) -> bool:
+        """One life of an engine process; returns whether it ever was ready."""
+        process = self._process = await EngineProcess.spawn(self._settings)
+        self._last_beat = time.monotonic()
+        watch = asyncio.create_task(self._watch(process))
+        try:
+            async for events in process.events():
+                for event in events:
+                    self._handle(event, process)
+        finally:
+            watch.cancel()
+            code = await asyncio.shield(process.close())
+        if self._lost_because == "it ended by itself":
+            self._lost_because = f"the engine process ended with code {code}"
+        return self.state is EngineState.READY
+
+    async def _watch(self, process: EngineProcess) -> None:
+        """Kill a process that stopped beating."""
+        while True:
+            slept_at = time.monotonic()
+            await asyncio.sleep(WATCH_S)
+            now = time.monotonic()
+            if now - slept_at > 2 * WATCH_S:
+                self._last_beat = now  # it was us who slept: give its beats time to be read
+            elif now - self._last_beat > self._timeout_s:
+                self._lose(process, f"no sign of life for {self._timeout_s:g} s")
+
+    def _lose(self, process: EngineProcess, reason: str) -> None:
+        self._lost_because = reason
+        process.kill()
+
+    def _handle(self, event: Event, process: EngineProcess) -> None:
+        if isinstance(event, Beat):
+            self._last_beat = time.monotonic()
+            if is_wedged(event, self._timeout_s):
+                self._lose(process, f"a decode has been running for {event.decode_ms / 1e3:.0f} s")
+        elif isinstance(event, Loading):
+            self._on_loading(event.fraction)
+        elif isinstance(event, LoadFailed):
+            self._lost_because = event.message
+        elif isinstance(event, Ready):
+            self._on_ready(event.info, process)
+        else:
+            self._deliver(event)
+
+    def _on_ready(self, info: ModelInfo, process: EngineProcess) -> None:
+        self.info = info
+        self.state = EngineState.READY
+        self.board.reset(info.n_slots)
+        for entry in self._entries.values():
+            entry.is_admitted = False
+            process.send(
+                Task(
+                    id=entry.task.id,
+                    prompt=entry.task.prompt,
+                    params=entry.task.params,
+                    resume=entry.delivered,
+                )
+            )
+        if not self._loaded.done():
+            self._loaded.set_result(info)
+
+    def _deliver(self, result: TaskResult) -> None:
+        entry = self._entries.get(result.task_id)
+        if entry is None:
+            return
+        self.board.note(result, entry.task)
+        entry.is_admitted = True
+        if isinstance(result, Tokens):
+            entry.delivered += result.tokens
+        if isinstance(result, Done | Failed):
+            del self._entries[result.task_id]
+        entry.stream.put(result)
+
+    def _count_losses(self) -> None:
+        """A task that keeps taking engines down is given up, so that the others can go on."""
+        for entry in list(self._entries.values()):
+            entry.n_losses += entry.is_admitted
+            if entry.n_losses >= MAX_LOSSES:
+                self._end(entry, CorralError(f"the engine died {MAX_LOSSES} times while working on this request"))
+
+    def _end(self, entry: _Entry, error: CorralError) -> None:
+        del self._entries[entry.task.id]
+        self.board.leave(entry.task.id)
+        entry.stream.fail(error)
+
+
+def is_wedged(beat: Beat, timeout_s: float) -> bool:
+    """Whether the decode under way is past anything its predicted cost could explain."""
+    if beat.predicted_ms <= 0:
+        return beat.decode_ms > WEDGE_UNKNOWN_S * 1e3
+    return beat.decode_ms > max(6 * timeout_s * 1e3, WEDGE_FACTOR * beat.predicted_ms)

@@ -1,0 +1,77 @@
+"""The engine process: `python -m corral.link.worker FD`.
+
+The main thread owns everything native. A reader thread turns frames into orders (and cuts a long
+decode short when its task is cancelled); a beat thread shows that the process is alive.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+
+from corral.core.errors import CorralError
+from corral.core.result import Beat, Loading, LoadFailed, Ready
+from corral.core.task import Cancel, Order
+from corral.engine import loop
+from corral.engine.engine import Engine
+from corral.link.frame import BlockingChannel, decode_order, decode_settings
+from corral.llama.backend import LlamaBackend
+
+BEAT_S = 0.5
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = BlockingChannel(socket.socket(fileno=int(sys.argv[1])))
+    settings = decode_settings(channel.receive() or b"")
+    beat = _Beat(channel)
+    try:
+        backend = LlamaBackend.open(settings, lambda fraction: channel.send([Loading(fraction)]))
+        engine = Engine(backend, settings, emit=channel.send)
+        if settings.warmup:
+            engine.warm_up()
+    except CorralError as error:
+        channel.send([LoadFailed(error.message)])
+        raise SystemExit(1) from None
+    beat.engine = engine
+    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+    threading.Thread(target=_read_orders, args=(channel, engine, orders), daemon=True).start()
+    channel.send([Ready(backend.info())])
+    loop.run(engine, orders)
+
+
+class _Beat:
+    """Sends a sign of life twice a second, also while the model loads."""
+
+    def __init__(self, channel: BlockingChannel) -> None:
+        self.engine: Engine | None = None
+        self._channel = channel
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._channel.send([self.engine.beat() if self.engine else Beat(0.0, 0.0)])
+            except OSError:
+                os._exit(0)
+            time.sleep(BEAT_S)
+
+
+def _read_orders(channel: BlockingChannel, engine: Engine, orders: queue.SimpleQueue[Order]) -> None:
+    while True:
+        body = channel.receive()
+        if body is None:
+            os._exit(0)
+        order = decode_order(body)
+        orders.put(order)
+        if isinstance(order, Cancel):
+            engine.abort_if_running(order.task_id)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""libllama behind the engine's port: one model, one context, samplers on demand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import psutil
+
+from corral.core.errors import InvalidRequest
+from corral.core.params import SamplingParams
+from corral.core.result import ModelInfo
+from corral.core.settings import EngineSettings
+from corral.llama import library
+from corral.llama.candidates import Candidates
+from corral.llama.context import Context
+from corral.llama.model import Model
+from corral.llama.sampler import Sampler
+
+
+class LlamaBackend(Context):
+    """A `Context` that also knows its vocabulary, makes samplers and describes itself."""
+
+    def __init__(self, model: Model, settings: EngineSettings) -> None:
+        n_threads = settings.n_threads if settings.n_threads > 0 else physical_cores()
+        super().__init__(
+            model,
+            n_ctx=settings.n_ctx or model.n_ctx_train,
+            n_seq=settings.n_parallel,
+            n_batch=max(settings.n_batch, settings.n_parallel),
+            n_ubatch=min(settings.n_ubatch, settings.n_batch),
+            n_threads=n_threads,
+            n_threads_batch=settings.n_threads_batch if settings.n_threads_batch > 0 else n_threads,
+            flash_attn=_resolve_flash_attn(settings),
+            kv_unified=settings.kv_unified,
+        )
+        self.vocab = model.vocab
+        self.mixes_batches = settings.kv_unified
+        self._model = model
+        self._candidates = Candidates(model.vocab.n_tokens)
+
+    @classmethod
+    def open(cls, settings: EngineSettings, on_progress: Callable[[float], None]) -> LlamaBackend:
+        library.start(settings.verbose)
+        model = Model.open(
+            settings.model,
+            mmap=settings.mmap,
+            mlock=settings.mlock,
+            n_gpu_layers=settings.n_gpu_layers,
+            on_progress=on_progress,
+        )
+        if not model.can_generate:
+            raise InvalidRequest(f"model '{settings.model}' has no decoder: it cannot generate text")
+        return cls(model, settings)
+
+    def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> Sampler:
+        return Sampler(self.vocab, self._candidates, params, prompt, self.n_ctx)
+
+    def info(self) -> ModelInfo:
+        model = self._model
+        return ModelInfo(
+            n_ctx=self.n_ctx,
+            n_slots=self.n_seq,
+            n_ctx_train=model.n_ctx_train,
+            n_vocab=model.vocab.n_tokens,
+            n_embd=model.n_embd,
+            n_params=model.n_params,
+            n_bytes=model.n_bytes,
+            description=model.description,
+        )
+
+
+def physical_cores() -> int:
+    """Cores this process may use, hyper-threads not counted."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+
+
+def _resolve_flash_attn(settings: EngineSettings) -> bool:
+    # On a CPU, flash attention rounds differently for every batch shape: the same request would give
+    # other tokens depending on what runs beside it. `auto` prefers reproducible answers there.
+    if settings.flash_attn == "auto":
+        return settings.n_gpu_layers != 0 and library.has_gpu()
+    return settings.flash_attn == "on"

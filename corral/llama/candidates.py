@@ -1,0 +1,76 @@
+"""The table of token candidates that samplers narrow down: one `llama_token_data_array` over numpy memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.chunk import FloatArray, TokenArray
+from corral.llama.library import lib
+
+_ROW_BYTES = ctypes.sizeof(lib.llama_token_data)
+
+
+class Candidates:
+    """Scratch memory of one engine, reloaded for every token."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self._table = np.empty((n_vocab, _ROW_BYTES // 4), np.int32)
+        self._ids_column = self._table[:, 0]
+        self._logits_column = self._table.view(np.float32)[:, 1]
+        self._all_ids = np.arange(n_vocab, dtype=np.int32)
+        self._data = ctypes.cast(self._table.ctypes.data, lib.llama_token_data_p)
+        self._array: Any = lib.llama_token_data_array()
+        self.pointer = ctypes.pointer(self._array)
+
+    def load(self, logits: FloatArray) -> None:
+        """Every token is a candidate again."""
+        self._ids_column[:] = self._all_ids
+        self._logits_column[:] = logits
+        self._reset(len(self._all_ids), is_sorted=False)
+
+    def store(self, ids: TokenArray, logits: FloatArray) -> None:
+        """Only these are candidates now, best first."""
+        n = len(ids)
+        self._ids_column[:n] = ids
+        self._logits_column[:n] = logits
+        self._reset(n, is_sorted=True)
+
+    @property
+    def ids(self) -> TokenArray:
+        return self._ids_column[self._span()]
+
+    @property
+    def logits(self) -> FloatArray:
+        return self._logits_column[self._span()]
+
+    def sorted(self) -> tuple[TokenArray, FloatArray]:
+        """Copies of ids and logits, best first."""
+        ids, logits = self.ids, self.logits
+        order = np.argsort(-logits, kind="stable")
+        return ids[order], logits[order]
+
+    def _span(self) -> slice:
+        # Samplers may move the start of the array: libllama's XTC does.
+        start = (ctypes.addressof(self._array.data.contents) - self._table.ctypes.data) // _ROW_BYTES
+        return slice(start, start + self._array.size)
+
+    def _reset(self, size: int, is_sorted: bool) -> None:
+        self._array.data = self._data
+        self._array.size = size
+        self._array.selected = -1
+        self._array.sorted = is_sorted
+
+
+def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Probabilities in float64; where every logit is -inf, all on the first."""
+    top = logits.max()
+    if top == -np.inf:
+        weights = np.zeros(len(logits))
+        weights[0] = 1.0
+        return weights
+    weights = np.exp(logits.astype(np.float64) - float(top))
+    return weights / weights.sum()

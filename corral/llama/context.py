@@ -1,0 +1,174 @@
+"""A `llama_context`: its KV sequences and the evaluation of batches. No policy.
+
+One thread owns it, but for `abort`, which any thread may call while a decode runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray
+from corral.llama.library import LlamaError, last_words, lib, strlen_callback
+from corral.llama.model import Model
+
+_STATUS = {0: DecodeStatus.OK, 1: DecodeStatus.NO_ROOM, 2: DecodeStatus.ABORTED}
+
+
+class Context:
+    """Owns one `llama_context` with `n_seq` sequences of up to `n_ctx` tokens each."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_ctx: int,
+        n_seq: int,
+        n_batch: int,
+        n_ubatch: int,
+        n_threads: int,
+        n_threads_batch: int,
+        flash_attn: bool,
+        kv_unified: bool,
+    ) -> None:
+        self._abort_flag = (ctypes.c_ubyte * 2)(0, 0)
+        self._abort_callback = strlen_callback()
+        params = lib.llama_context_default_params()
+        params.n_ctx = n_ctx
+        params.n_seq_max = n_seq
+        params.n_batch = n_batch
+        params.n_ubatch = n_ubatch
+        params.n_outputs_max = n_seq
+        params.n_threads = n_threads
+        params.n_threads_batch = n_threads_batch
+        params.flash_attn_type = int(flash_attn)
+        params.kv_unified = kv_unified
+        params.abort_callback = self._abort_callback
+        params.abort_callback_data = ctypes.addressof(self._abort_flag)
+        self.handle = lib.llama_init_from_model(model.handle, params)
+        if not self.handle:
+            raise LlamaError(f"cannot create a context of {n_ctx} tokens for {n_seq} slots: {last_words()}")
+        self._memory = lib.llama_get_memory(self.handle)
+        self._logits_type = ctypes.c_float * model.vocab.n_tokens
+        self._batch = _Batch(n_batch)
+        self._rows: list[int] = []
+        self._unsettled: set[int] = set()
+        self._kv_unified = kv_unified
+        self.n_seq = n_seq
+        self.n_ctx = int(lib.llama_n_ctx_seq(self.handle))
+        self.n_ubatch = int(lib.llama_n_ubatch(self.handle))
+
+    def close(self) -> None:
+        lib.llama_free(self.handle)
+
+    @property
+    def can_shift(self) -> bool:
+        return bool(lib.llama_memory_can_shift(self._memory))
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        """Evaluate the chunks in one batch. Unless the status is OK nothing of it is kept."""
+        self._abort_flag[0] = 0
+        self._rows = self._batch.fill(chunks)
+        code = lib.llama_decode(self.handle, self._batch.native)
+        self._unsettled.clear()
+        status = _STATUS.get(code)
+        if status is not DecodeStatus.OK:
+            for chunk in chunks:
+                self.trim(chunk.seq, chunk.pos)
+        if status is None:
+            raise LlamaError(f"decode failed with code {code}: {last_words()}")
+        return status
+
+    def logits(self, i: int) -> FloatArray:
+        """The logits after the i-th chunk of the last batch; valid until the next decode."""
+        row = lib.llama_get_logits_ith(self.handle, self._rows[i])
+        address = ctypes.addressof(row.contents)
+        return np.frombuffer(self._logits_type.from_address(address), dtype=np.float32)
+
+    def abort(self) -> None:
+        """Make the decode under way return ABORTED soon."""
+        self._abort_flag[0] = 1
+
+    def trim(self, seq: int, n: int) -> bool:
+        """Keep the first `n` tokens of a sequence. False: this memory cannot, and the sequence is empty now."""
+        if lib.llama_memory_seq_rm(self._memory, seq, n, -1):
+            return True
+        lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        return n == 0
+
+    def share_prefix(self, src: int, dst: int, n: int) -> bool:
+        """Make `dst` hold the first `n` tokens of `src`, without evaluating them again."""
+        lib.llama_memory_seq_rm(self._memory, dst, -1, -1)
+        # With split KV only whole sequences can be copied; the copy itself happens in the next decode.
+        lib.llama_memory_seq_cp(self._memory, src, dst, -1, -1)
+        if not self._kv_unified:
+            self._unsettled |= {src, dst}
+        return self.trim(dst, n)
+
+    def shift(self, seq: int, n_keep: int, n_discard: int) -> None:
+        """Forget `n_discard` tokens behind the first `n_keep` and move the rest down."""
+        lib.llama_memory_seq_rm(self._memory, seq, n_keep, n_keep + n_discard)
+        lib.llama_memory_seq_add(self._memory, seq, n_keep + n_discard, -1, -n_discard)
+        self._unsettled.add(seq)
+
+    def save(self, seq: int) -> bytes | None:
+        """The sequence's state; None while a copy or a shift of it is still pending in libllama."""
+        if seq in self._unsettled:
+            return None
+        size = lib.llama_state_seq_get_size(self.handle, seq)
+        buffer = np.empty(size, np.uint8)
+        pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        written = lib.llama_state_seq_get_data(self.handle, pointer, size, seq)
+        return buffer[:written].tobytes() if written else None
+
+    def load(self, seq: int, state: bytes) -> bool:
+        """Replace the sequence by a saved state. False: not possible (now), and the sequence is empty."""
+        lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        if seq in self._unsettled:
+            return False
+        pointer = ctypes.cast(ctypes.c_char_p(state), ctypes.POINTER(ctypes.c_uint8))
+        if lib.llama_state_seq_set_data(self.handle, pointer, len(state), seq):
+            return True
+        lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        return False
+
+
+class _Batch:
+    """The arrays of a `llama_batch`, as numpy views that are filled by slices."""
+
+    def __init__(self, capacity: int) -> None:
+        self._token = np.zeros(capacity, np.int32)
+        self._pos = np.zeros(capacity, np.int32)
+        self._n_seq_id = np.ones(capacity, np.int32)
+        self._seq = np.zeros(capacity, np.int32)
+        self._seq_pointer = (self._seq.ctypes.data + 4 * np.arange(capacity)).astype(np.uintp)
+        self._logits = np.zeros(capacity, np.int8)
+        self._ramp = np.arange(capacity, dtype=np.int32)
+        int32_p = ctypes.POINTER(ctypes.c_int32)
+        self.native: Any = lib.llama_batch(
+            token=self._token.ctypes.data_as(int32_p),
+            pos=self._pos.ctypes.data_as(int32_p),
+            n_seq_id=self._n_seq_id.ctypes.data_as(int32_p),
+            seq_id=self._seq_pointer.ctypes.data_as(ctypes.POINTER(int32_p)),
+            logits=self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def fill(self, chunks: Sequence[Chunk]) -> list[int]:
+        """Lay the chunks out one after the other; returns the index of each one's last token."""
+        rows: list[int] = []
+        start = 0
+        for chunk in chunks:
+            n = len(chunk.tokens)
+            end = start + n
+            self._token[start:end] = chunk.tokens
+            np.add(self._ramp[:n], chunk.pos, out=self._pos[start:end])
+            self._seq[start:end] = chunk.seq
+            self._logits[start:end] = 0
+            self._logits[end - 1] = chunk.logits
+            rows.append(end - 1)
+            start = end
+        self.native.n_tokens = start
+        return rows

@@ -1,0 +1,246 @@
+"""From logits to a token: a list of stages resolved once per request, then a keyed draw.
+
+The draw depends on (seed, token index) alone, so a request can be taken up again after any token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.chunk import FloatArray
+from corral.core.draw import uniform
+from corral.core.errors import CorralError
+from corral.core.params import SamplingParams
+from corral.core.result import TokenProb, TokenProbs
+from corral.llama.candidates import Candidates, softmax
+from corral.llama.library import lib
+from corral.llama.mirostat import Mirostat
+from corral.llama.stage import (
+    NativeStage,
+    NewlineSparedStage,
+    Stage,
+    TailFreeStage,
+    XtcStage,
+    native_dry,
+    native_logit_bias,
+)
+from corral.llama.vocab import Vocab
+
+
+class Sampler:
+    """Draws the tokens of one request."""
+
+    def __init__(
+        self, vocab: Vocab, candidates: Candidates, params: SamplingParams, prompt: Sequence[int], n_ctx: int
+    ) -> None:
+        self._params = params
+        self._candidates = candidates
+        self._stages = _Builder(vocab, params, prompt, n_ctx).build()
+        self._mirostat = Mirostat.create(params, vocab.n_tokens)
+        self._is_greedy = not self._stages and params.temperature <= 0 and self._mirostat is None
+
+    def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]:
+        """The token at `index` of the generation, with its probabilities if they were asked for."""
+        _refuse_nan(logits)
+        if self._is_greedy:
+            token = int(logits.argmax())
+            return token, self._probs(logits, token, [token], [1.0]) if self._params.n_probs else None
+        ids, probs = self._narrow(logits, index)
+        choice = _pick(probs, uniform(self._params.seed, index))
+        token = int(ids[choice])
+        if self._mirostat is not None:
+            self._mirostat.observe(float(probs[choice]))
+        self._accept(token)
+        return token, self._probs(logits, token, ids, probs) if self._params.n_probs else None
+
+    def force(self, logits: FloatArray, index: int, token: int) -> None:
+        """Take `token` as the one drawn at `index`, as when a lost engine had drawn it."""
+        if self._mirostat is not None:
+            ids, probs = self._narrow(logits, index)
+            at = np.flatnonzero(ids == token)
+            self._mirostat.observe(float(probs[at[0]]) if len(at) else float(probs.min()))
+        self._accept(token)
+
+    def close(self) -> None:
+        for stage in self._stages:
+            stage.close()
+        self._stages = []
+
+    def _narrow(self, logits: FloatArray, index: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        """What is left to choose from, and with which probabilities."""
+        candidates = self._candidates
+        candidates.load(logits)
+        for stage in self._stages:
+            stage.apply(candidates, index)
+        if self._mirostat is not None:
+            ids, ordered = candidates.sorted()
+            return self._mirostat.truncate(ids, softmax(ordered))
+        return candidates.ids, softmax(candidates.logits)
+
+    def _accept(self, token: int) -> None:
+        for stage in self._stages:
+            stage.accept(token)
+
+    def _probs(
+        self, logits: FloatArray, token: int, ids: Sequence[int] | npt.NDArray[np.int32],
+        probs: Sequence[float] | npt.NDArray[np.float64],
+    ) -> TokenProbs:  # fmt: skip
+        if self._params.post_sampling_probs:
+            return _top_probs(np.asarray(ids), np.asarray(probs), token, self._params.n_probs, drop_zero=True)
+        everything = softmax(logits)
+        return _top_probs(np.arange(len(everything)), everything, token, self._params.n_probs, drop_zero=False)
+
+
+class _Builder:
+    """Resolves parameters into stages; a sampler that would do nothing gets none."""
+
+    def __init__(self, vocab: Vocab, params: SamplingParams, prompt: Sequence[int], n_ctx: int) -> None:
+        self._vocab = vocab
+        self._params = params
+        self._prompt = prompt
+        self._n_ctx = n_ctx
+        self._stages: list[Stage] = []
+
+    def build(self) -> list[Stage]:
+        p = self._params
+        biases = [*p.logit_bias, *((t, -np.inf) for t in self._vocab.suppressed)]
+        if biases:
+            self._stages.append(NativeStage(native_logit_bias(self._vocab.n_tokens, biases)))
+        names = p.samplers
+        if "penalties" not in names:
+            # compat: /completion: older clients list samplers without naming the penalties, and expect them.
+            names = ("penalties", *names)
+        if p.mirostat and p.temperature > 0:
+            names = tuple(n for n in names if n in ("penalties", "temperature"))
+        if not self._is_plainly_greedy(names):
+            for name in names:
+                getattr(self, f"_add_{name}")()
+        return self._stages
+
+    def _is_plainly_greedy(self, names: Sequence[str]) -> bool:
+        """Temperature 0 and nothing that could move the most probable token."""
+        p = self._params
+        return (
+            p.temperature <= 0
+            and "temperature" in names
+            and p.dynatemp_range <= 0
+            and not self._stages
+            and not self._has_penalties
+            and not self._has_dry
+            and not ("xtc" in names and self._has_xtc)
+            and not ("typ_p" in names and p.typical_p < 1)
+            and "infill" not in names
+        )
+
+    @property
+    def _has_penalties(self) -> bool:
+        p = self._params
+        is_neutral = p.repeat_penalty == 1 and p.presence_penalty == 0 and p.frequency_penalty == 0
+        return p.repeat_last_n != 0 and not is_neutral
+
+    @property
+    def _has_dry(self) -> bool:
+        return self._params.dry_multiplier != 0 and self._params.dry_penalty_last_n != 0
+
+    @property
+    def _has_xtc(self) -> bool:
+        return self._params.xtc_probability > 0 and self._params.xtc_threshold <= 0.5
+
+    def _add_penalties(self) -> None:
+        if not self._has_penalties:
+            return
+        p = self._params
+        last_n = self._window(p.repeat_last_n)
+        handle = lib.llama_sampler_init_penalties(
+            self._vocab.n_tokens, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
+        )
+        stage = NativeStage(handle, True) if p.penalize_nl else NewlineSparedStage(handle, self._vocab.newline)
+        history = self._prompt if p.penalty_prompt is None else p.penalty_prompt
+        self._add_with_history(stage, history, last_n)
+
+    def _add_dry(self) -> None:
+        if not self._has_dry:
+            return
+        p = self._params
+        last_n = self._window(p.dry_penalty_last_n)
+        breakers = [b.encode() for b in p.dry_sequence_breakers]
+        handle = native_dry(
+            self._vocab.handle, p.dry_multiplier, p.dry_base, p.dry_allowed_length, last_n, breakers
+        )
+        self._add_with_history(NativeStage(handle, True), self._prompt, last_n)
+
+    def _add_top_n_sigma(self) -> None:
+        if self._params.top_n_sigma > 0:
+            self._stages.append(NativeStage(lib.llama_sampler_init_top_n_sigma(self._params.top_n_sigma)))
+
+    def _add_top_k(self) -> None:
+        if self._params.top_k > 0:
+            k = max(self._params.top_k, self._params.min_keep)
+            self._stages.append(NativeStage(lib.llama_sampler_init_top_k(k)))
+
+    def _add_tfs_z(self) -> None:
+        if self._params.tfs_z < 1:
+            self._stages.append(TailFreeStage(self._params.tfs_z, self._params.min_keep))
+
+    def _add_typ_p(self) -> None:
+        if self._params.typical_p < 1:
+            handle = lib.llama_sampler_init_typical(self._params.typical_p, self._params.min_keep)
+            self._stages.append(NativeStage(handle))
+
+    def _add_top_p(self) -> None:
+        if self._params.top_p < 1:
+            handle = lib.llama_sampler_init_top_p(self._params.top_p, self._params.min_keep)
+            self._stages.append(NativeStage(handle))
+
+    def _add_min_p(self) -> None:
+        if self._params.min_p > 0:
+            handle = lib.llama_sampler_init_min_p(self._params.min_p, self._params.min_keep)
+            self._stages.append(NativeStage(handle))
+
+    def _add_xtc(self) -> None:
+        if self._has_xtc:
+            p = self._params
+            stream = 1 + len(self._stages)
+            self._stages.append(XtcStage(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed, stream))
+
+    def _add_temperature(self) -> None:
+        p = self._params
+        handle = lib.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent)
+        self._stages.append(NativeStage(handle))
+
+    def _add_infill(self) -> None:
+        self._stages.append(NativeStage(lib.llama_sampler_init_infill(self._vocab.handle)))
+
+    def _window(self, last_n: int) -> int:
+        return self._n_ctx if last_n < 0 else min(last_n, self._n_ctx)
+
+    def _add_with_history(self, stage: Stage, history: Sequence[int], last_n: int) -> None:
+        for token in history[-last_n:]:
+            stage.accept(token)
+        self._stages.append(stage)
+
+
+def _pick(probs: npt.NDArray[np.float64], u: float) -> int:
+    cumulative = np.cumsum(probs)
+    return min(int(np.searchsorted(cumulative, u * cumulative[-1], side="right")), len(probs) - 1)
+
+
+def _top_probs(
+    ids: npt.NDArray[np.int_], probs: npt.NDArray[np.float64], token: int, n: int, *, drop_zero: bool
+) -> TokenProbs:
+    n = min(n, len(probs))
+    best = np.argpartition(-probs, n - 1)[:n]
+    best = best[np.argsort(-probs[best], kind="stable")]
+    at = np.flatnonzero(ids == token)
+    return TokenProbs(
+        chosen=TokenProb(token, float(probs[at[0]]) if len(at) else 0.0),
+        top=[TokenProb(int(ids[i]), float(probs[i])) for i in best if probs[i] > 0 or not drop_zero],
+    )
+
+
+def _refuse_nan(logits: FloatArray) -> None:
+    if np.isnan(logits.max()):
+        raise CorralError("the model produced logits that are not numbers")

@@ -1,0 +1,108 @@
+"""The steps of a sampler: each narrows or reweighs the candidates of one token.
+
+Where libllama has the sampler, it does the work. What it lacks (tail-free, the newline exception of
+the penalties) or decides with a generator of its own (XTC, Mirostat) is here, on keyed draws.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.draw import uniform
+from corral.llama.candidates import Candidates, softmax
+from corral.llama.library import lib
+
+
+class Stage(Protocol):
+    def apply(self, candidates: Candidates, index: int) -> None: ...
+
+    def accept(self, token: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NativeStage:
+    """One libllama sampler. `has_history`: it wants to hear of every accepted token."""
+
+    def __init__(self, handle: Any, has_history: bool = False) -> None:
+        self._handle = handle
+        self._has_history = has_history
+
+    def apply(self, candidates: Candidates, index: int) -> None:  # noqa: ARG002
+        lib.llama_sampler_apply(self._handle, candidates.pointer)
+
+    def accept(self, token: int) -> None:
+        if self._has_history:
+            lib.llama_sampler_accept(self._handle, token)
+
+    def close(self) -> None:
+        lib.llama_sampler_free(self._handle)
+
+
+class NewlineSparedStage(NativeStage):
+    """Penalties that leave the newline's logit as it was (`penalize_nl: false`)."""
+
+    def __init__(self, handle: Any, newline: int) -> None:
+        super().__init__(handle, has_history=True)
+        self._newline = newline
+
+    def apply(self, candidates: Candidates, index: int) -> None:
+        at = np.flatnonzero(candidates.ids == self._newline)
+        logit = candidates.logits[at].copy()
+        super().apply(candidates, index)
+        candidates.logits[at] = logit
+
+
+class XtcStage(NativeStage):
+    """XTC whose coin is ours: the native sampler, made to act always, is called or not."""
+
+    def __init__(self, probability: float, threshold: float, min_keep: int, seed: int, stream: int) -> None:
+        super().__init__(lib.llama_sampler_init_xtc(1.0, threshold, min_keep, 0))
+        self._probability = probability
+        self._key = (seed, stream)
+
+    def apply(self, candidates: Candidates, index: int) -> None:
+        seed, stream = self._key
+        if uniform(seed, index, stream) <= self._probability:
+            super().apply(candidates, index)
+
+
+class TailFreeStage:
+    """Tail-free sampling: cut where the curvature of the sorted probabilities has spent its share `z`."""
+
+    def __init__(self, z: float, min_keep: int) -> None:
+        self._z = z
+        self._min_keep = min_keep
+
+    def apply(self, candidates: Candidates, index: int) -> None:  # noqa: ARG002
+        ids, logits = candidates.sorted()
+        if len(ids) > 2:
+            n = max(tail_free_cut(softmax(logits), self._z), self._min_keep, 1)
+            candidates.store(ids[:n], logits[:n])
+
+    def accept(self, token: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def tail_free_cut(probs: npt.NDArray[np.float64], z: float) -> int:
+    """How many of the sorted `probs` tail-free sampling keeps."""
+    curvature = np.abs(np.diff(probs, n=2))
+    total = curvature.sum()
+    weights = curvature / total if total > 1e-6 else np.full(len(curvature), 1.0 / len(curvature))
+    beyond = np.flatnonzero(np.cumsum(weights) > z)
+    return int(beyond[0]) if len(beyond) else len(probs)
+
+
+def native_dry(vocab: Any, multiplier: float, base: float, allowed: int, last_n: int, breakers: list[bytes]) -> Any:
+    array = (ctypes.c_char_p * len(breakers))(*breakers)
+    return lib.llama_sampler_init_dry(vocab, multiplier, base, allowed, last_n, array, len(breakers))
+
+
+def native_logit_bias(n_vocab: int, biases: list[tuple[int, float]]) -> Any:
+    array = (lib.llama_logit_bias * len(biases))(*biases)
+    return lib.llama_sampler_init_logit_bias(n_vocab, len(biases), array)

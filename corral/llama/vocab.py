@@ -1,0 +1,86 @@
+"""Text to tokens and back, for one model. Read-only: safe from any thread."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from corral.llama.library import lib
+
+_TOKEN_NULL = -1
+
+
+class Vocab:
+    """Borrows the vocabulary of an open `Model`."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.n_tokens = int(lib.llama_vocab_n_tokens(handle))
+        self.adds_bos = bool(lib.llama_vocab_get_add_bos(handle))
+        self.eog_tokens = frozenset(t for t in range(self.n_tokens) if lib.llama_vocab_is_eog(handle, t))
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._max_piece_bytes = 0
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        data = text.encode("utf-8")
+        capacity = len(data) // 2 + 16
+        while True:
+            tokens = np.empty(capacity, np.int32)
+            pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+            n = lib.llama_tokenize(self.handle, data, len(data), pointer, capacity, add_special, parse_special)
+            if n >= 0:
+                return tokens[:n].tolist()
+            capacity = -n
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes of one token; a control token has none unless `special`."""
+        key = (token, special)
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = self._pieces[key] = self._read_piece(token, special)
+        return piece
+
+    def detokenize(self, tokens: list[int]) -> str:
+        return b"".join(self.piece(t, special=True) for t in tokens).decode("utf-8", "replace")
+
+    def is_eog(self, token: int) -> bool:
+        return token in self.eog_tokens
+
+    @property
+    def max_piece_bytes(self) -> int:
+        """No token stands for more bytes than this."""
+        if not self._max_piece_bytes:
+            self._max_piece_bytes = max(len(self._read_piece(t, True)) for t in range(self.n_tokens))
+        return self._max_piece_bytes
+
+    @property
+    def bos_text(self) -> str:
+        return self._text_of(lib.llama_vocab_bos(self.handle))
+
+    @property
+    def eos_text(self) -> str:
+        return self._text_of(lib.llama_vocab_eos(self.handle))
+
+    @property
+    def newline(self) -> int:
+        return int(lib.llama_vocab_nl(self.handle))
+
+    @property
+    def suppressed(self) -> list[int]:
+        """Tokens that the model's own metadata forbids to generate."""
+        n = ctypes.c_int32(0)
+        tokens = lib.llama_vocab_get_suppress_tokens(self.handle, ctypes.byref(n))
+        return [int(tokens[i]) for i in range(n.value)]
+
+    def _text_of(self, token: int) -> str:
+        return "" if token == _TOKEN_NULL else self.piece(token, special=True).decode("utf-8", "replace")
+
+    def _read_piece(self, token: int, special: bool) -> bytes:
+        buffer = ctypes.create_string_buffer(64)
+        n = lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, special)
+        if n < 0:
+            buffer = ctypes.create_string_buffer(-n)
+            n = lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, special)
+        return buffer.raw[:n]
