@@ -15,7 +15,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`tokens` go to positions `pos`, `pos + 1`, ... of sequence `seq`; the last one yields logits if `logits`."""
+    """`tokens` go to positions `pos`, `pos + 1`, ... of sequence `seq`; `logits`: wanted behind the last."""
 
     seq: int
     pos: int

@@ -3,6 +3,7 @@
     CorralError                 500  server_error
       InvalidRequest            400  invalid_request_error
         ContextExceeded         400  exceed_context_size_error
+        TooLarge                413  invalid_request_error
       NotFound                  404  not_found_error
       NotSupported              501  not_supported_error
       Unavailable               503  unavailable_error
@@ -68,6 +69,10 @@ class ContextExceeded(InvalidRequest):
             n_prompt_tokens=n_prompt_tokens,
             n_ctx=n_ctx,
         )
+
+
+class TooLarge(InvalidRequest):
+    status = 413
 
 
 class NotFound(CorralError):

@@ -1,4 +1,4 @@
-"""The KV sequences of all slots: every change goes through here, so that `slot.tokens` mirrors the backend."""
+"""The KV sequences of all slots: every change goes through here, and `slot.tokens` mirrors the backend."""
 
 from __future__ import annotations
 

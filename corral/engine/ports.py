@@ -1,4 +1,4 @@
-"""What the engine needs from the outside, as Protocols. `corral.llama` is the real thing; tests bring a fake."""
+"""What the engine needs from outside, as Protocols. `corral.llama` is the real thing; tests bring a fake."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Prefix:
 
 
 def usable(prompt: TokenArray) -> int:
-    """How much of a prompt may come from a cache: two tokens stay, to be evaluated together for the logits."""
+    """How much of a prompt may come from a cache: two tokens stay, to be evaluated for the logits."""
     return max(len(prompt) - 2, 0)
 
 
@@ -57,7 +57,7 @@ def plan_prefix(prompt: TokenArray, own: TokenArray, neighbours: Sequence[Neighb
 
 
 def choose_slot(idle: Sequence[tuple[int, TokenArray, int]], prompt: TokenArray, similarity: float) -> int:
-    """Which idle slot (id, tokens, last use) serves a prompt: the most alike one, else the least recently used."""
+    """Which idle slot (id, tokens, last use) serves a prompt: the most alike, else the longest unused."""
     if similarity > 0:
         share, _, id = max((common_prefix(tokens, prompt) / len(prompt), -id, id) for id, tokens, _ in idle)
         if share > similarity:

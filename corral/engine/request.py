@@ -90,7 +90,11 @@ class Request:
     def take_tokens(self, text: str, now: float) -> Tokens:
         """Everything not delivered yet, as a result."""
         result = Tokens(
-            task_id=self.id, tokens=self._unsent, text=text, probs=self._unsent_probs, timings=self.timings(now)
+            task_id=self.id,
+            tokens=self._unsent,
+            text=text,
+            probs=self._unsent_probs,
+            timings=self.timings(now),
         )
         self.drop_unsent()
         return result

@@ -17,7 +17,7 @@ LENGTH_BYTES = _length.size
 
 _encoder = msgspec.msgpack.Encoder()
 decode_events = msgspec.msgpack.Decoder(list[Event]).decode
-decode_order = msgspec.msgpack.Decoder(Order).decode  # type: ignore[arg-type]
+decode_order = msgspec.msgpack.Decoder(Order).decode
 decode_settings = msgspec.msgpack.Decoder(EngineSettings).decode
 
 

@@ -13,7 +13,7 @@ MAX_WAITING = 16384  # results a reader may be behind before its task is given u
 
 
 class TaskStream:
-    """Async iterator that ends behind `Done` and raises what `Failed` says. `close` cancels what still runs."""
+    """Async iterator that ends behind `Done` and raises what `Failed` says. `close` cancels the rest."""
 
     def __init__(self, on_close: Callable[[], None]) -> None:
         self._results: collections.deque[TaskResult] = collections.deque()

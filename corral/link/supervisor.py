@@ -17,7 +17,18 @@ from dataclasses import dataclass, field
 
 from corral.core.errors import CorralError, Unavailable
 from corral.core.params import GenerationParams
-from corral.core.result import Beat, Done, Event, Failed, Loading, LoadFailed, ModelInfo, Ready, TaskResult, Tokens
+from corral.core.result import (
+    Beat,
+    Done,
+    Event,
+    Failed,
+    LoadFailed,
+    Loading,
+    ModelInfo,
+    Ready,
+    TaskResult,
+    Tokens,
+)
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Task
 from corral.link.board import Board
@@ -56,8 +67,8 @@ class Supervisor:
         self,
         settings: EngineSettings,
         timeout_s: float,
-        on_loading: Callable[[float], None] = lambda fraction: None,
-        on_restart: Callable[[str], None] = lambda reason: None,
+        on_loading: Callable[[float], None] = lambda _: None,
+        on_restart: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._timeout_s = timeout_s
@@ -211,7 +222,9 @@ class Supervisor:
         for entry in list(self._entries.values()):
             entry.n_losses += entry.is_admitted
             if entry.n_losses >= MAX_LOSSES:
-                self._end(entry, CorralError(f"the engine died {MAX_LOSSES} times while working on this request"))
+                self._end(
+                    entry, CorralError(f"the engine died {MAX_LOSSES} times while working on this request")
+                )
 
     def _end(self, entry: _Entry, error: CorralError) -> None:
         del self._entries[entry.task.id]

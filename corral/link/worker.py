@@ -15,7 +15,7 @@ import threading
 import time
 
 from corral.core.errors import CorralError
-from corral.core.result import Beat, Loading, LoadFailed, Ready
+from corral.core.result import Beat, LoadFailed, Loading, Ready
 from corral.core.task import Cancel, Order
 from corral.engine import loop
 from corral.engine.engine import Engine

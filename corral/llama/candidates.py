@@ -73,4 +73,5 @@ def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         weights[0] = 1.0
         return weights
     weights = np.exp(logits.astype(np.float64) - float(top))
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights

@@ -86,14 +86,14 @@ class Context:
         """The logits after the i-th chunk of the last batch; valid until the next decode."""
         row = lib.llama_get_logits_ith(self.handle, self._rows[i])
         address = ctypes.addressof(row.contents)
-        return np.frombuffer(self._logits_type.from_address(address), dtype=np.float32)
+        return np.ctypeslib.as_array(self._logits_type.from_address(address))
 
     def abort(self) -> None:
         """Make the decode under way return ABORTED soon."""
         self._abort_flag[0] = 1
 
     def trim(self, seq: int, n: int) -> bool:
-        """Keep the first `n` tokens of a sequence. False: this memory cannot, and the sequence is empty now."""
+        """Keep the first `n` tokens of a sequence. False: this memory cannot; the sequence is empty now."""
         if lib.llama_memory_seq_rm(self._memory, seq, n, -1):
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)

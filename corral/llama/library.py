@@ -12,9 +12,11 @@ import os
 import sys
 from typing import Any
 
-from llama_cpp import llama_cpp as lib
+from llama_cpp import llama_cpp
 
 from corral.core.errors import CorralError
+
+lib: Any = llama_cpp
 
 _ERROR_LEVEL = 4
 _GPU_KINDS = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU

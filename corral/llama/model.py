@@ -34,7 +34,9 @@ class Model:
         params = lib.llama_model_default_params()
         params.vocab_only = vocab_only
         params.n_gpu_layers = n_gpu_layers
-        params.load_mode = (lib.LLAMA_LOAD_MODE_MMAP if mmap else 0) | (lib.LLAMA_LOAD_MODE_MLOCK if mlock else 0)
+        params.load_mode = (lib.LLAMA_LOAD_MODE_MMAP if mmap else 0) | (
+            lib.LLAMA_LOAD_MODE_MLOCK if mlock else 0
+        )
         callback = lib.llama_progress_callback(_progress_adapter(on_progress))
         params.progress_callback = callback
         handle = lib.llama_model_load_from_file(path.encode(), params)

@@ -69,7 +69,9 @@ class Sampler:
             stage.close()
         self._stages = []
 
-    def _narrow(self, logits: FloatArray, index: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+    def _narrow(
+        self, logits: FloatArray, index: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         """What is left to choose from, and with which probabilities."""
         candidates = self._candidates
         candidates.load(logits)
@@ -91,7 +93,9 @@ class Sampler:
         if self._params.post_sampling_probs:
             return _top_probs(np.asarray(ids), np.asarray(probs), token, self._params.n_probs, drop_zero=True)
         everything = softmax(logits)
-        return _top_probs(np.arange(len(everything)), everything, token, self._params.n_probs, drop_zero=False)
+        return _top_probs(
+            np.arange(len(everything)), everything, token, self._params.n_probs, drop_zero=False
+        )
 
 
 class _Builder:
@@ -157,7 +161,9 @@ class _Builder:
         handle = lib.llama_sampler_init_penalties(
             self._vocab.n_tokens, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
         )
-        stage = NativeStage(handle, True) if p.penalize_nl else NewlineSparedStage(handle, self._vocab.newline)
+        stage = (
+            NativeStage(handle, True) if p.penalize_nl else NewlineSparedStage(handle, self._vocab.newline)
+        )
         history = self._prompt if p.penalty_prompt is None else p.penalty_prompt
         self._add_with_history(stage, history, last_n)
 

@@ -98,7 +98,9 @@ def tail_free_cut(probs: npt.NDArray[np.float64], z: float) -> int:
     return int(beyond[0]) if len(beyond) else len(probs)
 
 
-def native_dry(vocab: Any, multiplier: float, base: float, allowed: int, last_n: int, breakers: list[bytes]) -> Any:
+def native_dry(
+    vocab: Any, multiplier: float, base: float, allowed: int, last_n: int, breakers: list[bytes]
+) -> Any:
     array = (ctypes.c_char_p * len(breakers))(*breakers)
     return lib.llama_sampler_init_dry(vocab, multiplier, base, allowed, last_n, array, len(breakers))
 

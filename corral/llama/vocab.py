@@ -29,9 +29,11 @@ class Vocab:
         while True:
             tokens = np.empty(capacity, np.int32)
             pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-            n = lib.llama_tokenize(self.handle, data, len(data), pointer, capacity, add_special, parse_special)
+            n = lib.llama_tokenize(
+                self.handle, data, len(data), pointer, capacity, add_special, parse_special
+            )
             if n >= 0:
-                return tokens[:n].tolist()
+                return [int(token) for token in tokens[:n].tolist()]
             capacity = -n
 
     def piece(self, token: int, special: bool = False) -> bytes:

@@ -1,0 +1,45 @@
+"""Request bodies and answers as JSON, whatever content type the client declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import Request, Response
+from pydantic import BaseModel
+
+from corral.core.errors import CorralError, InvalidRequest, TooLarge
+
+
+class JsonResponse(Response):
+    media_type = "application/json; charset=utf-8"
+
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content)
+
+
+async def read_json(request: Request, max_bytes: int) -> Any:
+    """The body as JSON; over the limit it is refused while it is still coming in."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > max_bytes:
+            raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+
+
+def render_error(error: CorralError) -> dict[str, Any]:
+    return {"error": {"code": error.status, "message": error.message, "type": error.type, **error.details}}
+
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI shall say of a route that reads its body itself."""
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": model.model_json_schema()}},
+        }
+    }

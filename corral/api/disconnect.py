@@ -1,0 +1,37 @@
+"""Work that ends with its client: when the connection goes, the work is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):
+    """The client left before its answer was ready."""
+
+
+async def run_for_client(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """Await `work`, but not longer than the client stays."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for future in (task, gone):
+            future.cancel()
+            with contextlib.suppress(BaseException):
+                await future
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

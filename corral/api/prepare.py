@@ -1,0 +1,260 @@
+"""From a valid request to tasks: tokens, resolved defaults, limits that need the model.
+
+Pure but for the vocabulary it reads. Nothing that cannot be honoured gets past here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from corral.api.schema.completion import CompletionRequest
+from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
+from corral.core.params import RANDOM_SEED, SAMPLER_NAMES, GenerationParams, SamplingParams
+
+MAX_PROMPTS = 1024
+MAX_PROBS = 1 << 20  # entries of token probabilities one answer may hold
+_LATER = ("grammar", "json_schema", "image_data", "lora", "system_prompt")
+_SAMPLER_ALIASES = {
+    "typical_p": "typ_p",
+    "typical": "typ_p",
+    "tfs": "tfs_z",
+    "temp": "temperature",
+    "nucleus": "top_p",
+    "top-k": "top_k",
+    "top-p": "top_p",
+    "min-p": "min_p",
+    "typ-p": "typ_p",
+    "typical-p": "typ_p",
+    "top-n-sigma": "top_n_sigma",
+    "tfs-z": "tfs_z",
+}
+_SAMPLER_LETTERS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "f": "tfs_z",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "i": "infill",
+}
+
+
+class Vocabulary(Protocol):
+    """What preparing needs to know of the model's words."""
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    @property
+    def eog_tokens(self) -> frozenset[int]: ...
+
+    @property
+    def max_piece_bytes(self) -> int: ...
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this server can take."""
+
+    n_ctx: int
+    n_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCompletion:
+    prompts: list[list[int]]
+    params: GenerationParams
+    is_list: bool
+
+
+def prepare_completion(
+    request: CompletionRequest, vocab: Vocabulary, limits: Limits, defaults: GenerationParams
+) -> PreparedCompletion:
+    _refuse_later_features(request)
+    prompts, is_list = prepare_prompts(request.prompt, vocab, limits.n_ctx)
+    params = prepare_params(request, vocab, limits, defaults)
+    return PreparedCompletion(prompts, params, is_list)
+
+
+def prepare_prompts(prompt: Any, vocab: Vocabulary, n_ctx: int) -> tuple[list[list[int]], bool]:
+    """The prompts of a request as tokens, and whether the client sent a list of them."""
+    is_list = isinstance(prompt, list) and not any(_is_token(item) for item in prompt)
+    items = prompt if is_list else [prompt]
+    if not items:
+        raise InvalidRequest("must not be empty", field="prompt")
+    if len(items) > MAX_PROMPTS:
+        raise InvalidRequest(f"holds {len(items)} prompts, at most {MAX_PROMPTS} are allowed", field="prompt")
+    prompts = [_tokenize_prompt(item, vocab, n_ctx) for item in items]
+    for tokens in prompts:
+        if len(tokens) >= n_ctx:
+            raise ContextExceeded(len(tokens), n_ctx)
+    return prompts, is_list
+
+
+def prepare_params(
+    request: CompletionRequest, vocab: Vocabulary, limits: Limits, defaults: GenerationParams
+) -> GenerationParams:
+    """Defaults of the server, overridden by the fields the request really has."""
+    given = {name: getattr(request, name) for name in request.model_fields_set}
+    if given.get("id_slot", -1) >= limits.n_slots:
+        raise InvalidRequest(f"there are {limits.n_slots} slots, numbered from 0", field="id_slot")
+    own = {k: v for k, v in given.items() if k in GenerationParams.__struct_fields__}
+    if "stop" in own:
+        own["stop"] = (own["stop"],) if isinstance(own["stop"], str) else tuple(own["stop"])
+    if own.get("n_predict") == -1:
+        del own["n_predict"]
+    params = msgspec.structs.replace(defaults, **own)
+    sampling = _prepare_sampling(given, vocab, params.ignore_eos, defaults.sampling)
+    _refuse_endless_probs(sampling.n_probs, params.n_predict, limits.n_ctx)
+    return msgspec.structs.replace(params, sampling=sampling)
+
+
+def tokenize_mixed(
+    content: str | Sequence[Any], vocab: Vocabulary, add_special: bool, parse_special: bool, field: str
+) -> list[int]:
+    """A text, or texts and token ids in a row; special tokens are added only around a leading text."""
+    if isinstance(content, str):
+        return vocab.tokenize(content, add_special, parse_special)
+    tokens: list[int] = []
+    for i, item in enumerate(content):
+        if isinstance(item, str):
+            tokens += vocab.tokenize(item, add_special and i == 0, parse_special)
+        else:
+            tokens.append(_check_token(item, vocab.n_tokens, field))
+    return tokens
+
+
+def _refuse_later_features(request: CompletionRequest) -> None:
+    for name in _LATER:
+        value = getattr(request, name)
+        if value not in (None, "", []):
+            raise NotSupported(f"Field '{name}': this server does not support it yet", param=name)
+    if request.n != 1:
+        raise NotSupported(
+            "Field 'n': this server does not support several answers per prompt yet", param="n"
+        )
+
+
+def _tokenize_prompt(prompt: Any, vocab: Vocabulary, n_ctx: int) -> list[int]:
+    if isinstance(prompt, dict) and "prompt_string" in prompt:
+        if "multimodal_data" in prompt:
+            raise NotSupported(
+                "Field 'prompt': this server does not support multimodal data yet", param="prompt"
+            )
+        prompt = prompt["prompt_string"]
+    if not isinstance(prompt, str | list):
+        raise InvalidRequest(
+            "must be a string, a list of tokens, a list of mixed strings and tokens, "
+            "or an object with 'prompt_string'",
+            field="prompt",
+        )
+    _refuse_hopeless_text(prompt, vocab.max_piece_bytes, n_ctx)
+    return tokenize_mixed(prompt, vocab, add_special=True, parse_special=True, field="prompt")
+
+
+def _refuse_hopeless_text(prompt: str | list[Any], max_piece_bytes: int, n_ctx: int) -> None:
+    """Spare the tokenizer a text that no tokenizing could fit into the context."""
+    texts = [prompt] if isinstance(prompt, str) else [item for item in prompt if isinstance(item, str)]
+    n_least = sum(len(text) for text in texts) // max_piece_bytes
+    if n_least >= n_ctx:
+        raise ContextExceeded(n_least, n_ctx)
+
+
+def _is_token(item: Any) -> bool:
+    return isinstance(item, int | float) and not isinstance(item, bool)
+
+
+def _check_token(item: Any, n_vocab: int, field: str) -> int:
+    if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < n_vocab:
+        raise InvalidRequest(
+            f"contains an invalid token: {item!r:.40} (ids go from 0 to {n_vocab - 1})", field=field
+        )
+    return item
+
+
+def _prepare_sampling(
+    given: dict[str, Any], vocab: Vocabulary, ignore_eos: bool, defaults: SamplingParams
+) -> SamplingParams:
+    own = {k: v for k, v in given.items() if k in SamplingParams.__struct_fields__}
+    if "seed" in own or defaults.seed == RANDOM_SEED:
+        own["seed"] = resolve_seed(own.get("seed", -1))
+    if "samplers" in own:
+        own["samplers"] = _parse_samplers(own["samplers"])
+    if own.get("dry_base", 1.0) < 1.0:
+        own["dry_base"] = SamplingParams().dry_base
+    if "dry_sequence_breakers" in own:
+        own["dry_sequence_breakers"] = tuple(own["dry_sequence_breakers"])
+    if own.get("penalty_prompt") is not None:
+        tokens = tokenize_mixed(own["penalty_prompt"], vocab, False, True, "penalty_prompt")
+        own["penalty_prompt"] = tuple(tokens)
+    bias = _parse_logit_bias(own.get("logit_bias", []), vocab) or list(defaults.logit_bias)
+    if ignore_eos:
+        bias += [(token, float("-inf")) for token in sorted(vocab.eog_tokens)]
+    own["logit_bias"] = tuple(bias)
+    return msgspec.structs.replace(defaults, **own)
+
+
+def resolve_seed(seed: int) -> int:
+    """The seed itself, or a fresh one where it says "random"."""
+    return secrets.randbelow(RANDOM_SEED) if seed < 0 or seed == RANDOM_SEED else seed
+
+
+def _parse_samplers(samplers: str | list[str]) -> tuple[str, ...]:
+    if isinstance(samplers, str):
+        names = [_SAMPLER_LETTERS.get(letter, letter) for letter in samplers]
+    else:
+        names = [_SAMPLER_ALIASES.get(name, name) for name in samplers]
+    for name in names:
+        if name not in SAMPLER_NAMES:
+            raise InvalidRequest(
+                f"unknown sampler '{name}'; known are {', '.join(SAMPLER_NAMES)}", field="samplers"
+            )
+    return tuple(names)
+
+
+def _parse_logit_bias(bias: list[Any] | dict[str, Any], vocab: Vocabulary) -> list[tuple[int, float]]:
+    pairs = list(bias.items()) if isinstance(bias, dict) else bias
+    parsed: list[tuple[int, float]] = []
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise InvalidRequest("must hold pairs [token, bias]", field="logit_bias")
+        key, value = pair
+        amount = _parse_bias(value)
+        if isinstance(bias, dict) and key.isdecimal():
+            key = int(key)
+        if isinstance(key, str):
+            parsed += [(token, amount) for token in vocab.tokenize(key, False, False)]
+        else:
+            parsed.append((_check_token(key, vocab.n_tokens, "logit_bias"), amount))
+    return parsed
+
+
+def _parse_bias(value: Any) -> float:
+    if value is False:
+        return float("-inf")
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e9:
+        raise InvalidRequest(
+            f"a bias must be a number up to 1e9, or false, not {value!r:.40}", field="logit_bias"
+        )
+    return float(value)
+
+
+def _refuse_endless_probs(n_probs: int, n_predict: int, n_ctx: int) -> None:
+    n_tokens = n_predict if n_predict >= 0 else n_ctx
+    if n_probs * max(n_tokens, 1) > MAX_PROBS:
+        raise InvalidRequest(
+            f"{n_probs} probabilities for up to {n_tokens} tokens are too many, "
+            f"their product may be {MAX_PROBS} at most; lower it or n_predict",
+            field="n_probs",
+        )

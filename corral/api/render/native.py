@@ -1,0 +1,210 @@
+"""Results in llama-server's own dialect: `/completion`, `/props`, `/slots`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from corral.core.params import GenerationParams, SamplingParams
+from corral.core.result import Done, Progress, StopType, Timings, TokenProb, TokenProbs, Tokens
+from corral.core.task import Task
+from corral.link.board import SlotView
+
+Piece = Callable[[int], bytes]
+
+_LOWEST_LOGPROB = -3.4028234663852886e38
+
+
+def render_timings(timings: Timings) -> dict[str, Any]:
+    t = timings
+    return {
+        "cache_n": t.cache_n,
+        "prompt_n": t.prompt_n,
+        "prompt_ms": t.prompt_ms,
+        "prompt_per_token_ms": t.prompt_ms / t.prompt_n if t.prompt_n else 0.0,
+        "prompt_per_second": 1e3 * t.prompt_n / t.prompt_ms if t.prompt_ms else 0.0,
+        "predicted_n": t.predicted_n,
+        "predicted_ms": t.predicted_ms,
+        "predicted_per_token_ms": t.predicted_ms / t.predicted_n if t.predicted_n else 0.0,
+        "predicted_per_second": 1e3 * t.predicted_n / t.predicted_ms if t.predicted_ms else 0.0,
+    }
+
+
+def render_generation_settings(
+    params: GenerationParams, stream: bool, timings_per_token: bool
+) -> dict[str, Any]:
+    p, s = params, params.sampling
+    return {
+        "n_predict": p.n_predict,
+        "seed": s.seed,
+        "temperature": s.temperature,
+        "dynatemp_range": s.dynatemp_range,
+        "dynatemp_exponent": s.dynatemp_exponent,
+        "top_k": s.top_k,
+        "top_p": s.top_p,
+        "min_p": s.min_p,
+        "top_n_sigma": s.top_n_sigma,
+        "tfs_z": s.tfs_z,
+        "xtc_probability": s.xtc_probability,
+        "xtc_threshold": s.xtc_threshold,
+        "typical_p": s.typical_p,
+        "repeat_last_n": s.repeat_last_n,
+        "repeat_penalty": s.repeat_penalty,
+        "presence_penalty": s.presence_penalty,
+        "frequency_penalty": s.frequency_penalty,
+        "penalize_nl": s.penalize_nl,
+        "penalty_prompt_tokens": list(s.penalty_prompt or ()),
+        "use_penalty_prompt_tokens": s.penalty_prompt is not None,
+        "dry_multiplier": s.dry_multiplier,
+        "dry_base": s.dry_base,
+        "dry_allowed_length": s.dry_allowed_length,
+        "dry_penalty_last_n": s.dry_penalty_last_n,
+        "dry_sequence_breakers": list(s.dry_sequence_breakers),
+        "mirostat": s.mirostat,
+        "mirostat_tau": s.mirostat_tau,
+        "mirostat_eta": s.mirostat_eta,
+        "stop": list(p.stop),
+        "max_tokens": p.n_predict,
+        "n_keep": p.n_keep,
+        "n_discard": p.n_discard,
+        "ignore_eos": p.ignore_eos,
+        "stream": stream,
+        "logit_bias": [{"bias": _finite(bias), "token": token} for token, bias in s.logit_bias],
+        "n_probs": s.n_probs,
+        "min_keep": s.min_keep,
+        "grammar": "",
+        "samplers": list(s.samplers),
+        "timings_per_token": timings_per_token,
+        "post_sampling_probs": s.post_sampling_probs,
+        "lora": [],
+    }
+
+
+def render_probs(probs: Sequence[TokenProbs], sampling: SamplingParams, piece: Piece) -> list[dict[str, Any]]:
+    post = sampling.post_sampling_probs
+    top = "top_probs" if post else "top_logprobs"
+    return [
+        {**_render_prob(p.chosen, post, piece), top: [_render_prob(rival, post, piece) for rival in p.top]}
+        for p in probs
+    ]
+
+
+def render_tokens(
+    index: int, result: Tokens, task: Task, id_slot: int, timings: bool, piece: Piece
+) -> dict[str, Any]:
+    """One event of a stream."""
+    answer: dict[str, Any] = {
+        "index": index,
+        "content": result.text,
+        "tokens": result.tokens,
+        "stop": False,
+        "id_slot": id_slot,
+        "tokens_predicted": result.timings.predicted_n,
+        "tokens_evaluated": len(task.prompt),
+    }
+    if timings:
+        answer["timings"] = render_timings(result.timings)
+    if result.probs:
+        answer["completion_probabilities"] = render_probs(result.probs, task.params.sampling, piece)
+    return answer
+
+
+def render_progress(index: int, result: Progress, task: Task, id_slot: int, n_cached: int) -> dict[str, Any]:
+    return {
+        "index": index,
+        "content": "",
+        "tokens": [],
+        "stop": False,
+        "id_slot": id_slot,
+        "tokens_predicted": 0,
+        "tokens_evaluated": len(task.prompt),
+        "prompt_progress": {
+            "total": len(task.prompt),
+            "cache": n_cached,
+            "processed": result.n_past,
+            "time_ms": result.prompt_ms,
+        },
+    }
+
+
+def render_done(
+    index: int, content: str, tokens: Sequence[int], result: Done, task: Task, id_slot: int
+) -> dict[str, Any]:
+    """The facts of a finished completion; the route adds what only it knows."""
+    return {
+        "index": index,
+        "content": content,
+        "tokens": list(tokens),
+        "id_slot": id_slot,
+        "stop": True,
+        "tokens_predicted": result.timings.predicted_n,
+        "tokens_evaluated": len(task.prompt),
+        "has_new_line": result.has_new_line,
+        "truncated": result.truncated,
+        "stop_type": result.stop_type.value,
+        "stopping_word": result.stopping_word,
+        # compat: /completion: clients of older servers read these.
+        "stopped_eos": result.stop_type is StopType.EOS,
+        "stopped_limit": result.stop_type is StopType.LIMIT,
+        "stopped_word": result.stop_type is StopType.WORD,
+        "tokens_cached": result.n_past,
+        "timings": render_timings(result.timings),
+    }
+
+
+def select_fields(answer: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """Only the named fields, `a/b` lifted to the top; absent ones are left out."""
+    if not fields:
+        return answer
+    selected: dict[str, Any] = {}
+    for path in fields:
+        value: Any = answer
+        for key in path.split("/"):
+            if not isinstance(value, dict) or key not in value:
+                break
+            value = value[key]
+        else:
+            selected[path] = value
+    return selected
+
+
+def render_slot(view: SlotView, n_ctx: int, defaults: GenerationParams, prompt: str) -> dict[str, Any]:
+    task = view.task
+    params = task.params if task else defaults
+    n_predict = params.n_predict
+    return {
+        "id": view.id,
+        "id_task": task.id if task else -1,
+        "task_id": task.id if task else -1,
+        "n_ctx": n_ctx,
+        "speculative": False,
+        "is_processing": view.is_processing,
+        "state": int(view.is_processing),
+        "params": render_generation_settings(params, stream=True, timings_per_token=False),
+        "prompt": prompt,
+        "n_prompt_tokens": len(task.prompt) if task else 0,
+        "n_prompt_tokens_processed": max(0, view.n_past - view.n_cached),
+        "n_prompt_tokens_cache": view.n_cached,
+        "next_token": {
+            "has_next_token": view.is_processing or task is None,
+            "has_new_line": view.has_new_line,
+            "n_remain": n_predict - view.n_decoded if n_predict >= 0 else -1,
+            "n_decoded": view.n_decoded,
+            "stopping_word": view.stopping_word,
+        },
+    }
+
+
+def _render_prob(prob: TokenProb, post: bool, piece: Piece) -> dict[str, Any]:
+    data = piece(prob.id)
+    value = (
+        {"prob": prob.prob}
+        if post
+        else {"logprob": math.log(prob.prob) if prob.prob > 0 else _LOWEST_LOGPROB}
+    )
+    return {"id": prob.id, "token": data.decode("utf-8", "replace"), "bytes": list(data), **value}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

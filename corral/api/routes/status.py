@@ -1,0 +1,95 @@
+"""`/health`, `/slots` and `/props`: answered from what the front knows, also while the engine is busy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from corral import __version__
+from corral.api.body import JsonResponse, render_error
+from corral.api.render.native import render_slot
+from corral.api.service import Service, service_of
+from corral.core.errors import NotSupported, Unavailable
+from corral.link.board import SlotView
+
+router = APIRouter(tags=["native"])
+
+
+@router.get("/health")
+@router.get("/v1/health")
+async def health(request: Request) -> Response:
+    """Whether the server can answer."""
+    service = service_of(request)
+    service.check_health()
+    board, query = service.engine.board, request.query_params
+    n_idle = board.n_idle
+    status: dict[str, Any] = {
+        "status": "ok",
+        "slots_idle": n_idle,
+        "slots_processing": len(board.slots) - n_idle,
+    }
+    if "include_slots" in query and service.settings.server.slots:
+        status["slots"] = _render_slots(service)
+    if "fail_on_no_slot" in query and not n_idle:
+        # compat: /health: the old status beside today's error shape.
+        status["status"] = "no slot available"
+        return JsonResponse({**status, **render_error(Unavailable("no slot available"))}, 503)
+    return JsonResponse(status)
+
+
+@router.get("/slots")
+async def slots(request: Request) -> Response:
+    """What every slot is doing."""
+    service = service_of(request)
+    if not service.settings.server.slots:
+        raise NotSupported("This server does not support slots endpoint. Start it with `--slots`")
+    service.check_health()
+    if request.query_params.get("fail_on_no_slot") and not service.engine.board.n_idle:
+        raise Unavailable("no slot available")
+    return JsonResponse(await service.in_background(_render_slots, service))
+
+
+@router.get("/props")
+async def props(request: Request) -> Response:
+    """Settings of the server and facts of the model."""
+    service = service_of(request)
+    words, info, server = service.words, service.info, service.settings.server
+    return JsonResponse(
+        {
+            "default_generation_settings": render_slot(SlotView(0), info.n_ctx, service.defaults, ""),
+            "total_slots": info.n_slots,
+            "model_alias": service.model_name,
+            "model_path": service.settings.engine.model,
+            "model_ftype": info.description,
+            "modalities": {"vision": False, "audio": False},
+            "endpoint_slots": server.slots,
+            "endpoint_props": server.props,
+            "endpoint_metrics": False,
+            "chat_template": service.chat_template,
+            "bos_token": words.bos_text,
+            "eos_token": words.eos_text,
+            # compat: /props: the names a system prompt would define.
+            "assistant_name": "",
+            "user_name": "",
+            "build_info": f"b{__version__}-corral",
+        }
+    )
+
+
+@router.post("/props")
+async def set_props(request: Request) -> Response:
+    """Change properties of the server; there are none to change yet."""
+    service = service_of(request)
+    if not service.settings.server.props:
+        message = "This server does not support changing global properties. Start it with `--props`"
+        raise NotSupported(message)
+    return JsonResponse({"success": True})
+
+
+def _render_slots(service: Service) -> list[dict[str, Any]]:
+    words, n_ctx = service.words, service.info.n_ctx
+    return [
+        render_slot(view, n_ctx, service.defaults, words.detokenize(view.task.prompt) if view.task else "")
+        for view in service.engine.board.slots
+    ]

@@ -1,0 +1,50 @@
+"""`POST /tokenize` and `POST /detokenize`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from corral.api.body import JsonResponse, body_of
+from corral.api.prepare import tokenize_mixed
+from corral.api.schema.parse import parse_request
+from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
+from corral.api.service import service_of
+from corral.core.errors import InvalidRequest
+
+router = APIRouter(tags=["native"])
+
+
+@router.post("/tokenize", openapi_extra=body_of(TokenizeRequest))
+async def tokenize(request: Request) -> Response:
+    """Tokens of a text."""
+    service = service_of(request)
+    body, _ = parse_request(TokenizeRequest, await service.read(request))
+    words = service.words
+    tokens = await service.in_background(
+        tokenize_mixed, body.content, words, body.add_special, body.parse_special, "content"
+    )
+    if body.with_pieces:
+        pieces = [{"id": t, "piece": _render_piece(words.piece(t, special=True))} for t in tokens]
+        return JsonResponse({"tokens": pieces})
+    return JsonResponse({"tokens": tokens})
+
+
+@router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest))
+async def detokenize(request: Request) -> Response:
+    """Text of tokens."""
+    service = service_of(request)
+    body, _ = parse_request(DetokenizeRequest, await service.read(request))
+    words = service.words
+    unknown = next((t for t in body.tokens if t >= words.n_tokens), None)
+    if unknown is not None:
+        raise InvalidRequest(f"{unknown} is no token (ids go from 0 to {words.n_tokens - 1})", field="tokens")
+    return JsonResponse({"content": await service.in_background(words.detokenize, body.tokens)})
+
+
+def _render_piece(piece: bytes) -> Any:
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(piece)

@@ -1,0 +1,172 @@
+"""The fields of `POST /completion`: one table for validation, OpenAPI and the reference page."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, Field
+
+from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenId, Whole, clamp, limits
+from corral.api.schema.parse import RequestModel
+from corral.core.params import GenerationParams, SamplingParams
+
+_sampling = SamplingParams()
+_generation = GenerationParams()
+
+
+class SamplingFields(RequestModel):
+    """How the next token is chosen."""
+
+    seed: Annotated[int, Whole, limits(-(2**63), 2**64 - 1)] = Field(
+        -1, description="Seed of the random draws; negative: a random one, which the answer reports."
+    )
+    temperature: Annotated[float, Real, clamp(0, 1e6)] = Field(
+        _sampling.temperature, description="Randomness of the choice; 0 always takes the most probable token."
+    )
+    dynatemp_range: Annotated[float, Real, limits(0, 1e6)] = Field(
+        _sampling.dynatemp_range,
+        description="The temperature moves within +- this range, by the entropy of the candidates; 0: off.",
+    )
+    dynatemp_exponent: Annotated[float, Real, limits(-1e6, 1e6)] = Field(
+        _sampling.dynatemp_exponent, description="How entropy maps to temperature within `dynatemp_range`."
+    )
+    top_k: Annotated[int, Whole, clamp(0)] = Field(
+        _sampling.top_k, description="Keep the K most probable tokens; 0: all."
+    )
+    top_p: Annotated[float, Real, clamp(0, 1)] = Field(
+        _sampling.top_p, description="Keep the most probable tokens that together reach P; 1: off."
+    )
+    min_p: Annotated[float, Real, clamp(0, 1)] = Field(
+        _sampling.min_p, description="Drop tokens less probable than this share of the best one's; 0: off."
+    )
+    top_n_sigma: Annotated[float, Real, limits(-1e6, 1e6)] = Field(
+        _sampling.top_n_sigma, description="Keep logits within N standard deviations of the best; <= 0: off."
+    )
+    tfs_z: Annotated[float, Real, clamp(0, 1)] = Field(
+        _sampling.tfs_z, description="Tail-free sampling; 1: off."
+    )
+    typical_p: Annotated[float, Real, clamp(0, 1)] = Field(
+        _sampling.typical_p, description="Locally typical sampling; 1: off."
+    )
+    xtc_probability: Annotated[float, Real, clamp(0, 1)] = Field(
+        _sampling.xtc_probability, description="Chance that XTC removes the top choices of a token; 0: off."
+    )
+    xtc_threshold: Annotated[float, Real, clamp(0, 1)] = Field(
+        _sampling.xtc_threshold, description="XTC removes all but the last token above this; > 0.5: off."
+    )
+    repeat_last_n: Annotated[int, Whole, limits(-1)] = Field(
+        _sampling.repeat_last_n, description="Tokens that count as repeated; 0: none, -1: the whole context."
+    )
+    repeat_penalty: Annotated[float, Real, limits(1e-3, 1e3)] = Field(
+        _sampling.repeat_penalty, description="Divides the odds of repeated tokens; 1: off."
+    )
+    presence_penalty: Annotated[float, Real, limits(-1e4, 1e4)] = Field(
+        _sampling.presence_penalty,
+        description="Subtracted from a token's logit once it has occurred; 0: off.",
+    )
+    frequency_penalty: Annotated[float, Real, limits(-1e4, 1e4)] = Field(
+        _sampling.frequency_penalty, description="Subtracted from a token's logit per occurrence; 0: off."
+    )
+    penalize_nl: Flag = Field(
+        _sampling.penalize_nl, description="Whether the penalties also apply to the newline."
+    )
+    penalty_prompt: str | list[TokenId] | None = Field(
+        None, description="Takes the prompt's place for the penalties: a text or token ids."
+    )
+    dry_multiplier: Annotated[float, Real, limits(-1e4, 1e4)] = Field(
+        _sampling.dry_multiplier, description="Strength of the DRY repetition penalty; 0: off."
+    )
+    dry_base: Annotated[float, Real, limits(-1e4, 1e4)] = Field(
+        _sampling.dry_base, description="Growth of the DRY penalty per repeated token; below 1: the default."
+    )
+    dry_allowed_length: Annotated[int, Whole, limits(0)] = Field(
+        _sampling.dry_allowed_length, description="Repetitions up to this length cost nothing under DRY."
+    )
+    dry_penalty_last_n: Annotated[int, Whole, limits(-1)] = Field(
+        _sampling.dry_penalty_last_n, description="Tokens DRY looks back; 0: off, -1: the whole context."
+    )
+    dry_sequence_breakers: Annotated[list[Text], Field(max_length=256)] = Field(
+        list(_sampling.dry_sequence_breakers), description="Strings that interrupt a repetition for DRY."
+    )
+    mirostat: Annotated[int, Whole, clamp(0, 2)] = Field(
+        _sampling.mirostat, description="1 or 2: Mirostat steers perplexity, instead of the top-* samplers."
+    )
+    mirostat_tau: Annotated[float, Real, limits(0, 1e4)] = Field(
+        _sampling.mirostat_tau, description="Mirostat's target entropy."
+    )
+    mirostat_eta: Annotated[float, Real, limits(0, 1e4)] = Field(
+        _sampling.mirostat_eta, description="Mirostat's learning rate."
+    )
+    samplers: str | Annotated[list[Text], Field(max_length=64)] = Field(
+        list(_sampling.samplers), description="Samplers in order, by name or as a string of their letters."
+    )
+    logit_bias: list[Any] | dict[str, Any] = Field(
+        default_factory=list,
+        max_length=65536,
+        description="Pairs [token or text, bias], or an object from them; a bias of false forbids the token.",
+    )
+    ignore_eos: Flag = Field(_generation.ignore_eos, description="Go on past the end-of-stream token.")
+    min_keep: Annotated[int, Whole, limits(0)] = Field(
+        _sampling.min_keep, description="Samplers leave at least N candidates."
+    )
+    n_probs: Annotated[int, Whole, limits(0)] = Field(
+        _sampling.n_probs,
+        validation_alias=AliasChoices("n_probs", "logprobs"),
+        description="Report the N most probable tokens at every position.",
+    )
+    post_sampling_probs: Flag = Field(
+        _sampling.post_sampling_probs, description="Report probabilities after the samplers, not before."
+    )
+
+
+class CompletionRequest(SamplingFields):
+    """Continue a prompt."""
+
+    prompt: Any = Field(
+        description="A text, token ids, a mix of both, or a list of those; a list is answered by a list.",
+        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]},
+    )
+    stream: Flag = Field(False, description="Send tokens as they come, as server-sent events.")
+    n_predict: Annotated[int, Whole, limits(-2)] = Field(
+        _generation.n_predict,
+        validation_alias=AliasChoices("n_predict", "max_completion_tokens", "max_tokens"),
+        description="Most tokens to generate; 0: only evaluate, -1: no limit, -2: until the context is full.",
+    )
+    stop: Text | Annotated[list[Text], Field(max_length=256)] = Field(
+        default_factory=list, description="Strings that end the generation; they are not part of the answer."
+    )
+    n_indent: Annotated[int, Whole, limits(0)] = Field(
+        _generation.n_indent, description="End before a new line that is indented by fewer characters."
+    )
+    n_keep: Annotated[int, Whole, limits(-1)] = Field(
+        _generation.n_keep, description="Prompt tokens to keep when the context shifts; -1: all of them."
+    )
+    n_discard: Annotated[int, Whole, limits(0)] = Field(
+        _generation.n_discard, description="Tokens to forget in a context shift; 0: half of what may go."
+    )
+    t_max_predict_ms: Annotated[int, Whole, limits(-1, INT64_MAX)] = Field(
+        _generation.t_max_predict_ms,
+        description="Stop at the first new line after so many milliseconds of generation; 0: off.",
+    )
+    id_slot: Annotated[int, Whole, limits(-1)] = Field(
+        _generation.id_slot, description="The slot to use; -1: any."
+    )
+    cache_prompt: Flag = Field(
+        _generation.cache_prompt, description="Reuse what is already evaluated of the prompt, wherever it is."
+    )
+    return_tokens: Flag = Field(False, description="Also return the generated token ids.")
+    return_progress: Flag = Field(False, description="Report how far the prompt is, while streaming.")
+    timings_per_token: Flag = Field(False, description="Send timings with every token.")
+    response_fields: Annotated[list[Text], Field(max_length=256)] = Field(
+        default_factory=list, description="Return only these fields; `a/b` lifts b out of a."
+    )
+    model: str = Field("", max_length=1024, description="Accepted for other servers' clients; one is loaded.")
+
+    grammar: str = Field("", description="GBNF grammar. Not supported yet.")
+    json_schema: Any = Field(None, description="JSON Schema of the answer. Not supported yet.")
+    image_data: list[Any] = Field(default_factory=list, description="Images. Not supported yet.")
+    lora: list[Any] = Field(default_factory=list, description="LoRA adapters. Not supported yet.")
+    system_prompt: Any = Field(None, description="Shared system prompt. Not supported yet.")
+    n: Annotated[int, Whole, limits(1)] = Field(
+        1, validation_alias=AliasChoices("n_cmpl", "n"), description="Answers per prompt. Only 1 yet."
+    )

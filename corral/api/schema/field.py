@@ -1,0 +1,61 @@
+"""Building blocks of request tables: numbers that mean what they say, limits that clamp or refuse.
+
+Unlike pydantic's own lax numbers these take no strings and no booleans, and never NaN. What is clamped
+is noted in the validation context, to come back to the client as a warning.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, ValidationInfo
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+def _check_number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"must be a number, got {_name(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return value
+
+
+def _check_integer(value: Any) -> Any:
+    value = _check_number(value)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"must be a whole number, got {value:g}")
+    return int(value)
+
+
+def _name(value: Any) -> str:
+    names = {bool: "a boolean", str: "a string", list: "an array", dict: "an object", type(None): "null"}
+    return names.get(type(value), type(value).__name__)
+
+
+def limits(low: float, high: float = INT32_MAX) -> Any:
+    """Outside of these a number is refused."""
+    return Field(ge=low, le=high)
+
+
+def clamp(low: float, high: float = INT32_MAX) -> AfterValidator:
+    """Outside of these a number is moved to the nearer one, with a warning."""
+
+    def apply(value: Any, info: ValidationInfo) -> Any:
+        clamped = min(max(value, low), high)
+        if clamped != value and info.context is not None:
+            info.context["warnings"].append(
+                f"Field '{info.field_name}': {value:g} was clamped to {clamped:g}"
+            )
+        return clamped
+
+    return AfterValidator(apply)
+
+
+Whole = BeforeValidator(_check_integer)
+Real = BeforeValidator(_check_number)
+Flag = StrictBool
+Text = Annotated[str, Field(max_length=4096)]
+TokenId = Annotated[int, Whole, limits(0)]

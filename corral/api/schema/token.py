@@ -1,0 +1,25 @@
+"""The fields of `POST /tokenize` and `POST /detokenize`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from corral.api.schema.field import Flag, TokenId
+from corral.api.schema.parse import RequestModel
+
+
+class TokenizeRequest(RequestModel):
+    content: str | list[str | TokenId] = Field("", description="The text, or a mix of texts and token ids.")
+    add_special: Flag = Field(False, description="Add the tokens the model wants around a text, as BOS.")
+    parse_special: Flag = Field(True, description="Read control tokens in the text as such.")
+    with_pieces: Flag = Field(
+        False, description="Return each token's text too, as bytes where it is no UTF-8."
+    )
+
+
+class DetokenizeRequest(RequestModel):
+    tokens: Annotated[list[TokenId], Field(max_length=10_000_000)] = Field(
+        default_factory=list, description="Token ids."
+    )

@@ -1,0 +1,134 @@
+"""What the routes stand on: the engine, the model's words, the settings."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from fastapi import Request
+
+from corral.api.body import read_json
+from corral.api.prepare import Limits
+from corral.core.errors import Unavailable
+from corral.core.params import GenerationParams
+from corral.core.result import ModelInfo
+from corral.core.settings import Settings
+from corral.core.task import Task
+from corral.link.board import Board
+from corral.link.stream import TaskStream
+from corral.link.supervisor import EngineState
+
+T = TypeVar("T")
+
+_STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
+
+
+class Engine(Protocol):
+    """The engine as routes use it; `Supervisor` is the real one."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def info(self) -> ModelInfo | None: ...
+
+    @property
+    def board(self) -> Board: ...
+
+    def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]: ...
+
+
+class Words(Protocol):
+    """The model's vocabulary, in the front."""
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    @property
+    def eog_tokens(self) -> frozenset[int]: ...
+
+    @property
+    def max_piece_bytes(self) -> int: ...
+
+    @property
+    def bos_text(self) -> str: ...
+
+    @property
+    def eos_text(self) -> str: ...
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
+
+    def piece(self, token: int, special: bool = False) -> bytes: ...
+
+    def detokenize(self, tokens: list[int]) -> str: ...
+
+
+class Service:
+    def __init__(self, settings: Settings, engine: Engine, defaults: GenerationParams) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.defaults = defaults
+        self.chat_template = ""
+        self._words: Words | None = None
+        self._tokenizer = _big_stack_pool()
+
+    @property
+    def model_name(self) -> str:
+        return self.settings.server.alias or self.settings.engine.model
+
+    @property
+    def words(self) -> Words:
+        return self._require(self._words)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._require(self.engine.info)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.info.n_ctx, self.info.n_slots)
+
+    def open(self, words: Words, chat_template: str) -> None:
+        """The model is loaded: requests can be served from now on."""
+        self._words = words
+        self.chat_template = chat_template
+
+    def check_health(self) -> None:
+        if self.engine.state is EngineState.READY and self._words is not None:
+            return
+        restarting = self.engine.state is EngineState.RESTARTING
+        down = self.engine.state is EngineState.FAILED
+        raise Unavailable(
+            "The engine is down" if down else "Engine restarting" if restarting else "Loading model"
+        )
+
+    async def read(self, request: Request) -> Any:
+        return await read_json(request, self.settings.server.max_body_mib << 20)
+
+    async def in_background(self, function: Callable[..., T], *args: Any) -> T:
+        """Run work on texts off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizer, function, *args)
+
+    def _require(self, value: T | None) -> T:
+        if value is None:
+            raise Unavailable("Loading model")
+        return value
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _big_stack_pool() -> concurrent.futures.ThreadPoolExecutor:
+    previous = threading.stack_size(_STACK_BYTES)
+    try:
+        pool = concurrent.futures.ThreadPoolExecutor(2, "tokenize")
+        for _ in range(2):
+            pool.submit(threading.Event().wait, 0.01)
+        return pool
+    finally:
+        threading.stack_size(previous)

@@ -1,0 +1,50 @@
+"""Server-sent events over ASGI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from corral.api.body import render_error
+from corral.api.disconnect import ClientGone, run_for_client
+from corral.core.errors import CorralError
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream(Response):
+    """Sends events as they come; an error becomes the last one. A client that leaves ends the source."""
+
+    def __init__(self, events: AsyncIterator[Any], last: bytes = b"") -> None:
+        self._events = events
+        self._last = last
+        self.background = None
+        self.status_code = 200
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        try:
+            await run_for_client(self._produce(send), receive)
+        except ClientGone:
+            return
+
+    async def _produce(self, send: Send) -> None:
+        try:
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": encode_event(event), "more_body": True})
+        except CorralError as error:
+            body = encode_event(render_error(error))
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": self._last, "more_body": False})
+
+
+def encode_event(event: Any) -> bytes:
+    return b"data: " + orjson.dumps(event) + b"\n\n"

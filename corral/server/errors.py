@@ -1,0 +1,51 @@
+"""Every exception that reaches the edge becomes llama-server's error shape, here and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from corral.api.body import JsonResponse, render_error
+from corral.api.disconnect import ClientGone
+from corral.core.errors import CorralError, InvalidRequest, NotFound
+
+_log = logging.getLogger("corral")
+_CLIENT_CLOSED = 499
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(CorralError, _on_corral_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientGone, _on_client_gone)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+def _answer(error: CorralError) -> Response:
+    return JsonResponse(render_error(error), error.status)
+
+
+async def _on_corral_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, CorralError)
+    return _answer(error)
+
+
+async def _on_http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return _answer(NotFound("File Not Found"))
+    problem = InvalidRequest(str(error.detail))
+    problem.status = error.status_code
+    response = _answer(problem)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_client_gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=_CLIENT_CLOSED)
+
+
+async def _on_bug(_request: Request, error: Exception) -> Response:
+    _log.exception("unexpected error", exc_info=error)
+    return _answer(CorralError("internal error, see the server's log"))

@@ -1,0 +1,126 @@
+"""A server's life: listen at once, load the model, serve, stop on a signal with nothing half-done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import msgspec
+import uvicorn
+
+from corral.api.prepare import resolve_seed
+from corral.api.service import Service
+from corral.core.errors import CorralError
+from corral.core.params import RANDOM_SEED, GenerationParams, SamplingParams
+from corral.core.result import ModelInfo
+from corral.core.settings import Settings
+from corral.link.supervisor import Supervisor
+from corral.llama import library
+from corral.llama.model import Model
+from corral.server.app import create_app
+
+
+class Reporter(Protocol):
+    """Tells a person what goes on."""
+
+    def listening(self, address: str) -> None: ...
+
+    def loading(self, fraction: float) -> None: ...
+
+    def ready(self, address: str, info: ModelInfo) -> None: ...
+
+    def restarting(self, reason: str) -> None: ...
+
+
+async def serve(settings: Settings, reporter: Reporter) -> None:
+    """Serve until a signal; raises CorralError if the model cannot be loaded."""
+    engine = Supervisor(
+        settings.engine,
+        settings.server.engine_timeout_s,
+        on_loading=reporter.loading,
+        on_restart=reporter.restarting,
+    )
+    service = Service(settings, engine, default_params(settings))
+    server = _Server(_uvicorn_config(settings, service), reporter.listening)
+    http = asyncio.create_task(server.serve())
+    try:
+        loading = asyncio.create_task(_load(service, engine))
+        await asyncio.wait({loading, http}, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            reporter.ready(server.address, loading.result())
+        loading.cancel()
+        await http
+    finally:
+        server.should_exit = True
+        await engine.close()
+        with contextlib.suppress(asyncio.CancelledError):
+            await http
+
+
+def default_params(settings: Settings) -> GenerationParams:
+    """What a request gets that asks for nothing in particular."""
+    server = settings.server
+    seed = RANDOM_SEED if server.seed < 0 else resolve_seed(server.seed)
+    sampling = msgspec.structs.replace(SamplingParams(), seed=seed)
+    return GenerationParams(sampling=sampling, n_predict=server.n_predict, n_keep=server.n_keep)
+
+
+async def _load(service: Service, engine: Supervisor) -> ModelInfo:
+    info = await engine.start()
+    # Only a file that the engine process has survived is opened here, and only for its vocabulary.
+    model = await asyncio.to_thread(_open_vocabulary, service.settings)
+    service.open(model.vocab, model.chat_template)
+    return info
+
+
+def _open_vocabulary(settings: Settings) -> Model:
+    library.start(verbose=False)
+    model = Model.open(settings.engine.model, vocab_only=True)
+    if not model.vocab.max_piece_bytes:
+        raise CorralError(f"model '{settings.engine.model}' has no vocabulary")
+    return model
+
+
+def _uvicorn_config(settings: Settings, service: Service) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(service),
+        host=settings.server.host,
+        port=settings.server.port,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=int(settings.server.timeout_s),
+        server_header=False,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn with our signals: the first asks it to finish, the second to stop at once; both exit with 0."""
+
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._on_listening = on_listening
+        self.address = ""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            self._on_listening(self.address)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        yield
+
+    def _on_signal(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True

@@ -1,0 +1,171 @@
+"""A backend without native code: sequences are lists, and logits a hash of everything evaluated before them.
+
+It is strict where libllama is: positions must be consecutive, cells can run out, a partial cut may be impossible.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from corral.core.chunk import Chunk, DecodeStatus
+from corral.core.draw import uniform
+from corral.core.params import SamplingParams
+from corral.core.result import ModelInfo, TokenProb, TokenProbs
+
+N_VOCAB = 64
+EOG = 0
+LETTERS = " \nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,;:!?é"
+
+
+class FakeVocab:
+    n_tokens = N_VOCAB
+    eog_tokens = frozenset({EOG})
+    max_piece_bytes = 2
+    bos_text = "<s>"
+    eos_text = "</s>"
+
+    def __init__(self, adds_bos: bool = False) -> None:
+        self.adds_bos = adds_bos
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        if token == EOG:
+            return b"</s>" if special else b""
+        return LETTERS[(token - 1) % len(LETTERS)].encode()
+
+    def is_eog(self, token: int) -> bool:
+        return token == EOG
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        return [1 + LETTERS.index(c) if c in LETTERS else 1 for c in text]
+
+    def detokenize(self, tokens: list[int]) -> str:
+        return b"".join(self.piece(t, special=True) for t in tokens).decode("utf-8", "replace")
+
+
+class FakeSampler:
+    def __init__(self, params: SamplingParams) -> None:
+        self._params = params
+        self.is_open = True
+
+    def sample(self, logits: np.ndarray, index: int) -> tuple[int, TokenProbs | None]:
+        assert self.is_open
+        token = int((int(logits[0]) + int(uniform(self._params.seed, index) * 1e6)) % N_VOCAB)
+        if any(banned == token for banned, _ in self._params.logit_bias):
+            token += 1
+        probs = None
+        if self._params.n_probs:
+            probs = TokenProbs(TokenProb(token, 0.5), [TokenProb(token, 0.5)] * self._params.n_probs)
+        return token, probs
+
+    def force(self, logits: np.ndarray, index: int, token: int) -> None:
+        assert self.is_open
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class FakeBackend:
+    def __init__(
+        self,
+        n_seq: int = 4,
+        n_ctx: int = 256,
+        n_ubatch: int = 32,
+        n_cells: int | None = None,
+        mixes_batches: bool = False,
+        can_cut: bool = True,
+        adds_bos: bool = False,
+    ) -> None:
+        self.n_seq = n_seq
+        self.n_ctx = n_ctx
+        self.n_ubatch = n_ubatch
+        self.can_shift = True
+        self.mixes_batches = mixes_batches
+        self.vocab = FakeVocab(adds_bos)
+        self.sequences: list[list[int]] = [[] for _ in range(n_seq)]
+        self.batches: list[list[Chunk]] = []
+        self.samplers: list[FakeSampler] = []
+        self.aborts = False
+        self._n_cells = n_cells
+        self._can_cut = can_cut
+        self._logits: list[np.ndarray] = []
+
+    @property
+    def n_prompt_tokens_evaluated(self) -> int:
+        return sum(len(c.tokens) for batch in self.batches for c in batch if len(c.tokens) > 1)
+
+    def info(self) -> ModelInfo:
+        return ModelInfo(
+            n_ctx=self.n_ctx,
+            n_slots=self.n_seq,
+            n_ctx_train=self.n_ctx,
+            n_vocab=N_VOCAB,
+            n_embd=1,
+            n_params=1,
+            n_bytes=1,
+            description="fake",
+        )
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        assert chunks, "an empty batch"
+        seqs = [c.seq for c in chunks]
+        assert len(set(seqs)) == len(seqs), "two parts of one batch share a sequence"
+        if self.aborts:
+            self.aborts = False
+            return DecodeStatus.ABORTED
+        for c in chunks:
+            assert c.pos == len(self.sequences[c.seq]), "positions must be consecutive"
+            assert 0 < len(c.tokens) <= self.n_ubatch
+            assert c.pos + len(c.tokens) <= self.n_ctx
+        n_new = sum(len(c.tokens) for c in chunks)
+        if self._n_cells is not None and sum(map(len, self.sequences)) + n_new > self._n_cells:
+            return DecodeStatus.NO_ROOM
+        self.batches.append(list(chunks))
+        self._logits = []
+        for c in chunks:
+            self.sequences[c.seq] += c.tokens.tolist()
+            self._logits.append(np.array([zlib.crc32(pickle.dumps(self.sequences[c.seq])) % 100003], np.float64))
+        return DecodeStatus.OK
+
+    def logits(self, i: int) -> np.ndarray:
+        return self._logits[i]
+
+    def abort(self) -> None:
+        self.aborts = True
+
+    def trim(self, seq: int, n: int) -> bool:
+        if n and not self._can_cut and n < len(self.sequences[seq]):
+            self.sequences[seq] = []
+            return False
+        del self.sequences[seq][n:]
+        return True
+
+    def share_prefix(self, src: int, dst: int, n: int) -> bool:
+        assert src != dst
+        assert n <= len(self.sequences[src])
+        self.sequences[dst] = list(self.sequences[src])
+        return self.trim(dst, n)
+
+    def shift(self, seq: int, n_keep: int, n_discard: int) -> None:
+        assert n_discard > 0
+        assert n_keep + n_discard <= len(self.sequences[seq])
+        del self.sequences[seq][n_keep : n_keep + n_discard]
+
+    def save(self, seq: int) -> bytes | None:
+        return pickle.dumps(self.sequences[seq])
+
+    def load(self, seq: int, state: bytes) -> bool:
+        tokens = pickle.loads(state)
+        others = sum(len(s) for i, s in enumerate(self.sequences) if i != seq)
+        if self._n_cells is not None and others + len(tokens) > self._n_cells:
+            self.sequences[seq] = []
+            return False
+        self.sequences[seq] = tokens
+        return True
+
+    def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> FakeSampler:
+        self.samplers.append(FakeSampler(params))
+        return self.samplers[-1]

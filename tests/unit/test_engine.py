@@ -1,0 +1,292 @@
+"""Laws of the engine, on the fake backend: whatever arrives in whatever order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.core.params import GenerationParams, SamplingParams
+from corral.core.result import Admitted, Done, Failed, StopType, Tokens
+from corral.core.settings import EngineSettings
+from corral.core.task import Cancel, Task
+from corral.engine.engine import Engine
+from corral.engine.request import Phase
+from tests.unit.fake import EOG, FakeBackend
+
+
+class Bench:
+    """An engine on a fake backend, with a clock that ticks and everything it emitted."""
+
+    def __init__(self, backend: FakeBackend | None = None, **options) -> None:
+        self.backend = backend or FakeBackend()
+        self.now = 0.0
+        self.events: list = []
+        engine_settings = EngineSettings(model="fake", **options)
+        self.engine = Engine(self.backend, engine_settings, self.events.extend, self._clock)
+        self.slots = self.engine._scheduler.slots
+
+    def _clock(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def run(self, *tasks: Task, max_steps: int = 5000) -> None:
+        for task in tasks:
+            self.engine.handle(task)
+        for _ in range(max_steps):
+            if not self.engine.has_work:
+                return
+            self.engine.step()
+            self.check_mirrors()
+        raise AssertionError("the engine does not come to an end")
+
+    def check_mirrors(self) -> None:
+        for slot in self.slots:
+            assert slot.tokens.view.tolist() == self.backend.sequences[slot.id]
+
+    def of(self, task_id: int, kind: type) -> list:
+        return [e for e in self.events if isinstance(e, kind) and e.task_id == task_id]
+
+    def tokens(self, task_id: int) -> list[int]:
+        return [t for e in self.of(task_id, Tokens) for t in e.tokens]
+
+    def text(self, task_id: int) -> str:
+        return "".join(e.text for e in self.events if isinstance(e, Tokens | Done) and e.task_id == task_id)
+
+    def done(self, task_id: int) -> Done:
+        (done,) = self.of(task_id, Done)
+        return done
+
+
+def task(id: int, prompt: list[int], seed: int = 1, n_predict: int = 8, **params) -> Task:
+    sampling = SamplingParams(seed=seed, logit_bias=((EOG, -1.0),))
+    return Task(id=id, prompt=prompt, params=GenerationParams(sampling=sampling, n_predict=n_predict, **params))
+
+
+def alone(one: Task, **backend) -> list[int]:
+    """What a task gives with the engine to itself."""
+    bench = Bench(FakeBackend(**backend))
+    bench.run(one)
+    return bench.tokens(one.id)
+
+
+prompts = st.lists(st.integers(1, 5), min_size=1, max_size=60)
+tasks = st.lists(
+    st.tuples(prompts, st.integers(0, 3), st.integers(0, 12), st.booleans(), st.integers(-1, 3)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(tasks, st.data(), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes):
+    bench = Bench(FakeBackend(n_seq=4, n_ubatch=16, mixes_batches=mixes), max_itl_ms=5)
+    all_tasks = [
+        task(i, prompt, seed, n, cache_prompt=cache, id_slot=slot)
+        for i, (prompt, seed, n, cache, slot) in enumerate(specs)
+    ]
+    cancelled = set()
+    for t in all_tasks:
+        bench.engine.handle(t)
+        for _ in range(data.draw(st.integers(0, 4))):
+            if bench.engine.has_work:
+                bench.engine.step()
+                bench.check_mirrors()
+        if data.draw(st.integers(0, 5)) == 0 and not bench.of(t.id, Done):
+            bench.engine.handle(Cancel(t.id))
+            cancelled.add(t.id)
+    bench.run()
+    for t in all_tasks:
+        if t.id not in cancelled:
+            assert len(bench.of(t.id, Done)) == 1
+            assert bench.tokens(t.id) == alone(t)
+    assert all(not sampler.is_open for sampler in bench.backend.samplers)
+    assert all(slot.is_idle for slot in bench.slots)
+
+
+@given(st.lists(st.tuples(prompts, st.integers(1, 30)), min_size=2, max_size=8), st.integers(90, 200))
+@settings(max_examples=100, deadline=None)
+def test_running_out_of_cells_loses_nothing(specs, n_cells):
+    bench = Bench(FakeBackend(n_seq=4, n_ctx=n_cells, n_cells=n_cells, mixes_batches=True))
+    all_tasks = [task(i, prompt, n_predict=n) for i, (prompt, n) in enumerate(specs)]
+    bench.run(*all_tasks)
+    for t in all_tasks:
+        assert bench.tokens(t.id) == alone(t, n_ctx=n_cells)
+
+
+@given(prompts, st.integers(1, 200), st.integers(0, 199), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_resuming_after_any_token_continues_the_same(prompt, n_predict, n_delivered, shifts):
+    """Also across context shifts, which the second engine repeats at the same places."""
+    original = task(0, prompt, n_predict=n_predict, n_keep=3)
+    first = Bench(FakeBackend(n_ctx=80), context_shift=shifts)
+    first.run(original)
+    expected = first.tokens(0)
+    n_delivered = min(n_delivered, max(len(expected) - 1, 0))
+    second = Bench(FakeBackend(n_ctx=80), context_shift=shifts)
+    second.run(msgspec.structs.replace(original, resume=expected[:n_delivered]))
+    assert second.tokens(0) == expected[n_delivered:]
+    assert second.done(0).stop_type is first.done(0).stop_type
+
+
+def test_generating_slots_get_a_token_in_every_step():
+    bench = Bench(FakeBackend(n_seq=3, n_ubatch=16), max_itl_ms=5)
+    bench.engine.handle(task(0, [1, 2, 3], n_predict=100))
+    bench.engine.handle(task(1, [3, 2, 1], n_predict=100))
+    while len(bench.engine._scheduler.running(Phase.GENERATING)) < 2:
+        bench.engine.step()
+    bench.engine.handle(task(2, [4] * 200, n_predict=1))
+    counts = (len(bench.tokens(0)), len(bench.tokens(1)))
+    for n in range(1, 10):
+        bench.engine.step()
+        assert (len(bench.tokens(0)), len(bench.tokens(1))) == (counts[0] + n, counts[1] + n)
+    assert not bench.tokens(2), "the long prompt must not have fitted into those steps"
+
+
+def test_one_prefix_is_evaluated_once_for_requests_that_arrive_together():
+    bench = Bench(FakeBackend(n_seq=8, n_ctx=1024, n_ubatch=32))
+    prefix = [1 + i % 50 for i in range(700)]
+    bench.run(*(task(i, [*prefix, 50 + i, 60, 61], n_predict=4) for i in range(8)))
+    assert bench.backend.n_prompt_tokens_evaluated <= 1.1 * 700 + 8 * 3
+    for i in range(8):
+        assert bench.tokens(i) == alone(task(i, [*prefix, 50 + i, 60, 61], n_predict=4), n_ctx=1024)
+
+
+def test_a_running_sequence_lends_its_prefix():
+    bench = Bench(FakeBackend(n_seq=2, n_ubatch=64))
+    prefix = list(range(1, 51))
+    bench.engine.handle(task(0, [*prefix, 7], n_predict=50))
+    while not bench.tokens(0):
+        bench.engine.step()
+    bench.run(task(1, [*prefix, 9, 9, 9], n_predict=2))
+    (admitted,) = bench.of(1, Admitted)
+    assert admitted.n_cached == 50
+
+
+def test_waiting_for_a_prefix_survives_the_cancel_of_its_maker():
+    bench = Bench(FakeBackend(n_seq=3, n_ubatch=16))
+    prefix = [1 + i % 50 for i in range(100)]
+    for i in range(3):
+        bench.engine.handle(task(i, [*prefix, i + 1, 9], n_predict=2))
+    bench.engine.step()
+    bench.engine.handle(Cancel(0))
+    bench.run()
+    assert [len(bench.of(i, Done)) for i in range(3)] == [0, 1, 1]
+
+
+def test_a_cancelled_request_frees_its_slot_within_a_step():
+    bench = Bench(FakeBackend(n_seq=1))
+    bench.engine.handle(task(0, [1, 2, 3], n_predict=1000))
+    bench.engine.step()
+    bench.engine.handle(task(1, [5, 5, 5], n_predict=1))
+    bench.engine.handle(Cancel(0))
+    bench.engine.step()
+    assert bench.of(1, Admitted)
+
+
+def test_an_aborted_prompt_chunk_is_evaluated_again():
+    bench = Bench(FakeBackend(n_seq=1))
+    bench.backend.aborts = True
+    bench.run(task(0, [1, 2, 3, 4]))
+    assert bench.tokens(0) == alone(task(0, [1, 2, 3, 4]))
+
+
+def test_only_a_lone_prompt_can_be_aborted():
+    bench = Bench(FakeBackend(n_seq=2))
+    seen = []
+    decode = bench.backend.decode
+
+    def spy(chunks):
+        seen.append(bench.engine._abortable)
+        return decode(chunks)
+
+    bench.backend.decode = spy
+    bench.run(task(7, [1, 2, 3], n_predict=2))
+    assert seen == [7, None]
+
+
+def test_a_yielding_slot_leaves_its_state_in_ram():
+    bench = Bench(FakeBackend(n_seq=1))
+    long = list(range(1, 60))
+    bench.run(task(0, long, n_predict=1))
+    bench.run(task(1, [7] * 30, n_predict=1))
+    bench.run(task(2, [*long, 3], n_predict=4))
+    (admitted,) = bench.of(2, Admitted)
+    assert admitted.n_cached == 58
+    assert bench.tokens(2) == alone(task(2, [*long, 3], n_predict=4))
+
+
+def test_a_model_that_cannot_cut_falls_back_to_its_own_prompt():
+    bench = Bench(FakeBackend(n_seq=2, can_cut=False))
+    bench.run(task(0, [1, 2, 3, 4, 5, 6], n_predict=4))
+    bench.run(task(1, [1, 2, 3, 4, 9, 9], n_predict=4))
+    assert bench.tokens(1) == alone(task(1, [1, 2, 3, 4, 9, 9], n_predict=4))
+
+
+@pytest.mark.parametrize("cache_prompt", [True, False])
+def test_cached_equals_uncached(cache_prompt):
+    bench = Bench(FakeBackend(n_seq=1))
+    one = task(0, list(range(1, 40)), n_predict=10, cache_prompt=cache_prompt)
+    bench.run(one)
+    bench.run(msgspec.structs.replace(one, id=1))
+    assert bench.tokens(0) == bench.tokens(1)
+    assert bench.done(1).timings.cache_n == (37 if cache_prompt else 0)
+
+
+def test_no_budget_only_evaluates():
+    bench = Bench()
+    bench.run(task(0, [1, 2, 3], n_predict=0))
+    assert bench.tokens(0) == []
+    assert bench.done(0).stop_type is StopType.LIMIT
+    assert bench.done(0).n_past == 3
+
+
+@pytest.mark.parametrize("n_predict", [-1, -2])
+def test_a_full_context_stops_and_says_so(n_predict):
+    bench = Bench(FakeBackend(n_ctx=64), context_shift=n_predict == -2)
+    bench.run(task(0, [1] * 8, n_predict=n_predict))
+    assert len(bench.tokens(0)) == 56
+    assert bench.done(0).truncated
+    assert bench.done(0).stop_type is StopType.LIMIT
+
+
+def test_context_shift_goes_on_and_keeps_what_it_should():
+    bench = Bench(FakeBackend(n_ctx=64, adds_bos=True), context_shift=True)
+    bench.run(task(0, [1, 2, 3, 4, 5], n_predict=200, n_keep=3, n_discard=10))
+    assert len(bench.tokens(0)) == 200
+    assert bench.done(0).truncated
+    assert bench.backend.sequences[0][:4] == [1, 2, 3, 4]
+
+
+def test_a_prompt_as_long_as_the_context_is_refused():
+    bench = Bench(FakeBackend(n_ctx=64))
+    bench.run(task(0, [1] * 64))
+    (failed,) = bench.of(0, Failed)
+    assert failed.error.details == {"n_prompt_tokens": 64, "n_ctx": 64}
+
+
+def test_streamed_text_is_the_whole_text_and_never_holds_a_stop_string():
+    bench = Bench()
+    bench.run(task(0, [1, 2, 3], n_predict=60))
+    whole = bench.text(0)
+    stop = whole[20:24]
+    bench.run(task(1, [1, 2, 3], n_predict=60, stop=(stop,)))
+    assert bench.text(1) == whole[: whole.index(stop)]
+    assert bench.done(1).stop_type is StopType.WORD
+    assert bench.done(1).stopping_word == stop
+
+
+def test_events_of_a_task_come_in_order():
+    bench = Bench()
+    bench.run(task(0, [1, 2, 3]), task(1, [1, 2, 3]))
+    kinds = defaultdict(list)
+    for event in bench.events:
+        kinds[event.task_id].append(type(event).__name__)
+    for names in kinds.values():
+        assert names[0] == "Admitted"
+        assert names[-1] == "Done"
+        assert names.count("Done") == 1
