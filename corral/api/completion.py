@@ -1,13 +1,20 @@
-"""Running prepared completions: from tasks to events and answers, in any dialect that can be rendered."""
+"""Running prepared completions: from tasks to an HTTP response, in whatever dialect renders them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from fastapi import Request, Response
+
+from corral.api.body import JsonResponse
+from corral.api.disconnect import run_for_client
 from corral.api.merge import merge
 from corral.api.prepare import PreparedCompletion
 from corral.api.service import Engine
+from corral.api.sse import EventStream
 from corral.core.result import Admitted, Done, TaskResult, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.link.stream import TaskStream
@@ -15,7 +22,10 @@ from corral.link.stream import TaskStream
 
 @dataclass(slots=True)
 class Run:
-    """Mutable: one prompt on its way to an answer, and everything that came of it so far."""
+    """Mutable: one prompt on its way to an answer, and everything that came of it so far.
+
+    `is_last`: no other run of the same request is still on its way.
+    """
 
     index: int
     task: Task
@@ -26,10 +36,16 @@ class Run:
     tokens: list[int] = field(default_factory=list)
     probs: list[TokenProbs] = field(default_factory=list)
     done: Done | None = None
+    is_last: bool = False
 
     @property
     def text(self) -> str:
         return "".join(self.texts)
+
+    @property
+    def ended(self) -> Done:
+        assert self.done is not None, "the run has not ended"
+        return self.done
 
     def note(self, result: TaskResult) -> None:
         if isinstance(result, Tokens):
@@ -58,18 +74,71 @@ def start_runs(prepared: PreparedCompletion, engine: Engine) -> list[Run]:
 
 async def follow(runs: list[Run]) -> AsyncIterator[tuple[Run, TaskResult]]:
     """Every result of every run as it comes, already noted."""
-    if len(runs) == 1:
-        async for result in runs[0].stream:
-            runs[0].note(result)
-            yield runs[0], result
+    n_open = len(runs)
+    async for index, result in _results(runs):
+        run = runs[index]
+        run.note(result)
+        n_open -= run.done is not None
+        run.is_last = n_open == 0
+        yield run, result
+
+
+async def _results(runs: list[Run]) -> AsyncIterator[tuple[int, TaskResult]]:
+    if len(runs) > 1:
+        async for pair in merge([run.stream for run in runs]):
+            yield pair
         return
-    async for index, result in merge([run.stream for run in runs]):
-        runs[index].note(result)
-        yield runs[index], result
+    async for result in runs[0].stream:
+        yield 0, result
 
 
-async def finish(runs: list[Run]) -> list[Run]:
-    """Wait for all answers."""
+class Renderer(Protocol):
+    """A dialect: how results become events, and finished runs an answer. `last` closes a stream."""
+
+    last: bytes
+
+    def events(self, run: Run, result: TaskResult) -> list[dict[str, Any]]: ...
+
+    def answer(self, runs: list[Run]) -> Any: ...
+
+
+async def respond(
+    request: Request, engine: Engine, prepared: PreparedCompletion, renderer: Renderer, stream: bool
+) -> Response:
+    """Run everything that was prepared, for as long as the client stays."""
+    runs = start_runs(prepared, engine)
+    if not stream:
+        await run_for_client(_finish(runs), request.receive)
+        return JsonResponse(renderer.answer(runs))
+    events = _events(runs, renderer)
+    # The first event is awaited before the status is sent: an error until then is an ordinary answer.
+    first = await run_for_client(_first(events), request.receive)
+    return EventStream(_chain(first, events), renderer.last)
+
+
+async def _finish(runs: list[Run]) -> None:
     async for _ in follow(runs):
         pass
-    return runs
+
+
+async def _events(runs: list[Run], renderer: Renderer) -> AsyncGenerator[dict[str, Any]]:
+    try:
+        async for run, result in follow(runs):
+            for event in renderer.events(run, result):
+                yield event
+    finally:
+        for run in runs:
+            run.stream.close()
+
+
+async def _first(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
+    return await anext(events)
+
+
+async def _chain(
+    first: dict[str, Any], rest: AsyncGenerator[dict[str, Any]]
+) -> AsyncGenerator[dict[str, Any]]:
+    async with contextlib.aclosing(rest):
+        yield first
+        async for event in rest:
+            yield event

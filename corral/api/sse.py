@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import orjson
@@ -23,7 +24,7 @@ _HEADERS = [
 class EventStream(Response):
     """Sends events as they come; an error becomes the last one. A client that leaves ends the source."""
 
-    def __init__(self, events: AsyncIterator[Any], last: bytes = b"") -> None:
+    def __init__(self, events: AsyncGenerator[Any], last: bytes = b"") -> None:
         self._events = events
         self._last = last
         self.background = None
@@ -38,8 +39,9 @@ class EventStream(Response):
 
     async def _produce(self, send: Send) -> None:
         try:
-            async for event in self._events:
-                await send({"type": "http.response.body", "body": encode_event(event), "more_body": True})
+            async with contextlib.aclosing(self._events) as events:
+                async for event in events:
+                    await send({"type": "http.response.body", "body": encode_event(event), "more_body": True})
         except CorralError as error:
             body = encode_event(render_error(error))
             await send({"type": "http.response.body", "body": body, "more_body": True})

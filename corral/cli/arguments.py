@@ -69,6 +69,8 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
         type=type(default),
         metavar=option.metavar,
         choices=option.choices or None,
+        nargs=None if option.bare is None else "?",
+        const=option.bare,
         help=help.replace("%", "%%"),
     )
 

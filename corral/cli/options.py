@@ -21,6 +21,7 @@ class Option:
     choices: tuple[str, ...] = ()
     low: float | None = None
     high: float | None = None
+    bare: str | None = None  # the value when the name stands alone
 
     @property
     def dest(self) -> str:
@@ -71,7 +72,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "logical maximum batch size",
             "N",
             "LLAMA_ARG_BATCH",
-            low=8,
+            low=16,
         ),
         Option(
             ("-ub", "--ubatch-size"),
@@ -79,7 +80,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "physical maximum batch size: prompt tokens evaluated at once",
             "N",
             "LLAMA_ARG_UBATCH",
-            low=8,
+            low=16,
         ),
         Option(
             ("-t", "--threads"),
@@ -110,6 +111,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "on|off|auto",
             "LLAMA_ARG_FLASH_ATTN",
             choices=("on", "off", "auto"),
+            bare="on",
         ),
         Option(
             ("--mmap",),

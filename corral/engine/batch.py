@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 FLOOR = 16  # tokens a waiting prompt gets in every step, so that none starves
 
+# libllama evaluates fewer tokens than this with other arithmetic (on ARM: attention accumulated in 16 bits).
+# Prompts are never cut that small, so that an answer does not depend on what else was running or cached.
+MIN_CHUNK = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -56,9 +60,8 @@ def _plan_chunks(prompts: Sequence[Prompt], budget: int, n_ubatch: int) -> list[
 
 
 def chunk_size(n_pending: int, n_max: int) -> int:
-    """About `n_max` of the pending tokens, such that neither this chunk nor the rest is a lone token:
-    libllama evaluates one token with other arithmetic than several, and answers would depend on timing."""
-    n = min(n_pending, max(n_max, 2))
-    if n_pending - n == 1:
-        n += 1 if n == 2 else -1
+    """About `n_max` of the pending tokens; neither they nor the rest are fewer than MIN_CHUNK."""
+    n = min(n_pending, max(n_max, MIN_CHUNK))
+    if 0 < n_pending - n < MIN_CHUNK:
+        n = n_pending - MIN_CHUNK if n_pending >= 2 * MIN_CHUNK else n_pending
     return n

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corral.core.chunk import TokenArray
+from corral.engine.batch import MIN_CHUNK
 from corral.engine.slot import common_prefix
 
 GAIN = 16  # a copy or a wait must save at least so many tokens
@@ -35,24 +36,25 @@ class Prefix:
     slot: int = -1
 
 
-def usable(prompt: TokenArray) -> int:
-    """How much of a prompt may come from a cache: two tokens stay, to be evaluated for the logits."""
-    return max(len(prompt) - 2, 0)
+def reusable(n: int, prompt: TokenArray) -> int:
+    """How much of a prompt may come from a cache that holds its first `n` tokens: what stays must be a chunk
+    of its own, and so must the beginning have been."""
+    n = min(n, len(prompt) - MIN_CHUNK)
+    return n if n >= MIN_CHUNK else 0
 
 
 def plan_prefix(prompt: TokenArray, own: TokenArray, neighbours: Sequence[Neighbour], n_ram: int) -> Prefix:
     """The longest beginning that need not be evaluated, or the advice to wait for one."""
-    limit = usable(prompt)
-    best = Prefix(Origin.OWN, min(common_prefix(own, prompt), limit))
+    best = Prefix(Origin.OWN, reusable(common_prefix(own, prompt), prompt))
     coming = 0
     for other in neighbours:
-        n = min(common_prefix(other.tokens, prompt), limit)
+        n = reusable(common_prefix(other.tokens, prompt), prompt)
         if n >= best.n + (GAIN if best.origin is Origin.OWN else 1):
             best = Prefix(Origin.SLOT, n, other.slot)
         if other.prompt is not None:
-            coming = max(coming, min(common_prefix(other.prompt, prompt), limit))
-    if min(n_ram, limit) >= best.n + GAIN:
-        best = Prefix(Origin.RAM, min(n_ram, limit))
+            coming = max(coming, reusable(common_prefix(other.prompt, prompt), prompt))
+    if reusable(n_ram, prompt) >= best.n + GAIN:
+        best = Prefix(Origin.RAM, reusable(n_ram, prompt))
     return Prefix(Origin.WAIT, coming) if coming >= best.n + GAIN else best
 
 

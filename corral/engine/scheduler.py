@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from corral.core.chunk import TokenArray
 from corral.core.result import Admitted
 from corral.engine.kv import KvStore
-from corral.engine.prefix import Neighbour, Origin, Prefix, choose_slot, plan_prefix, usable
+from corral.engine.prefix import Neighbour, Origin, Prefix, choose_slot, plan_prefix
 from corral.engine.request import Phase, Request
 from corral.engine.slot import Slot
 
@@ -124,7 +124,7 @@ class Scheduler:
             return self._kv.copy(self.slots[prefix.slot], slot, prefix.n)
         if prefix.origin is Origin.RAM:
             self._kv.restore(slot, request.prompt)
-        return self._kv.trim(slot, min(prefix.n, usable(request.prompt)))
+        return self._kv.trim(slot, prefix.n)
 
     def _neighbours(self, slot: Slot) -> list[Neighbour]:
         return [

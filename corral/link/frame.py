@@ -48,3 +48,7 @@ class BlockingChannel:
         if len(header) < LENGTH_BYTES:
             return None
         return self._reader.read(parse_length(header))
+
+    def close(self) -> None:
+        self._reader.close()
+        self._sock.close()

@@ -31,32 +31,43 @@ class Mirostat:
     def truncate(
         self, ids: npt.NDArray[np.int32], probs: npt.NDArray[np.float64]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        """Cut the sorted candidates and renormalise what stays."""
-        n = self._keep_v1(probs) if self._version == 1 else self._keep_v2(probs)
-        kept = probs[:n]
-        return ids[:n], kept / kept.sum()
+        """Cut the candidates and renormalise what stays, best first."""
+        kept = self._keep_v1(probs) if self._version == 1 else self._keep_v2(probs)
+        kept = kept[np.argsort(-probs[kept], kind="stable")]
+        return ids[kept], probs[kept] / probs[kept].sum()
 
     def observe(self, prob: float) -> None:
         """Learn from the probability of the chosen token."""
         surprise = -math.log2(max(prob, 1e-300))
         self.mu -= self._eta * (surprise - self._tau)
 
-    def _keep_v1(self, probs: npt.NDArray[np.float64]) -> int:
-        n = min(_M - 1, int(np.count_nonzero(probs)) - 1)
-        if n < 1:
-            return 1
-        i = np.arange(n)
+    def _keep_v1(self, probs: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+        best = np.sort(probs[_largest(probs, _M)])[::-1]
+        best = best[best > 0]
+        if len(best) < 2:
+            return _largest(probs, 1)
+        i = np.arange(len(best) - 1)
         t = np.log((i + 2) / (i + 1))
-        b = np.log(probs[i] / probs[i + 1])
-        s_hat = float((t * b).sum() / (t * t).sum())
+        b = np.log(best[:-1] / best[1:])
+        return _largest(probs, self._k(float((t * b).sum() / (t * t).sum()), len(probs)))
+
+    def _k(self, s_hat: float, n: int) -> int:
+        """How many of `n` candidates to keep for the estimated decay of their probabilities."""
         epsilon = s_hat - 1
         try:
             k = ((epsilon * 2**self.mu) / (1 - self._n_vocab**-epsilon)) ** (1 / s_hat)
         except (ZeroDivisionError, OverflowError):
-            return len(probs)
-        return max(int(min(k, len(probs))), 1) if isinstance(k, float) and not math.isnan(k) else len(probs)
+            return n
+        return max(int(min(k, n)), 1) if isinstance(k, float) and not math.isnan(k) else n
 
-    def _keep_v2(self, probs: npt.NDArray[np.float64]) -> int:
-        with np.errstate(divide="ignore"):
-            beyond = np.flatnonzero(-np.log2(probs) > self.mu)
-        return max(int(beyond[0]), 1) if len(beyond) else len(probs)
+    def _keep_v2(self, probs: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+        kept = np.flatnonzero(probs >= 2.0**-self.mu) if self.mu < 1000 else np.arange(len(probs))
+        return kept if len(kept) else _largest(probs, 1)
+
+
+def _largest(probs: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.intp]:
+    """Indexes of the `n` largest; of equal ones the first. Cheaper than sorting a whole vocabulary."""
+    n = min(n, len(probs))
+    bar = np.partition(probs, -n)[-n]
+    above = np.flatnonzero(probs > bar)
+    return np.concatenate([above, np.flatnonzero(probs == bar)[: n - len(above)]])

@@ -23,11 +23,14 @@ from corral.llama.stage import (
     NewlineSparedStage,
     Stage,
     TailFreeStage,
+    TypicalStage,
     XtcStage,
     native_dry,
     native_logit_bias,
 )
 from corral.llama.vocab import Vocab
+
+_COLDEST = 1e-4
 
 
 class Sampler:
@@ -38,13 +41,14 @@ class Sampler:
     ) -> None:
         self._params = params
         self._candidates = candidates
-        self._stages = _Builder(vocab, params, prompt, n_ctx).build()
+        builder = _Builder(vocab, params, prompt, n_ctx)
+        self._stages = builder.build()
+        self._is_greedy = builder.is_greedy
         self._mirostat = Mirostat.create(params, vocab.n_tokens)
-        self._is_greedy = not self._stages and params.temperature <= 0 and self._mirostat is None
 
     def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]:
         """The token at `index` of the generation, with its probabilities if they were asked for."""
-        _refuse_nan(logits)
+        _refuse_nonsense(logits)
         if self._is_greedy:
             token = int(logits.argmax())
             return token, self._probs(logits, token, [token], [1.0]) if self._params.n_probs else None
@@ -78,8 +82,7 @@ class Sampler:
         for stage in self._stages:
             stage.apply(candidates, index)
         if self._mirostat is not None:
-            ids, ordered = candidates.sorted()
-            return self._mirostat.truncate(ids, softmax(ordered))
+            return self._mirostat.truncate(candidates.ids, softmax(candidates.logits))
         return candidates.ids, softmax(candidates.logits)
 
     def _accept(self, token: int) -> None:
@@ -107,6 +110,7 @@ class _Builder:
         self._prompt = prompt
         self._n_ctx = n_ctx
         self._stages: list[Stage] = []
+        self.is_greedy = False
 
     def build(self) -> list[Stage]:
         p = self._params
@@ -118,8 +122,11 @@ class _Builder:
             # compat: /completion: older clients list samplers without naming the penalties, and expect them.
             names = ("penalties", *names)
         if p.mirostat and p.temperature > 0:
-            names = tuple(n for n in names if n in ("penalties", "temperature"))
-        if not self._is_plainly_greedy(names):
+            self._add_penalties()
+            self._add_plain_temperature()
+            return self._stages
+        self.is_greedy = self._is_plainly_greedy(names)
+        if not self.is_greedy:
             for name in names:
                 getattr(self, f"_add_{name}")()
         return self._stages
@@ -193,8 +200,7 @@ class _Builder:
 
     def _add_typ_p(self) -> None:
         if self._params.typical_p < 1:
-            handle = lib.llama_sampler_init_typical(self._params.typical_p, self._params.min_keep)
-            self._stages.append(NativeStage(handle))
+            self._stages.append(TypicalStage(self._params.typical_p, self._params.min_keep))
 
     def _add_top_p(self) -> None:
         if self._params.top_p < 1:
@@ -214,8 +220,16 @@ class _Builder:
 
     def _add_temperature(self) -> None:
         p = self._params
+        if p.dynatemp_range <= 0:
+            self._add_plain_temperature()
+            return
         handle = lib.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent)
         self._stages.append(NativeStage(handle))
+
+    def _add_plain_temperature(self) -> None:
+        # Colder than this makes no difference but could overflow a logit.
+        temperature = max(self._params.temperature, _COLDEST) if self._params.temperature > 0 else 0.0
+        self._stages.append(NativeStage(lib.llama_sampler_init_temp(temperature)))
 
     def _add_infill(self) -> None:
         self._stages.append(NativeStage(lib.llama_sampler_init_infill(self._vocab.handle)))
@@ -247,6 +261,6 @@ def _top_probs(
     )
 
 
-def _refuse_nan(logits: FloatArray) -> None:
-    if np.isnan(logits.max()):
+def _refuse_nonsense(logits: FloatArray) -> None:
+    if not np.isfinite(logits.max()):
         raise CorralError("the model produced logits that are not numbers")

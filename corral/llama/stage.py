@@ -89,6 +89,37 @@ class TailFreeStage:
     def close(self) -> None: ...
 
 
+class TypicalStage:
+    """Locally typical sampling: keep the tokens whose surprise is nearest to the expected one.
+
+    libllama's own goes astray where a candidate has no probability at all.
+    """
+
+    def __init__(self, p: float, min_keep: int) -> None:
+        self._p = p
+        self._min_keep = min_keep
+
+    def apply(self, candidates: Candidates, index: int) -> None:  # noqa: ARG002
+        ids, logits = candidates.ids, candidates.logits
+        kept = typical_choice(softmax(logits), self._p, self._min_keep)
+        candidates.store(ids[kept], logits[kept])
+
+    def accept(self, token: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def typical_choice(probs: npt.NDArray[np.float64], p: float, min_keep: int) -> npt.NDArray[np.intp]:
+    """Indexes of the typical ones, best first."""
+    possible = np.flatnonzero(probs)
+    surprise = -np.log(probs[possible])
+    entropy = float((probs[possible] * surprise).sum())
+    order = possible[np.argsort(np.abs(surprise - entropy), kind="stable")]
+    n = int(np.searchsorted(np.cumsum(probs[order]), p, side="right")) + 1
+    kept = order[: max(n, min_keep)]
+    return kept[np.argsort(-probs[kept], kind="stable")]
+
+
 def tail_free_cut(probs: npt.NDArray[np.float64], z: float) -> int:
     """How many of the sorted `probs` tail-free sampling keeps."""
     curvature = np.abs(np.diff(probs, n=2))

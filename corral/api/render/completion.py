@@ -1,0 +1,132 @@
+"""One request's answers in a dialect: what all its runs have in common, and the results of each."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from corral import __version__
+from corral.api.completion import Run
+from corral.api.render import native
+from corral.api.schema.completion import CompletionRequest
+from corral.api.schema.openai import OpenAICompletionRequest
+from corral.api.service import Service
+from corral.core.result import Done, Progress, StopType, TaskResult, TokenProbs, Tokens
+
+
+class NativeRenderer:
+    """llama-server's own dialect."""
+
+    last = b""
+
+    def __init__(self, service: Service, body: CompletionRequest, warnings: list[str], is_list: bool) -> None:
+        self._service = service
+        self._body = body
+        self._warnings = warnings
+        self._is_list = is_list
+
+    def events(self, run: Run, result: TaskResult) -> list[dict[str, Any]]:
+        body, task = self._body, run.task
+        if isinstance(result, Tokens):
+            with_timings = body.timings_per_token
+            return [native.render_tokens(run.index, result, task, run.id_slot, with_timings, self._piece)]
+        if isinstance(result, Progress) and body.return_progress:
+            return [native.render_progress(run.index, result, task, run.id_slot, run.n_cached)]
+        if isinstance(result, Done):
+            return [self._final(run, result, result.text, [])]
+        return []
+
+    def answer(self, runs: list[Run]) -> Any:
+        answers = [
+            self._final(r, r.ended, r.text, r.tokens if self._body.return_tokens else []) for r in runs
+        ]
+        return answers if self._is_list else answers[0]
+
+    def _final(self, run: Run, done: Done, content: str, tokens: list[int]) -> dict[str, Any]:
+        body, task = self._body, run.task
+        answer = native.render_done(run.index, content, tokens, done, task, run.id_slot)
+        answer["model"] = self._service.model_name
+        answer["prompt"] = self._service.words.detokenize(task.prompt)
+        answer["generation_settings"] = {
+            **native.render_generation_settings(task.params, body.stream, body.timings_per_token),
+            "n_ctx": self._service.info.n_ctx,
+            "model": self._service.model_name,
+        }
+        if run.probs and not body.stream:
+            probs = native.render_probs(run.probs, task.params.sampling, self._piece)
+            answer["completion_probabilities"] = probs
+        if self._warnings:
+            answer["warnings"] = self._warnings
+        return native.select_fields(answer, body.response_fields)
+
+    def _piece(self, token: int) -> bytes:
+        return self._service.words.piece(token, special=True)
+
+
+class OpenAIRenderer:
+    """OpenAI's text completions."""
+
+    last = b"data: [DONE]\n\n"
+
+    def __init__(self, service: Service, body: OpenAICompletionRequest, warnings: list[str]) -> None:
+        self._service = service
+        self._body = body
+        self._warnings = warnings
+        self._usage = {"completion_tokens": 0, "prompt_tokens": 0, "total_tokens": 0, "cached_tokens": 0}
+        self._frame = {
+            "id": f"cmpl-{secrets.token_hex(16)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": body.model or service.model_name,
+            "system_fingerprint": f"b{__version__}-corral",
+        }
+
+    def events(self, run: Run, result: TaskResult) -> list[dict[str, Any]]:
+        if isinstance(result, Tokens):
+            return [{**self._frame, "choices": [self._choice(run, result.text, result.probs, None)]}]
+        if not isinstance(result, Done):
+            return []
+        self._count(run, result)
+        choice = self._choice(run, result.text, [], _finish_reason(result))
+        events: list[dict[str, Any]] = [
+            {**self._frame, "choices": [choice], "timings": native.render_timings(result.timings)}
+        ]
+        if self._body.stream_options.include_usage and run.is_last:
+            events.append({**self._frame, "choices": [], "usage": self._render_usage()})
+        return events
+
+    def answer(self, runs: list[Run]) -> dict[str, Any]:
+        for run in runs:
+            self._count(run, run.ended)
+        answer = {
+            **self._frame,
+            "choices": [self._choice(r, r.text, r.probs, _finish_reason(r.ended)) for r in runs],
+            "usage": self._render_usage(),
+            "timings": native.render_timings(runs[0].ended.timings),
+        }
+        return {**answer, "warnings": self._warnings} if self._warnings else answer
+
+    def _choice(self, run: Run, text: str, probs: list[TokenProbs], reason: str | None) -> dict[str, Any]:
+        logprobs = None
+        if probs:
+            logprobs = {"content": native.render_probs(probs, run.task.params.sampling, self._piece)}
+        return {"text": text, "index": run.index, "logprobs": logprobs, "finish_reason": reason}
+
+    def _count(self, run: Run, done: Done) -> None:
+        n_prompt, n_generated = len(run.task.prompt), done.timings.predicted_n
+        self._usage["prompt_tokens"] += n_prompt
+        self._usage["completion_tokens"] += n_generated
+        self._usage["total_tokens"] += n_prompt + n_generated
+        self._usage["cached_tokens"] += done.timings.cache_n
+
+    def _render_usage(self) -> dict[str, Any]:
+        counts = dict(self._usage)
+        return {"prompt_tokens_details": {"cached_tokens": counts.pop("cached_tokens")}, **counts}
+
+    def _piece(self, token: int) -> bytes:
+        return self._service.words.piece(token, special=True)
+
+
+def _finish_reason(done: Done) -> str:
+    return "length" if done.stop_type in (StopType.LIMIT, StopType.NONE) else "stop"

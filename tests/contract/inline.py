@@ -1,0 +1,94 @@
+"""The whole HTTP side in one process: the real application and engine on the fake backend."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import httpx
+
+from corral.api.service import Service
+from corral.core.errors import CorralError
+from corral.core.params import GenerationParams
+from corral.core.result import Done, Event, Failed
+from corral.core.settings import EngineSettings, ServerSettings, Settings
+from corral.core.task import Cancel, Task
+from corral.engine.engine import Engine
+from corral.link.board import Board
+from corral.link.stream import TaskStream
+from corral.link.supervisor import EngineState
+from corral.server.app import create_app
+from corral.server.run import default_params
+from tests.unit.fake import FakeBackend
+
+
+class InlineEngine:
+    """The engine's interface without a second process: it steps on the event loop."""
+
+    def __init__(self, backend: FakeBackend, settings: EngineSettings) -> None:
+        self.state = EngineState.READY
+        self.info = backend.info()
+        self.board = Board()
+        self.board.reset(backend.n_seq)
+        self.is_paused = False
+        self._engine = Engine(backend, settings, self._deliver)
+        self._tasks: dict[int, tuple[Task, TaskStream]] = {}
+        self._ids = itertools.count()
+        self._stepper: asyncio.Task[None] | None = None
+
+    def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]:
+        task = Task(id=next(self._ids), prompt=prompt, params=params)
+        stream = TaskStream(lambda: self.cancel(task.id))
+        self._tasks[task.id] = (task, stream)
+        self._engine.handle(task)
+        if self._stepper is None or self._stepper.done():
+            self._stepper = asyncio.create_task(self._step())
+        return task, stream
+
+    def cancel(self, task_id: int) -> None:
+        if self._tasks.pop(task_id, None) is not None:
+            self.board.leave(task_id)
+            self._engine.handle(Cancel(task_id))
+
+    @property
+    def has_work(self) -> bool:
+        return self._engine.has_work
+
+    async def _step(self) -> None:
+        try:
+            while self._engine.has_work:
+                if not self.is_paused:
+                    self._engine.step()
+                await asyncio.sleep(0)
+        except Exception as error:
+            for _, stream in self._tasks.values():
+                stream.fail(CorralError(repr(error)))
+            raise
+
+    def _deliver(self, events: list[Event]) -> None:
+        for event in events:
+            task, stream = self._tasks[event.task_id]
+            self.board.note(event, task)
+            if isinstance(event, Done | Failed):
+                del self._tasks[event.task_id]
+            stream.put(event)
+
+
+class Server:
+    """An application and a client that talks to it."""
+
+    def __init__(self, backend: FakeBackend | None = None, is_open: bool = True, **server) -> None:
+        settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**server))
+        self.backend = backend or FakeBackend()
+        self.engine = InlineEngine(self.backend, settings.engine)
+        self.service = Service(settings, self.engine, default_params(settings))
+        if is_open:
+            self.service.open(self.backend.vocab, "{{ template }}")
+        self.app = create_app(self.service)
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://corral")
+
+    async def complete(self, **body) -> dict:
+        response = await self.http.post("/completion", json=body)
+        assert response.status_code == 200, response.text
+        return response.json()

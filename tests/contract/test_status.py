@@ -1,0 +1,175 @@
+"""Health, slots, props, tokens, and one error shape on every route."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from corral.link.supervisor import EngineState
+from tests.contract.inline import Server
+
+LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+
+
+async def test_health():
+    server = Server()
+    for path in ("/health", "/v1/health"):
+        response = await server.http.get(path)
+        assert response.status_code == 200
+        assert response.json() == {"status": "ok", "slots_idle": 4, "slots_processing": 0}
+
+
+async def test_everything_says_so_while_the_model_loads():
+    server = Server(is_open=False, slots=True)
+    assert (await server.http.get("/health")).json() == LOADING
+    for path in ("/props", "/slots"):
+        response = await server.http.get(path)
+        assert (response.status_code, response.json()) == (503, LOADING)
+    for path in ("/completion", "/tokenize", "/detokenize"):
+        response = await server.http.post(path, json={"prompt": "a"})
+        assert (response.status_code, response.json()) == (503, LOADING)
+
+
+async def test_health_tells_of_a_lost_engine():
+    server = Server()
+    server.engine.state = EngineState.RESTARTING
+    response = await server.http.get("/health")
+    assert response.status_code == 503
+    assert response.json()["error"]["type"] == "unavailable_error"
+
+
+async def busy(server: Server, n: int) -> list[asyncio.Task]:
+    server_requests = [
+        asyncio.create_task(
+            server.http.post("/completion", json={"prompt": "hello", "n_predict": 50, "ignore_eos": True})
+        )
+        for _ in range(n)
+    ]
+    while server.engine.board.n_idle > len(server.engine.board.slots) - n:
+        await asyncio.sleep(0)
+    server.engine.is_paused = True
+    return server_requests
+
+
+async def test_no_slot_available():
+    server = Server(slots=True)
+    requests = await busy(server, 4)
+    assert (await server.http.get("/health")).status_code == 200
+    response = await server.http.get("/health?fail_on_no_slot")
+    assert response.status_code == 503
+    assert response.json()["status"] == "no slot available"
+    assert response.json()["slots_processing"] == 4
+    response = await server.http.get("/slots?fail_on_no_slot=1")
+    assert response.json()["error"] == {
+        "code": 503,
+        "message": "no slot available",
+        "type": "unavailable_error",
+    }
+    for request in requests:
+        request.cancel()
+
+
+async def test_slots_show_what_is_going_on():
+    server = Server(slots=True)
+    (request,) = await busy(server, 1)
+    first, second, *_ = (await server.http.get("/slots")).json()
+    assert first["is_processing"] is True
+    assert first["state"] == 1
+    assert first["id_task"] == 0
+    assert first["prompt"] == "hello"
+    assert first["params"]["n_predict"] == 50
+    assert first["next_token"]["n_remain"] == 50 - first["next_token"]["n_decoded"]
+    assert second["is_processing"] is False
+    assert second["id_task"] == -1
+    assert set(second["next_token"]) == {
+        "has_next_token",
+        "has_new_line",
+        "n_remain",
+        "n_decoded",
+        "stopping_word",
+    }
+    assert (await server.http.get("/health?include_slots")).json()["slots"][0]["id_task"] == 0
+    server.engine.is_paused = False
+    await request
+    first, *_ = (await server.http.get("/slots")).json()
+    assert first["is_processing"] is False
+
+
+async def test_slots_are_off_unless_asked_for():
+    server = Server()
+    response = await server.http.get("/slots")
+    assert response.status_code == 501
+    assert response.json()["error"]["type"] == "not_supported_error"
+    assert "slots" not in (await server.http.get("/health?include_slots")).json()
+
+
+async def test_props():
+    server = Server(alias="pet", seed=42, n_predict=7)
+    props = (await server.http.get("/props")).json()
+    assert props["total_slots"] == 4
+    assert props["model_path"] == "fake.gguf"
+    assert props["model_alias"] == "pet"
+    assert props["chat_template"] == "{{ template }}"
+    assert props["build_info"]
+    defaults = props["default_generation_settings"]
+    assert (defaults["id"], defaults["id_task"], defaults["n_ctx"]) == (0, -1, 256)
+    assert defaults["params"]["seed"] == 42
+    assert defaults["params"]["n_predict"] == 7
+    answer = await server.complete(prompt="a", ignore_eos=True)
+    assert answer["tokens_predicted"] == 7
+    assert answer["generation_settings"]["seed"] == 42
+
+
+async def test_props_change_only_where_allowed():
+    assert (await Server().http.post("/props", json={})).status_code == 501
+    assert (await Server(props=True).http.post("/props", json={})).json() == {"success": True}
+
+
+async def test_tokens_there_and_back():
+    server = Server()
+    tokens = (await server.http.post("/tokenize", json={"content": "hello"})).json()["tokens"]
+    back = (await server.http.post("/detokenize", json={"tokens": tokens})).json()
+    assert back == {"content": "hello"}
+    mixed = (await server.http.post("/tokenize", json={"content": ["he", 5, "lo"]})).json()["tokens"]
+    assert mixed == [*tokens[:2], 5, *tokens[3:]]
+    pieces = (await server.http.post("/tokenize", json={"content": "h", "with_pieces": True})).json()
+    assert pieces == {"tokens": [{"id": tokens[0], "piece": "h"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/tokenize", {"content": 5}, "content"),
+        ("/tokenize", {"content": [99]}, "content"),
+        ("/tokenize", {"content": "a", "add_special": 1}, "add_special"),
+        ("/detokenize", {"tokens": "abc"}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [99]}, "tokens"),
+    ],
+)
+async def test_bad_tokens(path, body, field):
+    response = await Server().http.post(path, json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == field
+
+
+async def test_one_error_shape_on_every_route():
+    server = Server()
+    paths = list((await server.http.get("/openapi.json")).json()["paths"])
+    assert "/completion" in paths
+    for path in [*paths, "/no/such", "/completion/"]:
+        for method in ("PATCH", "DELETE"):
+            response = await server.http.request(method, path)
+            error = response.json()["error"]
+            assert response.status_code == error["code"]
+            assert set(error) >= {"code", "message", "type"}
+
+
+async def test_a_bug_is_a_500_in_the_same_shape(monkeypatch, caplog):
+    server = Server()
+    monkeypatch.setattr(server.engine, "submit", lambda *_: 1 / 0)
+    response = await server.http.post("/completion", json={"prompt": "a"})
+    assert response.status_code == response.json()["error"]["code"] == 500
+    assert response.json()["error"]["type"] == "server_error"
+    assert "division" not in response.text

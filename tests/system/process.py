@@ -1,0 +1,123 @@
+"""The real command as a child process, and streams over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import psutil
+
+START_S = 300  # generous: a busy machine may take long to start
+
+
+class CorralProcess:
+    """`python -m corral` with a free port; collects what it prints."""
+
+    def __init__(self, *options: object, wait: bool = True, env: dict[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", "corral", "--port", "0", *map(str, options)]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self.lines: list[str] = []
+        self._arrived: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.url = ""
+        if wait:
+            self.url = self.wait_for(r"ready on (\S+)")
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            self._arrived.put(line)
+        self._arrived.put(None)
+
+    def wait_for(self, pattern: str) -> str:
+        deadline = time.monotonic() + START_S
+        while (line := self._arrived.get(timeout=deadline - time.monotonic())) is not None:
+            if found := re.search(pattern, line):
+                return found[found.re.groups and 1]
+        raise AssertionError(f"no line like {pattern!r} in:\n{''.join(self.lines)}")
+
+    @property
+    def engine(self) -> psutil.Process:
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=START_S)
+
+    def post(self, path: str, **body: object) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=START_S)
+
+    def complete(self, **body: object) -> dict:
+        response = self.post("/completion", **body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(START_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def __enter__(self) -> CorralProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class Stream:
+    """One streamed completion; events can be awaited one by one."""
+
+    def __init__(self, url: str, **body: object) -> None:
+        self.events: list[dict] = []
+        self._url = url
+        self._body = {**body, "stream": True}
+        self._progress = asyncio.Event()
+        self.task = asyncio.create_task(self._run())
+
+    @property
+    def text(self) -> str:
+        return "".join(event["content"] for event in self.events)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for event in self.events for token in event["tokens"]]
+
+    async def _run(self) -> None:
+        async with (
+            httpx.AsyncClient(timeout=START_S) as http,
+            http.stream("POST", self._url + "/completion", json=self._body) as response,
+        ):
+            assert response.status_code == 200, await response.aread()
+            async for line in response.aiter_lines():
+                if line:
+                    self.events.append(json.loads(line.removeprefix("data: ")))
+                    self._progress.set()
+
+    async def reach(self, n: int) -> None:
+        """Wait for the n-th event."""
+        while len(self.events) < n:
+            self._progress.clear()
+            waiter = asyncio.create_task(self._progress.wait())
+            await asyncio.wait({waiter, self.task}, return_when=asyncio.FIRST_COMPLETED)
+            waiter.cancel()
+            assert len(self.events) >= n or not self.task.done(), self.events[-1:]

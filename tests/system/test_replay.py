@@ -1,0 +1,76 @@
+"""The engine dies or hangs in the middle of eight streams: no token is lost, doubled or changed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from tests.system.process import CorralProcess, Stream
+
+N_STREAMS = 8
+N_PREDICT = 48
+PROMPTS = [
+    "Once upon a time",
+    "The three most important things in life are",
+    "def fibonacci(n):",
+    "In the year 2050, the city of London",
+    "My favourite recipe begins with",
+    "Dear Sir or Madam,",
+    "A short history of the steam engine:",
+    "The cat sat on",
+]
+KINDS = [
+    {"temperature": 0},
+    {"seed": 2},
+    {"seed": 3, "repeat_penalty": 1.3},
+    {"seed": 4, "mirostat": 2},
+    {"seed": 5, "xtc_probability": 0.5},
+    {"seed": 6, "mirostat": 1},
+    {"seed": 7, "dry_multiplier": 0.8},
+    {"temperature": 0, "n_probs": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with CorralProcess("-c", 512 * N_STREAMS, "-np", N_STREAMS, "--engine-timeout", 2) as server:
+        yield server
+
+
+def start(server: CorralProcess) -> list[Stream]:
+    return [
+        Stream(server.url, prompt=prompt, n_predict=N_PREDICT, ignore_eos=True, **kind)
+        for prompt, kind in zip(PROMPTS, KINDS, strict=True)
+    ]
+
+
+async def finish(streams: list[Stream]) -> list[tuple[str, list[int]]]:
+    await asyncio.gather(*(stream.task for stream in streams))
+    for stream in streams:
+        assert [e["stop"] for e in stream.events] == [False] * (len(stream.events) - 1) + [True]
+        assert stream.events[-1]["tokens_predicted"] == len(stream.tokens) == N_PREDICT
+    return [(stream.text, stream.tokens) for stream in streams]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+async def test_streams_go_on_token_exact(server, number):
+    undisturbed = await finish(start(server))
+    streams = start(server)
+    for stream in streams:
+        await stream.reach(10)
+    lost = server.engine
+    lost.send_signal(number)
+    while server.get("/health").status_code == 200:
+        await asyncio.sleep(0.02)
+    assert server.get("/health").json()["error"]["type"] == "unavailable_error"
+    assert await finish(streams) == undisturbed
+    assert server.engine.pid != lost.pid
+    assert server.get("/health").status_code == 200
+
+
+async def test_a_request_that_arrives_while_the_engine_is_away_is_answered(server):
+    expected = server.complete(prompt=PROMPTS[0], n_predict=5, temperature=0)["content"]
+    server.engine.send_signal(signal.SIGKILL)
+    assert server.complete(prompt=PROMPTS[0], n_predict=5, temperature=0)["content"] == expected

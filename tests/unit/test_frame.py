@@ -1,0 +1,86 @@
+"""What goes over the link comes out the same."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from corral.core.errors import ContextExceeded, CorralError
+from corral.core.params import GenerationParams, SamplingParams
+from corral.core.result import Beat, Done, Failed, StopType, Timings, TokenProb, TokenProbs, Tokens
+from corral.core.settings import EngineSettings
+from corral.core.task import Cancel, Task
+from corral.link.frame import (
+    LENGTH_BYTES,
+    BlockingChannel,
+    decode_events,
+    decode_order,
+    decode_settings,
+    encode_frame,
+)
+
+TIMINGS = Timings(cache_n=1, prompt_n=2, prompt_ms=3.5, predicted_n=4, predicted_ms=5.5)
+SAMPLING = SamplingParams(seed=2**63, logit_bias=((3, float("-inf")),), penalty_prompt=(1, 2))
+EVENTS = [
+    Beat(1.0, 2.0),
+    Tokens(
+        task_id=1,
+        tokens=[1, 2],
+        text="é",
+        probs=[TokenProbs(TokenProb(1, 0.5), [TokenProb(2, 0.25)])],
+        timings=TIMINGS,
+    ),
+    Done(
+        task_id=1,
+        stop_type=StopType.WORD,
+        stopping_word="x",
+        truncated=True,
+        has_new_line=False,
+        n_past=3,
+        timings=TIMINGS,
+    ),
+    Failed(2, ContextExceeded(10, 5).info()),
+]
+
+
+def body(message):
+    return encode_frame(message)[LENGTH_BYTES:]
+
+
+def test_events():
+    assert decode_events(body(EVENTS)) == EVENTS
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        Task(id=1, prompt=[1, 2], params=GenerationParams(sampling=SAMPLING, stop=("a",)), resume=[5]),
+        Cancel(3),
+    ],
+)
+def test_orders(order):
+    assert decode_order(body(order)) == order
+
+
+def test_settings():
+    settings = EngineSettings(model="m", n_ctx=5, context_shift=True)
+    assert decode_settings(body(settings)) == settings
+
+
+def test_an_error_keeps_its_shape():
+    error = CorralError.from_info(ContextExceeded(10, 5).info())
+    assert (error.status, error.type) == (400, "exceed_context_size_error")
+    assert error.details == {"n_prompt_tokens": 10, "n_ctx": 5}
+
+
+def test_a_channel_reads_frames_and_notices_the_end():
+    ours, theirs = socket.socketpair()
+    channel = BlockingChannel(theirs)
+    ours.sendall(encode_frame(Cancel(1)) + encode_frame(Cancel(2)))
+    assert [decode_order(channel.receive()) for _ in range(2)] == [Cancel(1), Cancel(2)]
+    channel.send([Beat(0, 0)])
+    assert decode_events(ours.recv(100)[LENGTH_BYTES:]) == [Beat(0, 0)]
+    ours.close()
+    assert channel.receive() is None
+    channel.close()

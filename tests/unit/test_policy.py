@@ -1,0 +1,148 @@
+"""Pure decisions: prefixes, slots, shifts, costs, the RAM tier, draws, wedges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.core.draw import uniform
+from corral.core.result import Beat
+from corral.engine.context_shift import plan_shift
+from corral.engine.cost import CostModel
+from corral.engine.prefix import GAIN, Neighbour, Origin, choose_slot, plan_prefix
+from corral.engine.ram_cache import RamCache
+from corral.engine.slot import TokenBuffer, common_prefix
+from corral.link.supervisor import is_wedged
+
+tokens = st.lists(st.integers(0, 2), max_size=30).map(lambda ts: np.array(ts, np.int32))
+
+
+def array(*values):
+    return np.array(values, np.int32)
+
+
+@given(tokens, tokens)
+def test_common_prefix(a, b):
+    n = common_prefix(a, b)
+    assert a[:n].tolist() == b[:n].tolist()
+    assert n == min(len(a), len(b)) or a[n] != b[n]
+
+
+PROMPT = np.arange(100, dtype=np.int32)
+NONE = array()
+
+
+@pytest.mark.parametrize(
+    ("own", "neighbours", "n_ram", "origin", "n"),
+    [
+        (NONE, [], 0, Origin.OWN, 0),
+        (PROMPT, [], 0, Origin.OWN, 92),
+        (PROMPT[:7], [], 0, Origin.OWN, 0),
+        (PROMPT[:50], [Neighbour(1, PROMPT[: 50 + GAIN - 1], None)], 0, Origin.OWN, 50),
+        (PROMPT[:50], [Neighbour(1, PROMPT[: 50 + GAIN], None)], 0, Origin.SLOT, 66),
+        (NONE, [Neighbour(1, PROMPT[:20], None), Neighbour(2, PROMPT[:21], None)], 0, Origin.SLOT, 21),
+        (PROMPT[:50], [Neighbour(1, PROMPT[:20], None)], 80, Origin.RAM, 80),
+        (PROMPT[:50], [Neighbour(1, PROMPT[:20], PROMPT)], 70, Origin.WAIT, 92),
+        (PROMPT[:90], [Neighbour(1, PROMPT[:20], PROMPT)], 0, Origin.OWN, 90),
+    ],
+)
+def test_where_a_prompt_starts(own, neighbours, n_ram, origin, n):
+    prefix = plan_prefix(PROMPT, own, neighbours, n_ram)
+    assert (prefix.origin, prefix.n) == (origin, n)
+
+
+@pytest.mark.parametrize(
+    ("similarity", "expected"),
+    [(0.5, 1), (0.7, 2), (0.0, 2)],
+    ids=["alike", "not alike enough", "off"],
+)
+def test_which_slot_serves_a_prompt(similarity, expected):
+    idle = [(0, PROMPT[:10], 9), (1, PROMPT[:60], 8), (2, NONE, 3)]
+    assert choose_slot(idle, PROMPT, similarity) == expected
+
+
+@given(
+    n_ctx=st.integers(8, 4096),
+    n_prompt=st.integers(1, 5000),
+    n_keep=st.integers(-1, 5000),
+    n_discard=st.integers(0, 2**31 - 1),
+    adds_bos=st.booleans(),
+)
+def test_a_shift_always_makes_room_and_stays_inside(n_ctx, n_prompt, n_keep, n_discard, adds_bos):
+    n_tokens = n_ctx - 1
+    keep, discard = plan_shift(n_tokens, n_ctx, n_prompt, n_keep, n_discard, adds_bos)
+    assert keep >= 0
+    assert discard >= 1
+    assert keep + discard < n_tokens
+
+
+def test_the_budget_follows_the_measured_cost():
+    cost = CostModel()
+    assert cost.prompt_budget(200) > 0
+    for _ in range(20):
+        cost.observe(1, 0, 10.0)
+        cost.observe(0, 50, 350.0)
+    assert 20 <= cost.prompt_budget(200) <= 25
+    assert cost.predict_ms(1, 100) == pytest.approx(710)
+    cost.observe(1, 100, 710.0)
+    assert cost.predict_ms(0, 100) == pytest.approx(700, rel=0.05)
+
+
+@given(st.lists(st.tuples(tokens, st.integers(0, 30)), max_size=20), tokens)
+def test_the_ram_tier_keeps_its_budget_and_finds_the_longest(entries, prompt):
+    cache = RamCache(100)
+    for run, size in entries:
+        cache.put(run, bytes(size))
+        assert cache.n_bytes <= 100
+    n = cache.longest(prompt)
+    entry = cache.get(prompt)
+    assert (entry is None) == (n == 0)
+    if entry is not None:
+        assert common_prefix(entry[0], prompt) == n
+
+
+def test_the_ram_tier_forgets_the_least_recently_used():
+    cache = RamCache(2)
+    cache.put(array(1), b"a")
+    cache.put(array(2), b"b")
+    assert cache.get(array(1)) is not None
+    cache.put(array(3), b"c")
+    assert [cache.longest(array(i)) for i in (1, 2, 3)] == [1, 0, 1]
+
+
+@given(st.lists(st.integers(0, 9), min_size=5, max_size=20), st.integers(0, 4), st.integers(1, 3))
+def test_a_token_buffer_removes_like_a_list(values, start, n):
+    n = min(n, len(values) - start)
+    buffer = TokenBuffer(32)
+    buffer.extend(array(*values))
+    buffer.remove(start, n)
+    del values[start : start + n]
+    assert buffer.view.tolist() == values
+
+
+def test_draws_are_uniform_and_keyed():
+    draws = np.array([uniform(7, i) for i in range(4000)])
+    assert abs(draws.mean() - 0.5) < 0.02
+    assert abs(draws.var() - 1 / 12) < 0.005
+    assert (draws >= 0).all()
+    assert (draws < 1).all()
+    assert uniform(7, 3) == uniform(7, 3)
+    assert len({uniform(7, 3), uniform(8, 3), uniform(7, 4), uniform(7, 3, 1)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("decode_ms", "predicted_ms", "expected"),
+    [
+        (0, 0, False),
+        (599_000, 0, False),
+        (601_000, 0, True),
+        (59_000, 10, False),
+        (61_000, 10, True),
+        (61_000, 5_000, False),
+        (251_000, 5_000, True),
+    ],
+)
+def test_a_decode_is_wedged_only_past_anything_its_cost_explains(decode_ms, predicted_ms, expected):
+    assert is_wedged(Beat(decode_ms, predicted_ms), timeout_s=10) is expected
