@@ -33,23 +33,37 @@ class Answer:
 
 
 async def complete(url: str, **body: Any) -> Answer:
-    """Stream one completion."""
+    """Stream one completion. What arrives is only time-stamped; it is read when all is over."""
     address = urllib.parse.urlsplit(url)
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
     data = json.dumps({"stream": True, **body}).encode()
     head = f"POST /completion HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(data)}\r\n"
+    loop = asyncio.get_running_loop()
+    transport, recorder = await loop.create_connection(_Recorder, address.hostname, address.port)
     sent_at = time.perf_counter()
-    writer.write(head.encode() + b"Connection: close\r\nContent-Type: application/json\r\n\r\n" + data)
-    times: list[float] = []
-    last = b""
-    while line := await reader.readline():
-        if line.startswith(b"data: ") and line != b"data: [DONE]\n":
-            times.append(time.perf_counter())
-            last = line
-        elif line.startswith(b"HTTP/1.1 ") and b" 200 " not in line:
-            raise RuntimeError((line + await reader.read()).decode())
-    writer.close()
-    return Answer(sent_at, times, json.loads(last.removeprefix(b"data: ")))
+    transport.write(head.encode() + b"Connection: close\r\nContent-Type: application/json\r\n\r\n" + data)
+    await recorder.closed.wait()
+    return _read(sent_at, recorder.parts)
+
+
+class _Recorder(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.parts: list[tuple[float, bytes]] = []
+        self.closed = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.parts.append((time.perf_counter(), data))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.closed.set()
+
+
+def _read(sent_at: float, parts: list[tuple[float, bytes]]) -> Answer:
+    whole = b"".join(part for _, part in parts)
+    if b" 200 " not in whole.split(b"\r\n", 1)[0]:
+        raise RuntimeError(whole.decode())
+    times = [at for at, part in parts for _ in range(part.count(b"data: {"))]
+    last = whole[whole.rindex(b"data: {") + len(b"data: ") :].split(b"\n", 1)[0]
+    return Answer(sent_at, times, json.loads(last))
 
 
 async def get(url: str, path: str) -> tuple[int, bytes]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
+State: TypeAlias = bytes | memoryview  # of a sequence, as the backend wrote it
 
 
 @dataclass(frozen=True, slots=True)

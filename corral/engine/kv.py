@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.core.chunk import TokenArray
+from corral.core.chunk import State, TokenArray
 from corral.engine.ports import Backend
 from corral.engine.prefix import GAIN
 from corral.engine.ram_cache import RamCache
@@ -53,7 +53,7 @@ class KvStore:
         self._backend.shift(slot.id, n_keep, n_discard)
         slot.tokens.remove(n_keep, n_discard)
 
-    def swap_out(self, slot: Slot) -> tuple[TokenArray, bytes] | None:
+    def swap_out(self, slot: Slot) -> tuple[TokenArray, State] | None:
         """Take everything out of a slot, to be put back later."""
         state = self._backend.save(slot.id)
         if state is None:
@@ -62,7 +62,7 @@ class KvStore:
         self.trim(slot, 0)
         return tokens, state
 
-    def swap_in(self, slot: Slot, tokens: TokenArray, state: bytes) -> bool:
+    def swap_in(self, slot: Slot, tokens: TokenArray, state: State) -> bool:
         loaded = self._backend.load(slot.id, state)
         slot.tokens.assign(tokens if loaded else tokens[:0])
         return loaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from corral.core.chunk import Chunk, DecodeStatus, FloatArray
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray, State
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProbs
 
@@ -66,8 +66,8 @@ class Backend(Protocol):
 
     def shift(self, seq: int, n_keep: int, n_discard: int) -> None: ...
 
-    def save(self, seq: int) -> bytes | None: ...
+    def save(self, seq: int) -> State | None: ...
 
-    def load(self, seq: int, state: bytes) -> bool: ...
+    def load(self, seq: int, state: State) -> bool: ...
 
     def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> Sampler: ...

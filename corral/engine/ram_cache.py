@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 
-from corral.core.chunk import TokenArray
+from corral.core.chunk import State, TokenArray
 from corral.engine.slot import common_prefix
 
 
@@ -13,7 +13,7 @@ class RamCache:
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget = budget_bytes
-        self._entries: collections.OrderedDict[int, tuple[TokenArray, bytes]] = collections.OrderedDict()
+        self._entries: collections.OrderedDict[int, tuple[TokenArray, State]] = collections.OrderedDict()
         self._n_bytes = 0
         self._next_key = 0
 
@@ -29,7 +29,7 @@ class RamCache:
         """How many tokens of `prompt` the best entry holds."""
         return self._best(prompt)[0]
 
-    def get(self, prompt: TokenArray) -> tuple[TokenArray, bytes] | None:
+    def get(self, prompt: TokenArray) -> tuple[TokenArray, State] | None:
         """The entry that shares most with `prompt`; it counts as used."""
         n, key = self._best(prompt)
         if not n:
@@ -37,7 +37,7 @@ class RamCache:
         self._entries.move_to_end(key)
         return self._entries[key]
 
-    def put(self, tokens: TokenArray, state: bytes) -> None:
+    def put(self, tokens: TokenArray, state: State) -> None:
         if len(state) > self._budget:
             return
         covered = [k for k, (t, _) in self._entries.items() if common_prefix(t, tokens) == len(t)]

@@ -6,7 +6,7 @@ import enum
 
 import numpy as np
 
-from corral.core.chunk import TokenArray
+from corral.core.chunk import State, TokenArray
 from corral.core.result import StopType, Timings, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.engine.ports import Sampler
@@ -35,7 +35,7 @@ class Request:
         self.n_cached = 0
         self.truncated = False
         self.stop_type = StopType.NONE
-        self.swapped: tuple[TokenArray, bytes] | None = None
+        self.swapped: tuple[TokenArray, State] | None = None
         self._unsent: list[int] = []
         self._unsent_probs: list[TokenProbs] = []
         self._t_start = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from corral.core.chunk import TokenArray
+from corral.core.chunk import State, TokenArray
 from corral.core.result import Admitted
 from corral.engine.kv import KvStore
 from corral.engine.prefix import Neighbour, Origin, Prefix, choose_slot, plan_prefix
@@ -89,7 +89,7 @@ class Scheduler:
         views = [(slot.id, slot.tokens.view, slot.last_used) for slot in idle]
         return self.slots[choose_slot(views, request.prompt, self._similarity)]
 
-    def _swap_in(self, slot: Slot, swapped: tuple[TokenArray, bytes]) -> bool:
+    def _swap_in(self, slot: Slot, swapped: tuple[TokenArray, State]) -> bool:
         """Put a preempted request back once room was freed; cached sequences give way to it."""
         is_alone = all(s.is_idle for s in self.slots)
         if not (self._has_freed_room or is_alone):

@@ -26,8 +26,24 @@ def encode_frame(message: object) -> bytes:
     return _length.pack(len(body)) + body
 
 
-def parse_length(header: bytes) -> int:
-    return int(_length.unpack(header)[0])
+class FrameAssembler:
+    """Bytes in, whole frame bodies out, however the bytes were cut."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self._buffer += data
+        bodies: list[bytes] = []
+        start = 0
+        while len(self._buffer) - start >= LENGTH_BYTES:
+            end = start + LENGTH_BYTES + _length.unpack_from(self._buffer, start)[0]
+            if len(self._buffer) < end:
+                break
+            bodies.append(bytes(self._buffer[start + LENGTH_BYTES : end]))
+            start = end
+        del self._buffer[:start]
+        return bodies
 
 
 class BlockingChannel:
@@ -47,7 +63,7 @@ class BlockingChannel:
         header = self._reader.read(LENGTH_BYTES)
         if len(header) < LENGTH_BYTES:
             return None
-        return self._reader.read(parse_length(header))
+        return self._reader.read(_length.unpack(header)[0])
 
     def close(self) -> None:
         self._reader.close()

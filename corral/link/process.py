@@ -6,58 +6,61 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
 from corral.core.result import Event
 from corral.core.settings import EngineSettings
 from corral.core.task import Order
-from corral.link.frame import LENGTH_BYTES, decode_events, encode_frame, parse_length
+from corral.link.frame import FrameAssembler, decode_events, encode_frame
 
 
-class EngineProcess:
-    def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._process = process
-        self._reader = reader
-        self._writer = writer
+class EngineProcess(asyncio.Protocol):
+    """Events are handed on as they arrive; `wait` returns when the process is gone."""
 
-    @classmethod
-    async def spawn(cls, settings: EngineSettings) -> EngineProcess:
+    def __init__(self, on_events: Callable[[EngineProcess, list[Event]], None]) -> None:
+        self._on_events = on_events
+        self._frames = FrameAssembler()
+        self._gone = asyncio.Event()
+        self._transport: asyncio.WriteTransport | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def spawn(self, settings: EngineSettings) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-m", "corral.link.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is the front's business
             )
-        reader, writer = await asyncio.open_connection(sock=ours)
-        writer.write(encode_frame(settings))
-        return cls(process, reader, writer)
+        self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
+        self._transport.write(encode_frame(settings))
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def events(self) -> AsyncIterator[list[Event]]:
-        """Frames until the process is gone."""
-        try:
-            while True:
-                header = await self._reader.readexactly(LENGTH_BYTES)
-                yield decode_events(await self._reader.readexactly(parse_length(header)))
-        except (asyncio.IncompleteReadError, OSError):
-            return
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
 
     def send(self, order: Order) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(encode_frame(order))
+        if self._transport is not None and not self._gone.is_set():
+            self._transport.write(encode_frame(order))
 
     def kill(self) -> None:
-        self._process.kill()
+        if self._process is not None:
+            self._process.kill()
 
-    async def close(self) -> int:
+    async def wait(self) -> None:
+        await self._gone.wait()
+
+    async def close(self) -> int | None:
         """Make sure the process is gone; returns its exit code."""
-        self._writer.close()
-        self._process.kill()
-        return await asyncio.to_thread(self._process.wait)
+        self.kill()
+        if self._transport is not None:
+            self._transport.close()
+        return await asyncio.to_thread(self._process.wait) if self._process else None
+
+    def data_received(self, data: bytes) -> None:
+        for body in self._frames.feed(data):
+            self._on_events(self, decode_events(body))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._gone.set()

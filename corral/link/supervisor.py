@@ -145,13 +145,12 @@ class Supervisor:
 
     async def _run_once(self) -> bool:
         """One life of an engine process; returns whether it ever was ready."""
-        process = self._process = await EngineProcess.spawn(self._settings)
+        process = self._process = EngineProcess(self._on_events)
+        await process.spawn(self._settings)
         self._last_beat = time.monotonic()
         watch = asyncio.create_task(self._watch(process))
         try:
-            async for events in process.events():
-                for event in events:
-                    self._handle(event, process)
+            await process.wait()
         finally:
             watch.cancel()
             code = await asyncio.shield(process.close())
@@ -173,6 +172,10 @@ class Supervisor:
     def _lose(self, process: EngineProcess, reason: str) -> None:
         self._lost_because = reason
         process.kill()
+
+    def _on_events(self, process: EngineProcess, events: list[Event]) -> None:
+        for event in events:
+            self._handle(event, process)
 
     def _handle(self, event: Event, process: EngineProcess) -> None:
         if isinstance(event, Beat):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from corral.core.chunk import FloatArray, TokenArray
 from corral.llama.library import lib
 
+_ROWS = 64
 _ROW_BYTES = ctypes.sizeof(lib.llama_token_data)
 
 
@@ -31,6 +32,24 @@ class Candidates:
         self._ids_column[:] = self._all_ids
         self._logits_column[:] = logits
         self._reset(len(self._all_ids), is_sorted=False)
+
+    def load_best(self, logits: FloatArray, k: int) -> None:
+        """At least the `k` best tokens are candidates; most others are left out at little cost.
+
+        The logits are looked at as a table: the k-th largest maximum of its columns is no larger than the
+        k-th largest logit, so everything from there on is a superset of the best.
+        """
+        n_columns = len(logits) // _ROWS
+        if k > n_columns:
+            self.load(logits)
+            return
+        maxima = logits[: n_columns * _ROWS].reshape(_ROWS, n_columns).max(axis=0)
+        bar = np.partition(maxima, n_columns - k)[n_columns - k]
+        ids = np.flatnonzero(logits >= bar)
+        n = len(ids)
+        self._ids_column[:n] = ids
+        self._logits_column[:n] = logits[ids]
+        self._reset(n, is_sorted=False)
 
     def store(self, ids: TokenArray, logits: FloatArray) -> None:
         """Only these are candidates now, best first."""

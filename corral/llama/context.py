@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.core.chunk import Chunk, DecodeStatus, FloatArray
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray, State
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
 
@@ -114,7 +114,7 @@ class Context:
         lib.llama_memory_seq_add(self._memory, seq, n_keep + n_discard, -1, -n_discard)
         self._unsettled.add(seq)
 
-    def save(self, seq: int) -> bytes | None:
+    def save(self, seq: int) -> State | None:
         """The sequence's state; None while a copy or a shift of it is still pending in libllama."""
         if seq in self._unsettled:
             return None
@@ -122,14 +122,14 @@ class Context:
         buffer = np.empty(size, np.uint8)
         pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         written = lib.llama_state_seq_get_data(self.handle, pointer, size, seq)
-        return buffer[:written].tobytes() if written else None
+        return buffer[:written].data if written else None
 
-    def load(self, seq: int, state: bytes) -> bool:
+    def load(self, seq: int, state: State) -> bool:
         """Replace the sequence by a saved state. False: not possible (now), and the sequence is empty."""
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         if seq in self._unsettled:
             return False
-        pointer = ctypes.cast(ctypes.c_char_p(state), ctypes.POINTER(ctypes.c_uint8))
+        pointer = np.frombuffer(state, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if lib.llama_state_seq_set_data(self.handle, pointer, len(state), seq):
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)

@@ -26,7 +26,6 @@ from corral.llama.stage import (
     TypicalStage,
     XtcStage,
     native_dry,
-    native_logit_bias,
 )
 from corral.llama.vocab import Vocab
 
@@ -44,12 +43,14 @@ class Sampler:
         builder = _Builder(vocab, params, prompt, n_ctx)
         self._stages = builder.build()
         self._is_greedy = builder.is_greedy
+        self._bias = builder.bias()
+        self._n_best = builder.n_best
         self._mirostat = Mirostat.create(params, vocab.n_tokens)
 
     def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]:
         """The token at `index` of the generation, with its probabilities if they were asked for."""
-        _refuse_nonsense(logits)
         if self._is_greedy:
+            _refuse_nonsense(logits)
             token = int(logits.argmax())
             return token, self._probs(logits, token, [token], [1.0]) if self._params.n_probs else None
         ids, probs = self._narrow(logits, index)
@@ -78,7 +79,14 @@ class Sampler:
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         """What is left to choose from, and with which probabilities."""
         candidates = self._candidates
-        candidates.load(logits)
+        if self._bias is not None:
+            logits = logits.copy()
+            np.add.at(logits, *self._bias)
+        if self._n_best:
+            candidates.load_best(logits, self._n_best)
+        else:
+            candidates.load(logits)
+        _refuse_nonsense(candidates.logits)
         for stage in self._stages:
             stage.apply(candidates, index)
         if self._mirostat is not None:
@@ -111,12 +119,10 @@ class _Builder:
         self._n_ctx = n_ctx
         self._stages: list[Stage] = []
         self.is_greedy = False
+        self.n_best = 0  # where top-k comes first, the rest need not be looked at
 
     def build(self) -> list[Stage]:
         p = self._params
-        biases = [*p.logit_bias, *((t, -np.inf) for t in self._vocab.suppressed)]
-        if biases:
-            self._stages.append(NativeStage(native_logit_bias(self._vocab.n_tokens, biases)))
         names = p.samplers
         if "penalties" not in names:
             # compat: /completion: older clients list samplers without naming the penalties, and expect them.
@@ -131,6 +137,14 @@ class _Builder:
                 getattr(self, f"_add_{name}")()
         return self._stages
 
+    def bias(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]] | None:
+        """What to add to which logits before anything else."""
+        pairs = [*self._params.logit_bias, *((t, -np.inf) for t in self._vocab.suppressed)]
+        if not pairs:
+            return None
+        tokens, amounts = zip(*pairs, strict=True)
+        return np.array(tokens, np.intp), np.array(amounts, np.float32)
+
     def _is_plainly_greedy(self, names: Sequence[str]) -> bool:
         """Temperature 0 and nothing that could move the most probable token."""
         p = self._params
@@ -138,7 +152,7 @@ class _Builder:
             p.temperature <= 0
             and "temperature" in names
             and p.dynatemp_range <= 0
-            and not self._stages
+            and self.bias() is None
             and not self._has_penalties
             and not self._has_dry
             and not ("xtc" in names and self._has_xtc)
@@ -192,6 +206,8 @@ class _Builder:
     def _add_top_k(self) -> None:
         if self._params.top_k > 0:
             k = max(self._params.top_k, self._params.min_keep)
+            if not self._stages:
+                self.n_best = k
             self._stages.append(NativeStage(lib.llama_sampler_init_top_k(k)))
 
     def _add_tfs_z(self) -> None:
@@ -215,7 +231,7 @@ class _Builder:
     def _add_xtc(self) -> None:
         if self._has_xtc:
             p = self._params
-            stream = 1 + len(self._stages)
+            stream = 1 + sum(isinstance(stage, XtcStage) for stage in self._stages)
             self._stages.append(XtcStage(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed, stream))
 
     def _add_temperature(self) -> None:
@@ -262,5 +278,5 @@ def _top_probs(
 
 
 def _refuse_nonsense(logits: FloatArray) -> None:
-    if not np.isfinite(logits.max()):
+    if not len(logits) or np.isnan(top := logits.max()) or top == np.inf:
         raise CorralError("the model produced logits that are not numbers")

@@ -134,8 +134,3 @@ def native_dry(
 ) -> Any:
     array = (ctypes.c_char_p * len(breakers))(*breakers)
     return lib.llama_sampler_init_dry(vocab, multiplier, base, allowed, last_n, array, len(breakers))
-
-
-def native_logit_bias(n_vocab: int, biases: list[tuple[int, float]]) -> Any:
-    array = (lib.llama_logit_bias * len(biases))(*biases)
-    return lib.llama_sampler_init_logit_bias(n_vocab, len(biases), array)

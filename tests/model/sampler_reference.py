@@ -233,8 +233,10 @@ class Reference:
     def narrow(self, logits, index):
         """The probability of every token of the vocabulary; the dropped ones have 0."""
         p, pool = self._p, Pool(np.arange(len(logits)), logits.astype(np.float64))
-        for stream, step in enumerate(self._steps, start=1):
-            self.coin = uniform(p.seed, index, stream)
+        n_coins = 0
+        for step in self._steps:
+            n_coins += step is xtc
+            self.coin = uniform(p.seed, index, n_coins)
             pool = step(pool.best_first(), p, self)
         if p.mirostat:
             keep = (mirostat_1, mirostat_2)[p.mirostat - 1]

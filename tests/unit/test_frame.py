@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from corral.core.errors import ContextExceeded, CorralError
 from corral.core.params import GenerationParams, SamplingParams
@@ -14,6 +17,7 @@ from corral.core.task import Cancel, Task
 from corral.link.frame import (
     LENGTH_BYTES,
     BlockingChannel,
+    FrameAssembler,
     decode_events,
     decode_order,
     decode_settings,
@@ -72,6 +76,15 @@ def test_an_error_keeps_its_shape():
     error = CorralError.from_info(ContextExceeded(10, 5).info())
     assert (error.status, error.type) == (400, "exceed_context_size_error")
     assert error.details == {"n_prompt_tokens": 10, "n_ctx": 5}
+
+
+@given(st.lists(st.integers(0, 99), max_size=6), st.lists(st.integers(0, 200), max_size=6))
+def test_frames_come_out_whole_however_the_bytes_were_cut(ids, places):
+    data = b"".join(encode_frame(Cancel(id)) for id in ids)
+    edges = [0, *sorted(min(p, len(data)) for p in places), len(data)]
+    frames = FrameAssembler()
+    bodies = [body for a, b in itertools.pairwise(edges) for body in frames.feed(data[a:b])]
+    assert [decode_order(body) for body in bodies] == [Cancel(id) for id in ids]
 
 
 def test_a_channel_reads_frames_and_notices_the_end():
