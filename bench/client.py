@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 import urllib.parse
 from dataclasses import dataclass
@@ -33,28 +34,22 @@ class Answer:
 
 
 async def complete(url: str, **body: Any) -> Answer:
-    """Stream one completion. What arrives is only time-stamped; it is read when all is over."""
+    """Stream one completion."""
+    return await asyncio.to_thread(_complete, url, body)
+
+
+def _complete(url: str, body: dict[str, Any]) -> Answer:
+    """A blocking socket in a thread disturbs least; what arrives is time-stamped, and read at the end."""
     address = urllib.parse.urlsplit(url)
     data = json.dumps({"stream": True, **body}).encode()
     head = f"POST /completion HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(data)}\r\n"
-    loop = asyncio.get_running_loop()
-    transport, recorder = await loop.create_connection(_Recorder, address.hostname, address.port)
-    sent_at = time.perf_counter()
-    transport.write(head.encode() + b"Connection: close\r\nContent-Type: application/json\r\n\r\n" + data)
-    await recorder.closed.wait()
-    return _read(sent_at, recorder.parts)
-
-
-class _Recorder(asyncio.Protocol):
-    def __init__(self) -> None:
-        self.parts: list[tuple[float, bytes]] = []
-        self.closed = asyncio.Event()
-
-    def data_received(self, data: bytes) -> None:
-        self.parts.append((time.perf_counter(), data))
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self.closed.set()
+    parts: list[tuple[float, bytes]] = []
+    with socket.create_connection((address.hostname, address.port)) as sock:
+        sent_at = time.perf_counter()
+        sock.sendall(head.encode() + b"Connection: close\r\nContent-Type: application/json\r\n\r\n" + data)
+        while part := sock.recv(1 << 16):
+            parts.append((time.perf_counter(), part))
+    return _read(sent_at, parts)
 
 
 def _read(sent_at: float, parts: list[tuple[float, bytes]]) -> Answer:

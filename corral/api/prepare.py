@@ -140,6 +140,9 @@ def _refuse_later_features(request: CompletionRequest) -> None:
         value = getattr(request, name)
         if value not in (None, "", []):
             raise NotSupported(f"Field '{name}': this server does not support it yet", param=name)
+    if request.adaptive_target >= 0:
+        message = "Field 'adaptive_target': this server does not support it yet"
+        raise NotSupported(message, param="adaptive_target")
     if request.n != 1:
         raise NotSupported(
             "Field 'n': this server does not support several answers per prompt yet", param="n"

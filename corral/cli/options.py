@@ -186,6 +186,15 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             low=-1,
         ),
         Option(
+            ("--temp",),
+            "server.temperature",
+            "temperature unless a request says so",
+            "T",
+            "LLAMA_ARG_TEMP",
+            low=0,
+            high=1e6,
+        ),
+        Option(
             ("-s", "--seed"),
             "server.seed",
             "seed unless a request says so; -1: random",

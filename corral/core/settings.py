@@ -37,6 +37,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     n_predict: int = -1
     n_keep: int = 0
     seed: int = -1
+    temperature: float = 0.8
     timeout_s: float = 600.0
     engine_timeout_s: float = 10.0
     max_body_mib: int = 64

@@ -128,7 +128,7 @@ class Supervisor:
     async def _run(self) -> None:
         n_failed = 0
         while n_failed < MAX_STARTS:
-            self._lost_because = "it ended by itself"
+            self._lost_because = ""
             was_ready = await self._run_once()
             n_failed = 0 if was_ready else n_failed + 1
             if not self._loaded.done():
@@ -154,8 +154,7 @@ class Supervisor:
         finally:
             watch.cancel()
             code = await asyncio.shield(process.close())
-        if self._lost_because == "it ended by itself":
-            self._lost_because = f"the engine process ended with code {code}"
+        self._lost_because = self._lost_because or f"the engine process ended with code {code}"
         return self.state is EngineState.READY
 
     async def _watch(self, process: EngineProcess) -> None:

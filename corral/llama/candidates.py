@@ -85,12 +85,16 @@ class Candidates:
 
 
 def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Probabilities in float64; where every logit is -inf, all on the first."""
+    """Probabilities, in float64."""
+    weights = softmax_weights(logits)
+    weights /= weights.sum()
+    return weights
+
+
+def softmax_weights(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Probabilities up to a common factor; where every logit is -inf, all on the first."""
     top = logits.max()
     if top == -np.inf:
-        weights = np.zeros(len(logits))
-        weights[0] = 1.0
-        return weights
-    weights = np.exp(logits.astype(np.float64) - float(top))
-    weights /= weights.sum()
+        return np.eye(1, len(logits)).reshape(-1)
+    weights: npt.NDArray[np.float64] = np.exp(np.subtract(logits, top, dtype=np.float64))
     return weights

@@ -55,6 +55,7 @@ class Context:
         self._logits_type = ctypes.c_float * model.vocab.n_tokens
         self._batch = _Batch(n_batch)
         self._rows: list[int] = []
+        self._views: dict[int, FloatArray] = {}  # libllama writes to the same few addresses again and again
         self._unsettled: set[int] = set()
         self._kv_unified = kv_unified
         self.n_seq = n_seq
@@ -86,7 +87,10 @@ class Context:
         """The logits after the i-th chunk of the last batch; valid until the next decode."""
         row = lib.llama_get_logits_ith(self.handle, self._rows[i])
         address = ctypes.addressof(row.contents)
-        return np.ctypeslib.as_array(self._logits_type.from_address(address))
+        view = self._views.get(address)
+        if view is None:
+            view = self._views[address] = np.ctypeslib.as_array(self._logits_type.from_address(address))
+        return view
 
     def abort(self) -> None:
         """Make the decode under way return ABORTED soon."""

@@ -6,6 +6,7 @@ The draw depends on (seed, token index) alone, so a request can be taken up agai
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from corral.core.draw import uniform
 from corral.core.errors import CorralError
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProb, TokenProbs
-from corral.llama.candidates import Candidates, softmax
+from corral.llama.candidates import Candidates, softmax, softmax_weights
 from corral.llama.library import lib
 from corral.llama.mirostat import Mirostat
 from corral.llama.stage import (
@@ -50,23 +51,23 @@ class Sampler:
     def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]:
         """The token at `index` of the generation, with its probabilities if they were asked for."""
         if self._is_greedy:
-            _refuse_nonsense(logits)
-            token = int(logits.argmax())
-            return token, self._probs(logits, token, [token], [1.0]) if self._params.n_probs else None
-        ids, probs = self._narrow(logits, index)
-        choice = _pick(probs, uniform(self._params.seed, index))
+            return self._take_best(logits)
+        ids, weights = self._narrow(logits, index)
+        cumulative = np.cumsum(weights)
+        target = uniform(self._params.seed, index) * cumulative[-1]
+        choice = min(int(cumulative.searchsorted(target, side="right")), len(ids) - 1)
         token = int(ids[choice])
         if self._mirostat is not None:
-            self._mirostat.observe(float(probs[choice]))
+            self._mirostat.observe(float(weights[choice] / cumulative[-1]))
         self._accept(token)
-        return token, self._probs(logits, token, ids, probs) if self._params.n_probs else None
+        return token, self._probs(logits, token, ids, weights) if self._params.n_probs else None
 
     def force(self, logits: FloatArray, index: int, token: int) -> None:
         """Take `token` as the one drawn at `index`, as when a lost engine had drawn it."""
         if self._mirostat is not None:
-            ids, probs = self._narrow(logits, index)
+            ids, weights = self._narrow(logits, index)
             at = np.flatnonzero(ids == token)
-            self._mirostat.observe(float(probs[at[0]]) if len(at) else float(probs.min()))
+            self._mirostat.observe(float((weights[at[0]] if len(at) else weights.min()) / weights.sum()))
         self._accept(token)
 
     def close(self) -> None:
@@ -74,10 +75,18 @@ class Sampler:
             stage.close()
         self._stages = []
 
+    def _take_best(self, logits: FloatArray) -> tuple[int, TokenProbs | None]:
+        token = int(logits.argmax())
+        _refuse_nonsense(logits[token])
+        probs = (
+            self._probs(logits, token, np.array([token]), np.array([1.0])) if self._params.n_probs else None
+        )
+        return token, probs
+
     def _narrow(
         self, logits: FloatArray, index: int
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        """What is left to choose from, and with which probabilities."""
+        """What is left to choose from, and with which weights."""
         candidates = self._candidates
         if self._bias is not None:
             logits = logits.copy()
@@ -86,23 +95,26 @@ class Sampler:
             candidates.load_best(logits, self._n_best)
         else:
             candidates.load(logits)
-        _refuse_nonsense(candidates.logits)
         for stage in self._stages:
             stage.apply(candidates, index)
-        if self._mirostat is not None:
-            return self._mirostat.truncate(candidates.ids, softmax(candidates.logits))
-        return candidates.ids, softmax(candidates.logits)
+        left = candidates.logits
+        _refuse_nonsense(left.max() if len(left) else np.float32(np.nan))
+        ids, weights = candidates.ids, softmax_weights(left)
+        return self._mirostat.truncate(ids, weights / weights.sum()) if self._mirostat else (ids, weights)
 
     def _accept(self, token: int) -> None:
         for stage in self._stages:
             stage.accept(token)
 
     def _probs(
-        self, logits: FloatArray, token: int, ids: Sequence[int] | npt.NDArray[np.int32],
-        probs: Sequence[float] | npt.NDArray[np.float64],
-    ) -> TokenProbs:  # fmt: skip
+        self,
+        logits: FloatArray,
+        token: int,
+        ids: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.float64],
+    ) -> TokenProbs:
         if self._params.post_sampling_probs:
-            return _top_probs(np.asarray(ids), np.asarray(probs), token, self._params.n_probs, drop_zero=True)
+            return _top_probs(ids, weights / weights.sum(), token, self._params.n_probs, drop_zero=True)
         everything = softmax(logits)
         return _top_probs(
             np.arange(len(everything)), everything, token, self._params.n_probs, drop_zero=False
@@ -259,13 +271,8 @@ class _Builder:
         self._stages.append(stage)
 
 
-def _pick(probs: npt.NDArray[np.float64], u: float) -> int:
-    cumulative = np.cumsum(probs)
-    return min(int(np.searchsorted(cumulative, u * cumulative[-1], side="right")), len(probs) - 1)
-
-
 def _top_probs(
-    ids: npt.NDArray[np.int_], probs: npt.NDArray[np.float64], token: int, n: int, *, drop_zero: bool
+    ids: npt.NDArray[Any], probs: npt.NDArray[np.float64], token: int, n: int, *, drop_zero: bool
 ) -> TokenProbs:
     n = min(n, len(probs))
     best = np.argpartition(-probs, n - 1)[:n]
@@ -277,6 +284,6 @@ def _top_probs(
     )
 
 
-def _refuse_nonsense(logits: FloatArray) -> None:
-    if not len(logits) or np.isnan(top := logits.max()) or top == np.inf:
+def _refuse_nonsense(best: np.float32) -> None:
+    if np.isnan(best) or best == np.inf:
         raise CorralError("the model produced logits that are not numbers")

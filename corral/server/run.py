@@ -65,7 +65,7 @@ def default_params(settings: Settings) -> GenerationParams:
     """What a request gets that asks for nothing in particular."""
     server = settings.server
     seed = RANDOM_SEED if server.seed < 0 else resolve_seed(server.seed)
-    sampling = msgspec.structs.replace(SamplingParams(), seed=seed)
+    sampling = msgspec.structs.replace(SamplingParams(), seed=seed, temperature=server.temperature)
     return GenerationParams(sampling=sampling, n_predict=server.n_predict, n_keep=server.n_keep)
 
 

@@ -250,6 +250,7 @@ async def test_bad_input_names_the_field_and_the_reason(server, change, field):
         {"system_prompt": {"prompt": "x"}},
         {"prompt": {"prompt_string": "a", "multimodal_data": []}},
         {"n": 2},
+        {"adaptive_target": 0.5},
     ],
     ids=lambda change: next(iter(change)),
 )

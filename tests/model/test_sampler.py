@@ -79,9 +79,9 @@ def cases(**grid):
 
 def narrow(sampler, logits, index=0):
     """Who is left, in the sampler's order, and the probability of every token of the vocabulary."""
-    ids, probs = sampler._narrow(logits, index)
+    ids, weights = sampler._narrow(logits, index)
     everyone = np.zeros(len(logits))
-    everyone[ids] = probs
+    everyone[ids] = weights / weights.sum()
     return ids.copy(), everyone
 
 

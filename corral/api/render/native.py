@@ -64,6 +64,9 @@ def render_generation_settings(
         "mirostat": s.mirostat,
         "mirostat_tau": s.mirostat_tau,
         "mirostat_eta": s.mirostat_eta,
+        # compat: /completion: a sampler of today's llama-server that is always off here.
+        "adaptive_target": -1.0,
+        "adaptive_decay": 0.9,
         "stop": list(p.stop),
         "max_tokens": p.n_predict,
         "n_keep": p.n_keep,

@@ -97,6 +97,12 @@ class SamplingFields(RequestModel):
     mirostat_eta: Annotated[float, Real, limits(0, 1e4)] = Field(
         _sampling.mirostat_eta, description="Mirostat's learning rate."
     )
+    adaptive_target: Annotated[float, Real, limits(-1e6, 1)] = Field(
+        -1.0, description="Target of the adaptive-p sampler; negative: off. Not supported yet."
+    )
+    adaptive_decay: Annotated[float, Real, limits(0, 0.99)] = Field(
+        0.9, description="Memory of the adaptive-p sampler. Not supported yet."
+    )
     samplers: str | Annotated[list[Text], Field(max_length=64)] = Field(
         list(_sampling.samplers), description="Samplers in order, by name or as a string of their letters."
     )

@@ -1,0 +1,68 @@
+"""Documents that are written from tables, and rules the repository keeps."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.reference import FOLDER, pages
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "corral").rglob("*.py"))
+
+
+@pytest.mark.parametrize("name", pages())
+def test_reference_pages_are_what_the_tables_say(name):
+    assert (FOLDER / name).read_text() == pages()[name], "run: python -m tools.reference"
+
+
+def test_layers():
+    result = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_stay_small(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < 60, node.name
+
+
+def test_architecture_is_short_and_names_real_files():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert len(text.splitlines()) <= 150
+    for name in re.findall(r"`((?:core|engine|llama|link|api|server|cli)/[\w/]+\.py)`", text):
+        assert (ROOT / "corral" / name).exists(), name
+
+
+def test_every_dependency_has_a_reason():
+    architecture = (ROOT / "ARCHITECTURE.md").read_text().lower()
+    project = (ROOT / "pyproject.toml").read_text()
+    names = re.findall(r'^    "([a-z-]+)', project.split("dependencies = [")[1].split("]")[0], re.M)
+    assert names
+    for name in names:
+        assert name in architecture
+
+
+def test_pinned_requirements_name_no_address():
+    for path in ROOT.glob("requirements*.txt"):
+        assert "://" not in path.read_text()
+
+
+def test_readme_has_the_two_commands():
+    readme = (ROOT / "README.md").read_text()
+    assert "make serve" in readme
+    assert "make test" in readme
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
