@@ -17,6 +17,7 @@ from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
 from corral.core.params import RANDOM_SEED, SAMPLER_NAMES, GenerationParams, SamplingParams
 
 MAX_PROMPTS = 1024
+MAX_BIAS_CHARS = 1024
 MAX_PROBS = 1 << 20  # entries of token probabilities one answer may hold
 _LATER = ("grammar", "json_schema", "image_data", "lora", "system_prompt")
 _SAMPLER_ALIASES = {
@@ -115,6 +116,8 @@ def prepare_params(
     if own.get("n_predict") == -1:
         del own["n_predict"]
     params = msgspec.structs.replace(defaults, **own)
+    if given.get("penalty_prompt") is not None:
+        _refuse_hopeless(given["penalty_prompt"], vocab.max_piece_bytes, limits.n_ctx)
     sampling = _prepare_sampling(given, vocab, params.ignore_eos, defaults.sampling)
     _refuse_endless_probs(sampling.n_probs, params.n_predict, limits.n_ctx)
     return msgspec.structs.replace(params, sampling=sampling)
@@ -162,13 +165,18 @@ def _tokenize_prompt(prompt: Any, vocab: Vocabulary, n_ctx: int) -> list[int]:
             "or an object with 'prompt_string'",
             field="prompt",
         )
-    _refuse_hopeless_text(prompt, vocab.max_piece_bytes, n_ctx)
+    _refuse_hopeless(prompt, vocab.max_piece_bytes, n_ctx)
     return tokenize_mixed(prompt, vocab, add_special=True, parse_special=True, field="prompt")
 
 
-def _refuse_hopeless_text(prompt: str | list[Any], max_piece_bytes: int, n_ctx: int) -> None:
-    """Spare the tokenizer a text that no tokenizing could fit into the context."""
-    texts = [prompt] if isinstance(prompt, str) else [item for item in prompt if isinstance(item, str)]
+def _refuse_hopeless(prompt: str | list[Any], max_piece_bytes: int, n_ctx: int) -> None:
+    """Spare the tokenizer what could not fit into the context however it is tokenized."""
+    if isinstance(prompt, list):
+        if len(prompt) > 4 * n_ctx:
+            raise ContextExceeded(len(prompt), n_ctx)
+        texts = [item for item in prompt if isinstance(item, str)]
+    else:
+        texts = [prompt]
     n_least = sum(len(text) for text in texts) // max_piece_bytes
     if n_least >= n_ctx:
         raise ContextExceeded(n_least, n_ctx)
@@ -237,6 +245,10 @@ def _parse_logit_bias(bias: list[Any] | dict[str, Any], vocab: Vocabulary) -> li
         if isinstance(bias, dict) and key.isdecimal():
             key = int(key)
         if isinstance(key, str):
+            if len(key) > MAX_BIAS_CHARS:
+                raise InvalidRequest(
+                    f"texts may have {MAX_BIAS_CHARS} characters at most", field="logit_bias"
+                )
             parsed += [(token, amount) for token in vocab.tokenize(key, False, False)]
         else:
             parsed.append((_check_token(key, vocab.n_tokens, "logit_bias"), amount))

@@ -73,7 +73,8 @@ class Service:
         self.defaults = defaults
         self.chat_template = ""
         self._words: Words | None = None
-        self._tokenizer = _big_stack_pool()
+        self._prompts = _big_stack_pool(2)
+        self._texts = _big_stack_pool(1)
 
     @property
     def model_name(self) -> str:
@@ -109,8 +110,12 @@ class Service:
         return await read_json(request, self.settings.server.max_body_mib << 20)
 
     async def in_background(self, function: Callable[..., T], *args: Any) -> T:
-        """Run work on texts off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizer, function, *args)
+        """Run work on prompts, which are bounded by the context, off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._prompts, function, *args)
+
+    async def in_leisure(self, function: Callable[..., T], *args: Any) -> T:
+        """Run work on texts of any length off the event loop, where no prompt has to wait for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._texts, function, *args)
 
     def _require(self, value: T | None) -> T:
         if value is None:
@@ -123,12 +128,15 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def _big_stack_pool() -> concurrent.futures.ThreadPoolExecutor:
+def _big_stack_pool(n: int) -> concurrent.futures.ThreadPoolExecutor:
+    """Threads take the stack size that is set when they start: start them all now, at a barrier."""
     previous = threading.stack_size(_STACK_BYTES)
     try:
-        pool = concurrent.futures.ThreadPoolExecutor(2, "tokenize")
-        for _ in range(2):
-            pool.submit(threading.Event().wait, 0.01)
+        pool = concurrent.futures.ThreadPoolExecutor(n, "text")
+        barrier = threading.Barrier(n + 1)
+        for _ in range(n):
+            pool.submit(barrier.wait)
+        barrier.wait()
         return pool
     finally:
         threading.stack_size(previous)

@@ -47,7 +47,7 @@ async def slots(request: Request) -> Response:
     service.check_health()
     if request.query_params.get("fail_on_no_slot") and not service.engine.board.n_idle:
         raise Unavailable("no slot available")
-    return JsonResponse(await service.in_background(_render_slots, service))
+    return JsonResponse(await service.in_leisure(_render_slots, service))
 
 
 @router.get("/props")

@@ -22,7 +22,7 @@ async def tokenize(request: Request) -> Response:
     service = service_of(request)
     body, _ = parse_request(TokenizeRequest, await service.read(request))
     words = service.words
-    tokens = await service.in_background(
+    tokens = await service.in_leisure(
         tokenize_mixed, body.content, words, body.add_special, body.parse_special, "content"
     )
     if body.with_pieces:
@@ -40,7 +40,7 @@ async def detokenize(request: Request) -> Response:
     unknown = next((t for t in body.tokens if t >= words.n_tokens), None)
     if unknown is not None:
         raise InvalidRequest(f"{unknown} is no token (ids go from 0 to {words.n_tokens - 1})", field="tokens")
-    return JsonResponse({"content": await service.in_background(words.detokenize, body.tokens)})
+    return JsonResponse({"content": await service.in_leisure(words.detokenize, body.tokens)})
 
 
 def _render_piece(piece: bytes) -> Any:

@@ -58,4 +58,4 @@ Whole = BeforeValidator(_check_integer)
 Real = BeforeValidator(_check_number)
 Flag = StrictBool
 Text = Annotated[str, Field(max_length=4096)]
-TokenId = Annotated[int, Whole, limits(0)]
+TokenId = Annotated[int, Field(strict=True, ge=0, le=INT32_MAX)]  # checked natively: lists are long
