@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import socket
 import time
 import urllib.parse
 from dataclasses import dataclass
 from typing import Any
+
+_threads = concurrent.futures.ThreadPoolExecutor(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Answer:
 
 async def complete(url: str, **body: Any) -> Answer:
     """Stream one completion."""
-    return await asyncio.to_thread(_complete, url, body)
+    return await asyncio.get_running_loop().run_in_executor(_threads, _complete, url, body)
 
 
 def _complete(url: str, body: dict[str, Any]) -> Answer:
