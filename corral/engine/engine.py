@@ -82,6 +82,11 @@ class Engine:
     def step(self) -> None:
         """One round for everybody: running generations get their token, prompts what is left of the time."""
         self._events += self._scheduler.admit(self._clock())
+        for request in self._scheduler.take_stuck():
+            self._events.append(
+                Failed(request.id, CorralError("its saved state could not be restored").info())
+            )
+            request.close()
         self._make_room_in_contexts()
         for batch in self._plan():
             self._run(batch)
@@ -93,8 +98,11 @@ class Engine:
         n_prompt = len(task.prompt)
         if n_prompt >= self._backend.n_ctx:
             self._events.append(Failed(task.id, ContextExceeded(n_prompt, self._backend.n_ctx).info()))
-            return
-        self._scheduler.add(Request(task, self._n_orders))
+        elif not n_prompt:
+            # compat: /completion: nothing to continue is answered by nothing.
+            self._events.append(self._done(Request(task, self._n_orders), 0, ""))
+        else:
+            self._scheduler.add(Request(task, self._n_orders))
 
     def _cancel(self, task_id: int) -> None:
         request = self._scheduler.remove(task_id)
@@ -132,9 +140,11 @@ class Engine:
         self._decode_predicted_ms = self._cost.predict_ms(n_generating, n_prompt)
         self._decode_started = started = self._clock()
         self._abortable = work[0][1].id if len(work) == 1 and n_prompt else None
-        status = self._backend.decode(chunks)
-        self._abortable = None
-        self._decode_started = 0.0
+        try:
+            status = self._backend.decode(chunks)
+        finally:
+            self._abortable = None
+            self._decode_started = 0.0
         if status is DecodeStatus.OK:
             self._cost.observe(n_generating, n_prompt, (self._clock() - started) * 1e3)
         return status
@@ -190,20 +200,21 @@ class Engine:
             request.stop_type = StopType.LIMIT
 
     def _finish(self, slot: Slot, request: Request, rest: str) -> None:
-        self._events.append(
-            Done(
-                task_id=request.id,
-                stop_type=request.stop_type,
-                stopping_word=request.text.stopping_word,
-                text=rest,
-                truncated=request.truncated,
-                has_new_line=request.text.has_new_line,
-                n_past=len(slot.tokens),
-                timings=request.timings(self._clock()),
-            )
-        )
+        self._events.append(self._done(request, len(slot.tokens), rest))
         self._scheduler.release(slot)
         request.close()
+
+    def _done(self, request: Request, n_past: int, rest: str) -> Done:
+        return Done(
+            task_id=request.id,
+            stop_type=request.stop_type,
+            stopping_word=request.text.stopping_word,
+            text=rest,
+            truncated=request.truncated,
+            has_new_line=request.text.has_new_line,
+            n_past=n_past,
+            timings=request.timings(self._clock()),
+        )
 
     def _fail(self, work: Sequence[tuple[Slot, Request, int]], error: CorralError) -> None:
         """Give up the requests of a batch that could not be evaluated; their slots start afresh."""

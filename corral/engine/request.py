@@ -104,7 +104,7 @@ class Request:
         self._unsent_probs = []
 
     def prompt_ms(self, now: float) -> float:
-        return ((self._t_first or now) - self._t_start) * 1e3
+        return ((self._t_first or now) - self._t_start) * 1e3 if self._t_start else 0.0
 
     def predicted_ms(self) -> float:
         return (self._t_last - self._t_first) * 1e3

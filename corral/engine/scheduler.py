@@ -81,6 +81,14 @@ class Scheduler:
             slot.request = request
         return [*admitted, *self._settle_all(now)]
 
+    def take_stuck(self) -> list[Request]:
+        """Preempted requests that could not come back although nobody else is running."""
+        if any(not slot.is_idle for slot in self.slots):
+            return []
+        stuck = [request for request in self._queue if request.swapped is not None]
+        self._queue = [request for request in self._queue if request.swapped is None]
+        return stuck
+
     def _find_slot(self, request: Request) -> Slot | None:
         pinned = request.task.params.id_slot
         idle = [s for s in self.slots if s.is_idle and pinned in (-1, s.id)]

@@ -27,29 +27,35 @@ class Candidates:
         self._array: Any = lib.llama_token_data_array()
         self.pointer = ctypes.pointer(self._array)
 
-    def load(self, logits: FloatArray) -> None:
-        """Every token is a candidate again."""
-        self._ids_column[:] = self._all_ids
-        self._logits_column[:] = logits
-        self._reset(len(self._all_ids), is_sorted=False)
+    def load(self, logits: FloatArray) -> np.float32:
+        """Every token is a candidate again. Returns the best logit; nothing is kept if that is no number."""
+        best: np.float32 = logits.max()
+        if not np.isnan(best):
+            self._ids_column[:] = self._all_ids
+            self._logits_column[:] = logits
+            self._reset(len(self._all_ids), is_sorted=False)
+        return best
 
-    def load_best(self, logits: FloatArray, k: int) -> None:
-        """At least the `k` best tokens are candidates; most others are left out at little cost.
+    def load_best(self, logits: FloatArray, k: int) -> np.float32:
+        """Like `load`, but only the `k` best tokens and a few more are candidates.
 
         The logits are looked at as a table: the k-th largest maximum of its columns is no larger than the
         k-th largest logit, so everything from there on is a superset of the best.
         """
         n_columns = len(logits) // _ROWS
         if k > n_columns:
-            self.load(logits)
-            return
+            return self.load(logits)
         maxima = logits[: n_columns * _ROWS].reshape(_ROWS, n_columns).max(axis=0)
+        best: np.float32 = maxima.max()
+        if np.isnan(best):
+            return best
         bar = np.partition(maxima, n_columns - k)[n_columns - k]
         ids = np.flatnonzero(logits >= bar)
         n = len(ids)
         self._ids_column[:n] = ids
         self._logits_column[:n] = logits[ids]
         self._reset(n, is_sorted=False)
+        return best
 
     def store(self, ids: TokenArray, logits: FloatArray) -> None:
         """Only these are candidates now, best first."""

@@ -91,15 +91,11 @@ class Sampler:
         if self._bias is not None:
             logits = logits.copy()
             np.add.at(logits, *self._bias)
-        if self._n_best:
-            candidates.load_best(logits, self._n_best)
-        else:
-            candidates.load(logits)
+        best = candidates.load_best(logits, self._n_best) if self._n_best else candidates.load(logits)
+        _refuse_nonsense(best)
         for stage in self._stages:
             stage.apply(candidates, index)
-        left = candidates.logits
-        _refuse_nonsense(left.max() if len(left) else np.float32(np.nan))
-        ids, weights = candidates.ids, softmax_weights(left)
+        ids, weights = candidates.ids, softmax_weights(candidates.logits)
         return self._mirostat.truncate(ids, weights / weights.sum()) if self._mirostat else (ids, weights)
 
     def _accept(self, token: int) -> None:

@@ -369,3 +369,10 @@ async def test_hopeless_sizes_are_refused_before_any_work(server, change, kind):
     response = await server.http.post("/completion", json={"prompt": PROMPT, **change})
     assert response.status_code == 400
     assert response.json()["error"]["type"] == kind
+
+
+async def test_an_empty_prompt_gives_an_empty_answer(server):
+    answer = await server.complete(prompt="")
+    assert (answer["content"], answer["tokens_predicted"], answer["stop_type"]) == ("", 0, "none")
+    (event,) = await stream(server, prompt="")
+    assert event["stop"] is True

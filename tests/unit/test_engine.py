@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral.core.errors import CorralError
 from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import Admitted, Done, Failed, StopType, Tokens
 from corral.core.settings import EngineSettings
@@ -292,3 +293,36 @@ def test_events_of_a_task_come_in_order():
         assert names[0] == "Admitted"
         assert names[-1] == "Done"
         assert names.count("Done") == 1
+
+
+def test_an_empty_prompt_is_answered_by_nothing():
+    bench = Bench()
+    bench.run(task(0, []))
+    assert bench.tokens(0) == []
+    assert bench.done(0).stop_type is StopType.NONE
+    assert bench.done(0).timings.prompt_ms == 0
+
+
+def test_a_swapped_request_whose_state_is_lost_fails_alone():
+    bench = Bench(FakeBackend(n_seq=2, n_ctx=100, n_cells=100, mixes_batches=True), cache_ram_mib=0)
+    bench.backend.load = lambda seq, state: False
+    for i in range(2):
+        bench.engine.handle(task(i, [1 + i] * 30, n_predict=60))
+    bench.run()
+    assert [len(bench.of(i, Done)) for i in range(2)] == [1, 0]
+    assert len(bench.of(1, Failed)) == 1
+
+
+def test_a_decode_that_fails_ends_its_requests_and_no_others():
+    bench = Bench(FakeBackend(n_seq=2))
+    decode = bench.backend.decode
+
+    def fail_once(chunks):
+        bench.backend.decode = decode
+        raise CorralError("no such luck")
+
+    bench.backend.decode = fail_once
+    bench.run(task(0, [1] * 10), task(1, [2] * 10))
+    assert [len(bench.of(i, Failed)) for i in range(2)] == [1, 0]
+    assert bench.tokens(1) == alone(task(1, [2] * 10))
+    assert bench.engine.beat().decode_ms == 0
