@@ -6,7 +6,9 @@ Knows tokens and text, no JSON and no HTTP. Effects go to a `Backend`, results t
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from corral.engine.ram_cache import RamCache
 from corral.engine.request import Phase, Request
 from corral.engine.scheduler import Scheduler
 from corral.engine.slot import Slot
+
+Work: TypeAlias = tuple[Slot, Request, int]  # so many of a request's pending tokens
 
 UNTIL_CONTEXT_FULL = -2
 
@@ -125,16 +129,16 @@ class Engine:
         ]
         try:
             status = self._decode(chunks, work)
-            if status is DecodeStatus.NO_ROOM:
-                self._relieve(work)
-            if status is not DecodeStatus.OK:
-                return
-            for i, (slot, request, n) in enumerate(work):
-                self._advance(i, slot, request, chunks[i], n)
         except CorralError as error:
             self._fail(work, error)
+            return
+        if status is DecodeStatus.NO_ROOM:
+            self._relieve(work)
+        if status is DecodeStatus.OK:
+            for i, part in enumerate(work):
+                self._advance_or_fail(i, part, chunks[i])
 
-    def _decode(self, chunks: Sequence[Chunk], work: Sequence[tuple[Slot, Request, int]]) -> DecodeStatus:
+    def _decode(self, chunks: Sequence[Chunk], work: Sequence[Work]) -> DecodeStatus:
         n_generating = sum(request.phase is Phase.GENERATING for _, request, _ in work)
         n_prompt = sum(n for _, request, n in work if request.phase is Phase.PREFILL)
         self._decode_predicted_ms = self._cost.predict_ms(n_generating, n_prompt)
@@ -149,10 +153,21 @@ class Engine:
             self._cost.observe(n_generating, n_prompt, (self._clock() - started) * 1e3)
         return status
 
-    def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk, n: int) -> None:
-        """The chunk is in the context now; draw the next token if it was the last one."""
+    def _advance_or_fail(self, i: int, part: Work, chunk: Chunk) -> None:
+        """What goes wrong with one request is its own end, not its neighbours'."""
+        slot, request, n = part
         slot.tokens.extend(chunk.tokens)
         request.evaluated(n)
+        try:
+            self._advance(i, slot, request, chunk)
+        except CorralError as error:
+            self._fail([part], error)
+        except Exception as error:
+            traceback.print_exc()
+            self._fail([part], CorralError(f"internal error of the engine ({type(error).__name__})"))
+
+    def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
+        """The chunk is in the context now; draw the next token if it was the last one."""
         if request.phase is Phase.PREFILL:
             now = self._clock()
             n_past = len(request.prompt) - len(request.pending)
@@ -216,7 +231,7 @@ class Engine:
             timings=request.timings(self._clock()),
         )
 
-    def _fail(self, work: Sequence[tuple[Slot, Request, int]], error: CorralError) -> None:
+    def _fail(self, work: Sequence[Work], error: CorralError) -> None:
         """Give up the requests of a batch that could not be evaluated; their slots start afresh."""
         for slot, request, _ in work:
             if slot.request is request:
@@ -251,7 +266,7 @@ class Engine:
                 self._kv.shift(slot, n_keep, n_discard)
                 request.truncated = True
 
-    def _relieve(self, work: Sequence[tuple[Slot, Request, int]]) -> None:
+    def _relieve(self, work: Sequence[Work]) -> None:
         """No KV cell is free: give up cached sequences, then swap out the newest request."""
         cached = [slot for slot in self._scheduler.slots if slot.is_idle and len(slot.tokens)]
         if cached:

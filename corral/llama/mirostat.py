@@ -61,7 +61,8 @@ class Mirostat:
         return max(int(min(k, n)), 1) if isinstance(k, float) and not math.isnan(k) else n
 
     def _keep_v2(self, probs: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-        kept = np.flatnonzero(probs >= 2.0**-self.mu) if self.mu < 1000 else np.arange(len(probs))
+        with np.errstate(divide="ignore"):
+            kept = np.flatnonzero(np.log2(probs) >= -self.mu)
         return kept if len(kept) else _largest(probs, 1)
 
 

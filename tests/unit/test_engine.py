@@ -326,3 +326,21 @@ def test_a_decode_that_fails_ends_its_requests_and_no_others():
     assert [len(bench.of(i, Failed)) for i in range(2)] == [1, 0]
     assert bench.tokens(1) == alone(task(1, [2] * 10))
     assert bench.engine.beat().decode_ms == 0
+
+
+def test_a_request_that_goes_wrong_does_not_take_its_neighbours_along(capsys):
+    bench = Bench(FakeBackend(n_seq=3))
+    open_sampler = bench.backend.open_sampler
+
+    def open_bad(params, prompt):
+        sampler = open_sampler(params, prompt)
+        if prompt[0] == 2:
+            sampler.sample = lambda logits, index: 1 / 0
+        return sampler
+
+    bench.backend.open_sampler = open_bad
+    bench.run(*(task(i, [1 + i] * 10) for i in range(3)))
+    assert [len(bench.of(i, Done)) for i in range(3)] == [1, 0, 1]
+    (failed,) = bench.of(1, Failed)
+    assert failed.error.status == 500
+    assert "ZeroDivisionError" in capsys.readouterr().err
