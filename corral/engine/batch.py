@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 FLOOR = 16  # tokens a waiting prompt gets in every step, so that none starves
 
-# libllama evaluates fewer tokens than this with other arithmetic (on ARM: attention accumulated in 16 bits).
-# Prompts are never cut that small, so that an answer does not depend on what else was running or cached.
+# libllama evaluates fewer tokens than MIN_CHUNK, and what a chunk has over a multiple of ALIGNMENT, with
+# other arithmetic (on ARM: attention accumulated in 16 bits, rows that do not fill a tile). Prompts are cut
+# at multiples only, never into smaller chunks: answers must not depend on what else is running or cached.
 MIN_CHUNK = 8
+ALIGNMENT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,12 @@ def _plan_chunks(prompts: Sequence[Prompt], budget: int, n_ubatch: int) -> list[
 
 
 def chunk_size(n_pending: int, n_max: int) -> int:
-    """About `n_max` of the pending tokens; neither they nor the rest are fewer than MIN_CHUNK."""
-    n = min(n_pending, max(n_max, MIN_CHUNK))
-    if 0 < n_pending - n < MIN_CHUNK:
-        n = n_pending - MIN_CHUNK if n_pending >= 2 * MIN_CHUNK else n_pending
-    return n
+    """About `n_max` of the pending tokens: all of them, or an aligned number that leaves a chunk."""
+    n_max = max(n_max, MIN_CHUNK)
+    if n_pending <= n_max or n_pending < 2 * MIN_CHUNK:
+        return n_pending
+    return align(min(n_max, n_pending - MIN_CHUNK))
+
+
+def align(n: int) -> int:
+    return n - n % ALIGNMENT

@@ -5,6 +5,7 @@ Knows tokens and text, no JSON and no HTTP. Effects go to a `Backend`, results t
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -45,13 +46,16 @@ class Engine:
         self._emit = emit
         self._clock = clock
         self._cost = CostModel()
-        self._kv = KvStore(backend, RamCache(settings.cache_ram_mib << 20))
-        self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity)
+        self._kv = KvStore(backend, RamCache(settings.cache_ram_mib << 20, backend.can_cut_states))
+        self._scheduler = Scheduler(
+            backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity, backend.can_cut
+        )
         self._events: list[Event] = []
         self._n_orders = 0
         self._decode_started = 0.0
         self._decode_predicted_ms = 0.0
         self._abortable: int | None = None
+        self._abort_lock = threading.Lock()
 
     @property
     def has_work(self) -> bool:
@@ -66,8 +70,9 @@ class Engine:
 
     def abort_if_running(self, task_id: int) -> None:
         """From any thread: cut the decode short if all it does is this task's prompt."""
-        if self._abortable == task_id:
-            self._backend.abort()
+        with self._abort_lock:
+            if self._abortable == task_id:
+                self._backend.abort()
 
     def beat(self) -> Beat:
         """From any thread: how long the decode under way has been running."""
@@ -132,6 +137,8 @@ class Engine:
         except CorralError as error:
             self._fail(work, error)
             return
+        if status is not DecodeStatus.OK:
+            self._rewind(work)
         if status is DecodeStatus.NO_ROOM:
             self._relieve(work)
         if status is DecodeStatus.OK:
@@ -147,8 +154,10 @@ class Engine:
         try:
             status = self._backend.decode(chunks)
         finally:
-            self._abortable = None
             self._decode_started = 0.0
+            with self._abort_lock:
+                self._abortable = None
+                self._backend.clear_abort()
         if status is DecodeStatus.OK:
             self._cost.observe(n_generating, n_prompt, (self._clock() - started) * 1e3)
         return status
@@ -265,6 +274,16 @@ class Engine:
                 )
                 self._kv.shift(slot, n_keep, n_discard)
                 request.truncated = True
+
+    def _rewind(self, work: Sequence[Work]) -> None:
+        """A batch came to nothing: back to where it began, or all the way where the model cannot."""
+        for slot, request, n in work:
+            if self._kv.rewind(slot):
+                continue
+            if request.phase is Phase.PREFILL:
+                request.start(self._clock(), n_cached=0)
+            else:
+                self._fail([(slot, request, n)], CorralError("the context was lost in a decode that failed"))
 
     def _relieve(self, work: Sequence[Work]) -> None:
         """No KV cell is free: give up cached sequences, then swap out the newest request."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from corral.core.chunk import State, TokenArray
 from corral.engine.ports import Backend
-from corral.engine.prefix import GAIN
+from corral.engine.prefix import GAIN, reusable
 from corral.engine.ram_cache import RamCache
-from corral.engine.slot import Slot, common_prefix
+from corral.engine.slot import Slot
 
 
 class KvStore:
@@ -21,12 +21,22 @@ class KvStore:
         """Keep up to `n` tokens; returns how many stayed (0 where the model cannot cut)."""
         if len(slot.tokens) > n:
             slot.tokens.truncate(n if self._backend.trim(slot.id, n) else 0)
+        if not len(slot.tokens):
+            slot.can_cut = self._backend.can_cut
         return len(slot.tokens)
+
+    def rewind(self, slot: Slot) -> bool:
+        """Drop what an unfinished decode left behind. False: the model cannot, and the slot is empty now."""
+        is_kept = self._backend.trim(slot.id, len(slot.tokens))
+        if not is_kept:
+            slot.tokens.truncate(0)
+        return is_kept
 
     def copy(self, src: Slot, dst: Slot, n: int) -> int:
         """Give `dst` the first `n` tokens of `src`."""
         shared = self._backend.share_prefix(src.id, dst.id, n)
         dst.tokens.assign(src.tokens.view[: n if shared else 0])
+        dst.can_cut = src.can_cut
         return len(dst.tokens)
 
     def stash(self, slot: Slot, n_kept: int) -> None:
@@ -47,7 +57,7 @@ class KvStore:
         entry = self._ram.get(prompt)
         if entry is None or not self.swap_in(slot, *entry):
             return self.trim(slot, 0)
-        return self.trim(slot, common_prefix(slot.tokens.view, prompt))
+        return self.trim(slot, reusable(slot.tokens.view, prompt, slot.can_cut))
 
     def shift(self, slot: Slot, n_keep: int, n_discard: int) -> None:
         self._backend.shift(slot.id, n_keep, n_discard)
@@ -65,4 +75,5 @@ class KvStore:
     def swap_in(self, slot: Slot, tokens: TokenArray, state: State) -> bool:
         loaded = self._backend.load(slot.id, state)
         slot.tokens.assign(tokens if loaded else tokens[:0])
+        slot.can_cut = self._backend.can_cut_states if loaded else self._backend.can_cut
         return loaded

@@ -47,6 +47,16 @@ class Backend(Protocol):
     def can_shift(self) -> bool: ...
 
     @property
+    def can_cut(self) -> bool:
+        """Whether a sequence can be cut anywhere."""
+        ...
+
+    @property
+    def can_cut_states(self) -> bool:
+        """Whether one that was loaded from a state can."""
+        ...
+
+    @property
     def mixes_batches(self) -> bool:
         """Whether one batch may hold prompt chunks and single tokens of several sequences at no cost."""
         ...
@@ -58,7 +68,11 @@ class Backend(Protocol):
 
     def logits(self, i: int) -> FloatArray: ...
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """From any thread: make decodes return ABORTED, until `clear_abort`."""
+        ...
+
+    def clear_abort(self) -> None: ...
 
     def trim(self, seq: int, n: int) -> bool: ...
 

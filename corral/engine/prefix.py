@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corral.core.chunk import TokenArray
-from corral.engine.batch import MIN_CHUNK
+from corral.engine.batch import MIN_CHUNK, align
 from corral.engine.slot import common_prefix
 
 GAIN = 16  # a copy or a wait must save at least so many tokens
@@ -21,12 +21,16 @@ class Origin(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
-    """Another slot: the tokens it holds, and those it will hold when its prompt is through."""
+class Holding:
+    """What a slot has: its tokens, whether they can be cut, and the prompt it is evaluating right now."""
 
     slot: int
     tokens: TokenArray
-    prompt: TokenArray | None
+    can_cut: bool
+    prompt: TokenArray | None = None
+
+    def usable(self, prompt: TokenArray) -> int:
+        return reusable(self.tokens, prompt, self.can_cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +40,33 @@ class Prefix:
     slot: int = -1
 
 
-def reusable(n: int, prompt: TokenArray) -> int:
-    """How much of a prompt may come from a cache that holds its first `n` tokens: what stays must be a chunk
-    of its own, and so must the beginning have been."""
-    n = min(n, len(prompt) - MIN_CHUNK)
-    return n if n >= MIN_CHUNK else 0
+def plan_prefix(prompt: TokenArray, own: Holding, neighbours: Sequence[Holding], n_ram: int) -> Prefix:
+    """The longest beginning that need not be evaluated, or the advice to wait for one.
 
-
-def plan_prefix(prompt: TokenArray, own: TokenArray, neighbours: Sequence[Neighbour], n_ram: int) -> Prefix:
-    """The longest beginning that need not be evaluated, or the advice to wait for one."""
-    best = Prefix(Origin.OWN, reusable(common_prefix(own, prompt), prompt))
+    `n_ram`: how much of the prompt could be restored from host memory.
+    """
+    best = Prefix(Origin.OWN, own.usable(prompt))
     coming = 0
     for other in neighbours:
-        n = reusable(common_prefix(other.tokens, prompt), prompt)
+        n = other.usable(prompt)
         if n >= best.n + (GAIN if best.origin is Origin.OWN else 1):
             best = Prefix(Origin.SLOT, n, other.slot)
-        if other.prompt is not None:
-            coming = max(coming, reusable(common_prefix(other.prompt, prompt), prompt))
-    if reusable(n_ram, prompt) >= best.n + GAIN:
-        best = Prefix(Origin.RAM, reusable(n_ram, prompt))
+        if other.prompt is not None and other.can_cut:
+            coming = max(coming, reusable(other.prompt, prompt, can_cut=True))
+    if n_ram >= best.n + GAIN:
+        best = Prefix(Origin.RAM, n_ram)
     return Prefix(Origin.WAIT, coming) if coming >= best.n + GAIN else best
+
+
+def reusable(held: TokenArray, prompt: TokenArray, can_cut: bool) -> int:
+    """How much of a prompt may come from a cache: as much as could have been evaluated in chunks, with one
+    left to evaluate. What cannot be cut serves as it is or not at all."""
+    n = common_prefix(held, prompt)
+    limit = max(len(prompt) - MIN_CHUNK, 0)
+    if not can_cut:
+        return n if n == len(held) <= limit else 0
+    n = align(min(n, limit))
+    return n if n >= MIN_CHUNK else 0
 
 
 def choose_slot(idle: Sequence[tuple[int, TokenArray, int]], prompt: TokenArray, similarity: float) -> int:

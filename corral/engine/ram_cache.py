@@ -5,14 +5,19 @@ from __future__ import annotations
 import collections
 
 from corral.core.chunk import State, TokenArray
+from corral.engine.prefix import reusable
 from corral.engine.slot import common_prefix
 
 
 class RamCache:
-    """Mutable; least recently used goes first. Entries that another one continues are dropped."""
+    """Mutable; least recently used goes first. Entries that another one continues are dropped.
 
-    def __init__(self, budget_bytes: int) -> None:
+    Unless `can_cut`, an entry serves only prompts that begin with all of it.
+    """
+
+    def __init__(self, budget_bytes: int, can_cut: bool = True) -> None:
         self._budget = budget_bytes
+        self._can_cut = can_cut
         self._entries: collections.OrderedDict[int, tuple[TokenArray, State]] = collections.OrderedDict()
         self._n_bytes = 0
         self._next_key = 0
@@ -26,11 +31,11 @@ class RamCache:
         return self._n_bytes
 
     def longest(self, prompt: TokenArray) -> int:
-        """How many tokens of `prompt` the best entry holds."""
+        """How many tokens of `prompt` the best entry can give."""
         return self._best(prompt)[0]
 
     def get(self, prompt: TokenArray) -> tuple[TokenArray, State] | None:
-        """The entry that shares most with `prompt`; it counts as used."""
+        """The entry that gives most of `prompt`; it counts as used."""
         n, key = self._best(prompt)
         if not n:
             return None
@@ -50,7 +55,8 @@ class RamCache:
         self._n_bytes += len(state)
 
     def _best(self, prompt: TokenArray) -> tuple[int, int]:
-        matches = ((common_prefix(tokens, prompt), key) for key, (tokens, _) in self._entries.items())
+        entries = self._entries.items()
+        matches = ((reusable(tokens, prompt, self._can_cut), key) for key, (tokens, _) in entries)
         return max(matches, default=(0, -1))
 
     def _drop(self, key: int) -> None:

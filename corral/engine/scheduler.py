@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from corral.core.chunk import State, TokenArray
 from corral.core.result import Admitted
 from corral.engine.kv import KvStore
-from corral.engine.prefix import Neighbour, Origin, Prefix, choose_slot, plan_prefix
+from corral.engine.prefix import Holding, Origin, Prefix, choose_slot, plan_prefix
 from corral.engine.request import Phase, Request
 from corral.engine.slot import Slot
 
 
 class Scheduler:
-    def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float) -> None:
-        self.slots = [Slot(id, n_ctx) for id in range(n_slots)]
+    def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float, can_cut: bool) -> None:
+        self.slots = [Slot(id, n_ctx, can_cut) for id in range(n_slots)]
         self._queue: list[Request] = []
         self._kv = kv
         self._similarity = similarity
@@ -121,7 +121,8 @@ class Scheduler:
         if not request.task.params.cache_prompt:
             self._kv.stash(slot, 0)
             return self._kv.trim(slot, 0)
-        prefix = plan_prefix(prompt, slot.tokens.view, self._neighbours(slot), self._kv.n_in_ram(prompt))
+        neighbours = [_holding(other) for other in self.slots if other is not slot]
+        prefix = plan_prefix(prompt, _holding(slot), neighbours, self._kv.n_in_ram(prompt))
         if prefix.origin is Origin.WAIT:
             return None
         return self._apply(prefix, slot, request)
@@ -134,15 +135,8 @@ class Scheduler:
             self._kv.restore(slot, request.prompt)
         return self._kv.trim(slot, prefix.n)
 
-    def _neighbours(self, slot: Slot) -> list[Neighbour]:
-        return [
-            Neighbour(other.id, other.tokens.view, _coming(other))
-            for other in self.slots
-            if other is not slot and (len(other.tokens) or _coming(other) is not None)
-        ]
 
-
-def _coming(slot: Slot) -> TokenArray | None:
-    """The prompt a slot is evaluating right now."""
+def _holding(slot: Slot) -> Holding:
     request = slot.request
-    return request.prompt if request is not None and request.phase is Phase.PREFILL else None
+    coming = request.prompt if request is not None and request.phase is Phase.PREFILL else None
+    return Holding(slot.id, slot.tokens.view, slot.can_cut, coming)

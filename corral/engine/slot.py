@@ -42,8 +42,9 @@ class TokenBuffer:
 class Slot:
     """Mutable. `id` is also the KV sequence."""
 
-    def __init__(self, id: int, n_ctx: int) -> None:
+    def __init__(self, id: int, n_ctx: int, can_cut: bool = True) -> None:
         self.id = id
+        self.can_cut = can_cut  # as a model, and what is in it now, allow
         self.tokens = TokenBuffer(n_ctx)
         self.request: Request | None = None
         self.last_used = 0

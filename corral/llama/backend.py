@@ -36,6 +36,8 @@ class LlamaBackend(Context):
         )
         self.vocab = model.vocab
         self.mixes_batches = settings.kv_unified
+        self.can_cut = not model.is_recurrent
+        self.can_cut_states = not (model.is_recurrent or model.has_window)
         self._model = model
         self._candidates = Candidates(model.vocab.n_tokens)
 

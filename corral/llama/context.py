@@ -70,15 +70,11 @@ class Context:
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        """Evaluate the chunks in one batch. Unless the status is OK nothing of it is kept."""
-        self._abort_flag[0] = 0
+        """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""
         self._rows = self._batch.fill(chunks)
         code = lib.llama_decode(self.handle, self._batch.native)
         self._unsettled.clear()
         status = _STATUS.get(code)
-        if status is not DecodeStatus.OK:
-            for chunk in chunks:
-                self.trim(chunk.seq, chunk.pos)
         if status is None:
             raise LlamaError(f"decode failed with code {code}: {last_words()}")
         return status
@@ -95,6 +91,9 @@ class Context:
     def abort(self) -> None:
         """Make the decode under way return ABORTED soon."""
         self._abort_flag[0] = 1
+
+    def clear_abort(self) -> None:
+        self._abort_flag[0] = 0
 
     def trim(self, seq: int, n: int) -> bool:
         """Keep the first `n` tokens of a sequence. False: this memory cannot; the sequence is empty now."""

@@ -75,6 +75,16 @@ class Model:
         return template.decode("utf-8", "replace") if template else ""
 
     @property
+    def is_recurrent(self) -> bool:
+        """Some of what it remembers is a running state, not a cell per token."""
+        return bool(lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle))
+
+    @property
+    def has_window(self) -> bool:
+        """Some layers attend to a sliding window, and a saved state holds no more than that of them."""
+        return bool(lib.llama_model_n_swa(self.handle))
+
+    @property
     def can_generate(self) -> bool:
         return bool(lib.llama_model_has_decoder(self.handle))
 

@@ -25,7 +25,7 @@ class Vocab:
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode("utf-8")
-        capacity = len(data) // 2 + 16
+        capacity = len(data) + 16
         while True:
             tokens = np.empty(capacity, np.int32)
             pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))

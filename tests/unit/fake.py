@@ -83,14 +83,15 @@ class FakeBackend:
         self.n_ctx = n_ctx
         self.n_ubatch = n_ubatch
         self.can_shift = True
+        self.can_cut = self.can_cut_states = can_cut
         self.mixes_batches = mixes_batches
         self.vocab = FakeVocab(adds_bos)
         self.sequences: list[list[int]] = [[] for _ in range(n_seq)]
         self.batches: list[list[Chunk]] = []
         self.samplers: list[FakeSampler] = []
         self.aborts = False
+        self.leaves_debris = False
         self._n_cells = n_cells
-        self._can_cut = can_cut
         self._logits: list[np.ndarray] = []
 
     @property
@@ -116,6 +117,10 @@ class FakeBackend:
         if self.aborts:
             self.aborts = False
             return DecodeStatus.ABORTED
+        if self.leaves_debris:
+            self.leaves_debris = False
+            self.sequences[chunks[0].seq] += [1]
+            return DecodeStatus.ABORTED
         for c in chunks:
             assert c.pos == len(self.sequences[c.seq]), "positions must be consecutive"
             assert 0 < len(c.tokens) <= self.n_ubatch
@@ -138,8 +143,11 @@ class FakeBackend:
     def abort(self) -> None:
         self.aborts = True
 
+    def clear_abort(self) -> None:
+        self.aborts = False
+
     def trim(self, seq: int, n: int) -> bool:
-        if n and not self._can_cut and n < len(self.sequences[seq]):
+        if n and not self.can_cut and n < len(self.sequences[seq]):
             self.sequences[seq] = []
             return False
         del self.sequences[seq][n:]

@@ -11,7 +11,7 @@ from corral.core.draw import uniform
 from corral.core.result import Beat
 from corral.engine.context_shift import plan_shift
 from corral.engine.cost import CostModel
-from corral.engine.prefix import GAIN, Neighbour, Origin, choose_slot, plan_prefix
+from corral.engine.prefix import GAIN, Holding, Origin, Prefix, choose_slot, plan_prefix
 from corral.engine.ram_cache import RamCache
 from corral.engine.slot import TokenBuffer, common_prefix
 from corral.link.supervisor import is_wedged
@@ -40,16 +40,22 @@ NONE = array()
         (NONE, [], 0, Origin.OWN, 0),
         (PROMPT, [], 0, Origin.OWN, 92),
         (PROMPT[:7], [], 0, Origin.OWN, 0),
-        (PROMPT[:50], [Neighbour(1, PROMPT[: 50 + GAIN - 1], None)], 0, Origin.OWN, 50),
-        (PROMPT[:50], [Neighbour(1, PROMPT[: 50 + GAIN], None)], 0, Origin.SLOT, 66),
-        (NONE, [Neighbour(1, PROMPT[:20], None), Neighbour(2, PROMPT[:21], None)], 0, Origin.SLOT, 21),
-        (PROMPT[:50], [Neighbour(1, PROMPT[:20], None)], 80, Origin.RAM, 80),
-        (PROMPT[:50], [Neighbour(1, PROMPT[:20], PROMPT)], 70, Origin.WAIT, 92),
-        (PROMPT[:90], [Neighbour(1, PROMPT[:20], PROMPT)], 0, Origin.OWN, 90),
+        (PROMPT[:50], [Holding(1, PROMPT[: 48 + GAIN - 1], True, None)], 0, Origin.OWN, 48),
+        (PROMPT[:50], [Holding(1, PROMPT[: 48 + GAIN], True, None)], 0, Origin.SLOT, 64),
+        (
+            NONE,
+            [Holding(1, PROMPT[:20], True, None), Holding(2, PROMPT[:24], True, None)],
+            0,
+            Origin.SLOT,
+            24,
+        ),
+        (PROMPT[:50], [Holding(1, PROMPT[:20], True, None)], 80, Origin.RAM, 80),
+        (PROMPT[:50], [Holding(1, PROMPT[:20], True, PROMPT)], 70, Origin.WAIT, 92),
+        (PROMPT[:90], [Holding(1, PROMPT[:20], True, PROMPT)], 0, Origin.OWN, 88),
     ],
 )
 def test_where_a_prompt_starts(own, neighbours, n_ram, origin, n):
-    prefix = plan_prefix(PROMPT, own, neighbours, n_ram)
+    prefix = plan_prefix(PROMPT, Holding(0, own, True), neighbours, n_ram)
     assert (prefix.origin, prefix.n) == (origin, n)
 
 
@@ -90,9 +96,20 @@ def test_the_budget_follows_the_measured_cost():
     assert cost.predict_ms(0, 100) == pytest.approx(700, rel=0.05)
 
 
-@given(st.lists(st.tuples(tokens, st.integers(0, 30)), max_size=20), tokens)
-def test_the_ram_tier_keeps_its_budget_and_finds_the_longest(entries, prompt):
-    cache = RamCache(100)
+def test_what_cannot_be_cut_serves_only_whole():
+    empty, held = Holding(0, NONE, False), Holding(1, PROMPT[:61], False, PROMPT)
+    assert plan_prefix(PROMPT, Holding(0, PROMPT[:50], False), [held], 0).n == 50
+    assert plan_prefix(PROMPT, empty, [held], 0) == Prefix(Origin.SLOT, 61, 1)
+    longer = Holding(1, np.append(PROMPT[:61], 0), False)
+    assert plan_prefix(PROMPT, empty, [longer], 0).n == 0
+
+
+runs = st.lists(st.integers(0, 1), max_size=40).map(lambda ts: np.array(ts, np.int32))
+
+
+@given(st.lists(st.tuples(runs, st.integers(0, 30)), max_size=20), runs, st.booleans())
+def test_the_ram_tier_keeps_its_budget_and_finds_the_longest(entries, prompt, can_cut):
+    cache = RamCache(100, can_cut)
     for run, size in entries:
         cache.put(run, bytes(size))
         assert cache.n_bytes <= 100
@@ -100,16 +117,18 @@ def test_the_ram_tier_keeps_its_budget_and_finds_the_longest(entries, prompt):
     entry = cache.get(prompt)
     assert (entry is None) == (n == 0)
     if entry is not None:
-        assert common_prefix(entry[0], prompt) == n
+        assert common_prefix(entry[0], prompt) >= n
+        assert can_cut or len(entry[0]) == n
 
 
 def test_the_ram_tier_forgets_the_least_recently_used():
     cache = RamCache(2)
-    cache.put(array(1), b"a")
-    cache.put(array(2), b"b")
-    assert cache.get(array(1)) is not None
-    cache.put(array(3), b"c")
-    assert [cache.longest(array(i)) for i in (1, 2, 3)] == [1, 0, 1]
+    first, second, third = (np.full(20, i, np.int32) for i in range(3))
+    cache.put(first, b"a")
+    cache.put(second, b"b")
+    assert cache.get(first) is not None
+    cache.put(third, b"c")
+    assert [cache.longest(run) > 0 for run in (first, second, third)] == [True, False, True]
 
 
 @given(st.lists(st.integers(0, 9), min_size=5, max_size=20), st.integers(0, 4), st.integers(1, 3))

@@ -1,0 +1,55 @@
+"""Real libllama on tiny models, written once into the ignored `.cache` of the repository."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from llama_cpp import llama_cpp as lib
+
+from corral.cli.default_model import find_default_model
+from corral.llama import library
+from tests.tools import tiny_models
+
+_CACHE = Path(__file__).parents[2] / ".cache"
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    """The directory with the tiny models; its name changes with the script that writes them."""
+    library.start(False)
+    recipe = Path(tiny_models.__file__).read_bytes()
+    directory = _CACHE / f"models-{hashlib.sha256(recipe).hexdigest()[:12]}"
+    for write in tiny_models.ALL:
+        write(directory)
+    return directory
+
+
+@pytest.fixture
+def model(request, models) -> Path:
+    """The model that a test names as its (indirect) parameter."""
+    if request.param == "q8_0":
+        return _quantize(models / "default-q8_0.gguf")
+    return _default_model() if request.param == "default" else models / f"{request.param}.gguf"
+
+
+def _default_model() -> Path:
+    path = find_default_model()
+    assert path is not None, "`make install` brings the default model"
+    return path
+
+
+def _quantize(path: Path) -> Path:
+    """The default model in Q8_0, which libllama repacks when it loads it."""
+    if not path.exists():
+        params = lib.llama_model_quantize_default_params()
+        params.ftype = lib.LLAMA_FTYPE_MOSTLY_Q8_0
+        params.allow_requantize = True
+        beside = path.with_suffix(f".{os.getpid()}")
+        source = str(_default_model()).encode()
+        assert lib.llama_model_quantize(source, str(beside).encode(), ctypes.byref(params)) == 0
+        beside.replace(path)
+    return path
