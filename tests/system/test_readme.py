@@ -32,5 +32,7 @@ def test_readme_block(corral, kind, text):
 
 def test_make_serve_runs_the_command_that_the_other_tests_run():
     """`make test` has done the set-up of `make serve` already: nothing is left but the server itself."""
-    result = subprocess.run(["make", "--no-print-directory", "-n", "serve"], cwd=ROOT, capture_output=True, text=True)
+    result = subprocess.run(
+        ["make", "--no-print-directory", "-n", "serve"], cwd=ROOT, capture_output=True, text=True
+    )
     assert result.stdout.splitlines()[-1].startswith(".venv/bin/corral ")
