@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from fastapi import Request
 
 from corral.api.body import read_json
-from corral.api.prepare import Limits
+from corral.api.prepare import Limits, Vocabulary
 from corral.core.errors import Unavailable
 from corral.core.params import GenerationParams
 from corral.core.result import ModelInfo
@@ -41,25 +41,14 @@ class Engine(Protocol):
     def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]: ...
 
 
-class Words(Protocol):
+class Words(Vocabulary, Protocol):
     """The model's vocabulary, in the front."""
-
-    @property
-    def n_tokens(self) -> int: ...
-
-    @property
-    def eog_tokens(self) -> frozenset[int]: ...
-
-    @property
-    def max_piece_bytes(self) -> int: ...
 
     @property
     def bos_text(self) -> str: ...
 
     @property
     def eos_text(self) -> str: ...
-
-    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def piece(self, token: int, special: bool = False) -> bytes: ...
 

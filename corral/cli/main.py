@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -56,10 +57,10 @@ def _resolve_model(settings: Settings) -> Settings:
     )
 
 
-def _run_loop(main: object) -> None:
+def _run_loop(main: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(main)  # type: ignore[arg-type]
+        asyncio.run(main)
     else:
-        uvloop.run(main)  # type: ignore[arg-type]
+        uvloop.run(main)

@@ -369,3 +369,20 @@ def test_a_request_that_goes_wrong_does_not_take_its_neighbours_along(capsys):
     (failed,) = bench.of(1, Failed)
     assert failed.error.status == 500
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_late_generation_ends_at_the_next_new_line():
+    bench = Bench()
+    bench.run(task(0, [1, 2, 3], n_predict=200, t_max_predict_ms=100))
+    lines = bench.text(0).count("\n")
+    assert bench.text(0).endswith("\n")
+    assert lines >= 1
+    assert len(bench.tokens(0)) < 200
+    assert bench.done(0).stop_type is StopType.LIMIT
+
+
+def test_minimum_indentation_ends_a_generation():
+    bench = Bench()
+    bench.run(task(0, [1, 2, 3], n_predict=200, n_indent=9))
+    assert bench.text(0).rstrip(" ").endswith("\n")
+    assert bench.done(0).stop_type is StopType.LIMIT
