@@ -30,11 +30,20 @@ class Part:
     n: int
 
 
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """How many tokens a batch may have, how many of them run at once, and whether sequences may mix in it."""
+
+    n_batch: int
+    n_ubatch: int
+    mixes: bool
+
+
 BatchPlan = tuple[Part, ...]
 
 
 def plan_batches(
-    generating: Sequence[int], prompts: Sequence[Prompt], budget: int, n_ubatch: int, mixes: bool
+    generating: Sequence[int], prompts: Sequence[Prompt], budget: int, shape: BatchShape
 ) -> list[BatchPlan]:
     """The batches of one step: every generating slot's token first, then `budget` prompt tokens.
 
@@ -43,11 +52,23 @@ def plan_batches(
     whatever runs beside it.
     """
     tokens = [Part(slot, 1) for slot in sorted(generating)]
-    chunks = _plan_chunks(prompts, budget, n_ubatch)
-    if mixes:
-        return [tuple(sorted(tokens + chunks, key=lambda part: part.slot))] if tokens or chunks else []
+    chunks = _plan_chunks(prompts, budget, shape.n_ubatch)
+    if shape.mixes:
+        parts = tokens + _fit(chunks, shape.n_batch - len(tokens))
+        return [tuple(sorted(parts, key=lambda part: part.slot))] if parts else []
     batches: list[BatchPlan] = [tuple(tokens)] if tokens else []
     return batches + [(chunk,) for chunk in chunks]
+
+
+def _fit(chunks: Sequence[Part], room: int) -> list[Part]:
+    """The chunks, in order, as far as one batch has room for them."""
+    fitting: list[Part] = []
+    for chunk in chunks:
+        n = min(chunk.n, room)
+        if n > 0:
+            fitting.append(Part(chunk.slot, n))
+        room -= n
+    return fitting
 
 
 def _plan_chunks(prompts: Sequence[Prompt], budget: int, n_ubatch: int) -> list[Part]:

@@ -18,7 +18,7 @@ from corral.core.errors import ContextExceeded, CorralError
 from corral.core.result import Beat, Done, Event, Failed, Progress, StopType
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Order, Task
-from corral.engine.batch import FLOOR, BatchPlan, Prompt, plan_batches
+from corral.engine.batch import FLOOR, BatchPlan, BatchShape, Prompt, plan_batches
 from corral.engine.context_shift import plan_shift
 from corral.engine.cost import CostModel
 from corral.engine.kv import KvStore
@@ -46,6 +46,7 @@ class Engine:
         self._emit = emit
         self._clock = clock
         self._cost = CostModel()
+        self._shape = BatchShape(backend.n_batch, backend.n_ubatch, backend.mixes_batches)
         self._kv = KvStore(backend, RamCache(settings.cache_ram_mib << 20, backend.can_cut_states))
         self._scheduler = Scheduler(
             backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity, backend.can_cut
@@ -122,7 +123,7 @@ class Engine:
         generating = [slot.id for slot, _ in self._scheduler.running(Phase.GENERATING)]
         prompts = [Prompt(slot.id, len(r.pending)) for slot, r in self._scheduler.running(Phase.PREFILL)]
         budget = self._cost.prompt_budget(self._settings.max_itl_ms) if generating else self._backend.n_ubatch
-        return plan_batches(generating, prompts, budget, self._backend.n_ubatch, self._backend.mixes_batches)
+        return plan_batches(generating, prompts, budget, self._shape)
 
     def _run(self, batch: BatchPlan) -> None:
         """Evaluate one planned batch and take what comes out of it."""

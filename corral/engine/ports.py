@@ -41,6 +41,9 @@ class Backend(Protocol):
     def n_ctx(self) -> int: ...
 
     @property
+    def n_batch(self) -> int: ...
+
+    @property
     def n_ubatch(self) -> int: ...
 
     @property

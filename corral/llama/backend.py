@@ -17,6 +17,8 @@ from corral.llama.context import Context
 from corral.llama.model import Model
 from corral.llama.sampler import Sampler
 
+MIN_PROMPT_ROOM = 16  # of a batch, beside a token for every slot
+
 
 class LlamaBackend(Context):
     """A `Context` that also knows its vocabulary, makes samplers and describes itself."""
@@ -27,7 +29,7 @@ class LlamaBackend(Context):
             model,
             n_ctx=settings.n_ctx or model.n_ctx_train,
             n_seq=settings.n_parallel,
-            n_batch=max(settings.n_batch, settings.n_parallel),
+            n_batch=max(settings.n_batch, settings.n_parallel + MIN_PROMPT_ROOM),
             n_ubatch=min(settings.n_ubatch, settings.n_batch),
             n_threads=n_threads,
             n_threads_batch=settings.n_threads_batch if settings.n_threads_batch > 0 else n_threads,

@@ -53,13 +53,14 @@ class Context:
             raise LlamaError(f"cannot create a context of {n_ctx} tokens for {n_seq} slots: {last_words()}")
         self._memory = lib.llama_get_memory(self.handle)
         self._logits_type = ctypes.c_float * model.vocab.n_tokens
-        self._batch = _Batch(n_batch)
+        self._batch = _Batch(int(lib.llama_n_batch(self.handle)))
         self._rows: list[int] = []
         self._views: dict[int, FloatArray] = {}  # libllama writes to the same few addresses again and again
         self._unsettled: set[int] = set()
         self._kv_unified = kv_unified
         self.n_seq = n_seq
         self.n_ctx = int(lib.llama_n_ctx_seq(self.handle))
+        self.n_batch = int(lib.llama_n_batch(self.handle))
         self.n_ubatch = int(lib.llama_n_ubatch(self.handle))
 
     def close(self) -> None:

@@ -51,6 +51,13 @@ class InlineEngine:
             self._engine.handle(Cancel(task_id))
 
     @property
+    def n_tasks(self) -> int:
+        return len(self._tasks)
+
+    def step(self) -> None:
+        self._engine.step()
+
+    @property
     def has_work(self) -> bool:
         return self._engine.has_work
 

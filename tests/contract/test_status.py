@@ -40,16 +40,18 @@ async def test_health_tells_of_a_lost_engine():
 
 
 async def busy(server: Server, n: int) -> list[asyncio.Task]:
-    server_requests = [
+    """So many requests that have a slot, in an engine that stands still."""
+    server.engine.is_paused = True
+    requests = [
         asyncio.create_task(
             server.http.post("/completion", json={"prompt": "hello", "n_predict": 50, "ignore_eos": True})
         )
         for _ in range(n)
     ]
-    while server.engine.board.n_idle > len(server.engine.board.slots) - n:
+    while server.engine.n_tasks < n:
         await asyncio.sleep(0)
-    server.engine.is_paused = True
-    return server_requests
+    server.engine.step()
+    return requests
 
 
 async def test_no_slot_available():

@@ -74,6 +74,7 @@ class FakeBackend:
         n_seq: int = 4,
         n_ctx: int = 256,
         n_ubatch: int = 32,
+        n_batch: int = 512,
         n_cells: int | None = None,
         mixes_batches: bool = False,
         can_cut: bool = True,
@@ -82,6 +83,7 @@ class FakeBackend:
         self.n_seq = n_seq
         self.n_ctx = n_ctx
         self.n_ubatch = n_ubatch
+        self.n_batch = n_batch
         self.can_shift = True
         self.can_cut = self.can_cut_states = can_cut
         self.mixes_batches = mixes_batches
@@ -126,6 +128,7 @@ class FakeBackend:
             assert 0 < len(c.tokens) <= self.n_ubatch
             assert c.pos + len(c.tokens) <= self.n_ctx
         n_new = sum(len(c.tokens) for c in chunks)
+        assert n_new <= self.n_batch
         if self._n_cells is not None and sum(map(len, self.sequences)) + n_new > self._n_cells:
             return DecodeStatus.NO_ROOM
         self.batches.append(list(chunks))

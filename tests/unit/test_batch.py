@@ -5,7 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.engine.batch import ALIGNMENT, FLOOR, MIN_CHUNK, Part, Prompt, chunk_size, plan_batches
+from corral.engine.batch import (
+    ALIGNMENT,
+    FLOOR,
+    MIN_CHUNK,
+    BatchShape,
+    Part,
+    Prompt,
+    chunk_size,
+    plan_batches,
+)
+
+SPLIT = BatchShape(n_batch=2048, n_ubatch=512, mixes=False)
 
 prompts = st.lists(st.integers(1, 3000), max_size=6).map(
     lambda ns: [Prompt(10 + i, n) for i, n in enumerate(ns)]
@@ -15,7 +26,7 @@ generating = st.lists(st.integers(0, 9), unique=True)
 
 @given(generating, prompts, st.integers(0, 2048), st.integers(32, 512), st.booleans())
 def test_every_generating_slot_comes_first_and_every_prompt_moves(slots, waiting, budget, n_ubatch, mixes):
-    batches = plan_batches(slots, waiting, budget, n_ubatch, mixes)
+    batches = plan_batches(slots, waiting, budget, BatchShape(2048, n_ubatch, mixes))
     parts = [part for batch in batches for part in batch]
     assert {p.slot for p in parts} == set(slots) | {p.slot for p in waiting}
     assert len(parts) == len({p.slot for p in parts})
@@ -29,22 +40,22 @@ def test_every_generating_slot_comes_first_and_every_prompt_moves(slots, waiting
 
 @given(prompts, st.integers(0, 2048))
 def test_the_budget_is_kept_but_for_the_floor(waiting, budget):
-    total = sum(part.n for batch in plan_batches([], waiting, budget, 512, False) for part in batch)
+    total = sum(part.n for batch in plan_batches([], waiting, budget, SPLIT) for part in batch)
     assert total <= max(budget, FLOOR * len(waiting))
 
 
 def test_the_shortest_prompt_is_through_first():
-    (a,), (b,) = plan_batches([], [Prompt(0, 1000), Prompt(1, 40)], 200, 512, False)
+    (a,), (b,) = plan_batches([], [Prompt(0, 1000), Prompt(1, 40)], 200, SPLIT)
     assert (a, b) == (Part(0, 160), Part(1, 40))
 
 
 def test_split_kv_keeps_prompts_and_tokens_apart():
-    batches = plan_batches([2, 0], [Prompt(1, 100), Prompt(3, 100)], 64, 512, False)
+    batches = plan_batches([2, 0], [Prompt(1, 100), Prompt(3, 100)], 64, SPLIT)
     assert [[p.slot for p in batch] for batch in batches] == [[0, 2], [1], [3]]
 
 
 def test_unified_kv_takes_everything_at_once():
-    (batch,) = plan_batches([2, 0], [Prompt(1, 100)], 64, 512, True)
+    (batch,) = plan_batches([2, 0], [Prompt(1, 100)], 64, BatchShape(2048, 512, True))
     assert [p.slot for p in batch] == [0, 1, 2]
 
 
@@ -60,3 +71,11 @@ def test_no_chunk_of_a_longer_prompt_is_too_small_to_be_exact(n_pending, n_max):
 @given(st.integers(1, MIN_CHUNK - 1), st.integers(1, 600))
 def test_a_prompt_that_small_is_one_chunk(n_pending, n_max):
     assert chunk_size(n_pending, n_max) == n_pending
+
+
+@given(generating, prompts, st.integers(0, 2048), st.integers(16, 200))
+def test_a_mixed_batch_never_overflows_and_always_moves(slots, waiting, budget, n_batch):
+    for batch in plan_batches(slots, waiting, budget, BatchShape(n_batch, 16, True)):
+        assert 0 < sum(part.n for part in batch) <= n_batch
+        assert all(part.n > 0 for part in batch)
+        assert not waiting or len(slots) == n_batch or any(part.slot >= 10 for part in batch)

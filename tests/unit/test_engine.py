@@ -87,7 +87,7 @@ tasks = st.lists(
 @given(tasks, st.data(), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes):
-    bench = Bench(FakeBackend(n_seq=4, n_ubatch=16, mixes_batches=mixes), max_itl_ms=5)
+    bench = Bench(FakeBackend(n_seq=4, n_ubatch=16, n_batch=32, mixes_batches=mixes), max_itl_ms=5)
     all_tasks = [
         task(i, prompt, seed, n, cache_prompt=cache, id_slot=slot)
         for i, (prompt, seed, n, cache, slot) in enumerate(specs)
