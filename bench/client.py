@@ -31,10 +31,6 @@ class Answer:
         """From the first token to the last; the closing event is not a token."""
         return self.times[-2] - self.times[0]
 
-    @property
-    def gaps(self) -> list[float]:
-        return [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
-
 
 async def complete(url: str, **body: Any) -> Answer:
     """Stream one completion."""

@@ -51,6 +51,7 @@ class Engine:
         self._scheduler = Scheduler(
             backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity, backend.can_cut
         )
+        self._prompt_cap = backend.n_ubatch  # shrinks while cells are short
         self._events: list[Event] = []
         self._n_orders = 0
         self._decode_started = 0.0
@@ -123,7 +124,7 @@ class Engine:
         generating = [slot.id for slot, _ in self._scheduler.running(Phase.GENERATING)]
         prompts = [Prompt(slot.id, len(r.pending)) for slot, r in self._scheduler.running(Phase.PREFILL)]
         budget = self._cost.prompt_budget(self._settings.max_itl_ms) if generating else self._backend.n_ubatch
-        return plan_batches(generating, prompts, budget, self._shape)
+        return plan_batches(generating, prompts, min(budget, self._prompt_cap), self._shape)
 
     def _run(self, batch: BatchPlan) -> None:
         """Evaluate one planned batch and take what comes out of it."""
@@ -143,6 +144,7 @@ class Engine:
         if status is DecodeStatus.NO_ROOM:
             self._relieve(work)
         if status is DecodeStatus.OK:
+            self._prompt_cap = self._backend.n_ubatch
             for i, part in enumerate(work):
                 self._advance_or_fail(i, part, chunks[i])
 
@@ -287,10 +289,14 @@ class Engine:
                 self._fail([(slot, request, n)], CorralError("the context was lost in a decode that failed"))
 
     def _relieve(self, work: Sequence[Work]) -> None:
-        """No KV cell is free: give up cached sequences, then swap out the newest request."""
+        """Too few KV cells are free: give up cached sequences, then shrink the prompt chunks, then swap out
+        the newest request."""
         cached = [slot for slot in self._scheduler.slots if slot.is_idle and len(slot.tokens)]
         if cached:
             self._kv.evict(min(cached, key=lambda s: s.last_used))
+            return
+        if self._prompt_cap > FLOOR and any(n > FLOOR for _, _, n in work):
+            self._prompt_cap //= 2
             return
         holders = [slot for slot in self._scheduler.slots if slot.request is not None]
         newest = max(holders, key=lambda s: s.request.order if s.request else -1)

@@ -30,13 +30,14 @@ class KvStore:
         is_kept = self._backend.trim(slot.id, len(slot.tokens))
         if not is_kept:
             slot.tokens.truncate(0)
+            slot.can_cut = self._backend.can_cut
         return is_kept
 
     def copy(self, src: Slot, dst: Slot, n: int) -> int:
         """Give `dst` the first `n` tokens of `src`."""
         shared = self._backend.share_prefix(src.id, dst.id, n)
         dst.tokens.assign(src.tokens.view[: n if shared else 0])
-        dst.can_cut = src.can_cut
+        dst.can_cut = src.can_cut if shared else self._backend.can_cut
         return len(dst.tokens)
 
     def stash(self, slot: Slot, n_kept: int) -> None:

@@ -36,10 +36,6 @@ class EngineProcess(asyncio.Protocol):
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
     def send(self, order: Order) -> None:
         if self._transport is not None and not self._gone.is_set():
             self._transport.write(encode_frame(order))

@@ -84,16 +84,6 @@ class Supervisor:
         self.state = EngineState.LOADING
         self.info: ModelInfo | None = None
         self.board = Board()
-        self.n_restarts = 0
-
-    @property
-    def n_waiting(self) -> int:
-        """Tasks that have no slot yet."""
-        return sum(not entry.is_admitted for entry in self._entries.values())
-
-    @property
-    def engine_pid(self) -> int | None:
-        return self._process.pid if self._process else None
 
     async def start(self) -> ModelInfo:
         """Launch the engine; returns once the model is loaded, raises if that fails."""
@@ -135,7 +125,6 @@ class Supervisor:
                 self._loaded.set_exception(CorralError(self._lost_because))
                 return
             self.state = EngineState.RESTARTING
-            self.n_restarts += 1
             self._on_restart(self._lost_because)
             self._count_losses()
             await asyncio.sleep(min(30.0, 0.5 * 2**n_failed) if n_failed else 0)

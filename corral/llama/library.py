@@ -41,10 +41,6 @@ def last_words() -> str:
     return "; ".join(_log_tail) or "no reason given"
 
 
-def system_info() -> str:
-    return str(lib.llama_print_system_info().decode())
-
-
 def has_gpu() -> bool:
     """Whether a real GPU is there. (`llama_supports_gpu_offload` is also true for a build with RPC.)"""
     find = lib._lib.ggml_backend_dev_by_type

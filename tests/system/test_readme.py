@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +33,12 @@ def test_readme_block(corral, kind, text):
     assert '"error"' not in result.stdout
 
 
-def test_make_serve_runs_the_command_that_the_other_tests_run():
-    """`make test` has done the set-up of `make serve` already: nothing is left but the server itself."""
-    result = subprocess.run(
-        ["make", "--no-print-directory", "-n", "serve"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert result.stdout.splitlines()[-1].startswith(".venv/bin/corral ")
+def test_make_serve_serves():
+    """`make test` has done the set-up already: nothing is left but the server itself."""
+    command = ["make", "--no-print-directory", "serve", "ARGS=-c 512 --port 0"]
+    make = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert make.stderr is not None
+    with make, make.stderr:
+        url = next(found[1] for line in make.stderr if (found := re.search(r"ready on (\S+)", line)))
+        assert httpx.get(f"{url}/health").json()["status"] == "ok"
+        os.killpg(make.pid, signal.SIGTERM)

@@ -386,3 +386,19 @@ def test_minimum_indentation_ends_a_generation():
     bench.run(task(0, [1, 2, 3], n_predict=200, n_indent=9))
     assert bench.text(0).rstrip(" ").endswith("\n")
     assert bench.done(0).stop_type is StopType.LIMIT
+
+
+def test_a_prompt_uses_the_last_cells_in_smaller_chunks_before_anybody_is_swapped_out():
+    backend = FakeBackend(n_seq=2, n_ctx=100, n_cells=100, n_ubatch=64, mixes_batches=True)
+    bench = Bench(backend, max_itl_ms=1e6)
+    bench.engine.handle(task(0, [1] * 30, n_predict=20))
+    bench.engine.step()
+    bench.engine.handle(task(1, [2] * 90, n_predict=1))
+    bench.engine.step()
+    sizes = []
+    while bench.slots[1].request is not None and len(sizes) < 20:
+        bench.engine.step()
+        sizes.append(len(backend.sequences[1]))
+    assert max(sizes) >= 30, "the room that was there was not used"
+    bench.run()
+    assert [len(bench.of(i, Done)) for i in range(2)] == [1, 1]

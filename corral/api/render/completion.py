@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Any
 
-from corral import __version__
+from corral import BUILD_INFO
 from corral.api.completion import Run
 from corral.api.render import native
 from corral.api.schema.completion import CompletionRequest
@@ -79,7 +79,7 @@ class OpenAIRenderer:
             "object": "text_completion",
             "created": int(time.time()),
             "model": body.model or service.model_name,
-            "system_fingerprint": f"b{__version__}-corral",
+            "system_fingerprint": BUILD_INFO,
         }
 
     def events(self, run: Run, result: TaskResult) -> list[dict[str, Any]]:

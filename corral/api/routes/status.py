@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from corral import __version__
+from corral import BUILD_INFO
 from corral.api.body import JsonResponse, render_error
 from corral.api.render.native import render_slot
 from corral.api.service import Service, service_of
@@ -72,7 +72,7 @@ async def props(request: Request) -> Response:
             # compat: /props: the names a system prompt would define.
             "assistant_name": "",
             "user_name": "",
-            "build_info": f"b{__version__}-corral",
+            "build_info": BUILD_INFO,
         }
     )
 
