@@ -88,15 +88,22 @@ class Sampler:
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         """What is left to choose from, and with which weights."""
         candidates = self._candidates
-        if self._bias is not None:
-            logits = logits.copy()
-            np.add.at(logits, *self._bias)
-        best = candidates.load_best(logits, self._n_best) if self._n_best else candidates.load(logits)
-        _refuse_nonsense(best)
+        _refuse_nonsense(self._load(logits))
         for stage in self._stages:
             stage.apply(candidates, index)
         ids, weights = candidates.ids, softmax_weights(candidates.logits)
         return self._mirostat.truncate(ids, weights / weights.sum()) if self._mirostat else (ids, weights)
+
+    def _load(self, logits: FloatArray) -> np.float32:
+        """Fill the candidates. Biased logits are changed in place meanwhile: copying all would cost more."""
+        if self._bias is None:
+            return self._candidates.load_best(logits, self._n_best)
+        tokens, amounts = self._bias
+        unbiased = logits[tokens]
+        logits[tokens] = unbiased + amounts
+        best = self._candidates.load_best(logits, self._n_best)
+        logits[tokens] = unbiased
+        return best
 
     def _accept(self, token: int) -> None:
         for stage in self._stages:
@@ -127,7 +134,7 @@ class _Builder:
         self._n_ctx = n_ctx
         self._stages: list[Stage] = []
         self.is_greedy = False
-        self.n_best = 0  # where top-k comes first, the rest need not be looked at
+        self.n_best = vocab.n_tokens  # where top-k comes first, the rest need not be looked at
 
     def build(self) -> list[Stage]:
         p = self._params
@@ -150,8 +157,10 @@ class _Builder:
         pairs = [*self._params.logit_bias, *((t, -np.inf) for t in self._vocab.suppressed)]
         if not pairs:
             return None
-        tokens, amounts = zip(*pairs, strict=True)
-        return np.array(tokens, np.intp), np.array(amounts, np.float32)
+        amounts: dict[int, float] = {}
+        for token, amount in pairs:
+            amounts[token] = amounts.get(token, 0.0) + amount
+        return np.array(list(amounts), np.intp), np.array(list(amounts.values()), np.float32)
 
     def _is_plainly_greedy(self, names: Sequence[str]) -> bool:
         """Temperature 0 and nothing that could move the most probable token."""
