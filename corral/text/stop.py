@@ -23,7 +23,7 @@ class StopFinder:
             start, self.stopping_word = hit
             self._held = ""
             return text[:start]
-        keep = max(_overlap(text, word) for word in self._words)
+        keep = max(overlap(text, word) for word in self._words)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -40,7 +40,7 @@ class StopFinder:
         return start, word
 
 
-def _overlap(text: str, word: str) -> int:
+def overlap(text: str, word: str) -> int:
     """Length of the longest proper prefix of `word` that `text` ends with."""
     for n in range(min(len(word) - 1, len(text)), 0, -1):
         if text.endswith(word[:n]):

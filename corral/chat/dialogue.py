@@ -1,0 +1,140 @@
+"""From a conversation to a prompt, and from generated text back to a message: one model's way of chatting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from corral.chat.adapt import adapt, relaxations
+from corral.chat.capability import Capability, probe
+from corral.chat.format import Format, short_id
+from corral.chat.formats import choose_format
+from corral.chat.formats.generic import INSTRUCTION
+from corral.chat.grammar import Grammar, TokenOf, any_of, json_value, seq
+from corral.chat.message import Message, text_of
+from corral.chat.reader import MessageParser, Reader, Steps
+from corral.chat.reasoning import (
+    Marks,
+    ReasoningFormat,
+    choose_marks,
+    is_open,
+    read_reasoning,
+    thoughts_first,
+)
+from corral.chat.template import ChatTemplate, TemplateError
+from corral.chat.tool import NO_TOOLS, Freedom, ToolUse
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What a request wants said: its messages, its tools, and how the answer is to begin and to look.
+
+    `schema`: the answer in words is JSON of this schema. `is_continued`: the last message is the beginning of
+    the answer.
+    """
+
+    messages: list[Message]
+    use: ToolUse = NO_TOOLS
+    options: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    is_continued: bool = False
+    enable_thinking: bool = True
+    reasoning: ReasoningFormat = ReasoningFormat.AUTO
+    schema: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A grammar for the answer, from its beginning or from one of the triggers on."""
+
+    grammar: str
+    trigger: str = ""
+    is_trigger_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`is_thinking`: the answer begins in the middle of thoughts."""
+
+    text: str
+    is_thinking: bool
+
+
+class Dialogue:
+    """One template and everything that follows from it."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self.template = template
+        self.format: Format = choose_format(template.source)
+        self.can: Capability = probe(template)
+        self._marks: Marks = choose_marks(template.source)
+        self._thinks = self._marks.start in template.source or self._marks.end in template.source
+
+    def render(self, chat: Chat) -> Prompt:
+        """The prompt. Where the template refuses the conversation, it is bent until it does not."""
+        last = chat.messages[-1] if chat.is_continued else None
+        messages = chat.messages[:-1] if last else chat.messages
+        text = self._render(chat, messages, chat.add_generation_prompt or last is not None)
+        opened = is_open(text, self._marks)
+        if opened and (last is not None or not chat.enable_thinking):
+            thoughts = last.get("reasoning_content", "") if last else ""
+            text += thoughts + self._marks.end
+            opened = False
+        return Prompt(text + text_of(last["content"]) if last else text, opened)
+
+    def bind(self, chat: Chat, prompt: Prompt, token_of: TokenOf) -> Binding | None:
+        """What the answer has to follow."""
+        g, use, format = Grammar(token_of), chat.use, self.format
+        answer = json_value(chat.schema) if chat.schema is not None else ""
+        if use.is_possible and (use.freedom is Freedom.REQUIRED or format.is_always_bound or answer):
+            calls = seq(format.lead(g), g.mark(*format.trigger), format.calls(g, use))
+            must_call = use.freedom is Freedom.REQUIRED or not answer
+            body = calls if must_call else any_of([calls, answer])
+        elif use.is_possible:
+            if not format.trigger:
+                return None
+            return Binding(g.build(format.calls(g, use)), "".join(format.trigger), format.is_trigger_first)
+        elif answer:
+            body = answer
+        else:
+            return None
+        return Binding(g.build(seq(self._thoughts(g, chat, prompt), body)))
+
+    def parser(self, chat: Chat, prompt: Prompt) -> MessageParser:
+        reader = Reader(short_id) if self.format.has_short_ids else Reader()
+        return MessageParser(reader, self._parse(reader, chat, prompt))
+
+    def markers(self, chat: Chat) -> tuple[str, ...]:
+        """Texts that have to appear in the answer, even where they are control tokens."""
+        marks = (self._marks.start, self._marks.end)
+        is_read = chat.use.is_possible or self.format.wraps_content
+        return (*marks, *self.format.markers) if is_read else marks
+
+    def _render(self, chat: Chat, messages: list[Message], add_generation_prompt: bool) -> str:
+        tools = [tool.definition for tool in chat.use.tools] if chat.use.is_possible else []
+        instruction = INSTRUCTION if tools and self.format.name == "generic" else ""
+        adapted = adapt(messages, [] if self.can.tools else tools, self.can, instruction)
+        options = {"enable_thinking": chat.enable_thinking, **chat.options}
+        try:
+            return self.template.render(adapted, tools, add_generation_prompt, options)
+        except TemplateError as error:
+            for attempt in relaxations(adapted):
+                try:
+                    return self.template.render(attempt, tools, add_generation_prompt, options)
+                except TemplateError:
+                    continue
+            raise error
+
+    def _thoughts(self, g: Grammar, chat: Chat, prompt: Prompt) -> str:
+        may_think = self._thinks and chat.enable_thinking and not self.format.reads_reasoning
+        if prompt.is_thinking or (may_think and chat.reasoning is not ReasoningFormat.NONE):
+            return thoughts_first(g, self._marks, prompt.is_thinking)
+        return ""
+
+    def _parse(self, reader: Reader, chat: Chat, prompt: Prompt) -> Steps[None]:
+        if not self.format.reads_reasoning:
+            yield from read_reasoning(reader, self._marks, chat.reasoning, prompt.is_thinking)
+        if chat.use.is_possible or self.format.wraps_content:
+            yield from self.format.parse(reader, chat.use)
+        yield from reader.rest(reader.content)

@@ -1,0 +1,48 @@
+"""Command R7B and later: `<|START_ACTION|>[{"tool_name": ..., "parameters": ...}]<|END_ACTION|>`."""
+
+from __future__ import annotations
+
+from corral.chat.format import Format, has_all
+from corral.chat.grammar import Grammar, calls_of, literal, repeat, seq
+from corral.chat.json_text import read_call, read_call_list
+from corral.chat.reader import Reader, Steps
+from corral.chat.tool import ToolUse
+
+_BEGIN, _END = "<|START_ACTION|>", "<|END_ACTION|>"
+_ANSWER, _END_ANSWER = "<|START_RESPONSE|>", "<|END_RESPONSE|>"
+
+
+def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+    while found := (yield from reader.until((_BEGIN, _ANSWER, _END_ANSWER), reader.content)):
+        if found != _BEGIN:
+            continue
+        reader.begin_raw()
+        yield from reader.skip_space()
+        problem = yield from read_call_list(reader, _read)
+        if problem:
+            reader.no_call(problem, _BEGIN)
+            continue
+        reader.end_raw()
+        yield from reader.skip_space()
+        yield from reader.accept(_END)
+
+
+def _read(reader: Reader) -> Steps[str]:
+    return read_call(reader, names=("tool_name",), arguments=("parameters",), ids=("tool_call_id",))
+
+
+def _calls(g: Grammar, use: ToolUse) -> str:
+    call = g.rule(calls_of(use, '"tool_name": "@", "parameters": ', "}"))
+    one = g.rule(seq(literal('{"tool_call_id": "'), "/[0-9]{1,3}/", literal('", '), call))
+    return seq(literal("["), repeat(use, one, literal(", ")), literal("]"), g.mark(_END))
+
+
+FORMAT = Format(
+    name="command-r",
+    matches=has_all(_BEGIN, _END),
+    parse=_parse,
+    calls=_calls,
+    trigger=(_BEGIN,),
+    markers=(_BEGIN, _END, _ANSWER, _END_ANSWER),
+    wraps_content=True,
+)

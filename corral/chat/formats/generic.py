@@ -1,0 +1,60 @@
+"""Models without tool training: answers are JSON, either a call of functions or a response in words."""
+
+from __future__ import annotations
+
+from corral.chat.format import Format
+from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, repeat, seq
+from corral.chat.json_text import collect_value, read_call, read_call_list, read_string
+from corral.chat.reader import Reader, Steps
+from corral.chat.tool import Freedom, ToolUse
+
+INSTRUCTION = (
+    "Reply with JSON only. To call functions write "
+    '{"tool_calls": [{"name": "function name", "arguments": {...}}]}; '
+    'to answer the user write {"response": "your answer"}.'
+)
+
+
+def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+    reader.begin_raw()
+    problem = yield from _read_answer(reader)
+    if problem:
+        reader.no_call(problem)
+    else:
+        reader.end_raw()
+    yield from reader.skip_space()
+    yield from reader.rest(reader.content)
+
+
+def _read_answer(reader: Reader) -> Steps[str]:
+    yield from reader.skip_space()
+    if (yield from reader.accept("{")) is None:
+        return "the answer is no JSON object"
+    yield from reader.skip_space()
+    key = yield from collect_value(reader)
+    yield from reader.skip_space()
+    yield from reader.accept(":")
+    yield from reader.skip_space()
+    if key == "response":
+        yield from read_string(reader, reader.content)
+        yield from reader.skip_space()
+        yield from reader.accept("}")
+        return ""
+    if key not in ("tool_calls", "tool_call"):
+        return "the answer is neither a call nor a response"
+    problem = yield from read_call_list(reader, read_call)
+    if not problem:
+        yield from reader.skip_space()
+        yield from reader.accept("}")
+    return problem
+
+
+def _calls(g: Grammar, use: ToolUse) -> str:
+    one = g.rule(calls_of(use, '{"name": "@", "arguments": ', "}"))
+    calls = seq(literal('{"tool_calls": ['), repeat(use, one, literal(", ")), literal("]}"))
+    if use.freedom is Freedom.REQUIRED:
+        return calls
+    return any_of([calls, seq(literal('{"response": '), json_value({"type": "string"}), literal("}"))])
+
+
+FORMAT = Format(name="generic", matches=lambda _: True, parse=_parse, calls=_calls, is_always_bound=True)

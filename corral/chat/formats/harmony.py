@@ -1,0 +1,78 @@
+"""gpt-oss: every part of an answer is a message in a channel, calls are messages to a function."""
+
+from __future__ import annotations
+
+import re
+
+from corral.chat.format import Format, has_all
+from corral.chat.grammar import Grammar, any_of, json_value, literal, repeat, seq
+from corral.chat.json_text import read_arguments
+from corral.chat.reader import Reader, Steps
+from corral.chat.tool import ToolUse
+
+_START, _CHANNEL, _CONSTRAIN = "<|start|>", "<|channel|>", "<|constrain|>"
+_MESSAGE, _END, _CALL, _RETURN = "<|message|>", "<|end|>", "<|call|>", "<|return|>"
+_ENDS = (_END, _CALL, _RETURN, _START)
+_TRIGGER = (_CHANNEL, "commentary to=functions.")
+_RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]+)")
+
+
+def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
+    while True:
+        reader.begin_raw()
+        header: list[str] = []
+        if (yield from reader.until((_MESSAGE,), header.append)) is None:
+            reader.keep_raw()
+            return
+        head = "".join(header)
+        recipient = _RECIPIENT.search(head)
+        if recipient and use.is_possible:
+            problem = yield from _read_function(reader, recipient[1])
+            if problem:
+                reader.no_call(problem)
+        else:
+            reader.end_raw()
+            emit = reader.reasoning if f"{_CHANNEL}analysis" in head else reader.content
+            yield from reader.until(_ENDS, emit)
+
+
+def _read_function(reader: Reader, name: str) -> Steps[str]:
+    reader.call(name)
+    yield from reader.skip_space()
+    problem = yield from read_arguments(reader)
+    if not problem:
+        yield from reader.until(_ENDS, lambda _: None)
+    return problem
+
+
+def _lead(g: Grammar) -> str:
+    analysis = seq(g.mark(_CHANNEL), literal("analysis"), g.mark(_MESSAGE), g.up_to(_END))
+    return f"({seq(analysis, g.mark(_START), literal('assistant'))})?"
+
+
+def _calls(g: Grammar, use: ToolUse) -> str:
+    call = any_of(
+        seq(
+            literal(f"{tool.name} "),
+            g.mark(_CONSTRAIN),
+            literal("json"),
+            g.mark(_MESSAGE),
+            json_value(tool.parameters),
+        )
+        for tool in use.tools
+    )
+    next_one = seq(g.mark(_START), literal("assistant"), g.mark(*_TRIGGER))
+    return repeat(use, g.rule(seq(call, g.mark(_CALL))), next_one)
+
+
+FORMAT = Format(
+    name="harmony",
+    matches=has_all(_CHANNEL, _MESSAGE),
+    parse=_parse,
+    calls=_calls,
+    trigger=_TRIGGER,
+    lead=_lead,
+    markers=(_START, _CHANNEL, _CONSTRAIN, _MESSAGE, _END, _CALL, _RETURN),
+    wraps_content=True,
+    reads_reasoning=True,
+)

@@ -1,0 +1,59 @@
+"""MiniMax M2: `<minimax:tool_call><invoke name="..."><parameter name="...">value</parameter></invoke>...`."""
+
+from __future__ import annotations
+
+from corral.chat.format import Format, has_all
+from corral.chat.grammar import Grammar, any_of, literal, repeat, seq
+from corral.chat.reader import Reader, Steps
+from corral.chat.tool import ToolUse
+from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
+
+_BEGIN, _END = "<minimax:tool_call>", "</minimax:tool_call>"
+_INVOKE = '<invoke name="'
+_TAGS = Tags(key='<parameter name="', end_key='">', end_value="</parameter>", end_call="</invoke>")
+
+
+def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
+    while (yield from reader.until((_BEGIN,), reader.content)):
+        opening = _BEGIN
+        while True:
+            reader.begin_raw()
+            yield from reader.skip_space()
+            if (yield from reader.accept(_END)):
+                reader.end_raw()
+                break
+            problem = yield from _read_invoke(reader, use)
+            if problem:
+                reader.no_call(problem, opening)
+                break
+            reader.end_raw()
+            opening = ""
+
+
+def _read_invoke(reader: Reader, use: ToolUse) -> Steps[str]:
+    if (yield from reader.accept(_INVOKE)) is None:
+        return "it names no function"
+    name: list[str] = []
+    if (yield from reader.until(('">',), name.append)) is None:
+        return "it is cut off"
+    function = "".join(name)
+    reader.call(function)
+    return (yield from read_xml_arguments(reader, use.find(function), _TAGS))
+
+
+def _calls(g: Grammar, use: ToolUse) -> str:
+    call = any_of(
+        seq(literal(f'{_INVOKE}{tool.name}">\n'), xml_arguments(g, tool, _TAGS)) for tool in use.tools
+    )
+    newline = literal("\n")
+    return seq(newline, repeat(use, g.rule(call), newline), newline, g.mark(_END))
+
+
+FORMAT = Format(
+    name="minimax",
+    matches=has_all(_BEGIN, "<invoke name="),
+    parse=_parse,
+    calls=_calls,
+    trigger=(_BEGIN,),
+    markers=(_BEGIN, _END),
+)

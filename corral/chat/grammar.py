@@ -1,0 +1,77 @@
+"""Pieces of the grammars that tool calls follow, in the Lark dialect of the engine's constraints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from corral.chat.tool import ToolUse
+
+TokenOf = Callable[[str], int | None]
+
+
+class Grammar:
+    """Collects rules. `token_of` tells which texts are control tokens: those are no text to a grammar."""
+
+    def __init__(self, token_of: TokenOf) -> None:
+        self._token_of = token_of
+        self._rules: list[str] = []
+
+    def rule(self, body: str, attributes: str = "") -> str:
+        """Add a rule and return its name."""
+        name = f"r{len(self._rules)}"
+        self._rules.append(f"{name}{attributes}: {body}")
+        return name
+
+    def build(self, start: str) -> str:
+        return "\n".join([f"start: {start}", *self._rules])
+
+    def mark(self, *texts: str) -> str:
+        """Texts in a row, each of which may be a control token."""
+        return " ".join(self._mark(text) for text in texts)
+
+    def up_to(self, end: str) -> str:
+        """Any text, and the first `end`."""
+        token = self._token_of(end)
+        anything = "/(?s:.*)/"
+        if token is not None:
+            return f"{self.rule(anything)} <[{token}]>"
+        return self.rule(anything, f"[suffix={_quote(end)}]")
+
+    def _mark(self, text: str) -> str:
+        token = self._token_of(text)
+        return _quote(text) if token is None else f"<[{token}]>"
+
+
+def literal(text: str) -> str:
+    return _quote(text) if text else ""
+
+
+def json_value(schema: Any) -> str:
+    return f"%json {json.dumps(schema, ensure_ascii=False)}"
+
+
+def seq(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def calls_of(use: ToolUse, opening: str, closing: str) -> str:
+    """One call of any of the functions: its arguments between two texts, `@` standing for its name."""
+    return any_of(
+        seq(literal(opening.replace("@", tool.name)), json_value(tool.parameters), literal(closing))
+        for tool in use.tools
+    )
+
+
+def repeat(use: ToolUse, one: str, separator: str) -> str:
+    """One, or as many as may be called at once."""
+    return seq(one, f"({seq(separator, one)})*") if use.is_parallel else one
+
+
+def any_of(options: Iterable[str]) -> str:
+    return "(" + " | ".join(options) + ")"
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

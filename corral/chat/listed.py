@@ -1,0 +1,35 @@
+"""Families whose calls are a JSON list between two marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from corral.chat.format import Format
+from corral.chat.grammar import Grammar, calls_of, literal, repeat, seq
+from corral.chat.json_text import read_call, read_call_list
+from corral.chat.reader import Reader, Steps
+from corral.chat.tool import ToolUse
+
+
+def listed_format(name: str, matches: Callable[[str], bool], begin: str, end: str = "") -> Format:
+    """`begin [{"name": ..., "arguments": ...}, ...] end`."""
+
+    def parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+        while (yield from reader.until((begin,), reader.content)):
+            reader.begin_raw()
+            yield from reader.skip_space()
+            problem = yield from read_call_list(reader, read_call)
+            if problem:
+                reader.no_call(problem, begin)
+                continue
+            reader.end_raw()
+            if end:
+                yield from reader.skip_space()
+                yield from reader.accept(end)
+
+    def calls(g: Grammar, use: ToolUse) -> str:
+        one = g.rule(calls_of(use, '{"name": "@", "arguments": ', "}"))
+        return seq(literal("["), repeat(use, one, literal(", ")), literal("]"), g.mark(end) if end else "")
+
+    markers = (begin, end) if end else (begin,)
+    return Format(name=name, matches=matches, parse=parse, calls=calls, trigger=(begin,), markers=markers)

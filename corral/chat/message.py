@@ -1,0 +1,186 @@
+"""Messages and tools as clients send them, brought into the one shape that templates are written for.
+
+Refuses what no model could answer; where one still could (arguments that are no JSON, content that is null,
+fields nobody knows), it takes what it gets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from corral.chat.json_text import parse_json
+from corral.chat.tool import Freedom, Tool, ToolUse
+from corral.core.errors import InvalidRequest
+
+MAX_MESSAGES = 65536
+MAX_TOOLS = 1024
+MEDIA_MARK = "<__media__>"
+
+_ROLES = {"developer": "system", "function": "tool"}
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_MEDIA_PARTS = ("image_url", "input_audio", "image", "audio")
+_NAME = re.compile(r"[^\s\"'\\<>{}\[\]|@]{1,256}")
+
+Message = dict[str, Any]
+
+
+def parse_messages(raw: Any) -> list[Message]:
+    """Messages with string roles, contents that are texts or lists of text parts, and complete tool calls."""
+    if not isinstance(raw, list) or not raw:
+        raise InvalidRequest("must be a list with at least one message", field="messages")
+    if len(raw) > MAX_MESSAGES:
+        raise InvalidRequest(f"holds more than {MAX_MESSAGES} messages", field="messages")
+    messages = [_parse_message(item, f"messages[{i}]") for i, item in enumerate(raw)]
+    _name_results(messages)
+    return messages
+
+
+def parse_tools(tools: Any, choice: Any, parallel: bool) -> ToolUse:
+    """The functions that may be called. A named one is the only one, and must be called."""
+    if tools is None or tools == []:
+        if choice not in (None, "auto", "none"):
+            raise InvalidRequest("needs 'tools' to choose from", field="tool_choice")
+        return ToolUse()
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"must be a list of at most {MAX_TOOLS} tools", field="tools")
+    known = tuple(_parse_tool(item, f"tools[{i}]") for i, item in enumerate(tools))
+    if isinstance(choice, dict):
+        return ToolUse((_find_choice(choice, known),), Freedom.REQUIRED, is_parallel=False)
+    try:
+        return ToolUse(known, Freedom("auto" if choice is None else choice), parallel)
+    except ValueError:
+        message = "must be 'auto', 'none', 'required' or name a function"
+        raise InvalidRequest(message, field="tool_choice") from None
+
+
+def legacy_tools(functions: Any, choice: Any) -> tuple[Any, Any]:
+    """`functions` and `function_call` of old clients, as `tools` and `tool_choice`."""
+    tools = functions
+    if isinstance(functions, list):
+        tools = [{"type": "function", "function": item} for item in functions]
+    if isinstance(choice, dict):
+        choice = {"type": "function", "function": choice}
+    return tools, choice
+
+
+def text_of(content: Any) -> str:
+    """A content as one text."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content or ())
+
+
+def _parse_message(raw: Any, where: str) -> Message:
+    if not isinstance(raw, dict):
+        raise InvalidRequest("must be an object", field=where)
+    role = raw.get("role")
+    if not isinstance(role, str) or not role:
+        raise InvalidRequest("must be a string such as 'user'", field=f"{where}.role")
+    calls = raw.get("tool_calls") or _legacy_call(raw)
+    if role != "assistant" and "content" not in raw:
+        raise InvalidRequest("is missing", field=f"{where}.content")
+    message = {k: v for k, v in raw.items() if k not in ("function_call", "tool_calls") and v is not None}
+    message["role"] = _ROLES.get(role, role)
+    message["content"] = _parse_content(raw.get("content"), f"{where}.content")
+    if calls:
+        message["tool_calls"] = _parse_calls(calls, f"{where}.tool_calls")
+    elif role == "assistant" and "content" not in raw:
+        raise InvalidRequest("needs 'content' or 'tool_calls'", field=where)
+    reasoning = raw.get("reasoning_content") or raw.get("reasoning")
+    if isinstance(reasoning, str):
+        # Templates do not agree on the name.
+        message["reasoning_content"] = message["thinking"] = reasoning
+    return message
+
+
+def _parse_content(content: Any, where: str) -> str | list[dict[str, Any]]:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidRequest("must be a string, null or a list of parts", field=where)
+    return [_parse_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
+
+
+def _parse_part(part: Any, where: str) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _MEDIA_PARTS:
+        return {"type": "text", "text": MEDIA_MARK}
+    if kind not in _TEXT_PARTS:
+        raise InvalidRequest("must be a part with 'type' and, where that is 'text', a 'text'", field=where)
+    text = part.get(_TEXT_PARTS[kind])
+    if not isinstance(text, str):
+        raise InvalidRequest("must be a string", field=f"{where}.text")
+    return {"type": "text", "text": text}
+
+
+def _legacy_call(raw: dict[str, Any]) -> list[Any]:
+    call = raw.get("function_call")
+    return [{"type": "function", "function": call}] if isinstance(call, dict) else []
+
+
+def _parse_calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise InvalidRequest("must be a list", field=where)
+    return [_parse_call(call, i, f"{where}[{i}]") for i, call in enumerate(calls)]
+
+
+def _parse_call(call: Any, index: int, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidRequest("must be an object with a 'function' that has a 'name'", field=where)
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    return {
+        "id": str(call.get("id") or f"call_{index}"),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments or "{}"},
+    }
+
+
+def _name_results(messages: list[Message]) -> None:
+    """Results of tools get the name of the function they come from: some templates want it."""
+    names: dict[str, str] = {}
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            names[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool" and "name" not in message:
+            message["name"] = names.get(str(message.get("tool_call_id")), "")
+
+
+def _parse_tool(raw: Any, where: str) -> Tool:
+    function = raw.get("function") if isinstance(raw, dict) else None
+    if not isinstance(function, dict):
+        raise InvalidRequest("must be an object with a 'function'", field=where)
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            "must be a name without spaces, quotes or brackets", field=f"{where}.function.name"
+        )
+    parameters = function.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise InvalidRequest("must be a JSON Schema object", field=f"{where}.function.parameters")
+    definition = {"type": "function", "function": {"description": "", **function, "parameters": parameters}}
+    return Tool(name, {"type": "object", **parameters}, definition)
+
+
+def _find_choice(choice: dict[str, Any], tools: tuple[Tool, ...]) -> Tool:
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else choice.get("name")
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    raise InvalidRequest(f"'{name!s:.64}' is not among the tools", field="tool_choice")
+
+
+def arguments_of(call: dict[str, Any]) -> dict[str, Any]:
+    """A call's arguments as an object; what is no JSON object comes under `input`."""
+    text = call["function"]["arguments"]
+    value = parse_json(text)
+    return value if isinstance(value, dict) else {"input": text if value is ... else value}

@@ -1,0 +1,98 @@
+"""Thoughts before the answer: which marks a model puts around them, and how they are read."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from corral.chat.grammar import Grammar, seq
+from corral.chat.reader import Reader, Steps
+
+
+class ReasoningFormat(enum.Enum):
+    """Where thoughts go: nowhere apart, into `reasoning_content`, or into both."""
+
+    NONE = "none"
+    AUTO = "auto"
+    DEEPSEEK = "deepseek"
+    DEEPSEEK_LEGACY = "deepseek-legacy"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    start: str
+    end: str
+
+
+_KNOWN = (
+    Marks("<think>", "</think>"),
+    Marks("[THINK]", "[/THINK]"),
+    Marks("<|START_THINKING|>", "<|END_THINKING|>"),
+    Marks("<seed:think>", "</seed:think>"),
+    Marks("<|inner_prefix|>", "<|inner_suffix|>"),
+    Marks("<reasoning>", "</reasoning>"),
+)
+
+
+def choose_marks(template: str) -> Marks:
+    """The marks a template mentions, or the most common ones."""
+    return next((m for m in _KNOWN if m.start in template or m.end in template), _KNOWN[0])
+
+
+def is_open(prompt: str, marks: Marks) -> bool:
+    """Whether the model is to begin in the middle of its thoughts."""
+    return prompt.rstrip().endswith(marks.start)
+
+
+def read_reasoning(reader: Reader, marks: Marks, format: ReasoningFormat, opened: bool) -> Steps[None]:
+    """Thoughts at the beginning of an answer, if there are any."""
+    space = ""
+    if not opened:
+        space = yield from reader.skip_space()
+    begin = yield from reader.accept(marks.start)
+    if begin is None and not opened:
+        reader.content(space)
+        return
+    if format is ReasoningFormat.NONE:
+        reader.content(space + (begin or ""))
+        found = yield from reader.until((marks.end,), reader.content)
+        reader.content(found or "")
+        return
+    is_doubled = format is ReasoningFormat.DEEPSEEK_LEGACY
+
+    def emit(text: str) -> None:
+        thoughts.feed(text)
+        if is_doubled:
+            reader.content(text)
+
+    thoughts = _Trimmed(reader)
+    if is_doubled:
+        reader.content(marks.start)
+    yield from reader.until((marks.end,), emit)
+    if is_doubled:
+        reader.content(marks.end)
+    yield from reader.skip_space()
+
+
+class _Trimmed:
+    """Passes thoughts on without the white space around them."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._space = ""
+        self._has_begun = False
+
+    def feed(self, text: str) -> None:
+        text = self._space + text
+        if not self._has_begun:
+            text = text.lstrip()
+        kept = text.rstrip()
+        self._space = text[len(kept) :]
+        self._has_begun = self._has_begun or bool(kept)
+        self._reader.reasoning(kept)
+
+
+def thoughts_first(g: Grammar, marks: Marks, opened: bool) -> str:
+    """The grammar of thoughts that may, or where they are open already must, come before anything else."""
+    thoughts = seq(g.up_to(marks.end), r"(/[ \n]{1,8}/)?")
+    return thoughts if opened else f"({seq(g.mark(marks.start), thoughts)})?"

@@ -1,0 +1,134 @@
+"""Chat templates: the model's own jinja, in a sandbox that sees plain data and nothing else."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from corral.core.errors import CorralError, InvalidRequest
+
+MAX_CHARS = 32 << 20
+RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
+_LIST_WORK = ("append", "extend", "pop")
+
+
+class TemplateError(InvalidRequest):
+    """The template refuses a conversation, or cannot be rendered with it."""
+
+
+class ChatTemplate:
+    """A compiled template. Rendering is pure; any thread may do it."""
+
+    def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
+        self.source = source
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        try:
+            self._template = _ENVIRONMENT.from_string(source)
+        except jinja2.TemplateError as error:
+            line = f" (line {error.lineno})" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+            raise CorralError(f"the chat template is not valid jinja{line}: {error.message}") from None
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt of a conversation. Raises `TemplateError` where the template refuses it."""
+        today = datetime.datetime.now()
+        names = {
+            "date_string": today.strftime("%d %b %Y"),
+            "datetime": today.strftime("%b %d %Y"),
+            **(options or {}),
+            **self._tokens,
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        if tools:
+            names["tools"] = tools
+        parts: list[str] = []
+        n_chars = 0
+        try:
+            for part in self._template.generate(names):
+                parts.append(part)
+                n_chars += len(part)
+                if n_chars > MAX_CHARS:
+                    raise TemplateError("the chat template writes without end")
+        except TemplateError:
+            raise
+        except Exception as error:  # a template is a program: it may fail in any way
+            raise TemplateError(f"the chat template refuses these messages: {error}"[:500]) from None
+        return "".join(parts)
+
+
+class _Generation(Extension):
+    """`{% generation %}...{% endgeneration %}` marks what a model writes; here it is what it surrounds."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox with the budgets a request may use up: `range` is bounded by jinja, powers and repeated
+    strings are bounded here."""
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        # Templates keep lists of their own; what they are given is this request's alone.
+        is_list_work = isinstance(obj, list) and attr in _LIST_WORK
+        return is_list_work or super().is_safe_attribute(obj, attr, value)
+
+    intercepted_binops = frozenset({"**", "*"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:  # noqa: ARG002
+        if operator == "**":
+            raise TemplateError("the chat template raises a number to a power")
+        for text, n in ((left, right), (right, left)):
+            if isinstance(text, str | list | tuple) and isinstance(n, int) and len(text) * n > MAX_CHARS:
+                raise TemplateError("the chat template writes without end")
+        return left * right
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(f"the chat template refuses these messages: {message}"[:500])
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.datetime.now().strftime(format)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Unlike jinja's own this escapes nothing for HTML: the reader is a model."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _environment() -> jinja2.Environment:
+    environment = _Sandbox(
+        trim_blocks=True, lstrip_blocks=True, autoescape=False, extensions=[loopcontrols, _Generation]
+    )
+    filters: dict[str, Callable[..., Any]] = {"tojson": _to_json, "fromjson": json.loads}
+    environment.filters.update(filters)
+    environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+    return environment
+
+
+_ENVIRONMENT = _environment()
