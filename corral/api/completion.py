@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
 from fastapi import Request, Response
 
 from corral.api.body import JsonResponse
@@ -15,6 +16,7 @@ from corral.api.merge import merge
 from corral.api.prepare import PreparedCompletion
 from corral.api.service import Engine
 from corral.api.sse import EventStream
+from corral.core.params import RANDOM_SEED, GenerationParams
 from corral.core.result import Admitted, Done, TaskResult, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.link.stream import TaskStream
@@ -24,7 +26,7 @@ from corral.link.stream import TaskStream
 class Run:
     """Mutable: one prompt on its way to an answer, and everything that came of it so far.
 
-    `is_last`: no other run of the same request is still on its way.
+    `is_first`: of those with the same prompt. `is_last`: no other run of the request is still on its way.
     """
 
     index: int
@@ -36,6 +38,7 @@ class Run:
     tokens: list[int] = field(default_factory=list)
     probs: list[TokenProbs] = field(default_factory=list)
     done: Done | None = None
+    is_first: bool = True
     is_last: bool = False
 
     @property
@@ -63,13 +66,23 @@ class Run:
 def start_runs(prepared: PreparedCompletion, engine: Engine) -> list[Run]:
     runs: list[Run] = []
     try:
-        for index, prompt in enumerate(prepared.prompts):
-            runs.append(Run(index, *engine.submit(prompt, prepared.params)))
+        for prompt in prepared.prompts:
+            for sample in range(prepared.n):
+                params = sample_params(prepared.params, sample)
+                runs.append(Run(len(runs), *engine.submit(prompt, params), is_first=sample == 0))
     except BaseException:
         for run in runs:
             run.stream.close()
         raise
     return runs
+
+
+def sample_params(params: GenerationParams, sample: int) -> GenerationParams:
+    """Several answers to one prompt have seeds that count up."""
+    if not sample:
+        return params
+    seed = (params.sampling.seed + sample) % RANDOM_SEED
+    return msgspec.structs.replace(params, sampling=msgspec.structs.replace(params.sampling, seed=seed))
 
 
 async def follow(runs: list[Run]) -> AsyncIterator[tuple[Run, TaskResult]]:

@@ -12,14 +12,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from corral.api.schema.completion import CompletionRequest
+from corral.api.constraint import grammar_or_schema
+from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
 from corral.core.params import RANDOM_SEED, SAMPLER_NAMES, GenerationParams, SamplingParams
 
 MAX_PROMPTS = 1024
 MAX_BIAS_CHARS = 1024
 MAX_PROBS = 1 << 20  # entries of token probabilities one answer may hold
-_LATER = ("grammar", "json_schema", "image_data", "lora", "system_prompt")
+_LATER = ("image_data", "lora", "system_prompt")
 _SAMPLER_ALIASES = {
     "typical_p": "typ_p",
     "typical": "typ_p",
@@ -77,15 +78,20 @@ class PreparedCompletion:
     prompts: list[list[int]]
     params: GenerationParams
     is_list: bool
+    n: int = 1  # answers for each
 
 
 def prepare_completion(
     request: CompletionRequest, vocab: Vocabulary, limits: Limits, defaults: GenerationParams
 ) -> PreparedCompletion:
-    _refuse_later_features(request)
     prompts, is_list = prepare_prompts(request.prompt, vocab, limits.n_ctx)
     params = prepare_params(request, vocab, limits, defaults)
-    return PreparedCompletion(prompts, params, is_list)
+    constraint = grammar_or_schema(request.grammar, request.json_schema)
+    params = msgspec.structs.replace(params, constraint=constraint)
+    if len(prompts) * request.n > MAX_PROMPTS:
+        message = f"{request.n} answers for {len(prompts)} prompts are more than {MAX_PROMPTS}"
+        raise InvalidRequest(message, field="n")
+    return PreparedCompletion(prompts, params, is_list or request.n > 1, request.n)
 
 
 def prepare_prompts(prompt: Any, vocab: Vocabulary, n_ctx: int) -> tuple[list[list[int]], bool]:
@@ -104,9 +110,10 @@ def prepare_prompts(prompt: Any, vocab: Vocabulary, n_ctx: int) -> tuple[list[li
 
 
 def prepare_params(
-    request: CompletionRequest, vocab: Vocabulary, limits: Limits, defaults: GenerationParams
+    request: GenerationFields, vocab: Vocabulary, limits: Limits, defaults: GenerationParams
 ) -> GenerationParams:
     """Defaults of the server, overridden by the fields the request really has."""
+    _refuse_later_features(request)
     given = {name: getattr(request, name) for name in request.model_fields_set}
     if given.get("id_slot", -1) >= limits.n_slots:
         raise InvalidRequest(f"there are {limits.n_slots} slots, numbered from 0", field="id_slot")
@@ -117,7 +124,7 @@ def prepare_params(
         del own["n_predict"]
     params = msgspec.structs.replace(defaults, **own)
     if given.get("penalty_prompt") is not None:
-        _refuse_hopeless(given["penalty_prompt"], vocab.max_piece_bytes, limits.n_ctx)
+        refuse_hopeless(given["penalty_prompt"], vocab.max_piece_bytes, limits.n_ctx)
     sampling = _prepare_sampling(given, vocab, params.ignore_eos, defaults.sampling)
     _refuse_endless_probs(sampling.n_probs, params.n_predict, limits.n_ctx)
     return msgspec.structs.replace(params, sampling=sampling)
@@ -138,7 +145,7 @@ def tokenize_mixed(
     return tokens
 
 
-def _refuse_later_features(request: CompletionRequest) -> None:
+def _refuse_later_features(request: GenerationFields) -> None:
     for name in _LATER:
         value = getattr(request, name)
         if value not in (None, "", []):
@@ -146,10 +153,6 @@ def _refuse_later_features(request: CompletionRequest) -> None:
     if request.adaptive_target >= 0:
         message = "Field 'adaptive_target': this server does not support it yet"
         raise NotSupported(message, param="adaptive_target")
-    if request.n != 1:
-        raise NotSupported(
-            "Field 'n': this server does not support several answers per prompt yet", param="n"
-        )
 
 
 def _tokenize_prompt(prompt: Any, vocab: Vocabulary, n_ctx: int) -> list[int]:
@@ -165,11 +168,11 @@ def _tokenize_prompt(prompt: Any, vocab: Vocabulary, n_ctx: int) -> list[int]:
             "or an object with 'prompt_string'",
             field="prompt",
         )
-    _refuse_hopeless(prompt, vocab.max_piece_bytes, n_ctx)
+    refuse_hopeless(prompt, vocab.max_piece_bytes, n_ctx)
     return tokenize_mixed(prompt, vocab, add_special=True, parse_special=True, field="prompt")
 
 
-def _refuse_hopeless(prompt: str | list[Any], max_piece_bytes: int, n_ctx: int) -> None:
+def refuse_hopeless(prompt: str | list[Any], max_piece_bytes: int, n_ctx: int) -> None:
     """Spare the tokenizer what could not fit into the context however it is tokenized."""
     if isinstance(prompt, list):
         if len(prompt) > 4 * n_ctx:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Request
 
 from corral.api.body import read_json
-from corral.api.prepare import Limits, Vocabulary
+from corral.api.prepare import Limits
+from corral.api.prepare_chat import ChatSettings, ChatVocabulary
 from corral.core.errors import Unavailable
 from corral.core.params import GenerationParams
 from corral.core.result import ModelInfo
@@ -41,11 +43,11 @@ class Engine(Protocol):
     def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]: ...
 
 
-class Words(Vocabulary, Protocol):
+class Words(ChatVocabulary, Protocol):
     """The model's vocabulary, in the front."""
 
     @property
-    def bos_text(self) -> str: ...
+    def control_texts(self) -> list[str]: ...
 
     @property
     def eos_text(self) -> str: ...
@@ -60,8 +62,9 @@ class Service:
         self.settings = settings
         self.engine = engine
         self.defaults = defaults
-        self.chat_template = ""
+        self.started_at = int(time.time())
         self._words: Words | None = None
+        self._chat: ChatSettings | None = None
         self._prompts = _big_stack_pool(2)
         self._texts = _big_stack_pool(1)
 
@@ -74,6 +77,10 @@ class Service:
         return self._require(self._words)
 
     @property
+    def chat(self) -> ChatSettings:
+        return self._require(self._chat)
+
+    @property
     def info(self) -> ModelInfo:
         return self._require(self.engine.info)
 
@@ -81,10 +88,14 @@ class Service:
     def limits(self) -> Limits:
         return Limits(self.info.n_ctx, self.info.n_slots)
 
-    def open(self, words: Words, chat_template: str) -> None:
+    def open(self, words: Words, chat: ChatSettings) -> None:
         """The model is loaded: requests can be served from now on."""
         self._words = words
-        self.chat_template = chat_template
+        self._chat = chat
+
+    def piece(self, token: int) -> bytes:
+        """A token's bytes, control tokens included."""
+        return self.words.piece(token, special=True)
 
     def check_health(self) -> None:
         if self.engine.state is EngineState.READY and self._words is not None:

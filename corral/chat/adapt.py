@@ -40,9 +40,14 @@ def relaxations(messages: list[Message]) -> Iterator[list[Message]]:
         yield messages
 
 
+def in_parts(messages: list[Message]) -> list[Message]:
+    """Contents as lists of parts, for templates that know nothing else."""
+    return [{**m, "content": [{"type": "text", "text": m["content"] or ""}]} for m in messages]
+
+
 def merge_systems(messages: list[Message]) -> list[Message]:
     """One system message, in front."""
-    systems = [text_of(m["content"]) for m in messages if m["role"] == "system"]
+    systems = [m["content"] for m in messages if m["role"] == "system"]
     others = [m for m in messages if m["role"] != "system"]
     return [{"role": "system", "content": "\n\n".join(systems)}, *others] if systems else others
 
@@ -74,7 +79,7 @@ def merge_turns(messages: list[Message]) -> list[Message]:
             last = {"role": "user", "content": ""}
             merged.append(last)
         if last is not None and last["role"] == message["role"] and message["role"] in ("user", "assistant"):
-            texts = [text_of(last["content"] or ""), text_of(message["content"] or "")]
+            texts = [text_of(last["content"] or ""), (message["content"] or "")]
             calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
             merged[-1] = {**last, "content": "\n\n".join(text for text in texts if text)}
             if calls:
@@ -102,12 +107,7 @@ def results_as_users(messages: list[Message]) -> list[Message]:
 
 
 def _adapt_message(message: Message, can: Capability) -> Message:
-    message = dict(message)
-    if isinstance(message["content"], str):
-        if not can.text_content:
-            message["content"] = [{"type": "text", "text": message["content"]}]
-    elif not can.part_content:
-        message["content"] = text_of(message["content"])
+    message = {**message, "content": text_of(message["content"])}
     if "tool_calls" in message:
         if not can.tool_calls:
             message = _calls_as_text(message)
@@ -134,7 +134,7 @@ def _calls_as_text(message: Message) -> Message:
         for call in message["tool_calls"]
     ]
     text = json.dumps({"tool_calls": calls}, ensure_ascii=False)
-    content = text_of(message["content"] or "")
+    content = message["content"] or ""
     rest = {k: v for k, v in message.items() if k != "tool_calls"}
     return {**rest, "content": f"{content}\n{text}" if content else text}
 
@@ -145,7 +145,7 @@ def _plain_arguments(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result_as_user(message: Message) -> Message:
-    response = {"tool": message.get("name", ""), "content": text_of(message["content"] or "")}
+    response = {"tool": message.get("name", ""), "content": (message["content"] or "")}
     return {"role": "user", "content": json.dumps({"tool_response": response}, ensure_ascii=False)}
 
 

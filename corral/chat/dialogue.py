@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.chat.adapt import adapt, relaxations
+from corral.chat.adapt import adapt, in_parts, relaxations
 from corral.chat.capability import Capability, probe
 from corral.chat.format import Format, short_id
 from corral.chat.formats import choose_format
@@ -67,9 +67,13 @@ class Dialogue:
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
         self.format: Format = choose_format(template.source)
-        self.can: Capability = probe(template)
+        self.can: Capability = probe(lambda messages, tools: self._try(messages, tools, True, {}))
         self._marks: Marks = choose_marks(template.source)
         self._thinks = self._marks.start in template.source or self._marks.end in template.source
+
+    @property
+    def end_of_thoughts(self) -> str:
+        return self._marks.end
 
     def render(self, chat: Chat) -> Prompt:
         """The prompt. Where the template refuses the conversation, it is bent until it does not."""
@@ -117,14 +121,22 @@ class Dialogue:
         adapted = adapt(messages, [] if self.can.tools else tools, self.can, instruction)
         options = {"enable_thinking": chat.enable_thinking, **chat.options}
         try:
-            return self.template.render(adapted, tools, add_generation_prompt, options)
+            return self._try(self._shape(adapted), tools, add_generation_prompt, options)
         except TemplateError as error:
             for attempt in relaxations(adapted):
                 try:
-                    return self.template.render(attempt, tools, add_generation_prompt, options)
+                    return self._try(self._shape(attempt), tools, add_generation_prompt, options)
                 except TemplateError:
                     continue
             raise error
+
+    def _try(
+        self, messages: list[Message], tools: list[dict[str, Any]], prompt: bool, options: Mapping[str, Any]
+    ) -> str:
+        return self.template.render(messages, tools, prompt, {**self.format.options(tools), **options})
+
+    def _shape(self, messages: list[Message]) -> list[Message]:
+        return in_parts(messages) if self.can.part_content else messages
 
     def _thoughts(self, g: Grammar, chat: Chat, prompt: Prompt) -> str:
         may_think = self._thinks and chat.enable_thinking and not self.format.reads_reasoning

@@ -6,6 +6,7 @@ import secrets
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from corral.chat.grammar import Grammar
 from corral.chat.reader import Reader, Steps
@@ -32,6 +33,7 @@ class Format:
     lead: Callable[[Grammar], str] = lambda _: ""
     is_always_bound: bool = False  # `calls` covers answers without calls as well
     markers: tuple[str, ...] = ()
+    options: Callable[[list[dict[str, Any]]], dict[str, Any]] = lambda _: {}  # more names for its template
     wraps_content: bool = False  # answers without tools have to be read as well
     reads_reasoning: bool = False  # reasoning is the format's own affair
     has_short_ids: bool = False

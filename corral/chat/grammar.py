@@ -10,6 +10,9 @@ from corral.chat.tool import ToolUse
 
 TokenOf = Callable[[str], int | None]
 
+GAP = r"(/[ \n]{1,8}/)?"
+END = -1  # instead of a token that ends a generation: no grammar has to mention it
+
 
 class Grammar:
     """Collects rules. `token_of` tells which texts are control tokens: those are no text to a grammar."""
@@ -29,18 +32,20 @@ class Grammar:
 
     def mark(self, *texts: str) -> str:
         """Texts in a row, each of which may be a control token."""
-        return " ".join(self._mark(text) for text in texts)
+        return seq(*(self._mark(text) for text in texts))
 
     def up_to(self, end: str) -> str:
         """Any text, and the first `end`."""
         token = self._token_of(end)
         anything = "/(?s:.*)/"
         if token is not None:
-            return f"{self.rule(anything)} <[{token}]>"
+            return seq(self.rule(anything), self._mark(end))
         return self.rule(anything, f"[suffix={_quote(end)}]")
 
     def _mark(self, text: str) -> str:
         token = self._token_of(text)
+        if token == END:
+            return ""
         return _quote(text) if token is None else f"<[{token}]>"
 
 
@@ -54,6 +59,11 @@ def json_value(schema: Any) -> str:
 
 def seq(*parts: str) -> str:
     return " ".join(part for part in parts if part)
+
+
+def maybe(*parts: str) -> str:
+    part = seq(*parts)
+    return f"({part})?" if part else ""
 
 
 def calls_of(use: ToolUse, opening: str, closing: str) -> str:

@@ -5,29 +5,35 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from corral.chat.reader import Emit, Reader, Steps
+from corral.chat.reader import NO_NAME, Emit, Reader, Steps
 
-_STRUCTURE = re.compile(r'["\\{}\[\]]')
-_SCALAR_END = re.compile(r"[\s,}\]:]")
+_NO_OBJECT, _NO_ARGUMENTS = "it is no JSON object", "its arguments are no JSON object"
+
+_STRUCTURE = {quotes: re.compile(rf"[{quotes}\\{{}}\[\]]") for quotes in ('"', "\"'")}
+_SCALAR_END = re.compile(r"[\s,}\]):]")
 _HEX = r"[0-9a-fA-F]"
-# Inside of a string: what can be decoded, and what may become so with more text. A pair of surrogates is one.
+_HIGH, _LOW = rf"\\u[dD][89abAB]{_HEX}{{2}}", rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
+# Inside of a string: what can be decoded whatever follows, and what more text may turn into that. Halves of
+# surrogate pairs are decoded once it is clear that the other half does not follow.
 _STRING_PART = re.compile(
-    rf'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[dD][89abAB]{_HEX}{{2}}\\u{_HEX}{{4}}'
-    rf"|\\u(?![dD][89abAB]){_HEX}{{4}}|\\u{_HEX}{{4}}(?=[^\\]))+"
+    rf'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u(?![dD][89abAB]){_HEX}{{4}}|{_HIGH}{_LOW}'
+    rf"|{_HIGH}(?=[^\\]|\\[^u]|\\u(?:[^dD]|[dD][^c-fC-F])))+"
 )
-_STRING_UNSURE = re.compile(rf"\\(?:u{_HEX}{{0,4}}(?:\\(?:u{_HEX}{{0,3}})?)?)?")
+_STRING_UNSURE = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F]{_HEX}?)?)?)?)?")
 
 
 class JsonScanner:
     """Finds the end of one JSON value. It looks at brackets and strings only: whether the rest is right is
-    for a parser to say, once the value is whole."""
+    for a parser to say, once the value is whole. `quotes`: what strings may be written in."""
 
-    def __init__(self) -> None:
+    def __init__(self, quotes: str = '"') -> None:
         self.is_complete = False
+        self._structure = _STRUCTURE[quotes]
+        self._openings = "{[" + quotes
         self._depth = 0
-        self._in_string = False
+        self._quote = ""  # the one that ends the string we are in
         self._is_escaped = False
         self._is_scalar = False
         self._has_begun = False
@@ -36,7 +42,7 @@ class JsonScanner:
         """How many characters of the text belong to the value."""
         if not self._has_begun and text:
             self._has_begun = True
-            self._is_scalar = text[0] not in '{["'
+            self._is_scalar = text[0] not in self._openings
         if self._is_scalar:
             return self._feed_scalar(text)
         at = 0
@@ -45,7 +51,7 @@ class JsonScanner:
                 self._is_escaped = False
                 at += 1
                 continue
-            found = _STRUCTURE.search(text, at)
+            found = self._structure.search(text, at)
             if found is None:
                 return len(text)
             at = found.end()
@@ -62,21 +68,21 @@ class JsonScanner:
         return end.start() if end else len(text)
 
     def _note(self, char: str) -> None:
-        if self._in_string:
+        if self._quote:
             self._is_escaped = char == "\\"
-            self._in_string = char != '"'
-        elif char == '"':
-            self._in_string = True
+            self._quote = "" if char == self._quote else self._quote
         elif char in "{[":
             self._depth += 1
         elif char in "}]":
             self._depth -= 1
-        self.is_complete = self._depth <= 0 and not self._in_string
+        elif char != "\\":
+            self._quote = char
+        self.is_complete = self._depth <= 0 and not self._quote
 
 
-def read_value(reader: Reader, emit: Emit) -> Steps[bool]:
+def read_value(reader: Reader, emit: Emit, quotes: str = '"') -> Steps[bool]:
     """Pass one JSON value on as it comes; returns whether it came to its end."""
-    scanner = JsonScanner()
+    scanner = JsonScanner(quotes)
     while True:
         n = scanner.feed((yield from reader.some()))
         emit(reader.take(n))
@@ -86,20 +92,26 @@ def read_value(reader: Reader, emit: Emit) -> Steps[bool]:
             return scanner.is_complete
 
 
-def collect_value(reader: Reader) -> Steps[Any]:
-    """One JSON value, parsed; `...` if it is not whole or not JSON."""
+def collect_value(reader: Reader, quotes: str = '"') -> Steps[str]:
+    """The text of one JSON value; empty if it is not whole."""
     parts: list[str] = []
-    if not (yield from read_value(reader, parts.append)):
-        return ...
-    return parse_json("".join(parts))
+    is_whole = yield from read_value(reader, parts.append, quotes)
+    return "".join(parts) if is_whole else ""
 
 
 def parse_json(text: str) -> Any:
     """The value, or `...` where the text is no JSON (None is a value)."""
     try:
-        return json.loads(text)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError):
         return ...
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def mend(text: str) -> str:
@@ -116,16 +128,22 @@ def read_arguments(reader: Reader) -> Steps[str]:
         reader.arguments(text)
 
     if (yield from reader.next_char()) == '"':
-        # Arguments that are JSON inside of a string: some models quote what they should not.
-        value = yield from collect_value(reader)
-        if not isinstance(value, str) or not isinstance(parse_json(value), dict):
-            return "its arguments are no JSON object"
-        reader.arguments(mend(value))
-        return ""
+        text = _as_object((yield from collect_value(reader)))
+        reader.arguments(text)
+        return "" if text else _NO_ARGUMENTS
     is_whole = yield from read_value(reader, emit)
     if not is_whole:
         return "its arguments are cut off"
-    return "" if isinstance(parse_json("".join(parts)), dict) else "its arguments are no JSON object"
+    return "" if isinstance(parse_json("".join(parts)), dict) else _NO_ARGUMENTS
+
+
+def _as_object(text: str) -> str:
+    """The text of a JSON object, also of one inside of a string: some models quote what they should not."""
+    value = parse_json(text)
+    if isinstance(value, str):
+        text = mend(value)
+        value = parse_json(text)
+    return text if isinstance(value, dict) else ""
 
 
 def read_call(
@@ -140,42 +158,45 @@ def read_call(
     `known`: only calls of these functions count as calls.
     """
     if (yield from reader.accept("{")) is None:
-        return "it is no JSON object"
-    name, id, early = "", "", ""
-    has_arguments = False
+        return _NO_OBJECT
+    name, id, early = "", "", "{}"
+    is_announced = False
     while True:
         yield from reader.skip_space()
         if (yield from reader.accept("}")):
             break
-        key = yield from collect_value(reader)
+        key = parse_json((yield from collect_value(reader)))
         yield from reader.skip_space()
         if not isinstance(key, str) or not (yield from reader.accept(":")):
-            return "it is no JSON object"
+            return _NO_OBJECT
         yield from reader.skip_space()
-        if key in arguments and name:
+        if key in arguments and name and not is_announced:
             reader.call(name, id)
-            has_arguments = True
+            is_announced = True
             if problem := (yield from read_arguments(reader)):
                 return problem
         else:
-            value = yield from collect_value(reader)
+            text = yield from collect_value(reader)
+            value = parse_json(text)
             if value is ...:
-                return "it is no JSON object"
+                return _NO_OBJECT
             if key in names and isinstance(value, str):
                 name = mend(value)
+                if known is not None and name not in known:
+                    return f"there is no function '{name:.64}'"
             elif key in ids and isinstance(value, str | int):
                 id = mend(str(value))
-            elif key in arguments and isinstance(value, dict | str):
-                early = mend(value) if isinstance(value, str) else json.dumps(value)
-            if key in names and known is not None and name not in known:
-                return f"there is no function '{name:.64}'"
+            elif key in arguments and not is_announced:
+                early = _as_object(text)
+                if not early:
+                    return _NO_ARGUMENTS
         yield from reader.skip_space()
         yield from reader.accept(",")
     if not name:
-        return "it names no function"
-    if not has_arguments:
+        return NO_NAME
+    if not is_announced:
         reader.call(name, id)
-        reader.arguments(early or "{}")
+        reader.arguments(early)
     return ""
 
 
@@ -189,6 +210,7 @@ def read_call_list(reader: Reader, read: Callable[[Reader], Steps[str]]) -> Step
             return ""
         if problem := (yield from read(reader)):
             return problem
+        reader.begin_raw()  # this one is a call, whatever becomes of the next
         yield from reader.skip_space()
         if (yield from reader.accept(",", "]")) != ",":
             return ""

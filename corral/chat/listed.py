@@ -7,7 +7,7 @@ from collections.abc import Callable
 from corral.chat.format import Format
 from corral.chat.grammar import Grammar, calls_of, literal, repeat, seq
 from corral.chat.json_text import read_call, read_call_list
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 
 
@@ -15,17 +15,7 @@ def listed_format(name: str, matches: Callable[[str], bool], begin: str, end: st
     """`begin [{"name": ..., "arguments": ...}, ...] end`."""
 
     def parse(reader: Reader, _use: ToolUse) -> Steps[None]:
-        while (yield from reader.until((begin,), reader.content)):
-            reader.begin_raw()
-            yield from reader.skip_space()
-            problem = yield from read_call_list(reader, read_call)
-            if problem:
-                reader.no_call(problem, begin)
-                continue
-            reader.end_raw()
-            if end:
-                yield from reader.skip_space()
-                yield from reader.accept(end)
+        return read_calls(reader, (begin,), lambda _: read_call_list(reader, read_call), end)
 
     def calls(g: Grammar, use: ToolUse) -> str:
         one = g.rule(calls_of(use, '{"name": "@", "arguments": ', "}"))

@@ -19,6 +19,7 @@ Steps: TypeAlias = Generator[None, None, T]
 Emit: TypeAlias = Callable[[str], None]
 
 SPACE = " \t\r\n"
+CUT_OFF, NO_NAME = "it is cut off", "it names no function"
 
 
 class Reader:
@@ -32,6 +33,9 @@ class Reader:
         self._raw: list[str] | None = None
         self._open_call: int | None = None
         self._space = ""
+        self._space_before_call = ""
+        self._has_content = False
+        self._has_called = False
         self._call_id = call_id
 
     def push(self, text: str) -> None:
@@ -69,6 +73,22 @@ class Reader:
                 return option
         return None
 
+    def accept_past_space(self, option: str) -> Steps[str | None]:
+        """Consume the option and the white space in front of it, both or nothing."""
+        while True:
+            text = self._text.lstrip(SPACE)
+            if text.startswith(option):
+                return self._consume(len(self._text) - len(text) + len(option))
+            if self.is_ended or not option.startswith(text):
+                return None
+            yield
+
+    def collect(self, *markers: str) -> Steps[tuple[str, str | None]]:
+        """The text up to the first of the markers, without the space around it, and that marker."""
+        parts: list[str] = []
+        found = yield from self.until(markers, parts.append)
+        return "".join(parts).strip(SPACE), found
+
     def skip_space(self) -> Steps[str]:
         """Consume white space, up to the next character that is none."""
         skipped = ""
@@ -101,25 +121,31 @@ class Reader:
     # Writing: what the text turned out to be.
 
     def content(self, text: str) -> None:
-        """Answer text. White space waits until something follows it: before a tool call it is dropped."""
+        """Answer text. White space waits until something follows it: around a tool call it is dropped."""
         text = self._space + text
         kept = text.rstrip(SPACE)
         self._space = text[len(kept) :]
+        if self._has_called and not self._has_content:
+            kept = kept.lstrip(SPACE)
         if kept:
+            self._has_content = True
             self.events.append(Content(kept))
 
     def reasoning(self, text: str) -> None:
         if text:
             self.events.append(Reasoning(text))
 
-    def begin_raw(self) -> None:
-        """Something that may be a tool call begins: remember its text, in case it is none."""
-        self._raw = []
-        self._open_call = None
+    def begin_raw(self, opening: str = "") -> None:
+        """Something that may be a tool call begins: remember its text, in case it is none.
+
+        `opening`: the beginning of it that has been read already.
+        """
+        self.end_raw()
+        self._raw = [opening]
 
     def call(self, name: str, id: str = "") -> None:
         """A tool call is certain enough to be announced."""
-        self._space = ""
+        self._space_before_call, self._space = self._space, ""
         self._open_call = self.n_calls
         self.n_calls += 1
         self.events.append(CallStarted(self._open_call, id or self._call_id(), name))
@@ -136,21 +162,23 @@ class Reader:
         self.content(raw)
 
     def end_raw(self) -> None:
+        """What has been read since `begin_raw` needs no remembering: a call that was announced is whole."""
+        self._has_called = self._has_called or self._open_call is not None
         self._raw = None
         self._open_call = None
 
-    def no_call(self, reason: str, opening: str = "") -> None:
+    def no_call(self, reason: str) -> None:
         """What looked like a tool call is content after all."""
-        raw = opening + "".join(self._raw or ())
         if self._open_call is not None:
             self.events.append(CallBroken(self._open_call))
-        self.end_raw()
+            self._space = self._space_before_call
+            self._open_call = None
         self.events.append(Diagnosis(reason))
-        self.content(raw)
+        self.keep_raw()
 
     def close(self) -> None:
         """Nothing more comes."""
-        if self._space and not self.n_calls:
+        if self._space and not self._has_called:
             self.events.append(Content(self._space))
         self._space = ""
 
@@ -163,6 +191,22 @@ class Reader:
         if self._raw is not None and text:
             self._raw.append(text)
         return text
+
+
+def read_calls(
+    reader: Reader, openings: Sequence[str], read: Callable[[str], Steps[str]], end: str = ""
+) -> Steps[None]:
+    """Content, with calls in it wherever an opening stands; `read` gets the opening and returns what is wrong
+    with the call, if anything. Behind a call there may be an `end`."""
+    while opening := (yield from reader.until(openings, reader.content)):
+        reader.begin_raw(opening)
+        yield from reader.skip_space()
+        if problem := (yield from read(opening)):
+            reader.no_call(problem)
+            continue
+        reader.end_raw()
+        if end:
+            yield from reader.accept_past_space(end)
 
 
 class MessageParser:

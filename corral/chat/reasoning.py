@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from corral.chat.grammar import Grammar, seq
+from corral.chat.grammar import GAP, Grammar, maybe, seq
 from corral.chat.reader import Reader, Steps
 
 
@@ -46,32 +46,27 @@ def is_open(prompt: str, marks: Marks) -> bool:
 
 def read_reasoning(reader: Reader, marks: Marks, format: ReasoningFormat, opened: bool) -> Steps[None]:
     """Thoughts at the beginning of an answer, if there are any."""
-    space = ""
-    if not opened:
-        space = yield from reader.skip_space()
-    begin = yield from reader.accept(marks.start)
+    begin = yield from reader.accept_past_space(marks.start)
     if begin is None and not opened:
-        reader.content(space)
         return
     if format is ReasoningFormat.NONE:
-        reader.content(space + (begin or ""))
+        reader.content(begin or "")
         found = yield from reader.until((marks.end,), reader.content)
         reader.content(found or "")
         return
-    is_doubled = format is ReasoningFormat.DEEPSEEK_LEGACY
+    thoughts = _Trimmed(reader)
+    if format is not ReasoningFormat.DEEPSEEK_LEGACY:
+        yield from reader.until((marks.end,), thoughts.feed)
+        yield from reader.skip_space()
+        return
 
     def emit(text: str) -> None:
         thoughts.feed(text)
-        if is_doubled:
-            reader.content(text)
+        reader.content(text)
 
-    thoughts = _Trimmed(reader)
-    if is_doubled:
-        reader.content(marks.start)
-    yield from reader.until((marks.end,), emit)
-    if is_doubled:
-        reader.content(marks.end)
-    yield from reader.skip_space()
+    reader.content(marks.start)
+    found = yield from reader.until((marks.end,), emit)
+    reader.content(found or "")
 
 
 class _Trimmed:
@@ -94,5 +89,5 @@ class _Trimmed:
 
 def thoughts_first(g: Grammar, marks: Marks, opened: bool) -> str:
     """The grammar of thoughts that may, or where they are open already must, come before anything else."""
-    thoughts = seq(g.up_to(marks.end), r"(/[ \n]{1,8}/)?")
-    return thoughts if opened else f"({seq(g.mark(marks.start), thoughts)})?"
+    thoughts = seq(g.up_to(marks.end), GAP)
+    return thoughts if opened else maybe(g.mark(marks.start), thoughts)

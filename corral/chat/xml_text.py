@@ -6,12 +6,15 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from corral.chat.grammar import Grammar, any_of, json_value, literal, seq
+from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, seq
 from corral.chat.json_text import parse_json
-from corral.chat.reader import Reader, Steps
+from corral.chat.parameter import options_of, properties_of, required_of, types_of, value_types
+from corral.chat.reader import CUT_OFF, Reader, Steps
 from corral.chat.tool import Tool
 
-_TEXT_RULES = {"pattern", "format", "minLength", "maxLength"}
+_TEXT_RULES = {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not"}
+_NEWLINE = maybe(literal("\n"))
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +45,16 @@ def read_xml_arguments(
         if opened != tags.key:
             break
         opened = None
-        name: list[str] = []
-        if (yield from reader.until((tags.end_key,), name.append)) is None:
-            return "it is cut off"
-        key = "".join(name).strip()
+        key, end = yield from reader.collect(tags.end_key)
+        if end is None:
+            return CUT_OFF
         reader.arguments(f"{', ' if n else ''}{json.dumps(key, ensure_ascii=False)}: ")
         n += 1
         if tags.value:
             yield from reader.skip_space()
             yield from reader.accept(tags.value)
-        if (yield from _read_argument(reader, _schema_of(tool, key), tags)) is None:
-            return "it is cut off"
+        if (yield from _read_argument(reader, properties_of(tool).get(key, {}), tags)) is None:
+            return CUT_OFF
     if opened is None:
         return "its arguments are not between their tags"
     reader.arguments("}")
@@ -78,41 +80,35 @@ def _read_argument(reader: Reader, schema: dict[str, Any], tags: Tags) -> Steps[
 
 def _is_plain_text(schema: dict[str, Any]) -> bool:
     """A string of any characters is written as it is; one with rules is quoted, so that they can be kept."""
-    return schema.get("type") == "string" and not _TEXT_RULES & schema.keys()
+    return types_of(schema) == {"string"} and not _TEXT_RULES & schema.keys()
 
 
 def _as_json(text: str, schema: dict[str, Any]) -> str:
-    """A value as it was written if that is JSON, else as a string."""
+    """A value as it was written if that is JSON and what is asked for, else as a string."""
     text = text.strip()
+    types = types_of(schema)
     value = parse_json(text)
-    is_right = isinstance(value, str) if schema.get("type") == "string" else value is not ...
-    return text if is_right else json.dumps(text, ensure_ascii=False)
+    if value is ... and text in _PYTHON and value_types(parse_json(_PYTHON[text])) & types:
+        return _PYTHON[text]
+    is_text = value is ... or ("string" in types and not value_types(value) & types)
+    return json.dumps(text, ensure_ascii=False) if is_text else text
 
 
 def xml_arguments(g: Grammar, tool: Tool, tags: Tags) -> str:
     """The grammar of a call's arguments, in the order of the schema, up to the end of the call."""
-    properties = tool.parameters.get("properties") or {}
-    required = tool.parameters.get("required") or []
-    opening = f"{tags.end_key}\n{tags.value}" if tags.value else tags.end_key
+    required = required_of(tool)
+    value_tag = seq(_NEWLINE, literal(tags.value)) if tags.value else ""
     parts = []
-    for name, schema in properties.items():
-        key = literal(f"{tags.key}{name}{opening}{tags.gap}")
-        part = seq(key, _value(g, schema, tags), literal("\n"))
-        parts.append(part if name in required else f"({part})?")
+    for name, schema in properties_of(tool).items():
+        key = seq(literal(f"{tags.key}{name}{tags.end_key}"), value_tag, literal(tags.gap))
+        part = seq(key, _value(g, schema, tags), _NEWLINE)
+        parts.append(part if name in required else maybe(part))
     return seq(*parts, g.mark(tags.end_call))
 
 
-def _value(g: Grammar, schema: Any, tags: Tags) -> str:
+def _value(g: Grammar, schema: dict[str, Any], tags: Tags) -> str:
     end = tags.gap + tags.end_value
-    if not isinstance(schema, dict) or not _is_plain_text(schema):
+    if not _is_plain_text(schema):
         return seq(json_value(schema), literal(end))
-    options = [schema["const"]] if "const" in schema else schema.get("enum")
-    if options:
-        return any_of(literal(str(option) + end) for option in options)
-    return g.up_to(end)
-
-
-def _schema_of(tool: Tool | None, key: str) -> dict[str, Any]:
-    properties = tool.parameters.get("properties") if tool else None
-    schema = properties.get(key) if isinstance(properties, dict) else None
-    return schema if isinstance(schema, dict) else {}
+    options = [option for option in options_of(schema) if isinstance(option, str)]
+    return any_of(literal(option + end) for option in options) if options else g.up_to(end)

@@ -59,6 +59,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     post_sampling_probs: bool = False
 
 
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+    """A grammar for the answer: GBNF, or Lark as llguidance writes it. `field` is what the client gave it in.
+
+    With a `trigger` it applies to what follows that, once it was written; `is_trigger_first` counts it at the
+    very beginning only.
+    """
+
+    kind: str
+    text: str
+    field: str
+    trigger: str = ""
+    is_trigger_first: bool = False
+
+
 class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
     n_predict: int = -1
@@ -70,3 +84,5 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     cache_prompt: bool = True
     id_slot: int = -1
+    constraint: Constraint | None = None
+    preserved: tuple[int, ...] = ()  # control tokens that appear in the answer

@@ -22,6 +22,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_ctx: int
     n_slots: int
     n_ctx_train: int
+    vocab_type: int
     n_vocab: int
     n_embd: int
     n_params: int
@@ -99,6 +100,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     stopping_word: str = ""
     text: str = ""
     truncated: bool
+    truncated_grammar: bool = False
     has_new_line: bool
     n_past: int
     timings: Timings

@@ -41,6 +41,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 600.0
     engine_timeout_s: float = 10.0
     max_body_mib: int = 64
+    jinja: bool = True
+    chat_template: str = ""
+    chat_template_file: str = ""
+    chat_template_kwargs: str = ""
+    reasoning_format: str = "auto"
+    prefill_assistant: bool = True
+    parse_special: bool = True
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,11 @@ import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import ContextExceeded, CorralError
-from corral.core.result import Beat, Done, Event, Failed, Progress, StopType
+from corral.core.result import Admitted, Beat, Done, Event, Failed, Progress, StopType
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Order, Task
 from corral.engine.batch import FLOOR, BatchPlan, BatchShape, Prompt, plan_batches
+from corral.engine.compiling import Compiling
 from corral.engine.context_shift import plan_shift
 from corral.engine.cost import CostModel
 from corral.engine.kv import KvStore
@@ -51,6 +52,7 @@ class Engine:
         self._scheduler = Scheduler(
             backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity, backend.can_cut
         )
+        self._compiling = Compiling()
         self._prompt_cap = backend.n_ubatch  # shrinks while cells are short
         self._events: list[Event] = []
         self._n_orders = 0
@@ -61,7 +63,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._compiling)
 
     def handle(self, order: Order) -> None:
         if isinstance(order, Cancel):
@@ -92,6 +94,7 @@ class Engine:
 
     def step(self) -> None:
         """One round for everybody: running generations get their token, prompts what is left of the time."""
+        self._queue_compiled()
         self._events += self._scheduler.admit(self._clock())
         for request in self._scheduler.take_stuck():
             self._events.append(
@@ -112,10 +115,25 @@ class Engine:
         elif not n_prompt:
             # compat: /completion: nothing to continue is answered by nothing.
             self._events.append(self._done(Request(task, self._n_orders), 0, ""))
+        elif task.params.constraint is not None:
+            grammar = self._backend.compile(task.params.constraint)
+            self._compiling.add(Request(task, self._n_orders), grammar)
         else:
             self._scheduler.add(Request(task, self._n_orders))
 
+    def _queue_compiled(self) -> None:
+        """Let requests go on whose grammar is ready; only with nothing else to do is it waited for."""
+        if self._compiling and not self._scheduler.has_work:
+            self._compiling.wait()
+        for request, grammar in self._compiling.take_ready():
+            try:
+                request.grammar = grammar.result()
+                self._scheduler.add(request)
+            except CorralError as error:
+                self._events.append(Failed(request.id, error.info()))
+
     def _cancel(self, task_id: int) -> None:
+        self._compiling.remove(task_id)
         request = self._scheduler.remove(task_id)
         if request is not None:
             request.close()
@@ -146,7 +164,7 @@ class Engine:
         if status is DecodeStatus.OK:
             self._prompt_cap = self._backend.n_ubatch
             for i, part in enumerate(work):
-                self._advance_or_fail(i, part, chunks[i])
+                self._take(i, part, chunks[i])
 
     def _decode(self, chunks: Sequence[Chunk], work: Sequence[Work]) -> DecodeStatus:
         n_generating = sum(request.phase is Phase.GENERATING for _, request, _ in work)
@@ -165,18 +183,22 @@ class Engine:
             self._cost.observe(n_generating, n_prompt, (self._clock() - started) * 1e3)
         return status
 
-    def _advance_or_fail(self, i: int, part: Work, chunk: Chunk) -> None:
-        """What goes wrong with one request is its own end, not its neighbours'."""
+    def _take(self, i: int, part: Work, chunk: Chunk) -> None:
         slot, request, n = part
         slot.tokens.extend(chunk.tokens)
         request.evaluated(n)
+        self._guard(self._advance, i, slot, request, chunk)
+
+    def _guard(self, action: Callable[..., None], i: int, slot: Slot, request: Request, *args: Chunk) -> None:
+        """What goes wrong with one request is its own end, not its neighbours'."""
         try:
-            self._advance(i, slot, request, chunk)
+            action(i, slot, request, *args)
         except CorralError as error:
-            self._fail([part], error)
+            self._fail([(slot, request, 0)], error)
         except Exception as error:
             traceback.print_exc()
-            self._fail([part], CorralError(f"internal error of the engine ({type(error).__name__})"))
+            problem = CorralError(f"internal error of the engine ({type(error).__name__})")
+            self._fail([(slot, request, 0)], problem)
 
     def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
         """The chunk is in the context now; draw the next token if it was the last one."""
@@ -184,10 +206,25 @@ class Engine:
             now = self._clock()
             n_past = len(request.prompt) - len(request.pending)
             self._events.append(Progress(request.id, n_past, request.prompt_ms(now)))
-        if not chunk.logits:
-            return
+            if chunk.logits:
+                self._serve_twins(i, slot, request)
+        if chunk.logits:
+            self._draw_or_end(i, slot, request)
+
+    def _serve_twins(self, i: int, slot: Slot, request: Request) -> None:
+        """Requests that waited for this very prompt get all of it, and begin from the same logits."""
+        for twin_slot, twin in self._scheduler.twins(request):
+            self._kv.stash(twin_slot, 0)
+            if self._kv.copy(slot, twin_slot, len(request.prompt)) < len(request.prompt):
+                continue
+            twin.start(self._clock(), len(request.prompt))
+            self._events.append(Admitted(twin.id, twin_slot.id, twin.n_cached))
+            self._guard(self._draw_or_end, i, twin_slot, twin)
+
+    def _draw_or_end(self, i: int, slot: Slot, request: Request) -> None:
         if request.sampler is None:
-            request.sampler = self._backend.open_sampler(request.task.params.sampling, request.task.prompt)
+            task = request.task
+            request.sampler = self._backend.open_sampler(task.params.sampling, task.prompt, request.grammar)
         if request.is_budget_spent:
             request.stop_type = StopType.LIMIT
             self._finish(slot, request, "")
@@ -204,7 +241,7 @@ class Engine:
             request.sampler.force(logits, index, forced)
             token, probs = forced, None
         request.add(token, probs, self._clock())
-        text = request.text.feed(self._backend.vocab.piece(token))
+        text = request.text.feed(self._piece(request, token))
         self._check_stop(slot, request, token, text)
         if forced is not None:
             request.drop_unsent()
@@ -213,10 +250,15 @@ class Engine:
         if request.is_stopped:
             self._finish(slot, request, request.text.finish())
 
+    def _piece(self, request: Request, token: int) -> bytes:
+        vocab = self._backend.vocab
+        return b"" if vocab.is_eog(token) else vocab.piece(token, request.shows(token))
+
     def _check_stop(self, slot: Slot, request: Request, token: int, text: str) -> None:
         params = request.task.params
         is_late = 0 < params.t_max_predict_ms < request.predicted_ms()
-        if self._backend.vocab.is_eog(token):
+        assert request.sampler is not None
+        if self._backend.vocab.is_eog(token) or request.sampler.is_finished:
             request.stop_type = StopType.EOS
         elif request.text.stopping_word:
             request.stop_type = StopType.WORD
@@ -238,6 +280,7 @@ class Engine:
             stopping_word=request.text.stopping_word,
             text=rest,
             truncated=request.truncated,
+            truncated_grammar=request.is_cut_off,
             has_new_line=request.text.has_new_line,
             n_past=n_past,
             timings=request.timings(self._clock()),

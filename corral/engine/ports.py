@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, State
-from corral.core.params import SamplingParams
+from corral.core.params import Constraint, SamplingParams
 from corral.core.result import TokenProbs
 
 
@@ -14,8 +15,8 @@ class Vocabulary(Protocol):
     @property
     def adds_bos(self) -> bool: ...
 
-    def piece(self, token: int) -> bytes:
-        """The bytes a generated token adds to the answer."""
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes a generated token adds to the answer; a control token has some only if `special`."""
         ...
 
     def is_eog(self, token: int) -> bool:
@@ -24,6 +25,16 @@ class Vocabulary(Protocol):
 
 
 class Sampler(Protocol):
+    @property
+    def is_bound(self) -> bool:
+        """A grammar decides what may come next."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """The grammar is at its end."""
+        ...
+
     def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]: ...
 
     def force(self, logits: FloatArray, index: int, token: int) -> None: ...
@@ -87,4 +98,8 @@ class Backend(Protocol):
 
     def load(self, seq: int, state: State) -> bool: ...
 
-    def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> Sampler: ...
+    def compile(self, constraint: Constraint) -> Future[Any]:
+        """Start to make a grammar ready for `open_sampler`, in another thread."""
+        ...
+
+    def open_sampler(self, params: SamplingParams, prompt: Sequence[int], grammar: Any = None) -> Sampler: ...

@@ -6,6 +6,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from corral.core.chunk import TokenArray
 from corral.engine.batch import MIN_CHUNK, align
 from corral.engine.slot import common_prefix
@@ -32,6 +34,10 @@ class Holding:
     def usable(self, prompt: TokenArray) -> int:
         return reusable(self.tokens, prompt, self.can_cut)
 
+    def is_twin(self, prompt: TokenArray) -> bool:
+        """It is evaluating the same prompt: what comes out serves both."""
+        return self.prompt is not None and np.array_equal(self.prompt, prompt)
+
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
@@ -55,6 +61,8 @@ def plan_prefix(prompt: TokenArray, own: Holding, neighbours: Sequence[Holding],
             coming = max(coming, reusable(other.prompt, prompt, can_cut=True))
     if n_ram >= best.n + GAIN:
         best = Prefix(Origin.RAM, n_ram)
+    if any(other.is_twin(prompt) and len(other.tokens) >= best.n for other in neighbours):
+        return Prefix(Origin.WAIT, len(prompt))
     return Prefix(Origin.WAIT, coming) if coming >= best.n + GAIN else best
 
 

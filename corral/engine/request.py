@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class Request:
         self.phase = Phase.QUEUED
         self.text = OutputText(task.params.stop, task.params.n_indent)
         self.sampler: Sampler | None = None
+        self.grammar: Any = None
+        self._preserved = frozenset(task.params.preserved)
         self.generated: list[int] = []
         self.n_cached = 0
         self.truncated = False
@@ -55,6 +58,15 @@ class Request:
         """The next token, where a lost engine had delivered it already."""
         resume = self.task.resume
         return resume[self.n_generated] if self.n_generated < len(resume) else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """It ended in the middle of its grammar."""
+        return self.stop_type is StopType.LIMIT and self.sampler is not None and self.sampler.is_bound
+
+    def shows(self, token: int) -> bool:
+        """Whether a control token appears in the answer."""
+        return token in self._preserved
 
     @property
     def is_stopped(self) -> bool:

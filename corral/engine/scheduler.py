@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from corral.core.chunk import State, TokenArray
 from corral.core.result import Admitted
 from corral.engine.kv import KvStore
@@ -80,6 +82,14 @@ class Scheduler:
             self._queue.remove(request)
             slot.request = request
         return [*admitted, *self._settle_all(now)]
+
+    def twins(self, request: Request) -> list[tuple[Slot, Request]]:
+        """Those who wait for the same prompt."""
+        waiting = self.running(Phase.WAITING)
+        return [pair for pair in waiting if self._wants(pair[1], request.prompt)]
+
+    def _wants(self, request: Request, prompt: TokenArray) -> bool:
+        return request.task.params.cache_prompt and np.array_equal(request.prompt, prompt)
 
     def take_stuck(self) -> list[Request]:
         """Preempted requests that could not come back although nobody else is running."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import psutil
 
 from corral.core.errors import InvalidRequest
-from corral.core.params import SamplingParams
+from corral.core.params import Constraint, SamplingParams
 from corral.core.result import ModelInfo
 from corral.core.settings import EngineSettings
 from corral.llama import library
 from corral.llama.candidates import Candidates
+from corral.llama.constraint import Compiler, Matcher
 from corral.llama.context import Context
 from corral.llama.model import Model
 from corral.llama.sampler import Sampler
@@ -42,6 +44,8 @@ class LlamaBackend(Context):
         self.can_cut_states = not (model.is_recurrent or model.has_window)
         self._model = model
         self._candidates = Candidates(model.vocab.n_tokens)
+        self._compiler = Compiler(model.vocab)
+        self._compilers = ThreadPoolExecutor(1, "compiler")
 
     @classmethod
     def open(cls, settings: EngineSettings, on_progress: Callable[[float], None]) -> LlamaBackend:
@@ -57,8 +61,13 @@ class LlamaBackend(Context):
             raise InvalidRequest(f"model '{settings.model}' has no decoder: it cannot generate text")
         return cls(model, settings)
 
-    def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> Sampler:
-        return Sampler(self.vocab, self._candidates, params, prompt, self.n_ctx)
+    def compile(self, constraint: Constraint) -> Future[Matcher]:
+        return self._compilers.submit(self._compiler.compile, constraint)
+
+    def open_sampler(
+        self, params: SamplingParams, prompt: Sequence[int], grammar: Matcher | None = None
+    ) -> Sampler:
+        return Sampler(self.vocab, self._candidates, params, prompt, self.n_ctx, grammar)
 
     def info(self) -> ModelInfo:
         model = self._model
@@ -66,6 +75,7 @@ class LlamaBackend(Context):
             n_ctx=self.n_ctx,
             n_slots=self.n_seq,
             n_ctx_train=model.n_ctx_train,
+            vocab_type=model.vocab.type,
             n_vocab=model.vocab.n_tokens,
             n_embd=model.n_embd,
             n_params=model.n_params,

@@ -1,22 +1,28 @@
-"""What a GBNF grammar is made of, as values. Pure; knows neither the text nor llguidance.
+"""What a GBNF grammar is made of, as values. Pure; knows neither the grammar's text nor llguidance.
 
-`Seq` without items is the empty text. Nodes are shared between rules and compared by identity.
+`Seq` without items is the empty text. Nodes may be shared and are compared by identity.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
+
+from corral.core.errors import InvalidRequest
 
 MAX_CHAR = 0x10FFFF
-_SURROGATES = (0xD800, 0xDFFF)
+SURROGATES = (0xD800, 0xDFFF)
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chars:
     """One character out of sorted, disjoint ranges; `lead` has a bit for each first byte in UTF-8."""
 
-    ranges: tuple[tuple[int, int], ...]
+    ranges: Ranges
     lead: int
 
 
@@ -50,26 +56,43 @@ class Repeat:
     most: int | None
 
 
-Node = Chars | Token | Ref | Seq | Alt | Repeat
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """One use of a terminal: a node of characters only, without references."""
+
+    node: Node
+
+
+Node: TypeAlias = Chars | Token | Ref | Seq | Alt | Repeat | Term
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Checked rules, the root among them; `place_of` says where one is defined, as line and column."""
+
+    rules: dict[str, Node]
+    place_of: Callable[[str], tuple[int, int]]
+
+
+def refusal(reason: str, place: tuple[int, int] | None = None) -> InvalidRequest:
+    where = "" if place is None else f"line {place[0]}, column {place[1]}: "
+    return InvalidRequest(f"Failed to parse grammar: {where}{reason}", param="grammar")
 
 
 @lru_cache(maxsize=4096)
-def chars_of(ranges: tuple[tuple[int, int], ...], negated: bool = False) -> Chars:
+def chars_of(ranges: Ranges, negated: bool = False) -> Chars:
     """The class of these ranges, in any order; surrogates are no characters and fall out."""
     merged = _merge(ranges)
     if negated:
         merged = _complement(merged)
-    kept: list[tuple[int, int]] = []
-    for low, high in merged:
-        pieces = ((low, min(high, _SURROGATES[0] - 1)), (max(low, _SURROGATES[1] + 1), high))
-        kept += [piece for piece in pieces if piece[0] <= piece[1]] if _has_surrogate(low, high) else [(low, high)]
+    kept = [piece for low, high in merged for piece in _without_surrogates(low, high)]
     lead = 0
     for low, high in kept:
-        lead |= (1 << _lead_byte(high) + 1) - (1 << _lead_byte(low))
+        lead |= (1 << (_lead_byte(high) + 1)) - (1 << _lead_byte(low))
     return Chars(tuple(kept), lead)
 
 
-def seq_of(items: list[Node]) -> Node:
+def seq_of(items: Sequence[Node]) -> Node:
     """The items one after the other; nested sequences dissolve."""
     flat: list[Node] = []
     for item in items:
@@ -77,7 +100,7 @@ def seq_of(items: list[Node]) -> Node:
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 
-def alt_of(items: list[Node]) -> Node:
+def alt_of(items: Sequence[Node]) -> Node:
     """Any one of the items; nested alternatives dissolve."""
     flat: list[Node] = []
     for item in items:
@@ -85,27 +108,84 @@ def alt_of(items: list[Node]) -> Node:
     return flat[0] if len(flat) == 1 else Alt(tuple(flat))
 
 
-def share_a_char(one: Chars, other: Chars) -> bool:
-    if not one.lead & other.lead:
+def children(node: Node) -> tuple[Node, ...]:
+    if isinstance(node, Seq | Alt):
+        return node.items
+    return (node.item,) if isinstance(node, Repeat) else ()
+
+
+def map_leaves(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with each of its leaves changed; a terminal is a leaf."""
+    if isinstance(node, Repeat):
+        return Repeat(map_leaves(node.item, change), node.least, node.most)
+    if not isinstance(node, Seq | Alt):
+        return change(node)
+    items: list[Node] = []
+    for item in node.items:
+        items.append(map_leaves(item, change))
+    return seq_of(items) if isinstance(node, Seq) else alt_of(items)
+
+
+def references(node: Node) -> list[str]:
+    """The rules that the node names, from left to right, once each."""
+    found: dict[str, None] = {}
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Ref):
+            found[part.name] = None
+        pending += reversed(children(part))
+    return list(found)
+
+
+def can_be_empty(node: Node, empty_rules: set[str]) -> bool:
+    if isinstance(node, Seq):
+        for item in node.items:  # noqa: SIM110 (a generator would double the depth of the stack)
+            if not can_be_empty(item, empty_rules):
+                return False
+        return True
+    if isinstance(node, Alt):
+        for item in node.items:  # noqa: SIM110
+            if can_be_empty(item, empty_rules):
+                return True
         return False
-    a, b = iter(one.ranges), iter(other.ranges)
-    (low, high), (from_, to) = next(a), next(b)
-    while True:
-        if high < from_:
-            step = next(a, None)
-            if step is None:
-                return False
-            low, high = step
-        elif to < low:
-            step = next(b, None)
-            if step is None:
-                return False
-            from_, to = step
-        else:
+    if isinstance(node, Repeat):
+        return node.least == 0 or can_be_empty(node.item, empty_rules)
+    if isinstance(node, Term):
+        return can_be_empty(node.node, empty_rules)
+    return isinstance(node, Ref) and node.name in empty_rules
+
+
+def find_empty_rules(rules: dict[str, Node]) -> set[str]:
+    """The rules that can match the empty text."""
+    users: dict[str, set[str]] = {name: set() for name in rules}
+    for name, node in rules.items():
+        for other in references(node):
+            users[other].add(name)
+    empty: set[str] = set()
+    pending = dict.fromkeys(rules)
+    while pending:
+        name = next(iter(pending))
+        del pending[name]
+        if name not in empty and can_be_empty(rules[name], empty):
+            empty.add(name)
+            pending.update(dict.fromkeys(users[name]))
+    return empty
+
+
+def share_a_char(one: Chars, other: Chars) -> bool:
+    if one is other or not one.lead & other.lead:
+        return one is other
+    i = j = 0
+    while i < len(one.ranges) and j < len(other.ranges):
+        (low, high), (from_, to) = one.ranges[i], other.ranges[j]
+        if low <= to and from_ <= high:
             return True
+        i, j = (i + 1, j) if high < from_ else (i, j + 1)
+    return False
 
 
-def _merge(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+def _merge(ranges: Ranges) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -121,8 +201,11 @@ def _complement(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(low + 1, high - 1) for low, high in pairs if low + 1 <= high - 1]
 
 
-def _has_surrogate(low: int, high: int) -> bool:
-    return low <= _SURROGATES[1] and high >= _SURROGATES[0]
+def _without_surrogates(low: int, high: int) -> list[tuple[int, int]]:
+    if high < SURROGATES[0] or low > SURROGATES[1]:
+        return [(low, high)]
+    pieces = [(low, SURROGATES[0] - 1), (SURROGATES[1] + 1, high)]
+    return [piece for piece in pieces if piece[0] <= piece[1]]
 
 
 def _lead_byte(char: int) -> int:

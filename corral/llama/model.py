@@ -12,6 +12,8 @@ from typing import Any
 from corral.llama.library import LlamaError, last_words, lib
 from corral.llama.vocab import Vocab
 
+_TEMPLATES = ("", "tool_use")
+
 
 class Model:
     """Owns one `llama_model`."""
@@ -70,9 +72,12 @@ class Model:
         return buffer.value.decode("utf-8", "replace")
 
     @property
-    def chat_template(self) -> str:
-        template = lib.llama_model_chat_template(self.handle, None)
-        return template.decode("utf-8", "replace") if template else ""
+    def chat_templates(self) -> dict[str, str]:
+        """The templates in the file: the default one under no name, `tool_use` if there is one."""
+        found = {
+            name: lib.llama_model_chat_template(self.handle, name.encode() or None) for name in _TEMPLATES
+        }
+        return {name: text.decode("utf-8", "replace") for name, text in found.items() if text}
 
     @property
     def is_recurrent(self) -> bool:

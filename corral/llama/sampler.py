@@ -17,6 +17,7 @@ from corral.core.errors import CorralError
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProb, TokenProbs
 from corral.llama.candidates import Candidates, softmax, softmax_weights
+from corral.llama.constraint import Matcher
 from corral.llama.library import lib
 from corral.llama.mirostat import Mirostat
 from corral.llama.stage import (
@@ -37,7 +38,13 @@ class Sampler:
     """Draws the tokens of one request."""
 
     def __init__(
-        self, vocab: Vocab, candidates: Candidates, params: SamplingParams, prompt: Sequence[int], n_ctx: int
+        self,
+        vocab: Vocab,
+        candidates: Candidates,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        n_ctx: int,
+        grammar: Matcher | None = None,
     ) -> None:
         self._params = params
         self._candidates = candidates
@@ -47,6 +54,15 @@ class Sampler:
         self._bias = builder.bias()
         self._n_best = builder.n_best
         self._mirostat = Mirostat.create(params, vocab.n_tokens)
+        self._grammar = grammar
+
+    @property
+    def is_bound(self) -> bool:
+        return self._grammar is not None and self._grammar.is_active
+
+    @property
+    def is_finished(self) -> bool:
+        return self._grammar is not None and self._grammar.is_finished
 
     def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]:
         """The token at `index` of the generation, with its probabilities if they were asked for."""
@@ -76,8 +92,10 @@ class Sampler:
         self._stages = []
 
     def _take_best(self, logits: FloatArray) -> tuple[int, TokenProbs | None]:
-        token = int(logits.argmax())
+        allowed = self._allowed()
+        token = int(logits.argmax() if allowed is None else allowed[logits[allowed].argmax()])
         _refuse_nonsense(logits[token])
+        self._accept(token)
         probs = (
             self._probs(logits, token, np.array([token]), np.array([1.0])) if self._params.n_probs else None
         )
@@ -96,16 +114,29 @@ class Sampler:
 
     def _load(self, logits: FloatArray) -> np.float32:
         """Fill the candidates. Biased logits are changed in place meanwhile: copying all would cost more."""
+        allowed = self._allowed()
         if self._bias is None:
-            return self._candidates.load_best(logits, self._n_best)
+            return self._load_allowed(logits, allowed)
         tokens, amounts = self._bias
         unbiased = logits[tokens]
         logits[tokens] = unbiased + amounts
-        best = self._candidates.load_best(logits, self._n_best)
+        best = self._load_allowed(logits, allowed)
         logits[tokens] = unbiased
         return best
 
+    def _allowed(self) -> npt.NDArray[np.intp] | None:
+        """The tokens a grammar leaves to choose from; None: all."""
+        allowed = None if self._grammar is None else self._grammar.allowed()
+        return None if allowed is None else np.flatnonzero(allowed)
+
+    def _load_allowed(self, logits: FloatArray, allowed: npt.NDArray[np.intp] | None) -> np.float32:
+        if allowed is None:
+            return self._candidates.load_best(logits, self._n_best)
+        return self._candidates.load_some(logits, allowed, self._n_best)
+
     def _accept(self, token: int) -> None:
+        if self._grammar is not None:
+            self._grammar.accept(token)
         for stage in self._stages:
             stage.accept(token)
 

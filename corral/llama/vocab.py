@@ -18,6 +18,7 @@ class Vocab:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.n_tokens = int(lib.llama_vocab_n_tokens(handle))
+        self.type = int(lib.llama_vocab_type(handle))
         self.adds_bos = bool(lib.llama_vocab_get_add_bos(handle))
         self.eog_tokens = frozenset(t for t in range(self.n_tokens) if lib.llama_vocab_is_eog(handle, t))
         self._pieces: dict[tuple[int, bool], bytes] = {}
@@ -49,6 +50,21 @@ class Vocab:
 
     def is_eog(self, token: int) -> bool:
         return token in self.eog_tokens
+
+    def is_control(self, token: int) -> bool:
+        return bool(lib.llama_vocab_get_attr(self.handle, token) & lib.LLAMA_TOKEN_ATTR_CONTROL)
+
+    def token_of(self, text: str) -> int | None:
+        """The one token that a text is, if it is one."""
+        tokens = self.tokenize(text, add_special=False, parse_special=True)
+        is_one = len(tokens) == 1 and self.piece(tokens[0], special=True) == text.encode()
+        return tokens[0] if is_one else None
+
+    @property
+    def control_texts(self) -> list[str]:
+        """The texts of all control tokens."""
+        texts = (self._text_of(token) for token in range(self.n_tokens) if self.is_control(token))
+        return [text for text in texts if text]
 
     @property
     def max_piece_bytes(self) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from corral import __version__
-from corral.api.routes import completion, status, token
+from corral.api.routes import chat, completion, model, status, token
 from corral.api.service import Service
 from corral.server.errors import add_error_handlers
 
-_ROUTERS = (status.router, completion.router, token.router)
+_ROUTERS = (status.router, model.router, completion.router, chat.router, token.router)
 
 
 def create_app(service: Service) -> FastAPI:

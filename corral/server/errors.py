@@ -9,10 +9,13 @@ from starlette.exceptions import HTTPException
 
 from corral.api.body import JsonResponse, render_error
 from corral.api.disconnect import ClientGone
-from corral.core.errors import CorralError, InvalidRequest, NotFound
+from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, NotFound
 
 _log = logging.getLogger("corral")
 _CLIENT_CLOSED = 499
+_OPENAI_PATHS = ("/v1/", "/chat/")
+# OpenAI's clients look for these words where llama-server has the status once more.
+_OPENAI_CODES = {ContextExceeded.type: "context_length_exceeded"}
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -26,8 +29,10 @@ def _answer(error: CorralError) -> Response:
     return JsonResponse(render_error(error), error.status)
 
 
-async def _on_corral_error(_request: Request, error: Exception) -> Response:
+async def _on_corral_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, CorralError)
+    if error.type in _OPENAI_CODES and request.url.path.startswith(_OPENAI_PATHS):
+        error.details["code"] = _OPENAI_CODES[error.type]
     return _answer(error)
 
 

@@ -22,6 +22,7 @@ from corral.link.supervisor import Supervisor
 from corral.llama import library
 from corral.llama.model import Model
 from corral.server.app import create_app
+from corral.server.chat import chat_settings
 
 
 class Reporter(Protocol):
@@ -73,7 +74,8 @@ async def _load(service: Service, engine: Supervisor) -> ModelInfo:
     info = await engine.start()
     # Only a file that the engine process has survived is opened here, and only for its vocabulary.
     model = await asyncio.to_thread(_open_vocabulary, service.settings)
-    service.open(model.vocab, model.chat_template)
+    chat = chat_settings(service.settings.server, model.chat_templates, model.vocab)
+    service.open(model.vocab, chat)
     return info
 
 

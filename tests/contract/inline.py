@@ -18,6 +18,7 @@ from corral.link.board import Board
 from corral.link.stream import TaskStream
 from corral.link.supervisor import EngineState
 from corral.server.app import create_app
+from corral.server.chat import chat_settings
 from corral.server.run import default_params
 from tests.unit.fake import FakeBackend
 
@@ -90,7 +91,8 @@ class Server:
         self.engine = InlineEngine(self.backend, settings.engine)
         self.service = Service(settings, self.engine, default_params(settings))
         if is_open:
-            self.service.open(self.backend.vocab, "{{ template }}")
+            vocab = self.backend.vocab
+            self.service.open(vocab, chat_settings(settings.server, {}, vocab))
         self.app = create_app(self.service)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://corral")

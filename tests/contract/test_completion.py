@@ -145,7 +145,7 @@ async def test_timings_and_progress_on_request():
     assert all("timings" not in e for e in plain[:-1])
     events = await stream(server, prompt="x" * 40, n_predict=2, timings_per_token=True, return_progress=True)
     progress = [e["prompt_progress"] for e in events if "prompt_progress" in e]
-    assert [p["processed"] for p in progress] == [16, 32, 40]
+    assert [p["processed"] for p in progress] == [0, 16, 32, 40]
     assert all("timings" in e for e in events[:-1] if "prompt_progress" not in e)
 
 
@@ -240,16 +240,34 @@ async def test_bad_input_names_the_field_and_the_reason(server, change, field):
     assert not server.engine.has_work
 
 
+async def test_several_answers_for_several_prompts(server):
+    answers = await server.complete(prompt=["a" * 20, "b" * 20], n=2, n_predict=6, seed=5, ignore_eos=True)
+    assert [answer["index"] for answer in answers] == [0, 1, 2, 3]
+    assert [answer["prompt"][0] for answer in answers] == ["a", "a", "b", "b"]
+    assert [answer["generation_settings"]["seed"] for answer in answers] == [5, 6, 5, 6]
+    assert server.backend.n_prompt_tokens_evaluated == 40
+    response = await server.http.post("/completion", json={"prompt": ["a"] * 100, "n": 20})
+    assert response.json()["error"]["param"] == "n"
+
+
+async def test_an_answer_in_a_grammar(server):
+    answer = await server.complete(prompt=PROMPT, grammar="hello")
+    assert (answer["content"], answer["stop_type"]) == ("hello", "eos")
+    assert answer["generation_settings"]["grammar"] == "hello"
+    cut = await server.complete(prompt=PROMPT, grammar="hello", n_predict=2)
+    assert (cut["content"], cut["stop_type"], cut["truncated_grammar"]) == ("he", "limit", True)
+    both = {"prompt": PROMPT, "grammar": "hello", "json_schema": {}}
+    response = await server.http.post("/completion", json=both)
+    assert response.json()["error"]["param"] == "grammar"
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"grammar": 'root ::= "a"'},
-        {"json_schema": {}},
         {"image_data": [{"id": 1, "data": ""}]},
         {"lora": [{"id": 0, "scale": 1}]},
         {"system_prompt": {"prompt": "x"}},
         {"prompt": {"prompt_string": "a", "multimodal_data": []}},
-        {"n": 2},
         {"adaptive_target": 0.5},
     ],
     ids=lambda change: next(iter(change)),

@@ -112,7 +112,7 @@ async def test_props():
     assert props["total_slots"] == 4
     assert props["model_path"] == "fake.gguf"
     assert props["model_alias"] == "pet"
-    assert props["chat_template"] == "{{ template }}"
+    assert "<|im_start|>" in props["chat_template"]
     assert props["build_info"]
     defaults = props["default_generation_settings"]
     assert (defaults["id"], defaults["id_task"], defaults["n_ctx"]) == (0, -1, 256)

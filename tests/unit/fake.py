@@ -8,12 +8,14 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.draw import uniform
-from corral.core.params import SamplingParams
+from corral.core.errors import InvalidRequest
+from corral.core.params import Constraint, SamplingParams
 from corral.core.result import ModelInfo, TokenProb, TokenProbs
 
 N_VOCAB = 64
@@ -25,6 +27,7 @@ class FakeVocab:
     n_tokens = N_VOCAB
     eog_tokens = frozenset({EOG})
     max_piece_bytes = 2
+    control_texts = ["<s>", "</s>"]
     bos_text = "<s>"
     eos_text = "</s>"
 
@@ -39,6 +42,12 @@ class FakeVocab:
     def is_eog(self, token: int) -> bool:
         return token == EOG
 
+    def is_control(self, token: int) -> bool:
+        return token == EOG
+
+    def token_of(self, text: str) -> int | None:
+        return EOG if text == "</s>" else None
+
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         return [1 + LETTERS.index(c) if c in LETTERS else 1 for c in text]
 
@@ -47,12 +56,15 @@ class FakeVocab:
 
 
 class FakeSampler:
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, grammar: str | None = None) -> None:
         self._params = params
+        self._left = None if grammar is None else list(grammar)
         self.is_open = True
 
     def sample(self, logits: np.ndarray, index: int) -> tuple[int, TokenProbs | None]:
         assert self.is_open
+        if self._left:
+            return 1 + LETTERS.index(self._left.pop(0)), None
         token = int((int(logits[0]) + int(uniform(self._params.seed, index) * 1e6)) % N_VOCAB)
         if any(banned == token for banned, _ in self._params.logit_bias):
             token += 1
@@ -63,6 +75,16 @@ class FakeSampler:
 
     def force(self, logits: np.ndarray, index: int, token: int) -> None:
         assert self.is_open
+        if self._left:
+            self._left.pop(0)
+
+    @property
+    def is_bound(self) -> bool:
+        return bool(self._left)
+
+    @property
+    def is_finished(self) -> bool:
+        return self._left == []
 
     def close(self) -> None:
         self.is_open = False
@@ -105,6 +127,7 @@ class FakeBackend:
             n_ctx=self.n_ctx,
             n_slots=self.n_seq,
             n_ctx_train=self.n_ctx,
+            vocab_type=0,
             n_vocab=N_VOCAB,
             n_embd=1,
             n_params=1,
@@ -179,6 +202,17 @@ class FakeBackend:
         self.sequences[seq] = tokens
         return True
 
-    def open_sampler(self, params: SamplingParams, prompt: Sequence[int]) -> FakeSampler:
-        self.samplers.append(FakeSampler(params))
+    def compile(self, constraint: Constraint) -> Future:
+        """A grammar is the text that is to be written; the word "wrong" is none."""
+        future = Future()
+        if constraint.text == "wrong":
+            future.set_exception(InvalidRequest("Failed to parse grammar: it is wrong"))
+        else:
+            future.set_result(constraint.text)
+        return future
+
+    def open_sampler(
+        self, params: SamplingParams, prompt: Sequence[int], grammar: str | None = None
+    ) -> FakeSampler:
+        self.samplers.append(FakeSampler(params, grammar))
         return self.samplers[-1]

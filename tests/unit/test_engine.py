@@ -357,7 +357,7 @@ def test_a_request_that_goes_wrong_does_not_take_its_neighbours_along(capsys):
     bench = Bench(FakeBackend(n_seq=3))
     open_sampler = bench.backend.open_sampler
 
-    def open_bad(params, prompt):
+    def open_bad(params, prompt, grammar=None):
         sampler = open_sampler(params, prompt)
         if prompt[0] == 2:
             sampler.sample = lambda logits, index: 1 / 0

@@ -51,6 +51,9 @@ NONE = array()
         ),
         (PROMPT[:50], [Holding(1, PROMPT[:20], True, None)], 80, Origin.RAM, 80),
         (PROMPT[:50], [Holding(1, PROMPT[:20], True, PROMPT)], 70, Origin.WAIT, 92),
+        (NONE, [Holding(1, NONE, True, PROMPT)], 0, Origin.WAIT, 100),
+        (NONE, [Holding(1, PROMPT[:20], False, PROMPT)], 0, Origin.WAIT, 100),
+        (PROMPT[:90], [Holding(1, PROMPT[:96], True, PROMPT)], 0, Origin.WAIT, 100),
         (PROMPT[:90], [Holding(1, PROMPT[:20], True, PROMPT)], 0, Origin.OWN, 88),
     ],
 )
@@ -97,7 +100,7 @@ def test_the_budget_follows_the_measured_cost():
 
 
 def test_what_cannot_be_cut_serves_only_whole():
-    empty, held = Holding(0, NONE, False), Holding(1, PROMPT[:61], False, PROMPT)
+    empty, held = Holding(0, NONE, False), Holding(1, PROMPT[:61], False, PROMPT[:99])
     assert plan_prefix(PROMPT, Holding(0, PROMPT[:50], False), [held], 0).n == 50
     assert plan_prefix(PROMPT, empty, [held], 0) == Prefix(Origin.SLOT, 61, 1)
     longer = Holding(1, np.append(PROMPT[:61], 0), False)

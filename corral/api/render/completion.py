@@ -9,10 +9,11 @@ from typing import Any
 from corral import BUILD_INFO
 from corral.api.completion import Run
 from corral.api.render import native
+from corral.api.render.usage import Usage
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.service import Service
-from corral.core.result import Done, Progress, StopType, TaskResult, TokenProbs, Tokens
+from corral.core.result import Admitted, Done, Progress, StopType, TaskResult, TokenProbs, Tokens
 
 
 class NativeRenderer:
@@ -30,9 +31,14 @@ class NativeRenderer:
         body, task = self._body, run.task
         if isinstance(result, Tokens):
             with_timings = body.timings_per_token
-            return [native.render_tokens(run.index, result, task, run.id_slot, with_timings, self._piece)]
+            return [
+                native.render_tokens(run.index, result, task, run.id_slot, with_timings, self._service.piece)
+            ]
         if isinstance(result, Progress) and body.return_progress:
-            return [native.render_progress(run.index, result, task, run.id_slot, run.n_cached)]
+            n_past, ms = result.n_past, result.prompt_ms
+            return [native.render_progress(run.index, task, run.id_slot, run.n_cached, n_past, ms)]
+        if isinstance(result, Admitted) and body.return_progress:
+            return [native.render_progress(run.index, task, run.id_slot, run.n_cached, run.n_cached, 0.0)]
         if isinstance(result, Done):
             return [self._final(run, result, result.text, [])]
         return []
@@ -54,14 +60,11 @@ class NativeRenderer:
             "model": self._service.model_name,
         }
         if run.probs and not body.stream:
-            probs = native.render_probs(run.probs, task.params.sampling, self._piece)
+            probs = native.render_probs(run.probs, task.params.sampling, self._service.piece)
             answer["completion_probabilities"] = probs
         if self._warnings:
             answer["warnings"] = self._warnings
         return native.select_fields(answer, body.response_fields)
-
-    def _piece(self, token: int) -> bytes:
-        return self._service.words.piece(token, special=True)
 
 
 class OpenAIRenderer:
@@ -73,7 +76,7 @@ class OpenAIRenderer:
         self._service = service
         self._body = body
         self._warnings = warnings
-        self._usage = {"completion_tokens": 0, "prompt_tokens": 0, "total_tokens": 0, "cached_tokens": 0}
+        self._usage = Usage()
         self._frame = {
             "id": f"cmpl-{secrets.token_hex(16)}",
             "object": "text_completion",
@@ -87,22 +90,22 @@ class OpenAIRenderer:
             return [{**self._frame, "choices": [self._choice(run, result.text, result.probs, None)]}]
         if not isinstance(result, Done):
             return []
-        self._count(run, result)
+        self._usage.count(run)
         choice = self._choice(run, result.text, [], _finish_reason(result))
         events: list[dict[str, Any]] = [
             {**self._frame, "choices": [choice], "timings": native.render_timings(result.timings)}
         ]
         if self._body.stream_options.include_usage and run.is_last:
-            events.append({**self._frame, "choices": [], "usage": self._render_usage()})
+            events.append({**self._frame, "choices": [], "usage": self._usage.render()})
         return events
 
     def answer(self, runs: list[Run]) -> dict[str, Any]:
         for run in runs:
-            self._count(run, run.ended)
+            self._usage.count(run)
         answer = {
             **self._frame,
             "choices": [self._choice(r, r.text, r.probs, _finish_reason(r.ended)) for r in runs],
-            "usage": self._render_usage(),
+            "usage": self._usage.render(),
             "timings": native.render_timings(runs[0].ended.timings),
         }
         return {**answer, "warnings": self._warnings} if self._warnings else answer
@@ -110,22 +113,8 @@ class OpenAIRenderer:
     def _choice(self, run: Run, text: str, probs: list[TokenProbs], reason: str | None) -> dict[str, Any]:
         logprobs = None
         if probs:
-            logprobs = {"content": native.render_probs(probs, run.task.params.sampling, self._piece)}
+            logprobs = {"content": native.render_probs(probs, run.task.params.sampling, self._service.piece)}
         return {"text": text, "index": run.index, "logprobs": logprobs, "finish_reason": reason}
-
-    def _count(self, run: Run, done: Done) -> None:
-        n_prompt, n_generated = len(run.task.prompt), done.timings.predicted_n
-        self._usage["prompt_tokens"] += n_prompt
-        self._usage["completion_tokens"] += n_generated
-        self._usage["total_tokens"] += n_prompt + n_generated
-        self._usage["cached_tokens"] += done.timings.cache_n
-
-    def _render_usage(self) -> dict[str, Any]:
-        counts = dict(self._usage)
-        return {"prompt_tokens_details": {"cached_tokens": counts.pop("cached_tokens")}, **counts}
-
-    def _piece(self, token: int) -> bytes:
-        return self._service.words.piece(token, special=True)
 
 
 def _finish_reason(done: Done) -> str:

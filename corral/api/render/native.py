@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from corral.core.params import GenerationParams, SamplingParams
-from corral.core.result import Done, Progress, StopType, Timings, TokenProb, TokenProbs, Tokens
+from corral.core.result import Done, StopType, Timings, TokenProb, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.link.board import SlotView
 
@@ -76,7 +76,7 @@ def render_generation_settings(
         "logit_bias": [{"bias": _finite(bias), "token": token} for token, bias in s.logit_bias],
         "n_probs": s.n_probs,
         "min_keep": s.min_keep,
-        "grammar": "",
+        "grammar": p.constraint.text if p.constraint else "",
         "samplers": list(s.samplers),
         "timings_per_token": timings_per_token,
         "post_sampling_probs": s.post_sampling_probs,
@@ -113,7 +113,13 @@ def render_tokens(
     return answer
 
 
-def render_progress(index: int, result: Progress, task: Task, id_slot: int, n_cached: int) -> dict[str, Any]:
+def render_prompt_progress(task: Task, n_cached: int, n_past: int, ms: float) -> dict[str, Any]:
+    return {"total": len(task.prompt), "cache": n_cached, "processed": n_past, "time_ms": ms}
+
+
+def render_progress(
+    index: int, task: Task, id_slot: int, n_cached: int, n_past: int, ms: float
+) -> dict[str, Any]:
     return {
         "index": index,
         "content": "",
@@ -122,12 +128,7 @@ def render_progress(index: int, result: Progress, task: Task, id_slot: int, n_ca
         "id_slot": id_slot,
         "tokens_predicted": 0,
         "tokens_evaluated": len(task.prompt),
-        "prompt_progress": {
-            "total": len(task.prompt),
-            "cache": n_cached,
-            "processed": result.n_past,
-            "time_ms": result.prompt_ms,
-        },
+        "prompt_progress": render_prompt_progress(task, n_cached, n_past, ms),
     }
 
 
@@ -145,6 +146,7 @@ def render_done(
         "tokens_evaluated": len(task.prompt),
         "has_new_line": result.has_new_line,
         "truncated": result.truncated,
+        **({"truncated_grammar": True} if result.truncated_grammar else {}),
         "stop_type": result.stop_type.value,
         "stopping_word": result.stopping_word,
         # compat: /completion: clients of older servers read these.

@@ -66,7 +66,7 @@ async def props(request: Request) -> Response:
             "endpoint_slots": server.slots,
             "endpoint_props": server.props,
             "endpoint_metrics": False,
-            "chat_template": service.chat_template,
+            "chat_template": service.chat.dialogue.template.source,
             "bos_token": words.bos_text,
             "eos_token": words.eos_text,
             # compat: /props: the names a system prompt would define.

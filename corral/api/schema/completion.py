@@ -125,13 +125,9 @@ class SamplingFields(RequestModel):
     )
 
 
-class CompletionRequest(SamplingFields):
-    """Continue a prompt."""
+class GenerationFields(SamplingFields):
+    """How long to generate, in which form, and what comes back."""
 
-    prompt: Any = Field(
-        description="A text, token ids, a mix of both, or a list of those; a list is answered by a list.",
-        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]},
-    )
     stream: Flag = Field(False, description="Send tokens as they come, as server-sent events.")
     n_predict: Annotated[int, Whole, limits(-2)] = Field(
         _generation.n_predict,
@@ -168,11 +164,28 @@ class CompletionRequest(SamplingFields):
     )
     model: str = Field("", max_length=1024, description="Accepted for other servers' clients; one is loaded.")
 
-    grammar: str = Field("", description="GBNF grammar. Not supported yet.")
-    json_schema: Any = Field(None, description="JSON Schema of the answer. Not supported yet.")
+    grammar: Annotated[str, Field(max_length=1 << 20)] = Field(
+        "", description="GBNF grammar that the answer follows."
+    )
+    json_schema: Any = Field(
+        None,
+        description="JSON Schema that the answer follows, as JSON.",
+        json_schema_extra={"type": "object"},
+    )
     image_data: list[Any] = Field(default_factory=list, description="Images. Not supported yet.")
     lora: list[Any] = Field(default_factory=list, description="LoRA adapters. Not supported yet.")
     system_prompt: Any = Field(None, description="Shared system prompt. Not supported yet.")
-    n: Annotated[int, Whole, limits(1)] = Field(
-        1, validation_alias=AliasChoices("n_cmpl", "n"), description="Answers per prompt. Only 1 yet."
+    n: Annotated[int, Whole, limits(1, 128)] = Field(
+        1,
+        validation_alias=AliasChoices("n_cmpl", "n"),
+        description="Answers per prompt, with seeds that count up; the prompt is evaluated once.",
+    )
+
+
+class CompletionRequest(GenerationFields):
+    """Continue a prompt."""
+
+    prompt: Any = Field(
+        description="A text, token ids, a mix of both, or a list of those; a list is answered by a list.",
+        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]},
     )

@@ -14,12 +14,14 @@ from corral.chat.formats import (
     harmony,
     hermes,
     kimi_k2,
+    lfm2,
     llama3,
     minimax,
     mistral,
     nemotron,
     phi4,
     qwen3_coder,
+    seed_oss,
 )
 
 FORMATS: tuple[Format, ...] = (
@@ -39,6 +41,8 @@ FORMATS: tuple[Format, ...] = (
     firefunction.FORMAT,
     mistral.NAMED,
     mistral.LISTED,
+    lfm2.FORMAT,
+    seed_oss.FORMAT,
     functionary.TAGS,
     llama3.FORMAT,
     generic.FORMAT,

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from corral.chat.format import Format, has_all
-from corral.chat.grammar import Grammar, calls_of, literal, repeat, seq
+from corral.chat.grammar import GAP, Grammar, calls_of, literal, repeat, seq
 from corral.chat.json_text import read_call, read_call_list
 from corral.chat.reader import Reader, Steps
 from corral.chat.tool import ToolUse
 
 _BEGIN, _END = "<|START_ACTION|>", "<|END_ACTION|>"
-_ANSWER, _END_ANSWER = "<|START_RESPONSE|>", "<|END_RESPONSE|>"
+_ANSWERS = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
 
 
 def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
-    while found := (yield from reader.until((_BEGIN, _ANSWER, _END_ANSWER), reader.content)):
+    while found := (yield from reader.until((_BEGIN, *_ANSWERS), reader.content)):
         if found != _BEGIN:
             continue
-        reader.begin_raw()
+        reader.begin_raw(_BEGIN)
         yield from reader.skip_space()
-        problem = yield from read_call_list(reader, _read)
-        if problem:
-            reader.no_call(problem, _BEGIN)
+        if problem := (yield from read_call_list(reader, _read)):
+            reader.no_call(problem)
             continue
         reader.end_raw()
-        yield from reader.skip_space()
-        yield from reader.accept(_END)
+        yield from reader.accept_past_space(_END)
 
 
 def _read(reader: Reader) -> Steps[str]:
@@ -34,7 +32,8 @@ def _read(reader: Reader) -> Steps[str]:
 def _calls(g: Grammar, use: ToolUse) -> str:
     call = g.rule(calls_of(use, '"tool_name": "@", "parameters": ', "}"))
     one = g.rule(seq(literal('{"tool_call_id": "'), "/[0-9]{1,3}/", literal('", '), call))
-    return seq(literal("["), repeat(use, one, literal(", ")), literal("]"), g.mark(_END))
+    calls = repeat(use, one, seq(literal(","), GAP))
+    return seq(literal("["), GAP, calls, GAP, literal("]"), g.mark(_END))
 
 
 FORMAT = Format(
@@ -43,6 +42,6 @@ FORMAT = Format(
     parse=_parse,
     calls=_calls,
     trigger=(_BEGIN,),
-    markers=(_BEGIN, _END, _ANSWER, _END_ANSWER),
+    markers=(_BEGIN, _END, *_ANSWERS),
     wraps_content=True,
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from corral.chat.format import Format, has_all
-from corral.chat.grammar import Grammar, any_of, json_value, literal, repeat, seq
+from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 
 _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -14,48 +14,39 @@ _MARKERS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
 
 
 def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
-    while opening := (yield from reader.until((_ALL_BEGIN, _BEGIN), reader.content)):
-        reader.begin_raw()
-        if opening == _ALL_BEGIN:
-            yield from reader.skip_space()
-            yield from reader.accept(_BEGIN)
-        problem = yield from _read_function(reader)
-        if problem:
-            reader.no_call(problem, opening)
-            continue
-        reader.end_raw()
-        yield from reader.skip_space()
-        yield from reader.accept(_ALL_END)
+    return read_calls(reader, (_ALL_BEGIN, _BEGIN), lambda opening: _read_function(reader, opening), _ALL_END)
 
 
-def _read_function(reader: Reader) -> Steps[str]:
+def _read_function(reader: Reader, opening: str) -> Steps[str]:
     """`function`, the separator and the name on a line of its own, or just the name and the separator."""
-    first: list[str] = []
-    if (yield from reader.until((_SEPARATOR,), first.append)) is None:
-        return "it is cut off"
-    name = "".join(first).strip()
+    if opening == _ALL_BEGIN:
+        yield from reader.accept(_BEGIN)
+    name, found = yield from reader.collect(_SEPARATOR)
     yield from reader.skip_space()
-    if (yield from reader.next_char()) != "{":
-        line: list[str] = []
-        if (yield from reader.until(("\n",), line.append)) is None:
-            return "it is cut off"
-        name = "".join(line).strip()
+    if found and (yield from reader.next_char()) != "{":
+        name, found = yield from reader.collect("\n")
         yield from reader.accept("```json")
         yield from reader.skip_space()
+    if not found:
+        return CUT_OFF
+    if not name:
+        return NO_NAME
     reader.call(name)
     problem = yield from read_arguments(reader)
     if not problem:
-        yield from reader.until((_END,), lambda _: None)
+        yield from reader.accept_past_space("```")
+        yield from reader.accept_past_space(_END)
     return problem
 
 
 def _fenced_calls(g: Grammar, use: ToolUse) -> str:
+    newline = maybe(literal("\n"))
     call = any_of(
-        seq(literal(f"{tool.name}\n```json\n"), json_value(tool.parameters), literal("\n```"))
+        seq(literal(f"{tool.name}\n```json\n"), json_value(tool.parameters), newline, literal("```"))
         for tool in use.tools
     )
     one = g.rule(seq(g.mark(_BEGIN), literal("function"), g.mark(_SEPARATOR), call, g.mark(_END)))
-    return seq(repeat(use, one, literal("\n")), g.mark(_ALL_END))
+    return seq(repeat(use, one, newline), g.mark(_ALL_END))
 
 
 def _plain_calls(g: Grammar, use: ToolUse) -> str:

@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
-import json
-
+from corral.chat.code_text import RUNNERS, find_runner, read_code
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 
 _TURN = ">>>"
 _FUNCTION, _END = "<function=", "</function>"
+_CODE = "<|python_tag|>"
 
 
 def _parse_turns(reader: Reader, use: ToolUse) -> Steps[None]:
     """The prompt ends with the first `>>>`; `all` is not a function but the reader of the answer."""
-    while True:
-        reader.begin_raw()
-        line: list[str] = []
-        if (yield from reader.until(("\n",), line.append)) is None:
+    opening: str | None = ""
+    while opening is not None:
+        reader.begin_raw(opening)
+        name, found = yield from reader.collect("\n")
+        if name == "all":
+            reader.end_raw()
+        elif not found or name not in use.names:
             reader.keep_raw()
-            return
-        name = "".join(line).strip()
-        if name not in use.names:
-            if name == "all":
-                reader.end_raw()
-            else:
-                reader.keep_raw()
-            if (yield from reader.until((_TURN,), reader.content)) is None:
-                return
-            continue
-        reader.call(name)
-        problem = yield from _read_turn(reader)
-        if problem:
+        elif problem := (yield from _read_turn(reader, name)):
             reader.no_call(problem)
         else:
             reader.end_raw()
-        if (yield from reader.until((_TURN,), reader.content)) is None:
-            return
+        opening = yield from reader.until((_TURN,), reader.content)
 
 
-def _read_turn(reader: Reader) -> Steps[str]:
+def _read_turn(reader: Reader, name: str) -> Steps[str]:
+    reader.call(name)
     yield from reader.skip_space()
-    if (yield from reader.next_char()) == "{":
-        return (yield from read_arguments(reader))
-    code: list[str] = []
-    yield from reader.rest(code.append)
-    reader.arguments(json.dumps({"code": "".join(code)}, ensure_ascii=False))
-    return ""
+    if name in RUNNERS and (yield from reader.next_char()) != "{":
+        yield from read_code(reader)
+        return ""
+    return (yield from read_arguments(reader))
 
 
 def _turn_calls(g: Grammar, use: ToolUse) -> str:
@@ -56,21 +45,26 @@ def _turn_calls(g: Grammar, use: ToolUse) -> str:
     return repeat(use, one, literal(_TURN))
 
 
-def _parse_tags(reader: Reader, _use: ToolUse) -> Steps[None]:
-    while (yield from reader.until((_FUNCTION,), reader.content)):
-        reader.begin_raw()
-        name: list[str] = []
-        problem = "it is cut off"
-        if (yield from reader.until((">",), name.append)):
-            reader.call("".join(name).strip())
-            yield from reader.skip_space()
-            problem = yield from read_arguments(reader)
-        if problem:
-            reader.no_call(problem, _FUNCTION)
-            continue
-        reader.end_raw()
-        yield from reader.skip_space()
-        yield from reader.accept(_END)
+def _parse_tags(reader: Reader, use: ToolUse) -> Steps[None]:
+    return read_calls(reader, (_FUNCTION, _CODE), lambda opening: _read_tag(reader, use, opening), _END)
+
+
+def _read_tag(reader: Reader, use: ToolUse, opening: str) -> Steps[str]:
+    if opening == _CODE:
+        runner = find_runner(use)
+        if runner is None:
+            return "it is code, and none of the functions runs code"
+        reader.call(runner)
+        yield from read_code(reader)
+        return ""
+    name, found = yield from reader.collect(">")
+    if not found:
+        return CUT_OFF
+    if not name:
+        return NO_NAME
+    reader.call(name)
+    yield from reader.skip_space()
+    return (yield from read_arguments(reader))
 
 
 def _tag_calls(g: Grammar, use: ToolUse) -> str:
@@ -90,4 +84,5 @@ TAGS = Format(
     parse=_parse_tags,
     calls=_tag_calls,
     trigger=(_FUNCTION,),
+    markers=(_CODE,),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.chat.format import Format
 from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, repeat, seq
-from corral.chat.json_text import collect_value, read_call, read_call_list, read_string
+from corral.chat.json_text import collect_value, parse_json, read_call, read_call_list, read_string
 from corral.chat.reader import Reader, Steps
 from corral.chat.tool import Freedom, ToolUse
 
@@ -17,36 +17,29 @@ INSTRUCTION = (
 
 def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
     reader.begin_raw()
-    problem = yield from _read_answer(reader)
-    if problem:
+    yield from reader.skip_space()
+    if (yield from reader.accept("{")) is None:
+        reader.keep_raw()
+    elif problem := (yield from _read_answer(reader)):
         reader.no_call(problem)
     else:
         reader.end_raw()
-    yield from reader.skip_space()
+        yield from reader.accept_past_space("}")
     yield from reader.rest(reader.content)
 
 
 def _read_answer(reader: Reader) -> Steps[str]:
     yield from reader.skip_space()
-    if (yield from reader.accept("{")) is None:
-        return "the answer is no JSON object"
-    yield from reader.skip_space()
-    key = yield from collect_value(reader)
+    key = parse_json((yield from collect_value(reader)))
     yield from reader.skip_space()
     yield from reader.accept(":")
     yield from reader.skip_space()
-    if key == "response":
+    if key == "response" and (yield from reader.next_char()) == '"':
         yield from read_string(reader, reader.content)
-        yield from reader.skip_space()
-        yield from reader.accept("}")
         return ""
     if key not in ("tool_calls", "tool_call"):
         return "the answer is neither a call nor a response"
-    problem = yield from read_call_list(reader, read_call)
-    if not problem:
-        yield from reader.skip_space()
-        yield from reader.accept("}")
-    return problem
+    return (yield from read_call_list(reader, read_call))
 
 
 def _calls(g: Grammar, use: ToolUse) -> str:

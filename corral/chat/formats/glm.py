@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from corral.chat.format import Format, has_all
-from corral.chat.grammar import Grammar, any_of, literal, repeat, seq
-from corral.chat.reader import Reader, Steps
+from corral.chat.grammar import Grammar, any_of, literal, maybe, repeat, seq
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
 
@@ -15,30 +15,23 @@ _TAGS = Tags(
 
 
 def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
-    while (yield from reader.until((_BEGIN,), reader.content)):
-        reader.begin_raw()
-        problem = yield from _read_function(reader, use)
-        if problem:
-            reader.no_call(problem, _BEGIN)
-        else:
-            reader.end_raw()
+    return read_calls(reader, (_BEGIN,), lambda _: _read_function(reader, use))
 
 
 def _read_function(reader: Reader, use: ToolUse) -> Steps[str]:
-    parts: list[str] = []
-    found = yield from reader.until((_TAGS.key, _END), parts.append)
-    name = "".join(parts).strip()
+    name, found = yield from reader.collect(_TAGS.key, _END)
     if found is None:
-        return "it is cut off"
+        return CUT_OFF
     if not name or "\n" in name:
-        return "it names no function"
+        return NO_NAME
     reader.call(name)
     return (yield from read_xml_arguments(reader, use.find(name), _TAGS, found))
 
 
 def _calls(g: Grammar, use: ToolUse) -> str:
-    call = any_of(seq(literal(f"{tool.name}\n"), xml_arguments(g, tool, _TAGS)) for tool in use.tools)
-    return repeat(use, g.rule(call), seq(literal("\n"), g.mark(_BEGIN)))
+    newline = maybe(literal("\n"))
+    call = any_of(seq(literal(tool.name), newline, xml_arguments(g, tool, _TAGS)) for tool in use.tools)
+    return repeat(use, g.rule(call), seq(newline, g.mark(_BEGIN)))
 
 
 FORMAT = Format(

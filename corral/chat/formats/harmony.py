@@ -7,42 +7,47 @@ import re
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, json_value, literal, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import Emit, Reader, Steps
 from corral.chat.tool import ToolUse
 
 _START, _CHANNEL, _CONSTRAIN = "<|start|>", "<|channel|>", "<|constrain|>"
 _MESSAGE, _END, _CALL, _RETURN = "<|message|>", "<|end|>", "<|call|>", "<|return|>"
 _ENDS = (_END, _CALL, _RETURN, _START)
 _TRIGGER = (_CHANNEL, "commentary to=functions.")
-_RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]+)")
+_RECIPIENT = re.compile(r"to=(functions\.)?([^\s<]+)")
 
 
 def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
+    ended: str | None = ""
     while True:
-        reader.begin_raw()
-        header: list[str] = []
-        if (yield from reader.until((_MESSAGE,), header.append)) is None:
+        reader.begin_raw(_START if ended == _START else "")
+        head, found = yield from reader.collect(_MESSAGE)
+        if found is None:
             reader.keep_raw()
             return
-        head = "".join(header)
-        recipient = _RECIPIENT.search(head)
-        if recipient and use.is_possible:
-            problem = yield from _read_function(reader, recipient[1])
-            if problem:
-                reader.no_call(problem)
+        if name := _recipient(head, use):
+            emit = yield from _read_function(reader, name)
         else:
             reader.end_raw()
             emit = reader.reasoning if f"{_CHANNEL}analysis" in head else reader.content
-            yield from reader.until(_ENDS, emit)
+        ended = yield from reader.until(_ENDS, emit)
 
 
-def _read_function(reader: Reader, name: str) -> Steps[str]:
+def _recipient(head: str, use: ToolUse) -> str:
+    """The function that a message is for; empty if it is for somebody else."""
+    found = _RECIPIENT.search(head) if use.is_possible else None
+    return found[2] if found and (found[1] or found[2] in use.names) else ""
+
+
+def _read_function(reader: Reader, name: str) -> Steps[Emit]:
+    """Returns what the rest of the message is: content, if the call is none."""
     reader.call(name)
     yield from reader.skip_space()
-    problem = yield from read_arguments(reader)
-    if not problem:
-        yield from reader.until(_ENDS, lambda _: None)
-    return problem
+    if problem := (yield from read_arguments(reader)):
+        reader.no_call(problem)
+        return reader.content
+    reader.end_raw()
+    return lambda _: None
 
 
 def _lead(g: Grammar) -> str:

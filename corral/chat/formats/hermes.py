@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from corral.chat.format import Format, has_all
-from corral.chat.grammar import Grammar, calls_of, literal, repeat, seq
+from corral.chat.grammar import Grammar, calls_of, literal, maybe, repeat, seq
 from corral.chat.json_text import read_call
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
 def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
-    while (yield from reader.until((_BEGIN,), reader.content)):
-        reader.begin_raw()
-        yield from reader.skip_space()
-        problem = yield from read_call(reader)
-        if problem:
-            reader.no_call(problem, _BEGIN)
-            continue
-        reader.end_raw()
-        yield from reader.skip_space()
-        yield from reader.accept(_END)
+    return read_calls(reader, (_BEGIN,), lambda _: read_call(reader), _END)
 
 
 def _calls(g: Grammar, use: ToolUse) -> str:
-    call = g.rule(seq(calls_of(use, '\n{"name": "@", "arguments": ', "}\n"), g.mark(_END)))
-    return repeat(use, call, seq(literal("\n"), g.mark(_BEGIN)))
+    newline = maybe(literal("\n"))
+    call = g.rule(seq(newline, calls_of(use, '{"name": "@", "arguments": ', "}"), newline, g.mark(_END)))
+    return repeat(use, call, seq(newline, g.mark(_BEGIN)))
 
 
 FORMAT = Format(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, json_value, literal, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 
 _ALL_BEGIN, _ALL_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -13,31 +13,24 @@ _BEGIN, _ARGUMENTS, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
 
 
 def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
-    while opening := (yield from reader.until((_ALL_BEGIN, _BEGIN), reader.content)):
-        reader.begin_raw()
-        if opening == _ALL_BEGIN:
-            yield from reader.skip_space()
-            yield from reader.accept(_BEGIN)
-        problem = yield from _read_function(reader)
-        if problem:
-            reader.no_call(problem, opening)
-            continue
-        reader.end_raw()
-        yield from reader.skip_space()
-        yield from reader.accept(_ALL_END)
+    return read_calls(reader, (_ALL_BEGIN, _BEGIN), lambda opening: _read_function(reader, opening), _ALL_END)
 
 
-def _read_function(reader: Reader) -> Steps[str]:
-    parts: list[str] = []
-    if (yield from reader.until((_ARGUMENTS,), parts.append)) is None:
-        return "it is cut off"
-    id = "".join(parts).strip()
-    reader.call(id.removeprefix("functions.").rpartition(":")[0] or id, id)
+def _read_function(reader: Reader, opening: str) -> Steps[str]:
+    if opening == _ALL_BEGIN:
+        yield from reader.accept(_BEGIN)
+    id, found = yield from reader.collect(_ARGUMENTS)
+    if not found:
+        return CUT_OFF
+    function = id.removeprefix("functions.")
+    name = function.rpartition(":")[0] or function
+    if not name:
+        return NO_NAME
+    reader.call(name, id)
     yield from reader.skip_space()
     problem = yield from read_arguments(reader)
     if not problem:
-        yield from reader.skip_space()
-        yield from reader.accept(_END)
+        yield from reader.accept_past_space(_END)
     return problem
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from corral.chat.code_text import code_arguments, find_runner
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, calls_of
 from corral.chat.json_text import parse_json, read_call
@@ -12,32 +13,31 @@ from corral.chat.reader import Reader, Steps
 from corral.chat.tool import ToolUse
 
 _TAG = "<|python_tag|>"
-_CODE_TOOLS = ("python", "ipython", "code_interpreter")
 _BUILT_IN = re.compile(r"\s*([\w.]+)\.call\((.*)\)\s*", re.DOTALL)
 _KEYWORD = re.compile(r'\s*(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|[^,"\s]+)\s*(?:,|$)')
 
 
 def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
-    reader.begin_raw()
-    while True:
+    """Calls count at the beginning, behind other calls, and behind the tag."""
+    tag: str | None = ""
+    while tag is not None:
+        reader.begin_raw(tag)
         yield from reader.skip_space()
-        tag = yield from reader.accept(_TAG)
-        if (yield from reader.next_char()) != "{":
-            break
-        problem = yield from read_call(reader, arguments=("parameters", "arguments"), known=use.names)
-        if problem:
+        tag = tag or (yield from reader.accept(_TAG))
+        if (yield from reader.next_char()) == "{":
+            problem = yield from read_call(reader, arguments=("parameters", "arguments"), known=use.names)
+            if not problem:
+                reader.begin_raw()
+                yield from reader.skip_space()
+                yield from reader.accept(";", ",")
+                tag = ""
+                continue
             reader.no_call(problem)
-            break
-        reader.begin_raw()
-        yield from reader.skip_space()
-        yield from reader.accept(";", ",")
-    if tag:
-        yield from _read_code(reader, use)
-    else:
-        reader.keep_raw()
-        if (yield from reader.until((_TAG,), reader.content)):
-            reader.begin_raw()
+        elif tag:
             yield from _read_code(reader, use)
+        else:
+            reader.keep_raw()
+        tag = yield from reader.until((_TAG,), reader.content)
 
 
 def _read_code(reader: Reader, use: ToolUse) -> Steps[None]:
@@ -46,14 +46,14 @@ def _read_code(reader: Reader, use: ToolUse) -> Steps[None]:
     yield from reader.rest(parts.append)
     code = "".join(parts)
     built_in = _BUILT_IN.fullmatch(code)
-    runner = next((name for name in use.names if name in _CODE_TOOLS), None)
+    runner = find_runner(use)
     if built_in and built_in[1] in use.names:
         reader.call(built_in[1])
         reader.arguments(json.dumps(_keywords(built_in[2]), ensure_ascii=False))
         reader.end_raw()
     elif runner:
         reader.call(runner)
-        reader.arguments(json.dumps({"code": code}, ensure_ascii=False))
+        code_arguments(reader, code)
         reader.end_raw()
     else:
         reader.no_call("it is code, and none of the functions runs code")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, literal, repeat, seq
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
 
@@ -14,31 +14,33 @@ _TAGS = Tags(key='<parameter name="', end_key='">', end_value="</parameter>", en
 
 
 def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
-    while (yield from reader.until((_BEGIN,), reader.content)):
-        opening = _BEGIN
-        while True:
-            reader.begin_raw()
-            yield from reader.skip_space()
-            if (yield from reader.accept(_END)):
-                reader.end_raw()
-                break
-            problem = yield from _read_invoke(reader, use)
-            if problem:
-                reader.no_call(problem, opening)
-                break
-            reader.end_raw()
-            opening = ""
+    return read_calls(reader, (_BEGIN,), lambda _: _read_block(reader, use))
+
+
+def _read_block(reader: Reader, use: ToolUse) -> Steps[str]:
+    """One call after the other, up to the end of the block, or of the text."""
+    has_calls = False
+    while True:
+        yield from reader.skip_space()
+        is_over = (yield from reader.accept(_END)) or (has_calls and not (yield from reader.next_char()))
+        if is_over:
+            return ""
+        if problem := (yield from _read_invoke(reader, use)):
+            return problem
+        reader.begin_raw()
+        has_calls = True
 
 
 def _read_invoke(reader: Reader, use: ToolUse) -> Steps[str]:
     if (yield from reader.accept(_INVOKE)) is None:
-        return "it names no function"
-    name: list[str] = []
-    if (yield from reader.until(('">',), name.append)) is None:
-        return "it is cut off"
-    function = "".join(name)
-    reader.call(function)
-    return (yield from read_xml_arguments(reader, use.find(function), _TAGS))
+        return NO_NAME
+    name, found = yield from reader.collect('">')
+    if not found:
+        return CUT_OFF
+    if not name:
+        return NO_NAME
+    reader.call(name)
+    return (yield from read_xml_arguments(reader, use.find(name), _TAGS))
 
 
 def _calls(g: Grammar, use: ToolUse) -> str:

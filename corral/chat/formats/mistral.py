@@ -3,49 +3,53 @@
 from __future__ import annotations
 
 from corral.chat.format import Format, has_all
-from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, repeat, seq
+from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, maybe, repeat, seq
 from corral.chat.json_text import read_arguments, read_call, read_call_list
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 
 _BEGIN, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+_ID_LETTERS = "/[a-zA-Z0-9]{9}/"
 
 
 def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
-    while (yield from reader.until((_BEGIN,), reader.content)):
-        reader.begin_raw()
-        yield from reader.skip_space()
-        is_list = (yield from reader.next_char()) in ("[", "{")
-        problem = yield from (read_call_list(reader, read_call) if is_list else _read_named(reader))
-        if problem:
-            reader.no_call(problem, _BEGIN)
-        else:
-            reader.end_raw()
-            yield from reader.skip_space()
+    return read_calls(reader, (_BEGIN,), lambda _: _read(reader))
+
+
+def _read(reader: Reader) -> Steps[str]:
+    is_list = (yield from reader.next_char()) in ("[", "{")
+    return (yield from read_call_list(reader, read_call) if is_list else _read_named(reader))
 
 
 def _read_named(reader: Reader) -> Steps[str]:
-    name: list[str] = []
-    id: list[str] = []
-    found = yield from reader.until((_ID, _ARGUMENTS), name.append)
+    id = ""
+    name, found = yield from reader.collect(_ID, _ARGUMENTS)
     if found == _ID:
-        found = yield from reader.until((_ARGUMENTS,), id.append)
-    function = "".join(name).strip()
-    if found is None or not function:
-        return "it is cut off"
-    reader.call(function, "".join(id).strip())
+        id, found = yield from reader.collect(_ARGUMENTS)
+    if not found:
+        return CUT_OFF
+    if not name:
+        return NO_NAME
+    reader.call(name, id)
     yield from reader.skip_space()
     return (yield from read_arguments(reader))
 
 
 def _listed_calls(g: Grammar, use: ToolUse) -> str:
-    call = g.rule(calls_of(use, '{"name": "@", "arguments": ', "}"))
+    id = maybe(literal(', "id": "'), _ID_LETTERS, literal('"'))
+    call = g.rule(seq(calls_of(use, '{"name": "@", "arguments": ', ""), id, literal("}")))
     return seq(literal("["), repeat(use, call, literal(", ")), literal("]"))
 
 
 def _named_calls(g: Grammar, use: ToolUse) -> str:
     call = any_of(
-        seq(literal(tool.name), g.mark(_ARGUMENTS), json_value(tool.parameters)) for tool in use.tools
+        seq(
+            literal(tool.name),
+            maybe(g.mark(_ID), _ID_LETTERS),
+            g.mark(_ARGUMENTS),
+            json_value(tool.parameters),
+        )
+        for tool in use.tools
     )
     return repeat(use, g.rule(call), g.mark(_BEGIN))
 

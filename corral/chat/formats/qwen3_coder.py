@@ -4,53 +4,48 @@ from __future__ import annotations
 
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, literal, repeat, seq
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
 
-_BEGIN, _END, _FUNCTION = "<tool_call>", "</tool_call>", "<function="
-_TAGS = Tags(key="<parameter=", end_key=">", end_value="</parameter>", end_call="</function>", gap="\n")
+_FUNCTION, _PARAMETER = "<function=", "<parameter="
 
 
-def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
-    # Some forget the outer tag.
-    while opening := (yield from reader.until((_BEGIN, _FUNCTION), reader.content)):
-        reader.begin_raw()
-        problem = yield from _read_function(reader, use, is_open=opening == _FUNCTION)
-        if problem:
-            reader.no_call(problem, opening)
-            continue
-        reader.end_raw()
-        yield from reader.skip_space()
-        yield from reader.accept(_END)
+def function_format(name: str, begin: str, end: str, gap: str) -> Format:
+    """Calls as tags between two marks; `gap` stands around the value of a parameter."""
+    tags = Tags(key=_PARAMETER, end_key=">", end_value="</parameter>", end_call="</function>", gap=gap)
 
+    def parse(reader: Reader, use: ToolUse) -> Steps[None]:
+        # Some forget the outer mark.
+        openings = (begin, _FUNCTION)
+        return read_calls(reader, openings, lambda opening: read(reader, use, opening), end)
 
-def _read_function(reader: Reader, use: ToolUse, is_open: bool) -> Steps[str]:
-    if not is_open:
-        yield from reader.skip_space()
-        if (yield from reader.accept(_FUNCTION)) is None:
-            return "it names no function"
-    name: list[str] = []
-    if (yield from reader.until((">",), name.append)) is None:
-        return "it is cut off"
-    function = "".join(name).strip()
-    reader.call(function)
-    return (yield from read_xml_arguments(reader, use.find(function), _TAGS))
+    def read(reader: Reader, use: ToolUse, opening: str) -> Steps[str]:
+        if opening == begin and (yield from reader.accept(_FUNCTION)) is None:
+            return NO_NAME
+        function, found = yield from reader.collect(">")
+        if not found:
+            return CUT_OFF
+        if not function:
+            return NO_NAME
+        reader.call(function)
+        return (yield from read_xml_arguments(reader, use.find(function), tags))
 
+    def calls(g: Grammar, use: ToolUse) -> str:
+        call = any_of(
+            seq(literal(f"\n{_FUNCTION}{tool.name}>\n"), xml_arguments(g, tool, tags)) for tool in use.tools
+        )
+        one = g.rule(seq(call, literal("\n"), g.mark(end)))
+        return repeat(use, one, seq(literal("\n"), g.mark(begin)))
 
-def _calls(g: Grammar, use: ToolUse) -> str:
-    call = any_of(
-        seq(literal(f"\n{_FUNCTION}{tool.name}>\n"), xml_arguments(g, tool, _TAGS)) for tool in use.tools
+    return Format(
+        name=name,
+        matches=has_all(begin, _FUNCTION, _PARAMETER),
+        parse=parse,
+        calls=calls,
+        trigger=(begin,),
+        markers=(begin, end),
     )
-    one = g.rule(seq(call, literal("\n"), g.mark(_END)))
-    return repeat(use, one, seq(literal("\n"), g.mark(_BEGIN)))
 
 
-FORMAT = Format(
-    name="qwen3-coder",
-    matches=has_all(_BEGIN, _FUNCTION, "<parameter="),
-    parse=_parse,
-    calls=_calls,
-    trigger=(_BEGIN,),
-    markers=(_BEGIN, _END),
-)
+FORMAT = function_format("qwen3-coder", "<tool_call>", "</tool_call>", gap="\n")

@@ -1,0 +1,58 @@
+"""What a request says about the form of its answer, as a constraint for the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.chat.grammar import json_value
+from corral.chat.json_schema import prepare_schema
+from corral.core.errors import InvalidRequest
+from corral.core.params import Constraint
+
+_NAMES = (
+    "type",
+    "json_schema",
+    "name",
+    "strict",
+)  # of the format itself, where the schema stands beside them
+
+
+def grammar_or_schema(grammar: str, json_schema: Any) -> Constraint | None:
+    """The fields `grammar` and `json_schema` of every generating request."""
+    if grammar and json_schema is not None:
+        raise InvalidRequest("cannot be combined with 'json_schema'", field="grammar")
+    if grammar:
+        return Constraint(kind="gbnf", text=grammar, field="grammar")
+    if json_schema is not None:
+        return schema_constraint(json_schema, "json_schema")
+    return None
+
+
+def schema_constraint(schema: Any, field: str) -> Constraint:
+    return Constraint(kind="lark", text=f"start: {json_value(prepare_schema(schema, field))}", field=field)
+
+
+def schema_of_format(response_format: Any) -> Any:
+    """The JSON Schema that `response_format` asks for; None: any text.
+
+    compat: /v1/chat/completions: the schema stands beside `type`, under `json_schema`, or under
+    `json_schema.schema`; without one, any object will do.
+    """
+    if response_format in (None, "auto"):
+        return None
+    if not isinstance(response_format, dict):
+        raise InvalidRequest("must be an object with a 'type', or 'auto'", field="response_format")
+    kind = response_format.get("type", "text")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        schema = response_format.get("schema", {})
+    elif kind == "json_schema":
+        wrapper = response_format.get("json_schema", response_format)
+        if not isinstance(wrapper, dict):
+            raise InvalidRequest("must be an object", field="response_format.json_schema")
+        schema = wrapper.get("schema", {k: v for k, v in wrapper.items() if k not in _NAMES})
+    else:
+        message = f"type must be 'text', 'json_object' or 'json_schema', not {kind!r:.40}"
+        raise InvalidRequest(message, field="response_format")
+    return {"type": "object"} if schema == {} else schema

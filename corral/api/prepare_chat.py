@@ -1,0 +1,224 @@
+"""From a valid chat request to tasks: the prompt of its messages, and what its answer has to follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from corral.api.constraint import schema_of_format
+from corral.api.prepare import Limits, PreparedCompletion, Vocabulary, prepare_params, refuse_hopeless
+from corral.api.schema.chat import ChatRequest
+from corral.chat.dialogue import Binding, Chat, Dialogue, Prompt
+from corral.chat.grammar import END
+from corral.chat.guard import Guard
+from corral.chat.json_schema import prepare_schema
+from corral.chat.message import legacy_tools, parse_messages, parse_tools
+from corral.chat.reasoning import ReasoningFormat
+from corral.chat.template import RESERVED
+from corral.chat.tool import Freedom, Tool, ToolUse
+from corral.core.errors import ContextExceeded, InvalidRequest
+from corral.core.params import Constraint, GenerationParams
+
+
+class ChatVocabulary(Vocabulary, Protocol):
+    """What preparing a chat needs to know of the model's words beside."""
+
+    @property
+    def adds_bos(self) -> bool: ...
+
+    @property
+    def bos_text(self) -> str: ...
+
+    def token_of(self, text: str) -> int | None: ...
+
+    def is_control(self, token: int) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """The server's side of every chat."""
+
+    dialogue: Dialogue
+    tool_dialogue: Dialogue
+    options: Mapping[str, Any]
+    reasoning: ReasoningFormat = ReasoningFormat.AUTO
+    prefill: bool = True
+    has_jinja: bool = True
+    guard: Guard | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """A chat and its prompt, ready to run. `is_legacy`: the client speaks of functions, not of tools."""
+
+    completion: PreparedCompletion
+    dialogue: Dialogue
+    chat: Chat
+    prompt: Prompt
+    is_legacy: bool
+
+
+def prepare_chat(
+    body: ChatRequest,
+    words: ChatVocabulary,
+    limits: Limits,
+    defaults: GenerationParams,
+    settings: ChatSettings,
+) -> PreparedChat:
+    dialogue, chat, prompt = render_chat(body, settings)
+    refuse_hopeless(prompt.text, words.max_piece_bytes, limits.n_ctx)
+    tokens = tokenize_chat(prompt.text, words, settings.guard)
+    if len(tokens) >= limits.n_ctx:
+        raise ContextExceeded(len(tokens), limits.n_ctx)
+    body = body.model_copy(update={"n_probs": _n_probs(body)})
+    params = msgspec.structs.replace(
+        prepare_params(body, words, limits, defaults),
+        constraint=_constraint(body, dialogue, chat, prompt, words),
+        preserved=_preserved(dialogue.markers(chat), words),
+    )
+    completion = PreparedCompletion([tokens], params, is_list=False, n=body.n)
+    return PreparedChat(completion, dialogue, chat, prompt, is_legacy=body.functions is not None)
+
+
+def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[Dialogue, Chat, Prompt]:
+    """The conversation and its prompt, before anything is tokenized."""
+    chat = _parse_chat(body, settings)
+    if chat.use.tools and not settings.has_jinja:
+        raise InvalidRequest("tools need --jinja", field="tools")
+    dialogue = settings.tool_dialogue if chat.use.is_possible else settings.dialogue
+    return dialogue, chat, dialogue.render(chat)
+
+
+def tokenize_chat(text: str, words: ChatVocabulary, guard: Guard | None) -> list[int]:
+    if words.adds_bos and words.bos_text:
+        text = text.removeprefix(words.bos_text)  # the tokenizer adds it
+    if guard is None:
+        return words.tokenize(text, add_special=True, parse_special=True)
+    tokens: list[int] = []
+    for i, (piece, is_hidden) in enumerate(guard.split(text)):
+        tokens += words.tokenize(piece, add_special=i == 0, parse_special=not is_hidden)
+    return tokens
+
+
+def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
+    messages = parse_messages(body.messages)
+    if settings.guard is not None:
+        messages = settings.guard.hide(messages)
+    tools, choice = body.tools, body.tool_choice
+    if tools is None and body.functions is not None:
+        tools, choice = legacy_tools(body.functions, body.function_call)
+    use = _ready(parse_tools(tools, choice, body.parallel_tool_calls))
+    is_continued = _is_continued(body, messages, settings.prefill)
+    options, enable_thinking = _template_options(body, settings.options)
+    return Chat(
+        messages=messages,
+        use=use,
+        options=options,
+        add_generation_prompt=body.add_generation_prompt is not False,
+        is_continued=is_continued,
+        enable_thinking=enable_thinking,
+        reasoning=ReasoningFormat(body.reasoning_format) if body.reasoning_format else settings.reasoning,
+        schema=_schema(body),
+    )
+
+
+def _ready(use: ToolUse) -> ToolUse:
+    """Tools whose parameters can be followed. Only where a call is not certain may rules be left out."""
+    is_lenient = use.freedom is not Freedom.REQUIRED
+    tools = tuple(
+        Tool(tool.name, prepare_schema(tool.parameters, f"tools[{i}]", is_lenient), tool.definition)
+        for i, tool in enumerate(use.tools)
+    )
+    return ToolUse(tools, use.freedom, use.is_parallel)
+
+
+def _is_continued(body: ChatRequest, messages: list[dict[str, Any]], prefill: bool) -> bool:
+    """Whether the answer goes on where the last message ends."""
+    is_last = messages[-1]["role"] == "assistant"
+    wanted = body.continue_final_message
+    if wanted is None and prefill and is_last:
+        if len(messages) > 1 and messages[-2]["role"] == "assistant":
+            raise InvalidRequest("two assistant messages at the end cannot be continued", field="messages")
+        return not messages[-1].get("tool_calls")
+    if wanted and body.add_generation_prompt:
+        message = "cannot be combined with 'add_generation_prompt'"
+        raise InvalidRequest(message, field="continue_final_message")
+    if wanted and messages[-1].get("tool_calls"):
+        message = "a message with tool calls cannot be continued"
+        raise InvalidRequest(message, field="continue_final_message")
+    return bool(wanted) and is_last
+
+
+def _template_options(body: ChatRequest, defaults: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    options = {**defaults, **body.chat_template_kwargs}
+    for name in RESERVED:
+        if name in options:
+            raise InvalidRequest(f"may not set '{name}'", field="chat_template_kwargs")
+    enable_thinking = options.pop("enable_thinking", True)
+    if not isinstance(enable_thinking, bool):
+        raise InvalidRequest("'enable_thinking' must be a boolean", field="chat_template_kwargs")
+    if body.reasoning_effort == "none":
+        options.pop("reasoning_effort", None)
+        return options, False
+    if body.reasoning_effort:
+        options["reasoning_effort"] = body.reasoning_effort
+    return options, enable_thinking
+
+
+def _schema(body: ChatRequest) -> Any:
+    """The schema of the answer, from `response_format` or from `json_schema`."""
+    schema = schema_of_format(body.response_format)
+    field = "response_format"
+    if schema is None and body.json_schema is not None:
+        schema, field = body.json_schema or {"type": "object"}, "json_schema"
+    if schema is None:
+        return None
+    if body.grammar:
+        raise InvalidRequest(f"cannot be combined with '{field}'", field="grammar")
+    return prepare_schema(schema, field)
+
+
+def _constraint(
+    body: ChatRequest, dialogue: Dialogue, chat: Chat, prompt: Prompt, words: ChatVocabulary
+) -> Constraint | None:
+    if body.grammar:
+        if chat.use.is_possible:
+            raise InvalidRequest("cannot be combined with 'tools'", field="grammar")
+        trigger = dialogue.end_of_thoughts if prompt.is_thinking else ""
+        return Constraint(kind="gbnf", text=body.grammar, field="grammar", trigger=trigger)
+    binding = dialogue.bind(chat, prompt, lambda text: _grammar_token(text, words))
+    field = "tools" if chat.use.is_possible else "json_schema" if body.json_schema else "response_format"
+    return None if binding is None else _to_constraint(binding, field)
+
+
+def _to_constraint(binding: Binding, field: str) -> Constraint:
+    return Constraint(
+        kind="lark",
+        text=binding.grammar,
+        field=field,
+        trigger=binding.trigger,
+        is_trigger_first=binding.is_trigger_first,
+    )
+
+
+def _grammar_token(text: str, words: ChatVocabulary) -> int | None:
+    token = words.token_of(text)
+    if token in words.eog_tokens:
+        return END
+    return token if token is not None and words.is_control(token) else None
+
+
+def _preserved(markers: tuple[str, ...], words: ChatVocabulary) -> tuple[int, ...]:
+    tokens = (words.token_of(marker) for marker in markers)
+    return tuple(token for token in tokens if token is not None and words.is_control(token))
+
+
+def _n_probs(body: ChatRequest) -> int:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("needs 'logprobs': true", field="top_logprobs")
+    if not body.logprobs:
+        return body.n_probs
+    return max(body.n_probs, 20 if body.top_logprobs is None else body.top_logprobs, 1)

@@ -1,0 +1,205 @@
+"""Chat completions in OpenAI's shape, whole and as deltas."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from corral import BUILD_INFO
+from corral.api.completion import Run
+from corral.api.prepare_chat import PreparedChat
+from corral.api.render import native
+from corral.api.render.usage import Usage
+from corral.api.schema.chat import ChatRequest
+from corral.api.service import Service
+from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
+from corral.core.result import Admitted, Done, Progress, StopType, TaskResult, TokenProbs, Tokens
+
+
+class ChatRenderer:
+    """One request's answers."""
+
+    last = b"data: [DONE]\n\n"
+
+    def __init__(
+        self, service: Service, body: ChatRequest, prepared: PreparedChat, warnings: list[str]
+    ) -> None:
+        self._service = service
+        self._body = body
+        self._prepared = prepared
+        self._warnings = warnings
+        self._usage = Usage()
+        self._messages: dict[int, _Message] = {}
+        self._frame = {
+            "id": f"chatcmpl-{secrets.token_hex(16)}",
+            "object": "chat.completion.chunk" if body.stream else "chat.completion",
+            "created": int(time.time()),
+            "model": body.model or service.model_name,
+            "system_fingerprint": BUILD_INFO,
+        }
+
+    def events(self, run: Run, result: TaskResult) -> list[dict[str, Any]]:
+        if isinstance(result, Tokens):
+            return self._token_events(run, result)
+        if isinstance(result, Admitted | Progress) and self._body.return_progress:
+            return [self._progress_event(run, result)]
+        return self._last_events(run, result) if isinstance(result, Done) else []
+
+    def answer(self, runs: list[Run]) -> dict[str, Any]:
+        answer: dict[str, Any] = {**self._frame, "choices": [self._choice(run) for run in runs]}
+        for run in runs:
+            self._usage.count(run)
+        answer["usage"] = self._usage.render()
+        answer["timings"] = native.render_timings(runs[0].ended.timings)
+        answer |= self._remarks(self._messages[run.index] for run in runs)
+        if self._service.settings.engine.verbose:
+            answer["__verbose"] = self._verbose(runs[0])
+        return answer
+
+    def _choice(self, run: Run) -> dict[str, Any]:
+        message = self._message(run)
+        message.feed(run.text)
+        message.finish()
+        choice: dict[str, Any] = {
+            "index": run.index,
+            "message": message.render(),
+            "logprobs": self._logprobs(run, run.probs),
+            "finish_reason": message.finish_reason(run.ended),
+        }
+        if run.ended.truncated_grammar:
+            choice["truncated_grammar"] = True
+        return choice
+
+    def _token_events(self, run: Run, result: Tokens) -> list[dict[str, Any]]:
+        deltas = self._message(run).feed(result.text)
+        logprobs = self._logprobs(run, result.probs)
+        if logprobs and not deltas:
+            deltas = [{}]
+        events = [self._chunk(run, delta) for delta in deltas]
+        if events:
+            events[-1]["choices"][0]["logprobs"] = logprobs
+            if self._body.timings_per_token:
+                events[-1]["timings"] = native.render_timings(result.timings)
+        return self._opening(run) + events
+
+    def _progress_event(self, run: Run, result: Admitted | Progress) -> dict[str, Any]:
+        delta = {"role": "assistant", "content": None} if not self._message(run).is_begun else {}
+        n_past, ms = (
+            (run.n_cached, 0.0) if isinstance(result, Admitted) else (result.n_past, result.prompt_ms)
+        )
+        progress = native.render_prompt_progress(run.task, run.n_cached, n_past, ms)
+        return {**self._chunk(run, delta), "prompt_progress": progress}
+
+    def _last_events(self, run: Run, done: Done) -> list[dict[str, Any]]:
+        message = self._message(run)
+        self._usage.count(run)
+        deltas = [*message.feed(done.text), *message.finish()]
+        last = self._chunk(run, {}, message.finish_reason(done))
+        if done.truncated_grammar:
+            last["choices"][0]["truncated_grammar"] = True
+        events = [*self._opening(run), *(self._chunk(run, delta) for delta in deltas), last]
+        if self._body.stream_options.include_usage and run.is_last:
+            events.append({**self._frame, "choices": [], "usage": self._usage.render()})
+        events[-1]["timings"] = native.render_timings(done.timings)
+        events[-1] |= self._remarks([message])
+        return events
+
+    def _opening(self, run: Run) -> list[dict[str, Any]]:
+        message = self._message(run)
+        if message.is_begun:
+            return []
+        message.is_begun = True
+        return [self._chunk(run, {"role": "assistant", "content": None})]
+
+    def _chunk(self, run: Run, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        return {**self._frame, "choices": [{"index": run.index, "delta": delta, "finish_reason": reason}]}
+
+    def _message(self, run: Run) -> _Message:
+        message = self._messages.get(run.index)
+        if message is None:
+            message = self._messages[run.index] = _Message(self._prepared)
+        return message
+
+    def _logprobs(self, run: Run, probs: list[TokenProbs]) -> dict[str, Any] | None:
+        if not probs:
+            return None
+        if self._body.top_logprobs == 0:
+            probs = [TokenProbs(p.chosen, []) for p in probs]
+        return {"content": native.render_probs(probs, run.task.params.sampling, self._service.piece)}
+
+    def _remarks(self, messages: Any) -> dict[str, Any]:
+        warnings = [*self._warnings, *(w for message in messages for w in message.warnings)]
+        return {"warnings": warnings} if warnings else {}
+
+    def _verbose(self, run: Run) -> dict[str, Any]:
+        answer = native.render_done(run.index, run.text, run.tokens, run.ended, run.task, run.id_slot)
+        return {**answer, "prompt": self._service.words.detokenize(run.task.prompt)}
+
+
+class _Message:
+    """Mutable: an answer as it grows, with the deltas of every step."""
+
+    def __init__(self, prepared: PreparedChat) -> None:
+        self._parser = prepared.dialogue.parser(prepared.chat, prepared.prompt)
+        self._is_legacy = prepared.is_legacy
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self.warnings: list[str] = []
+        self.is_begun = False
+
+    def feed(self, text: str) -> list[dict[str, Any]]:
+        return self._apply(self._parser.feed(text))
+
+    def finish(self) -> list[dict[str, Any]]:
+        return self._apply(self._parser.finish())
+
+    def finish_reason(self, done: Done) -> str:
+        if done.stop_type in (StopType.LIMIT, StopType.NONE):
+            return "length"
+        return "tool_calls" if self._calls else "stop"
+
+    def render(self) -> dict[str, Any]:
+        content = "".join(self._content)
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            calls = [_render_call(call) for call in self._calls.values()]
+            message |= {"content": content or None, "tool_calls": calls}
+            if self._is_legacy:
+                message["function_call"] = calls[0]["function"]
+        return message
+
+    def _apply(self, events: list[Event]) -> list[dict[str, Any]]:
+        return [delta for event in events if (delta := self._apply_one(event))]
+
+    def _apply_one(self, event: Event) -> dict[str, Any] | None:
+        if isinstance(event, Content):
+            self._content.append(event.text)
+            return {"content": event.text}
+        if isinstance(event, Reasoning):
+            self._reasoning.append(event.text)
+            return {"reasoning_content": event.text}
+        if isinstance(event, CallStarted):
+            self._calls[event.index] = {"id": event.id, "name": event.name, "arguments": []}
+            return self._call_delta(event.index, event.id, name=event.name, arguments="")
+        if isinstance(event, CallArguments):
+            self._calls[event.index]["arguments"].append(event.text)
+            return self._call_delta(event.index, arguments=event.text)
+        if isinstance(event, CallBroken):
+            del self._calls[event.index]
+        if isinstance(event, Diagnosis):
+            self.warnings.append(f"something that looks like a tool call is returned as text: {event.reason}")
+        return None
+
+    def _call_delta(self, index: int, id: str = "", **function: str) -> dict[str, Any]:
+        head = {"index": index, "id": id, "type": "function"} if id else {"index": index}
+        delta: dict[str, Any] = {"tool_calls": [{**head, "function": function}]}
+        return {**delta, "function_call": function} if self._is_legacy and not index else delta
+
+
+def _render_call(call: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": call["name"], "arguments": "".join(call["arguments"])}
+    return {"type": "function", "function": function, "id": call["id"]}

@@ -1,0 +1,52 @@
+"""`POST /v1/chat/completions` and what goes with it: validate, prepare, run, render."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from corral.api.body import JsonResponse, body_of
+from corral.api.completion import respond
+from corral.api.prepare_chat import prepare_chat, render_chat, tokenize_chat
+from corral.api.render.chat import ChatRenderer
+from corral.api.schema.chat import ChatRequest
+from corral.api.schema.parse import parse_request
+from corral.api.service import Service, service_of
+
+router = APIRouter(tags=["openai"])
+
+
+@router.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
+@router.post("/chat/completions", openapi_extra=body_of(ChatRequest))
+async def chat(request: Request) -> Response:
+    """Answer a conversation."""
+    service = service_of(request)
+    body, warnings = parse_request(ChatRequest, await service.read(request))
+    prepared = await service.in_background(
+        prepare_chat, body, service.words, service.limits, service.defaults, service.chat
+    )
+    renderer = ChatRenderer(service, body, prepared, warnings)
+    return await respond(request, service.engine, prepared.completion, renderer, body.stream)
+
+
+@router.post("/apply-template", openapi_extra=body_of(ChatRequest), tags=["native"])
+async def apply_template(request: Request) -> Response:
+    """The prompt that a conversation would become."""
+    service = service_of(request)
+    body, _ = parse_request(ChatRequest, await service.read(request))
+    _, _, prompt = await service.in_background(render_chat, body, service.chat)
+    return JsonResponse({"prompt": prompt.text})
+
+
+@router.post("/v1/chat/completions/input_tokens", openapi_extra=body_of(ChatRequest))
+@router.post("/chat/completions/input_tokens", openapi_extra=body_of(ChatRequest))
+async def input_tokens(request: Request) -> Response:
+    """How many tokens a conversation would take."""
+    service = service_of(request)
+    body, _ = parse_request(ChatRequest, await service.read(request))
+    n = await service.in_leisure(_count_tokens, body, service)
+    return JsonResponse({"object": "response.input_tokens", "input_tokens": n})
+
+
+def _count_tokens(body: ChatRequest, service: Service) -> int:
+    _, _, prompt = render_chat(body, service.chat)
+    return len(tokenize_chat(prompt.text, service.words, service.chat.guard))

@@ -1,0 +1,49 @@
+"""`GET /v1/models`: the one that is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from corral.api.body import JsonResponse
+from corral.api.service import Service, service_of
+from corral.core.errors import NotFound
+
+router = APIRouter(tags=["openai"])
+
+
+@router.get("/v1/models")
+@router.get("/models")
+async def models(request: Request) -> Response:
+    """All models: there is one."""
+    return JsonResponse({"object": "list", "data": [_render(service_of(request))]})
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Response:
+    """One model by its name."""
+    service = service_of(request)
+    if name != service.model_name:
+        raise NotFound(f"there is no model '{name:.256}'")
+    return JsonResponse(_render(service))
+
+
+def _render(service: Service) -> dict[str, Any]:
+    # compat: /v1/models: answered while the model is still loading, then without `meta`.
+    info = service.engine.info
+    return {
+        "id": service.model_name,
+        "object": "model",
+        "created": service.started_at,
+        "owned_by": "llamacpp",
+        "meta": info
+        and {
+            "vocab_type": info.vocab_type,
+            "n_vocab": info.n_vocab,
+            "n_ctx_train": info.n_ctx_train,
+            "n_embd": info.n_embd,
+            "n_params": info.n_params,
+            "size": info.n_bytes,
+        },
+    }

@@ -1,0 +1,65 @@
+"""The fields of `POST /v1/chat/completions`: OpenAI's, and everything `/completion` takes but a prompt."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from corral.api.schema.completion import GenerationFields
+from corral.api.schema.field import Flag, Whole, limits
+from corral.api.schema.openai import StreamOptions
+
+_ACCEPTED = "Accepted; nothing is done with it."
+
+
+class ChatRequest(GenerationFields):
+    """Answer a conversation."""
+
+    messages: Any = Field(
+        description="The conversation: objects with `role` and `content`.",
+        json_schema_extra={"type": "array", "items": {"type": "object"}},
+    )
+    tools: Any = Field(None, description="Functions the model may call.", json_schema_extra={"type": "array"})
+    tool_choice: Any = Field(
+        None,
+        description="`auto`, `none`, `required`, or the function to call, as an object.",
+        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]},
+    )
+    parallel_tool_calls: Flag = Field(
+        False, description="Whether an answer may call several functions at once."
+    )
+    functions: Any = Field(None, description="Older name of `tools`: the functions alone.")
+    function_call: Any = Field(None, description="Older name of `tool_choice`.")
+    response_format: Any = Field(
+        None,
+        description="`text`, `json_object` (optionally with `schema`) or `json_schema`, as `{type: ...}`.",
+        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]},
+    )
+    n_probs: Annotated[int, Whole, limits(0)] = Field(0, description="As `top_logprobs`, without its limit.")
+    logprobs: Flag = Field(False, description="Report the probability of every token.")
+    top_logprobs: Annotated[int, Whole, limits(0, 1024)] | None = Field(
+        None, description="Most probable tokens to report at every position; needs `logprobs`. Default: 20."
+    )
+    stream_options: StreamOptions = Field(StreamOptions(), description="How to stream.")
+    reasoning_effort: str = Field(
+        "", max_length=64, description="For templates that know it; `none` turns thinking off."
+    )
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = Field(
+        None, description="Where thoughts go; default: as `--reasoning-format` says."
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, max_length=64, description="More names for the template."
+    )
+    add_generation_prompt: Flag | None = Field(
+        None, description="Whether the prompt ends where the assistant is to speak. Default: true."
+    )
+    continue_final_message: Flag | None = Field(
+        None, description="The last message is the beginning of the answer. Default: if it is an assistant's."
+    )
+    user: str = Field("", description=_ACCEPTED)
+    metadata: Any = Field(None, description=_ACCEPTED)
+    store: Any = Field(None, description=_ACCEPTED)
+    service_tier: Any = Field(None, description=_ACCEPTED)
+    safety_identifier: Any = Field(None, description=_ACCEPTED)
+    prompt_cache_key: Any = Field(None, description=_ACCEPTED)

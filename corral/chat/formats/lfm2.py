@@ -1,0 +1,120 @@
+"""LFM2 and LFM2.5: calls in Python's words, `<|tool_call_start|>[name(key="value")]<|tool_call_end|>`."""
+
+from __future__ import annotations
+
+import ast
+import json
+import warnings
+from typing import Any
+
+from corral.chat.format import Format
+from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, repeat, seq
+from corral.chat.json_text import collect_value, mend, parse_json, read_call_list
+from corral.chat.parameter import properties_of, required_of, types_of
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
+from corral.chat.tool import Tool, ToolUse
+
+_BEGIN, _END = "<|tool_call_start|>", "<|tool_call_end|>"
+_QUOTES = "\"'"
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+def _matches(template: str) -> bool:
+    return "<|tool_list_start|>" in template or "List of tools: [" in template
+
+
+def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+    return read_calls(reader, (_BEGIN,), lambda _: read_call_list(reader, _read_function), _END)
+
+
+def _read_function(reader: Reader) -> Steps[str]:
+    name, found = yield from reader.collect("(", _END)
+    if found != "(":
+        return NO_NAME if found else CUT_OFF
+    if not name:
+        return NO_NAME
+    reader.call(name)
+    comma = ""
+    reader.arguments("{")
+    while True:
+        yield from reader.skip_space()
+        if (yield from reader.accept(")")):
+            break
+        key, found = yield from reader.collect("=", _END)
+        if found != "=":
+            return "its arguments have no names" if found else CUT_OFF
+        yield from reader.skip_space()
+        value = _as_json((yield from collect_value(reader, _QUOTES)))
+        if not value:
+            return f"the argument '{key:.64}' has no value"
+        reader.arguments(f"{comma}{json.dumps(key, ensure_ascii=False)}: {value}")
+        comma = ", "
+        yield from reader.skip_space()
+        yield from reader.accept(",")
+    reader.arguments("}")
+    return ""
+
+
+def _as_json(text: str) -> str:
+    """The JSON of a value that may be written in Python; empty if it is none."""
+    if parse_json(text) is not ...:
+        return text
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Python thinks of a model's escapes
+            value = _value_of(ast.parse(text, mode="eval").body)
+        return mend(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+
+
+def _value_of(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=str() | bool() | int() | float() | None as value):
+            return value
+        case ast.Name(id=word) if word in _WORDS:
+            return _WORDS[word]
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_value_of(item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            return {
+                str(_value_of(key)): _value_of(value) for key, value in zip(keys, values, strict=True) if key
+            }
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+    raise ValueError("no value")
+
+
+def _calls(g: Grammar, use: ToolUse) -> str:
+    call = any_of(seq(literal(f"{tool.name}("), _arguments(g, tool), literal(")")) for tool in use.tools)
+    return seq(literal("["), repeat(use, g.rule(call), literal(", ")), literal("]"), g.mark(_END))
+
+
+def _arguments(g: Grammar, tool: Tool) -> str:
+    """Arguments in the order of the schema, with commas between those that are not left out."""
+    required = required_of(tool)
+    first, later = "", ""  # the arguments from here on, where none stands before them, and where some do
+    for name, schema in reversed(properties_of(tool).items()):
+        argument = g.rule(seq(literal(f"{name}="), _value(schema)))
+        here, next_one = seq(argument, later), seq(literal(", "), argument)
+        if name in required:
+            first, later = here, g.rule(seq(next_one, later))
+        else:
+            first = any_of([here, first]) if first else maybe(here)
+            later = g.rule(seq(maybe(next_one), later))
+    return first
+
+
+def _value(schema: dict[str, Any]) -> str:
+    is_truth = types_of(schema) == {"boolean"}
+    return any_of([literal("True"), literal("False")]) if is_truth else json_value(schema)
+
+
+FORMAT = Format(
+    name="lfm2",
+    matches=_matches,
+    parse=_parse,
+    calls=_calls,
+    trigger=(_BEGIN,),
+    markers=(_BEGIN, _END),
+)

@@ -1,0 +1,83 @@
+"""JSON Schemas from clients, bounded and made ready to be followed word by word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core.errors import InvalidRequest
+
+MAX_DEPTH = 64
+MAX_NODES = 20_000
+
+# As llama-server writes JSON: one space or one line break with an indent, never white space without end.
+_WHITE_SPACE = r"( |\n[ ]{0,20})?"
+_OPEN_ENDED = {
+    "additionalProperties",
+    "unevaluatedProperties",
+    "patternProperties",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$ref",
+}
+
+
+def prepare_schema(schema: Any, field: str, is_lenient: bool = False) -> Any:
+    """The schema as the engine takes it. Objects are closed where it leaves that open, as llama-server does.
+
+    `is_lenient`: what cannot be enforced is left out instead of refused.
+    """
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequest("must be a JSON Schema: an object", field=field)
+    _check_size(schema, field)
+    if not isinstance(schema, dict):
+        return schema
+    closed = schema if _has_key(schema, "allOf") else _close(schema)
+    options: dict[str, Any] = {"whitespace_pattern": _WHITE_SPACE}
+    if is_lenient:
+        options["lenient"] = True
+    return {**closed, "x-guidance": options}
+
+
+def _check_size(schema: Any, field: str) -> None:
+    n_nodes = 0
+    level = [schema]
+    for _ in range(MAX_DEPTH):
+        n_nodes += len(level)
+        if n_nodes > MAX_NODES:
+            raise InvalidRequest(f"the schema has more than {MAX_NODES} parts", field=field)
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    raise InvalidRequest(f"the schema is nested deeper than {MAX_DEPTH} levels", field=field)
+
+
+def _children(node: Any) -> list[Any]:
+    if isinstance(node, dict):
+        return list(node.values())
+    return node if isinstance(node, list) else []
+
+
+def _has_key(node: Any, key: str) -> bool:
+    return (isinstance(node, dict) and key in node) or any(_has_key(child, key) for child in _children(node))
+
+
+def _close(schema: Any) -> Any:
+    """No other properties than the ones that are named, wherever the schema does not speak of others."""
+    if not isinstance(schema, dict):
+        return schema
+    closed = dict(schema)
+    for key in ("properties", "$defs", "definitions", "patternProperties"):
+        if isinstance(schema.get(key), dict):
+            closed[key] = {name: _close(part) for name, part in schema[key].items()}
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            closed[key] = _close(schema[key])
+    for key in ("anyOf", "oneOf", "prefixItems"):
+        if isinstance(schema.get(key), list):
+            closed[key] = [_close(part) for part in schema[key]]
+    properties, required = schema.get("properties"), schema.get("required", [])
+    is_named = isinstance(properties, dict) and isinstance(required, list)
+    if is_named and not _OPEN_ENDED & schema.keys() and all(name in properties for name in required):
+        closed["additionalProperties"] = False
+    return closed

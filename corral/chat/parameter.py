@@ -1,0 +1,91 @@
+"""What a JSON Schema says of the arguments of a function, one by one.
+
+Schemas come from clients: what makes no sense in them is passed over here, the engine refuses what it cannot
+follow.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from corral.chat.tool import Tool
+
+_SHARED = ("x-guidance", "$defs", "definitions")  # what parts of a schema need of the whole
+_MAX_REFERENCES = 8
+_TYPES = {
+    str: {"string"},
+    bool: {"boolean"},
+    int: {"integer", "number"},
+    float: {"integer", "number"},
+    type(None): {"null"},
+    list: {"array"},
+    dict: {"object"},
+}
+
+
+def properties_of(tool: Tool | None) -> dict[str, dict[str, Any]]:
+    """The schemas of a function's arguments, each of which stands by itself."""
+    root = tool.parameters if tool else {}
+    properties = _resolve(root, root).get("properties")
+    if not isinstance(properties, dict):
+        return {}
+    return {name: _stand_alone(_resolve(schema, root), root) for name, schema in properties.items()}
+
+
+def required_of(tool: Tool) -> list[Any]:
+    """The names of the arguments that a call may not leave out."""
+    return _as_list(_resolve(tool.parameters, tool.parameters).get("required"))
+
+
+def types_of(schema: dict[str, Any]) -> set[str]:
+    """The types of the values that a schema takes; empty: it does not say."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    waiting: list[Any] = [schema]
+    while waiting:
+        part = _resolve(waiting.pop(), schema)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        alternatives = part.get("anyOf", part.get("oneOf"))
+        if "type" in part:
+            found.update(map(str, _as_list(part["type"])))
+        elif "const" in part or "enum" in part:
+            found.update(*map(value_types, options_of(part)))
+        elif isinstance(alternatives, list):
+            waiting += alternatives
+        else:
+            return set()
+    return found
+
+
+def value_types(value: Any) -> set[str]:
+    """The types that a value is of."""
+    return _TYPES.get(type(value), set())
+
+
+def options_of(schema: dict[str, Any]) -> list[Any]:
+    """The values that a schema lists."""
+    return [schema["const"]] if "const" in schema else _as_list(schema.get("enum", []))
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _stand_alone(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    shared = _SHARED if "$ref" in json.dumps(schema) else _SHARED[:1]
+    return {**schema, **{key: root[key] for key in shared if key in root}}
+
+
+def _resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
+    """A schema, or the one it refers to."""
+    for _ in range(_MAX_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        schema = root
+        for step in reference[2:].split("/"):
+            schema = schema.get(step) if isinstance(schema, dict) else None
+    return schema if isinstance(schema, dict) else {}

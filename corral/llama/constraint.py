@@ -1,0 +1,157 @@
+"""Grammars that generated text has to follow, on llguidance.
+
+Compiling may take long and is done in any thread; a `Matcher` belongs to one request and one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import llguidance
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLTokenizer
+
+from corral.core.errors import CorralError, InvalidRequest
+from corral.core.params import Constraint
+from corral.llama.gbnf import gbnf_to_lark
+from corral.llama.library import lib
+from corral.llama.vocab import Vocab
+
+CACHE_BYTES = 16 << 20  # of grammar text whose compiled form is kept
+_LIMITS = llguidance.LLParserLimits(
+    initial_lexer_fuel=1_000_000, step_lexer_fuel=200_000, max_lexer_states=250_000, max_grammar_size=500_000
+)
+
+
+class Compiler:
+    """Makes matchers for one vocabulary. Its table of tokens is built when the first grammar comes."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
+        self._tokenizer: LLTokenizer | None = None
+        self._cache: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
+        self._n_bytes = 0
+        self._lock = threading.Lock()
+
+    def compile(self, constraint: Constraint) -> Matcher:
+        """A fresh matcher; raises InvalidRequest where the grammar is wrong or more than can be honoured."""
+        with self._lock:
+            self._tokenizer = self._tokenizer or _tokenizer(self._vocab)
+            key = (constraint.kind, constraint.text)
+            compiled = self._cache.get(key)
+            if compiled is None:
+                compiled = self._compile(constraint, self._tokenizer)
+                self._keep(key, compiled)
+            else:
+                self._cache.move_to_end(key)
+            return Matcher(compiled.deep_copy(), self._tokenizer, self._vocab, constraint)
+
+    def _compile(self, constraint: Constraint, tokenizer: LLTokenizer) -> LLMatcher:
+        text = constraint.text
+        lark = text if constraint.kind == "lark" else gbnf_to_lark(text, self._vocab.token_of)
+        compiled = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0, limits=_LIMITS)
+        if compiled.is_error():
+            raise _refusal(compiled.get_error(), constraint.field)
+        return compiled
+
+    def _keep(self, key: tuple[str, str], compiled: LLMatcher) -> None:
+        self._cache[key] = compiled
+        self._n_bytes += len(key[1])
+        while self._n_bytes > CACHE_BYTES:
+            (_, text), _ = self._cache.popitem(last=False)
+            self._n_bytes -= len(text)
+
+
+class Matcher:
+    """Where a generation is in its grammar. With a trigger, everything is allowed until that was written."""
+
+    def __init__(
+        self, matcher: LLMatcher, tokenizer: LLTokenizer, vocab: Vocab, constraint: Constraint
+    ) -> None:
+        self._matcher = matcher
+        self._tokenizer = tokenizer
+        self._vocab = vocab
+        self._trigger = constraint.trigger.encode()
+        self._is_trigger_first = constraint.is_trigger_first
+        self._field = constraint.field
+        self._text = b""
+        self._is_active = not self._trigger
+        self._is_off = False
+
+    @property
+    def is_active(self) -> bool:
+        return self._is_active
+
+    @property
+    def is_finished(self) -> bool:
+        """The grammar is at its end: nothing may follow."""
+        return self._is_active and self._matcher.is_stopped()
+
+    def allowed(self) -> npt.NDArray[np.bool_] | None:
+        """Which tokens may come next; None: all of them."""
+        if not self._is_active:
+            return None
+        mask = self._matcher.compute_bitmask()
+        self._check()
+        bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+        return bits[: self._vocab.n_tokens].view(np.bool_)
+
+    def accept(self, token: int) -> None:
+        if self._is_active:
+            self._matcher.consume_token(token)
+            self._check()
+        elif not self._is_off:
+            self._watch(self._vocab.piece(token, special=True))
+
+    def _watch(self, piece: bytes) -> None:
+        """Look for the trigger; what was written behind it already belongs to the grammar."""
+        self._text += piece
+        if self._is_trigger_first:
+            self._text = self._text.lstrip()
+            begun = self._text[: len(self._trigger)]
+            self._is_off = not self._trigger.startswith(begun)
+        at = self._text.find(self._trigger)
+        if self._is_off or at < 0:
+            self._text = self._text if self._is_trigger_first else self._text[-len(self._trigger) :]
+            return
+        behind = self._tokenizer.tokenize_bytes(self._text[at + len(self._trigger) :], parse_special=True)
+        self._is_active = self._matcher.try_consume_tokens(behind) == len(behind)
+        self._is_off = not self._is_active
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            reason = self._matcher.get_error().strip().splitlines()[0][:500]
+            raise InvalidRequest(f"the grammar is too complex to go on: {reason}", param=self._field)
+
+
+def _refusal(error: str, field: str) -> InvalidRequest:
+    """What llguidance says, without its excerpt of a grammar that the client never saw."""
+    reason = " ".join(error.split("\n   1 |")[0].split())[:500]
+    _, is_schema, rest = reason.partition("failed to compile JSON schema: ")
+    if is_schema:
+        return InvalidRequest(f"this JSON Schema cannot be enforced: {rest}", field=field)
+    return InvalidRequest(f"Failed to parse grammar: {reason}", param=field)
+
+
+def _tokenizer(vocab: Vocab) -> LLTokenizer:
+    """The vocabulary as llguidance wants it: control tokens are no text, all others are."""
+    tokens = [
+        b"\xff" * vocab.is_control(token) + vocab.piece(token, special=True)
+        for token in range(vocab.n_tokens)
+    ]
+    if not vocab.eog_tokens:
+        raise CorralError("this model cannot follow grammars: it has no token to end with")
+    function = ctypes.cast(lib._lib.llama_tokenize, ctypes.c_void_p).value
+    make: Any = LLTokenizer
+    tokenizer: LLTokenizer = make.from_llamacpp(
+        tokens=tokens,
+        vocab_ptr=vocab.handle,
+        tokenize_fptr=function,
+        eos_token=sorted(vocab.eog_tokens),
+        slices=None,
+    )
+    return tokenizer

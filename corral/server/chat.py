@@ -1,0 +1,80 @@
+"""How this server chats: templates and defaults, from the command line and the model file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from corral.api.prepare_chat import ChatSettings
+from corral.api.service import Words
+from corral.chat.dialogue import Dialogue
+from corral.chat.guard import Guard
+from corral.chat.named import named_template
+from corral.chat.reasoning import ReasoningFormat
+from corral.chat.template import ChatTemplate
+from corral.core.errors import CorralError
+from corral.core.settings import ServerSettings
+
+_log = logging.getLogger("corral")
+
+
+def chat_settings(settings: ServerSettings, templates: Mapping[str, str], words: Words) -> ChatSettings:
+    """`templates` are those of the model: the default one under no name, `tool_use` where it has one."""
+    source = _chosen_template(settings)
+    if source:
+        dialogue = tool_dialogue = _dialogue(source, words)
+    else:
+        dialogue = _own_dialogue(templates.get("", ""), words)
+        special = templates.get("tool_use")
+        tool_dialogue = _own_dialogue(special, words) if special else dialogue
+    return ChatSettings(
+        dialogue=dialogue,
+        tool_dialogue=tool_dialogue,
+        options=_template_options(settings.chat_template_kwargs),
+        reasoning=ReasoningFormat(settings.reasoning_format),
+        prefill=settings.prefill_assistant,
+        has_jinja=settings.jinja,
+        guard=None if settings.parse_special else Guard(words.control_texts),
+    )
+
+
+def _chosen_template(settings: ServerSettings) -> str:
+    if settings.chat_template_file:
+        try:
+            return Path(settings.chat_template_file).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CorralError(f"cannot read --chat-template-file: {error}") from None
+    return named_template(settings.chat_template) or settings.chat_template
+
+
+def _own_dialogue(source: str, words: Words) -> Dialogue:
+    """The model's own template; where it has none or a broken one, ChatML."""
+    try:
+        return _dialogue(source or _chatml(), words)
+    except CorralError as error:
+        _log.warning("%s; ChatML takes its place", error.message)
+        return _dialogue(_chatml(), words)
+
+
+def _chatml() -> str:
+    source = named_template("chatml")
+    assert source is not None
+    return source
+
+
+def _dialogue(source: str, words: Words) -> Dialogue:
+    return Dialogue(ChatTemplate(source, words.bos_text, words.eos_text))
+
+
+def _template_options(text: str) -> dict[str, Any]:
+    try:
+        options = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        options = None
+    if not isinstance(options, dict):
+        raise CorralError("--chat-template-kwargs must be a JSON object")
+    return options
