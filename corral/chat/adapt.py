@@ -58,9 +58,9 @@ def fold_system(messages: list[Message]) -> list[Message]:
     waiting: list[str] = []
     for message in messages:
         if message["role"] == "system":
-            waiting.append(text_of(message["content"]))
+            waiting.append(message["content"])
         elif message["role"] == "user" and waiting:
-            waiting.append(text_of(message["content"]))
+            waiting.append(message["content"])
             folded.append({**message, "content": "\n\n".join(text for text in waiting if text)})
             waiting = []
         else:
@@ -79,7 +79,7 @@ def merge_turns(messages: list[Message]) -> list[Message]:
             last = {"role": "user", "content": ""}
             merged.append(last)
         if last is not None and last["role"] == message["role"] and message["role"] in ("user", "assistant"):
-            texts = [text_of(last["content"] or ""), (message["content"] or "")]
+            texts = [last["content"] or "", message["content"] or ""]
             calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
             merged[-1] = {**last, "content": "\n\n".join(text for text in texts if text)}
             if calls:
@@ -145,14 +145,14 @@ def _plain_arguments(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result_as_user(message: Message) -> Message:
-    response = {"tool": message.get("name", ""), "content": (message["content"] or "")}
+    response = {"tool": message.get("name", ""), "content": message["content"] or ""}
     return {"role": "user", "content": json.dumps({"tool_response": response}, ensure_ascii=False)}
 
 
 def _add_to_system(messages: list[Message], text: str) -> list[Message]:
     if messages and messages[0]["role"] == "system":
         first = messages[0]
-        content = text_of(first["content"])
+        content = first["content"]
         return [{**first, "content": f"{content}\n\n{text}" if content else text}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
 

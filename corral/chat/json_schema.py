@@ -77,7 +77,8 @@ def _close(schema: Any) -> Any:
         if isinstance(schema.get(key), list):
             closed[key] = [_close(part) for part in schema[key]]
     properties, required = schema.get("properties"), schema.get("required", [])
-    is_named = isinstance(properties, dict) and isinstance(required, list)
-    if is_named and not _OPEN_ENDED & schema.keys() and all(name in properties for name in required):
+    if not isinstance(properties, dict) or not isinstance(required, list) or _OPEN_ENDED & schema.keys():
+        return closed
+    if all(name in properties for name in required):
         closed["additionalProperties"] = False
     return closed

@@ -75,7 +75,7 @@ def test_a_template_without_tools_hears_of_them_in_its_system_message():
     ("source", "expected"),
     [
         (
-            "{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ m.content }}{% endfor %}",
+            "{% for m in messages %}{% if m.content == 'b' %}{% break %}{% endif %}a{% endfor %}",
             "a",
         ),
         ("{% generation %}x{% endgeneration %}", "x"),
@@ -109,9 +109,11 @@ def test_what_templates_use(source, expected):
     ],
 )
 def test_a_template_that_does_what_it_should_not_is_refused(source):
-    with pytest.raises(TemplateError):
-        assert ChatTemplate(source).render([{"role": "user", "content": "a"}]) == ""
-        raise TemplateError("rendered to nothing")
+    try:
+        rendered = ChatTemplate(source).render([{"role": "user", "content": "a"}])
+    except TemplateError:
+        return
+    assert rendered == ""
 
 
 def test_a_template_that_is_no_jinja_is_an_error_with_its_line():

@@ -68,18 +68,17 @@ def _as_json(text: str) -> str:
         return ""
 
 
-def _value_of(node: ast.expr) -> Any:
+def _value_of(node: ast.expr | None) -> Any:
     match node:
         case ast.Constant(value=str() | bool() | int() | float() | None as value):
             return value
         case ast.Name(id=word) if word in _WORDS:
             return _WORDS[word]
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_value_of(item) for item in items]
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return [_value_of(part) for part in parts]
         case ast.Dict(keys=keys, values=values):
-            return {
-                str(_value_of(key)): _value_of(value) for key, value in zip(keys, values, strict=True) if key
-            }
+            items = zip(map(_value_of, keys), map(_value_of, values), strict=True)
+            return {str(key): value for key, value in items}
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
             return -value
     raise ValueError("no value")
