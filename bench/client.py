@@ -32,23 +32,34 @@ class Answer:
         return self.times[-2] - self.times[0]
 
 
-async def complete(url: str, **body: Any) -> Answer:
+async def complete(url: str, path: str = "/completion", **body: Any) -> Answer:
     """Stream one completion."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, _complete, url, body)
+    sent_at, parts = await _exchange(url, path, {"stream": True, **body})
+    return _read(sent_at, parts)
 
 
-def _complete(url: str, body: dict[str, Any]) -> Answer:
+async def post(url: str, path: str, body: dict[str, Any]) -> Any:
+    """A plain answer."""
+    _, parts = await _exchange(url, path, body)
+    return json.loads(b"".join(part for _, part in parts).partition(b"\r\n\r\n")[2])
+
+
+async def _exchange(url: str, path: str, body: dict[str, Any]) -> tuple[float, list[tuple[float, bytes]]]:
+    return await asyncio.get_running_loop().run_in_executor(_threads, _send, url, path, body)
+
+
+def _send(url: str, path: str, body: dict[str, Any]) -> tuple[float, list[tuple[float, bytes]]]:
     """A blocking socket in a thread disturbs least; what arrives is time-stamped, and read at the end."""
     address = urllib.parse.urlsplit(url)
-    data = json.dumps({"stream": True, **body}).encode()
-    head = f"POST /completion HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(data)}\r\n"
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(data)}\r\n"
     parts: list[tuple[float, bytes]] = []
     with socket.create_connection((address.hostname, address.port)) as sock:
         sent_at = time.perf_counter()
         sock.sendall(head.encode() + b"Connection: close\r\nContent-Type: application/json\r\n\r\n" + data)
         while part := sock.recv(1 << 16):
             parts.append((time.perf_counter(), part))
-    return _read(sent_at, parts)
+    return sent_at, parts
 
 
 def _read(sent_at: float, parts: list[tuple[float, bytes]]) -> Answer:

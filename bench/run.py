@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from bench.chat import chat_preparation_ms, chat_stream, completed_stream
 from bench.client import Answer, complete, get
 from corral.cli.default_model import find_default_model
 
@@ -183,6 +184,9 @@ async def measure_all(
     async def raw_prompt() -> float:
         return N_PROMPT / raw.measure("prompt", prompt=prompt_of(N_PROMPT))
 
+    async def ours_completed() -> float:
+        return await completed_stream(corral.url)
+
     async def compare(
         name: str,
         base: Callable[[], Awaitable[float]],
@@ -209,6 +213,10 @@ async def measure_all(
         await compare(f"{N_SEQ} streams together", lambda: raw_decode(N_SEQ), decode_many, 0.93),
         await absolute(f"worst gap while {N_LONG} prompt tokens arrive", worst_gap_ms, 2 * MAX_ITL_MS, "ms"),
         await absolute(f"prompt tokens, {N_SEQ} clients share {N_PREFIX}", shared_prefix, 1.1, "x one"),
+        await compare("chat stream over /completion stream", ours_completed, chat_stream, 0.97),
+        row(
+            "200 messages and 20 tools to a prompt", await chat_preparation_ms(corral.url), 20, True, "ms", {}
+        ),
         row("memory of the front process", corral.front_mb, 150, True, "MB", {}),
     ]
 

@@ -83,6 +83,13 @@ class Reader:
                 return None
             yield
 
+    def accept_end(self, mark: str) -> Steps[str | None]:
+        """Consume the end of a call and the white space before it; where the text ends, a part will do."""
+        found = yield from self.accept_past_space(mark)
+        if found is None and self.is_ended and mark.startswith(self._text.lstrip(SPACE)):
+            return self._consume(len(self._text))
+        return found
+
     def collect(self, *markers: str) -> Steps[tuple[str, str | None]]:
         """The text up to the first of the markers, without the space around it, and that marker."""
         parts: list[str] = []
@@ -206,7 +213,7 @@ def read_calls(
             continue
         reader.end_raw()
         if end:
-            yield from reader.accept_past_space(end)
+            yield from reader.accept_end(end)
 
 
 class MessageParser:

@@ -117,7 +117,12 @@ def _to_json(
 ) -> str:
     """Unlike jinja's own this escapes nothing for HTML: the reader is a model."""
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=list,  # what filters such as `map` give
     )
 
 

@@ -54,6 +54,8 @@ class Compiler:
         text = constraint.text
         lark = text if constraint.kind == "lark" else gbnf_to_lark(text, self._vocab.token_of)
         compiled = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0, limits=_LIMITS)
+        if not compiled.is_error():
+            compiled.compute_bitmask()  # a grammar that nothing can match fails here
         if compiled.is_error():
             raise _refusal(compiled.get_error(), constraint.field)
         return compiled

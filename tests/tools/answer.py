@@ -10,7 +10,7 @@ from typing import Any
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.chat.format import Format
 from corral.chat.formats import FORMATS
-from corral.chat.reader import MessageParser, Reader
+from corral.chat.reader import MessageParser, Reader, Steps
 from corral.chat.tool import Freedom, Tool, ToolUse
 
 Call = tuple[str, dict[str, Any]]
@@ -98,24 +98,27 @@ def collect(events: Iterable[Event]) -> Message:
 
 def read(format: Format, pieces: Iterable[str], use: ToolUse = USE) -> Message:
     """The message in an answer that comes in pieces."""
+    return collect(events_of(format, pieces, use))
+
+
+def events_of(format: Format, pieces: Iterable[str], use: ToolUse = USE) -> list[Event]:
     reader = Reader()
 
-    def steps():
+    def steps() -> Steps[None]:
         yield from format.parse(reader, use)
         yield from reader.rest(reader.content)
 
     return drain(MessageParser(reader, steps()), pieces)
 
 
-def drain(parser: MessageParser, pieces: Iterable[str]) -> Message:
-    events = [event for piece in pieces for event in parser.feed(piece)]
-    return collect(events + parser.finish())
+def drain(parser: MessageParser, pieces: Iterable[str]) -> list[Event]:
+    return [*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()]
 
 
 @dataclass(frozen=True)
 class Family:
-    """How one family writes. `both` is None where an answer is either words or calls; `broken` replaces a text
-    in a call of `PARIS` so that it is none."""
+    """How one family writes. `both` is None where an answer is either words or calls; `broken` is what to
+    replace in a call of `PARIS` so that it is none."""
 
     calls: Callable[[Sequence[Call]], str]
     words: Callable[[str], str] = str
@@ -124,10 +127,12 @@ class Family:
 
 
 def _each(one: str, separator: str = "", opening: str = "", closing: str = "") -> Callable:
-    """Calls with their arguments as JSON; in `one`, `@` stands for the name, `#` for them, `0` for a number."""
+    """Calls with their arguments as JSON: `@` is the name, `#` the arguments, `0` the number of the call."""
 
     def write(calls: Sequence[Call]) -> str:
-        texts = [one.replace("@", n).replace("0", str(i)).replace("#", _json(a)) for i, (n, a) in enumerate(calls)]
+        texts = [
+            one.replace("@", n).replace("0", str(i)).replace("#", _json(a)) for i, (n, a) in enumerate(calls)
+        ]
         return opening + separator.join(texts) + closing
 
     return write
@@ -216,15 +221,11 @@ FAMILIES: dict[str, Family] = {
         broken=("</parameter>", ""),
     ),
     "glm": Family(
-        _tagged(
-            "<tool_call>@\n#</tool_call>", "<arg_key>$</arg_key>\n<arg_value>#</arg_value>\n"
-        ),
+        _tagged("<tool_call>@\n#</tool_call>", "<arg_key>$</arg_key>\n<arg_value>#</arg_value>\n"),
         broken=("</arg_value>", ""),
     ),
     "qwen3-coder": Family(
-        _tagged(
-            "<tool_call>\n<function=@>\n#</function>\n</tool_call>", "<parameter=$>\n#\n</parameter>\n"
-        ),
+        _tagged("<tool_call>\n<function=@>\n#</function>\n</tool_call>", "<parameter=$>\n#\n</parameter>\n"),
         broken=("</parameter>", ""),
     ),
     "seed-oss": Family(
@@ -238,9 +239,7 @@ FAMILIES: dict[str, Family] = {
     "phi4": Family(_each(_NAMED, ", ", "<|tool_call|>[", "]<|/tool_call|>")),
     "nemotron": Family(_each(_NAMED, ", ", "<TOOLCALL>[", "]</TOOLCALL>")),
     "firefunction": Family(_each(_NAMED, ", ", " functools[", "]")),
-    "mistral": Family(
-        _each('{"name": "@", "arguments": #, "id": "abcdefgh0"}', ", ", "[TOOL_CALLS][", "]")
-    ),
+    "mistral": Family(_each('{"name": "@", "arguments": #, "id": "abcdefgh0"}', ", ", "[TOOL_CALLS][", "]")),
     "mistral-args": Family(_each("[TOOL_CALLS]@[CALL_ID]abcdefgh0[ARGS]#")),
     "lfm2": Family(_python),
     "functionary-v3.1": Family(_each("<function=@>#</function>")),

@@ -22,7 +22,7 @@ def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
             reader.no_call(problem)
             continue
         reader.end_raw()
-        yield from reader.accept_past_space(_END)
+        yield from reader.accept_end(_END)
 
 
 def _read(reader: Reader) -> Steps[str]:

@@ -34,8 +34,8 @@ def _read_function(reader: Reader, opening: str) -> Steps[str]:
     reader.call(name)
     problem = yield from read_arguments(reader)
     if not problem:
-        yield from reader.accept_past_space("```")
-        yield from reader.accept_past_space(_END)
+        yield from reader.accept_end("```")
+        yield from reader.accept_end(_END)
     return problem
 
 

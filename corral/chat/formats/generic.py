@@ -24,7 +24,7 @@ def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
         reader.no_call(problem)
     else:
         reader.end_raw()
-        yield from reader.accept_past_space("}")
+        yield from reader.accept_end("}")
     yield from reader.rest(reader.content)
 
 

@@ -30,7 +30,7 @@ def _read_function(reader: Reader, opening: str) -> Steps[str]:
     yield from reader.skip_space()
     problem = yield from read_arguments(reader)
     if not problem:
-        yield from reader.accept_past_space(_END)
+        yield from reader.accept_end(_END)
     return problem
 
 

@@ -74,7 +74,7 @@ def _value_of(node: ast.expr | None) -> Any:
             return value
         case ast.Name(id=word) if word in _WORDS:
             return _WORDS[word]
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+        case ast.List(elts=parts):
             return [_value_of(part) for part in parts]
         case ast.Dict(keys=keys, values=values):
             items = zip(map(_value_of, keys), map(_value_of, values), strict=True)

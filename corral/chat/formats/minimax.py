@@ -19,16 +19,13 @@ def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
 
 def _read_block(reader: Reader, use: ToolUse) -> Steps[str]:
     """One call after the other, up to the end of the block, or of the text."""
-    has_calls = False
     while True:
         yield from reader.skip_space()
-        is_over = (yield from reader.accept(_END)) or (has_calls and not (yield from reader.next_char()))
-        if is_over:
-            return ""
         if problem := (yield from _read_invoke(reader, use)):
             return problem
         reader.begin_raw()
-        has_calls = True
+        if (yield from reader.accept_end(_END)) is not None:
+            return ""
 
 
 def _read_invoke(reader: Reader, use: ToolUse) -> Steps[str]:
