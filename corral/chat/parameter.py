@@ -12,6 +12,7 @@ from typing import Any
 from corral.chat.tool import Tool
 
 _SHARED = ("x-guidance", "$defs", "definitions")  # what parts of a schema need of the whole
+_TEXT_RULES = {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not"}
 _MAX_REFERENCES = 8
 _TYPES = {
     str: {"string"},
@@ -41,23 +42,20 @@ def required_of(tool: Tool) -> list[Any]:
 def types_of(schema: dict[str, Any]) -> set[str]:
     """The types of the values that a schema takes; empty: it does not say."""
     found: set[str] = set()
-    seen: set[int] = set()
-    waiting: list[Any] = [schema]
-    while waiting:
-        part = _resolve(waiting.pop(), schema)
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        alternatives = part.get("anyOf", part.get("oneOf"))
+    for part in _alternatives(schema):
         if "type" in part:
             found.update(map(str, _as_list(part["type"])))
-        elif "const" in part or "enum" in part:
-            found.update(*map(value_types, options_of(part)))
-        elif isinstance(alternatives, list):
-            waiting += alternatives
+        elif options := options_of(part):
+            found.update(*map(value_types, options))
         else:
             return set()
     return found
+
+
+def has_text_rules(schema: dict[str, Any]) -> bool:
+    """Whether there are rules for the strings that a schema takes, other than a list of them."""
+    parts = _alternatives(schema)
+    return any(_TEXT_RULES & part.keys() or (part is not schema and options_of(part)) for part in parts)
 
 
 def value_types(value: Any) -> set[str]:
@@ -68,6 +66,24 @@ def value_types(value: Any) -> set[str]:
 def options_of(schema: dict[str, Any]) -> list[Any]:
     """The values that a schema lists."""
     return [schema["const"]] if "const" in schema else _as_list(schema.get("enum", []))
+
+
+def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """The schemas one of which a value has to follow."""
+    found: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    waiting: list[Any] = [schema]
+    while waiting:
+        part = _resolve(waiting.pop(), schema)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        choices = part.get("anyOf", part.get("oneOf"))
+        if isinstance(choices, list) and "type" not in part and not options_of(part):
+            waiting += choices
+        else:
+            found.append(part)
+    return found
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, seq
-from corral.chat.json_text import parse_json
-from corral.chat.parameter import options_of, properties_of, required_of, types_of, value_types
+from corral.chat.json_text import collect_value, parse_json
+from corral.chat.parameter import (
+    has_text_rules,
+    options_of,
+    properties_of,
+    required_of,
+    types_of,
+    value_types,
+)
 from corral.chat.reader import CUT_OFF, Reader, Steps
 from corral.chat.tool import Tool
 
-_TEXT_RULES = {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not"}
+_JSON_OPENINGS = ("{", "[", '"')
 _NEWLINE = maybe(literal("\n"))
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
@@ -53,7 +60,7 @@ def read_xml_arguments(
         if tags.value:
             yield from reader.skip_space()
             yield from reader.accept(tags.value)
-        if (yield from _read_argument(reader, properties_of(tool).get(key, {}), tags)) is None:
+        if (yield from _read_argument(reader, properties_of(tool).get(key), tags)) is None:
             return CUT_OFF
     if opened is None:
         return "its arguments are not between their tags"
@@ -61,26 +68,35 @@ def read_xml_arguments(
     return ""
 
 
-def _read_argument(reader: Reader, schema: dict[str, Any], tags: Tags) -> Steps[str | None]:
+def _read_argument(reader: Reader, schema: dict[str, Any] | None, tags: Tags) -> Steps[str | None]:
     if tags.gap:
         yield from reader.accept(tags.gap)
     ends = (tags.gap + tags.end_value, tags.end_value)
-    if not _is_plain_text(schema):
-        parts: list[str] = []
-        found = yield from reader.until(ends, parts.append)
-        reader.arguments(_as_json("".join(parts), schema))
+    if schema is not None and _is_plain_text(schema):
+        reader.arguments('"')
+        found = yield from reader.until(
+            ends, lambda text: reader.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+        )
+        reader.arguments('"')
         return found
-    reader.arguments('"')
-    found = yield from reader.until(
-        ends, lambda text: reader.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
-    )
-    reader.arguments('"')
+    parts: list[str] = []
+    if schema is not None and not _is_open_text(schema) and (yield from reader.next_char()) in _JSON_OPENINGS:
+        # Strings in it may hold what looks like its end.
+        parts.append((yield from collect_value(reader)))
+    found = yield from reader.until(ends, parts.append)
+    reader.arguments(_as_json("".join(parts), schema or {}))
     return found
 
 
 def _is_plain_text(schema: dict[str, Any]) -> bool:
-    """A string of any characters is written as it is; one with rules is quoted, so that they can be kept."""
-    return types_of(schema) == {"string"} and not _TEXT_RULES & schema.keys()
+    """Strings are written as they are; those with rules are quoted, so that the rules can be kept."""
+    return types_of(schema) == {"string"} and not has_text_rules(schema)
+
+
+def _is_open_text(schema: dict[str, Any]) -> bool:
+    """Whether any text will do."""
+    is_text = {"string"} <= types_of(schema) <= {"string", "null"}
+    return is_text and not has_text_rules(schema) and not options_of(schema)
 
 
 def _as_json(text: str, schema: dict[str, Any]) -> str:
@@ -108,7 +124,9 @@ def xml_arguments(g: Grammar, tool: Tool, tags: Tags) -> str:
 
 def _value(g: Grammar, schema: dict[str, Any], tags: Tags) -> str:
     end = tags.gap + tags.end_value
-    if not _is_plain_text(schema):
-        return seq(json_value(schema), literal(end))
-    options = [option for option in options_of(schema) if isinstance(option, str)]
-    return any_of(literal(option + end) for option in options) if options else g.up_to(end)
+    options = options_of(schema)
+    if _is_plain_text(schema) and options:
+        return any_of(literal(option + end) for option in options if isinstance(option, str))
+    if _is_open_text(schema):
+        return g.up_to(tags.end_value)
+    return seq(json_value(schema), literal(end))

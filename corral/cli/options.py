@@ -234,6 +234,14 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             negative=("--no-jinja",),
         ),
         Option(
+            ("-rea", "--reasoning"),
+            "server.reasoning",
+            "whether models that can think do so unless a request says otherwise; auto: yes",
+            "on|off|auto",
+            "LLAMA_ARG_REASONING",
+            choices=("on", "off", "auto"),
+        ),
+        Option(
             ("--reasoning-format",),
             "server.reasoning_format",
             "where a model's thoughts go: none leaves them in the content, deepseek puts them into "

@@ -45,6 +45,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str = ""
     chat_template_file: str = ""
     chat_template_kwargs: str = ""
+    reasoning: str = "auto"
     reasoning_format: str = "auto"
     prefill_assistant: bool = True
     parse_special: bool = True

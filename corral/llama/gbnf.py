@@ -23,6 +23,7 @@ from corral.llama.gbnf_node import (
     Ref,
     Repeat,
     Seq,
+    Text,
     Token,
     alt_of,
     can_be_empty,
@@ -48,6 +49,7 @@ _SPACE_OR_NEWLINE = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
 _NEWLINE = re.compile(r"\r\n?|\n")
 _TOKEN_ID = re.compile(r"<\[([0-9]{1,10})\]>")
 _TOKEN_TEXT = re.compile(r"<(?!\[)[^>]*>")
+_PLAIN = re.compile(r'[^"\\\ud800-\udfff]+')
 _N_HEX = {"x": 2, "u": 4, "U": 8}
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
 _EMPTY_LITERAL = Seq()
@@ -99,6 +101,7 @@ class _Parser:
         self._rules: dict[str, Node] = {}
         self._defined_at: dict[str, int] = {}
         self._used_at: dict[str, int] = {}
+        self._tokens: set[int] = set()
 
     def parse(self) -> Grammar:
         self._skip(_SPACE_OR_NEWLINE)
@@ -112,7 +115,7 @@ class _Parser:
         recursive = _find_left_recursion(self._rules)
         if recursive is not None:
             raise self._error(f"rule '{recursive}' is left-recursive", self._defined_at[recursive])
-        return Grammar(self._rules, lambda name: self._place(self._defined_at[name]))
+        return Grammar(self._rules, frozenset(self._tokens), lambda name: self._place(self._defined_at[name]))
 
     def _rule(self) -> None:
         at = self._at
@@ -226,12 +229,16 @@ class _Parser:
 
     def _literal(self) -> Node:
         self._at += 1
-        nodes: list[Node] = []
+        chars: list[str] = []
         while self._next() != '"':
-            char = self._char()
-            nodes.append(chars_of(((char, char),)))
+            plain = _PLAIN.match(self._text, self._at)
+            if plain is None:
+                chars.append(chr(self._char()))
+            else:
+                chars.append(plain[0])
+                self._at = plain.end()
         self._at += 1
-        return seq_of(nodes) if nodes else _EMPTY_LITERAL
+        return Text("".join(chars)) if chars else _EMPTY_LITERAL
 
     def _class(self) -> Node:
         at = self._at
@@ -298,6 +305,7 @@ class _Parser:
             raise self._error(f"{self._text[at : self._at]} is not a token of this model", at)
         if token in self._end_tokens and not negated:
             raise self._error(f"{self._text[at : self._at]} ends a generation and cannot be a part of it", at)
+        self._tokens.add(token)
         return Token(token, negated)
 
     def _next(self) -> str:

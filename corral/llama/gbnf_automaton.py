@@ -6,12 +6,12 @@ as one without an end; what it says about words is then true of more words than 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from corral.llama.gbnf_node import Alt, Chars, Node, Repeat, Seq, share_a_char
+from corral.llama.gbnf_node import Alt, Chars, Node, Repeat, Seq, Text, char_of, share_a_char
 
 # Up to so many states, a counted repetition has its copies.
 _MAX_COPIED_STATES = 32
@@ -51,7 +51,8 @@ class BudgetExceeded(Exception):
 class Automaton:
     """Sets of states are integers with a bit for each."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, budget: Budget) -> None:
+        self._budget = budget
         self.chars: list[Chars] = []
         self.follow: list[int] = []
         # Where the states of each child of `node` begin.
@@ -82,20 +83,20 @@ class Automaton:
         n = node.most if node.most is not None else max(1, node.least)
         return n if n * n_states <= _MAX_COPIED_STATES else 1
 
-    def overlap(self, other: Automaton, budget: Budget) -> Overlap:
+    def overlap(self, other: Automaton) -> Overlap:
         share_a_word = False
         steps: dict[tuple[int, int], None] = {}
         seen: set[tuple[int, int]] = set()
         pending = [(self.first, other.first)]
         while pending:
             here, there = pending.pop()
+            self._budget.spend(1 + here.bit_count() * there.bit_count())
             pairs = [
                 (a, b)
                 for a in bits(here)
                 for b in bits(there)
                 if (a, b) not in seen and share_a_char(self.chars[a], other.chars[b])
             ]
-            budget.spend(1 + here.bit_count() * there.bit_count())
             seen.update(pairs)
             for a, b in pairs:
                 if self.last >> a & 1:
@@ -110,6 +111,8 @@ class Automaton:
             self.chars.append(node)
             self.follow.append(0)
             return state, state, False
+        if isinstance(node, Text):
+            return self._chain(self._children([char_of(char) for char in node.text], top))
         if isinstance(node, Seq):
             return self._chain(self._children(node.items, top))
         if isinstance(node, Alt):
@@ -120,7 +123,7 @@ class Automaton:
         assert isinstance(node, Repeat)
         return self._repeat(node)
 
-    def _children(self, items: tuple[Node, ...], top: bool) -> Iterator[_Ends]:
+    def _children(self, items: Sequence[Node], top: bool) -> Iterator[_Ends]:
         for item in items:
             if top:
                 self.child_starts.append(len(self.chars))
@@ -153,6 +156,7 @@ class Automaton:
         return first, ends, can_be_empty
 
     def _connect(self, sources: int, targets: int) -> None:
+        self._budget.spend(1 + sources.bit_count())
         for source in bits(sources):
             self.follow[source] |= targets
 

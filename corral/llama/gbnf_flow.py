@@ -36,14 +36,13 @@ class Automata:
     def of(self, node: Node) -> Automaton:
         automaton = self._automata.get(node)
         if automaton is None:
-            automaton = self._automata[node] = Automaton(node)
-            self.budget.spend(len(automaton.chars))
+            automaton = self._automata[node] = Automaton(node, self.budget)
         return automaton
 
     def overlap(self, one: Node, other: Node) -> Overlap:
         overlap = self._overlaps.get((one, other))
         if overlap is None:
-            overlap = self.of(one).overlap(self.of(other), self.budget)
+            overlap = self.of(one).overlap(self.of(other))
             self._overlaps[one, other] = overlap
         return overlap
 
@@ -140,6 +139,7 @@ class _Meetings:
         self._flow = flow
         self._automata = automata
         self._lead = [automata.of(leaf.node).lead if isinstance(leaf, Term) else 0 for leaf in flow.leaves]
+        self._leads: dict[int, int] = {}
         self._next_lead = [self._lead_of(after) for after in flow.next]
         self._rows: set[tuple[int, int]] = set()
         self._pairs: dict[tuple[int, int], None] = {}
@@ -191,7 +191,11 @@ class _Meetings:
                 self._overruns[passing].add(step)
 
     def _lead_of(self, leaves: int) -> int:
+        if leaves in self._leads:
+            return self._leads[leaves]
+        self._automata.budget.spend(leaves.bit_count())
         lead = 0
         for leaf in bits(leaves):
             lead |= self._lead[leaf]
+        self._leads[leaves] = lead
         return lead

@@ -17,9 +17,11 @@ from corral.llama.gbnf_node import (
     Repeat,
     Seq,
     Term,
+    Text,
     Token,
     alt_of,
     can_be_empty,
+    char_of,
     children,
     references,
     seq_of,
@@ -42,6 +44,8 @@ def cut(term: Term, steps: Iterable[tuple[int, int]], automaton: Automaton) -> N
     node = term.node
     if isinstance(node, Repeat):
         return Repeat(Term(node.item), node.least, node.most)
+    if isinstance(node, Text):
+        node = Seq(tuple(char_of(char) for char in node.text))
     places = {(automaton.child_of(source), automaton.child_of(target)) for source, target in steps}
     targets = {target for _, target in places}
     if isinstance(node, Alt):
@@ -65,6 +69,8 @@ class _Folder:
     def fold(self, node: Node) -> Node:
         if isinstance(node, Chars):
             return Term(node)
+        if isinstance(node, Text):
+            return self._text(node)
         if isinstance(node, Ref):
             rule = self.folded.get(node.name)
             return Term(rule.node) if isinstance(rule, Term) else node
@@ -76,6 +82,13 @@ class _Folder:
         for item in node.items:
             parts.append(self.fold(item))
         return self._seq(parts) if isinstance(node, Seq) else self._alt(parts)
+
+    def _text(self, node: Text) -> Node:
+        """In pieces that fit."""
+        if len(node.text) <= self._max_size:
+            return Term(node)
+        starts = range(0, len(node.text), self._max_size)
+        return Seq(tuple(Term(Text(node.text[start : start + self._max_size])) for start in starts))
 
     def _seq(self, parts: Sequence[Node]) -> Node:
         """With each run of terminals as one."""
@@ -150,6 +163,8 @@ class _Folder:
         return measure
 
     def _measure_anew(self, node: Node) -> tuple[int, int]:
+        if isinstance(node, Text):
+            return len(node.text), 2
         size, levels = 0, 0
         for child in children(node):
             measure = self._measure(child)

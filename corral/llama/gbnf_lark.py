@@ -9,6 +9,7 @@ recursion and tokens remains one regular expression.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from corral.llama.gbnf_automaton import Budget, BudgetExceeded
@@ -23,8 +24,10 @@ from corral.llama.gbnf_node import (
     Repeat,
     Seq,
     Term,
+    Text,
     Token,
     alt_of,
+    count_leaves,
     map_leaves,
     refusal,
 )
@@ -32,19 +35,25 @@ from corral.llama.gbnf_node import (
 # llguidance compiles rules recursively: about 3 KiB of stack for each level of them.
 MAX_RULE_DEPTH = 250
 
-_MAX_REGEX_SIZE = 200_000
-_MAX_TERMINAL_SIZES = (4_000, 300)
+# llguidance has room for 65,000 symbols, which are single characters at worst.
+MAX_CHARACTERS = 60_000
+
+_MAX_REGEX_SIZE = 1 << 20
+_MAX_TERMINAL_SIZE = 2_000
 _ANALYSIS_STEPS = 300_000
 _MAX_PARENTHESES = 8
 _OTHER = -1
+_UNSAFE = re.compile(r"[^a-zA-Z0-9]")
 
 # Any spelling of a text in tokens will do, as in llama.cpp; to look for forced ones costs up to 100 ms.
 _OPTIONS = '%llguidance {"no_forcing": true}'
 
 
 def render_lark(grammar: Grammar, root: str, end_tokens: Collection[int]) -> str:
-    tokens = _Tokens(grammar.rules, end_tokens)
-    rules = {name: map_leaves(node, tokens.split) for name, node in grammar.rules.items()}
+    tokens = _Tokens(grammar.tokens, end_tokens)
+    rules = grammar.rules
+    if grammar.tokens:
+        rules = {name: map_leaves(node, tokens.split) for name, node in rules.items()}
     writer = _Writer(_find_terminals(rules, root), tokens)
     writer.write()
     if writer.depth() > MAX_RULE_DEPTH:
@@ -57,12 +66,12 @@ def _find_terminals(rules: dict[str, Node], root: str) -> dict[str, Node]:
     folded = fold_rules(rules, root, _MAX_REGEX_SIZE)
     if isinstance(folded[root], Term):
         return folded
-    for max_size in _MAX_TERMINAL_SIZES:
-        try:
-            return _cut_rules(fold_rules(rules, root, max_size), root)
-        except BudgetExceeded:
-            continue
-    return fold_rules(rules, root, 1)
+    try:
+        return _cut_rules(fold_rules(rules, root, _MAX_TERMINAL_SIZE), root)
+    except BudgetExceeded:
+        if sum(count_leaves(node) for node in rules.values()) > MAX_CHARACTERS:
+            raise refusal(f"too complex for its more than {MAX_CHARACTERS} characters") from None
+        return fold_rules(rules, root, 1)
 
 
 def _cut_rules(rules: dict[str, Node], root: str) -> dict[str, Node]:
@@ -85,10 +94,8 @@ class _Tokens:
     llguidance takes the first of several token sets that match, so that no two may overlap.
     """
 
-    def __init__(self, rules: dict[str, Node], end_tokens: Collection[int]) -> None:
-        self._named: set[int] = set()
-        for node in rules.values():
-            map_leaves(node, self._collect)
+    def __init__(self, named: frozenset[int], end_tokens: Collection[int]) -> None:
+        self._named = named
         self._end_tokens = end_tokens
 
     def split(self, leaf: Node) -> Node:
@@ -103,11 +110,6 @@ class _Tokens:
             return f"<[{token.id}]>"
         excluded = sorted(self._named.union(self._end_tokens))
         return f"<[^{','.join(map(str, excluded))}]>"
-
-    def _collect(self, leaf: Node) -> Node:
-        if isinstance(leaf, Token):
-            self._named.add(leaf.id)
-        return leaf
 
 
 class _Writer:
@@ -211,6 +213,8 @@ def _repeat_suffix(node: Repeat) -> str:
 def _regex(node: Node) -> str:
     if isinstance(node, Chars):
         return _regex_class(node)
+    if isinstance(node, Text):
+        return _UNSAFE.sub(lambda found: _regex_char(ord(found[0])), node.text)
     if isinstance(node, Seq):
         parts: list[str] = []
         for item in node.items:
@@ -239,4 +243,4 @@ def _regex_class(chars: Chars) -> str:
 
 
 def _regex_char(char: int) -> str:
-    return chr(char) if chr(char).isalnum() and char < 0x80 else f"\\x{{{char:x}}}"
+    return chr(char) if not _UNSAFE.match(chr(char)) else f"\\x{{{char:x}}}"

@@ -15,6 +15,9 @@ from corral.core.errors import InvalidRequest
 MAX_CHAR = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
 
+# A chain of rules, each a little longer than the next, must not cost the square of its length.
+_MAX_DISSOLVED = 32
+
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -24,6 +27,13 @@ class Chars:
 
     ranges: Ranges
     lead: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Text:
+    """These characters, at least one."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,14 +73,18 @@ class Term:
     node: Node
 
 
-Node: TypeAlias = Chars | Token | Ref | Seq | Alt | Repeat | Term
+Node: TypeAlias = Chars | Text | Token | Ref | Seq | Alt | Repeat | Term
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Checked rules, the root among them; `place_of` says where one is defined, as line and column."""
+    """Checked rules, the root among them, and the tokens they name.
+
+    `place_of` says where a rule is defined, as line and column.
+    """
 
     rules: dict[str, Node]
+    tokens: frozenset[int]
     place_of: Callable[[str], tuple[int, int]]
 
 
@@ -79,7 +93,12 @@ def refusal(reason: str, place: tuple[int, int] | None = None) -> InvalidRequest
     return InvalidRequest(f"Failed to parse grammar: {where}{reason}", param="grammar")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
+def char_of(char: str) -> Chars:
+    return chars_of(((ord(char), ord(char)),))
+
+
+@lru_cache(maxsize=1024)
 def chars_of(ranges: Ranges, negated: bool = False) -> Chars:
     """The class of these ranges, in any order; surrogates are no characters and fall out."""
     merged = _merge(ranges)
@@ -93,18 +112,24 @@ def chars_of(ranges: Ranges, negated: bool = False) -> Chars:
 
 
 def seq_of(items: Sequence[Node]) -> Node:
-    """The items one after the other; nested sequences dissolve."""
+    """The items one after the other; short sequences among them dissolve."""
     flat: list[Node] = []
     for item in items:
-        flat += item.items if isinstance(item, Seq) else [item]
+        if isinstance(item, Seq) and len(item.items) <= _MAX_DISSOLVED:
+            flat += item.items
+        else:
+            flat.append(item)
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 
 def alt_of(items: Sequence[Node]) -> Node:
-    """Any one of the items; nested alternatives dissolve."""
+    """Any one of the items; short alternatives among them dissolve."""
     flat: list[Node] = []
     for item in items:
-        flat += item.items if isinstance(item, Alt) else [item]
+        if isinstance(item, Alt) and len(item.items) <= _MAX_DISSOLVED:
+            flat += item.items
+        else:
+            flat.append(item)
     return flat[0] if len(flat) == 1 else Alt(tuple(flat))
 
 
@@ -124,6 +149,18 @@ def map_leaves(node: Node, change: Callable[[Node], Node]) -> Node:
     for item in node.items:
         items.append(map_leaves(item, change))
     return seq_of(items) if isinstance(node, Seq) else alt_of(items)
+
+
+def count_leaves(node: Node) -> int:
+    """How many there are, each character of a text counted."""
+    n = 0
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        inner = children(part)
+        pending += inner
+        n += len(part.text) if isinstance(part, Text) else not inner
+    return n
 
 
 def references(node: Node) -> list[str]:

@@ -34,7 +34,7 @@ def chat_settings(settings: ServerSettings, templates: Mapping[str, str], words:
     return ChatSettings(
         dialogue=dialogue,
         tool_dialogue=tool_dialogue,
-        options=_template_options(settings.chat_template_kwargs),
+        options=_template_options(settings),
         reasoning=ReasoningFormat(settings.reasoning_format),
         prefill=settings.prefill_assistant,
         has_jinja=settings.jinja,
@@ -70,11 +70,11 @@ def _dialogue(source: str, words: Words) -> Dialogue:
     return Dialogue(ChatTemplate(source, words.bos_text, words.eos_text))
 
 
-def _template_options(text: str) -> dict[str, Any]:
+def _template_options(settings: ServerSettings) -> dict[str, Any]:
     try:
-        options = orjson.loads(text or "{}")
+        options = orjson.loads(settings.chat_template_kwargs or "{}")
     except orjson.JSONDecodeError:
         options = None
     if not isinstance(options, dict):
         raise CorralError("--chat-template-kwargs must be a JSON object")
-    return options
+    return {"enable_thinking": settings.reasoning != "off", **options}

@@ -75,7 +75,11 @@ def argument(key: str, value: str, format=qwen3_coder.FORMAT, gap: str = "\n") -
         ("yes", "True", True),
         ("yes", "None", "None"),
         ("object", '{"a": [1, "</p>"]}', {"a": [1, "</p>"]}),
-        ("object", '{"a": ', '{"a": '.strip()),
+        ("object", '{"a": "</parameter></function>"}', {"a": "</parameter></function>"}),
+        ("object", "{a: 1}", "{a: 1}"),
+        ("ruled", '"</parameter>"', "</parameter>"),
+        ("any", "[a](b)", "[a](b)"),
+        ("unknown", "{open", "{open"),
         ("any", "42", 42),
         ("any", "True", "True"),
         ("endless", "42", 42),
@@ -86,6 +90,11 @@ def argument(key: str, value: str, format=qwen3_coder.FORMAT, gap: str = "\n") -
 def test_a_value_is_of_the_type_that_is_asked_for(key, written, value):
     assert argument(key, written) == Message(calls=[("f", {key: value})])
     assert argument(key, written, seed_oss.FORMAT, "") == Message(calls=[("f", {key: value})])
+
+
+def test_an_object_without_end_is_no_call():
+    message = argument("object", '{"a": ')
+    assert (message.calls, message.n_diagnoses) == ([], 1)
 
 
 @settings(max_examples=60)

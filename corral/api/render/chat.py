@@ -10,6 +10,7 @@ from corral import BUILD_INFO
 from corral.api.completion import Run
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
+from corral.api.render.completion import verbose
 from corral.api.render.usage import Usage
 from corral.api.schema.chat import ChatRequest
 from corral.api.service import Service
@@ -53,8 +54,8 @@ class ChatRenderer:
         answer["usage"] = self._usage.render()
         answer["timings"] = native.render_timings(runs[0].ended.timings)
         answer |= self._remarks(self._messages[run.index] for run in runs)
-        if self._service.settings.engine.verbose:
-            answer["__verbose"] = self._verbose(runs[0])
+        if native_answer := verbose(self._service, self._body, runs[0]):
+            answer["__verbose"] = native_answer
         return answer
 
     def _choice(self, run: Run) -> dict[str, Any]:
@@ -103,6 +104,8 @@ class ChatRenderer:
             events.append({**self._frame, "choices": [], "usage": self._usage.render()})
         events[-1]["timings"] = native.render_timings(done.timings)
         events[-1] |= self._remarks([message])
+        if native_answer := verbose(self._service, self._body, run):
+            events[0]["__verbose"] = native_answer
         return events
 
     def _opening(self, run: Run) -> list[dict[str, Any]]:
@@ -131,10 +134,6 @@ class ChatRenderer:
     def _remarks(self, messages: Any) -> dict[str, Any]:
         warnings = [*self._warnings, *(w for message in messages for w in message.warnings)]
         return {"warnings": warnings} if warnings else {}
-
-    def _verbose(self, run: Run) -> dict[str, Any]:
-        answer = native.render_done(run.index, run.text, run.tokens, run.ended, run.task, run.id_slot)
-        return {**answer, "prompt": self._service.words.detokenize(run.task.prompt)}
 
 
 class _Message:

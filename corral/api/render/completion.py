@@ -11,7 +11,7 @@ from corral.api.completion import Run
 from corral.api.render import native
 from corral.api.render.usage import Usage
 from corral.api.schema.completion import CompletionRequest
-from corral.api.schema.openai import OpenAICompletionRequest
+from corral.api.schema.openai import OpenAICompletionRequest, OpenAIFields
 from corral.api.service import Service
 from corral.core.result import Admitted, Done, Progress, StopType, TaskResult, TokenProbs, Tokens
 
@@ -108,6 +108,8 @@ class OpenAIRenderer:
             "usage": self._usage.render(),
             "timings": native.render_timings(runs[0].ended.timings),
         }
+        if native_answer := verbose(self._service, self._body, runs[0]):
+            answer["__verbose"] = native_answer
         return {**answer, "warnings": self._warnings} if self._warnings else answer
 
     def _choice(self, run: Run, text: str, probs: list[TokenProbs], reason: str | None) -> dict[str, Any]:
@@ -115,6 +117,16 @@ class OpenAIRenderer:
         if probs:
             logprobs = {"content": native.render_probs(probs, run.task.params.sampling, self._service.piece)}
         return {"text": text, "index": run.index, "logprobs": logprobs, "finish_reason": reason}
+
+
+def verbose(service: Service, body: OpenAIFields, run: Run) -> dict[str, Any] | None:
+    """What the native route would have answered, where a client or the server wants to know."""
+    if not (service.settings.engine.verbose if body.verbose is None else body.verbose):
+        return None
+    answer = native.render_done(run.index, run.text, run.tokens, run.ended, run.task, run.id_slot)
+    settings = native.render_generation_settings(run.task.params, body.stream, body.timings_per_token)
+    prompt = service.words.detokenize(run.task.prompt)
+    return {**answer, "prompt": prompt, "generation_settings": settings}
 
 
 def _finish_reason(done: Done) -> str:

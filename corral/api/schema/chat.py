@@ -6,14 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from corral.api.schema.completion import GenerationFields
 from corral.api.schema.field import Flag, Whole, limits
-from corral.api.schema.openai import StreamOptions
-
-_ACCEPTED = "Accepted; nothing is done with it."
+from corral.api.schema.openai import ACCEPTED, OpenAIFields
 
 
-class ChatRequest(GenerationFields):
+class ChatRequest(OpenAIFields):
     """Answer a conversation."""
 
     messages: Any = Field(
@@ -41,7 +38,6 @@ class ChatRequest(GenerationFields):
     top_logprobs: Annotated[int, Whole, limits(0, 1024)] | None = Field(
         None, description="Most probable tokens to report at every position; needs `logprobs`. Default: 20."
     )
-    stream_options: StreamOptions = Field(StreamOptions(), description="How to stream.")
     reasoning_effort: str = Field(
         "", max_length=64, description="For templates that know it; `none` turns thinking off."
     )
@@ -57,9 +53,8 @@ class ChatRequest(GenerationFields):
     continue_final_message: Flag | None = Field(
         None, description="The last message is the beginning of the answer. Default: if it is an assistant's."
     )
-    user: str = Field("", description=_ACCEPTED)
-    metadata: Any = Field(None, description=_ACCEPTED)
-    store: Any = Field(None, description=_ACCEPTED)
-    service_tier: Any = Field(None, description=_ACCEPTED)
-    safety_identifier: Any = Field(None, description=_ACCEPTED)
-    prompt_cache_key: Any = Field(None, description=_ACCEPTED)
+    metadata: Any = Field(None, description=ACCEPTED)
+    store: Any = Field(None, description=ACCEPTED)
+    service_tier: Any = Field(None, description=ACCEPTED)
+    safety_identifier: Any = Field(None, description=ACCEPTED)
+    prompt_cache_key: Any = Field(None, description=ACCEPTED)

@@ -1,12 +1,14 @@
-"""The fields of `POST /v1/completions`: OpenAI's, and everything `/completion` takes."""
+"""Fields that OpenAI's routes have beside `/completion`'s own, and those of `POST /v1/completions`."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from corral.api.schema.completion import CompletionRequest
+from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.schema.field import Flag
 from corral.core.errors import InvalidRequest
+
+ACCEPTED = "Accepted; nothing is done with it."
 
 
 class StreamOptions(BaseModel):
@@ -15,9 +17,15 @@ class StreamOptions(BaseModel):
     )
 
 
-class OpenAICompletionRequest(CompletionRequest):
+class OpenAIFields(GenerationFields):
     stream_options: StreamOptions = Field(StreamOptions(), description="How to stream.")
-    user: str = Field("", description="Accepted; nothing is done with it.")
+    user: str = Field("", description=ACCEPTED)
+    verbose: Flag | None = Field(
+        None, description="Add the native answer as `__verbose`; default: if the server is `--verbose`."
+    )
+
+
+class OpenAICompletionRequest(CompletionRequest, OpenAIFields):
     echo: Flag = Field(False, description="Not supported.")
     best_of: int = Field(1, description="Not supported.")
     suffix: str = Field("", description="Not supported.")

@@ -1,0 +1,163 @@
+"""Grammars and shared prompts on real libllama: answers follow, neighbours do not notice."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from corral.chat.grammar import json_value
+from corral.chat.json_schema import prepare_schema
+from corral.core.errors import CorralError
+from corral.core.params import Constraint, SamplingParams
+from corral.core.result import Failed, StopType
+from corral.llama.constraint import Compiler
+from corral.llama.model import Model
+from tests.model.bench import GREEDY, SEEDED, Bench, alone, task
+
+HOT = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+    },
+    "required": ["name", "age", "tags"],
+}
+
+
+def on(*names) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("model", names, indirect=True)
+
+
+def schema(value: object) -> Constraint:
+    return Constraint(kind="lark", text=f"start: {json_value(prepare_schema(value, 'f'))}", field="f")
+
+
+def seeded(sampling: SamplingParams, seed: int) -> SamplingParams:
+    return msgspec.structs.replace(sampling, seed=seed)
+
+
+@on("llama-bpe", "llama-spm", "gemma-swa", "mamba")
+@pytest.mark.parametrize("kv_unified", [False, True])
+def test_twins_answer_as_if_each_were_alone(model, kv_unified):
+    with Bench(model, n_parallel=3, kv_unified=kv_unified) as bench:
+        prompt = bench.prompt(70)
+        tasks = [task(i, prompt, seeded(SEEDED, i)) for i in range(3)]
+        bench.run(*tasks)
+        assert sum(bench.chunk_sizes) == len(prompt)
+        # In one buffer, sums over everybody's cells are rounded differently from the second token on.
+        n = 1 if kv_unified else 24
+        for one in tasks:
+            by_itself = alone(model, one, n_parallel=3, kv_unified=kv_unified)
+            assert bench.answer(one.id)[:n] == by_itself[:n]
+
+
+@on("default")
+def test_hot_answers_follow_their_schema(model):
+    with Bench(model, n_parallel=3, n_threads=2) as bench:
+        prompt = bench.backend.vocab.tokenize("A person as JSON:\n", False, False)
+        tasks = [task(i, prompt, seeded(HOT, i), 200, constraint=schema(PERSON)) for i in range(6)]
+        bench.run(*tasks)
+        for i in range(6):
+            person = json.loads(bench.text(i))
+            assert list(person) == ["name", "age", "tags"]
+            assert 0 <= person["age"] <= 120
+            assert bench.done(i).stop_type is StopType.EOS
+
+
+@on("default")
+def test_neighbours_of_a_bound_answer_do_not_notice(model):
+    with Bench(model, n_parallel=2, n_threads=2) as bench:
+        prompt = bench.prompt(30)
+        free = task(0, prompt, SEEDED)
+        bench.run(free, task(1, prompt[:20], SEEDED, constraint=schema({"type": "string"})))
+        assert bench.answer(0) == alone(model, free, n_parallel=2, n_threads=2)
+
+
+@on("default")
+def test_a_trigger_binds_what_follows_it(model):
+    with Bench(model, n_threads=2) as bench:
+        vocab = bench.backend.vocab
+        prompt = vocab.tokenize("Count: one two three four", False, False)
+        free = task(0, prompt, GREEDY, 12)
+        bench.run(free)
+        trigger = vocab.piece(bench.tokens(0)[1]).decode()
+        constraint = Constraint(kind="lark", text='start: "!" /[0-9]{3}/', field="f", trigger=trigger)
+        bench.run(task(1, prompt, GREEDY, 40, constraint=constraint))
+        before, _, behind = bench.text(1).partition(trigger)
+        assert bench.text(0).startswith(before + trigger)
+        assert behind[0] == "!"
+        assert behind[1:].isdecimal()
+        assert bench.done(1).stop_type is StopType.EOS
+
+
+@pytest.fixture(scope="module")
+def compiler(models):
+    model = Model.open(str(models / "llama-bpe.gguf"), vocab_only=True)
+    yield Compiler(model.vocab)
+    model.close()
+
+
+def feed(matcher, vocab, text: str) -> None:
+    for token in vocab.tokenize(text, False, False):
+        matcher.accept(token)
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "is_active"),
+    [
+        ("so go: 1", False, True),
+        ("go: 1", True, True),
+        (" \n go: 1", True, True),
+        ("so go: 1", True, False),
+        ("gogo: ", False, True),
+        ("g", False, False),
+    ],
+)
+def test_when_a_trigger_counts(compiler, text, first, is_active):
+    constraint = Constraint(
+        kind="lark", text='start: " " /[0-9]+/', field="f", trigger="go:", is_trigger_first=first
+    )
+    matcher = compiler.compile(constraint)
+    feed(matcher, compiler._vocab, text)
+    assert matcher.is_active is is_active
+    assert (matcher.allowed() is None) is not is_active
+
+
+@pytest.mark.parametrize(
+    ("schema_", "word"),
+    [
+        ({"type": "hiccup"}, "hiccup"),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"not": {}}, "not"),
+        ({"$ref": "http://example.org/x"}, "example.org"),
+        (False, "false"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "NoExtension"),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused_with_a_reason(compiler, schema_, word):
+    with pytest.raises(CorralError, match=word) as caught:
+        compiler.compile(schema(schema_))
+    assert caught.value.status == 400
+    assert caught.value.details["param"] == "f"
+
+
+def test_a_grammar_is_compiled_once(compiler):
+    one = schema({"type": "string", "maxLength": 3})
+    compiler.compile(one)
+    n = len(compiler._cache)
+    first, second = compiler.compile(one), compiler.compile(one)
+    assert len(compiler._cache) == n
+    feed(first, compiler._vocab, '"a')
+    assert second.allowed().tolist() == compiler.compile(one).allowed().tolist()
+
+
+@on("llama-bpe")
+def test_a_grammar_nothing_can_follow_is_a_400(model):
+    with Bench(model) as bench:
+        bench.run(task(0, bench.prompt(10), constraint=schema({"not": {}})))
+        (failed,) = bench.of(0, Failed)
+        assert failed.error.status == 400
