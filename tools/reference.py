@@ -5,16 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest
+from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
 from corral.cli.options import GROUPS, Option
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
-REQUESTS: dict[str, type[RequestModel]] = {
-    "POST /completion": CompletionRequest,
-    "POST /tokenize": TokenizeRequest,
-    "POST /detokenize": DetokenizeRequest,
+# A request, and the one whose fields it has too.
+REQUESTS: dict[str, tuple[type[RequestModel], type[RequestModel] | None]] = {
+    "POST /completion": (CompletionRequest, None),
+    "POST /v1/completions": (OpenAICompletionRequest, CompletionRequest),
+    "POST /v1/chat/completions": (ChatRequest, CompletionRequest),
+    "POST /tokenize": (TokenizeRequest, None),
+    "POST /detokenize": (DetokenizeRequest, None),
 }
 
 
@@ -48,12 +53,25 @@ def render_requests() -> str:
         "Written from the tables in `corral/api/schema`. A null field counts as absent.",
         "",
     ]
-    for title, model in REQUESTS.items():
-        properties = model.model_json_schema()["properties"]
-        lines += [f"## `{title}`", "", "| field | default | |", "| --- | --- | --- |"]
-        lines += [_field_row(name, facts) for name, facts in properties.items()]
+    for title, (model, base) in REQUESTS.items():
+        shared = _fields(base) if base else {}
+        lines += [f"## `{title}`", ""]
+        if shared:
+            lines += [
+                "The fields of `POST /completion` (a chat has `messages` instead of `prompt`), and:",
+                "",
+            ]
+        lines += ["| field | default | |", "| --- | --- | --- |"]
+        lines += [
+            _field_row(name, facts) for name, facts in _fields(model).items() if shared.get(name) != facts
+        ]
         lines.append("")
     return "\n".join(lines)
+
+
+def _fields(model: type[RequestModel]) -> dict[str, Any]:
+    fields: dict[str, Any] = model.model_json_schema()["properties"]
+    return fields
 
 
 def _option_row(option: Option) -> str:

@@ -85,7 +85,8 @@ class Dialogue:
             thoughts = last.get("reasoning_content", "") if last else ""
             text += thoughts + self._marks.end
             opened = False
-        return Prompt(text + text_of(last["content"]) if last else text, opened)
+        # compat: /v1/chat/completions: the parts of a message that is continued have an empty line between them.
+        return Prompt(text + text_of(last["content"], "\n\n") if last else text, opened)
 
     def bind(self, chat: Chat, prompt: Prompt, token_of: TokenOf) -> Binding | None:
         """What the answer has to follow."""

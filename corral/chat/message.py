@@ -65,11 +65,14 @@ def legacy_tools(functions: Any, choice: Any) -> tuple[Any, Any]:
     return tools, choice
 
 
-def text_of(content: Any) -> str:
-    """A content as one text."""
+def text_of(content: Any, separator: str = "\n") -> str:
+    """A content as one text; nothing separates media from what is around them."""
     if isinstance(content, str):
         return content
-    return "\n".join(part["text"] for part in content or ())
+    joined = separator.join(part["text"] for part in content or ())
+    return joined.replace(f"{separator}{MEDIA_MARK}", MEDIA_MARK).replace(
+        f"{MEDIA_MARK}{separator}", MEDIA_MARK
+    )
 
 
 def _parse_message(raw: Any, where: str) -> Message:

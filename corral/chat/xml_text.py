@@ -113,20 +113,20 @@ def _as_json(text: str, schema: dict[str, Any]) -> str:
 def xml_arguments(g: Grammar, tool: Tool, tags: Tags) -> str:
     """The grammar of a call's arguments, in the order of the schema, up to the end of the call."""
     required = required_of(tool)
-    value_tag = seq(_NEWLINE, literal(tags.value)) if tags.value else ""
+    value_tag = seq(_NEWLINE, g.mark(tags.value)) if tags.value else ""
     parts = []
     for name, schema in properties_of(tool).items():
-        key = seq(literal(f"{tags.key}{name}{tags.end_key}"), value_tag, literal(tags.gap))
+        key = seq(g.mark(tags.key), literal(name), g.mark(tags.end_key), value_tag, literal(tags.gap))
         part = seq(key, _value(g, schema, tags), _NEWLINE)
         parts.append(part if name in required else maybe(part))
     return seq(*parts, g.mark(tags.end_call))
 
 
 def _value(g: Grammar, schema: dict[str, Any], tags: Tags) -> str:
-    end = tags.gap + tags.end_value
-    options = options_of(schema)
-    if _is_plain_text(schema) and options:
-        return any_of(literal(option + end) for option in options if isinstance(option, str))
     if _is_open_text(schema):
         return g.up_to(tags.end_value)
-    return seq(json_value(schema), literal(end))
+    end = seq(literal(tags.gap), g.mark(tags.end_value))
+    if not _is_plain_text(schema):
+        return seq(json_value(schema), end)
+    options = (literal(option) for option in options_of(schema) if isinstance(option, str))
+    return seq(any_of(options), end)

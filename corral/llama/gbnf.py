@@ -1,9 +1,10 @@
-"""GBNF, llama.cpp's grammar format, read and checked, and given to llguidance as a Lark grammar.
+"""GBNF, llama.cpp's grammar format, read and checked, then given to llguidance as a Lark grammar.
 
-Guaranteed: the Lark grammar accepts exactly the texts that the GBNF grammar describes (how, says
-`gbnf_lark`), and no state of it is a dead end. Not the same as in llama.cpp: a token reference takes
-precedence where a text could match the same token too; text never matches a control token; a
-repetition of what can be empty is accepted; empty classes and ranges are refused. Pure, any thread.
+Guaranteed: the Lark grammar accepts the texts that the GBNF grammar describes and no others, and
+leads into no dead end (how, says `gbnf_lark`). Token references are exact among each other; where a
+text could match the same token too, the reference wins. Unlike in llama.cpp, text never matches a
+control token, what can be empty may be repeated, and an empty class, a range with its ends swapped
+or a repetition above `MAX_REPEAT` is an error. Pure: no native code, any thread.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tests.tools.answer import BY_NAME, FAMILIES, PARIS, ROME, TOUR, USE, Messag
 
 MAX_TOKENS = 400
 N_FREE = 40  # tokens that a walk chooses blindly before it looks for the end
-SEEDS = range(4)
+SEEDS = range(10)
 NAMES = pytest.mark.parametrize("name", FAMILIES)
 # Strings with rules are quoted between tags, which no model does of its own.
 TOUR = (TOUR[0], {key: value for key, value in TOUR[1].items() if key != "code"})
@@ -41,17 +41,22 @@ def tokenizer() -> Iterator[LLTokenizer]:
     model.close()
 
 
-def matcher_of(name: str, tokenizer: LLTokenizer, is_parallel: bool = True) -> LLMatcher:
-    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar_of(name, is_parallel)), log_level=0)
+def matcher_of(name: str, tokenizer: LLTokenizer, kind: str = "parallel") -> LLMatcher:
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar_of(name, kind)), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     return matcher
 
 
-def grammar_of(name: str, is_parallel: bool) -> str:
-    g, format = Grammar(lambda _: None), BY_NAME[name]
+def grammar_of(name: str, kind: str) -> str:
+    g, format = Grammar(control_tokens(name).get if kind == "control" else lambda _: None), BY_NAME[name]
     tools = tuple(replace(tool, parameters=prepare_schema(tool.parameters, "tools")) for tool in USE.tools)
-    use = ToolUse(tools, Freedom.REQUIRED, is_parallel)
+    use = ToolUse(tools, Freedom.REQUIRED, is_parallel=kind != "single")
     return g.build(seq(format.lead(g), g.mark(*format.trigger), format.calls(g, use)))
+
+
+def control_tokens(name: str) -> dict[str, int]:
+    """Control tokens of the vocabulary, given to the markers of a family as if they were its own."""
+    return {marker: 3 + i for i, marker in enumerate(BY_NAME[name].markers)}
 
 
 def accepts(matcher: LLMatcher, tokenizer: LLTokenizer, text: str) -> bool:
@@ -71,7 +76,7 @@ def test_what_models_write_is_accepted(name, tokenizer):
 
 @NAMES
 def test_one_call_is_enough_where_no_more_are_wanted(name, tokenizer):
-    family, matcher = FAMILIES[name], matcher_of(name, tokenizer, is_parallel=False)
+    family, matcher = FAMILIES[name], matcher_of(name, tokenizer, "single")
     assert accepts(matcher, tokenizer, family.calls([ROME]))
     assert not accepts(matcher, tokenizer, family.calls([ROME, PARIS]))
 
@@ -99,39 +104,50 @@ def test_unknown_functions_are_refused(name, tokenizer):
 
 
 @NAMES
-@pytest.mark.parametrize("is_parallel", [True, False])
-def test_whatever_the_grammar_allows_is_a_call_of_the_right_form(name, is_parallel, tokenizer):
-    matcher = matcher_of(name, tokenizer, is_parallel)
-    closing = ['"', "}", "]", *(end for end in ENDS if end in grammar_of(name, is_parallel))]
+@pytest.mark.parametrize("kind", ["parallel", "single", "control"])
+def test_whatever_the_grammar_allows_is_a_call_of_the_right_form(name, kind, tokenizer):
+    matcher, outs = matcher_of(name, tokenizer, kind), ways_out(name, kind, tokenizer)
     n_ended = 0
     for seed in SEEDS:
-        text = walk(matcher.deep_copy(), tokenizer, closing, random.Random(f"{name} {seed}"))
-        if text is None:
+        tokens = walk(matcher.deep_copy(), tokenizer.eos_token, outs, random.Random(f"{name} {seed}"))
+        if tokens is None:
             continue
         n_ended += 1
+        text = text_of(name, kind, tokenizer, tokens)
         message = read(BY_NAME[name], [text])
         assert message == Message("", message.reasoning, message.calls), text
-        assert message.calls if is_parallel else len(message.calls) == 1
+        assert len(message.calls) == 1 if kind == "single" else message.calls
         for function, arguments in message.calls:
             jsonschema.validate(arguments, USE.find(function).parameters)
     assert n_ended > len(SEEDS) // 2
 
 
-def walk(matcher: LLMatcher, tokenizer: LLTokenizer, closing: list[str], chance: random.Random) -> str | None:
-    """A text that follows the grammar and nothing else; None if it has no end within reach."""
-    ways_out = [tokenizer.tokenize_str(text) for text in closing]
+def ways_out(name: str, kind: str, tokenizer: LLTokenizer) -> list[list[int]]:
+    """What may end a string, an object, a list, or a text between tags."""
+    controls = control_tokens(name) if kind == "control" else {}
+    texts = ['"', "}", "]", *(end for end in ENDS if end in grammar_of(name, "parallel"))]
+    return [[controls[text]] if text in controls else tokenizer.tokenize_str(text) for text in texts]
+
+
+def walk(matcher: LLMatcher, eos: int, outs: list[list[int]], chance: random.Random) -> list[int] | None:
+    """Tokens that follow the grammar and nothing else; None if there is no end within reach."""
     tokens: list[int] = []
     while len(tokens) < MAX_TOKENS:
         allowed = allowed_tokens(matcher)
         is_late = len(tokens) > N_FREE
-        if tokenizer.eos_token in allowed and (len(allowed) == 1 or is_late or chance.random() < 0.3):
-            return tokenizer.decode_bytes(tokens).decode()
-        outs = [way for way in ways_out if is_late and matcher.validate_tokens(way) == len(way)]
-        chosen = chance.choice(outs) if outs else [int(allowed[chance.randrange(len(allowed))])]
-        if chosen != [tokenizer.eos_token]:
+        if eos in allowed and (len(allowed) == 1 or is_late or chance.random() < 0.3):
+            return tokens
+        ways = [way for way in outs if is_late and matcher.validate_tokens(way) == len(way)]
+        chosen = chance.choice(ways) if ways else [int(allowed[chance.randrange(len(allowed))])]
+        if chosen != [eos]:
             assert matcher.consume_tokens(chosen), matcher.get_error()
             tokens += chosen
     return None
+
+
+def text_of(name: str, kind: str, tokenizer: LLTokenizer, tokens: list[int]) -> str:
+    controls = {token: marker.encode() for marker, token in control_tokens(name).items() if kind == "control"}
+    return b"".join(controls.get(token) or tokenizer.decode_bytes([token]) for token in tokens).decode()
 
 
 def allowed_tokens(matcher: LLMatcher) -> np.ndarray:

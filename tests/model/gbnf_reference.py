@@ -1,0 +1,110 @@
+"""Small random grammars, and a reader of them that knows nothing of lexers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+REPEATS = [("*", 0, 99), ("+", 1, 99), ("?", 0, 1), ("{2}", 2, 2), ("{2,}", 2, 99), ("{1,3}", 1, 3)]
+NAMES = ("root", "x", "y")
+
+
+def grammars(alphabet):
+    chars = st.sampled_from(alphabet)
+    names = st.sampled_from(NAMES)
+    leaves = st.one_of(
+        st.text(chars, max_size=3).map(Word),
+        st.sets(chars, min_size=1, max_size=2).map(lambda s: Word("".join(sorted(s)), is_class=True)),
+        names.map(Rule),
+        # What follows a character is not on the left: most of the recursion that is not refused.
+        st.builds(lambda char, name: Group((Word(char), Rule(name)), False), chars, names),
+    )
+    nodes = st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.builds(Group, st.lists(inner, min_size=2, max_size=3).map(tuple), st.booleans()),
+            st.builds(lambda item, repeat: Repeated(item, *repeat), inner, st.sampled_from(REPEATS)),
+        ),
+        max_leaves=8,
+    )
+    return st.fixed_dictionaries(dict.fromkeys(NAMES, nodes))
+
+
+@dataclass(frozen=True)
+class Word:
+    """A part of a random grammar: a literal, or a class if `is_class`."""
+
+    text: str
+    is_class: bool = False
+
+    def gbnf(self):
+        return f"[{self.text}]" if self.is_class else f'"{self.text}"'
+
+    def ends(self, at, reader):
+        words = self.text if self.is_class else [self.text]
+        return {at + len(word) for word in words if reader.text.startswith(word, at)}
+
+
+@dataclass(frozen=True)
+class Rule:
+    name: str
+
+    def gbnf(self):
+        return self.name
+
+    def ends(self, at, reader):
+        return reader.ends(reader.rules[self.name], at)
+
+
+@dataclass(frozen=True)
+class Group:
+    items: tuple
+    is_alternative: bool
+
+    def gbnf(self):
+        return "(" + (" | " if self.is_alternative else " ").join(item.gbnf() for item in self.items) + ")"
+
+    def ends(self, at, reader):
+        if self.is_alternative:
+            return set().union(*(reader.ends(item, at) for item in self.items))
+        ends = {at}
+        for item in self.items:
+            ends = {end for start in ends for end in reader.ends(item, start)}
+        return ends
+
+
+@dataclass(frozen=True)
+class Repeated:
+    item: object
+    suffix: str
+    least: int
+    most: int
+
+    def gbnf(self):
+        return f"({self.item.gbnf()}){self.suffix}"
+
+    def ends(self, at, reader):
+        ends, found = {at}, set() if self.least else {at}
+        for n in range(1, min(self.most, self.least + len(reader.text) + 1) + 1):
+            ends = {end for start in ends for end in reader.ends(self.item, start)}
+            found |= ends if n >= self.least else set()
+        return found
+
+
+class Reader:
+    """The reference: where can a part of the grammar end that begins here?"""
+
+    def __init__(self, rules, text):
+        self.rules = rules
+        self.text = text
+        self._known = {}
+
+    def accepts(self):
+        return len(self.text) in self.ends(Rule("root"), 0)
+
+    def ends(self, part, at):
+        key = (id(part), at)
+        if key not in self._known:
+            self._known[key] = part.ends(at, self)
+        return self._known[key]
