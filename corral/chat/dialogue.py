@@ -8,7 +8,7 @@ from typing import Any
 
 from corral.chat.adapt import adapt, in_parts, relaxations
 from corral.chat.capability import Capability, probe
-from corral.chat.format import Format, short_id
+from corral.chat.format import Format, long_id, short_id
 from corral.chat.formats import choose_format
 from corral.chat.formats.generic import INSTRUCTION
 from corral.chat.grammar import Grammar, TokenOf, any_of, json_value, seq
@@ -85,13 +85,15 @@ class Dialogue:
             thoughts = last.get("reasoning_content", "") if last else ""
             text += thoughts + self._marks.end
             opened = False
-        # compat: /v1/chat/completions: the parts of a message that is continued have an empty line between them.
+        # compat: /v1/chat/completions: parts of a message that is continued have an empty line between them.
         return Prompt(text + text_of(last["content"], "\n\n") if last else text, opened)
 
     def bind(self, chat: Chat, prompt: Prompt, token_of: TokenOf) -> Binding | None:
         """What the answer has to follow."""
         g, use, format = Grammar(token_of), chat.use, self.format
-        answer = json_value(chat.schema) if chat.schema is not None else ""
+        answer = ""
+        if chat.schema is not None:
+            answer = seq(format.lead(g), format.wrap(g, json_value(chat.schema)))
         if use.is_possible and (use.freedom is Freedom.REQUIRED or format.is_always_bound or answer):
             calls = seq(format.lead(g), g.mark(*format.trigger), format.calls(g, use))
             must_call = use.freedom is Freedom.REQUIRED or not answer
@@ -107,7 +109,8 @@ class Dialogue:
         return Binding(g.build(seq(self._thoughts(g, chat, prompt), body)))
 
     def parser(self, chat: Chat, prompt: Prompt) -> MessageParser:
-        reader = Reader(short_id) if self.format.has_short_ids else Reader()
+        is_apart = chat.reasoning is not ReasoningFormat.NONE
+        reader = Reader(short_id if self.format.has_short_ids else long_id, is_apart)
         return MessageParser(reader, self._parse(reader, chat, prompt))
 
     def markers(self, chat: Chat) -> tuple[str, ...]:

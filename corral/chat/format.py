@@ -31,6 +31,7 @@ class Format:
     trigger: tuple[str, ...] = ()
     is_trigger_first: bool = False  # it counts at the beginning of an answer only
     lead: Callable[[Grammar], str] = lambda _: ""
+    wrap: Callable[[Grammar, str], str] = lambda _, answer: answer  # the grammar of an answer in words
     is_always_bound: bool = False  # `calls` covers answers without calls as well
     markers: tuple[str, ...] = ()
     options: Callable[[list[dict[str, Any]]], dict[str, Any]] = lambda _: {}  # more names for its template
@@ -42,6 +43,10 @@ class Format:
 def has_all(*texts: str) -> Callable[[str], bool]:
     """A template that mentions all of these."""
     return lambda source: all(text in source for text in texts)
+
+
+def long_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
 
 
 def short_id() -> str:

@@ -7,7 +7,6 @@ how the text was cut.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -25,7 +24,11 @@ CUT_OFF, NO_NAME = "it is cut off", "it names no function"
 class Reader:
     """Mutable: text that has arrived and is not understood yet, and the events of what is."""
 
-    def __init__(self, call_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(12)}") -> None:
+    def __init__(
+        self,
+        call_id: Callable[[], str] = lambda: "call",
+        has_thoughts_apart: bool = True,
+    ) -> None:
         self.events: list[Event] = []
         self.n_calls = 0
         self.is_ended = False
@@ -37,6 +40,7 @@ class Reader:
         self._has_content = False
         self._has_called = False
         self._call_id = call_id
+        self._has_thoughts_apart = has_thoughts_apart
 
     def push(self, text: str) -> None:
         self._text += text
@@ -139,7 +143,9 @@ class Reader:
             self.events.append(Content(kept))
 
     def reasoning(self, text: str) -> None:
-        if text:
+        if not self._has_thoughts_apart:
+            self.content(text)
+        elif text:
             self.events.append(Reasoning(text))
 
     def begin_raw(self, opening: str = "") -> None:

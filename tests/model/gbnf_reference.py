@@ -10,25 +10,32 @@ REPEATS = [("*", 0, 99), ("+", 1, 99), ("?", 0, 1), ("{2}", 2, 2), ("{2,}", 2, 9
 NAMES = ("root", "x", "y")
 
 
-def grammars(alphabet):
-    chars = st.sampled_from(alphabet)
-    names = st.sampled_from(NAMES)
-    leaves = st.one_of(
-        st.text(chars, max_size=3).map(Word),
-        st.sets(chars, min_size=1, max_size=2).map(lambda s: Word("".join(sorted(s)), is_class=True)),
-        names.map(Rule),
-        # What follows a character is not on the left: most of the recursion that is not refused.
-        st.builds(lambda char, name: Group((Word(char), Rule(name)), False), chars, names),
-    )
-    nodes = st.recursive(
-        leaves,
-        lambda inner: st.one_of(
-            st.builds(Group, st.lists(inner, min_size=2, max_size=3).map(tuple), st.booleans()),
-            st.builds(lambda item, repeat: Repeated(item, *repeat), inner, st.sampled_from(REPEATS)),
-        ),
-        max_leaves=8,
-    )
-    return st.fixed_dictionaries(dict.fromkeys(NAMES, nodes))
+@st.composite
+def grammars(draw, alphabet):
+    """The rules by name; each begins with a character, most often, lest it be left-recursive."""
+    rules = {}
+    for name in NAMES:
+        body = draw(parts(alphabet, 3))
+        rules[name] = (
+            Group((Word(draw(st.sampled_from(alphabet))), body), False) if draw(st.booleans()) else body
+        )
+    return rules
+
+
+@st.composite
+def parts(draw, alphabet, depth):
+    kind = draw(st.sampled_from("wcnggar" if depth else "wwccn"))
+    if kind == "w":
+        return Word(draw(st.text(alphabet, max_size=3)))
+    if kind == "c":
+        chars = draw(st.sets(st.sampled_from(alphabet), min_size=1, max_size=2))
+        return Word("".join(sorted(chars)), is_class=True)
+    if kind == "n":
+        return Rule(draw(st.sampled_from(NAMES)))
+    if kind == "r":
+        return Repeated(draw(parts(alphabet, depth - 1)), *draw(st.sampled_from(REPEATS)))
+    items = draw(st.lists(parts(alphabet, depth - 1), min_size=2, max_size=3))
+    return Group(tuple(items), is_alternative=kind == "a")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import itertools
 import warnings
 
 import llguidance.llamacpp
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,9 @@ from llguidance import LLMatcher, LLParserLimits
 from corral.cli.default_model import find_default_model
 from corral.core.errors import InvalidRequest
 from corral.llama import library
+from corral.llama.candidates import Candidates
 from corral.llama.gbnf import gbnf_to_lark
+from corral.llama.library import lib
 from corral.llama.model import Model
 from tests.model.gbnf_reference import Reader, grammars
 
@@ -33,6 +36,9 @@ class Tokenizer:
         pieces = {vocab.piece(token): token for token in reversed(range(vocab.n_tokens))}
         self.byte = {piece[0]: token for piece, token in pieces.items() if len(piece) == 1}
 
+        # The tokens that are text, in whole characters and not NUL.
+        self.whole = {token for piece, token in pieces.items() if piece.strip(b"\0") and is_utf8(piece)}
+
     def matcher(self, grammar):
         lark = gbnf_to_lark(grammar, self.token_of, end_tokens=self.vocab.eog_tokens)
         limits = LLParserLimits(step_max_items=1_000_000)
@@ -49,6 +55,13 @@ class Tokenizer:
 
     def tokens_of(self, text):
         return self.vocab.tokenize(text, False, False)
+
+
+def is_utf8(piece):
+    try:
+        return bool(piece.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +239,25 @@ def test_samples(tokenizer, name):
     for text, expected in [(text, True) for text in accepted] + [(text, False) for text in refused]:
         assert accepts(matcher, tokenizer.bytes_of(text)) == expected, text
         assert accepts_step_by_step(matcher, tokenizer.tokens_of(text)) == expected, text
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_masks_are_those_of_libllama(tokenizer, name):
+    """Its grammar sampler is stricter with half characters, and never allows NUL."""
+    grammar, (*_, text), _ = SAMPLES[name]
+    vocab, matcher = tokenizer.vocab, tokenizer.matcher(grammar)
+    candidates = Candidates(vocab.n_tokens)
+    sampler = lib.llama_sampler_init_grammar(vocab.handle, grammar.encode(), b"root")
+    assert sampler
+    for n, token in enumerate(tokenizer.tokens_of(text)):
+        if n % 4 == 0:
+            candidates.load(np.zeros(vocab.n_tokens, np.float32))
+            lib.llama_sampler_apply(sampler, candidates.pointer)
+            native = set(candidates.ids[candidates.logits == 0].tolist())
+            assert allowed(matcher) & tokenizer.whole == native & tokenizer.whole
+        assert matcher.consume_token(token)
+        lib.llama_sampler_accept(sampler, token)
+    lib.llama_sampler_free(sampler)
 
 
 def test_a_grammar_without_an_end_goes_on(tokenizer):

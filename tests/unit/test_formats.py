@@ -126,6 +126,7 @@ def test_a_broken_call_comes_back_as_text_with_a_diagnosis(name):
             Message(calls=[PARIS]),
         ),
         ("qwen3-coder", "Now:\n<function=f>\n</function>\n</tool_call>", Message("Now:", calls=[("f", {})])),
+        ("hermes", '<tool_call>[{"name": "f"}, {"name": "g"}]', Message(calls=[("f", {}), ("g", {})])),
         ("hermes", '<tool_call>{"arguments": {"a": 1}, "name": "f"}', Message(calls=[("f", {"a": 1})])),
         ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}', Message(calls=[("f", {"a": 1})])),
         ("mistral", '[TOOL_CALLS] {"name": "f", "arguments": {}}', Message(calls=[("f", {})])),
@@ -187,8 +188,8 @@ def test_a_broken_call_comes_back_as_text_with_a_diagnosis(name):
         ("llama3", "<|python_tag|>print(1)", ...),
         ("llama3", "Yes:<|python_tag|>print(1)", ...),
         ("llama3", '<|python_tag|>{"city": "Paris"} is JSON', ...),
-        ("generic", '{"answer": 42}', ...),
-        ("generic", '{"response": 42}', ...),
+        ("generic", '{"answer": 42}', Message('{"answer": 42}')),
+        ("generic", '{"response": 42}', Message('{"response": 42}')),
     ],
 )
 def test_other_forms(name, text, expected):

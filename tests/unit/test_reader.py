@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +14,6 @@ from tests.tools.answer import drain
 from tests.unit.test_text import cuts
 
 texts = st.text("ab \n", max_size=20)
-marks = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3, unique=True)
 
 
 def run(read, pieces):
@@ -40,19 +42,22 @@ def first_of(text, markers):
     return at, marker
 
 
-@given(pieces_of(texts), marks)
-def test_text_up_to_the_first_marker(cut, markers):
-    text, pieces = cut
-    at, marker = first_of(text, markers)
-    expected = (text[:at].strip(), marker), text[at + len(marker or "") :]
-    assert run(lambda reader: reader.collect(*markers), pieces) == expected
+@pytest.mark.parametrize("markers", [("a",), ("a", "ab"), ("abb", "b"), ("aab", "ab", "a"), ("abab", "ba")])
+def test_text_up_to_the_first_marker(markers):
+    for text in map("".join, itertools.product("ab", repeat=6)):
+        at, marker = first_of(text, markers)
+        expected = (text[:at], marker), text[at + len(marker or "") :]
+        for pieces in ([text], list(text), [text[:3], text[3:]]):
+            assert run(lambda reader: reader.collect(*markers), pieces) == expected
 
 
-@given(pieces_of(texts), marks)
-def test_the_longest_of_the_options_is_accepted(cut, options):
-    text, pieces = cut
-    accepted = max((option for option in options if text.startswith(option)), key=len, default=None)
-    assert run(lambda reader: reader.accept(*options), pieces) == (accepted, text[len(accepted or "") :])
+@pytest.mark.parametrize("options", [("a",), ("a", "ab"), ("aab", "a", "ab"), ("abb", "b")])
+def test_the_longest_of_the_options_is_accepted(options):
+    for text in map("".join, itertools.product("ab", repeat=4)):
+        accepted = max((option for option in options if text.startswith(option)), key=len, default=None)
+        expected = accepted, text[len(accepted or "") :]
+        for pieces in ([text], list(text), [text[:2], text[2:]]):
+            assert run(lambda reader: reader.accept(*options), pieces) == expected
 
 
 @given(pieces_of(texts), st.text("ab", min_size=1, max_size=3))

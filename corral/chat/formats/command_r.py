@@ -29,6 +29,10 @@ def _read(reader: Reader) -> Steps[str]:
     return read_call(reader, names=("tool_name",), arguments=("parameters",), ids=("tool_call_id",))
 
 
+def _wrap(g: Grammar, answer: str) -> str:
+    return seq(g.mark(_ANSWERS[0]), answer, g.mark(_ANSWERS[1]))
+
+
 def _calls(g: Grammar, use: ToolUse) -> str:
     call = g.rule(calls_of(use, '"tool_name": "@", "parameters": ', "}"))
     one = g.rule(seq(literal('{"tool_call_id": "'), "/[0-9]{1,3}/", literal('", '), call))
@@ -42,6 +46,7 @@ FORMAT = Format(
     parse=_parse,
     calls=_calls,
     trigger=(_BEGIN,),
+    wrap=_wrap,
     markers=(_BEGIN, _END, *_ANSWERS),
     wraps_content=True,
 )

@@ -76,6 +76,7 @@ TURNS = Format(
     matches=has_all(">>>all"),
     parse=_parse_turns,
     calls=_turn_calls,
+    wrap=lambda _, answer: seq(literal("all\n"), answer),
     wraps_content=True,
 )
 TAGS = Format(

@@ -18,9 +18,10 @@ INSTRUCTION = (
 def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
     reader.begin_raw()
     yield from reader.skip_space()
-    if (yield from reader.accept("{")) is None:
+    problem = (yield from _read_answer(reader)) if (yield from reader.accept("{")) else None
+    if problem is None:
         reader.keep_raw()
-    elif problem := (yield from _read_answer(reader)):
+    elif problem:
         reader.no_call(problem)
     else:
         reader.end_raw()
@@ -28,7 +29,8 @@ def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
     yield from reader.rest(reader.content)
 
 
-def _read_answer(reader: Reader) -> Steps[str]:
+def _read_answer(reader: Reader) -> Steps[str | None]:
+    """What is wrong with a call, if anything; None where the answer is neither a call nor a response."""
     yield from reader.skip_space()
     key = parse_json((yield from collect_value(reader)))
     yield from reader.skip_space()
@@ -38,7 +40,7 @@ def _read_answer(reader: Reader) -> Steps[str]:
         yield from read_string(reader, reader.content)
         return ""
     if key not in ("tool_calls", "tool_call"):
-        return "the answer is neither a call nor a response"
+        return None
     return (yield from read_call_list(reader, read_call))
 
 

@@ -55,6 +55,10 @@ def _lead(g: Grammar) -> str:
     return f"({seq(analysis, g.mark(_START), literal('assistant'))})?"
 
 
+def _wrap(g: Grammar, answer: str) -> str:
+    return seq(g.mark(_CHANNEL), literal("final"), g.mark(_MESSAGE), answer)
+
+
 def _calls(g: Grammar, use: ToolUse) -> str:
     call = any_of(
         seq(
@@ -77,6 +81,7 @@ FORMAT = Format(
     calls=_calls,
     trigger=_TRIGGER,
     lead=_lead,
+    wrap=_wrap,
     markers=(_START, _CHANNEL, _CONSTRAIN, _MESSAGE, _END, _CALL, _RETURN),
     wraps_content=True,
     reads_reasoning=True,

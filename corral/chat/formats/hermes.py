@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, calls_of, literal, maybe, repeat, seq
-from corral.chat.json_text import read_call
+from corral.chat.json_text import read_call, read_call_list
 from corral.chat.reader import Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 
@@ -12,7 +12,7 @@ _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
 def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
-    return read_calls(reader, (_BEGIN,), lambda _: read_call(reader), _END)
+    return read_calls(reader, (_BEGIN,), lambda _: read_call_list(reader, read_call), _END)
 
 
 def _calls(g: Grammar, use: ToolUse) -> str:
