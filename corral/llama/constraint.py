@@ -22,9 +22,8 @@ from corral.llama.library import lib
 from corral.llama.vocab import Vocab
 
 CACHE_BYTES = 16 << 20  # of grammar text whose compiled form is kept
-_LIMITS = llguidance.LLParserLimits(
-    initial_lexer_fuel=1_000_000, step_lexer_fuel=200_000, max_lexer_states=250_000, max_grammar_size=500_000
-)
+# Ambiguous grammars need many items for a mask; these take some 10 ms at worst.
+_LIMITS = llguidance.LLParserLimits(step_max_items=200_000)
 
 
 class Compiler:
@@ -52,13 +51,17 @@ class Compiler:
 
     def _compile(self, constraint: Constraint, tokenizer: LLTokenizer) -> LLMatcher:
         text = constraint.text
-        lark = text if constraint.kind == "lark" else gbnf_to_lark(text, self._vocab.token_of)
+        lark = text if constraint.kind == "lark" else self._translate(text)
         compiled = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0, limits=_LIMITS)
         if not compiled.is_error():
             compiled.compute_bitmask()  # a grammar that nothing can match fails here
         if compiled.is_error():
             raise _refusal(compiled.get_error(), constraint.field)
         return compiled
+
+    def _translate(self, gbnf: str) -> str:
+        vocab = self._vocab
+        return gbnf_to_lark(gbnf, vocab.token_of, n_tokens=vocab.n_tokens, end_tokens=vocab.eog_tokens)
 
     def _keep(self, key: tuple[str, str], compiled: LLMatcher) -> None:
         self._cache[key] = compiled

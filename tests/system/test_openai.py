@@ -198,8 +198,8 @@ def test_errors_are_openais(client):
         client.chat.completions.create(model="any", messages=MESSAGES * 2000)
     assert caught.value.code == "context_length_exceeded"
     assert caught.value.body["n_prompt_tokens"] > caught.value.body["n_ctx"]
+    bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
     with pytest.raises(openai.BadRequestError) as caught:
-        bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
         client.chat.completions.create(**OPTIONS, response_format=bad)
     assert caught.value.param == "response_format"
     assert "not" in caught.value.message

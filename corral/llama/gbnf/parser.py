@@ -1,7 +1,7 @@
 """GBNF, llama.cpp's grammar format, read and checked, then given to llguidance as a Lark grammar.
 
 Guaranteed: the Lark grammar accepts the texts that the GBNF grammar describes and no others, and
-leads into no dead end (how, says `gbnf_lark`). Token references are exact among each other; where a
+leads into no dead end (how, says `lark`). Token references are exact among each other; where a
 text could match the same token too, the reference wins. Unlike in llama.cpp, text never matches a
 control token, what can be empty may be repeated, and an empty class, a range with its ends swapped
 or a repetition above `MAX_REPEAT` is an error. Pure: no native code, any thread.
@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from corral.core.errors import InvalidRequest
-from corral.llama.gbnf_lark import render_lark
-from corral.llama.gbnf_node import (
+from corral.llama.gbnf.lark import render_lark
+from corral.llama.gbnf.node import (
     MAX_CHAR,
     SURROGATES,
     Alt,

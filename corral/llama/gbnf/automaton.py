@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from corral.llama.gbnf_node import Alt, Chars, Node, Repeat, Seq, Text, char_of, share_a_char
+from corral.llama.gbnf.node import Alt, Chars, Node, Repeat, Seq, Text, char_of, share_a_char
 
 # Up to so many states, a counted repetition has its copies.
 _MAX_COPIED_STATES = 32

@@ -2,7 +2,7 @@
 
 GBNF knows characters only. Lark has terminals, which llguidance matches greedily and without going
 back. So a part of the grammar becomes one terminal only where that changes nothing: first every part
-without recursion is one; then those that `gbnf_flow` finds to run past the end of a terminal are cut
+without recursion is one; then those that `flow` finds to run past the end of a terminal are cut
 where they do, again and again, at worst into single characters, which cannot. A grammar without
 recursion and tokens remains one regular expression.
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from corral.llama.gbnf_automaton import Budget, BudgetExceeded
-from corral.llama.gbnf_flow import Automata, find_overruns
-from corral.llama.gbnf_fold import cut, fold_rules
-from corral.llama.gbnf_node import (
+from corral.llama.gbnf.automaton import Budget, BudgetExceeded
+from corral.llama.gbnf.flow import Automata, find_overruns
+from corral.llama.gbnf.fold import cut, fold_rules
+from corral.llama.gbnf.node import (
     Alt,
     Chars,
     Grammar,

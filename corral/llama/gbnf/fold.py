@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from corral.llama.gbnf_automaton import Automaton
-from corral.llama.gbnf_node import (
+from corral.llama.gbnf.automaton import Automaton
+from corral.llama.gbnf.node import (
     Alt,
     Chars,
     Node,

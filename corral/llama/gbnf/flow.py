@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeAlias
 
-from corral.llama.gbnf_automaton import Automaton, Budget, Overlap, bits
-from corral.llama.gbnf_node import Alt, Node, Ref, Repeat, Seq, Term, Token, can_be_empty, find_empty_rules
+from corral.llama.gbnf.automaton import Automaton, Budget, Overlap, bits
+from corral.llama.gbnf.node import Alt, Node, Ref, Repeat, Seq, Term, Token, can_be_empty, find_empty_rules
 
 # Steps between two states of a terminal's automaton that it must not take within one terminal.
 Overruns: TypeAlias = dict[Term, set[tuple[int, int]]]
