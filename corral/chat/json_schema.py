@@ -8,6 +8,7 @@ from corral.core.errors import InvalidRequest
 
 MAX_DEPTH = 64
 MAX_NODES = 20_000
+MAX_PROPERTIES = 1000  # of one object: the order of optional ones makes them dear
 
 # As llama-server writes JSON: one space or one line break with an indent, never white space without end.
 _WHITE_SPACE = r"( |\n[ ]{0,20})?"
@@ -46,10 +47,19 @@ def _check_size(schema: Any, field: str) -> None:
         n_nodes += len(level)
         if n_nodes > MAX_NODES:
             raise InvalidRequest(f"the schema has more than {MAX_NODES} parts", field=field)
+        if any(
+            len(node.get("properties") or ()) > MAX_PROPERTIES for node in level if isinstance(node, dict)
+        ):
+            raise InvalidRequest(f"an object has more than {MAX_PROPERTIES} properties", field=field)
         level = [child for node in level for child in _children(node)]
         if not level:
             return
     raise InvalidRequest(f"the schema is nested deeper than {MAX_DEPTH} levels", field=field)
+
+
+def _n_properties(node: Any) -> int:
+    properties = node.get("properties") if isinstance(node, dict) else None
+    return len(properties) if isinstance(properties, dict) else 0
 
 
 def _children(node: Any) -> list[Any]:

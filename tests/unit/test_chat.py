@@ -8,7 +8,7 @@ import pytest
 
 from corral.chat.dialogue import Chat, Dialogue
 from corral.chat.guard import Guard
-from corral.chat.json_schema import MAX_DEPTH, prepare_schema
+from corral.chat.json_schema import MAX_DEPTH, MAX_PROPERTIES, prepare_schema
 from corral.chat.message import parse_messages, parse_tools
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import ChatTemplate
@@ -89,7 +89,17 @@ def deep(n: int) -> dict:
 
 
 @pytest.mark.parametrize(
-    "schema", [123, None, "x", [], deep(MAX_DEPTH), {"enum": list(range(30_000))}], ids=lambda s: str(s)[:20]
+    "schema",
+    [
+        123,
+        None,
+        "x",
+        [],
+        deep(MAX_DEPTH),
+        {"enum": list(range(30_000))},
+        {"properties": {str(i): {} for i in range(MAX_PROPERTIES + 1)}},
+    ],
+    ids=lambda s: str(s)[:20],
 )
 def test_schemas_that_are_none_or_too_much_are_refused(schema):
     with pytest.raises(InvalidRequest) as caught:
