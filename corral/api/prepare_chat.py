@@ -201,6 +201,7 @@ def _to_constraint(binding: Binding, field: str) -> Constraint:
         field=field,
         trigger=binding.trigger,
         is_trigger_first=binding.is_trigger_first,
+        is_needed=not binding.trigger,
     )
 
 

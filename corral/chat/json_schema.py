@@ -47,9 +47,7 @@ def _check_size(schema: Any, field: str) -> None:
         n_nodes += len(level)
         if n_nodes > MAX_NODES:
             raise InvalidRequest(f"the schema has more than {MAX_NODES} parts", field=field)
-        if any(
-            len(node.get("properties") or ()) > MAX_PROPERTIES for node in level if isinstance(node, dict)
-        ):
+        if any(_n_properties(node) > MAX_PROPERTIES for node in level):
             raise InvalidRequest(f"an object has more than {MAX_PROPERTIES} properties", field=field)
         level = [child for node in level for child in _children(node)]
         if not level:

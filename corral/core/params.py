@@ -63,7 +63,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     """A grammar for the answer: GBNF, or Lark as llguidance writes it. `field` is what the client gave it in.
 
     With a `trigger` it applies to what follows that, once it was written; `is_trigger_first` counts it at the
-    very beginning only.
+    very beginning only. One that is not `is_needed` is a help: where it cannot be honoured, it is left out.
     """
 
     kind: str
@@ -71,6 +71,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     trigger: str = ""
     is_trigger_first: bool = False
+    is_needed: bool = True
 
 
 class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):

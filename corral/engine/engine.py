@@ -126,11 +126,14 @@ class Engine:
         if self._compiling and not self._scheduler.has_work:
             self._compiling.wait()
         for request, grammar in self._compiling.take_ready():
-            try:
+            problem = grammar.exception()
+            if problem is None:
                 request.grammar = grammar.result()
-                self._scheduler.add(request)
-            except CorralError as error:
+            elif request.needs_grammar:
+                error = problem if isinstance(problem, CorralError) else CorralError(repr(problem))
                 self._events.append(Failed(request.id, error.info()))
+                continue
+            self._scheduler.add(request)
 
     def _cancel(self, task_id: int) -> None:
         self._compiling.remove(task_id)

@@ -64,6 +64,11 @@ class Request:
         """It ended in the middle of its grammar."""
         return self.stop_type is StopType.LIMIT and self.sampler is not None and self.sampler.is_bound
 
+    @property
+    def needs_grammar(self) -> bool:
+        constraint = self.task.params.constraint
+        return constraint is not None and constraint.is_needed
+
     def shows(self, token: int) -> bool:
         """Whether a control token appears in the answer."""
         return token in self._preserved

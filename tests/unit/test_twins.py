@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from corral.core.params import Constraint
@@ -96,6 +97,12 @@ def test_a_wrong_grammar_fails_before_anything_is_evaluated():
     (failed,) = bench.of(0, Failed)
     assert failed.error.status == 400
     assert bench.backend.batches == []
+
+
+def test_a_grammar_that_only_helps_may_be_left_out():
+    bench = Bench()
+    bench.run(task(0, PROMPT, constraint=msgspec.structs.replace(grammar("wrong"), is_needed=False)))
+    assert bench.tokens(0) == alone(task(0, PROMPT))
 
 
 def test_who_waits_for_a_grammar_can_be_cancelled():
