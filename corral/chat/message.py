@@ -75,6 +75,12 @@ def text_of(content: Any, separator: str = "\n") -> str:
     )
 
 
+def has_media(messages: list[Message]) -> bool:
+    """Whether there is anything but text in the messages."""
+    contents = (m["content"] for m in messages if not isinstance(m["content"], str))
+    return any(part["text"] == MEDIA_MARK for content in contents for part in content)
+
+
 def _parse_message(raw: Any, where: str) -> Message:
     if not isinstance(raw, dict):
         raise InvalidRequest("must be an object", field=where)

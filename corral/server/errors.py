@@ -22,6 +22,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(CorralError, _on_corral_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientGone, _on_client_gone)
+    app.add_exception_handler(RecursionError, _on_recursion)
     app.add_exception_handler(Exception, _on_bug)
 
 
@@ -49,6 +50,10 @@ async def _on_http_error(_request: Request, error: Exception) -> Response:
 
 async def _on_client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=_CLIENT_CLOSED)
+
+
+async def _on_recursion(_request: Request, _error: Exception) -> Response:
+    return _answer(InvalidRequest("the body is nested too deeply"))
 
 
 async def _on_bug(_request: Request, error: Exception) -> Response:

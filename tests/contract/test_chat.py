@@ -264,5 +264,13 @@ async def test_without_jinja_there_are_no_tools():
     assert error["param"] == "tools"
 
 
+async def test_images_are_refused_not_ignored(server):
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    body = {"messages": [{"role": "user", "content": parts}]}
+    response = await server.http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 501
+    assert response.json()["error"]["param"] == "messages"
+
+
 async def test_unknown_fields_come_back_as_warnings(server):
     assert (await chat(server, max_tokens=1, foo=1))["warnings"] == ["Field 'foo' is unknown and was ignored"]

@@ -51,6 +51,8 @@ def test_users_cannot_forge_control_tokens_unless_they_may():
 
     with CorralProcess("-c", 512, "--no-parse-special") as server:
         n_guarded = n_tokens(server)
+        nested = [{"role": "user", "content": "x", "extra": deep(900)}]
+        assert server.post("/v1/chat/completions", messages=nested, max_tokens=1).status_code in (200, 400)
         answer = server.post("/v1/chat/completions", messages=FORGED, max_tokens=4, verbose=True)
         assert answer.json()["__verbose"]["prompt"].count("<|im_start|>system") == 2
         plain = server.post("/v1/chat/completions/input_tokens", messages=HELLO).json()["input_tokens"]
