@@ -36,6 +36,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
+    forced_n: int = 0  # of the predicted ones, which a grammar left no choice about
 
 
 class TokenProb(msgspec.Struct, frozen=True, array_like=True):

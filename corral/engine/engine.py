@@ -15,7 +15,7 @@ import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import ContextExceeded, CorralError
-from corral.core.result import Admitted, Beat, Done, Event, Failed, Progress, StopType
+from corral.core.result import Admitted, Beat, Done, Event, Failed, Progress, StopType, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Order, Task
 from corral.engine.batch import FLOOR, BatchPlan, BatchShape, Prompt, plan_batches
@@ -142,8 +142,13 @@ class Engine:
             request.close()
 
     def _plan(self) -> list[BatchPlan]:
-        generating = [slot.id for slot, _ in self._scheduler.running(Phase.GENERATING)]
-        prompts = [Prompt(slot.id, len(r.pending)) for slot, r in self._scheduler.running(Phase.PREFILL)]
+        answers = self._scheduler.running(Phase.GENERATING)
+        generating = [slot.id for slot, request in answers if len(request.pending) == 1]
+        runs = [pair for pair in answers if len(pair[1].pending) > 1]
+        prompts = [
+            Prompt(slot.id, len(request.pending))
+            for slot, request in [*runs, *self._scheduler.running(Phase.PREFILL)]
+        ]
         budget = self._cost.prompt_budget(self._settings.max_itl_ms) if generating else self._backend.n_ubatch
         return plan_batches(generating, prompts, min(budget, self._prompt_cap), self._shape)
 
@@ -170,8 +175,8 @@ class Engine:
                 self._take(i, part, chunks[i])
 
     def _decode(self, chunks: Sequence[Chunk], work: Sequence[Work]) -> DecodeStatus:
-        n_generating = sum(request.phase is Phase.GENERATING for _, request, _ in work)
-        n_prompt = sum(n for _, request, n in work if request.phase is Phase.PREFILL)
+        n_generating = sum(n == 1 for _, _, n in work)
+        n_prompt = sum(n for _, _, n in work if n > 1)
         self._decode_predicted_ms = self._cost.predict_ms(n_generating, n_prompt)
         self._decode_started = started = self._clock()
         self._abortable = work[0][1].id if len(work) == 1 and n_prompt else None
@@ -235,23 +240,43 @@ class Engine:
             self._draw(i, slot, request)
 
     def _draw(self, i: int, slot: Slot, request: Request) -> None:
-        assert request.sampler is not None
+        """The next token, and those that follow from it."""
+        sampler = request.sampler
+        assert sampler is not None
         logits, index = self._backend.logits(i), request.n_generated
-        forced = request.forced_token
-        if forced is None:
-            token, probs = request.sampler.sample(logits, index)
+        repeated = request.repeated_token
+        if repeated is None:
+            token, probs = sampler.sample(logits, index)
         else:
-            request.sampler.force(logits, index, forced)
-            token, probs = forced, None
-        request.add(token, probs, self._clock())
-        text = request.text.feed(self._piece(request, token))
-        self._check_stop(slot, request, token, text)
-        if forced is not None:
-            request.drop_unsent()
-        elif not request.text.is_mid_character or request.is_stopped:
+            sampler.force(logits, index, repeated)
+            token, probs = repeated, None
+        text = self._add(slot, request, token, probs)
+        for token in sampler.forced(self._room_for_forced(slot, request)):
+            request.n_forced += 1
+            text += self._add(slot, request, token, None)
+            if request.is_stopped:
+                break
+        if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
             self._events.append(request.take_tokens(text, self._clock()))
         if request.is_stopped:
             self._finish(slot, request, request.text.finish())
+        else:
+            sampler.prepare()
+
+    def _add(self, slot: Slot, request: Request, token: int, probs: TokenProbs | None) -> str:
+        """Take a token into the answer; returns the text it completes, unless a lost engine has sent that."""
+        request.add(token, probs, self._clock())
+        text = request.text.feed(self._piece(request, token))
+        self._check_stop(slot, request, token, text)
+        return "" if request.is_repeating else text
+
+    def _room_for_forced(self, slot: Slot, request: Request) -> int:
+        """How many more tokens may follow without a look at their logits."""
+        params = request.task.params
+        if request.is_stopped or params.sampling.n_probs:
+            return 0
+        room = self._backend.n_ctx - 1 - len(slot.tokens) - len(request.pending)
+        return room if params.n_predict < 0 else min(room, params.n_predict - request.n_generated)
 
     def _piece(self, request: Request, token: int) -> bytes:
         vocab = self._backend.vocab
@@ -265,7 +290,7 @@ class Engine:
             request.stop_type = StopType.EOS
         elif request.text.stopping_word:
             request.stop_type = StopType.WORD
-        elif self._is_context_full(slot) and not self._may_shift(request):
+        elif self._is_context_full(slot, request) and not self._may_shift(request):
             request.truncated = True
             request.stop_type = StopType.LIMIT
         elif request.is_budget_spent or request.text.is_under_indented or (is_late and "\n" in text):
@@ -298,8 +323,8 @@ class Engine:
                 self._kv.trim(slot, 0)
                 request.close()
 
-    def _is_context_full(self, slot: Slot) -> bool:
-        return len(slot.tokens) + 1 >= self._backend.n_ctx
+    def _is_context_full(self, slot: Slot, request: Request) -> bool:
+        return len(slot.tokens) + len(request.pending) >= self._backend.n_ctx
 
     def _may_shift(self, request: Request) -> bool:
         return (
@@ -311,7 +336,7 @@ class Engine:
     def _make_room_in_contexts(self) -> None:
         """Shift the contexts that have no room for the next token."""
         for slot, request in self._scheduler.running(Phase.GENERATING):
-            if self._is_context_full(slot):
+            if self._is_context_full(slot, request):
                 params = request.task.params
                 n_keep, n_discard = plan_shift(
                     len(slot.tokens),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -36,6 +36,14 @@ class Sampler(Protocol):
         ...
 
     def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]: ...
+
+    def forced(self, n: int) -> Iterator[int]:
+        """Up to `n` tokens that the grammar leaves no choice about; each counts as drawn when it is taken."""
+        ...
+
+    def prepare(self) -> None:
+        """Nothing more is drawn before the next logits: a good time to think ahead."""
+        ...
 
     def force(self, logits: FloatArray, index: int, token: int) -> None: ...
 

@@ -22,7 +22,8 @@ class Phase(enum.Enum):
 
 
 class Request:
-    """Mutable. Tokens to evaluate are `pending`; once they are gone, the next one is drawn."""
+    """Mutable. Tokens to evaluate are `pending`; once they are gone, the next one is drawn, and those that a
+    grammar forces behind it."""
 
     def __init__(self, task: Task, order: int) -> None:
         self.task = task
@@ -36,6 +37,7 @@ class Request:
         self._preserved = frozenset(task.params.preserved)
         self.generated: list[int] = []
         self.n_cached = 0
+        self.n_forced = 0
         self.truncated = False
         self.stop_type = StopType.NONE
         self.swapped: tuple[TokenArray, State] | None = None
@@ -54,10 +56,15 @@ class Request:
         return len(self.generated)
 
     @property
-    def forced_token(self) -> int | None:
+    def repeated_token(self) -> int | None:
         """The next token, where a lost engine had delivered it already."""
         resume = self.task.resume
         return resume[self.n_generated] if self.n_generated < len(resume) else None
+
+    @property
+    def is_repeating(self) -> bool:
+        """Everything so far had been delivered by a lost engine."""
+        return self.n_generated <= len(self.task.resume)
 
     @property
     def is_cut_off(self) -> bool:
@@ -98,10 +105,11 @@ class Request:
             self._t_first = now
         self._t_last = now
         self.generated.append(token)
-        self._unsent.append(token)
-        if probs is not None:
-            self._unsent_probs.append(probs)
-        self.pending = np.array([token], np.int32)
+        if not self.is_repeating:
+            self._unsent.append(token)
+            if probs is not None:
+                self._unsent_probs.append(probs)
+        self.pending = np.array([*self.pending, token], np.int32)
         self.phase = Phase.GENERATING
 
     def take_tokens(self, text: str, now: float) -> Tokens:
@@ -113,12 +121,9 @@ class Request:
             probs=self._unsent_probs,
             timings=self.timings(now),
         )
-        self.drop_unsent()
-        return result
-
-    def drop_unsent(self) -> None:
         self._unsent = []
         self._unsent_probs = []
+        return result
 
     def prompt_ms(self, now: float) -> float:
         return ((self._t_first or now) - self._t_start) * 1e3 if self._t_start else 0.0
@@ -133,6 +138,7 @@ class Request:
             prompt_ms=self.prompt_ms(now),
             predicted_n=self.n_generated,
             predicted_ms=self.predicted_ms(),
+            forced_n=self.n_forced,
         )
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import llguidance
@@ -21,6 +22,7 @@ from corral.llama.gbnf import gbnf_to_lark
 from corral.llama.library import lib
 from corral.llama.vocab import Vocab
 
+MASK_THREADS = 2
 CACHE_BYTES = 16 << 20  # of grammar text whose compiled form is kept
 # Ambiguous grammars need many items for a mask; these take some 10 ms at worst.
 _LIMITS = llguidance.LLParserLimits(step_max_items=200_000)
@@ -35,6 +37,7 @@ class Compiler:
         self._cache: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
         self._n_bytes = 0
         self._lock = threading.Lock()
+        self._masks = ThreadPoolExecutor(MASK_THREADS, "mask")
 
     def compile(self, constraint: Constraint) -> Matcher:
         """A fresh matcher; raises InvalidRequest where the grammar is wrong or more than can be honoured."""
@@ -47,7 +50,7 @@ class Compiler:
                 self._keep(key, compiled)
             else:
                 self._cache.move_to_end(key)
-            return Matcher(compiled.deep_copy(), self._tokenizer, self._vocab, constraint)
+            return Matcher(compiled.deep_copy(), self._tokenizer, self._vocab, constraint, self._masks)
 
     def _compile(self, constraint: Constraint, tokenizer: LLTokenizer) -> LLMatcher:
         text = constraint.text
@@ -75,9 +78,16 @@ class Matcher:
     """Where a generation is in its grammar. With a trigger, everything is allowed until that was written."""
 
     def __init__(
-        self, matcher: LLMatcher, tokenizer: LLTokenizer, vocab: Vocab, constraint: Constraint
+        self,
+        matcher: LLMatcher,
+        tokenizer: LLTokenizer,
+        vocab: Vocab,
+        constraint: Constraint,
+        masks: ThreadPoolExecutor,
     ) -> None:
         self._matcher = matcher
+        self._masks = masks
+        self._mask: Future[bytes] | None = None
         self._tokenizer = tokenizer
         self._vocab = vocab
         self._trigger = constraint.trigger.encode()
@@ -96,21 +106,37 @@ class Matcher:
         """The grammar is at its end: nothing may follow."""
         return self._is_active and self._matcher.is_stopped()
 
+    def forced(self) -> list[int]:
+        """The tokens that have to come next, as far as there is no choice."""
+        self._settle()
+        return self._matcher.compute_ff_tokens() if self._is_active else []
+
+    def prepare(self) -> None:
+        """Start to find out what may come next, in another thread: there is a decode until it is needed."""
+        if self._is_active:
+            self._mask = self._masks.submit(self._matcher.compute_bitmask)
+
     def allowed(self) -> npt.NDArray[np.bool_] | None:
         """Which tokens may come next; None: all of them."""
         if not self._is_active:
             return None
-        mask = self._matcher.compute_bitmask()
+        mask = self._settle() or self._matcher.compute_bitmask()
         self._check()
         bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
         return bits[: self._vocab.n_tokens].view(np.bool_)
 
     def accept(self, token: int) -> None:
+        self._settle()
         if self._is_active:
             self._matcher.consume_token(token)
             self._check()
         elif not self._is_off:
             self._watch(self._vocab.piece(token, special=True))
+
+    def _settle(self) -> bytes | None:
+        """Wait for the other thread; the matcher is nobody's but ours then."""
+        mask, self._mask = self._mask, None
+        return mask.result() if mask is not None else None
 
     def _watch(self, piece: bytes) -> None:
         """Look for the trigger; what was written behind it already belongs to the grammar."""

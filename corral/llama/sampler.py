@@ -5,7 +5,7 @@ The draw depends on (seed, token index) alone, so a request can be taken up agai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,17 @@ class Sampler:
             at = np.flatnonzero(ids == token)
             self._mirostat.observe(float((weights[at[0]] if len(at) else weights.min()) / weights.sum()))
         self._accept(token)
+
+    def forced(self, n: int) -> Iterator[int]:
+        """Tokens that come next whatever the model thinks, each accepted as it is taken."""
+        if self._grammar is not None and n > 0:
+            for token in self._grammar.forced()[:n]:
+                self._accept(token)
+                yield token
+
+    def prepare(self) -> None:
+        if self._grammar is not None:
+            self._grammar.prepare()
 
     def close(self) -> None:
         for stage in self._stages:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -72,6 +72,14 @@ class FakeSampler:
         if self._params.n_probs:
             probs = TokenProbs(TokenProb(token, 0.5), [TokenProb(token, 0.5)] * self._params.n_probs)
         return token, probs
+
+    def forced(self, n: int) -> Iterator[int]:
+        """Capital letters follow by themselves."""
+        while n > 0 and self._left and self._left[0].isupper():
+            n -= 1
+            yield 1 + LETTERS.index(self._left.pop(0))
+
+    def prepare(self) -> None: ...
 
     def force(self, logits: np.ndarray, index: int, token: int) -> None:
         assert self.is_open

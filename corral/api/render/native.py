@@ -28,6 +28,7 @@ def render_timings(timings: Timings) -> dict[str, Any]:
         "predicted_ms": t.predicted_ms,
         "predicted_per_token_ms": t.predicted_ms / t.predicted_n if t.predicted_n else 0.0,
         "predicted_per_second": 1e3 * t.predicted_n / t.predicted_ms if t.predicted_ms else 0.0,
+        **({"forced_n": t.forced_n} if t.forced_n else {}),
     }
 
 
