@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import orjson
 
 from corral.chat.grammar import json_value
 from corral.chat.json_schema import prepare_schema
@@ -17,19 +20,22 @@ _NAMES = (
 )  # of the format itself, where the schema stands beside them
 
 
-def grammar_or_schema(grammar: str, json_schema: Any) -> Constraint | None:
+def grammar_or_schema(grammar: str, json_schema: Any, whitespace: str) -> Constraint | None:
     """The fields `grammar` and `json_schema` of every generating request."""
     if grammar and json_schema is not None:
         raise InvalidRequest("cannot be combined with 'json_schema'", field="grammar")
     if grammar:
         return Constraint(kind="gbnf", text=grammar, field="grammar")
     if json_schema is not None:
-        return schema_constraint(json_schema, "json_schema")
+        schema = prepare_schema(json_schema, "json_schema", whitespace)
+        text, schemas = f"start: {json_value(schema)}", encode_schemas({"json_schema": schema})
+        return Constraint(kind="lark", text=text, field="json_schema", schemas=schemas)
     return None
 
 
-def schema_constraint(schema: Any, field: str) -> Constraint:
-    return Constraint(kind="lark", text=f"start: {json_value(prepare_schema(schema, field))}", field=field)
+def encode_schemas(schemas: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Schemas by their fields, on the way to the engine."""
+    return tuple((field, orjson.dumps(schema).decode()) for field, schema in schemas.items())
 
 
 def schema_of_format(response_format: Any) -> Any:

@@ -86,8 +86,8 @@ def prepare_completion(
 ) -> PreparedCompletion:
     prompts, is_list = prepare_prompts(request.prompt, vocab, limits.n_ctx)
     params = prepare_params(request, vocab, limits, defaults)
-    constraint = grammar_or_schema(request.grammar, request.json_schema)
-    params = msgspec.structs.replace(params, constraint=constraint)
+    constraint = grammar_or_schema(request.grammar, request.json_schema, params.json_whitespace)
+    params = msgspec.structs.replace(params, constraint=constraint or defaults.constraint)
     if len(prompts) * request.n > MAX_PROMPTS:
         message = f"{request.n} answers for {len(prompts)} prompts are more than {MAX_PROMPTS}"
         raise InvalidRequest(message, field="n")

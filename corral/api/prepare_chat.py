@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from corral.api.constraint import schema_of_format
+from corral.api.constraint import encode_schemas, schema_of_format
 from corral.api.prepare import Limits, PreparedCompletion, Vocabulary, prepare_params, refuse_hopeless
 from corral.api.schema.chat import ChatRequest
-from corral.chat.dialogue import Binding, Chat, Dialogue, Prompt
+from corral.chat.dialogue import Chat, Dialogue, Prompt
 from corral.chat.grammar import END
 from corral.chat.guard import Guard
 from corral.chat.json_schema import prepare_schema
@@ -47,6 +47,7 @@ class ChatSettings:
     reasoning: ReasoningFormat = ReasoningFormat.AUTO
     prefill: bool = True
     has_jinja: bool = True
+    json_whitespace: str = "spaced"
     guard: Guard | None = None
 
 
@@ -76,7 +77,7 @@ def prepare_chat(
     body = body.model_copy(update={"n_probs": _n_probs(body)})
     params = msgspec.structs.replace(
         prepare_params(body, words, limits, defaults),
-        constraint=_constraint(body, dialogue, chat, prompt, words),
+        constraint=_constraint(body, dialogue, chat, prompt, words) or defaults.constraint,
         preserved=_preserved(dialogue.markers(chat), words),
     )
     completion = PreparedCompletion([tokens], params, is_list=False, n=body.n)
@@ -113,7 +114,9 @@ def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
     tools, choice = body.tools, body.tool_choice
     if tools is None and body.functions is not None:
         tools, choice = legacy_tools(body.functions, body.function_call)
-    use = _ready(parse_tools(tools, choice, body.parallel_tool_calls))
+    is_own = "json_whitespace" in body.model_fields_set
+    layout = body.json_whitespace if is_own else settings.json_whitespace
+    use = _ready(parse_tools(tools, choice, body.parallel_tool_calls), layout)
     is_continued = _is_continued(body, messages, settings.prefill)
     options, enable_thinking = _template_options(body, settings.options)
     return Chat(
@@ -124,15 +127,15 @@ def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
         is_continued=is_continued,
         enable_thinking=enable_thinking,
         reasoning=ReasoningFormat(body.reasoning_format) if body.reasoning_format else settings.reasoning,
-        schema=_schema(body),
+        schema=_schema(body, layout),
     )
 
 
-def _ready(use: ToolUse) -> ToolUse:
+def _ready(use: ToolUse, layout: str) -> ToolUse:
     """Tools whose parameters can be followed. Only where a call is not certain may rules be left out."""
     is_lenient = use.freedom is not Freedom.REQUIRED
     tools = tuple(
-        Tool(tool.name, prepare_schema(tool.parameters, f"tools[{i}]", is_lenient), tool.definition)
+        Tool(tool.name, prepare_schema(tool.parameters, _place(i), layout, is_lenient), tool.definition)
         for i, tool in enumerate(use.tools)
     )
     return ToolUse(tools, use.freedom, use.is_parallel)
@@ -171,7 +174,11 @@ def _template_options(body: ChatRequest, defaults: Mapping[str, Any]) -> tuple[d
     return options, enable_thinking
 
 
-def _schema(body: ChatRequest) -> Any:
+def _place(tool: int) -> str:
+    return f"tools[{tool}].function.parameters"
+
+
+def _schema(body: ChatRequest, layout: str) -> Any:
     """The schema of the answer, from `response_format` or from `json_schema`."""
     schema = schema_of_format(body.response_format)
     field = "response_format"
@@ -181,7 +188,7 @@ def _schema(body: ChatRequest) -> Any:
         return None
     if body.grammar:
         raise InvalidRequest(f"cannot be combined with '{field}'", field="grammar")
-    return prepare_schema(schema, field)
+    return prepare_schema(schema, field, layout)
 
 
 def _constraint(
@@ -193,18 +200,21 @@ def _constraint(
         trigger = dialogue.end_of_thoughts if prompt.is_thinking else ""
         return Constraint(kind="gbnf", text=body.grammar, field="grammar", trigger=trigger)
     binding = dialogue.bind(chat, prompt, lambda text: _grammar_token(text, words))
-    field = "tools" if chat.use.is_possible else "json_schema" if body.json_schema else "response_format"
-    return None if binding is None else _to_constraint(binding, field)
-
-
-def _to_constraint(binding: Binding, field: str) -> Constraint:
+    if binding is None:
+        return None
+    schemas = {}
+    if chat.schema is not None:
+        schemas["response_format" if body.json_schema is None else "json_schema"] = chat.schema
+    if chat.use.is_possible:
+        schemas |= {_place(i): tool.parameters for i, tool in enumerate(chat.use.tools)}
     return Constraint(
         kind="lark",
         text=binding.grammar,
-        field=field,
+        field=next(iter(schemas)),
         trigger=binding.trigger,
         is_trigger_first=binding.is_trigger_first,
         is_needed=not binding.trigger,
+        schemas=() if binding.trigger else encode_schemas(schemas),
     )
 
 

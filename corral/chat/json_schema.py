@@ -10,8 +10,13 @@ MAX_DEPTH = 64
 MAX_NODES = 20_000
 MAX_PROPERTIES = 1000  # of one object: the order of optional ones makes them dear
 
-# As llama-server writes JSON: one space or one line break with an indent, never white space without end.
-_WHITE_SPACE = r"( |\n[ ]{0,20})?"
+# How JSON may be laid out. Where there is no choice, text between values need not be drawn token by token.
+# `flexible` is llama-server's way: a space, or a line break with an indent; never white space without end.
+WHITESPACE: dict[str, dict[str, Any]] = {
+    "compact": {"whitespace_flexible": False},
+    "spaced": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+    "flexible": {"whitespace_pattern": r"( |\n[ ]{0,20})?"},
+}
 _OPEN_ENDED = {
     "additionalProperties",
     "unevaluatedProperties",
@@ -23,10 +28,10 @@ _OPEN_ENDED = {
 }
 
 
-def prepare_schema(schema: Any, field: str, is_lenient: bool = False) -> Any:
+def prepare_schema(schema: Any, field: str, whitespace: str, is_lenient: bool = False) -> Any:
     """The schema as the engine takes it. Objects are closed where it leaves that open, as llama-server does.
 
-    `is_lenient`: what cannot be enforced is left out instead of refused.
+    `whitespace` names a layout; `is_lenient`: what cannot be enforced is left out instead of refused.
     """
     if not isinstance(schema, dict | bool):
         raise InvalidRequest("must be a JSON Schema: an object", field=field)
@@ -34,10 +39,8 @@ def prepare_schema(schema: Any, field: str, is_lenient: bool = False) -> Any:
     if not isinstance(schema, dict):
         return schema
     closed = schema if _has_key(schema, "allOf") else _close(schema)
-    options: dict[str, Any] = {"whitespace_pattern": _WHITE_SPACE}
-    if is_lenient:
-        options["lenient"] = True
-    return {**closed, "x-guidance": options}
+    options = WHITESPACE[whitespace]
+    return {**closed, "x-guidance": {**options, "lenient": True} if is_lenient else options}
 
 
 def _check_size(schema: Any, field: str) -> None:

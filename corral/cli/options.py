@@ -265,6 +265,37 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             negative=("--no-parse-special",),
         ),
     ),
+    "structured output": (
+        Option(
+            ("--grammar",),
+            "server.grammar",
+            "GBNF grammar of answers, unless a request brings its own",
+            "GRAMMAR",
+            "LLAMA_ARG_GRAMMAR",
+        ),
+        Option(
+            ("--grammar-file",),
+            "server.grammar_file",
+            "file with such a grammar",
+            "FNAME",
+            "LLAMA_ARG_GRAMMAR_FILE",
+        ),
+        Option(
+            ("-j", "--json-schema"),
+            "server.json_schema",
+            "JSON Schema of answers, unless a request brings its own; {} is any JSON",
+            "SCHEMA",
+            "LLAMA_ARG_JSON_SCHEMA",
+        ),
+        Option(
+            ("--json-whitespace",),
+            "server.json_whitespace",
+            "layout of JSON that follows a schema: compact, spaced, or flexible, where the model decides",
+            "LAYOUT",
+            "LLAMA_ARG_JSON_WHITESPACE",
+            choices=("compact", "spaced", "flexible"),
+        ),
+    ),
     "server": (
         Option(("--host",), "server.host", "address to listen on", "HOST", "LLAMA_ARG_HOST"),
         Option(

@@ -64,6 +64,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
     With a `trigger` it applies to what follows that, once it was written; `is_trigger_first` counts it at the
     very beginning only. One that is not `is_needed` is a help: where it cannot be honoured, it is left out.
+    `schemas` are the JSON Schemas in it and the fields they came from, to name what is wrong with them.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     trigger: str = ""
     is_trigger_first: bool = False
     is_needed: bool = True
+    schemas: tuple[tuple[str, str], ...] = ()
 
 
 class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,4 +88,5 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     cache_prompt: bool = True
     id_slot: int = -1
     constraint: Constraint | None = None
+    json_whitespace: str = "spaced"
     preserved: tuple[int, ...] = ()  # control tokens that appear in the answer

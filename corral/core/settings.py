@@ -48,6 +48,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: str = "auto"
     reasoning_format: str = "auto"
     prefill_assistant: bool = True
+    grammar: str = ""
+    grammar_file: str = ""
+    json_schema: str = ""
+    json_whitespace: str = "spaced"
     parse_special: bool = True
 
 

@@ -12,12 +12,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import llguidance
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.params import Constraint
+from corral.llama.fault import find_fault
 from corral.llama.gbnf import gbnf_to_lark
 from corral.llama.library import lib
 from corral.llama.vocab import Vocab
@@ -54,12 +56,9 @@ class Compiler:
 
     def _compile(self, constraint: Constraint, tokenizer: LLTokenizer) -> LLMatcher:
         text = constraint.text
-        lark = text if constraint.kind == "lark" else self._translate(text)
-        compiled = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0, limits=_LIMITS)
-        if not compiled.is_error():
-            compiled.compute_bitmask()  # a grammar that nothing can match fails here
+        compiled = _match(text if constraint.kind == "lark" else self._translate(text), tokenizer)
         if compiled.is_error():
-            raise _refusal(compiled.get_error(), constraint.field)
+            raise _refusal(compiled.get_error(), constraint, tokenizer)
         return compiled
 
     def _translate(self, gbnf: str) -> str:
@@ -159,13 +158,36 @@ class Matcher:
             raise InvalidRequest(f"the grammar is too complex to go on: {reason}", param=self._field)
 
 
-def _refusal(error: str, field: str) -> InvalidRequest:
+def _match(lark: str, tokenizer: LLTokenizer) -> LLMatcher:
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0, limits=_LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # a grammar that nothing can match fails here
+    return matcher
+
+
+def _refusal(error: str, constraint: Constraint, tokenizer: LLTokenizer) -> InvalidRequest:
+    """What is wrong, and where in what the client sent."""
+
+    def problem_with(schema: Any) -> str:
+        text = msgspec.json.encode(schema).decode()
+        return _reason(_match(f"start: %json {text}", tokenizer).get_error())
+
+    for field, text in constraint.schemas:
+        fault = find_fault(msgspec.json.decode(text), problem_with)
+        if fault is not None:
+            what = (
+                f"keyword '{fault.keyword}' at {fault.pointer}"
+                if fault.keyword
+                else f"the schema at {fault.pointer}"
+            )
+            return InvalidRequest(f"{what} cannot be enforced: {fault.reason}", field=field)
+    return InvalidRequest(f"Failed to parse grammar: {_reason(error)}", param=constraint.field)
+
+
+def _reason(error: str) -> str:
     """What llguidance says, without its excerpt of a grammar that the client never saw."""
-    reason = " ".join(error.split("\n   1 |")[0].split())[:500]
-    _, is_schema, rest = reason.partition("failed to compile JSON schema: ")
-    if is_schema:
-        return InvalidRequest(f"this JSON Schema cannot be enforced: {rest}", field=field)
-    return InvalidRequest(f"Failed to parse grammar: {reason}", param=field)
+    reason = " ".join(error.split("\n   1 |")[0].split())[:300]
+    return reason.rpartition("failed to compile JSON schema: ")[2]
 
 
 def _tokenizer(vocab: Vocab) -> LLTokenizer:

@@ -38,6 +38,7 @@ def chat_settings(settings: ServerSettings, templates: Mapping[str, str], words:
         reasoning=ReasoningFormat(settings.reasoning_format),
         prefill=settings.prefill_assistant,
         has_jinja=settings.jinja,
+        json_whitespace=settings.json_whitespace,
         guard=None if settings.parse_special else Guard(words.control_texts),
     )
 

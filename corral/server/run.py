@@ -7,17 +7,20 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import orjson
 import uvicorn
 
+from corral.api.constraint import grammar_or_schema
 from corral.api.prepare import resolve_seed
 from corral.api.service import Service
 from corral.core.errors import CorralError
-from corral.core.params import RANDOM_SEED, GenerationParams, SamplingParams
+from corral.core.params import RANDOM_SEED, Constraint, GenerationParams, SamplingParams
 from corral.core.result import ModelInfo
-from corral.core.settings import Settings
+from corral.core.settings import ServerSettings, Settings
 from corral.link.supervisor import Supervisor
 from corral.llama import library
 from corral.llama.model import Model
@@ -67,7 +70,35 @@ def default_params(settings: Settings) -> GenerationParams:
     server = settings.server
     seed = RANDOM_SEED if server.seed < 0 else resolve_seed(server.seed)
     sampling = msgspec.structs.replace(SamplingParams(), seed=seed, temperature=server.temperature)
-    return GenerationParams(sampling=sampling, n_predict=server.n_predict, n_keep=server.n_keep)
+    return GenerationParams(
+        sampling=sampling,
+        n_predict=server.n_predict,
+        n_keep=server.n_keep,
+        json_whitespace=server.json_whitespace,
+        constraint=_default_constraint(server),
+    )
+
+
+def _default_constraint(server: ServerSettings) -> Constraint | None:
+    grammar = server.grammar
+    if server.grammar_file:
+        try:
+            grammar = Path(server.grammar_file).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CorralError(f"cannot read --grammar-file: {error}") from None
+    try:
+        schema = orjson.loads(server.json_schema) if server.json_schema else None
+    except orjson.JSONDecodeError as error:
+        raise CorralError(f"--json-schema is not valid JSON: {error}") from None
+    return grammar_or_schema(grammar, schema, server.json_whitespace)
+
+
+async def _check_constraint(engine: Supervisor, params: GenerationParams) -> None:
+    """Have the engine read the grammar of the command line: nobody else could tell what is wrong with it."""
+    if params.constraint is not None:
+        _, results = engine.submit([0], msgspec.structs.replace(params, n_predict=0))
+        async for _ in results:
+            pass
 
 
 async def _load(service: Service, engine: Supervisor) -> ModelInfo:
@@ -75,6 +106,7 @@ async def _load(service: Service, engine: Supervisor) -> ModelInfo:
     # Only a file that the engine process has survived is opened here, and only for its vocabulary.
     model = await asyncio.to_thread(_open_vocabulary, service.settings)
     chat = chat_settings(service.settings.server, model.chat_templates, model.vocab)
+    await _check_constraint(engine, service.defaults)
     service.open(model.vocab, chat)
     return info
 

@@ -7,8 +7,7 @@ import json
 import msgspec
 import pytest
 
-from corral.chat.grammar import json_value
-from corral.chat.json_schema import prepare_schema
+from corral.api.constraint import grammar_or_schema
 from corral.core.errors import CorralError
 from corral.core.params import Constraint, SamplingParams
 from corral.core.result import Failed, StopType
@@ -33,7 +32,7 @@ def on(*names) -> pytest.MarkDecorator:
 
 
 def schema(value: object) -> Constraint:
-    return Constraint(kind="lark", text=f"start: {json_value(prepare_schema(value, 'f'))}", field="f")
+    return grammar_or_schema("", value, "spaced")
 
 
 def seeded(sampling: SamplingParams, seed: int) -> SamplingParams:
@@ -127,22 +126,46 @@ def test_when_a_trigger_counts(compiler, text, first, is_active):
     assert (matcher.allowed() is None) is not is_active
 
 
+def inside(part: object) -> dict:
+    """A schema with the part in a place that takes some steps to reach."""
+    return {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b/c": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/d"}]}},
+        "required": ["b/c"],
+        "$defs": {"d": {"type": "array", "items": part}},
+    }
+
+
 @pytest.mark.parametrize(
-    ("schema_", "word"),
+    ("part", "keyword", "word"),
     [
-        ({"type": "hiccup"}, "hiccup"),
-        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
-        ({"not": {}}, "not"),
-        ({"$ref": "http://example.org/x"}, "example.org"),
-        (False, "false"),
-        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "NoExtension"),
+        ({"type": "hiccup"}, "type", "hiccup"),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems", "uniqueItems"),
+        ({"not": {}}, "not", "not"),
+        ({"$ref": "http://example.org/x"}, "$ref", "example.org"),
+        ({"type": "string", "maxLength": 9, "pattern": "^(?=x)y$"}, "pattern", "look-around"),
+        ({"type": "string", "format": "colour"}, "format", "colour"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf", "oneOf"),
     ],
 )
-def test_what_cannot_be_enforced_is_refused_with_a_reason(compiler, schema_, word):
+def test_what_cannot_be_enforced_is_refused_with_its_place(compiler, part, keyword, word):
+    for value, pointer in ((part, "#"), (inside(part), "#/$defs/d/items")):
+        with pytest.raises(CorralError, match=word) as caught:
+            compiler.compile(schema(value))
+        assert f"keyword '{keyword}' at {pointer} cannot" in caught.value.message
+        assert caught.value.status == 400
+        assert caught.value.details["param"] == "json_schema"
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [(False, "false"), ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "NoExtension")],
+)
+def test_schemas_that_nothing_follows_are_refused(compiler, value, word):
     with pytest.raises(CorralError, match=word) as caught:
-        compiler.compile(schema(schema_))
+        compiler.compile(schema(value))
     assert caught.value.status == 400
-    assert caught.value.details["param"] == "f"
+    assert caught.value.details["param"] == "json_schema"
 
 
 def test_a_grammar_is_compiled_once(compiler):

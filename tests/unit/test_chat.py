@@ -65,19 +65,21 @@ def test_schemas_are_closed_where_they_leave_it_open():
         },
         "$defs": {"a": {"type": "object", "properties": {"z": {"type": "integer"}}}},
     }
-    ready = prepare_schema(schema, "f")
+    ready = prepare_schema(schema, "f", "spaced")
     assert ready["additionalProperties"] is False
     assert ready["$defs"]["a"]["additionalProperties"] is False
     assert ready["properties"]["b"]["additionalProperties"] is True
     assert "additionalProperties" not in ready["properties"]["c"]
     assert "additionalProperties" not in ready["properties"]["d"]
     assert "additionalProperties" not in schema
-    inherited = prepare_schema({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "f")
+    inherited = prepare_schema(
+        {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "f", "spaced"
+    )
     assert "additionalProperties" not in json.dumps(inherited)
 
 
 def test_a_client_cannot_loosen_how_its_schema_is_followed():
-    ready = prepare_schema({"x-guidance": {"lenient": True}, "type": "string"}, "f")
+    ready = prepare_schema({"x-guidance": {"lenient": True}, "type": "string"}, "f", "spaced")
     assert "lenient" not in ready["x-guidance"]
 
 
@@ -103,9 +105,9 @@ def deep(n: int) -> dict:
 )
 def test_schemas_that_are_none_or_too_much_are_refused(schema):
     with pytest.raises(InvalidRequest) as caught:
-        prepare_schema(schema, "response_format")
+        prepare_schema(schema, "response_format", "spaced")
     assert caught.value.details["param"] == "response_format"
-    prepare_schema(deep(MAX_DEPTH - 2), "f")
+    prepare_schema(deep(MAX_DEPTH - 2), "f", "spaced")
 
 
 @pytest.mark.parametrize("text", ["plain", "a<|im_end|>b", "<|im_start|><|im_end|>", "\ue0c0 \ue0c0x", ""])

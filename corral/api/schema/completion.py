@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
@@ -171,6 +171,9 @@ class GenerationFields(SamplingFields):
         None,
         description="JSON Schema that the answer follows, as JSON.",
         json_schema_extra={"type": "object"},
+    )
+    json_whitespace: Literal["compact", "spaced", "flexible"] = Field(
+        "spaced", description="How JSON that follows a schema is laid out; default: as the option says."
     )
     image_data: list[Any] = Field(default_factory=list, description="Images. Not supported yet.")
     lora: list[Any] = Field(default_factory=list, description="LoRA adapters. Not supported yet.")

@@ -1,0 +1,84 @@
+"""Where in a JSON Schema the part is that llguidance refuses: it says why, but not where.
+
+Pure but for the compiler it is given; only used once something has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+MAX_TRIES = 400
+_SHARED = ("$defs", "definitions", "x-guidance")  # what parts of a schema need of the whole
+_OF_NAMES = ("$defs", "definitions", "properties", "patternProperties")  # what is referred to comes first
+_OF_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_OF_ONE = ("items", "additionalProperties")
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A keyword at a JSON pointer, and what is wrong with it. No keyword: it is the part as a whole."""
+
+    pointer: str
+    keyword: str
+    reason: str
+
+
+def find_fault(schema: Any, refusal: Callable[[Any], str]) -> Fault | None:
+    """The smallest part that `refusal` has something against, and its keyword that is to blame; None: none."""
+    search = _Search(schema, refusal)
+    reason = search.reason(schema)
+    if not reason:
+        return None
+    pointer, part, reason = search.descend("#", schema, reason)
+    return Fault(pointer, search.blame(part), reason)
+
+
+class _Search:
+    def __init__(self, root: Any, refusal: Callable[[Any], str]) -> None:
+        self._shared = {k: root[k] for k in _SHARED if k in root} if isinstance(root, dict) else {}
+        self._refusal = refusal
+        self._n_left = MAX_TRIES
+
+    def reason(self, part: Any) -> str:
+        if not isinstance(part, dict):
+            return self._refusal(part)
+        return self._refusal({k: v for k, v in {**self._shared, **part}.items() if v is not _ABSENT})
+
+    def descend(self, pointer: str, part: Any, reason: str) -> tuple[str, Any, str]:
+        while True:
+            for step, child in _parts(part):
+                if child is False or self._n_left <= 0:
+                    continue  # that nothing follows `false` is the point of it
+                self._n_left -= 1
+                child_reason = self.reason(child)
+                if child_reason:
+                    pointer, part, reason = f"{pointer}/{step}", child, child_reason
+                    break
+            else:
+                return pointer, part, reason
+
+    def blame(self, part: Any) -> str:
+        """The keyword without which there would be nothing to refuse."""
+        if not isinstance(part, dict):
+            return ""
+        keywords = [str(keyword) for keyword in part if keyword not in _SHARED]
+        return next((k for k in keywords if not self.reason({**part, k: _ABSENT})), "")
+
+
+def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
+    """The schemas inside of a schema, with the steps of a JSON pointer that lead to them."""
+    if not isinstance(schema, dict):
+        return
+    for keyword in _OF_NAMES:
+        if isinstance(schema.get(keyword), dict):
+            for name, part in schema[keyword].items():
+                yield f"{keyword}/{name.replace('~', '~0').replace('/', '~1')}", part
+    for keyword in _OF_LISTS:
+        if isinstance(schema.get(keyword), list):
+            yield from ((f"{keyword}/{i}", part) for i, part in enumerate(schema[keyword]))
+    for keyword in _OF_ONE:
+        if isinstance(schema.get(keyword), dict):
+            yield keyword, schema[keyword]

@@ -1,0 +1,120 @@
+"""Grammars and schemas on the real command: defaults of the server, layouts, errors with their place."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from tests.system.process import CorralProcess
+from tests.tools.tiny_models import llama_bpe
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tall": {"type": "boolean"},
+        "address": {
+            "type": "object",
+            "properties": {
+                "street": {"type": "string", "maxLength": 12},
+                "zip": {"type": "integer", "maximum": 99},
+            },
+            "required": ["street", "zip"],
+        },
+    },
+    "required": ["name", "age", "tall", "address"],
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return llama_bpe(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def server(tiny):
+    with CorralProcess("-m", tiny, "-c", 4096, "-np", 4) as server:
+        yield server
+
+
+@pytest.mark.parametrize("layout", ["compact", "spaced", "flexible"])
+def test_layouts(server, layout):
+    body = {"prompt": "x", "json_schema": PERSON, "n_predict": 600, "seed": 1, "json_whitespace": layout}
+    answer = server.complete(**body)
+    person = json.loads(answer["content"])
+    assert list(person) == ["name", "age", "tall", "address"]
+    separators = {"compact": (",", ":"), "spaced": (", ", ": ")}.get(layout)
+    if separators:
+        assert answer["content"] == json.dumps(person, separators=separators, ensure_ascii=False)
+        assert answer["timings"]["forced_n"] * 3 > answer["timings"]["predicted_n"]
+
+
+def test_a_stream_joined_is_the_answer(server):
+    body = {"prompt": "x", "json_schema": PERSON, "n_predict": 600, "seed": 2}
+    whole = server.complete(**body)
+    with httpx.stream(
+        "POST", f"{server.url}/completion", json={**body, "stream": True}, timeout=300
+    ) as response:
+        events = [json.loads(line[6:]) for line in response.iter_lines() if line]
+    assert "".join(event["content"] for event in events) == whole["content"]
+    assert sum(len(event["tokens"]) for event in events) == whole["tokens_predicted"]
+    probable = server.complete(**body, n_probs=2)
+    assert len(probable["completion_probabilities"]) == probable["tokens_predicted"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"grammar": "root ::= this is (not"}, ("Failed to parse grammar", "line 1, column")),
+        ({"grammar": 'root ::= a\na ::= a "b"'}, ("Failed to parse grammar", "a", "left-recursive")),
+        ({"json_schema": {"properties": {"a": {"not": {}}}}}, ("json_schema", "'not'", "#/properties/a")),
+        ({"json_schema": {"type": 5}}, ("json_schema", "type")),
+        ({"json_schema": "text"}, ("json_schema",)),
+        ({"grammar": 'root ::= "a"', "json_schema": {}}, ("grammar", "json_schema")),
+    ],
+)
+def test_errors_name_the_place(server, body, words):
+    response = server.post("/completion", prompt="x", **body)
+    assert response.status_code == 400
+    for word in words:
+        assert word in response.json()["error"]["message"]
+
+
+def test_a_tool_that_cannot_be_enforced_is_named(server):
+    tools = [
+        {"function": {"name": "a", "parameters": {"type": "object", "properties": {}}}},
+        {"function": {"name": "b", "parameters": {"type": "object", "properties": {"x": {"not": {}}}}}},
+    ]
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": tools, "max_tokens": 60}
+    response = server.post("/v1/chat/completions", **body, tool_choice="required")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "tools[1].function.parameters"
+    assert "#/properties/x" in response.json()["error"]["message"]
+    assert server.post("/v1/chat/completions", **body).status_code == 200
+
+
+def test_the_servers_own_grammar_and_schema(tiny, tmp_path):
+    path = tmp_path / "yes.gbnf"
+    path.write_text('root ::= "yes" | "no"')
+    messages = [{"role": "user", "content": "x"}]
+    with CorralProcess("-m", tiny, "-c", 512, "--grammar-file", path) as server:
+        assert server.complete(prompt="x")["content"] in ("yes", "no")
+        assert server.complete(prompt="x", grammar='root ::= "own"')["content"] == "own"
+        answer = server.post("/v1/chat/completions", messages=messages).json()
+        assert answer["choices"][0]["message"]["content"] in ("yes", "no")
+    with CorralProcess("-m", tiny, "-c", 512, "-j", '{"enum": [1, 2]}') as server:
+        assert server.complete(prompt="x")["content"] in ("1", "2")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--grammar", "root ::= ("), ("-j", "{"), ("-j", '{"not": {}}'), ("--grammar-file", "/no/such")],
+)
+def test_a_wrong_default_ends_the_start(tiny, option):
+    server = CorralProcess("-m", tiny, "-c", 512, *option, wait=False)
+    assert server.process.wait(300) == 1
+    server.stop()
+    assert "grammar" in server.lines[-1] or "schema" in server.lines[-1]
