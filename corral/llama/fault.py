@@ -14,7 +14,6 @@ _SHARED = ("$defs", "definitions", "x-guidance")  # what parts of a schema need 
 _OF_NAMES = ("$defs", "definitions", "properties", "patternProperties")  # what is referred to comes first
 _OF_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _OF_ONE = ("items", "additionalProperties")
-_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Fault:
 
 
 def find_fault(schema: Any, refusal: Callable[[Any], str]) -> Fault | None:
-    """The smallest part that `refusal` has something against, and its keyword that is to blame; None: none."""
+    """The smallest part that `refusal` has something against, and the keyword to blame; None: all is well."""
     search = _Search(schema, refusal)
     reason = search.reason(schema)
     if not reason:
@@ -45,7 +44,7 @@ class _Search:
     def reason(self, part: Any) -> str:
         if not isinstance(part, dict):
             return self._refusal(part)
-        return self._refusal({k: v for k, v in {**self._shared, **part}.items() if v is not _ABSENT})
+        return self._refusal({**self._shared, **part})
 
     def descend(self, pointer: str, part: Any, reason: str) -> tuple[str, Any, str]:
         while True:
@@ -64,8 +63,12 @@ class _Search:
         """The keyword without which there would be nothing to refuse."""
         if not isinstance(part, dict):
             return ""
-        keywords = [str(keyword) for keyword in part if keyword not in _SHARED]
-        return next((k for k in keywords if not self.reason({**part, k: _ABSENT})), "")
+        for keyword in part:
+            rest = {k: v for k, v in part.items() if k != keyword}
+            # The whole's definitions may hold the very thing: without them is as good.
+            if keyword not in _SHARED and not (self.reason(rest) and self._refusal(rest)):
+                return str(keyword)
+        return ""
 
 
 def _parts(schema: Any) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,41 @@
+"""The page about structured output says what the table of keywords says, and limits as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.chat import json_schema
+from corral.llama.gbnf import parser
+from tests.tools.schema_keywords import FORMATS, KEYWORDS, PAGE, VERDICTS, tables
+
+
+@pytest.mark.parametrize("name", tables())
+def test_the_page_holds_the_table(name):
+    _, _, rest = PAGE.read_text().partition(f"<!-- {name} -->\n")
+    table, end, _ = rest.partition(f"<!-- /{name} -->")
+    assert end
+    assert table == tables()[name], "run: python -m tests.tools.schema_keywords"
+
+
+def test_every_keyword_is_listed_once_and_matters_in_its_schema():
+    for rows in (KEYWORDS, FORMATS):
+        names = [row.name for row in rows]
+        assert len(names) == len(set(names))
+        assert {row.verdict for row in rows} == set(VERDICTS)
+    for row in KEYWORDS:
+        assert f"'{row.name}':" in str(row.schema), row.name
+
+
+def test_the_page_is_short_and_names_the_limits():
+    text = PAGE.read_text()
+    assert len(text.splitlines()) <= 110
+    for limit in (
+        json_schema.MAX_DEPTH,
+        json_schema.MAX_NODES,
+        json_schema.MAX_PROPERTIES,
+        parser.MAX_RULES,
+        parser.MAX_DEPTH,
+        parser.MAX_REPEAT,
+        parser.MAX_REPEAT_PRODUCT,
+    ):
+        assert f"{limit:,}".replace(",", " ") in text.replace("\u00a0", " ")

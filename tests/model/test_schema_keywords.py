@@ -1,0 +1,109 @@
+"""What becomes of JSON Schema keywords and formats, tried on real llguidance."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from corral.api.constraint import grammar_or_schema
+from corral.chat.json_schema import WHITESPACE
+from corral.core.errors import CorralError, InvalidRequest
+from corral.llama.constraint import Compiler
+from corral.llama.model import Model
+from tests.tools.schema_keywords import ANNOTATION, ENFORCED, FORMATS, KEYWORDS, REFUSED
+
+LAYOUTS = {
+    "compact": {"separators": (",", ":")},
+    "spaced": {"separators": (", ", ": ")},
+    "flexible": {"indent": 2},
+}
+BIG = 2**53 + 1
+TAGGED = {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}}
+IN_X = {"patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": {"type": "string"}}
+
+# Values that do not follow their schema and yet may be answered: each a defect, to be refused or enforced.
+GAPS = {
+    "a name with an escape": (TAGGED, r'{"\u0061":"x"}'),
+    "a name with an escape, of a pattern": (IN_X, r'{"\u0078":"x"}'),
+    "a free name twice": ({"additionalProperties": {"type": "integer"}, "minProperties": 2}, '{"b":1,"b":1}'),
+    "an exclusive bound": ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, "0"),
+    "an exclusive upper bound": ({"type": "number", "minimum": -0.5, "exclusiveMaximum": 0}, "-0"),
+    "minimum above 2^53": ({"type": "integer", "minimum": BIG}, str(BIG - 1)),
+    "maximum below -2^53": ({"type": "integer", "maximum": -BIG}, str(1 - BIG)),
+    "const above 2^53": ({"const": BIG}, str(BIG - 1)),
+    "29 February": ({"type": "string", "format": "date"}, '"2023-02-29"'),
+    "29 February with a time": ({"type": "string", "format": "date-time"}, '"2023-02-29T00:00:00Z"'),
+    "a class with &&": ({"type": "string", "pattern": "^[^a&&b]$"}, '"a"'),
+    "prefixItems beside additionalItems": (
+        {"type": "array", "prefixItems": [{"type": "string"}], "items": {}, "additionalItems": {}},
+        "[1]",
+    ),
+    "additionalItems behind anyOf": (
+        {"type": "array", "items": [{}], "anyOf": [{"minItems": 1}], "additionalItems": False},
+        "[1,2]",
+    ),
+    "exclusiveMinimum of draft 4 behind anyOf": (
+        {"type": "integer", "minimum": 5, "anyOf": [{"maximum": 9}], "exclusiveMinimum": True},
+        "5",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(models):
+    model = Model.open(str(models / "llama-bpe.gguf"), vocab_only=True)
+    yield Compiler(model.vocab)
+    model.close()
+
+
+def of(verdict: str) -> pytest.MarkDecorator:
+    rows = [row for row in KEYWORDS + FORMATS if row.verdict == verdict]
+    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
+
+
+def accepts(compiler: Compiler, schema: object, text: str, layout: str = "compact") -> bool:
+    """Whether the text can be generated under the schema, to its end."""
+    vocab = compiler._vocab
+    matcher = compiler.compile(grammar_or_schema("", schema, layout))
+    for token in vocab.tokenize(text, False, False):
+        if matcher.is_finished or not matcher.allowed()[token]:
+            return False
+        matcher.accept(token)
+    return matcher.is_finished or any(matcher.allowed()[token] for token in vocab.eog_tokens)
+
+
+def dump(value: object, layout: str) -> str:
+    return json.dumps(value, ensure_ascii=False, **LAYOUTS[layout])
+
+
+def test_all_layouts_are_tried():
+    assert LAYOUTS.keys() == WHITESPACE.keys()
+
+
+@of(ENFORCED)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_enforced_keyword_tells_values_apart(compiler, row, layout):
+    assert accepts(compiler, row.schema, dump(row.good, layout), layout)
+    assert not accepts(compiler, row.schema, dump(row.bad, layout), layout)
+
+
+@of(REFUSED)
+def test_a_refused_keyword_is_a_400_that_names_it(compiler, row):
+    with pytest.raises(InvalidRequest, match=row.name.replace("$", r"\$")) as caught:
+        accepts(compiler, row.schema, "")
+    assert caught.value.status == 400
+
+
+@of(ANNOTATION)
+def test_an_annotation_allows_everything_else_that_the_schema_allows(compiler, row):
+    assert accepts(compiler, row.schema, dump(row.good, "compact"))
+
+
+@pytest.mark.parametrize(("schema", "text"), GAPS.values(), ids=GAPS)
+@pytest.mark.xfail(strict=True, reason="a gap between schema and grammar")
+def test_gaps(compiler, schema, text):
+    try:
+        assert not accepts(compiler, schema, text)
+    except CorralError as error:
+        assert error.status == 400
