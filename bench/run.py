@@ -20,6 +20,7 @@ import psutil
 
 from bench.chat import chat_preparation_ms, chat_stream, completed_stream
 from bench.client import Answer, complete, get
+from bench.structured import bound_speed, free_speed, tokens_per_step
 from corral.cli.default_model import find_default_model
 
 N_SEQ = 8
@@ -187,6 +188,9 @@ async def measure_all(
     async def ours_completed() -> float:
         return await completed_stream(corral.url)
 
+    async def ours_free() -> float:
+        return await free_speed(corral.url)
+
     async def compare(
         name: str,
         base: Callable[[], Awaitable[float]],
@@ -214,6 +218,8 @@ async def measure_all(
         await absolute(f"worst gap while {N_LONG} prompt tokens arrive", worst_gap_ms, 2 * MAX_ITL_MS, "ms"),
         await absolute(f"prompt tokens, {N_SEQ} clients share {N_PREFIX}", shared_prefix, 1.1, "x one"),
         await compare("chat stream over /completion stream", ours_completed, chat_stream, 0.97),
+        await compare("a stream in a grammar over a free one", ours_free, bound_speed, 0.95),
+        row("tokens for each step, a person as JSON", await tokens_per_step(corral.url), 1.5, False, "x", {}),
         row(
             "200 messages and 20 tools to a prompt", await chat_preparation_ms(corral.url), 20, True, "ms", {}
         ),

@@ -57,19 +57,20 @@ class Candidates:
         self._reset(n, is_sorted=False)
         return best
 
-    def load_some(self, logits: FloatArray, allowed: npt.NDArray[np.intp], k: int) -> np.float32:
+    def load_some(self, logits: FloatArray, allowed: npt.NDArray[np.bool_], k: int) -> np.float32:
         """Like `load_best`, but of the allowed tokens only."""
-        some = logits[allowed]
-        if k < len(some):
-            best = np.argpartition(some, len(some) - k)[len(some) - k :]
-            best.sort()
-            allowed, some = allowed[best], some[best]
-        n = len(allowed)
-        self._ids_column[:n] = allowed
+        best: np.float32
+        if np.count_nonzero(allowed) > max(k, len(logits) // _ROWS):
+            best = self.load_best(np.where(allowed, logits, -np.inf), k)
+            if best != -np.inf:
+                return best
+        ids = np.flatnonzero(allowed)
+        some, n = logits[ids], len(ids)
+        self._ids_column[:n] = ids
         self._logits_column[:n] = some
         self._reset(n, is_sorted=False)
-        top: np.float32 = some.max()
-        return top
+        best = some.max()
+        return best
 
     def store(self, ids: TokenArray, logits: FloatArray) -> None:
         """Only these are candidates now, best first."""

@@ -71,7 +71,9 @@ class Sampler:
         ids, weights = self._narrow(logits, index)
         cumulative = np.cumsum(weights)
         target = uniform(self._params.seed, index) * cumulative[-1]
-        choice = min(int(cumulative.searchsorted(target, side="right")), len(ids) - 1)
+        choice = int(cumulative.searchsorted(target, side="right"))
+        if choice == len(ids):  # rounding: the last one that has any weight
+            choice = int(np.flatnonzero(weights)[-1])
         token = int(ids[choice])
         if self._mirostat is not None:
             self._mirostat.observe(float(weights[choice] / cumulative[-1]))
@@ -104,7 +106,9 @@ class Sampler:
 
     def _take_best(self, logits: FloatArray) -> tuple[int, TokenProbs | None]:
         allowed = self._allowed()
-        token = int(logits.argmax() if allowed is None else allowed[logits[allowed].argmax()])
+        token = int((logits if allowed is None else np.where(allowed, logits, -np.inf)).argmax())
+        if allowed is not None and not allowed[token]:
+            token = int(allowed.argmax())
         _refuse_nonsense(logits[token])
         self._accept(token)
         probs = (
@@ -135,12 +139,11 @@ class Sampler:
         logits[tokens] = unbiased
         return best
 
-    def _allowed(self) -> npt.NDArray[np.intp] | None:
-        """The tokens a grammar leaves to choose from; None: all."""
-        allowed = None if self._grammar is None else self._grammar.allowed()
-        return None if allowed is None else np.flatnonzero(allowed)
+    def _allowed(self) -> npt.NDArray[np.bool_] | None:
+        """Which tokens a grammar leaves to choose from; None: all."""
+        return None if self._grammar is None else self._grammar.allowed()
 
-    def _load_allowed(self, logits: FloatArray, allowed: npt.NDArray[np.intp] | None) -> np.float32:
+    def _load_allowed(self, logits: FloatArray, allowed: npt.NDArray[np.bool_] | None) -> np.float32:
         if allowed is None:
             return self._candidates.load_best(logits, self._n_best)
         return self._candidates.load_some(logits, allowed, self._n_best)

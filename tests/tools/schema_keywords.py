@@ -66,7 +66,7 @@ _CORE = (
         1,
         "a",
     ),
-    _refused("core", "$dynamicRef", {"$defs": {"n": {"$dynamicAnchor": "n"}}, "$dynamicRef": "#n"}),
+    _refused("core", "$dynamicRef", {"$dynamicRef": "#"}),
     _refused("core", "$dynamicAnchor", {"$dynamicAnchor": "n", **_INTEGER}),
     _refused(
         "core",
@@ -192,9 +192,9 @@ _STRINGS = {
     "uuid": ("01234567-89ab-cdef-0123-456789ABCDEF", "01234567-89ab-cdef-0123-456789abcde"),
 }
 _UNKNOWN = (
-    "idn-email idn-hostname iri iri-reference uri-reference uri-template json-pointer relative-json-pointer "
-    "regex color phone byte binary password"
-).split()
+    *("idn-email", "idn-hostname", "iri", "iri-reference", "uri-reference", "uri-template", "regex"),
+    *("json-pointer", "relative-json-pointer", "color", "phone", "byte", "binary", "password"),
+)
 _OF_NUMBERS = ("int32", "int64", "float", "double")
 
 FORMATS: tuple[Keyword, ...] = (
