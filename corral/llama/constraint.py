@@ -63,7 +63,9 @@ class Compiler:
 
     def _translate(self, gbnf: str) -> str:
         vocab = self._vocab
-        return gbnf_to_lark(gbnf, vocab.token_of, n_tokens=vocab.n_tokens, end_tokens=vocab.eog_tokens)
+        return gbnf_to_lark(
+            gbnf, vocab.token_of, n_tokens=vocab.n_tokens, end_tokens=vocab.eog_tokens, may_force=True
+        )
 
     def _keep(self, key: tuple[str, str], compiled: LLMatcher) -> None:
         self._cache[key] = compiled

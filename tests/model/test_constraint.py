@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 import pytest
@@ -184,3 +185,22 @@ def test_a_grammar_nothing_can_follow_is_a_400(model):
         bench.run(task(0, bench.prompt(10), constraint=schema({"not": {}})))
         (failed,) = bench.of(0, Failed)
         assert failed.error.status == 400
+
+
+@on("default")
+@pytest.mark.parametrize(
+    ("grammar", "pattern", "is_forced"),
+    [
+        ('root ::= "The answer is: " ("yes" | "no") "."', r"The answer is: (yes|no)\.", True),
+        ('root ::= a a\na ::= "so much " | "so little "', r"(so (much|little) ){2}", True),
+        ('root ::= "(" root ")" | "end of the line"', r"\(*(end of the line\)*)?", False),
+        ('root ::= "endless " root', r"(endless )*\w* ?", False),
+    ],
+)
+def test_text_of_a_grammar_without_a_choice_is_forced_unless_rules_recur(model, grammar, pattern, is_forced):
+    with Bench(model, n_parallel=2, n_threads=2) as bench:
+        constraint = Constraint(kind="gbnf", text=grammar, field="grammar")
+        bench.run(*(task(i, bench.prompt(9), seeded(HOT, i), 40, constraint=constraint) for i in range(4)))
+        for i in range(4):
+            assert re.fullmatch(pattern, bench.text(i)) or bench.done(i).truncated_grammar
+            assert (bench.done(i).timings.forced_n > 0) is is_forced

@@ -18,12 +18,12 @@ from corral.core.result import Done, Failed, StopType
 from tests.model.bench import Bench, task
 from tests.tools.random_schema import draw_schema
 
-N_SCHEMAS = 180
+N_SCHEMAS = 250
 N_ANSWERS = 4  # to each schema
 N_PARALLEL = 8
 N_PREDICT = 200
 N_AT_ONCE = 10  # schemas
-MIN_FINISHED = 500
+MIN_FINISHED = 700
 MAX_REFUSED = 0.2
 
 LAYOUTS = tuple(WHITESPACE)
@@ -57,7 +57,7 @@ def finished(answers) -> list[Answer]:
 def ask(bench: Bench, seeds: range) -> list[Answer]:
     (quote,) = bench.backend.vocab.tokenize('"', False, False)
     asked = [
-        (seed * N_ANSWERS + i, draw_schema(seed), LAYOUTS[i % len(LAYOUTS)])
+        (seed * N_ANSWERS + i, draw_schema(seed), LAYOUTS[(seed + i) % len(LAYOUTS)])
         for seed in seeds
         for i in range(N_ANSWERS)
     ]

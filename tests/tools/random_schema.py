@@ -170,7 +170,7 @@ class _Drawer:
 
     def _merged(self, depth: int) -> dict[str, Any]:
         rng = self._rng
-        kind = rng.randrange(4)
+        kind = rng.randrange(7)
         if kind == 0:
             return {"allOf": [{"type": "integer", "minimum": -50}, {"maximum": 50}, {"multipleOf": 3}]}
         if kind == 1:
@@ -178,9 +178,17 @@ class _Drawer:
         if kind == 2:
             first = {"type": "object", "properties": {"one": self._any(depth + 1)}, "required": ["one"]}
             more = {"properties": {"two": self._any(depth + 1), "three": {"type": "null"}}}
-            return {"allOf": [first, {**more, "required": ["three"]}], "maxProperties": 3}
+            return {"allOf": [first, {**more, "required": ["three"]}]}
+        if kind == 3:
+            return {"type": "string", "enum": [*rng.sample(CONSTANTS, 4), "b"], "title": "no others"}
+        if kind == 4:
+            return {**self._reference(depth), "description": "as above"}
+        if kind == 5:
+            parts = [{"maximum": 7, "maxLength": 2}, {"minimum": 90, "minLength": 5, "maxLength": 9}]
+            return {"type": ["number", "string", "null"], "minimum": -3, "maximum": 99, "anyOf": parts}
         schema = self._object(depth + 1)
-        return {**schema, "allOf": [{"required": schema["required"][:1]}, {"minProperties": 0}]}
+        names = list(schema["properties"]) or ["a"]
+        return {**schema, rng.choice(["allOf", "anyOf"]): [{"required": [name]} for name in names]}
 
     def _reference(self, depth: int) -> dict[str, Any]:
         rng = self._rng

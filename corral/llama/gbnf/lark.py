@@ -28,6 +28,7 @@ from corral.llama.gbnf.node import (
     Token,
     alt_of,
     count_leaves,
+    find_recursion,
     map_leaves,
     refusal,
 )
@@ -45,11 +46,13 @@ _MAX_PARENTHESES = 8
 _OTHER = -1
 _UNSAFE = re.compile(r"[^a-zA-Z0-9]")
 
-# Any spelling of a text in tokens will do, as in llama.cpp; to look for forced ones costs up to 100 ms.
-_OPTIONS = '%llguidance {"no_forcing": true}'
+# Any spelling of a text in tokens will do, as in llama.cpp. To look for forced ones costs up to 100 ms where
+# rules recur, and has no end where they have none.
+_NO_FORCING = '%llguidance {"no_forcing": true}'
 
 
-def render_lark(grammar: Grammar, root: str, end_tokens: Collection[int]) -> str:
+def render_lark(grammar: Grammar, root: str, end_tokens: Collection[int], may_force: bool) -> str:
+    """`may_force`: text that has to come is spelled in one way only, so that it can be known in advance."""
     tokens = _Tokens(grammar.tokens, end_tokens)
     rules = grammar.rules
     if grammar.tokens:
@@ -58,7 +61,8 @@ def render_lark(grammar: Grammar, root: str, end_tokens: Collection[int]) -> str
     writer.write()
     if writer.depth() > MAX_RULE_DEPTH:
         raise refusal(f"the rules nest more than {MAX_RULE_DEPTH} deep", grammar.place_of(root))
-    return writer.text()
+    is_finite = isinstance(writer.root, Term) and not find_recursion(grammar.rules, root)
+    return writer.text("" if may_force and is_finite else _NO_FORCING)
 
 
 def _find_terminals(rules: dict[str, Node], root: str) -> dict[str, Node]:
@@ -117,6 +121,7 @@ class _Writer:
 
     def __init__(self, rules: dict[str, Node], tokens: _Tokens) -> None:
         self._tokens = tokens
+        self.root = next(iter(rules.values()))
         self._names = {name: f"r{i}" for i, name in enumerate(rules)}
         self._pending = [(self._names[name], node) for name, node in reversed(rules.items())]
         self._bodies: dict[str, str] = {}
@@ -133,8 +138,8 @@ class _Writer:
             self._uses[self._rule] = {}
             self._bodies[self._rule] = self._expression(node, 0)
 
-    def text(self) -> str:
-        lines = [_OPTIONS, "start: r0"]
+    def text(self, options: str) -> str:
+        lines = [options, "start: r0"] if options else ["start: r0"]
         lines += [f"{name}: {body}" for name, body in self._bodies.items()]
         lines += [f"{name}: /{regex}/" for regex, name in self._terminals.items()]
         return "\n".join(lines) + "\n"

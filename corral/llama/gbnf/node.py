@@ -175,6 +175,25 @@ def references(node: Node) -> list[str]:
     return list(found)
 
 
+def find_recursion(rules: dict[str, Node], root: str) -> bool:
+    """Whether a rule that is reached from the root names itself, directly or through others."""
+    path, done = [(root, iter(references(rules[root])))], set()
+    open_rules = {root}
+    while path:
+        name, others = path[-1]
+        other = next(others, None)
+        if other in open_rules:
+            return True
+        if other is None:
+            path.pop()
+            open_rules.remove(name)
+            done.add(name)
+        elif other not in done:
+            path.append((other, iter(references(rules[other]))))
+            open_rules.add(other)
+    return False
+
+
 def can_be_empty(node: Node, empty_rules: set[str]) -> bool:
     if isinstance(node, Seq):
         for item in node.items:  # noqa: SIM110 (a generator would double the depth of the stack)

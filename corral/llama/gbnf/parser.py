@@ -63,13 +63,15 @@ def gbnf_to_lark(
     *,
     n_tokens: int | None = None,
     end_tokens: Collection[int] = (),
+    may_force: bool = False,
 ) -> str:
     """The grammar for llguidance, or `InvalidRequest` with the place and the reason.
 
-    `end_tokens` end a generation: no token reference, negated or not, stands for them.
+    `end_tokens` end a generation: no token reference, negated or not, stands for them. `may_force`: where
+    there is no choice of text and no recursion, there is no choice of tokens either.
     """
     parser = _Parser(text, token_of, MAX_CHAR if n_tokens is None else n_tokens, end_tokens)
-    return render_lark(parser.parse(), ROOT, end_tokens)
+    return render_lark(parser.parse(), ROOT, end_tokens, may_force)
 
 
 @dataclass(frozen=True, slots=True)
