@@ -38,4 +38,4 @@ def test_the_page_is_short_and_names_the_limits():
         parser.MAX_REPEAT,
         parser.MAX_REPEAT_PRODUCT,
     ):
-        assert f"{limit:,}".replace(",", " ") in text.replace("\u00a0", " ")
+        assert f"{limit:,}" in text
