@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.chat import json_schema
-from corral.llama.gbnf import parser
+from corral.llama.gbnf import lark, parser
 from tests.tools.schema_keywords import FORMATS, KEYWORDS, PAGE, VERDICTS, tables
 
 
@@ -37,5 +37,6 @@ def test_the_page_is_short_and_names_the_limits():
         parser.MAX_DEPTH,
         parser.MAX_REPEAT,
         parser.MAX_REPEAT_PRODUCT,
+        lark.MAX_RULE_DEPTH,
     ):
         assert f"{limit:,}" in text
