@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.chat.schema_rule import control_characters, is_open, objections, repair
 from corral.core.errors import InvalidRequest
+from corral.core.schema import all_parts, rewrite
 
 MAX_DEPTH = 64
 MAX_NODES = 20_000
@@ -17,7 +19,10 @@ WHITESPACE: dict[str, dict[str, Any]] = {
     "spaced": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
     "flexible": {"whitespace_pattern": r"( |\n[ ]{0,20})?"},
 }
-_OPEN_ENDED = {
+_ESCAPES = 'nrbtf\\"'  # all but \u
+_NAMING = {"properties", "patternProperties"}
+_ABOUT_OBJECTS = {"properties", "required", "patternProperties", "additionalProperties"}
+_KEEPS_OPEN = {
     "additionalProperties",
     "unevaluatedProperties",
     "patternProperties",
@@ -35,12 +40,20 @@ def prepare_schema(schema: Any, field: str, whitespace: str, is_lenient: bool = 
     """
     if not isinstance(schema, dict | bool):
         raise InvalidRequest("must be a JSON Schema: an object", field=field)
-    _check_size(schema, field)
-    if not isinstance(schema, dict):
+    if schema is False:
         return schema
-    closed = schema if _has_key(schema, "allOf") else _close(schema)
-    options = WHITESPACE[whitespace]
-    return {**closed, "x-guidance": {**options, "lenient": True} if is_lenient else options}
+    schema = {} if schema is True else schema
+    _check_size(schema, field)
+    repaired = _close_all(rewrite(schema, lambda part: repair(part, schema)))
+    options = dict(WHITESPACE[whitespace])
+    if is_lenient:
+        return {**repaired, "x-guidance": {**options, "lenient": True}}
+    has_free_names = any(_NAMING & part.keys() and is_open(part) for _, part in all_parts(repaired))
+    if has_free_names:
+        # An undeclared name must not be a declared one in another spelling.
+        options["json_allowed_escapes"] = _ESCAPES
+    _check_rules(repaired, field, has_free_names)
+    return {**repaired, "x-guidance": options}
 
 
 def _check_size(schema: Any, field: str) -> None:
@@ -69,27 +82,29 @@ def _children(node: Any) -> list[Any]:
     return node if isinstance(node, list) else []
 
 
-def _has_key(node: Any, key: str) -> bool:
-    return (isinstance(node, dict) and key in node) or any(_has_key(child, key) for child in _children(node))
+def _check_rules(schema: Any, field: str, has_free_names: bool) -> None:
+    for pointer, part in all_parts(schema):
+        found = [*objections(part), *(control_characters(part) if has_free_names else ())]
+        for keyword, reason in found:
+            message = f"keyword '{keyword}' at {pointer} cannot be enforced: {reason}"
+            raise InvalidRequest(message, field=field)
 
 
-def _close(schema: Any) -> Any:
-    """No other properties than the ones that are named, wherever the schema does not speak of others."""
-    if not isinstance(schema, dict):
-        return schema
-    closed = dict(schema)
-    for key in ("properties", "$defs", "definitions", "patternProperties"):
-        if isinstance(schema.get(key), dict):
-            closed[key] = {name: _close(part) for name, part in schema[key].items()}
-    for key in ("items", "additionalProperties"):
-        if key in schema:
-            closed[key] = _close(schema[key])
-    for key in ("anyOf", "oneOf", "prefixItems"):
-        if isinstance(schema.get(key), list):
-            closed[key] = [_close(part) for part in schema[key]]
+def _close_all(schema: Any) -> Any:
+    """No other properties than the ones that are named, wherever nothing else could name more of them."""
+    parts = [part for _, part in all_parts(schema)]
+    is_mixed = any(
+        "allOf" in part
+        or ("$ref" in part and _ABOUT_OBJECTS & part.keys())
+        or ({"anyOf", "oneOf"} & part.keys() and _ABOUT_OBJECTS & part.keys())
+        for part in parts
+    )
+    return schema if is_mixed else rewrite(schema, _close)
+
+
+def _close(schema: dict[str, Any]) -> dict[str, Any]:
     properties, required = schema.get("properties"), schema.get("required", [])
-    if not isinstance(properties, dict) or not isinstance(required, list) or _OPEN_ENDED & schema.keys():
-        return closed
-    if all(name in properties for name in required):
-        closed["additionalProperties"] = False
-    return closed
+    if not isinstance(properties, dict) or not isinstance(required, list) or _KEEPS_OPEN & schema.keys():
+        return schema
+    is_complete = all(name in properties for name in required)
+    return {**schema, "additionalProperties": False} if is_complete else schema

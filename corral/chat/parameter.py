@@ -10,10 +10,10 @@ import json
 from typing import Any
 
 from corral.chat.tool import Tool
+from corral.core.schema import resolve
 
 _SHARED = ("x-guidance", "$defs", "definitions")  # what parts of a schema need of the whole
 _TEXT_RULES = {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not"}
-_MAX_REFERENCES = 8
 _TYPES = {
     str: {"string"},
     bool: {"boolean"},
@@ -28,15 +28,15 @@ _TYPES = {
 def properties_of(tool: Tool | None) -> dict[str, dict[str, Any]]:
     """The schemas of a function's arguments, each of which stands by itself."""
     root = tool.parameters if tool else {}
-    properties = _resolve(root, root).get("properties")
+    properties = resolve(root, root).get("properties")
     if not isinstance(properties, dict):
         return {}
-    return {name: _stand_alone(_resolve(schema, root), root) for name, schema in properties.items()}
+    return {name: _stand_alone(resolve(schema, root), root) for name, schema in properties.items()}
 
 
 def required_of(tool: Tool) -> list[Any]:
     """The names of the arguments that a call may not leave out."""
-    return _as_list(_resolve(tool.parameters, tool.parameters).get("required"))
+    return _as_list(resolve(tool.parameters, tool.parameters).get("required"))
 
 
 def types_of(schema: dict[str, Any]) -> set[str]:
@@ -74,7 +74,7 @@ def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
     seen: set[int] = set()
     waiting: list[Any] = [schema]
     while waiting:
-        part = _resolve(waiting.pop(), schema)
+        part = resolve(waiting.pop(), schema)
         if id(part) in seen:
             continue
         seen.add(id(part))
@@ -93,15 +93,3 @@ def _as_list(value: Any) -> list[Any]:
 def _stand_alone(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
     shared = _SHARED if "$ref" in json.dumps(schema) else _SHARED[:1]
     return {**schema, **{key: root[key] for key in shared if key in root}}
-
-
-def _resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """A schema, or the one it refers to."""
-    for _ in range(_MAX_REFERENCES):
-        reference = schema.get("$ref") if isinstance(schema, dict) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        schema = root
-        for step in reference[2:].split("/"):
-            schema = schema.get(step) if isinstance(schema, dict) else None
-    return schema if isinstance(schema, dict) else {}

@@ -26,8 +26,8 @@ class Vocabulary(Protocol):
 
 class Sampler(Protocol):
     @property
-    def is_bound(self) -> bool:
-        """A grammar decides what may come next."""
+    def is_unfinished(self) -> bool:
+        """To end here would be in the middle of the grammar."""
         ...
 
     @property

@@ -69,7 +69,8 @@ class Request:
     @property
     def is_cut_off(self) -> bool:
         """It ended in the middle of its grammar."""
-        return self.stop_type is StopType.LIMIT and self.sampler is not None and self.sampler.is_bound
+        is_cut = self.stop_type in (StopType.LIMIT, StopType.WORD)
+        return is_cut and self.sampler is not None and self.sampler.is_unfinished
 
     @property
     def needs_grammar(self) -> bool:

@@ -103,6 +103,12 @@ class Matcher:
         return self._is_active
 
     @property
+    def is_unfinished(self) -> bool:
+        """What was written so far is not a whole text of the grammar."""
+        self._settle()
+        return self._is_active and not self._matcher.is_accepting()
+
+    @property
     def is_finished(self) -> bool:
         """The grammar is at its end: nothing may follow."""
         return self._is_active and self._matcher.is_stopped()

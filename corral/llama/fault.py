@@ -5,15 +5,14 @@ Pure but for the compiler it is given; only used once something has failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from corral.core.schema import parts_of
+
 MAX_TRIES = 400
 _SHARED = ("$defs", "definitions", "x-guidance")  # what parts of a schema need of the whole
-_OF_NAMES = ("$defs", "definitions", "properties", "patternProperties")  # what is referred to comes first
-_OF_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_OF_ONE = ("items", "additionalProperties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class _Search:
 
     def descend(self, pointer: str, part: Any, reason: str) -> tuple[str, Any, str]:
         while True:
-            for step, child in _parts(part):
+            for step, child in parts_of(part):
                 if child is False or self._n_left <= 0:
                     continue  # that nothing follows `false` is the point of it
                 self._n_left -= 1
@@ -69,19 +68,3 @@ class _Search:
             if keyword not in _SHARED and not (self.reason(rest) and self._refusal(rest)):
                 return str(keyword)
         return ""
-
-
-def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
-    """The schemas inside of a schema, with the steps of a JSON pointer that lead to them."""
-    if not isinstance(schema, dict):
-        return
-    for keyword in _OF_NAMES:
-        if isinstance(schema.get(keyword), dict):
-            for name, part in schema[keyword].items():
-                yield f"{keyword}/{name.replace('~', '~0').replace('/', '~1')}", part
-    for keyword in _OF_LISTS:
-        if isinstance(schema.get(keyword), list):
-            yield from ((f"{keyword}/{i}", part) for i, part in enumerate(schema[keyword]))
-    for keyword in _OF_ONE:
-        if isinstance(schema.get(keyword), dict):
-            yield keyword, schema[keyword]

@@ -57,8 +57,8 @@ class Sampler:
         self._grammar = grammar
 
     @property
-    def is_bound(self) -> bool:
-        return self._grammar is not None and self._grammar.is_active
+    def is_unfinished(self) -> bool:
+        return self._grammar is not None and self._grammar.is_unfinished
 
     @property
     def is_finished(self) -> bool:

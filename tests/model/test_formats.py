@@ -49,7 +49,9 @@ def matcher_of(name: str, tokenizer: LLTokenizer, kind: str = "parallel") -> LLM
 
 def grammar_of(name: str, kind: str) -> str:
     g, format = Grammar(control_tokens(name).get if kind == "control" else lambda _: None), BY_NAME[name]
-    tools = tuple(replace(tool, parameters=prepare_schema(tool.parameters, "tools")) for tool in USE.tools)
+    tools = tuple(
+        replace(tool, parameters=prepare_schema(tool.parameters, "tools", "flexible")) for tool in USE.tools
+    )
     use = ToolUse(tools, Freedom.REQUIRED, is_parallel=kind != "single")
     return g.build(seq(format.lead(g), g.mark(*format.trigger), format.calls(g, use)))
 

@@ -8,11 +8,10 @@ from typing import Any
 MAX_DEPTH = 3
 
 # Not drawn, because answers are known not to follow: tests/model/test_schema_keywords.py shows each of them.
-KNOWN_GAPS = (
+NOT_DRAWN = (
     "minProperties above 1 where names are free: one name may come twice",
     "exclusive bounds of numbers between two neighbouring integers",
     "integers beyond 2^53",
-    "29 February of years that have none",
     "classes with &&, -- or ~~ in a pattern",
     "additionalItems, and exclusiveMinimum as a boolean, beside anyOf",
 )
@@ -35,8 +34,8 @@ PATTERNS = (
 )
 NAME_PATTERNS = (("^x_[a-c]{1,2}$",), ("^k[0-9]$",), ("^x_[a-c]$", "^k[0-9]$"))
 FORMATS: dict[str, dict[str, Any]] = {
-    "date": {"pattern": "-(0[13-9]|1[0-2])-"},
-    "date-time": {"pattern": "-(0[13-9]|1[0-2])-", "maxLength": 25},
+    "date": {},
+    "date-time": {"maxLength": 25},
     "time": {"maxLength": 16},
     "duration": {"maxLength": 9},
     "email": {"maxLength": 10},

@@ -87,7 +87,7 @@ class FakeSampler:
             self._left.pop(0)
 
     @property
-    def is_bound(self) -> bool:
+    def is_unfinished(self) -> bool:
         return bool(self._left)
 
     @property
