@@ -49,6 +49,10 @@ def repair(schema: Schema, root: Any) -> Schema:
         del repaired["format"]
     if "oneOf" in repaired and "anyOf" not in repaired and are_apart(repaired["oneOf"], root):
         repaired["anyOf"] = repaired.pop("oneOf")
+    only = repaired.get("allOf")
+    if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
+        rest = {k: v for k, v in repaired.items() if k != "allOf"}
+        repaired = repaired if only[0].keys() & rest.keys() else {**rest, **only[0]}
     # Bounds of items and numbers count only if nothing stands between them and what they belong to.
     return {k: repaired[k] for k in sorted(repaired, key=lambda k: k in _APPLICATORS)}
 

@@ -103,6 +103,15 @@ def test_objects_that_are_put_together_from_parts_stay_open():
         assert all("additionalProperties" not in part for _, part in all_parts(ready))
 
 
+def test_all_of_one_is_that_one():
+    part = {"allOf": [{"$ref": "#/$defs/x"}], "description": "d"}
+    assert repair(part, {}) == {"description": "d", "$ref": "#/$defs/x"}
+    schema = {"properties": {"a": part}, "$defs": {"x": {"properties": {"b": {}}}}}
+    assert prepare_schema(schema, "f", "spaced")["$defs"]["x"]["additionalProperties"] is False
+    both = {"allOf": [{"minimum": 1}], "minimum": 2}
+    assert repair(both, {}) == {"minimum": 2, "allOf": [{"minimum": 1}]}
+
+
 def test_pointers_and_references():
     schema = {"$defs": {"a/b~c": {"type": "null"}}, "items": [{}, {"$ref": "#/$defs/a~1b~0c"}]}
     assert [step for step, _ in parts_of(schema)] == ["$defs/a~1b~0c", "items/0", "items/1"]
