@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import openai
 import pydantic
@@ -44,7 +45,7 @@ class Address(pydantic.BaseModel):
 class Person(pydantic.BaseModel):
     name: str = pydantic.Field(max_length=20)
     age: int = pydantic.Field(ge=0, le=120)
-    likes: list[str] = pydantic.Field(max_length=2)
+    likes: list[Annotated[str, pydantic.Field(max_length=12)]] = pydantic.Field(max_length=2)
     address: Address
 
 

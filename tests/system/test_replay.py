@@ -23,7 +23,7 @@ PROMPTS = [
 ]
 KINDS = [
     {"temperature": 0},
-    {"seed": 2, "grammar": "root ::= [a-z ]+"},
+    {"seed": 2, "grammar": 'root ::= ("the cat sat on " [a-z]+ " and ")+'},
     {"seed": 3, "repeat_penalty": 1.3},
     {"seed": 4, "mirostat": 2},
     {"seed": 5, "xtc_probability": 0.5},
