@@ -37,9 +37,8 @@ class Console:
         self._line(f"corral: ready on {address}")
         self._line(f"  model    {self._settings.server.alias or self._name} ({info.description}, {size})")
         self._line(f"  slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
-        self._line(
-            f'  try      curl {address}/completion -d \'{{"prompt": "Once upon a time", "n_predict": 32}}\''
-        )
+        chat = '{"messages": [{"role": "user", "content": "Tell me a joke."}]}'
+        self._line(f"  try      curl {address}/v1/chat/completions -d '{chat}'")
 
     def restarting(self, reason: str) -> None:
         self._next_line = _PLAIN_STEP

@@ -9,12 +9,16 @@ import msgspec
 import pytest
 
 from corral.api.constraint import grammar_or_schema
+from corral.chat.dialogue import Chat, Dialogue
+from corral.chat.message import parse_messages
+from corral.chat.template import ChatTemplate
 from corral.core.errors import CorralError
 from corral.core.params import Constraint, SamplingParams
 from corral.core.result import Failed, StopType
 from corral.llama.constraint import Compiler
 from corral.llama.model import Model
 from tests.model.bench import GREEDY, SEEDED, Bench, alone, task
+from tests.tools.family import load
 
 HOT = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
 PERSON = {
@@ -167,6 +171,36 @@ def test_schemas_that_nothing_follows_are_refused(compiler, value, word):
         compiler.compile(schema(value))
     assert caught.value.status == 400
     assert caught.value.details["param"] == "json_schema"
+
+
+def accepts(compiler: Compiler, grammar: str, text: str) -> bool:
+    matcher = compiler.compile(Constraint(kind="lark", text=grammar, field="f"))
+    for token in compiler._vocab.tokenize(text, False, False):
+        if matcher.is_finished or not matcher.allowed()[token]:
+            return False
+        matcher.accept(token)
+    return not matcher.is_unfinished
+
+
+@pytest.mark.parametrize(
+    ("family", "good", "bad"),
+    [
+        ("qwen3", ["12", "<think>hm 3</think>\n\n12"], ["<think>hm</think>", "<think>12", "hm 12"]),
+        ("qwq", ["hm 3</think>\n\n12", "</think>12"], ["12", "hm</think>x"]),
+        (
+            "gpt-oss",
+            ["<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>12"],
+            ["12"],
+        ),
+        ("command-r7b", ["<|START_RESPONSE|>12<|END_RESPONSE|>"], ["12"]),
+    ],
+)
+def test_a_schema_applies_behind_the_thoughts(compiler, family, good, bad):
+    dialogue = Dialogue(ChatTemplate(load(family)))
+    chat = Chat(parse_messages([{"role": "user", "content": "hi"}]), schema={"type": "integer"})
+    grammar = dialogue.bind(chat, dialogue.render(chat), lambda _: None).grammar
+    assert [text for text in good if not accepts(compiler, grammar, text)] == []
+    assert [text for text in bad if accepts(compiler, grammar, text)] == []
 
 
 def test_a_grammar_is_compiled_once(compiler):
