@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
-
-import orjson
 
 from corral.chat.grammar import json_value
 from corral.chat.json_schema import prepare_schema
 from corral.core.errors import InvalidRequest
-from corral.core.params import Constraint
+from corral.core.params import Constraint, JsonWhitespace
 
-_NAMES = (
-    "type",
-    "json_schema",
-    "name",
-    "strict",
-)  # of the format itself, where the schema stands beside them
+# What belongs to a format itself, where its schema stands beside it.
+_OF_FORMAT = ("type", "json_schema", "name", "strict")
 
 
-def grammar_or_schema(grammar: str, json_schema: Any, whitespace: str) -> Constraint | None:
+def grammar_or_schema(grammar: str, json_schema: Any, whitespace: JsonWhitespace) -> Constraint | None:
     """The fields `grammar` and `json_schema` of every generating request."""
     if grammar and json_schema is not None:
         raise InvalidRequest("cannot be combined with 'json_schema'", field="grammar")
@@ -28,14 +21,9 @@ def grammar_or_schema(grammar: str, json_schema: Any, whitespace: str) -> Constr
         return Constraint(kind="gbnf", text=grammar, field="grammar")
     if json_schema is not None:
         schema = prepare_schema(json_schema, "json_schema", whitespace)
-        text, schemas = f"start: {json_value(schema)}", encode_schemas({"json_schema": schema})
-        return Constraint(kind="lark", text=text, field="json_schema", schemas=schemas)
+        text = f"start: {json_value(schema)}"
+        return Constraint(kind="lark", text=text, field="json_schema", schemas={"json_schema": schema})
     return None
-
-
-def encode_schemas(schemas: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Schemas by their fields, on the way to the engine."""
-    return tuple((field, orjson.dumps(schema).decode()) for field, schema in schemas.items())
 
 
 def schema_of_format(response_format: Any) -> Any:
@@ -57,7 +45,7 @@ def schema_of_format(response_format: Any) -> Any:
         wrapper = response_format.get("json_schema", response_format)
         if not isinstance(wrapper, dict):
             raise InvalidRequest("must be an object", field="response_format.json_schema")
-        schema = wrapper.get("schema", {k: v for k, v in wrapper.items() if k not in _NAMES})
+        schema = wrapper.get("schema", {k: v for k, v in wrapper.items() if k not in _OF_FORMAT})
     else:
         message = f"type must be 'text', 'json_object' or 'json_schema', not {kind!r:.40}"
         raise InvalidRequest(message, field="response_format")

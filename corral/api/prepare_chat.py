@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from corral.api.constraint import encode_schemas, schema_of_format
+from corral.api.constraint import schema_of_format
 from corral.api.prepare import Limits, PreparedCompletion, Vocabulary, prepare_params, refuse_hopeless
 from corral.api.schema.chat import ChatRequest
-from corral.chat.dialogue import Chat, Dialogue, Prompt
+from corral.chat.dialogue import Binding, Chat, Dialogue, Prompt
 from corral.chat.grammar import END
 from corral.chat.guard import Guard
 from corral.chat.json_schema import prepare_schema
@@ -20,7 +20,7 @@ from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import RESERVED
 from corral.chat.tool import Freedom, Tool, ToolUse
 from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
-from corral.core.params import Constraint, GenerationParams
+from corral.core.params import Constraint, GenerationParams, JsonWhitespace
 
 
 class ChatVocabulary(Vocabulary, Protocol):
@@ -47,7 +47,7 @@ class ChatSettings:
     reasoning: ReasoningFormat = ReasoningFormat.AUTO
     prefill: bool = True
     has_jinja: bool = True
-    json_whitespace: str = "spaced"
+    json_whitespace: JsonWhitespace = GenerationParams().json_whitespace
     guard: Guard | None = None
 
 
@@ -77,7 +77,7 @@ def prepare_chat(
     body = body.model_copy(update={"n_probs": _n_probs(body)})
     params = msgspec.structs.replace(
         prepare_params(body, words, limits, defaults),
-        constraint=_constraint(body, dialogue, chat, prompt, words) or defaults.constraint,
+        constraint=_constraint(body, dialogue, chat, prompt, words, defaults.constraint),
         preserved=_preserved(dialogue.markers(chat), words),
     )
     completion = PreparedCompletion([tokens], params, is_list=False, n=body.n)
@@ -131,7 +131,7 @@ def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
     )
 
 
-def _ready(use: ToolUse, layout: str) -> ToolUse:
+def _ready(use: ToolUse, layout: JsonWhitespace) -> ToolUse:
     """Tools whose parameters can be followed. Only where a call is not certain may rules be left out."""
     is_lenient = use.freedom is not Freedom.REQUIRED
     tools = tuple(
@@ -178,33 +178,47 @@ def _place(tool: int) -> str:
     return f"tools[{tool}].function.parameters"
 
 
-def _schema(body: ChatRequest, layout: str) -> Any:
+def _schema(body: ChatRequest, layout: JsonWhitespace) -> Any:
     """The schema of the answer, from `response_format` or from `json_schema`."""
     schema = schema_of_format(body.response_format)
-    field = "response_format"
     if schema is None and body.json_schema is not None:
-        schema, field = body.json_schema or {"type": "object"}, "json_schema"
+        schema = body.json_schema or {"type": "object"}
     if schema is None:
         return None
+    field = _field_of_schema(body)
     if body.grammar:
         raise InvalidRequest(f"cannot be combined with '{field}'", field="grammar")
     return prepare_schema(schema, field, layout)
 
 
+def _field_of_schema(body: ChatRequest) -> str:
+    return "json_schema" if schema_of_format(body.response_format) is None else "response_format"
+
+
 def _constraint(
-    body: ChatRequest, dialogue: Dialogue, chat: Chat, prompt: Prompt, words: ChatVocabulary
+    body: ChatRequest,
+    dialogue: Dialogue,
+    chat: Chat,
+    prompt: Prompt,
+    words: ChatVocabulary,
+    default: Constraint | None,
 ) -> Constraint | None:
-    if body.grammar:
-        if chat.use.is_possible:
-            raise InvalidRequest("cannot be combined with 'tools'", field="grammar")
-        trigger = dialogue.end_of_thoughts if prompt.is_thinking else ""
-        return Constraint(kind="gbnf", text=body.grammar, field="grammar", trigger=trigger)
+    """What the answer has to follow: its own grammar, schema or tools, else the server's default."""
+    own = Constraint(kind="gbnf", text=body.grammar, field="grammar") if body.grammar else None
+    if own and chat.use.is_possible:
+        raise InvalidRequest("cannot be combined with 'tools'", field="grammar")
     binding = dialogue.bind(chat, prompt, lambda text: _grammar_token(text, words))
-    if binding is None:
-        return None
+    if binding is not None and not own:
+        return _bound(body, chat, binding)
+    given = own or (None if chat.use.is_possible else default)
+    trigger = dialogue.end_of_thoughts if prompt.is_thinking else ""
+    return msgspec.structs.replace(given, trigger=trigger) if given else None
+
+
+def _bound(body: ChatRequest, chat: Chat, binding: Binding) -> Constraint:
     schemas = {}
     if chat.schema is not None:
-        schemas["response_format" if body.json_schema is None else "json_schema"] = chat.schema
+        schemas[_field_of_schema(body)] = chat.schema
     if chat.use.is_possible:
         schemas |= {_place(i): tool.parameters for i, tool in enumerate(chat.use.tools)}
     return Constraint(
@@ -214,7 +228,7 @@ def _constraint(
         trigger=binding.trigger,
         is_trigger_first=binding.is_trigger_first,
         is_needed=not binding.trigger,
-        schemas=() if binding.trigger else encode_schemas(schemas),
+        schemas={} if binding.trigger else schemas,
     )
 
 

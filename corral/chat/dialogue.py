@@ -10,7 +10,6 @@ from corral.chat.adapt import adapt, in_parts, relaxations
 from corral.chat.capability import Capability, probe
 from corral.chat.format import Format, long_id, short_id
 from corral.chat.formats import choose_format
-from corral.chat.formats.generic import INSTRUCTION
 from corral.chat.grammar import Grammar, TokenOf, any_of, json_value, seq
 from corral.chat.message import Message, text_of
 from corral.chat.reader import MessageParser, Reader, Steps
@@ -121,7 +120,7 @@ class Dialogue:
 
     def _render(self, chat: Chat, messages: list[Message], add_generation_prompt: bool) -> str:
         tools = [tool.definition for tool in chat.use.tools] if chat.use.is_possible else []
-        instruction = INSTRUCTION if tools and self.format.name == "generic" else ""
+        instruction = self.format.instruction if tools else ""
         adapted = adapt(messages, [] if self.can.tools else tools, self.can, instruction)
         options = {"enable_thinking": chat.enable_thinking, **chat.options}
         try:

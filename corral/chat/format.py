@@ -35,6 +35,7 @@ class Format:
     is_always_bound: bool = False  # `calls` covers answers without calls as well
     markers: tuple[str, ...] = ()
     options: Callable[[list[dict[str, Any]]], dict[str, Any]] = lambda _: {}  # more names for its template
+    instruction: str = ""  # for models that were never told how to call
     wraps_content: bool = False  # answers without tools have to be read as well
     reads_reasoning: bool = False  # reasoning is the format's own affair
     has_short_ids: bool = False

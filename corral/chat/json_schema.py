@@ -6,6 +6,7 @@ from typing import Any
 
 from corral.chat.schema_rule import control_characters, is_open, objections, repair
 from corral.core.errors import InvalidRequest
+from corral.core.params import JsonWhitespace
 from corral.core.schema import all_parts, rewrite
 
 MAX_DEPTH = 64
@@ -14,7 +15,7 @@ MAX_PROPERTIES = 1000  # of one object: the order of optional ones makes them de
 
 # How JSON may be laid out. Where there is no choice, text between values need not be drawn token by token.
 # `flexible` is llama-server's way: a space, or a line break with an indent; never white space without end.
-WHITESPACE: dict[str, dict[str, Any]] = {
+WHITESPACE: dict[JsonWhitespace, dict[str, Any]] = {
     "compact": {"whitespace_flexible": False},
     "spaced": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
     "flexible": {"whitespace_pattern": r"( |\n[ ]{0,20})?"},
@@ -33,7 +34,7 @@ _KEEPS_OPEN = {
 }
 
 
-def prepare_schema(schema: Any, field: str, whitespace: str, is_lenient: bool = False) -> Any:
+def prepare_schema(schema: Any, field: str, whitespace: JsonWhitespace, is_lenient: bool = False) -> Any:
     """The schema as the engine takes it. Objects are closed where it leaves that open, as llama-server does.
 
     `whitespace` names a layout; `is_lenient`: what cannot be enforced is left out instead of refused.

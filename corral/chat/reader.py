@@ -100,6 +100,14 @@ class Reader:
         found = yield from self.until(markers, parts.append)
         return "".join(parts).strip(SPACE), found
 
+    def announce(self, end: str) -> Steps[tuple[str, str]]:
+        """Begin a call whose name stands here, up to `end`. Returns the name, or what is wrong."""
+        name, found = yield from self.collect(end)
+        if not found or not name:
+            return "", NO_NAME if found else CUT_OFF
+        self.call(name)
+        return name, ""
+
     def skip_space(self) -> Steps[str]:
         """Consume white space, up to the next character that is none."""
         skipped = ""

@@ -20,7 +20,8 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _APPLICATORS = ("anyOf", "oneOf", "allOf", "$ref")
 _NOTHING: dict[str, Any] = {"uniqueItems": False, "dependentRequired": {}, "dependentSchemas": {}}
-_CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]|\\[xuc0]")
+_CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
+_ESCAPED = re.compile(r"\\[xuc0]")  # by its number
 _SET_OPERATION = re.compile(r"\[[^\]]*(&&|--|~~)")
 
 # Days that exist; llguidance's own knows 29 February in every year.
@@ -92,7 +93,9 @@ def control_characters(schema: Schema) -> Iterator[tuple[str, str]]:
     """Keywords with texts that cannot be written without an escape by number."""
     for keyword in ("const", "enum", "properties", "required", "pattern"):
         value = schema.get(keyword)
-        if _has_control(list(value) if keyword == "properties" and isinstance(value, dict) else value):
+        names = list(value) if keyword == "properties" and isinstance(value, dict) else value
+        is_escaped = keyword == "pattern" and isinstance(value, str) and _ESCAPED.search(value)
+        if is_escaped or _has_control(names):
             yield keyword, "control characters cannot be written where names are free"
 
 

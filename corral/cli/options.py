@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from corral.core.params import JsonWhitespace
 from corral.core.settings import EngineSettings, ServerSettings
 
 
@@ -293,7 +294,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "layout of JSON that follows a schema: compact, spaced, or flexible, where the model decides",
             "LAYOUT",
             "LLAMA_ARG_JSON_WHITESPACE",
-            choices=("compact", "spaced", "flexible"),
+            choices=get_args(JsonWhitespace),
         ),
     ),
     "server": (

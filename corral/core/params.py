@@ -5,6 +5,8 @@ Frozen values: made once by `prepare`, read by the engine, rendered back to the 
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import msgspec
 
 SAMPLER_NAMES = (
@@ -23,6 +25,8 @@ SAMPLER_NAMES = (
 DEFAULT_SAMPLERS = tuple(name for name in SAMPLER_NAMES if name != "infill")
 
 RANDOM_SEED = 0xFFFFFFFF
+
+JsonWhitespace = Literal["compact", "spaced", "flexible"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +68,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
     With a `trigger` it applies to what follows that, once it was written; `is_trigger_first` counts it at the
     very beginning only. One that is not `is_needed` is a help: where it cannot be honoured, it is left out.
-    `schemas` are the JSON Schemas in it and the fields they came from, to name what is wrong with them.
+    `schemas` are the JSON Schemas in it, by the fields they came in, to name what is wrong with them.
     """
 
     kind: str
@@ -73,7 +77,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     trigger: str = ""
     is_trigger_first: bool = False
     is_needed: bool = True
-    schemas: tuple[tuple[str, str], ...] = ()
+    schemas: dict[str, Any] = {}
 
 
 class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,5 +92,5 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     cache_prompt: bool = True
     id_slot: int = -1
     constraint: Constraint | None = None
-    json_whitespace: str = "spaced"
+    json_whitespace: JsonWhitespace = "spaced"
     preserved: tuple[int, ...] = ()  # control tokens that appear in the answer

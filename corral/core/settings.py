@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from corral.core.params import GenerationParams, JsonWhitespace
+
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the engine process needs; crosses the link once, at its start."""
@@ -51,7 +53,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     grammar: str = ""
     grammar_file: str = ""
     json_schema: str = ""
-    json_whitespace: str = "spaced"
+    json_whitespace: JsonWhitespace = GenerationParams().json_whitespace
     parse_special: bool = True
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import llguidance
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
@@ -25,6 +25,7 @@ from corral.llama.library import lib
 from corral.llama.vocab import Vocab
 
 MASK_THREADS = 2
+FAULT_S = 2.0  # to find out where a schema is wrong; nobody's new grammar is compiled meanwhile
 CACHE_BYTES = 16 << 20  # of grammar text whose compiled form is kept
 # Ambiguous grammars need many items for a mask; these take some 10 ms at worst.
 _LIMITS = llguidance.LLParserLimits(step_max_items=200_000)
@@ -55,8 +56,8 @@ class Compiler:
             return Matcher(compiled.deep_copy(), self._tokenizer, self._vocab, constraint, self._masks)
 
     def _compile(self, constraint: Constraint, tokenizer: LLTokenizer) -> LLMatcher:
-        text = constraint.text
-        compiled = _match(text if constraint.kind == "lark" else self._translate(text), tokenizer)
+        lark = constraint.text if constraint.kind == "lark" else self._translate(constraint.text)
+        compiled = _match(LLMatcher.grammar_from_lark(lark), tokenizer)
         if compiled.is_error():
             raise _refusal(compiled.get_error(), constraint, tokenizer)
         return compiled
@@ -97,10 +98,6 @@ class Matcher:
         self._text = b""
         self._is_active = not self._trigger
         self._is_off = False
-
-    @property
-    def is_active(self) -> bool:
-        return self._is_active
 
     @property
     def is_unfinished(self) -> bool:
@@ -166,8 +163,8 @@ class Matcher:
             raise InvalidRequest(f"the grammar is too complex to go on: {reason}", param=self._field)
 
 
-def _match(lark: str, tokenizer: LLTokenizer) -> LLMatcher:
-    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0, limits=_LIMITS)
+def _match(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()  # a grammar that nothing can match fails here
     return matcher
@@ -177,11 +174,11 @@ def _refusal(error: str, constraint: Constraint, tokenizer: LLTokenizer) -> Inva
     """What is wrong, and where in what the client sent."""
 
     def problem_with(schema: Any) -> str:
-        text = msgspec.json.encode(schema).decode()
-        return _reason(_match(f"start: %json {text}", tokenizer).get_error())
+        return _reason(_match(LLMatcher.grammar_from_json_schema(schema), tokenizer).get_error())
 
-    for field, text in constraint.schemas:
-        fault = find_fault(msgspec.json.decode(text), problem_with)
+    deadline = time.monotonic() + FAULT_S
+    for field, schema in constraint.schemas.items():
+        fault = find_fault(schema, problem_with, lambda: time.monotonic() > deadline)
         if fault is not None:
             what = (
                 f"keyword '{fault.keyword}' at {fault.pointer}"

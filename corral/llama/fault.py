@@ -11,7 +11,6 @@ from typing import Any
 
 from corral.core.schema import parts_of
 
-MAX_TRIES = 400
 _SHARED = ("$defs", "definitions", "x-guidance")  # what parts of a schema need of the whole
 
 
@@ -24,9 +23,14 @@ class Fault:
     reason: str
 
 
-def find_fault(schema: Any, refusal: Callable[[Any], str]) -> Fault | None:
-    """The smallest part that `refusal` has something against, and the keyword to blame; None: all is well."""
-    search = _Search(schema, refusal)
+def find_fault(
+    schema: Any, refusal: Callable[[Any], str], is_late: Callable[[], bool] = lambda: False
+) -> Fault | None:
+    """The smallest part that `refusal` has something against, and the keyword to blame; None: all is well.
+
+    Once `is_late`, what was found so far has to do.
+    """
+    search = _Search(schema, refusal, is_late)
     reason = search.reason(schema)
     if not reason:
         return None
@@ -35,10 +39,10 @@ def find_fault(schema: Any, refusal: Callable[[Any], str]) -> Fault | None:
 
 
 class _Search:
-    def __init__(self, root: Any, refusal: Callable[[Any], str]) -> None:
+    def __init__(self, root: Any, refusal: Callable[[Any], str], is_late: Callable[[], bool]) -> None:
         self._shared = {k: root[k] for k in _SHARED if k in root} if isinstance(root, dict) else {}
         self._refusal = refusal
-        self._n_left = MAX_TRIES
+        self._is_late = is_late
 
     def reason(self, part: Any) -> str:
         if not isinstance(part, dict):
@@ -48,10 +52,8 @@ class _Search:
     def descend(self, pointer: str, part: Any, reason: str) -> tuple[str, Any, str]:
         while True:
             for step, child in parts_of(part):
-                if child is False or self._n_left <= 0:
-                    continue  # that nothing follows `false` is the point of it
-                self._n_left -= 1
-                child_reason = self.reason(child)
+                # That nothing follows `false` is the point of it.
+                child_reason = "" if child is False or self._is_late() else self.reason(child)
                 if child_reason:
                     pointer, part, reason = f"{pointer}/{step}", child, child_reason
                     break
@@ -63,6 +65,8 @@ class _Search:
         if not isinstance(part, dict):
             return ""
         for keyword in part:
+            if self._is_late():
+                break
             rest = {k: v for k, v in part.items() if k != keyword}
             # The whole's definitions may hold the very thing: without them is as good.
             if keyword not in _SHARED and not (self.reason(rest) and self._refusal(rest)):

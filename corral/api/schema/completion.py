@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
 from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenId, Whole, clamp, limits
 from corral.api.schema.parse import RequestModel
-from corral.core.params import GenerationParams, SamplingParams
+from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams
 
 _sampling = SamplingParams()
 _generation = GenerationParams()
@@ -172,8 +172,9 @@ class GenerationFields(SamplingFields):
         description="JSON Schema that the answer follows, as JSON.",
         json_schema_extra={"type": "object"},
     )
-    json_whitespace: Literal["compact", "spaced", "flexible"] = Field(
-        "spaced", description="How JSON that follows a schema is laid out; default: as the option says."
+    json_whitespace: JsonWhitespace = Field(
+        _generation.json_whitespace,
+        description="How JSON that follows a schema is laid out; default: as the option says.",
     )
     image_data: list[Any] = Field(default_factory=list, description="Images. Not supported yet.")
     lora: list[Any] = Field(default_factory=list, description="LoRA adapters. Not supported yet.")

@@ -6,7 +6,7 @@ from corral.chat.code_text import RUNNERS, find_runner, read_code
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
+from corral.chat.reader import Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 
 _TURN = ">>>"
@@ -57,14 +57,9 @@ def _read_tag(reader: Reader, use: ToolUse, opening: str) -> Steps[str]:
         reader.call(runner)
         yield from read_code(reader)
         return ""
-    name, found = yield from reader.collect(">")
-    if not found:
-        return CUT_OFF
-    if not name:
-        return NO_NAME
-    reader.call(name)
+    _, problem = yield from reader.announce(">")
     yield from reader.skip_space()
-    return (yield from read_arguments(reader))
+    return problem or (yield from read_arguments(reader))
 
 
 def _tag_calls(g: Grammar, use: ToolUse) -> str:

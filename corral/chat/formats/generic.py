@@ -8,7 +8,7 @@ from corral.chat.json_text import collect_value, parse_json, read_call, read_cal
 from corral.chat.reader import Reader, Steps
 from corral.chat.tool import Freedom, ToolUse
 
-INSTRUCTION = (
+_INSTRUCTION = (
     "Reply with JSON only. To call functions write "
     '{"tool_calls": [{"name": "function name", "arguments": {...}}]}; '
     'to answer the user write {"response": "your answer"}.'
@@ -52,4 +52,11 @@ def _calls(g: Grammar, use: ToolUse) -> str:
     return any_of([calls, seq(literal('{"response": '), json_value({"type": "string"}), literal("}"))])
 
 
-FORMAT = Format(name="generic", matches=lambda _: True, parse=_parse, calls=_calls, is_always_bound=True)
+FORMAT = Format(
+    name="generic",
+    matches=lambda _: True,
+    parse=_parse,
+    calls=_calls,
+    is_always_bound=True,
+    instruction=_INSTRUCTION,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, literal, repeat, seq
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
+from corral.chat.reader import NO_NAME, Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
 
@@ -31,13 +31,8 @@ def _read_block(reader: Reader, use: ToolUse) -> Steps[str]:
 def _read_invoke(reader: Reader, use: ToolUse) -> Steps[str]:
     if (yield from reader.accept(_INVOKE)) is None:
         return NO_NAME
-    name, found = yield from reader.collect('">')
-    if not found:
-        return CUT_OFF
-    if not name:
-        return NO_NAME
-    reader.call(name)
-    return (yield from read_xml_arguments(reader, use.find(name), _TAGS))
+    name, problem = yield from reader.announce('">')
+    return problem or (yield from read_xml_arguments(reader, use.find(name), _TAGS))
 
 
 def _calls(g: Grammar, use: ToolUse) -> str:

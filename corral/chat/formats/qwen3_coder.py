@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, literal, repeat, seq
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
+from corral.chat.reader import NO_NAME, Reader, Steps, read_calls
 from corral.chat.tool import ToolUse
 from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
 
@@ -23,13 +23,8 @@ def function_format(name: str, begin: str, end: str, gap: str) -> Format:
     def read(reader: Reader, use: ToolUse, opening: str) -> Steps[str]:
         if opening == begin and (yield from reader.accept(_FUNCTION)) is None:
             return NO_NAME
-        function, found = yield from reader.collect(">")
-        if not found:
-            return CUT_OFF
-        if not function:
-            return NO_NAME
-        reader.call(function)
-        return (yield from read_xml_arguments(reader, use.find(function), tags))
+        function, problem = yield from reader.announce(">")
+        return problem or (yield from read_xml_arguments(reader, use.find(function), tags))
 
     def calls(g: Grammar, use: ToolUse) -> str:
         call = any_of(

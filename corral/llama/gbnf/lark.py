@@ -28,7 +28,7 @@ from corral.llama.gbnf.node import (
     Token,
     alt_of,
     count_leaves,
-    find_recursion,
+    has_recursion,
     map_leaves,
     refusal,
 )
@@ -61,7 +61,7 @@ def render_lark(grammar: Grammar, root: str, end_tokens: Collection[int], may_fo
     writer.write()
     if writer.depth() > MAX_RULE_DEPTH:
         raise refusal(f"the rules nest more than {MAX_RULE_DEPTH} deep", grammar.place_of(root))
-    is_finite = isinstance(writer.root, Term) and not find_recursion(grammar.rules, root)
+    is_finite = isinstance(writer.root, Term) and not has_recursion(grammar.rules, root)
     return writer.text("" if may_force and is_finite else _NO_FORCING)
 
 

@@ -175,7 +175,7 @@ def references(node: Node) -> list[str]:
     return list(found)
 
 
-def find_recursion(rules: dict[str, Node], root: str) -> bool:
+def has_recursion(rules: dict[str, Node], root: str) -> bool:
     """Whether a rule that is reached from the root names itself, directly or through others."""
     path, done = [(root, iter(references(rules[root])))], set()
     open_rules = {root}
@@ -201,7 +201,7 @@ def can_be_empty(node: Node, empty_rules: set[str]) -> bool:
                 return False
         return True
     if isinstance(node, Alt):
-        for item in node.items:  # noqa: SIM110
+        for item in node.items:  # noqa: SIM110 (as above)
             if can_be_empty(item, empty_rules):
                 return True
         return False
