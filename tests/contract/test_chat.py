@@ -264,6 +264,35 @@ async def test_without_jinja_there_are_no_tools():
     assert error["param"] == "tools"
 
 
+@pytest.mark.parametrize("response_format", ["auto", {"type": "text"}, {}])
+async def test_formats_that_mean_any_text(server, response_format):
+    answer = await chat(server, max_tokens=3, response_format=response_format, ignore_eos=True)
+    assert len(answer["choices"][0]["message"]["content"]) == 3
+    assert server.engine.board.slots[0].task.params.constraint is None
+
+
+async def test_an_error_after_the_first_byte_is_an_event(server):
+    open_sampler = server.backend.open_sampler
+
+    def open_bad(params, prompt, grammar=None):
+        sampler = open_sampler(params, prompt, grammar)
+        sample = sampler.sample
+        sampler.sample = lambda logits, index: sample(logits, index) if index < 3 else 1 / 0
+        return sampler
+
+    server.backend.open_sampler = open_bad
+    events = await stream(server, max_tokens=9, ignore_eos=True)
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert events[-1]["error"]["code"] == 500
+    assert all("error" not in event for event in events[:-1])
+
+
+async def test_the_field_that_was_used_is_the_one_that_is_named(server):
+    both = {"response_format": {"type": "json_object", "schema": {"minimum": 2**60}}, "json_schema": {}}
+    assert (await refusal(server, **both))["param"] == "response_format"
+    assert (await refusal(server, json_schema={"minimum": 2**60}))["param"] == "json_schema"
+
+
 async def test_images_are_refused_not_ignored(server):
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
     body = {"messages": [{"role": "user", "content": parts}]}

@@ -212,6 +212,14 @@ def test_a_grammar_is_compiled_once(compiler):
     assert second.allowed().tolist() == compiler.compile(one).allowed().tolist()
 
 
+def test_compiled_grammars_are_kept_up_to_a_limit(compiler, monkeypatch):
+    monkeypatch.setattr("corral.llama.constraint.CACHE_BYTES", 3000)
+    for i in range(60):
+        compiler.compile(schema({"type": "string", "maxLength": i + 50}))
+    assert compiler._n_bytes == sum(len(text) for _, text in compiler._cache) <= 3000
+    assert len(compiler._cache) > 5
+
+
 @on("llama-bpe")
 def test_a_grammar_nothing_can_follow_is_a_400(model):
     with Bench(model) as bench:

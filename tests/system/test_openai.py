@@ -173,6 +173,34 @@ def test_an_answer_that_may_call_does_one_or_the_other(client):
             assert choice.message.content
 
 
+def test_a_call_that_is_cut_off_comes_back_as_text_with_a_warning(client):
+    options = {
+        "model": "any",
+        "messages": MESSAGES,
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "max_tokens": 20,
+    }
+    answer = client.chat.completions.create(**options)
+    choice = answer.choices[0]
+    assert choice.finish_reason == "length"
+    assert choice.message.tool_calls is None
+    assert choice.message.content.startswith('{"tool_calls": [{"name": "get_weather"')
+    assert "cut off" in answer.warnings[0]
+    chunks = list(client.chat.completions.create(**options, stream=True))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks).startswith('{"tool_calls"')
+    assert "cut off" in chunks[-1].warnings[0]
+
+
+def test_a_forbidden_token_does_not_come(client):
+    free = client.chat.completions.create(**{**OPTIONS, "temperature": 0, "max_tokens": 1, "logprobs": True})
+    first = free.choices[0].logprobs.content[0].model_extra["id"]
+    bound = client.chat.completions.create(
+        **{**OPTIONS, "temperature": 0, "max_tokens": 1, "logprobs": True}, logit_bias={str(first): -100}
+    )
+    assert bound.choices[0].logprobs.content[0].model_extra["id"] != first
+
+
 def test_old_clients_name_functions(client):
     answer = client.chat.completions.create(
         model="any",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import httpx
 import pytest
 
 from tests.system.process import CorralProcess
-from tests.tools.tiny_models import llama_bpe
 
 PERSON = {
     "type": "object",
@@ -27,11 +27,6 @@ PERSON = {
     },
     "required": ["name", "age", "tall", "address"],
 }
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return llama_bpe(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +76,28 @@ def test_errors_name_the_place(server, body, words):
     assert response.status_code == 400
     for word in words:
         assert word in response.json()["error"]["message"]
+
+
+def test_grammars_go_with_everything_else(server):
+    answer = server.complete(
+        prompt="x", grammar='root ::= "yes" | "no"', logit_bias=[["y", False], ["yes", False]]
+    )
+    assert answer["content"] == "no"
+    answer = server.complete(prompt="x", grammar='root ::= "one, two, three"', stop=[", t"])
+    assert (answer["content"], answer["stop_type"], answer["truncated_grammar"]) == ("one", "word", True)
+    answers = server.complete(prompt="x", grammar='root ::= "a" [0-9]{9}', n=3, seed=1)
+    assert len({answer["content"] for answer in answers}) == 3
+    assert all(re.fullmatch("a[0-9]{9}", answer["content"]) for answer in answers)
+    assert [answer["tokens_evaluated"] for answer in answers] == [1, 1, 1]
+
+
+def test_a_grammar_outlives_a_context_shift(tiny):
+    with CorralProcess("-m", tiny, "-c", 256, "--context-shift") as server:
+        grammar = 'root ::= ("abc" [0-9] " ")+'
+        answer = server.complete(prompt="x", grammar=grammar, n_predict=600, ignore_eos=True, seed=1)
+    assert answer["truncated"]
+    assert answer["tokens_predicted"] == 600
+    assert re.fullmatch("(abc[0-9] )*a?b?c?[0-9]? ?", answer["content"])
 
 
 def test_a_tool_that_cannot_be_enforced_is_named(server):

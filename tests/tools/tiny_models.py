@@ -37,6 +37,7 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+TOOL_USE = "{% for tool in tools %}{{ '<tool_call>' + tool.function.name }}{% endfor %}" + CHATML
 
 _INITIAL_WORDS = "the and of to in is that it you was for are with not have be hello world Hello"
 _INNER_WORDS = "the er in ing on an re at en ed or es ll ou ly st"
@@ -235,7 +236,12 @@ def _bpe_vocabulary() -> _Vocabulary:
         writer.add_eos_token_id(tokens.index("<|im_end|>"))
         writer.add_eot_token_id(tokens.index("<|im_end|>"))
         writer.add_add_bos_token(False)
-        writer.add_chat_template(CHATML)
+        writer.add_chat_template(
+            [
+                {"name": "default", "template": CHATML},
+                {"name": "tool_use", "template": TOOL_USE},
+            ]
+        )
 
     n_text = len(alphabet) + len(words)
     types = [TokenType.NORMAL] * n_text + [TokenType.CONTROL] * len(controls)

@@ -1,0 +1,53 @@
+"""How a server's options and its model's templates become the way it chats."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.api.prepare_chat import ChatSettings
+from corral.chat.reasoning import ReasoningFormat
+from corral.core.errors import CorralError
+from corral.core.settings import ServerSettings
+from corral.server.chat import chat_settings
+from tests.unit.fake import FakeVocab
+
+
+def settings_of(templates: dict[str, str], **server) -> ChatSettings:
+    return chat_settings(ServerSettings(**server), templates, FakeVocab())
+
+
+def test_the_models_own_templates_come_first():
+    chat = settings_of({"": "own", "tool_use": "tools"})
+    assert (chat.dialogue.template.source, chat.tool_dialogue.template.source) == ("own", "tools")
+    assert settings_of({"": "own"}).tool_dialogue.template.source == "own"
+    assert settings_of({"": "own", "tool_use": "t"}, chat_template="x").tool_dialogue.template.source == "x"
+
+
+def test_chatml_takes_the_place_of_none_and_of_a_broken_one(caplog):
+    assert "<|im_start|>" in settings_of({}).dialogue.template.source
+    assert "<|im_start|>" in settings_of({"": "{% if %}"}).dialogue.template.source
+    assert "ChatML" in caplog.text
+
+
+def test_a_broken_template_that_was_asked_for_is_an_error(tmp_path):
+    for server in (
+        {"chat_template": "{% if %}"},
+        {"chat_template_kwargs": "[1]"},
+        {"chat_template_kwargs": "{"},
+    ):
+        with pytest.raises(CorralError):
+            settings_of({}, **server)
+    path = tmp_path / "own.jinja"
+    path.write_bytes(b"\xff")
+    with pytest.raises(CorralError, match="--chat-template-file"):
+        settings_of({}, chat_template_file=str(path))
+
+
+def test_options_reach_the_chat():
+    chat = settings_of(
+        {}, reasoning_format="none", prefill_assistant=False, parse_special=False, reasoning="off"
+    )
+    assert chat.reasoning is ReasoningFormat.NONE
+    assert not chat.prefill
+    assert chat.guard is not None
+    assert chat.options == {"enable_thinking": False}
