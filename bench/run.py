@@ -13,6 +13,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import psutil
 
 from bench.chat import chat_preparation_ms, chat_stream, completed_stream
 from bench.client import Answer, complete, get
+from bench.state import N_TOKENS, restore_speedup
 from bench.structured import bound_speed, free_speed, tokens_per_step
 from corral.cli.default_model import find_default_model
 
@@ -58,6 +60,7 @@ class Corral:
     """The real command, as a user starts it."""
 
     def __init__(self, model: str, flash_attn: str) -> None:
+        self._directory = tempfile.TemporaryDirectory()
         options = [
             "-m",
             model,
@@ -71,6 +74,9 @@ class Corral:
             MAX_ITL_MS,
             "-fa",
             flash_attn,
+            "--slots",
+            "--slot-save-path",
+            self._directory.name,
         ]
         command = [sys.executable, "-m", "corral", *map(str, options)]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -89,6 +95,7 @@ class Corral:
     def close(self) -> None:
         self._process.terminate()
         self._process.wait()
+        self._directory.cleanup()
 
 
 def prompt_of(n: int, salt: int = 0) -> list[int]:
@@ -222,6 +229,22 @@ async def measure_all(
         row("tokens for each step, a person as JSON", await tokens_per_step(corral.url), 1.5, False, "x", {}),
         row(
             "200 messages and 20 tools to a prompt", await chat_preparation_ms(corral.url), 20, True, "ms", {}
+        ),
+        row(
+            f"{N_TOKENS} tokens from a session over evaluating them",
+            await restore_speedup(corral.url, "/sessions/1?action=ACTION&slot=0"),
+            20,
+            False,
+            "x",
+            {},
+        ),
+        row(
+            f"{N_TOKENS} tokens from a file over evaluating them",
+            await restore_speedup(corral.url, "/slots/0?action=ACTION", {"filename": "bench"}),
+            20,
+            False,
+            "x",
+            {},
         ),
         row("memory of the front process", corral.front_mb, 150, True, "MB", {}),
     ]

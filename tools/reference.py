@@ -10,7 +10,8 @@ from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
-from corral.cli.options import GROUPS, Option
+from corral.cli.options import GROUPS
+from corral.cli.options.option import Option
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 # A request, and the one whose fields it has too.
@@ -31,7 +32,7 @@ def render_options() -> str:
     lines = [
         "# Options",
         "",
-        "Written from `corral/cli/options.py`. The command line wins over the environment.",
+        "Written from `corral/cli/options`. The command line wins over the environment.",
         "",
     ]
     for title, options in GROUPS.items():

@@ -18,13 +18,16 @@ class JsonResponse(Response):
         return orjson.dumps(content)
 
 
-async def read_json(request: Request, max_bytes: int) -> Any:
-    """The body as JSON; over the limit it is refused while it is still coming in."""
+async def read_json(request: Request, max_bytes: int, default: Any = None) -> Any:
+    """The body as JSON; over the limit it is refused while it is still coming in. An empty one is the
+    default, if there is any."""
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
             raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
+    if default is not None and not body:
+        return default
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

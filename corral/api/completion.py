@@ -17,7 +17,7 @@ from corral.api.prepare import PreparedCompletion
 from corral.api.service import Engine
 from corral.api.sse import EventStream
 from corral.core.params import RANDOM_SEED, GenerationParams
-from corral.core.result import Admitted, Done, TaskResult, TokenProbs, Tokens
+from corral.core.result import Admitted, CacheReport, Done, TaskResult, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.link.stream import TaskStream
 
@@ -34,6 +34,7 @@ class Run:
     stream: TaskStream
     id_slot: int = -1
     n_cached: int = 0
+    report: CacheReport | None = None
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     probs: list[TokenProbs] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Run:
         elif isinstance(result, Admitted):
             self.id_slot = result.id_slot
             self.n_cached = result.n_cached
+            self.report = result.report
         elif isinstance(result, Done):
             self.texts.append(result.text)
             self.done = result

@@ -49,6 +49,7 @@ class ChatSettings:
     has_jinja: bool = True
     json_whitespace: JsonWhitespace = GenerationParams().json_whitespace
     guard: Guard | None = None
+    turn_end: int = -1  # the token that ends a message
 
 
 @dataclass(frozen=True, slots=True)

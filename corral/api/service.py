@@ -7,24 +7,29 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Request
 
 from corral.api.body import read_json
+from corral.api.disconnect import run_for_client
 from corral.api.prepare import Limits
 from corral.api.prepare_chat import ChatSettings, ChatVocabulary
+from corral.api.save_directory import SaveDirectory
+from corral.api.session import SessionStore, spill_directory
 from corral.core.errors import Unavailable
 from corral.core.params import GenerationParams
-from corral.core.result import ModelInfo
+from corral.core.result import ModelInfo, SlotReport
 from corral.core.settings import Settings
-from corral.core.task import Task
+from corral.core.task import SlotAction, Task
 from corral.link.board import Board
 from corral.link.stream import TaskStream
 from corral.link.supervisor import EngineState
 
 T = TypeVar("T")
 
+_MAX_BLOBS = 4  # states in memory at once, beside sessions, on their way to or from clients
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
@@ -42,6 +47,8 @@ class Engine(Protocol):
 
     def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]: ...
 
+    async def act(self, action: SlotAction, fd: int = -1) -> SlotReport: ...
+
 
 class Words(ChatVocabulary, Protocol):
     """The model's vocabulary, in the front."""
@@ -51,6 +58,9 @@ class Words(ChatVocabulary, Protocol):
 
     @property
     def eos_text(self) -> str: ...
+
+    @property
+    def eot(self) -> int: ...
 
     def piece(self, token: int, special: bool = False) -> bytes: ...
 
@@ -63,6 +73,11 @@ class Service:
         self.engine = engine
         self.defaults = defaults
         self.started_at = int(time.time())
+        path = settings.server.slot_save_path
+        self.saves = SaveDirectory(Path(path)) if path else None
+        spill = spill_directory(self.saves) if self.saves and settings.server.slots else None
+        self.blobs = asyncio.Semaphore(_MAX_BLOBS)
+        self.sessions = SessionStore(settings.server.sessions_ram_mib << 20, spill)
         self._words: Words | None = None
         self._chat: ChatSettings | None = None
         self._prompts = _big_stack_pool(2)
@@ -106,8 +121,14 @@ class Service:
             "The engine is down" if down else "Engine restarting" if restarting else "Loading model"
         )
 
-    async def read(self, request: Request) -> Any:
-        return await read_json(request, self.settings.server.max_body_mib << 20)
+    async def act(self, request: Request, action: SlotAction, fd: int = -1) -> SlotReport:
+        """Have the engine do something with a slot, but not longer than the client stays to hear of it."""
+        self.check_health()
+        return await run_for_client(self.engine.act(action, fd), request.receive)
+
+    async def read(self, request: Request, default: Any = None) -> Any:
+        """The body as JSON; an empty one is the default, if there is any."""
+        return await read_json(request, self.settings.server.max_body_mib << 20, default)
 
     async def in_background(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context, off the event loop."""

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from corral import __version__
-from corral.cli.options import GROUPS, OPTIONS, Option
+from corral.cli.options import GROUPS, OPTIONS
+from corral.cli.options.option import Option
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 
 

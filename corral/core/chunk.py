@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
+Memory: TypeAlias = npt.NDArray[np.uint8]
 State: TypeAlias = bytes | memoryview  # of a sequence, as the backend wrote it
 
 

@@ -5,8 +5,10 @@
         ContextExceeded         400  exceed_context_size_error
         TooLarge                413  invalid_request_error
       NotFound                  404  not_found_error
+      Conflict                  409  conflict_error
       NotSupported              501  not_supported_error
       Unavailable               503  unavailable_error
+      InsufficientStorage       507  insufficient_storage_error
 
 Layers raise these; only the HTTP edge turns them into bytes.
 """
@@ -80,6 +82,11 @@ class NotFound(CorralError):
     type = "not_found_error"
 
 
+class Conflict(CorralError):
+    status = 409
+    type = "conflict_error"
+
+
 class NotSupported(CorralError):
     status = 501
     type = "not_supported_error"
@@ -88,3 +95,8 @@ class NotSupported(CorralError):
 class Unavailable(CorralError):
     status = 503
     type = "unavailable_error"
+
+
+class InsufficientStorage(CorralError):
+    status = 507
+    type = "insufficient_storage_error"

@@ -90,6 +90,8 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     cache_prompt: bool = True
+    n_cache_reuse: int = 0
+    cache_report: bool = False
     id_slot: int = -1
     constraint: Constraint | None = None
     json_whitespace: JsonWhitespace = "spaced"

@@ -27,6 +27,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_embd: int
     n_params: int
     n_bytes: int
+    n_state_bytes: int = 0  # of a full slot, saved
     description: str
 
 
@@ -71,10 +72,36 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     predicted_ms: float
 
 
+class Tier(str, enum.Enum):
+    """Where the beginning of a prompt came from."""
+
+    NONE = "none"
+    LIVE = "live"  # a slot
+    RAM = "ram"
+    DISK = "disk"
+
+
+class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Why so much of a prompt was reused, and no more.
+
+    Nothing that is cached shares more than `n_common` tokens with the prompt: there one has `token` (unless
+    it ends) and the other `cached_token` (unless that ends).
+    """
+
+    tier: Tier
+    id_slot: int = -1  # where it was live
+    n_cached: int
+    n_moved: int = 0  # of them, from further back in the context
+    n_common: int
+    token: int | None = None
+    cached_token: int | None = None
+
+
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     task_id: int
     id_slot: int
     n_cached: int
+    report: CacheReport | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -112,5 +139,17 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: ErrorInfo
 
 
+class SlotReport(msgspec.Struct, frozen=True, kw_only=True, tag="slot_report"):
+    """An action is done: so many tokens were saved, restored, erased, or are in the slot now."""
+
+    task_id: int
+    id_slot: int
+    n_tokens: int
+    n_bytes: int = 0
+    n_evaluated: int = 0  # prompt tokens that the slot's last request did not find cached
+    tokens: list[int] = []
+    ms: float = 0.0
+
+
 TaskResult = Admitted | Progress | Tokens | Done | Failed
-Event = Loading | Ready | LoadFailed | Beat | TaskResult
+Event = Loading | Ready | LoadFailed | Beat | SlotReport | TaskResult

@@ -27,6 +27,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     slot_prompt_similarity: float = 0.5
     context_shift: bool = False
     cache_ram_mib: int = 8192
+    cache_disk: str = ""
+    cache_disk_gib: float = 16.0
+    grp_attn_n: int = 1
+    grp_attn_w: int = 512
     verbose: bool = False
 
 
@@ -38,6 +42,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     props: bool = False
     n_predict: int = -1
     n_keep: int = 0
+    cache_reuse: int = 0
+    slot_save_path: str = ""
+    sessions_ram_mib: int = 4096
     seed: int = -1
     temperature: float = 0.8
     timeout_s: float = 600.0

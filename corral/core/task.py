@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from corral.core.params import GenerationParams
@@ -21,4 +23,44 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     task_id: int
 
 
-Order = Task | Cancel
+class Verb(str, enum.Enum):
+    SAVE = "save"
+    RESTORE = "restore"
+    ERASE = "erase"
+    TOKENS = "tokens"
+    SHIFT = "shift"
+    FORK = "fork"
+
+
+class Busy(str, enum.Enum):
+    """What becomes of an action whose slot is working."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+    IGNORE = "ignore"
+
+
+class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
+    """Do something with a slot; a `SlotReport` is the answer.
+
+    SAVE writes to the file `fd`, RESTORE reads it: the descriptor travels beside the frame. `is_ours`: only
+    a state with our seal may come in. FORK copies `source` into `slot`. SHIFT forgets `n_discard` tokens
+    behind the first `n_keep`.
+    """
+
+    id: int = -1
+    verb: Verb
+    slot: int
+    busy: Busy = Busy.WAIT
+    fd: int = -1
+    is_ours: bool = False
+    source: int = -1
+    n_keep: int = 0
+    n_discard: int = 0
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Put the caches in order and end."""
+
+
+Order = Task | Cancel | SlotAction | Stop

@@ -5,7 +5,6 @@ Knows tokens and text, no JSON and no HTTP. Effects go to a `Backend`, results t
 
 from __future__ import annotations
 
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,16 +16,20 @@ from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import ContextExceeded, CorralError
 from corral.core.result import Admitted, Beat, Done, Event, Failed, Progress, StopType, TokenProbs
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Order, Task
+from corral.core.task import Cancel, Order, SlotAction, Stop, Task
+from corral.engine.action import Actions
 from corral.engine.batch import FLOOR, BatchPlan, BatchShape, Prompt, plan_batches
-from corral.engine.compiling import Compiling
 from corral.engine.context_shift import plan_shift
-from corral.engine.cost import CostModel
+from corral.engine.decoder import Decoder
+from corral.engine.disk_cache import open_disk_cache
+from corral.engine.grouping import Grouping
+from corral.engine.job import Jobs, Steps
 from corral.engine.kv import KvStore
 from corral.engine.ports import Backend
-from corral.engine.ram_cache import RamCache
+from corral.engine.report import whole_report
 from corral.engine.request import Phase, Request
 from corral.engine.scheduler import Scheduler
+from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
 
 Work: TypeAlias = tuple[Slot, Request, int]  # so many of a request's pending tokens
@@ -41,47 +44,60 @@ class Engine:
         settings: EngineSettings,
         emit: Callable[[list[Event]], None],
         clock: Callable[[], float] = time.perf_counter,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
+        """`wake` is called, from any thread, when an engine that `is_waiting` can go on."""
         self._backend = backend
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        self._cost = CostModel()
+        self._decoder = Decoder(backend, clock)
+        self._cost = self._decoder.cost
         self._shape = BatchShape(backend.n_batch, backend.n_ubatch, backend.mixes_batches)
-        self._kv = KvStore(backend, RamCache(settings.cache_ram_mib << 20, backend.can_cut_states))
+        grouping = Grouping(settings.grp_attn_n, settings.grp_attn_w)
+        ses1 = Ses1(backend, grouping)
+        self._kv = KvStore(
+            backend, settings.cache_ram_mib, open_disk_cache(settings, backend, ses1), grouping
+        )
         self._scheduler = Scheduler(
             backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity, backend.can_cut
         )
-        self._compiling = Compiling()
+        self._actions = Actions(self._scheduler, self._kv, ses1, clock)
+        self._jobs = Jobs(wake)
+        self.is_stopped = False
         self._prompt_cap = backend.n_ubatch  # shrinks while cells are short
         self._events: list[Event] = []
         self._n_orders = 0
-        self._decode_started = 0.0
-        self._decode_predicted_ms = 0.0
-        self._abortable: int | None = None
-        self._abort_lock = threading.Lock()
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._compiling)
+        return self._scheduler.has_work or bool(self._jobs)
+
+    @property
+    def is_waiting(self) -> bool:
+        """All that is left to do waits for other threads."""
+        return bool(self._jobs) and self._jobs.are_waiting and not self._scheduler.has_work
 
     def handle(self, order: Order) -> None:
+        self._n_orders += 1
         if isinstance(order, Cancel):
             self._cancel(order.task_id)
+        elif isinstance(order, SlotAction):
+            self._events += self._jobs.start(order.id, self._n_orders, self._actions.steps(order))
+        elif isinstance(order, Stop):
+            self._kv.flush([slot for slot in self._scheduler.slots if slot.is_idle])
+            self.is_stopped = True
         else:
             self._submit(order)
         self._flush()
 
     def abort_if_running(self, task_id: int) -> None:
         """From any thread: cut the decode short if all it does is this task's prompt."""
-        with self._abort_lock:
-            if self._abortable == task_id:
-                self._backend.abort()
+        self._decoder.abort_if_running(task_id)
 
     def beat(self) -> Beat:
         """From any thread: how long the decode under way has been running."""
-        started = self._decode_started
-        return Beat((self._clock() - started) * 1e3 if started else 0.0, self._decode_predicted_ms)
+        return self._decoder.beat()
 
     def warm_up(self) -> None:
         """Touch the weights and take a first measure of what evaluating costs."""
@@ -94,7 +110,9 @@ class Engine:
 
     def step(self) -> None:
         """One round for everybody: running generations get their token, prompts what is left of the time."""
-        self._queue_compiled()
+        if self._jobs:
+            self._events += self._jobs.run(slot.id for slot in self._scheduler.slots if slot.is_idle)
+        self._scheduler.reserved = self._jobs.reserved
         self._events += self._scheduler.admit(self._clock())
         for request in self._scheduler.take_stuck():
             self._events.append(
@@ -108,35 +126,33 @@ class Engine:
         self._flush()
 
     def _submit(self, task: Task) -> None:
-        self._n_orders += 1
         n_prompt = len(task.prompt)
+        request = Request(task, self._n_orders)
         if n_prompt >= self._backend.n_ctx:
             self._events.append(Failed(task.id, ContextExceeded(n_prompt, self._backend.n_ctx).info()))
         elif not n_prompt:
             # compat: /completion: nothing to continue is answered by nothing.
-            self._events.append(self._done(Request(task, self._n_orders), 0, ""))
-        elif task.params.constraint is not None:
-            grammar = self._backend.compile(task.params.constraint)
-            self._compiling.add(Request(task, self._n_orders), grammar)
+            self._events.append(self._done(request, 0, ""))
         else:
-            self._scheduler.add(Request(task, self._n_orders))
+            self._events += self._jobs.start(task.id, request.order, self._prepare(request))
 
-    def _queue_compiled(self) -> None:
-        """Let requests go on whose grammar is ready; only with nothing else to do is it waited for."""
-        if self._compiling and not self._scheduler.has_work:
-            self._compiling.wait()
-        for request, grammar in self._compiling.take_ready():
-            problem = grammar.exception()
-            if problem is None:
-                request.grammar = grammar.result()
-            elif request.needs_grammar:
-                error = problem if isinstance(problem, CorralError) else CorralError(repr(problem))
-                self._events.append(Failed(request.id, error.info()))
-                continue
-            self._scheduler.add(request)
+    def _prepare(self, request: Request) -> Steps:
+        """Queue a request once its grammar is compiled, and the beginning of its prompt read from disk."""
+        constraint = request.task.params.constraint
+        if constraint is not None:
+            try:
+                request.grammar = yield self._backend.compile(constraint)
+            except CorralError:
+                if request.needs_grammar:
+                    raise
+        reading = self._scheduler.fetch(request)
+        if reading is not None:
+            request.fetched = yield reading
+        self._scheduler.add(request)
+        return None
 
     def _cancel(self, task_id: int) -> None:
-        self._compiling.remove(task_id)
+        self._jobs.cancel(task_id)
         request = self._scheduler.remove(task_id)
         if request is not None:
             request.close()
@@ -146,7 +162,7 @@ class Engine:
         generating = [slot.id for slot, request in answers if len(request.pending) == 1]
         runs = [pair for pair in answers if len(pair[1].pending) > 1]
         prompts = [
-            Prompt(slot.id, len(request.pending))
+            Prompt(slot.id, min(len(request.pending), self._kv.room(slot)))
             for slot, request in [*runs, *self._scheduler.running(Phase.PREFILL)]
         ]
         budget = self._cost.prompt_budget(self._settings.max_itl_ms) if generating else self._backend.n_ubatch
@@ -157,11 +173,12 @@ class Engine:
         parts = [(self._scheduler.slots[part.slot], part.n) for part in batch]
         work = [(slot, slot.request, n) for slot, n in parts if slot.request is not None]
         chunks = [
-            Chunk(slot.id, len(slot.tokens), request.pending[:n], logits=n == len(request.pending))
+            Chunk(slot.id, self._kv.position(slot), request.pending[:n], logits=n == len(request.pending))
             for slot, request, n in work
         ]
         try:
-            status = self._decode(chunks, work)
+            is_prompt = len(work) == 1 and work[0][2] > 1
+            status = self._decoder.decode(chunks, work[0][1].id if is_prompt else None)
         except CorralError as error:
             self._fail(work, error)
             return
@@ -174,26 +191,9 @@ class Engine:
             for i, part in enumerate(work):
                 self._take(i, part, chunks[i])
 
-    def _decode(self, chunks: Sequence[Chunk], work: Sequence[Work]) -> DecodeStatus:
-        n_generating = sum(n == 1 for _, _, n in work)
-        n_prompt = sum(n for _, _, n in work if n > 1)
-        self._decode_predicted_ms = self._cost.predict_ms(n_generating, n_prompt)
-        self._decode_started = started = self._clock()
-        self._abortable = work[0][1].id if len(work) == 1 and n_prompt else None
-        try:
-            status = self._backend.decode(chunks)
-        finally:
-            self._decode_started = 0.0
-            with self._abort_lock:
-                self._abortable = None
-                self._backend.clear_abort()
-        if status is DecodeStatus.OK:
-            self._cost.observe(n_generating, n_prompt, (self._clock() - started) * 1e3)
-        return status
-
     def _take(self, i: int, part: Work, chunk: Chunk) -> None:
         slot, request, n = part
-        slot.tokens.extend(chunk.tokens)
+        self._kv.extend(slot, chunk.tokens)
         request.evaluated(n)
         self._guard(self._advance, i, slot, request, chunk)
 
@@ -226,7 +226,8 @@ class Engine:
             if self._kv.copy(slot, twin_slot, len(request.prompt)) < len(request.prompt):
                 continue
             twin.start(self._clock(), len(request.prompt))
-            self._events.append(Admitted(twin.id, twin_slot.id, twin.n_cached))
+            report = whole_report(slot.id, twin.n_cached) if twin.task.params.cache_report else None
+            self._events.append(Admitted(twin.id, twin_slot.id, twin.n_cached, report))
             self._guard(self._draw_or_end, i, twin_slot, twin)
 
     def _draw_or_end(self, i: int, slot: Slot, request: Request) -> None:
@@ -329,7 +330,7 @@ class Engine:
     def _may_shift(self, request: Request) -> bool:
         return (
             self._settings.context_shift
-            and self._backend.can_shift
+            and self._kv.can_move
             and request.task.params.n_predict != UNTIL_CONTEXT_FULL
         )
 
@@ -347,6 +348,7 @@ class Engine:
                     self._backend.vocab.adds_bos,
                 )
                 self._kv.shift(slot, n_keep, n_discard)
+                slot.moved_from = min(slot.moved_from, n_keep)
                 request.truncated = True
 
     def _rewind(self, work: Sequence[Work]) -> None:

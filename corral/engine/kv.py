@@ -2,79 +2,211 @@
 
 from __future__ import annotations
 
-from corral.core.chunk import State, TokenArray
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+from corral.core.chunk import Memory, TokenArray
+from corral.core.errors import CorralError
+from corral.engine.disk_cache import DiskCache
+from corral.engine.grouping import Grouping
 from corral.engine.ports import Backend
-from corral.engine.prefix import GAIN, reusable
+from corral.engine.prefix import GAIN, Holding, usable
 from corral.engine.ram_cache import RamCache
+from corral.engine.request import Phase, Request
+from corral.engine.reuse import Move
+from corral.engine.saved import NEVER, Saved
 from corral.engine.slot import Slot
 
 
 class KvStore:
-    def __init__(self, backend: Backend, ram: RamCache) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        ram_mib: int,
+        disk: DiskCache | None = None,
+        grouping: Grouping | None = None,
+    ) -> None:
         self._backend = backend
-        self._ram = ram
+        self._grouping = grouping or Grouping()
+        if self._grouping.is_active and not (backend.can_shift and backend.can_cut):
+            raise CorralError("--grp-attn-n: the context of this model cannot be grouped")
+        self._disk = disk
+        self._keeps = ram_mib != 0 or disk is not None
+        budget = ram_mib << 20 if ram_mib >= 0 else sys.maxsize
+        self._ram = RamCache(budget, self.n_fixed_saved, disk.put if disk else lambda _: None)
 
-    def n_in_ram(self, prompt: TokenArray) -> int:
-        return self._ram.longest(prompt)
+    @property
+    def can_move(self) -> bool:
+        """Whether tokens in the middle of a context can go, and those behind them move down."""
+        return self._backend.can_shift and self._backend.can_cut and not self._grouping.is_active
+
+    def n_fixed_saved(self, n_tokens: int) -> int:
+        """Of a saved state of so many tokens, how many can be used only together."""
+        return self._grouping.n_grouped(n_tokens) if self._backend.can_cut_states else n_tokens
+
+    def position(self, slot: Slot) -> int:
+        """Where the slot's next token goes."""
+        return self._grouping.position(len(slot.tokens))
+
+    def room(self, slot: Slot) -> int:
+        """How many tokens a slot can take at once."""
+        return self._grouping.room(len(slot.tokens))
+
+    def holding(self, slot: Slot, takes_moved: bool) -> Holding:
+        n = len(slot.tokens)
+        request = slot.request
+        coming = request.prompt if request is not None and request.phase is Phase.PREFILL else None
+        return Holding(
+            slot.id,
+            slot.tokens.view if takes_moved else slot.tokens.view[: slot.moved_from],
+            self._grouping.n_grouped(n) if slot.can_cut else n,
+            coming,
+            slot.can_cut and not (coming is not None and self._grouping.n_grouped(len(coming))),
+        )
+
+    def extend(self, slot: Slot, tokens: TokenArray) -> None:
+        """The backend has evaluated these."""
+        slot.tokens.extend(tokens)
+        n = len(slot.tokens)
+        if self._grouping.is_active and not n % self._grouping.width:
+            run = n // self._grouping.width - 1
+            self._backend.compress(slot.id, run, self._grouping.width, self._grouping.n)
 
     def trim(self, slot: Slot, n: int) -> int:
         """Keep up to `n` tokens; returns how many stayed (0 where the model cannot cut)."""
         if len(slot.tokens) > n:
-            slot.tokens.truncate(n if self._backend.trim(slot.id, n) else 0)
-        if not len(slot.tokens):
-            slot.can_cut = self._backend.can_cut
-        return len(slot.tokens)
+            is_cut = n >= self._grouping.n_grouped(len(slot.tokens)) or not n
+            position = self._grouping.position(n) if is_cut else 0
+            slot.tokens.truncate(n if self._backend.trim(slot.id, position) and is_cut else 0)
+        return self._trimmed(slot)
 
     def rewind(self, slot: Slot) -> bool:
         """Drop what an unfinished decode left behind. False: the model cannot, and the slot is empty now."""
-        is_kept = self._backend.trim(slot.id, len(slot.tokens))
+        is_kept = self._backend.trim(slot.id, self.position(slot))
         if not is_kept:
             slot.tokens.truncate(0)
-            slot.can_cut = self._backend.can_cut
+            self._trimmed(slot)
         return is_kept
 
     def copy(self, src: Slot, dst: Slot, n: int) -> int:
         """Give `dst` the first `n` tokens of `src`."""
-        shared = self._backend.share_prefix(src.id, dst.id, n)
+        shared = self._backend.share_prefix(src.id, dst.id, self._grouping.position(n))
         dst.tokens.assign(src.tokens.view[: n if shared else 0])
-        dst.can_cut = src.can_cut if shared else self._backend.can_cut
-        return len(dst.tokens)
+        dst.can_cut, dst.moved_from = src.can_cut, src.moved_from
+        return self._trimmed(dst)
 
     def stash(self, slot: Slot, n_kept: int) -> None:
         """Before a slot loses more than half of its tokens, keep them in host memory."""
         n = len(slot.tokens)
-        if self._ram.is_enabled and n - n_kept >= GAIN and n_kept < n / 2:
-            state = self._backend.save(slot.id)
-            if state is not None:
-                self._ram.put(slot.tokens.view, state)
+        if self._keeps and n - n_kept >= GAIN and n_kept < n / 2:
+            saved = self._save(slot)
+            if saved is not None:
+                self.keep(saved)
 
     def evict(self, slot: Slot) -> None:
         """Empty a slot, keeping its tokens in host memory."""
         self.stash(slot, 0)
         self.trim(slot, 0)
 
-    def restore(self, slot: Slot, prompt: TokenArray) -> int:
-        """Fill a slot from host memory with as much of `prompt` as there is."""
-        entry = self._ram.get(prompt)
-        if entry is None or not self.swap_in(slot, *entry):
-            return self.trim(slot, 0)
-        return self.trim(slot, reusable(slot.tokens.view, prompt, slot.can_cut))
+    def erase(self, slot: Slot) -> int:
+        """Empty a slot and forget everything that is kept of its tokens."""
+        n, tokens = len(slot.tokens), slot.tokens.view.copy()
+        self.trim(slot, 0)
+        self._ram.forget(tokens)
+        if self._disk is not None:
+            self._disk.forget(tokens)
+        return n
+
+    def stored(self, request: Request) -> tuple[int, Saved | None]:
+        """The saved state that gives most of a request's prompt, and how much."""
+        takes_moved = request.takes_moved
+        best = self._ram.get(request.prompt, takes_moved)
+        candidates = [saved for saved in (best, request.fetched) if saved is not None]
+        counted = [(usable(s, request.prompt, self.n_fixed_saved, takes_moved), s) for s in candidates]
+        return max(counted, key=lambda pair: pair[0], default=(0, None))
+
+    def fetch(self, request: Request, n_at_hand: int) -> Future[Saved | None] | None:
+        """Begin to read more of a prompt than is at hand from disk, if it is there."""
+        if self._disk is None:
+            return None
+        return self._disk.fetch(request.prompt, n_at_hand, self.n_fixed_saved, request.takes_moved)
+
+    def all_stored(self) -> Iterator[TokenArray]:
+        """The tokens of everything in host memory and on disk."""
+        yield from (saved.tokens for saved in self._ram)
+        if self._disk is not None:
+            yield from self._disk.runs()
 
     def shift(self, slot: Slot, n_keep: int, n_discard: int) -> None:
-        self._backend.shift(slot.id, n_keep, n_discard)
-        slot.tokens.remove(n_keep, n_discard)
+        """Forget tokens in the middle and move the rest down."""
+        n = len(slot.tokens)
+        if slot.moved_from < NEVER:
+            slot.moved_from = min(slot.moved_from, max(n_keep, slot.moved_from - n_discard))
+        self._move(slot, [Move(n_keep + n_discard, n_keep, n - n_keep - n_discard)])
 
-    def swap_out(self, slot: Slot) -> tuple[TokenArray, State] | None:
+    def reuse(self, slot: Slot, moves: Sequence[Move]) -> None:
+        """Move runs of tokens down and forget everything else behind the first one's place."""
+        self._move(slot, moves)
+        slot.moved_from = min(slot.moved_from, moves[0].to)
+
+    def state_bytes(self, slot: Slot) -> int:
+        return self._backend.state_bytes(slot.id)
+
+    def save(self, slot: Slot, memory: Memory) -> Saved | None:
+        """The content of a slot, also right after it was copied or shifted. None: it cannot be read now."""
+        return self._save(slot, memory) if self._backend.settle(slot.id) else None
+
+    def is_worth_keeping(self, slot: Slot) -> bool:
+        return self._keeps and len(slot.tokens) >= GAIN
+
+    def keep(self, saved: Saved) -> None:
+        """Hold on to the content of a slot that is about to get another one."""
+        self._ram.put(saved)
+
+    def load(self, slot: Slot, saved: Saved) -> bool:
+        """Replace the content of a slot. False: there is no room for it now, and the slot is empty."""
+        n = len(saved.tokens)
+        self._backend.trim(slot.id, 0)
+        self._backend.settle(slot.id)
+        is_loaded = self._backend.load(slot.id, saved.state, self._grouping.position(n)) if n else False
+        slot.tokens.assign(saved.tokens[: n if is_loaded else 0])
+        slot.can_cut, slot.moved_from = self._backend.can_cut_states, saved.moved_from
+        self._trimmed(slot)
+        return is_loaded or not n
+
+    def swap_out(self, slot: Slot) -> Saved | None:
         """Take everything out of a slot, to be put back later."""
-        state = self._backend.save(slot.id)
-        if state is None:
-            return None
-        tokens = slot.tokens.view.copy()
-        self.trim(slot, 0)
-        return tokens, state
+        saved = self._save(slot)
+        if saved is not None:
+            self.trim(slot, 0)
+        return saved
 
-    def swap_in(self, slot: Slot, tokens: TokenArray, state: State) -> bool:
-        loaded = self._backend.load(slot.id, state)
-        slot.tokens.assign(tokens if loaded else tokens[:0])
-        slot.can_cut = self._backend.can_cut_states if loaded else self._backend.can_cut
-        return loaded
+    def flush(self, slots: Sequence[Slot]) -> None:
+        """Bring everything that is kept to disk."""
+        if self._disk is not None:
+            for slot in slots:
+                self.stash(slot, 0)
+            for saved in self._ram:
+                self._disk.put(saved, is_last=True)
+            self._disk.close()
+
+    def _save(self, slot: Slot, memory: Memory | None = None) -> Saved | None:
+        state = self._backend.save(slot.id, memory)
+        return None if state is None else Saved(slot.tokens.view.copy(), state, slot.moved_from)
+
+    def _move(self, slot: Slot, moves: Sequence[Move]) -> None:
+        for move in moves:
+            self._backend.move(slot.id, move.start, move.start + move.n, move.to)
+            slot.tokens.move(move.start, move.start + move.n, move.to)
+        self.trim(slot, moves[-1].to + moves[-1].n)
+        self._backend.settle(slot.id)
+
+    def _trimmed(self, slot: Slot) -> int:
+        """Adjust what was true of tokens that are gone; returns how many are left."""
+        n = len(slot.tokens)
+        if not n:
+            slot.can_cut = self._backend.can_cut
+        if n <= slot.moved_from:
+            slot.moved_from = NEVER
+        return n

@@ -7,13 +7,23 @@ import queue
 from corral.core.task import Order
 from corral.engine.engine import Engine
 
+WAKE = None  # no order: look again what can be done
 
-def run(engine: Engine, orders: queue.SimpleQueue[Order]) -> None:
-    """Never returns; costs nothing while nobody asks for anything."""
-    while True:
-        if not engine.has_work:
-            engine.handle(orders.get())
-        while not orders.empty():
-            engine.handle(orders.get())
+Inbox = queue.SimpleQueue[Order | None]
+
+
+def run(engine: Engine, inbox: Inbox) -> None:
+    """Until it is told to stop; costs nothing while nobody asks for anything."""
+    while not engine.is_stopped:
+        if not engine.has_work or engine.is_waiting:
+            _take(engine, inbox)
+        while not inbox.empty():
+            _take(engine, inbox)
         if engine.has_work:
             engine.step()
+
+
+def _take(engine: Engine, inbox: Inbox) -> None:
+    order = inbox.get()
+    if order is not WAKE:
+        engine.handle(order)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from corral.core.chunk import Chunk, DecodeStatus, FloatArray, State
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray, Memory, State, TokenArray
 from corral.core.params import Constraint, SamplingParams
 from corral.core.result import TokenProbs
 
@@ -50,14 +50,43 @@ class Sampler(Protocol):
     def close(self) -> None: ...
 
 
-class Backend(Protocol):
+class StatePort(Protocol):
+    """States on their way to and from files; any thread may call these."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that tell models apart."""
+        ...
+
+    @property
+    def max_state_bytes(self) -> int: ...
+
+    @property
+    def state_growth(self) -> int:
+        """How many bytes a state here may be longer than in a file."""
+        ...
+
+    def pack(self, state: State) -> list[memoryview]:
+        """A state as any context of the model could read it."""
+        ...
+
+    def unpack(self, buffer: Memory, n_bytes: int, positions: TokenArray, is_trusted: bool) -> State:
+        """A packed state in `buffer`, which has room for it to grow, as this context reads it; raises what
+        is wrong with it. A trusted one is known to have been packed for this model."""
+        ...
+
+
+class Backend(StatePort, Protocol):
     """A model with `n_seq` sequences of up to `n_ctx` tokens."""
 
     @property
     def n_seq(self) -> int: ...
-
-    @property
-    def n_ctx(self) -> int: ...
 
     @property
     def n_batch(self) -> int: ...
@@ -100,11 +129,27 @@ class Backend(Protocol):
 
     def share_prefix(self, src: int, dst: int, n: int) -> bool: ...
 
-    def shift(self, seq: int, n_keep: int, n_discard: int) -> None: ...
+    def move(self, seq: int, start: int, end: int, to: int) -> None:
+        """Forget the positions from `to` to `start`, and move those up to `end` down."""
+        ...
 
-    def save(self, seq: int) -> State | None: ...
+    def compress(self, seq: int, run: int, width: int, n: int) -> None:
+        """Let the positions of the `run`-th `width` tokens advance once in `n`; those behind move down."""
+        ...
 
-    def load(self, seq: int, state: State) -> bool: ...
+    def settle(self, seq: int) -> bool:
+        """Carry out what is pending after moves and copies, and close the gaps. False: there is no room."""
+        ...
+
+    def state_bytes(self, seq: int) -> int: ...
+
+    def save(self, seq: int, memory: Memory | None = None) -> State | None:
+        """The state of a sequence, in this memory if it is enough; None while something is pending."""
+        ...
+
+    def load(self, seq: int, state: State, position: int) -> bool:
+        """Replace a sequence by a state whose next token goes to `position`. False: it is empty now."""
+        ...
 
     def compile(self, constraint: Constraint) -> Future[Any]:
         """Start to make a grammar ready for `open_sampler`, in another thread."""

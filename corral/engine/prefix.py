@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -18,21 +19,27 @@ GAIN = 16  # a copy or a wait must save at least so many tokens
 class Origin(enum.Enum):
     OWN = "own"  # the slot's own tokens
     SLOT = "slot"  # another live sequence
-    RAM = "ram"  # a saved state in host memory
+    STORE = "store"  # a saved state, in host memory or from disk
     WAIT = "wait"  # another slot is about to have it
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a slot has: its tokens, whether they can be cut, and the prompt it is evaluating right now."""
+    """What a slot has: its tokens, how many of them can be used only together, and the prompt it is
+    evaluating right now."""
 
     slot: int
     tokens: TokenArray
-    can_cut: bool
+    n_fixed: int = 0
     prompt: TokenArray | None = None
+    can_cut_prompt: bool = True
 
     def usable(self, prompt: TokenArray) -> int:
-        return reusable(self.tokens, prompt, self.can_cut)
+        return reusable(self.tokens, prompt, self.n_fixed)
+
+    def coming(self, prompt: TokenArray) -> int:
+        """How much of a prompt it will have soon."""
+        return reusable(self.prompt, prompt) if self.prompt is not None and self.can_cut_prompt else 0
 
     def is_twin(self, prompt: TokenArray) -> bool:
         """It is evaluating the same prompt: what comes out serves both."""
@@ -46,10 +53,10 @@ class Prefix:
     slot: int = -1
 
 
-def plan_prefix(prompt: TokenArray, own: Holding, neighbours: Sequence[Holding], n_ram: int) -> Prefix:
+def plan_prefix(prompt: TokenArray, own: Holding, neighbours: Sequence[Holding], n_stored: int) -> Prefix:
     """The longest beginning that need not be evaluated, or the advice to wait for one.
 
-    `n_ram`: how much of the prompt could be restored from host memory.
+    `n_stored`: how much of the prompt could be restored from a saved state.
     """
     best = Prefix(Origin.OWN, own.usable(prompt))
     coming = 0
@@ -57,24 +64,38 @@ def plan_prefix(prompt: TokenArray, own: Holding, neighbours: Sequence[Holding],
         n = other.usable(prompt)
         if n >= best.n + (GAIN if best.origin is Origin.OWN else 1):
             best = Prefix(Origin.SLOT, n, other.slot)
-        if other.prompt is not None and other.can_cut:
-            coming = max(coming, reusable(other.prompt, prompt, can_cut=True))
-    if n_ram >= best.n + GAIN:
-        best = Prefix(Origin.RAM, n_ram)
+        coming = max(coming, other.coming(prompt))
+    if n_stored >= best.n + GAIN:
+        best = Prefix(Origin.STORE, n_stored)
     if any(other.is_twin(prompt) and len(other.tokens) >= best.n for other in neighbours):
         return Prefix(Origin.WAIT, len(prompt))
     return Prefix(Origin.WAIT, coming) if coming >= best.n + GAIN else best
 
 
-def reusable(held: TokenArray, prompt: TokenArray, can_cut: bool) -> int:
+def reusable(held: TokenArray, prompt: TokenArray, n_fixed: int = 0) -> int:
     """How much of a prompt may come from a cache: as much as could have been evaluated in chunks, with one
-    left to evaluate. What cannot be cut serves as it is or not at all."""
-    n = common_prefix(held, prompt)
-    limit = max(len(prompt) - MIN_CHUNK, 0)
-    if not can_cut:
-        return n if n == len(held) <= limit else 0
-    n = align(min(n, limit))
+    left to evaluate. The first `n_fixed` tokens serve together or not at all."""
+    n = min(common_prefix(held, prompt), len(prompt) - MIN_CHUNK)
+    if n < n_fixed:
+        return 0
+    n = max(align(n), n_fixed)
     return n if n >= MIN_CHUNK else 0
+
+
+class Run(Protocol):
+    """Tokens that are kept somewhere; behind `moved_from` the context was shifted."""
+
+    @property
+    def tokens(self) -> TokenArray: ...
+
+    @property
+    def moved_from(self) -> int: ...
+
+
+def usable(saved: Run, prompt: TokenArray, n_fixed: Callable[[int], int], takes_moved: bool) -> int:
+    """How much of a prompt a saved state can give."""
+    held = saved.tokens if takes_moved else saved.tokens[: saved.moved_from]
+    return reusable(held, prompt, n_fixed(len(saved.tokens)))
 
 
 def choose_slot(idle: Sequence[tuple[int, TokenArray, int]], prompt: TokenArray, similarity: float) -> int:

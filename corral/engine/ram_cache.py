@@ -3,61 +3,77 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable, Iterator
 
-from corral.core.chunk import State, TokenArray
-from corral.engine.prefix import reusable
+from corral.core.chunk import TokenArray
+from corral.engine.prefix import usable
+from corral.engine.saved import Saved
 from corral.engine.slot import common_prefix
 
 
 class RamCache:
-    """Mutable; least recently used goes first. Entries that another one continues are dropped.
+    """Mutable; least recently used goes first, to `on_evict`. Entries that another one continues are dropped.
 
-    Unless `can_cut`, an entry serves only prompts that begin with all of it.
+    `n_fixed(n)`: of a saved state of `n` tokens, how many can be used only together.
     """
 
-    def __init__(self, budget_bytes: int, can_cut: bool = True) -> None:
+    def __init__(
+        self,
+        budget_bytes: int,
+        n_fixed: Callable[[int], int] = lambda _: 0,
+        on_evict: Callable[[Saved], None] = lambda _: None,
+    ) -> None:
         self._budget = budget_bytes
-        self._can_cut = can_cut
-        self._entries: collections.OrderedDict[int, tuple[TokenArray, State]] = collections.OrderedDict()
+        self._n_fixed = n_fixed
+        self._on_evict = on_evict
+        self._entries: collections.OrderedDict[int, Saved] = collections.OrderedDict()
         self._n_bytes = 0
         self._next_key = 0
 
-    @property
-    def is_enabled(self) -> bool:
-        return self._budget > 0
+    def __iter__(self) -> Iterator[Saved]:
+        return iter(self._entries.values())
 
     @property
     def n_bytes(self) -> int:
         return self._n_bytes
 
-    def longest(self, prompt: TokenArray) -> int:
+    def longest(self, prompt: TokenArray, takes_moved: bool = False) -> int:
         """How many tokens of `prompt` the best entry can give."""
-        return self._best(prompt)[0]
+        return self._best(prompt, takes_moved)[0]
 
-    def get(self, prompt: TokenArray) -> tuple[TokenArray, State] | None:
+    def get(self, prompt: TokenArray, takes_moved: bool = False) -> Saved | None:
         """The entry that gives most of `prompt`; it counts as used."""
-        n, key = self._best(prompt)
+        n, key = self._best(prompt, takes_moved)
         if not n:
             return None
         self._entries.move_to_end(key)
         return self._entries[key]
 
-    def put(self, tokens: TokenArray, state: State) -> None:
-        if len(state) > self._budget:
+    def put(self, saved: Saved) -> None:
+        """Keep a state, or hand it on at once if it is larger than everything."""
+        if saved.n_bytes > self._budget:
+            self._on_evict(saved)
             return
-        covered = [k for k, (t, _) in self._entries.items() if common_prefix(t, tokens) == len(t)]
+        self.forget(saved.tokens)
+        while self._n_bytes + saved.n_bytes > self._budget:
+            self._on_evict(self._drop(next(iter(self._entries))))
+        self._entries[self._next_key] = saved
+        self._next_key += 1
+        self._n_bytes += saved.n_bytes
+
+    def forget(self, tokens: TokenArray) -> None:
+        """Drop everything that `tokens` begin with."""
+        entries = self._entries.items()
+        covered = [k for k, e in entries if common_prefix(e.tokens, tokens) == len(e.tokens)]
         for key in covered:
             self._drop(key)
-        while self._n_bytes + len(state) > self._budget:
-            self._drop(next(iter(self._entries)))
-        self._entries[self._next_key] = (tokens.copy(), state)
-        self._next_key += 1
-        self._n_bytes += len(state)
 
-    def _best(self, prompt: TokenArray) -> tuple[int, int]:
+    def _best(self, prompt: TokenArray, takes_moved: bool) -> tuple[int, int]:
         entries = self._entries.items()
-        matches = ((reusable(tokens, prompt, self._can_cut), key) for key, (tokens, _) in entries)
+        matches = ((usable(saved, prompt, self._n_fixed, takes_moved), key) for key, saved in entries)
         return max(matches, default=(0, -1))
 
-    def _drop(self, key: int) -> None:
-        self._n_bytes -= len(self._entries.pop(key)[1])
+    def _drop(self, key: int) -> Saved:
+        saved = self._entries.pop(key)
+        self._n_bytes -= saved.n_bytes
+        return saved

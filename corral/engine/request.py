@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from corral.core.chunk import State, TokenArray
+from corral.core.chunk import TokenArray
 from corral.core.result import StopType, Timings, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.engine.ports import Sampler
+from corral.engine.saved import Saved
 from corral.text.output import OutputText
 
 
@@ -40,7 +41,8 @@ class Request:
         self.n_forced = 0
         self.truncated = False
         self.stop_type = StopType.NONE
-        self.swapped: tuple[TokenArray, State] | None = None
+        self.swapped: Saved | None = None  # itself, while it has to wait for room
+        self.fetched: Saved | None = None  # the beginning of its prompt, from disk
         self._unsent: list[int] = []
         self._unsent_probs: list[TokenProbs] = []
         self._t_start = 0.0
@@ -76,6 +78,11 @@ class Request:
     def needs_grammar(self) -> bool:
         constraint = self.task.params.constraint
         return constraint is not None and constraint.is_needed
+
+    @property
+    def takes_moved(self) -> bool:
+        """It may begin with what a context shift has moved: it wants that, or this very slot."""
+        return self.task.params.n_cache_reuse > 0 or self.task.params.id_slot >= 0
 
     def shows(self, token: int) -> bool:
         """Whether a control token appears in the answer."""

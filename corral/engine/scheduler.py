@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 
-from corral.core.chunk import State, TokenArray
-from corral.core.result import Admitted
+from corral.core.chunk import TokenArray
+from corral.core.result import Admitted, CacheReport
 from corral.engine.kv import KvStore
-from corral.engine.prefix import Holding, Origin, Prefix, choose_slot, plan_prefix
+from corral.engine.prefix import Origin, Prefix, choose_slot, plan_prefix
+from corral.engine.report import explain
 from corral.engine.request import Phase, Request
+from corral.engine.reuse import Move, plan_reuse
+from corral.engine.saved import Saved
 from corral.engine.slot import Slot
 
 
 class Scheduler:
     def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float, can_cut: bool) -> None:
         self.slots = [Slot(id, n_ctx, can_cut) for id in range(n_slots)]
+        self.reserved: dict[int, int] = {}  # slots that go to nobody who came after this
         self._queue: list[Request] = []
         self._kv = kv
         self._similarity = similarity
@@ -48,10 +53,16 @@ class Scheduler:
         return None
 
     def release(self, slot: Slot) -> None:
-        self._clock += 1
-        slot.last_used = self._clock
+        if slot.request is not None:
+            slot.n_evaluated = len(slot.request.prompt) - slot.request.n_cached
         slot.request = None
         self._has_freed_room = True
+        self.touch(slot)
+
+    def touch(self, slot: Slot) -> None:
+        """It is the most recently used one now."""
+        self._clock += 1
+        slot.last_used = self._clock
 
     def preempt(self, slot: Slot) -> bool:
         """Swap a running request out to host memory; it goes on when there is room again."""
@@ -83,6 +94,14 @@ class Scheduler:
             slot.request = request
         return [*admitted, *self._settle_all(now)]
 
+    def fetch(self, request: Request) -> Future[Saved | None] | None:
+        """Begin to read the beginning of a prompt from disk, if nothing nearer has it."""
+        if not request.task.params.cache_prompt:
+            return None
+        held = [self._kv.holding(slot, request.takes_moved) for slot in self.slots]
+        live = max(holding.usable(request.prompt) for holding in held)
+        return self._kv.fetch(request, max(live, self._kv.stored(request)[0]))
+
     def twins(self, request: Request) -> list[tuple[Slot, Request]]:
         """Those who wait for the same prompt."""
         waiting = self.running(Phase.WAITING)
@@ -101,13 +120,15 @@ class Scheduler:
 
     def _find_slot(self, request: Request) -> Slot | None:
         pinned = request.task.params.id_slot
-        idle = [s for s in self.slots if s.is_idle and pinned in (-1, s.id)]
+        turn = request.order
+        free = [s for s in self.slots if s.is_idle and turn <= self.reserved.get(s.id, turn)]
+        idle = [s for s in free if pinned in (-1, s.id)]
         if not idle:
             return None
         views = [(slot.id, slot.tokens.view, slot.last_used) for slot in idle]
         return self.slots[choose_slot(views, request.prompt, self._similarity)]
 
-    def _swap_in(self, slot: Slot, swapped: tuple[TokenArray, State]) -> bool:
+    def _swap_in(self, slot: Slot, swapped: Saved) -> bool:
         """Put a preempted request back once room was freed; cached sequences give way to it."""
         is_alone = all(s.is_idle for s in self.slots)
         if not (self._has_freed_room or is_alone):
@@ -116,37 +137,61 @@ class Scheduler:
         for other in self.slots:
             if other.is_idle:
                 self._kv.evict(other)
-        return self._kv.swap_in(slot, *swapped)
+        return self._kv.load(slot, swapped)
 
     def _settle_all(self, now: float) -> Iterator[Admitted]:
         for slot, request in self.running(Phase.WAITING):
-            n_cached = self._settle(slot, request)
-            if n_cached is not None:
+            settled = self._settle(slot, request)
+            if settled is not None:
+                n_cached, report = settled
                 request.start(now, n_cached)
-                yield Admitted(request.id, slot.id, n_cached)
+                yield Admitted(request.id, slot.id, n_cached, report)
 
-    def _settle(self, slot: Slot, request: Request) -> int | None:
+    def _settle(self, slot: Slot, request: Request) -> tuple[int, CacheReport | None] | None:
         """Bring as much of the prompt into the slot as exists anywhere; None: better to wait."""
-        prompt = request.prompt
-        if not request.task.params.cache_prompt:
+        params, prompt = request.task.params, request.prompt
+        if not params.cache_prompt:
             self._kv.stash(slot, 0)
-            return self._kv.trim(slot, 0)
-        neighbours = [_holding(other) for other in self.slots if other is not slot]
-        prefix = plan_prefix(prompt, _holding(slot), neighbours, self._kv.n_in_ram(prompt))
+            return self._kv.trim(slot, 0), self._report(request, Prefix(Origin.OWN, 0), slot)
+        own = self._kv.holding(slot, request.takes_moved)
+        neighbours = [self._kv.holding(s, request.takes_moved) for s in self.slots if s is not slot]
+        n_stored, stored = self._kv.stored(request)
+        prefix = plan_prefix(prompt, own, neighbours, n_stored)
         if prefix.origin is Origin.WAIT:
             return None
-        return self._apply(prefix, slot, request)
+        moves = self._plan_moves(prefix, slot, stored, request)
+        report = self._report(request, prefix, slot, stored, moves)
+        request.fetched = None
+        return self._apply(prefix, slot, stored, moves), report
 
-    def _apply(self, prefix: Prefix, slot: Slot, request: Request) -> int:
-        self._kv.stash(slot, prefix.n if prefix.origin is Origin.OWN else 0)
+    def _report(
+        self,
+        request: Request,
+        prefix: Prefix,
+        slot: Slot,
+        stored: Saved | None = None,
+        moves: Sequence[Move] = (),
+    ) -> CacheReport | None:
+        if not request.task.params.cache_report:
+            return None
+        held = [other.tokens.view for other in self.slots] + list(self._kv.all_stored())
+        return explain(request.prompt, prefix, slot.id, stored, moves, held)
+
+    def _plan_moves(self, prefix: Prefix, slot: Slot, stored: Saved | None, request: Request) -> list[Move]:
+        n_min = request.task.params.n_cache_reuse
+        if not n_min or not self._kv.can_move or prefix.origin is Origin.SLOT:
+            return []
+        held = slot.tokens.view if prefix.origin is Origin.OWN or stored is None else stored.tokens
+        return plan_reuse(held, request.prompt, prefix.n, n_min)
+
+    def _apply(self, prefix: Prefix, slot: Slot, stored: Saved | None, moves: list[Move]) -> int:
+        n = prefix.n + sum(move.n for move in moves)
+        self._kv.stash(slot, n if prefix.origin is Origin.OWN else 0)
         if prefix.origin is Origin.SLOT:
             return self._kv.copy(self.slots[prefix.slot], slot, prefix.n)
-        if prefix.origin is Origin.RAM:
-            self._kv.restore(slot, request.prompt)
+        if prefix.origin is Origin.STORE and stored is not None and not self._kv.load(slot, stored):
+            return 0
+        if moves:
+            self._kv.reuse(slot, moves)
+            return len(slot.tokens)
         return self._kv.trim(slot, prefix.n)
-
-
-def _holding(slot: Slot) -> Holding:
-    request = slot.request
-    coming = request.prompt if request is not None and request.phase is Phase.PREFILL else None
-    return Holding(slot.id, slot.tokens.view, slot.can_cut, coming)

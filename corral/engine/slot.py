@@ -6,6 +6,7 @@ import numpy as np
 
 from corral.core.chunk import TokenArray
 from corral.engine.request import Request
+from corral.engine.saved import NEVER
 
 
 class TokenBuffer:
@@ -34,9 +35,9 @@ class TokenBuffer:
     def truncate(self, n: int) -> None:
         self._n = min(self._n, n)
 
-    def remove(self, start: int, n: int) -> None:
-        self._data[start : self._n - n] = self._data[start + n : self._n].copy()
-        self._n -= n
+    def move(self, start: int, end: int, to: int) -> None:
+        """Put a run of tokens further to the front; what is behind it stays where it is."""
+        self._data[to : to + end - start] = self._data[start:end].copy()
 
 
 class Slot:
@@ -45,9 +46,11 @@ class Slot:
     def __init__(self, id: int, n_ctx: int, can_cut: bool = True) -> None:
         self.id = id
         self.can_cut = can_cut  # as a model, and what is in it now, allow
+        self.moved_from = NEVER  # tokens behind these are not where they were evaluated
         self.tokens = TokenBuffer(n_ctx)
         self.request: Request | None = None
         self.last_used = 0
+        self.n_evaluated = 0  # prompt tokens of the last request that were not cached
 
     @property
     def is_idle(self) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corral.core.result import Admitted, Done, Failed, Progress, TaskResult, Tokens
-from corral.core.task import Task
+from corral.core.result import Admitted, Done, Failed, Progress, SlotReport, TaskResult, Tokens
+from corral.core.task import SlotAction, Task, Verb
+
+_CHANGES = (Verb.RESTORE, Verb.ERASE, Verb.SHIFT, Verb.FORK)
 
 
 @dataclass(slots=True)
@@ -53,6 +55,12 @@ class Board:
             view.stopping_word = result.stopping_word
         if isinstance(result, Done | Failed):
             self.leave(task.id)
+
+    def note_action(self, action: SlotAction, report: SlotReport) -> None:
+        """A slot holds something else than its last task left there."""
+        if action.verb in _CHANGES and not self.slots[action.slot].is_processing:
+            n_left = 0 if action.verb is Verb.ERASE else report.n_tokens
+            self.slots[action.slot] = SlotView(action.slot, n_past=n_left)
 
     def leave(self, task_id: int) -> None:
         view = self._by_task.pop(task_id, None)

@@ -49,8 +49,9 @@ class FrameAssembler:
 class BlockingChannel:
     """The engine's end: one reader thread, any number of writers."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, parcels: socket.socket) -> None:
         self._sock = sock
+        self._parcels = parcels
         self._reader = sock.makefile("rb")
         self._lock = threading.Lock()
 
@@ -65,6 +66,12 @@ class BlockingChannel:
             return None
         return self._reader.read(_length.unpack(header)[0])
 
+    def receive_fd(self) -> int:
+        """The next descriptor, which was sent before the frame that speaks of it; -1: too many are open."""
+        _, fds, _, _ = socket.recv_fds(self._parcels, 1, 1)
+        return fds[0] if fds else -1
+
     def close(self) -> None:
+        self._parcels.close()
         self._reader.close()
         self._sock.close()

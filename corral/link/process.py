@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from corral.core.result import Event
 from corral.core.settings import EngineSettings
-from corral.core.task import Order
+from corral.core.task import Order, Stop
 from corral.link.frame import FrameAssembler, decode_events, encode_frame
 
 
@@ -23,21 +23,28 @@ class EngineProcess(asyncio.Protocol):
         self._gone = asyncio.Event()
         self._transport: asyncio.WriteTransport | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._parcels: socket.socket | None = None
 
     async def spawn(self, settings: EngineSettings) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        self._parcels, theirs_parcels = socket.socketpair()
+        self._parcels.setblocking(False)
+        with theirs, theirs_parcels:
+            fds = [theirs.fileno(), theirs_parcels.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "corral.link.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", "corral.link.worker", *map(str, fds)],
+                pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is the front's business
             )
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))
 
-    def send(self, order: Order) -> None:
+    def send(self, order: Order, fd: int = -1) -> None:
+        """Send an order, and the descriptor that goes with it."""
         if self._transport is not None and not self._gone.is_set():
+            if fd >= 0 and self._parcels is not None:
+                socket.send_fds(self._parcels, [b"."], [fd])
             self._transport.write(encode_frame(order))
 
     def kill(self) -> None:
@@ -47,11 +54,18 @@ class EngineProcess(asyncio.Protocol):
     async def wait(self) -> None:
         await self._gone.wait()
 
+    async def stop(self, timeout_s: float) -> None:
+        """Let it put its caches in order first."""
+        self.send(Stop())
+        await asyncio.wait({asyncio.ensure_future(self._gone.wait())}, timeout=timeout_s)
+
     async def close(self) -> int | None:
         """Make sure the process is gone; returns its exit code."""
         self.kill()
         if self._transport is not None:
             self._transport.close()
+        if self._parcels is not None:
+            self._parcels.close()
         return await asyncio.to_thread(self._process.wait) if self._process else None
 
     def data_received(self, data: bytes) -> None:

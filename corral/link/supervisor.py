@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from corral.core.errors import CorralError, Unavailable
 from corral.core.params import GenerationParams
 from corral.core.result import (
@@ -26,11 +28,12 @@ from corral.core.result import (
     Loading,
     ModelInfo,
     Ready,
+    SlotReport,
     TaskResult,
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Task
+from corral.core.task import Cancel, SlotAction, Task
 from corral.link.board import Board
 from corral.link.process import EngineProcess
 from corral.link.stream import TaskStream
@@ -38,6 +41,7 @@ from corral.link.stream import TaskStream
 MAX_LOSSES = 3  # engines a task may take down with it
 MAX_STARTS = 5  # failed starts in a row before giving up
 WATCH_S = 0.5
+FLUSH_S = 60.0  # for an engine to write its caches to disk at the end
 WEDGE_FACTOR = 50.0
 WEDGE_UNKNOWN_S = 600.0
 
@@ -75,12 +79,14 @@ class Supervisor:
         self._on_loading = on_loading
         self._on_restart = on_restart
         self._entries: dict[int, _Entry] = {}
+        self._actions: dict[int, asyncio.Future[SlotReport]] = {}
         self._ids = itertools.count()
         self._process: EngineProcess | None = None
         self._main: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[ModelInfo] = asyncio.get_running_loop().create_future()
         self._last_beat = time.monotonic()
         self._lost_because = ""
+        self._is_closing = False
         self.state = EngineState.LOADING
         self.info: ModelInfo | None = None
         self.board = Board()
@@ -91,10 +97,14 @@ class Supervisor:
         return await self._loaded
 
     async def close(self) -> None:
+        self._is_closing = True
+        if self._process is not None and self.state is EngineState.READY and self._settings.cache_disk:
+            await self._process.stop(FLUSH_S)
         if self._main is not None:
             self._main.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._main
+        self._fail_actions()
         for entry in list(self._entries.values()):
             entry.stream.fail(Unavailable("the server is shutting down"))
 
@@ -109,6 +119,25 @@ class Supervisor:
             self._process.send(task)
         return task, stream
 
+    async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
+        """Have the engine do something with a slot, with the file `fd` where that is needed."""
+        if self.state is not EngineState.READY or self._process is None:
+            raise Unavailable(f"The engine is {self.state.value}")
+        action = msgspec.structs.replace(action, id=next(self._ids), fd=fd)
+        answer: asyncio.Future[SlotReport] = asyncio.get_running_loop().create_future()
+        self._actions[action.id] = answer
+        try:
+            self._process.send(action, fd)
+            report = await answer
+            self.board.note_action(action, report)
+            return report
+        except OSError:
+            raise Unavailable("the file cannot be handed to the engine now") from None
+        finally:
+            del self._actions[action.id]
+            if not answer.done() or answer.cancelled():
+                self._process.send(Cancel(action.id))
+
     def cancel(self, task_id: int) -> None:
         if self._entries.pop(task_id, None) is not None:
             self.board.leave(task_id)
@@ -120,6 +149,8 @@ class Supervisor:
         while n_failed < MAX_STARTS:
             self._lost_because = ""
             was_ready = await self._run_once()
+            if self._is_closing:
+                return
             n_failed = 0 if was_ready else n_failed + 1
             if not self._loaded.done():
                 self._loaded.set_exception(CorralError(self._lost_because))
@@ -127,6 +158,7 @@ class Supervisor:
             self.state = EngineState.RESTARTING
             self._on_restart(self._lost_because)
             self._count_losses()
+            self._fail_actions()
             await asyncio.sleep(min(30.0, 0.5 * 2**n_failed) if n_failed else 0)
         self.state = EngineState.FAILED
         for entry in list(self._entries.values()):
@@ -176,6 +208,8 @@ class Supervisor:
             self._lost_because = event.message
         elif isinstance(event, Ready):
             self._on_ready(event.info, process)
+        elif isinstance(event, SlotReport) or event.task_id in self._actions:
+            self._answer(event)
         else:
             self._deliver(event)
 
@@ -207,6 +241,21 @@ class Supervisor:
         if isinstance(result, Done | Failed):
             del self._entries[result.task_id]
         entry.stream.put(result)
+
+    def _answer(self, result: SlotReport | TaskResult) -> None:
+        answer = self._actions.get(result.task_id)
+        if answer is None or answer.done():
+            return
+        if isinstance(result, SlotReport):
+            answer.set_result(result)
+        elif isinstance(result, Failed):
+            answer.set_exception(CorralError.from_info(result.error))
+
+    def _fail_actions(self) -> None:
+        """What slots held is lost with the engine, and with it what actions were about."""
+        for answer in self._actions.values():
+            if not answer.done():
+                answer.set_exception(Unavailable("the engine was lost, and what its slots held"))
 
     def _count_losses(self) -> None:
         """A task that keeps taking engines down is given up, so that the others can go on."""

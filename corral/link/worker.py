@@ -1,4 +1,4 @@
-"""The engine process: `python -m corral.link.worker FD`.
+"""The engine process: `python -m corral.link.worker FD FD`, a socket for frames and one for descriptors.
 
 The main thread owns everything native. A reader thread turns frames into orders (and cuts a long
 decode short when its task is cancelled); a beat thread shows that the process is alive.
@@ -14,9 +14,11 @@ import sys
 import threading
 import time
 
+import msgspec
+
 from corral.core.errors import CorralError
 from corral.core.result import Beat, LoadFailed, Loading, Ready
-from corral.core.task import Cancel, Order
+from corral.core.task import Cancel, SlotAction
 from corral.engine import loop
 from corral.engine.engine import Engine
 from corral.link.frame import BlockingChannel, decode_order, decode_settings
@@ -27,22 +29,23 @@ BEAT_S = 0.5
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = BlockingChannel(socket.socket(fileno=int(sys.argv[1])))
+    channel = BlockingChannel(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:3]))
     settings = decode_settings(channel.receive() or b"")
     beat = _Beat(channel)
     try:
         backend = LlamaBackend.open(settings, lambda fraction: channel.send([Loading(fraction)]))
-        engine = Engine(backend, settings, emit=channel.send)
+        inbox: loop.Inbox = queue.SimpleQueue()
+        engine = Engine(backend, settings, emit=channel.send, wake=lambda: inbox.put(loop.WAKE))
         if settings.warmup:
             engine.warm_up()
     except CorralError as error:
         channel.send([LoadFailed(error.message)])
         raise SystemExit(1) from None
     beat.engine = engine
-    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-    threading.Thread(target=_read_orders, args=(channel, engine, orders), daemon=True).start()
+    threading.Thread(target=_read_orders, args=(channel, engine, inbox), daemon=True).start()
     channel.send([Ready(backend.info())])
-    loop.run(engine, orders)
+    loop.run(engine, inbox)
+    os._exit(0)
 
 
 class _Beat:
@@ -62,13 +65,15 @@ class _Beat:
             time.sleep(BEAT_S)
 
 
-def _read_orders(channel: BlockingChannel, engine: Engine, orders: queue.SimpleQueue[Order]) -> None:
+def _read_orders(channel: BlockingChannel, engine: Engine, inbox: loop.Inbox) -> None:
     while True:
         body = channel.receive()
         if body is None:
             os._exit(0)
         order = decode_order(body)
-        orders.put(order)
+        if isinstance(order, SlotAction) and order.fd >= 0:
+            order = msgspec.structs.replace(order, fd=channel.receive_fd())
+        inbox.put(order)
         if isinstance(order, Cancel):
             engine.abort_if_running(order.task_id)
 

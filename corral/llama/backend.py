@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import psutil
 
+from corral.core.chunk import Chunk, Memory, State, TokenArray
 from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, SamplingParams
 from corral.core.result import ModelInfo
@@ -16,10 +18,13 @@ from corral.llama import library
 from corral.llama.candidates import Candidates
 from corral.llama.constraint import Compiler, Matcher
 from corral.llama.context import Context
+from corral.llama.fingerprint import fingerprint
 from corral.llama.model import Model
 from corral.llama.sampler import Sampler
+from corral.llama.state import StateLayout
 
 MIN_PROMPT_ROOM = 16  # of a batch, beside a token for every slot
+_SAMPLE_TOKENS = 2
 
 
 class LlamaBackend(Context):
@@ -46,6 +51,13 @@ class LlamaBackend(Context):
         self._candidates = Candidates(model.vocab.n_tokens)
         self._compiler = Compiler(model.vocab)
         self._compilers = ThreadPoolExecutor(1, "compiler")
+        self.fingerprint = fingerprint(settings.model)
+        sample = self._sample_state()
+        self._layout = StateLayout.learn(
+            sample, _SAMPLE_TOKENS, 1 if settings.kv_unified else self.n_seq, model.has_window
+        )
+        self.state_growth = self._layout.growth if self._layout else 0
+        self.max_state_bytes = self._layout.n_bytes(self.n_ctx) if self._layout else len(sample) * self.n_ctx
 
     @classmethod
     def open(cls, settings: EngineSettings, on_progress: Callable[[float], None]) -> LlamaBackend:
@@ -60,6 +72,28 @@ class LlamaBackend(Context):
         if not model.can_generate:
             raise InvalidRequest(f"model '{settings.model}' has no decoder: it cannot generate text")
         return cls(model, settings)
+
+    @property
+    def n_vocab(self) -> int:
+        return self.vocab.n_tokens
+
+    def pack(self, state: State) -> list[memoryview]:
+        return self._layout.portable_parts(state) if self._layout else [memoryview(state)]
+
+    def unpack(self, buffer: Memory, n_bytes: int, positions: TokenArray, is_trusted: bool) -> State:
+        if self._layout is not None:
+            self._layout.check(buffer[:n_bytes].data, positions)
+            return self._layout.make_native(buffer, n_bytes)
+        if not is_trusted:
+            raise InvalidRequest("states of this model are accepted only with the seal of the server")
+        return buffer[:n_bytes].data
+
+    def _sample_state(self) -> State:
+        """A short state, as an example of how this context writes them."""
+        self.decode([Chunk(0, 0, np.zeros(_SAMPLE_TOKENS, np.int32), logits=True)])
+        sample = self.save(0)
+        self.trim(0, 0)
+        return sample or b""
 
     def compile(self, constraint: Constraint) -> Future[Matcher]:
         return self._compilers.submit(self._compiler.compile, constraint)
@@ -80,6 +114,7 @@ class LlamaBackend(Context):
             n_embd=model.n_embd,
             n_params=model.n_params,
             n_bytes=model.n_bytes,
+            n_state_bytes=self.max_state_bytes,
             description=model.description,
         )
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from corral.core.chunk import Chunk, DecodeStatus, FloatArray, State
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray, Memory, State
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
 
+_ANY_TOKEN = np.zeros(1, np.int32)
 _STATUS = {0: DecodeStatus.OK, 1: DecodeStatus.NO_ROOM, 2: DecodeStatus.ABORTED}
 
 
@@ -58,6 +59,11 @@ class Context:
         self._views: dict[int, FloatArray] = {}  # libllama writes to the same few addresses again and again
         self._unsettled: set[int] = set()
         self._kv_unified = kv_unified
+        # By saving and loading: with a window that would lose what is behind it, and in a buffer that
+        # sequences share there always are gaps.
+        self._closes_gaps = not (kv_unified or model.has_window)
+        self._copies_later = not kv_unified and model.has_cells
+        self._is_recurrent = model.is_recurrent
         self.n_seq = n_seq
         self.n_ctx = int(lib.llama_n_ctx_seq(self.handle))
         self.n_batch = int(lib.llama_n_batch(self.handle))
@@ -106,38 +112,76 @@ class Context:
     def share_prefix(self, src: int, dst: int, n: int) -> bool:
         """Make `dst` hold the first `n` tokens of `src`, without evaluating them again."""
         lib.llama_memory_seq_rm(self._memory, dst, -1, -1)
-        # With split KV only whole sequences can be copied; the copy itself happens in the next decode.
+        # With split KV only whole sequences can be copied; cells are copied in the next decode.
         lib.llama_memory_seq_cp(self._memory, src, dst, -1, -1)
-        if not self._kv_unified:
+        if self._copies_later:
             self._unsettled |= {src, dst}
         return self.trim(dst, n)
 
-    def shift(self, seq: int, n_keep: int, n_discard: int) -> None:
-        """Forget `n_discard` tokens behind the first `n_keep` and move the rest down."""
-        lib.llama_memory_seq_rm(self._memory, seq, n_keep, n_keep + n_discard)
-        lib.llama_memory_seq_add(self._memory, seq, n_keep + n_discard, -1, -n_discard)
+    def move(self, seq: int, start: int, end: int, to: int) -> None:
+        """Forget the positions from `to` to `start`, and move those up to `end` down."""
+        lib.llama_memory_seq_rm(self._memory, seq, to, start)
+        lib.llama_memory_seq_add(self._memory, seq, start, end, to - start)
         self._unsettled.add(seq)
 
-    def save(self, seq: int) -> State | None:
-        """The sequence's state; None while a copy or a shift of it is still pending in libllama."""
+    def compress(self, seq: int, run: int, width: int, n: int) -> None:
+        """Let the positions of the `run`-th `width` tokens advance once in `n`; those behind move down."""
+        # libllama divides absolute positions: the run goes to where it would be ungrouped, and back.
+        start, past = run * width // n, self._n_past(seq)
+        up = run * width - start
+        lib.llama_memory_seq_add(self._memory, seq, start, past, up)
+        lib.llama_memory_seq_div(self._memory, seq, start + up, start + up + width, n)
+        lib.llama_memory_seq_add(self._memory, seq, start + up + width, past + up, width // n - up - width)
+        self._unsettled.add(seq)
+
+    def settle(self, seq: int) -> bool:
+        """Carry out what is pending after moves and copies, and close the gaps. False: there is no room."""
+        if seq not in self._unsettled:
+            return True
+        # libllama does it in the next decode. Any will do: a token more, which is dropped again.
+        spare = min(range(self.n_seq), key=self._n_past)
+        past = self._n_past(spare)
+        if past >= self.n_ctx or (past and self._is_recurrent):
+            return False
+        if self.decode([Chunk(spare, past, _ANY_TOKEN, False)]) is not DecodeStatus.OK:
+            return False
+        lib.llama_memory_seq_rm(self._memory, spare, past, -1)
+        if not (self._closes_gaps and self._n_past(seq)):
+            return True
+        # Now the cells are as they would be after a restore: answers do not depend on whether there was one.
+        state = self.save(seq)
+        return state is not None and self.load(seq, state, self._n_past(seq))
+
+    def state_bytes(self, seq: int) -> int:
+        return int(lib.llama_state_seq_get_size(self.handle, seq))
+
+    def save(self, seq: int, memory: Memory | None = None) -> State | None:
+        """The sequence's state, in this memory if there is enough of it; None while a copy or a shift of it
+        is still pending in libllama."""
         if seq in self._unsettled:
             return None
-        size = lib.llama_state_seq_get_size(self.handle, seq)
-        buffer = np.empty(size, np.uint8)
-        pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        size = self.state_bytes(seq)
+        if memory is None or len(memory) < size:
+            memory = np.empty(size, np.uint8)
+        pointer = memory.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         written = lib.llama_state_seq_get_data(self.handle, pointer, size, seq)
-        return buffer[:written].data if written else None
+        return memory[:written].data if written else None
 
-    def load(self, seq: int, state: State) -> bool:
-        """Replace the sequence by a saved state. False: not possible (now), and the sequence is empty."""
+    def load(self, seq: int, state: State, position: int) -> bool:
+        """Replace the sequence by a saved state, whose next token goes to `position`. False: not possible
+        (now), and the sequence is empty."""
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         if seq in self._unsettled:
             return False
         pointer = np.frombuffer(state, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        if lib.llama_state_seq_set_data(self.handle, pointer, len(state), seq):
+        n_read = lib.llama_state_seq_set_data(self.handle, pointer, len(state), seq)
+        if n_read == len(state) and self._n_past(seq) == position:
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return False
+
+    def _n_past(self, seq: int) -> int:
+        return int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
 
 class _Batch:

@@ -85,6 +85,11 @@ class Model:
         return bool(lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle))
 
     @property
+    def has_cells(self) -> bool:
+        """Some of what it remembers is a cell per token."""
+        return not lib.llama_model_is_recurrent(self.handle)
+
+    @property
     def has_window(self) -> bool:
         """Some layers attend to a sliding window, and a saved state holds no more than that of them."""
         return bool(lib.llama_model_n_swa(self.handle))

@@ -82,6 +82,12 @@ class Vocab:
         return self._text_of(lib.llama_vocab_eos(self.handle))
 
     @property
+    def eot(self) -> int:
+        """The token that ends a turn; the one that ends a text where there is none."""
+        eot = int(lib.llama_vocab_eot(self.handle))
+        return eot if eot != _TOKEN_NULL else int(lib.llama_vocab_eos(self.handle))
+
+    @property
     def newline(self) -> int:
         return int(lib.llama_vocab_nl(self.handle))
 

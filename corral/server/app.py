@@ -5,11 +5,19 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from corral import __version__
-from corral.api.routes import chat, completion, model, status, token
+from corral.api.routes import chat, completion, model, session, slot, status, token
 from corral.api.service import Service
 from corral.server.errors import add_error_handlers
 
-_ROUTERS = (status.router, model.router, completion.router, chat.router, token.router)
+_ROUTERS = (
+    status.router,
+    model.router,
+    completion.router,
+    chat.router,
+    token.router,
+    slot.router,
+    session.router,
+)
 
 
 def create_app(service: Service) -> FastAPI:

@@ -11,7 +11,7 @@ import orjson
 
 from corral.api.prepare_chat import ChatSettings
 from corral.api.service import Words
-from corral.chat.dialogue import Dialogue
+from corral.chat.dialogue import Chat, Dialogue
 from corral.chat.guard import Guard
 from corral.chat.named import named_template
 from corral.chat.reasoning import ReasoningFormat
@@ -40,7 +40,20 @@ def chat_settings(settings: ServerSettings, templates: Mapping[str, str], words:
         has_jinja=settings.jinja,
         json_whitespace=settings.json_whitespace,
         guard=None if settings.parse_special else Guard(words.control_texts),
+        turn_end=_turn_end(dialogue, words),
     )
+
+
+def _turn_end(dialogue: Dialogue, words: Words) -> int:
+    """The token that ends messages, by the example of some: the metadata of many models name another one."""
+    messages = [{"role": role, "content": "-"} for role in ("user", "assistant", "user")]
+    try:
+        text = dialogue.render(Chat(messages=messages)).text
+    except CorralError:
+        return words.eot
+    tokens = words.tokenize(text, add_special=False, parse_special=True)
+    ends = [token for token in tokens if token in words.eog_tokens]
+    return max(ends, key=lambda end: (ends.count(end), end == words.eot), default=words.eot)
 
 
 def _chosen_template(settings: ServerSettings) -> str:

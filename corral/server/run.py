@@ -63,6 +63,7 @@ async def serve(settings: Settings, reporter: Reporter) -> None:
         await engine.close()
         with contextlib.suppress(asyncio.CancelledError):
             await http
+        await service.sessions.close()
 
 
 def default_params(settings: Settings) -> GenerationParams:
@@ -74,6 +75,7 @@ def default_params(settings: Settings) -> GenerationParams:
         sampling=sampling,
         n_predict=server.n_predict,
         n_keep=server.n_keep,
+        n_cache_reuse=server.cache_reuse,
         json_whitespace=server.json_whitespace,
         constraint=_default_constraint(server),
     )

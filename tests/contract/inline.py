@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 
 import httpx
+import msgspec
 
 from corral.api.service import Service
 from corral.core.errors import CorralError
 from corral.core.params import GenerationParams
-from corral.core.result import Done, Event, Failed
+from corral.core.result import Done, Event, Failed, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.core.task import Cancel, Task
+from corral.core.task import Cancel, SlotAction, Task
 from corral.engine.engine import Engine
 from corral.link.board import Board
 from corral.link.stream import TaskStream
@@ -34,6 +36,7 @@ class InlineEngine:
         self.is_paused = False
         self._engine = Engine(backend, settings, self._deliver)
         self._tasks: dict[int, tuple[Task, TaskStream]] = {}
+        self._answers: dict[int, asyncio.Future[SlotReport]] = {}
         self._ids = itertools.count()
         self._stepper: asyncio.Task[None] | None = None
 
@@ -42,9 +45,23 @@ class InlineEngine:
         stream = TaskStream(lambda: self.cancel(task.id))
         self._tasks[task.id] = (task, stream)
         self._engine.handle(task)
+        self._keep_stepping()
+        return task, stream
+
+    def _keep_stepping(self) -> None:
         if self._stepper is None or self._stepper.done():
             self._stepper = asyncio.create_task(self._step())
-        return task, stream
+
+    async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
+        action = msgspec.structs.replace(action, id=next(self._ids), fd=os.dup(fd) if fd >= 0 else -1)
+        answer = self._answers[action.id] = asyncio.get_running_loop().create_future()
+        try:
+            self._engine.handle(action)
+            self._keep_stepping()
+            return await answer
+        finally:
+            del self._answers[action.id]
+            self._engine.handle(Cancel(action.id))
 
     def cancel(self, task_id: int) -> None:
         if self._tasks.pop(task_id, None) is not None:
@@ -75,11 +92,20 @@ class InlineEngine:
 
     def _deliver(self, events: list[Event]) -> None:
         for event in events:
+            if event.task_id in self._answers:
+                self._answer(event)
+                continue
             task, stream = self._tasks[event.task_id]
             self.board.note(event, task)
             if isinstance(event, Done | Failed):
                 del self._tasks[event.task_id]
             stream.put(event)
+
+    def _answer(self, event: Event) -> None:
+        if isinstance(event, SlotReport):
+            self._answers[event.task_id].set_result(event)
+        else:
+            self._answers[event.task_id].set_exception(CorralError.from_info(event.error))
 
 
 class Server:

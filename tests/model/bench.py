@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -82,6 +83,8 @@ class Bench:
         for _ in range(max_steps):
             if condition():
                 return
+            while self.engine.is_waiting:
+                time.sleep(0.001)
             self.step()
         raise AssertionError("the engine does not come to an end")
 

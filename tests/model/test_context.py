@@ -6,6 +6,7 @@ import random
 import threading
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from corral.core.chunk import DecodeStatus
 from corral.core.task import Cancel
 from corral.engine.prefix import GAIN
+from corral.engine.saved import Saved
 from tests.model.bench import SEEDED, Bench, alone, task
 
 TINY = ["llama-bpe", "llama-spm", "gemma-swa", "mamba"]
@@ -49,22 +51,21 @@ def test_a_loaded_state_is_saved_as_the_same_bytes(model):
     with Bench(model, n_parallel=2) as bench:
         bench.run(task(0, bench.prompt(50), id_slot=0))
         state = bytes(bench.backend.save(0))
-        assert bench.backend.load(0, state)
+        assert bench.backend.load(0, state, len(bench.slots[0].tokens))
         assert bytes(bench.backend.save(0)) == state
 
 
 @on(*CUTTABLE)
-def test_a_pending_copy_or_shift_is_neither_saved_nor_overwritten(model):
+def test_a_pending_copy_is_neither_saved_nor_overwritten_until_it_is_settled(model):
     """libllama moves the data in the next decode; until then a state would be that of another sequence."""
     with Bench(model, n_parallel=3) as bench:
         prompt = bench.prompt(60)
         bench.run(task(0, prompt, id_slot=0, n_predict=1))
         state = bytes(bench.backend.save(0))
         bench.kv.copy(bench.slots[0], bench.slots[1], 50)
-        bench.kv.shift(bench.slots[0], 5, 20)
         assert [bench.backend.save(seq) for seq in (0, 1)] == [None, None]
-        assert not put(bench, 0, prompt, state)
-        bench.run(task(1, bench.prompt(40, seed=1), id_slot=2, n_predict=1, cache_prompt=False))
+        assert not bench.backend.load(0, state, 60)
+        assert bench.backend.settle(1)
         settled = bytes(bench.backend.save(1))
         assert put(bench, 0, prompt[:50], settled)
         for id_slot in (0, 1):
@@ -187,4 +188,4 @@ def keep_aborting(bench, task_id):
 
 def put(bench, id_slot, tokens, state):
     """Load a state into a slot, as the engine itself does."""
-    return bench.kv.swap_in(bench.slots[id_slot], tokens, state)
+    return bench.kv.load(bench.slots[id_slot], Saved(np.array(tokens, np.int32), state))

@@ -30,6 +30,7 @@ class FakeVocab:
     control_texts = ["<s>", "</s>"]
     bos_text = "<s>"
     eos_text = "</s>"
+    eot = EOG
 
     def __init__(self, adds_bos: bool = False) -> None:
         self.adds_bos = adds_bos
@@ -117,6 +118,11 @@ class FakeBackend:
         self.can_shift = True
         self.can_cut = self.can_cut_states = can_cut
         self.mixes_batches = mixes_batches
+        self.n_vocab = N_VOCAB
+        self.fingerprint = b"a model's prints"
+        self.max_state_bytes = 1 << 20
+        self.state_growth = 0
+        self.n_settled = 0
         self.vocab = FakeVocab(adds_bos)
         self.sequences: list[list[int]] = [[] for _ in range(n_seq)]
         self.batches: list[list[Chunk]] = []
@@ -193,16 +199,38 @@ class FakeBackend:
         self.sequences[dst] = list(self.sequences[src])
         return self.trim(dst, n)
 
-    def shift(self, seq: int, n_keep: int, n_discard: int) -> None:
-        assert n_discard > 0
-        assert n_keep + n_discard <= len(self.sequences[seq])
-        del self.sequences[seq][n_keep : n_keep + n_discard]
+    def move(self, seq: int, start: int, end: int, to: int) -> None:
+        """A hole is left where the run was; it must be trimmed or filled by another move."""
+        sequence = self.sequences[seq]
+        assert to < start <= end <= len(sequence)
+        run = sequence[start:end]
+        sequence[to : to + len(run)] = run
 
-    def save(self, seq: int) -> bytes | None:
-        return pickle.dumps(self.sequences[seq])
+    def compress(self, seq: int, run: int, width: int, n: int) -> None:
+        raise NotImplementedError
 
-    def load(self, seq: int, state: bytes) -> bool:
-        tokens = pickle.loads(state)
+    def settle(self, seq: int) -> bool:
+        self.n_settled += 1
+        return True
+
+    def pack(self, state: bytes) -> list[memoryview]:
+        return [memoryview(state)]
+
+    def unpack(self, buffer: np.ndarray, n_bytes: int, positions: np.ndarray, is_trusted: bool) -> bytes:
+        state = buffer[8:n_bytes].tobytes()
+        if len(pickle.loads(state)) != len(positions):
+            raise InvalidRequest("it has another number of tokens")
+        return buffer[:n_bytes].tobytes()
+
+    def state_bytes(self, seq: int) -> int:
+        return len(self.save(seq) or b"")
+
+    def save(self, seq: int, memory: np.ndarray | None = None) -> bytes | None:
+        return b"MAGICseq" + pickle.dumps(self.sequences[seq])
+
+    def load(self, seq: int, state: bytes, position: int) -> bool:
+        tokens = pickle.loads(state[8:])
+        assert len(tokens) == position
         others = sum(len(s) for i, s in enumerate(self.sequences) if i != seq)
         if self._n_cells is not None and others + len(tokens) > self._n_cells:
             self.sequences[seq] = []

@@ -229,7 +229,7 @@ def test_only_a_lone_prompt_can_be_aborted():
     decode = bench.backend.decode
 
     def spy(chunks):
-        seen.append(bench.engine._abortable)
+        seen.append(bench.engine._decoder._abortable)
         return decode(chunks)
 
     bench.backend.decode = spy
@@ -330,7 +330,7 @@ def test_an_empty_prompt_is_answered_by_nothing():
 
 def test_a_swapped_request_whose_state_is_lost_fails_alone():
     bench = Bench(FakeBackend(n_seq=2, n_ctx=100, n_cells=100, mixes_batches=True), cache_ram_mib=0)
-    bench.backend.load = lambda seq, state: False
+    bench.backend.load = lambda seq, state, position: False
     for i in range(2):
         bench.engine.handle(task(i, [1 + i] * 30, n_predict=60))
     bench.run()

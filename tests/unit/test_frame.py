@@ -89,11 +89,17 @@ def test_frames_come_out_whole_however_the_bytes_were_cut(ids, places):
 
 def test_a_channel_reads_frames_and_notices_the_end():
     ours, theirs = socket.socketpair()
-    channel = BlockingChannel(theirs)
+    our_parcels, their_parcels = socket.socketpair()
+    channel = BlockingChannel(theirs, their_parcels)
     ours.sendall(encode_frame(Cancel(1)) + encode_frame(Cancel(2)))
     assert [decode_order(channel.receive()) for _ in range(2)] == [Cancel(1), Cancel(2)]
     channel.send([Beat(0, 0)])
     assert decode_events(ours.recv(100)[LENGTH_BYTES:]) == [Beat(0, 0)]
+    socket.send_fds(our_parcels, [b"."], [ours.fileno()])
+    with socket.socket(fileno=channel.receive_fd()) as same:
+        assert same.getsockname() == ours.getsockname()
+        assert same.fileno() != ours.fileno()
     ours.close()
+    our_parcels.close()
     assert channel.receive() is None
     channel.close()

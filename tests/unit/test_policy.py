@@ -13,6 +13,7 @@ from corral.engine.context_shift import plan_shift
 from corral.engine.cost import CostModel
 from corral.engine.prefix import GAIN, Holding, Origin, Prefix, choose_slot, plan_prefix
 from corral.engine.ram_cache import RamCache
+from corral.engine.saved import Saved
 from corral.engine.slot import TokenBuffer, common_prefix
 from corral.link.supervisor import is_wedged
 
@@ -40,25 +41,25 @@ NONE = array()
         (NONE, [], 0, Origin.OWN, 0),
         (PROMPT, [], 0, Origin.OWN, 92),
         (PROMPT[:7], [], 0, Origin.OWN, 0),
-        (PROMPT[:50], [Holding(1, PROMPT[: 48 + GAIN - 1], True, None)], 0, Origin.OWN, 48),
-        (PROMPT[:50], [Holding(1, PROMPT[: 48 + GAIN], True, None)], 0, Origin.SLOT, 64),
+        (PROMPT[:50], [Holding(1, PROMPT[: 48 + GAIN - 1])], 0, Origin.OWN, 48),
+        (PROMPT[:50], [Holding(1, PROMPT[: 48 + GAIN])], 0, Origin.SLOT, 64),
         (
             NONE,
-            [Holding(1, PROMPT[:20], True, None), Holding(2, PROMPT[:24], True, None)],
+            [Holding(1, PROMPT[:20]), Holding(2, PROMPT[:24])],
             0,
             Origin.SLOT,
             24,
         ),
-        (PROMPT[:50], [Holding(1, PROMPT[:20], True, None)], 80, Origin.RAM, 80),
-        (PROMPT[:50], [Holding(1, PROMPT[:20], True, PROMPT)], 70, Origin.WAIT, 92),
-        (NONE, [Holding(1, NONE, True, PROMPT)], 0, Origin.WAIT, 100),
-        (NONE, [Holding(1, PROMPT[:20], False, PROMPT)], 0, Origin.WAIT, 100),
-        (PROMPT[:90], [Holding(1, PROMPT[:96], True, PROMPT)], 0, Origin.WAIT, 100),
-        (PROMPT[:90], [Holding(1, PROMPT[:20], True, PROMPT)], 0, Origin.OWN, 88),
+        (PROMPT[:50], [Holding(1, PROMPT[:20])], 80, Origin.STORE, 80),
+        (PROMPT[:50], [Holding(1, PROMPT[:20], 0, PROMPT)], 70, Origin.WAIT, 92),
+        (NONE, [Holding(1, NONE, 0, PROMPT)], 0, Origin.WAIT, 100),
+        (NONE, [Holding(1, PROMPT[:20], 20, PROMPT, False)], 0, Origin.WAIT, 100),
+        (PROMPT[:90], [Holding(1, PROMPT[:96], 0, PROMPT)], 0, Origin.WAIT, 100),
+        (PROMPT[:90], [Holding(1, PROMPT[:20], 0, PROMPT)], 0, Origin.OWN, 88),
     ],
 )
 def test_where_a_prompt_starts(own, neighbours, n_ram, origin, n):
-    prefix = plan_prefix(PROMPT, Holding(0, own, True), neighbours, n_ram)
+    prefix = plan_prefix(PROMPT, Holding(0, own), neighbours, n_ram)
     assert (prefix.origin, prefix.n) == (origin, n)
 
 
@@ -100,10 +101,10 @@ def test_the_budget_follows_the_measured_cost():
 
 
 def test_what_cannot_be_cut_serves_only_whole():
-    empty, held = Holding(0, NONE, False), Holding(1, PROMPT[:61], False, PROMPT[:99])
-    assert plan_prefix(PROMPT, Holding(0, PROMPT[:50], False), [held], 0).n == 50
+    empty, held = Holding(0, NONE), Holding(1, PROMPT[:61], 61, PROMPT[:99], False)
+    assert plan_prefix(PROMPT, Holding(0, PROMPT[:50], 50), [held], 0).n == 50
     assert plan_prefix(PROMPT, empty, [held], 0) == Prefix(Origin.SLOT, 61, 1)
-    longer = Holding(1, np.append(PROMPT[:61], 0), False)
+    longer = Holding(1, np.append(PROMPT[:61], 0), 62)
     assert plan_prefix(PROMPT, empty, [longer], 0).n == 0
 
 
@@ -112,34 +113,35 @@ runs = st.lists(st.integers(0, 1), max_size=40).map(lambda ts: np.array(ts, np.i
 
 @given(st.lists(st.tuples(runs, st.integers(0, 30)), max_size=20), runs, st.booleans())
 def test_the_ram_tier_keeps_its_budget_and_finds_the_longest(entries, prompt, can_cut):
-    cache = RamCache(100, can_cut)
+    cache = RamCache(100, lambda n: 0 if can_cut else n)
     for run, size in entries:
-        cache.put(run, bytes(size))
+        cache.put(Saved(run, bytes(size)))
         assert cache.n_bytes <= 100
     n = cache.longest(prompt)
     entry = cache.get(prompt)
     assert (entry is None) == (n == 0)
     if entry is not None:
-        assert common_prefix(entry[0], prompt) >= n
-        assert can_cut or len(entry[0]) == n
+        assert common_prefix(entry.tokens, prompt) >= n
+        assert can_cut or len(entry.tokens) == n
 
 
 def test_the_ram_tier_forgets_the_least_recently_used():
     cache = RamCache(2)
     first, second, third = (np.full(20, i, np.int32) for i in range(3))
-    cache.put(first, b"a")
-    cache.put(second, b"b")
+    cache.put(Saved(first, b"a"))
+    cache.put(Saved(second, b"b"))
     assert cache.get(first) is not None
-    cache.put(third, b"c")
+    cache.put(Saved(third, b"c"))
     assert [cache.longest(run) > 0 for run in (first, second, third)] == [True, False, True]
 
 
 @given(st.lists(st.integers(0, 9), min_size=5, max_size=20), st.integers(0, 4), st.integers(1, 3))
-def test_a_token_buffer_removes_like_a_list(values, start, n):
+def test_a_token_buffer_forgets_the_middle_like_a_list(values, start, n):
     n = min(n, len(values) - start)
     buffer = TokenBuffer(32)
     buffer.extend(array(*values))
-    buffer.remove(start, n)
+    buffer.move(start + n, len(values), start)
+    buffer.truncate(len(values) - n)
     del values[start : start + n]
     assert buffer.view.tolist() == values
 

@@ -11,6 +11,7 @@ from corral.api.completion import Run
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
 from corral.api.render.completion import verbose
+from corral.api.render.state import render_cache_report
 from corral.api.render.usage import Usage
 from corral.api.schema.chat import ChatRequest
 from corral.api.service import Service
@@ -53,6 +54,7 @@ class ChatRenderer:
             self._usage.count(run)
         answer["usage"] = self._usage.render()
         answer["timings"] = native.render_timings(runs[0].ended.timings)
+        answer |= render_cache_report(runs[0], self._service.piece)
         answer |= self._remarks(self._messages[run.index] for run in runs)
         if native_answer := verbose(self._service, self._body, runs[0]):
             answer["__verbose"] = native_answer
@@ -103,6 +105,7 @@ class ChatRenderer:
         if self._body.stream_options.include_usage and run.is_last:
             events.append({**self._frame, "choices": [], "usage": self._usage.render()})
         events[-1]["timings"] = native.render_timings(done.timings)
+        events[-1] |= render_cache_report(run, self._service.piece)
         events[-1] |= self._remarks([message])
         if native_answer := verbose(self._service, self._body, run):
             events[0]["__verbose"] = native_answer

@@ -9,6 +9,7 @@ from typing import Any
 from corral import BUILD_INFO
 from corral.api.completion import Run
 from corral.api.render import native
+from corral.api.render.state import render_cache_report
 from corral.api.render.usage import Usage
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.openai import OpenAICompletionRequest, OpenAIFields
@@ -52,6 +53,7 @@ class NativeRenderer:
     def _final(self, run: Run, done: Done, content: str, tokens: list[int]) -> dict[str, Any]:
         body, task = self._body, run.task
         answer = native.render_done(run.index, content, tokens, done, task, run.id_slot)
+        answer |= render_cache_report(run, self._service.piece)
         answer["model"] = self._service.model_name
         answer["prompt"] = self._service.words.detokenize(task.prompt)
         answer["generation_settings"] = {
@@ -92,9 +94,9 @@ class OpenAIRenderer:
             return []
         self._usage.count(run)
         choice = self._choice(run, result.text, [], _finish_reason(result))
-        events: list[dict[str, Any]] = [
-            {**self._frame, "choices": [choice], "timings": native.render_timings(result.timings)}
-        ]
+        facts = {"timings": native.render_timings(result.timings)}
+        facts |= render_cache_report(run, self._service.piece)
+        events: list[dict[str, Any]] = [{**self._frame, "choices": [choice], **facts}]
         if self._body.stream_options.include_usage and run.is_last:
             events.append({**self._frame, "choices": [], "usage": self._usage.render()})
         return events
@@ -107,6 +109,7 @@ class OpenAIRenderer:
             "choices": [self._choice(r, r.text, r.probs, _finish_reason(r.ended)) for r in runs],
             "usage": self._usage.render(),
             "timings": native.render_timings(runs[0].ended.timings),
+            **render_cache_report(runs[0], self._service.piece),
         }
         if native_answer := verbose(self._service, self._body, runs[0]):
             answer["__verbose"] = native_answer

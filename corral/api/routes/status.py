@@ -10,6 +10,7 @@ from corral import BUILD_INFO
 from corral.api.body import JsonResponse, render_error
 from corral.api.render.native import render_slot
 from corral.api.service import Service, service_of
+from corral.api.slot_query import require_slots
 from corral.core.errors import NotSupported, Unavailable
 from corral.link.board import SlotView
 
@@ -42,8 +43,7 @@ async def health(request: Request) -> Response:
 async def slots(request: Request) -> Response:
     """What every slot is doing."""
     service = service_of(request)
-    if not service.settings.server.slots:
-        raise NotSupported("This server does not support slots endpoint. Start it with `--slots`")
+    require_slots(service)
     service.check_health()
     if request.query_params.get("fail_on_no_slot") and not service.engine.board.n_idle:
         raise Unavailable("no slot available")

@@ -156,6 +156,14 @@ class GenerationFields(SamplingFields):
     cache_prompt: Flag = Field(
         _generation.cache_prompt, description="Reuse what is already evaluated of the prompt, wherever it is."
     )
+    n_cache_reuse: Annotated[int, Whole, limits(0)] = Field(
+        _generation.n_cache_reuse,
+        description="Move runs of so many tokens from further back in the context, instead of evaluating "
+        "them again; 0: off.",
+    )
+    cache_report: Flag = Field(
+        _generation.cache_report, description="Say where the prompt's beginning came from, and why no more."
+    )
     return_tokens: Flag = Field(False, description="Also return the generated token ids.")
     return_progress: Flag = Field(False, description="Report how far the prompt is, while streaming.")
     timings_per_token: Flag = Field(False, description="Send timings with every token.")

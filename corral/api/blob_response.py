@@ -1,0 +1,30 @@
+"""A state as an answer: sent in pieces as the client reads them, given back when it has left."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+
+class BlobResponse(StreamingResponse):
+    def __init__(
+        self, pieces: Iterator[bytes], n_bytes: int, media_type: str, on_end: Callable[[], None]
+    ) -> None:
+        """`on_end` is called once nobody reads the pieces any more, however that came."""
+        headers = {"content-length": str(n_bytes)}
+        super().__init__(_iterate(pieces), media_type=media_type, headers=headers)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+async def _iterate(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """On the event loop: each piece is a short read from memory."""
+    for piece in pieces:
+        yield piece

@@ -1,0 +1,58 @@
+"""What a slot holds, as clients see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from corral.api.completion import Run
+
+
+def render_boundaries(tokens: Sequence[int], eot: int) -> dict[str, Any]:
+    """Where messages end: at the token that ends a turn; what is behind the last one is a message too."""
+    array = np.array(tokens, np.int64)
+    ends = np.flatnonzero(array == eot).tolist()
+    if len(array) and (not ends or ends[-1] != len(array) - 1):
+        ends.append(len(array) - 1)
+    starts = [0, *(end + 1 for end in ends)]
+    spans = zip(starts, ends, strict=False)
+    return {
+        "n_tokens": len(array),
+        "boundary_eot": eot,
+        "n_messages": len(ends),
+        "messages": [{"index": i, "start": start, "end": end} for i, (start, end) in enumerate(spans)],
+    }
+
+
+def render_cache_report(run: Run, piece: Callable[[int], bytes]) -> dict[str, Any]:
+    """A `cache_report`, if the request wants one: where the prompt's beginning came from, and where the
+    prompt leaves the nearest thing in any cache."""
+    report, n_prompt = run.report, len(run.task.prompt)
+    if report is None:
+        return {}
+    difference = None
+    if report.n_common < n_prompt:
+        difference = {
+            "index": report.n_common,
+            "token": report.token,
+            "text": _text(report.token, piece),
+            "cached_token": report.cached_token,
+            "cached_text": _text(report.cached_token, piece),
+        }
+    return {
+        "cache_report": {
+            "tier": report.tier.value,
+            "id_slot": report.id_slot,
+            "n_prompt": n_prompt,
+            "n_cached": report.n_cached,
+            "n_moved": report.n_moved,
+            "n_common": report.n_common,
+            "first_difference": difference,
+        }
+    }
+
+
+def _text(token: int | None, piece: Callable[[int], bytes]) -> str | None:
+    return None if token is None else piece(token).decode("utf-8", "replace")

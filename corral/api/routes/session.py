@@ -1,0 +1,152 @@
+"""`/sessions`: what slots held, kept by the server under names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from corral.api.blob import Blob, read_pieces
+from corral.api.body import JsonResponse
+from corral.api.routes.slot import restore_file
+from corral.api.save_directory import PendingFile, SaveDirectory, check_name
+from corral.api.schema.parse import parse_request
+from corral.api.schema.state import SessionRequest
+from corral.api.service import Service, service_of
+from corral.api.session import render_id
+from corral.api.slot_query import busy_of, require_slots, slot_of
+from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.result import SlotReport
+from corral.core.task import SlotAction, Verb
+
+router = APIRouter(tags=["state"])
+
+
+@router.get("/sessions")
+async def sessions(request: Request) -> Response:
+    """All sessions."""
+    service = service_of(request)
+    require_slots(service)
+    return JsonResponse(
+        [
+            {
+                "id": render_id(info.name),
+                "size": info.n_bytes,
+                "created_at": info.created_at,
+                "updated_at": info.updated_at,
+            }
+            for info in service.sessions.list()
+        ]
+    )
+
+
+@router.post("/sessions/{id_session}")
+async def act(request: Request, id_session: str) -> Response:
+    """Save a slot as a session, restore or fork it into a slot, or remove it."""
+    service = service_of(request)
+    require_slots(service)
+    name = request.query_params.get("action", "")
+    action = _ACTIONS.get(name)
+    if action is None:
+        raise InvalidRequest(f"Invalid action '{name:.64}'; there are: {', '.join(_ACTIONS)}")
+    return await action(_Call(request, service, check_name(id_session, "id_session")))
+
+
+class _Call:
+    """A request for an action on a session."""
+
+    def __init__(self, request: Request, service: Service, name: str) -> None:
+        self.request = request
+        self.service = service
+        self.store = service.sessions
+        self.name = name
+        self.id = render_id(name)
+
+    async def do(self, verb: Verb, fd: int, **fields: Any) -> SlotReport:
+        slot = slot_of(self.request, self.service.info.n_slots)
+        action = SlotAction(verb=verb, slot=slot, busy=busy_of(self.request), **fields)
+        return await self.service.act(self.request, action, fd)
+
+    async def file(self) -> tuple[SaveDirectory, str] | None:
+        """Where the body says that the state is, or shall be, if it has one."""
+        data = await self.service.read(self.request, default={})
+        body, _ = parse_request(SessionRequest, data)
+        if not body.file:
+            return None
+        if self.service.saves is None:
+            raise NotSupported("Field 'file' needs a server that was started with `--slot-save-path`")
+        return self.service.saves, check_name(body.file, "file")
+
+
+async def _save(call: _Call) -> Response:
+    async with call.service.blobs:
+        with Blob.create() as blob:
+            report = await call.do(Verb.SAVE, blob.fd)
+            await call.store.put(call.name, blob)
+    return JsonResponse(
+        {
+            "id_session": call.id,
+            "id_slot": report.id_slot,
+            "n_tokens": report.n_tokens,
+            "n_bytes": report.n_bytes,
+            "t_ms": report.ms,
+        }
+    )
+
+
+async def _restore(call: _Call) -> Response:
+    file = await call.file()
+    if file is not None:
+        report = await restore_file(call.do, *file)
+    else:
+        with call.store.open(call.name) as blob:
+            report = await call.do(Verb.RESTORE, blob.fd, is_ours=True)
+    return JsonResponse(
+        {
+            "id_session": call.id,
+            "id_slot": report.id_slot,
+            "n_tokens": report.n_tokens,
+            "n_bytes_read": report.n_bytes,
+            "success": True,
+            "t_ms": report.ms,
+        }
+    )
+
+
+async def _fork(call: _Call) -> Response:
+    """Into another slot, into another session (`to`), or both."""
+    to = call.request.query_params.get("to")
+    if to is None:
+        return await _restore(call)
+    await call.store.copy(call.name, check_name(to, "to"))
+    if "slot" in call.request.query_params:
+        return await _restore(call)
+    return JsonResponse({"id_session": render_id(to), "id_source": call.id, "success": True})
+
+
+async def _remove(call: _Call) -> Response:
+    file = await call.file()
+    answer: dict[str, Any] = {"id_session": call.id, "removed": True}
+    if file is not None:
+        saves, name = file
+        with call.store.open(call.name) as blob, saves.create(name) as target:
+            await asyncio.to_thread(_copy, blob, target)
+            answer |= {"file": name, "n_bytes": blob.n_bytes}
+    await call.store.remove(call.name)
+    return JsonResponse(answer)
+
+
+def _copy(blob: Blob, target: PendingFile) -> None:
+    for piece in read_pieces(blob.fd, blob.n_bytes):
+        target.write(piece)
+    target.commit()
+
+
+_ACTIONS: dict[str, Callable[[_Call], Awaitable[Response]]] = {
+    "save": _save,
+    "restore": _restore,
+    "fork": _fork,
+    "remove": _remove,
+}

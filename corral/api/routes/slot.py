@@ -1,0 +1,211 @@
+"""`POST /slots/{id}?action=...` and `GET /v1/slots/{id}/info`: what a slot holds, saved, restored and cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from corral.api.blob import Blob, decode_state, read_base64, read_pieces, receive
+from corral.api.blob_response import BlobResponse
+from corral.api.body import JsonResponse
+from corral.api.render.state import render_boundaries
+from corral.api.save_directory import SaveDirectory, check_name
+from corral.api.schema.parse import parse_request
+from corral.api.schema.state import ShiftRequest, SlotFileRequest
+from corral.api.service import Service, service_of
+from corral.api.slot_query import busy_of, parse_slot, require_slots, slot_of
+from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.result import SlotReport
+from corral.core.task import Busy, SlotAction, Verb
+
+router = APIRouter(tags=["state"])
+
+_BINARY = "application/octet-stream"
+_HEAD_ROOM = 64 << 10  # of what is around a state in a body
+
+
+@router.post("/slots/{id_slot}")
+async def act(request: Request, id_slot: str) -> Response:
+    """Save, restore, erase, fork or shorten what a slot holds; `?wait=0`: not if it is busy."""
+    name = request.query_params.get("action", "")
+    action = _ACTIONS.get(name)
+    if action is None:
+        raise InvalidRequest(f"Invalid action '{name:.64}'; there are: {', '.join(_ACTIONS)}")
+    service = service_of(request)
+    if name not in _FILE_ACTIONS:
+        require_slots(service)
+    elif service.saves is None:
+        raise NotSupported("This server does not support slots action. Start it with `--slot-save-path`")
+    return await action(_Call(request, service, parse_slot(id_slot, service.info.n_slots)))
+
+
+@router.get("/v1/slots/{id_slot}/info")
+@router.get("/slots/{id_slot}/info")
+async def info(request: Request, id_slot: str) -> Response:
+    """How many tokens a slot has, and where its messages are."""
+    service = service_of(request)
+    require_slots(service)
+    slot = parse_slot(id_slot, service.info.n_slots)
+    report = await service.act(request, SlotAction(verb=Verb.TOKENS, slot=slot, busy=Busy.IGNORE))
+    return JsonResponse(render_boundaries(report.tokens, service.chat.turn_end))
+
+
+class _Call:
+    """A request for an action on a slot."""
+
+    def __init__(self, request: Request, service: Service, slot: int) -> None:
+        self.request = request
+        self.service = service
+        self.slot = slot
+        self.saves = service.saves
+
+    async def do(self, verb: Verb, fd: int = -1, **fields: Any) -> SlotReport:
+        action = SlotAction(verb=verb, slot=self.slot, busy=busy_of(self.request), **fields)
+        return await self.service.act(self.request, action, fd)
+
+    async def filename(self) -> str:
+        body, _ = parse_request(SlotFileRequest, await self.service.read(self.request))
+        return check_name(body.filename, "filename")
+
+
+async def _save(call: _Call) -> Response:
+    name = await call.filename()
+    assert call.saves is not None
+    with call.saves.create(name) as file:
+        report = await call.do(Verb.SAVE, file.fd)
+        await asyncio.to_thread(file.commit)
+    return JsonResponse(
+        {
+            "id_slot": report.id_slot,
+            "filename": name,
+            "n_saved": report.n_tokens,
+            "n_written": report.n_bytes,
+            "timings": {"save_ms": report.ms},
+        }
+    )
+
+
+async def _restore(call: _Call) -> Response:
+    name = await call.filename()
+    assert call.saves is not None
+    report = await restore_file(call.do, call.saves, name)
+    return JsonResponse(
+        {
+            "id_slot": report.id_slot,
+            "filename": name,
+            "n_restored": report.n_tokens,
+            "n_read": report.n_bytes,
+            "timings": {"restore_ms": report.ms},
+        }
+    )
+
+
+async def restore_file(
+    do: Callable[..., Awaitable[SlotReport]], saves: SaveDirectory, name: str
+) -> SlotReport:
+    """Restore a slot from a file that this server, or another one with the same model, has saved."""
+    with Blob(await asyncio.to_thread(saves.open, name)) as file:
+        return await do(Verb.RESTORE, file.fd, is_ours=True)
+
+
+async def _erase(call: _Call) -> Response:
+    report = await call.do(Verb.ERASE)
+    return JsonResponse({"id_slot": report.id_slot, "n_erased": report.n_tokens})
+
+
+async def _save_state(call: _Call) -> Response:
+    with contextlib.ExitStack() as held:
+        await call.service.blobs.acquire()
+        held.callback(call.service.blobs.release)
+        blob = held.enter_context(Blob.create())
+        report = await call.do(Verb.SAVE, blob.fd)
+        if _BINARY in call.request.headers.get("accept", ""):
+            n_bytes, pieces, kind = report.n_bytes, read_pieces(blob.fd, report.n_bytes), _BINARY
+        else:
+            n_bytes, pieces = _render_blob(report, read_base64(blob.fd, report.n_bytes))
+            kind = JsonResponse.media_type
+        return BlobResponse(pieces, n_bytes, kind, on_end=held.pop_all().close)
+
+
+def _render_blob(report: SlotReport, base64: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
+    """The answer as JSON, of so many bytes, in pieces."""
+    facts = {
+        "id_slot": report.id_slot,
+        "n_tokens": report.n_tokens,
+        "n_bytes": report.n_bytes,
+        "t_ms": report.ms,
+    }
+    head, tail = orjson.dumps(facts)[:-1] + b',"state":"', b'"}'
+    n_base64 = (report.n_bytes + 2) // 3 * 4
+    return len(head) + n_base64 + len(tail), itertools.chain([head], base64, [tail])
+
+
+async def _restore_state(call: _Call) -> Response:
+    async with call.service.blobs:
+        with await _receive_state(call) as blob:
+            report = await call.do(Verb.RESTORE, blob.fd)
+    return JsonResponse(
+        {"id_slot": report.id_slot, "n_bytes_read": report.n_bytes, "success": True, "t_ms": report.ms}
+    )
+
+
+async def _receive_state(call: _Call) -> Blob:
+    service, parts = call.service, call.request.stream()
+    n_max = service.info.n_state_bytes + 4 * service.info.n_ctx + _HEAD_ROOM
+    if call.request.headers.get("content-type", "").startswith(_BINARY):
+        return await receive(parts, n_max)
+    with await receive(parts, n_max * 4 // 3 + _HEAD_ROOM) as body:
+        n_json = service.settings.server.max_body_mib << 20
+        return await asyncio.to_thread(decode_state, body, n_json)
+
+
+async def _tokens(call: _Call) -> Response:
+    report = await call.do(Verb.TOKENS)
+    return JsonResponse(
+        {
+            "id_slot": report.id_slot,
+            "n_tokens": report.n_tokens,
+            "tokens": report.tokens,
+            "n_prompt_tokens_processed": report.n_evaluated,
+        }
+    )
+
+
+async def _context_shift(call: _Call) -> Response:
+    body, _ = parse_request(ShiftRequest, await call.service.read(call.request))
+    report = await call.do(Verb.SHIFT, n_keep=body.n_keep, n_discard=body.n_discard)
+    return JsonResponse({"success": True, "new_n_tokens": report.n_tokens})
+
+
+async def _fork(call: _Call) -> Response:
+    """The slot of the path goes into the one that `slot` names."""
+    source, call.slot = call.slot, slot_of(call.request, call.service.info.n_slots)
+    report = await call.do(Verb.FORK, source=source)
+    return JsonResponse(
+        {
+            "id_slot": report.id_slot,
+            "id_source": source,
+            "n_tokens": report.n_tokens,
+            "success": True,
+            "t_ms": report.ms,
+        }
+    )
+
+
+_FILE_ACTIONS = ("save", "restore", "erase")
+_ACTIONS = {
+    "save": _save,
+    "restore": _restore,
+    "erase": _erase,
+    "save-state": _save_state,
+    "restore-state": _restore_state,
+    "tokens": _tokens,
+    "context-shift": _context_shift,
+    "fork": _fork,
+}

@@ -1,0 +1,202 @@
+"""A directory of saved states, by names that clients choose.
+
+Everything happens relative to the directory's descriptor, so that nobody can swap it. A file is written
+beside its target and renamed: a name always has a whole file. Writing and committing belong in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from corral.api.blob import write_all
+from corral.core.errors import CorralError, InvalidRequest
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+
+_TEMPORARY = re.compile(r"\.pending-[0-9]+-[0-9a-f]{16}")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def check_name(name: object, field: str) -> str:
+    if isinstance(name, str) and NAME.fullmatch(name):
+        return name
+    rule = "must be 1 to 128 letters, digits, '.', '_' or '-', and not begin with '.'"
+    raise InvalidRequest(rule, field=field)
+
+
+class SavedFile(NamedTuple):
+    name: str
+    n_bytes: int
+    updated_at: int  # unix seconds
+
+
+class SaveDirectory:
+    """Files are called as clients name them, plus the suffix; others in the directory are left alone."""
+
+    _close = staticmethod(os.close)  # when the interpreter ends, `os` may be gone first
+
+    def __init__(self, path: Path, suffix: str = "", inside: SaveDirectory | None = None) -> None:
+        """`path` must be a directory that can be written to; inside another one it may be no link."""
+        self._fd = -1
+        self._path: Path = inside._path / path if inside else path
+        self._suffix = suffix
+        try:
+            if inside:
+                self._fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=inside.fd)
+            else:
+                self._fd = os.open(path, _DIRECTORY)
+            self._remove_leftovers()
+            with PendingFile(self, "", ""):
+                pass
+        except OSError as error:
+            raise CorralError(f"cannot save states in '{self._path}': {error.strerror}") from None
+
+    @property
+    def fd(self) -> int:
+        return self._fd
+
+    def subdirectory(self, name: str, suffix: str = "") -> SaveDirectory:
+        """A directory in this one, made for its owner alone if it is missing."""
+        with _explained("make", name), contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self._fd)
+        return SaveDirectory(Path(name), suffix, inside=self)
+
+    def create(self, name: str) -> PendingFile:
+        """A file that gets the name, in place of the one that has it, when it is committed."""
+        with _explained("write", name):
+            return PendingFile(self, name, self._file(name))
+
+    def open(self, name: str) -> int:
+        """A descriptor to read from; only regular files are opened."""
+        with _explained("read", name):
+            try:
+                fd = os.open(self._file(name), _READ, dir_fd=self._fd)
+            except FileNotFoundError:
+                raise InvalidRequest(f"there is no file '{name}' in --slot-save-path") from None
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+                    raise
+            else:
+                if stat.S_ISREG(os.fstat(fd).st_mode):
+                    return fd
+                os.close(fd)
+        raise InvalidRequest(f"'{name}' in --slot-save-path is not a regular file")
+
+    def remove(self, name: str) -> None:
+        """There is no such file afterwards, whether there was one or not."""
+        with _explained("remove", name), contextlib.suppress(FileNotFoundError):
+            os.unlink(self._file(name), dir_fd=self._fd)
+
+    def names(self) -> list[SavedFile]:
+        """The regular files that clients can name, in no order."""
+        with _explained("list", self._path.name):
+            found = [self._describe(file) for file in self._listed()]
+        return [file for file in found if file is not None]
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _file(self, name: str) -> str:
+        return check_name(name, "name") + self._suffix
+
+    def _listed(self) -> list[str]:
+        fd = os.open(".", _DIRECTORY, dir_fd=self._fd)  # one of its own: threads would share the position
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
+
+    def _describe(self, file: str) -> SavedFile | None:
+        name = file.removesuffix(self._suffix)
+        if not NAME.fullmatch(name) or name + self._suffix != file:
+            return None
+        try:
+            info = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return SavedFile(name, info.st_size, int(info.st_mtime)) if stat.S_ISREG(info.st_mode) else None
+
+    def _remove_leftovers(self) -> None:
+        """Those of writers that are gone, and their locks with them."""
+        for file in self._listed():
+            if _TEMPORARY.fullmatch(file):
+                with contextlib.suppress(OSError), _opened(file, self._fd) as fd:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(file, dir_fd=self._fd)
+
+
+class PendingFile:
+    """A file without its name yet, open for reading and writing; removed unless it is committed."""
+
+    def __init__(self, directory: SaveDirectory, name: str, file: str) -> None:
+        self._directory = directory
+        self._name = name
+        self._file = file
+        self._temporary, self.fd = _create_temporary(directory.fd)
+
+    def write(self, data: bytes) -> None:
+        with _explained("write", self._name):
+            write_all(self.fd, data)
+
+    def commit(self) -> None:
+        """Afterwards the name has this file, also if the power fails; before, it has what it had."""
+        where = self._directory.fd
+        with _explained("write", self._name):
+            os.fsync(self.fd)
+            os.replace(self._temporary, self._file, src_dir_fd=where, dst_dir_fd=where)
+            os.fsync(where)
+
+    def __enter__(self) -> PendingFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # once committed, it has another name
+            os.unlink(self._temporary, dir_fd=self._directory.fd)
+        fd, self.fd = self.fd, -1  # a thread that a cancelled request left behind must not write elsewhere
+        os.close(fd)
+
+
+def _create_temporary(dir_fd: int) -> tuple[str, int]:
+    """A new file, locked as long as anyone has it open: another server can tell it from a leftover."""
+    while True:
+        name = f".pending-{os.getpid()}-{secrets.token_hex(8)}"
+        fd = os.open(name, _CREATE, 0o600, dir_fd=dir_fd)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return name, fd
+        os.close(fd)  # taken for a leftover before it was locked
+
+
+@contextlib.contextmanager
+def _opened(file: str, dir_fd: int) -> Iterator[int]:
+    fd = os.open(file, _READ, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _explained(verb: str, name: str) -> Iterator[None]:
+    """The system's reason without the path, which is nobody's business."""
+    try:
+        yield
+    except OSError as error:
+        raise CorralError(f"cannot {verb} '{name}': {error.strerror}") from None

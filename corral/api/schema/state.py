@@ -1,0 +1,23 @@
+"""The fields of actions on slots and sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from corral.api.schema.field import Text, Whole, limits
+from corral.api.schema.parse import RequestModel
+
+
+class SlotFileRequest(RequestModel):
+    filename: Text = Field(description="Name of a file in --slot-save-path.")
+
+
+class ShiftRequest(RequestModel):
+    n_keep: Annotated[int, Whole, limits(0)] = Field(description="Tokens to keep at the beginning.")
+    n_discard: Annotated[int, Whole, limits(1)] = Field(description="Tokens to forget behind those.")
+
+
+class SessionRequest(RequestModel):
+    file: Text = Field("", description="Name of a file in --slot-save-path to restore from or to save to.")

@@ -1,0 +1,36 @@
+"""Slots as paths and queries name them."""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from corral.api.service import Service
+from corral.core.errors import InvalidRequest, NotFound, NotSupported
+from corral.core.task import Busy
+
+
+def require_slots(service: Service) -> None:
+    if not service.settings.server.slots:
+        raise NotSupported("This server does not support slots endpoint. Start it with `--slots`")
+
+
+def parse_slot(text: str, n_slots: int) -> int:
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 10):
+        raise InvalidRequest(f"Invalid slot ID '{text:.64}'")
+    slot = int(text)
+    if not 0 <= slot < n_slots:
+        raise NotFound(f"there is no slot {slot}; there are 0 to {n_slots - 1}")
+    return slot
+
+
+def slot_of(request: Request, n_slots: int) -> int:
+    """The slot that the query names."""
+    text = request.query_params.get("slot")
+    if text is None:
+        raise InvalidRequest("is required, as in ?slot=0", field="slot")
+    return parse_slot(text, n_slots)
+
+
+def busy_of(request: Request) -> Busy:
+    """Whether an action waits for a busy slot."""
+    return Busy.REFUSE if request.query_params.get("wait") in ("0", "false") else Busy.WAIT

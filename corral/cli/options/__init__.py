@@ -1,0 +1,17 @@
+"""Every command-line option, said once: names, environment variable, type, default, help, where it goes."""
+
+from __future__ import annotations
+
+from corral.cli.options import chat, model, scheduling, server, state, structured
+from corral.cli.options.option import Option
+
+GROUPS: dict[str, tuple[Option, ...]] = {
+    "model": model.OPTIONS,
+    "scheduling": scheduling.OPTIONS,
+    "conversation state": state.OPTIONS,
+    "chat": chat.OPTIONS,
+    "structured output": structured.OPTIONS,
+    "server": server.OPTIONS,
+}
+
+OPTIONS = tuple(option for group in GROUPS.values() for option in group)

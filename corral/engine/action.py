@@ -1,0 +1,170 @@
+"""Actions on slots, as jobs: save, restore, erase, tokens, shift, fork.
+
+Each waits for its turn; files are read and written in another thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from corral.core.chunk import Memory
+from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound, NotSupported, Unavailable
+from corral.core.result import SlotReport
+from corral.core.task import Busy, SlotAction, Verb
+from corral.engine.job import Steps, Turn
+from corral.engine.kv import KvStore
+from corral.engine.saved import Saved
+from corral.engine.scheduler import Scheduler
+from corral.engine.ses1 import Ses1
+from corral.engine.slot import Slot
+
+_PAGE_BYTES = 4096
+
+
+class Actions:
+    def __init__(
+        self, scheduler: Scheduler, kv: KvStore, ses1: Ses1, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._scheduler = scheduler
+        self._kv = kv
+        self._ses1 = ses1
+        self._clock = clock
+        self._files = ThreadPoolExecutor(2, "state")
+        self._verbs = {
+            Verb.SAVE: self._save,
+            Verb.RESTORE: self._restore,
+            Verb.ERASE: self._erase,
+            Verb.TOKENS: self._tokens,
+            Verb.SHIFT: self._shift,
+            Verb.FORK: self._fork,
+        }
+
+    def steps(self, action: SlotAction) -> Steps:
+        """A job that does it; the file that came with it is closed in the end."""
+        if action.fd < 0 and action.verb in (Verb.SAVE, Verb.RESTORE):
+            raise Unavailable("too many files are open")
+        try:
+            return (yield from self._verbs[action.verb](action))
+        finally:
+            if action.fd >= 0:
+                os.close(action.fd)
+
+    def _save(self, action: SlotAction) -> Steps:
+        (slot,) = yield from self._turn(action, action.slot)
+        started = self._clock()
+        saved = yield from self._copy_out(slot)
+        if saved is None:
+            raise CorralError("the state of this slot cannot be read now, no slot has room to prepare it")
+        n_bytes = yield self._files.submit(self._write, action.fd, saved)
+        return self._report(action, len(saved.tokens), started, n_bytes)
+
+    def _restore(self, action: SlotAction) -> Steps:
+        started = self._clock()
+        reading = self._files.submit(self._ses1.read, action.fd, action.is_ours)
+        (slot,) = yield from self._turn(action, action.slot, after=reading)
+        try:
+            saved = reading.result()
+        except CorralError:
+            self._kv.trim(slot, 0)
+            raise
+        yield from self._keep(slot)
+        if not self._kv.load(slot, saved):
+            raise InvalidRequest("the state does not fit into the context, or is of another model")
+        self._scheduler.touch(slot)
+        slot.n_evaluated = 0
+        return self._report(action, len(slot.tokens), started, os.fstat(action.fd).st_size)
+
+    def _erase(self, action: SlotAction) -> Steps:
+        (slot,) = yield from self._turn(action, action.slot)
+        return self._report(action, self._kv.erase(slot), self._clock())
+
+    def _tokens(self, action: SlotAction) -> Steps:
+        (slot,) = yield from self._turn(action, action.slot)
+        return SlotReport(
+            task_id=action.id,
+            id_slot=slot.id,
+            n_tokens=len(slot.tokens),
+            n_evaluated=slot.n_evaluated,
+            tokens=slot.tokens.view.tolist(),
+        )
+
+    def _shift(self, action: SlotAction) -> Steps:
+        (slot,) = yield from self._turn(action, action.slot)
+        n, n_keep, n_discard = len(slot.tokens), action.n_keep, action.n_discard
+        started = self._clock()
+        if n_keep + n_discard > n:
+            raise InvalidRequest(
+                f"n_keep ({n_keep}) and n_discard ({n_discard}) are more than the slot's {n} tokens",
+                field="n_discard",
+            )
+        if not self._kv.can_move:
+            raise NotSupported("the context of this model, or with --grp-attn-n, cannot be shifted")
+        self._kv.shift(slot, n_keep, n_discard)
+        return self._report(action, len(slot.tokens), started)
+
+    def _fork(self, action: SlotAction) -> Steps:
+        if action.source == action.slot:
+            raise InvalidRequest("a slot cannot be forked into itself", field="slot")
+        slot, source = yield from self._turn(action, action.slot, action.source)
+        started = self._clock()
+        yield from self._keep(slot, source)
+        n = len(source.tokens)
+        if self._kv.copy(source, slot, n) < n:
+            raise NotSupported("the sequences of this model cannot be copied")
+        self._scheduler.touch(slot)
+        slot.n_evaluated = 0
+        return self._report(action, n, started)
+
+    def _keep(self, slot: Slot, *others: Slot) -> Generator[Turn, None, None]:
+        """Let the cache have what an idle slot is about to lose, and the others stay idle meanwhile."""
+        if self._kv.is_worth_keeping(slot):
+            saved = yield from self._copy_out(slot, *others)
+            if saved is not None:
+                self._kv.keep(saved)
+
+    def _copy_out(self, slot: Slot, *others: Slot) -> Generator[Turn, None, Saved | None]:
+        """What an idle slot holds. Fresh memory costs more than the copy: another thread makes it ready."""
+        memory = self._files.submit(_touch, self._kv.state_bytes(slot))
+        yield Turn(frozenset(s.id for s in (slot, *others)), after=memory)
+        return self._kv.save(slot, memory.result())
+
+    def _turn(
+        self, action: SlotAction, *ids: int, after: Future[Any] | None = None
+    ) -> Generator[Turn, None, list[Slot]]:
+        """The slots, once they are idle, as the action wants it."""
+        slots = self._scheduler.slots
+        for id in ids:
+            if not 0 <= id < len(slots):
+                raise NotFound(f"there is no slot {id}; there are 0 to {len(slots) - 1}")
+            if action.busy is Busy.REFUSE and not slots[id].is_idle:
+                raise Conflict(f"slot {id} is busy")
+        if action.busy is not Busy.IGNORE:
+            yield Turn(frozenset(ids), after)
+        return [slots[id] for id in ids]
+
+    def _write(self, fd: int, saved: Saved) -> int:
+        try:
+            return self._ses1.write(fd, saved)
+        except OSError as error:
+            raise CorralError(f"the state cannot be written: {error.strerror}") from None
+
+    def _report(self, action: SlotAction, n_tokens: int, started: float, n_bytes: int = 0) -> SlotReport:
+        return SlotReport(
+            task_id=action.id,
+            id_slot=action.slot,
+            n_tokens=n_tokens,
+            n_bytes=n_bytes,
+            ms=(self._clock() - started) * 1e3,
+        )
+
+
+def _touch(n_bytes: int) -> Memory:
+    memory = np.empty(n_bytes, np.uint8)
+    memory[::_PAGE_BYTES] = 0
+    return memory

@@ -1,0 +1,53 @@
+"""Evaluating batches: measured, and watched from other threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from corral.core.chunk import Chunk, DecodeStatus
+from corral.core.result import Beat
+from corral.engine.cost import CostModel
+from corral.engine.ports import Backend
+
+
+class Decoder:
+    """Mutable. One thread decodes; any thread may abort or ask how long it has been."""
+
+    def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
+        self._backend = backend
+        self._clock = clock
+        self.cost = CostModel()
+        self._started = 0.0
+        self._predicted_ms = 0.0
+        self._abortable: int | None = None
+        self._abort_lock = threading.Lock()
+
+    def decode(self, chunks: Sequence[Chunk], prompt_of: int | None) -> DecodeStatus:
+        """Evaluate; if all of it is a prompt, the task that it is of can be cut short."""
+        n_generating = sum(len(chunk.tokens) == 1 for chunk in chunks)
+        n_prompt = sum(len(chunk.tokens) for chunk in chunks) - n_generating
+        self._predicted_ms = self.cost.predict_ms(n_generating, n_prompt)
+        self._started = started = self._clock()
+        self._abortable = prompt_of
+        try:
+            status = self._backend.decode(chunks)
+        finally:
+            self._started = 0.0
+            with self._abort_lock:
+                self._abortable = None
+                self._backend.clear_abort()
+        if status is DecodeStatus.OK:
+            self.cost.observe(n_generating, n_prompt, (self._clock() - started) * 1e3)
+        return status
+
+    def abort_if_running(self, task_id: int) -> None:
+        """Cut the decode short if all it does is this task's prompt."""
+        with self._abort_lock:
+            if self._abortable == task_id:
+                self._backend.abort()
+
+    def beat(self) -> Beat:
+        """How long the decode under way has been running."""
+        started = self._started
+        return Beat((self._clock() - started) * 1e3 if started else 0.0, self._predicted_ms)

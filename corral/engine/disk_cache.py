@@ -1,0 +1,159 @@
+"""States that host memory had no room for, as files in a directory within a byte budget.
+
+They outlive the server. One thread of its own reads and writes; the index is the engine thread's. Files that
+cannot be read, or are damaged, are misses and go away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import xxhash
+
+from corral.core.chunk import TokenArray
+from corral.core.errors import CorralError, InvalidRequest
+from corral.core.settings import EngineSettings
+from corral.engine.ports import StatePort
+from corral.engine.prefix import usable
+from corral.engine.saved import Saved
+from corral.engine.ses1 import Ses1, read_title
+from corral.engine.slot import common_prefix
+
+GAIN = 64  # tokens that reading a file must save at least
+_SUFFIX = ".ses1"
+_TEMPORARY = ".part"
+_MAX_PENDING_BYTES = 1 << 30  # of states that wait to be written; beyond that they are dropped
+
+_log = logging.getLogger("corral")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    tokens: TokenArray
+    moved_from: int
+
+
+def open_disk_cache(settings: EngineSettings, port: StatePort, ses1: Ses1) -> DiskCache | None:
+    if not settings.cache_disk:
+        return None
+    budget = int(settings.cache_disk_gib * 2**30)
+    return DiskCache(settings.cache_disk, budget, ses1, port.fingerprint, port.n_ctx)
+
+
+class DiskCache:
+    """Mutable. Least recently used files go first; those of other models count in the budget too."""
+
+    def __init__(
+        self,
+        directory: str,
+        budget_bytes: int,
+        ses1: Ses1,
+        fingerprint: bytes,
+        n_ctx: int,
+    ) -> None:
+        self._directory = Path(directory)
+        self._budget = budget_bytes
+        self._ses1 = ses1
+        self._fingerprint = fingerprint
+        self._files = ThreadPoolExecutor(1, "disk")
+        self._pending: dict[str, int] = {}
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for leftover in self._directory.glob(f"*{_TEMPORARY}"):
+                leftover.unlink()
+        except OSError as error:
+            raise CorralError(f"--cache-disk: {error}") from None
+        self._index = dict(self._scan(n_ctx))
+
+    def runs(self) -> Iterator[TokenArray]:
+        return (entry.tokens for entry in list(self._index.values()))
+
+    def fetch(
+        self, prompt: TokenArray, n_at_hand: int, n_fixed: Callable[[int], int], takes_moved: bool
+    ) -> Future[Saved | None] | None:
+        """Begin to read the file that gives most of `prompt`, if it is much more than `n_at_hand` tokens."""
+        entries = list(self._index.items())
+        matches = ((usable(entry, prompt, n_fixed, takes_moved), name) for name, entry in entries)
+        n, name = max(matches, default=(0, ""))
+        return self._files.submit(self._read, name) if n >= n_at_hand + GAIN else None
+
+    def put(self, saved: Saved, is_last: bool = False) -> None:
+        """Write a state, soon; unless it `is_last`, the disk may be too slow for it."""
+        if saved.is_from_disk or len(saved.tokens) < GAIN or saved.n_bytes > self._budget:
+            return
+        if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
+            return
+        name = xxhash.xxh3_128_hexdigest(self._fingerprint + saved.tokens.tobytes()) + _SUFFIX
+        if name not in self._index:
+            self.forget(saved.tokens)
+            self._index[name] = _Entry(saved.tokens, saved.moved_from)
+            self._pending[name] = saved.n_bytes
+            self._files.submit(self._write, name, saved)
+
+    def forget(self, tokens: TokenArray) -> None:
+        """Drop everything that `tokens` begin with."""
+        for name, entry in list(self._index.items()):
+            if common_prefix(entry.tokens, tokens) == len(entry.tokens):
+                del self._index[name]
+                self._files.submit(self._remove, name)
+
+    def close(self) -> None:
+        """Wait until everything is written."""
+        self._files.shutdown()
+
+    def _scan(self, n_ctx: int) -> Iterator[tuple[str, _Entry]]:
+        for path in self._directory.glob(f"*{_SUFFIX}"):
+            with contextlib.suppress(OSError, InvalidRequest), path.open("rb") as file:
+                title = read_title(file.fileno(), n_ctx)
+                if title.fingerprint == self._fingerprint:
+                    yield path.name, _Entry(title.tokens, title.moved_from)
+
+    def _read(self, name: str) -> Saved | None:
+        path = self._directory / name
+        try:
+            with path.open("rb") as file:
+                saved = self._ses1.read(file.fileno(), is_ours=True)
+            os.utime(path)
+            return replace(saved, is_from_disk=True)
+        except (OSError, CorralError) as error:
+            _log.warning("a file of --cache-disk cannot be used: %s", error)
+            self._remove(name)
+            self._index.pop(name, None)
+            return None
+
+    def _write(self, name: str, saved: Saved) -> None:
+        path = self._directory / name
+        temporary = path.with_suffix(_TEMPORARY)
+        try:
+            self._make_room(saved.n_bytes)
+            with temporary.open("wb") as file:
+                self._ses1.write(file.fileno(), saved)
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            _log.warning("--cache-disk: a state could not be written: %s", error.strerror)
+            self._index.pop(name, None)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        finally:
+            del self._pending[name]
+
+    def _make_room(self, n_bytes: int) -> None:
+        files = sorted((f.stat().st_mtime, f.stat().st_size, f) for f in self._directory.glob(f"*{_SUFFIX}"))
+        n_used = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if n_used + n_bytes <= self._budget:
+                return
+            self._remove(path.name)
+            self._index.pop(path.name, None)
+            n_used -= size
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._directory / name).unlink(missing_ok=True)

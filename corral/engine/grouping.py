@@ -1,0 +1,46 @@
+"""Self-extend: a model reaches further back than it was trained for, because the positions of old tokens
+advance only once in `n` tokens. Whole runs of `width` tokens are grouped as soon as they are complete.
+Pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from corral.core.chunk import TokenArray
+from corral.core.errors import CorralError
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """`n` 1: every token has its own position."""
+
+    n: int = 1
+    width: int = 512
+
+    def __post_init__(self) -> None:
+        if self.width % self.n:
+            raise CorralError(f"--grp-attn-w ({self.width}) must be a multiple of --grp-attn-n ({self.n})")
+
+    @property
+    def is_active(self) -> bool:
+        return self.n > 1
+
+    def n_grouped(self, n_tokens: int) -> int:
+        """How many of the first `n_tokens` lost their own positions, and cannot be cut into any more."""
+        return n_tokens - n_tokens % self.width if self.is_active else 0
+
+    def position(self, n_tokens: int) -> int:
+        """Where the next token goes."""
+        n_grouped = self.n_grouped(n_tokens)
+        return n_tokens - n_grouped + n_grouped // self.n
+
+    def positions(self, n_tokens: int) -> TokenArray:
+        n_grouped = self.n_grouped(n_tokens)
+        ramp = np.arange(n_tokens, dtype=np.int32)
+        return np.where(ramp < n_grouped, ramp // self.n, ramp - n_grouped + n_grouped // self.n)
+
+    def room(self, n_tokens: int) -> int:
+        """How many more tokens may be evaluated at once before a run is complete."""
+        return self.width - n_tokens % self.width if self.is_active else 2**31

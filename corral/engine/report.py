@@ -1,0 +1,47 @@
+"""Why so much of a prompt was cached, and no more: a pure explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corral.core.chunk import TokenArray
+from corral.core.result import CacheReport, Tier
+from corral.engine.prefix import Origin, Prefix
+from corral.engine.reuse import Move
+from corral.engine.saved import Saved
+from corral.engine.slot import common_prefix
+
+
+def explain(
+    prompt: TokenArray,
+    prefix: Prefix,
+    own_slot: int,
+    stored: Saved | None,
+    moves: Sequence[Move],
+    held: Sequence[TokenArray],
+) -> CacheReport:
+    """`held`: all token runs that could have served."""
+    n_moved = sum(move.n for move in moves)
+    tier = _tier(prefix, stored) if prefix.n + n_moved else Tier.NONE
+    nearest = max(held, key=lambda tokens: common_prefix(tokens, prompt))
+    n_common = common_prefix(nearest, prompt)
+    return CacheReport(
+        tier=tier,
+        id_slot=-1 if tier is not Tier.LIVE else own_slot if prefix.origin is Origin.OWN else prefix.slot,
+        n_cached=prefix.n + n_moved,
+        n_moved=n_moved,
+        n_common=n_common,
+        token=int(prompt[n_common]) if n_common < len(prompt) else None,
+        cached_token=int(nearest[n_common]) if n_common < len(nearest) else None,
+    )
+
+
+def whole_report(slot: int, n_prompt: int) -> CacheReport:
+    """The whole prompt, from a slot that has just evaluated it."""
+    return CacheReport(tier=Tier.LIVE, id_slot=slot, n_cached=n_prompt, n_common=n_prompt)
+
+
+def _tier(prefix: Prefix, stored: Saved | None) -> Tier:
+    if prefix.origin is not Origin.STORE or stored is None:
+        return Tier.LIVE
+    return Tier.DISK if stored.is_from_disk else Tier.RAM

@@ -1,0 +1,51 @@
+"""Parts of a prompt that are further back in the context: a pure decision.
+
+A client that drops old messages sends a prompt whose rest is still in the context, at later positions. Those
+runs move down instead of being evaluated again (`--cache-reuse`): an approximation, since what was
+dropped had been seen by what follows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from corral.core.chunk import TokenArray
+from corral.engine.batch import MIN_CHUNK
+from corral.engine.slot import common_prefix
+
+_TOKEN_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """`n` tokens at `start` go down to `to`."""
+
+    start: int
+    to: int
+    n: int
+
+
+def plan_reuse(held: TokenArray, prompt: TokenArray, n_prefix: int, n_min: int) -> list[Move]:
+    """Runs of at least `n_min` tokens of `held` that continue the prompt behind its first `n_prefix`."""
+    moves: list[Move] = []
+    data = held.tobytes()
+    start = to = n_prefix
+    n_max = len(prompt) - MIN_CHUNK
+    while to + n_min <= n_max:
+        start = _find(data, prompt[to : to + n_min].tobytes(), start)
+        if start < 0:
+            break
+        n = common_prefix(held[start:], prompt[to:n_max])
+        if start > to:
+            moves.append(Move(start, to, n))
+        start += n
+        to += n
+    return moves
+
+
+def _find(data: bytes, wanted: bytes, start: int) -> int:
+    """Where a run of tokens begins, from `start` on; -1: nowhere."""
+    at = data.find(wanted, start * _TOKEN_BYTES)
+    while at >= 0 and at % _TOKEN_BYTES:
+        at = data.find(wanted, at + 1)
+    return at // _TOKEN_BYTES if at >= 0 else -1

@@ -1,0 +1,162 @@
+"""SES1, the file of a conversation: its tokens and the state of its sequence.
+
+    "SES1" | n: u32 | tokens: n x i32 | state of the sequence, with a seal behind it
+
+The seal says which model it is of and carries a checksum. Files may come from anywhere: nothing of a state
+reaches native code before its seal, or without one its structure, has been checked. Any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from corral.core.chunk import State, TokenArray
+from corral.core.errors import CorralError, InvalidRequest
+from corral.engine.grouping import Grouping
+from corral.engine.ports import StatePort
+from corral.engine.saved import Saved
+
+VERSION = 1
+
+_head = struct.Struct("<4sI")
+_MAGIC = b"SES1"
+# Fingerprint of the model, tokens before a shift, version; then the checksum of all that, and a last word.
+_seal = struct.Struct("<16sII")
+_close = struct.Struct("<16s4s")
+_LAST_WORD = b"/SES"
+_SEAL_BYTES = _seal.size + _close.size
+# A state begins with a magic number and the sequence it was of, which nobody reads: our mark is there.
+_MARK = slice(4, 8)
+_SEALED = b"CRL1"
+_NO_STATE = bytes(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """What a sealed file says of itself, without its state."""
+
+    tokens: TokenArray
+    moved_from: int
+    fingerprint: bytes
+
+
+class Ses1:
+    def __init__(self, port: StatePort, grouping: Grouping) -> None:
+        self._port = port
+        self._grouping = grouping
+
+    def write(self, fd: int, saved: Saved) -> int:
+        """Write a file from its start; returns its size."""
+        parts = self._port.pack(saved.state) if len(saved.tokens) else [memoryview(_NO_STATE)]
+        start = bytes(parts[0][: _MARK.start]) + _SEALED
+        head = _head.pack(_MAGIC, len(saved.tokens))
+        seal = _seal.pack(self._port.fingerprint, saved.moved_from, VERSION)
+        body: list[bytes | memoryview] = [parts[0][_MARK.stop :], *parts[1:]]
+        digest = xxhash.xxh3_128()
+        os.lseek(fd, 0, os.SEEK_SET)
+        for part in (head, saved.tokens.tobytes(), start, *body, seal):
+            digest.update(part)
+            _write_all(fd, part)
+        _write_all(fd, _close.pack(digest.digest(), _LAST_WORD))
+        return os.lseek(fd, 0, os.SEEK_CUR)
+
+    def read(self, fd: int, is_ours: bool) -> Saved:
+        """The content of a file; InvalidRequest says why it cannot be used. `is_ours`: it must be sealed."""
+        try:
+            n_file = os.fstat(fd).st_size
+            tokens = self._read_tokens(fd, n_file)
+            return self._read_state(fd, n_file, tokens, is_ours)
+        except OSError as error:
+            raise CorralError(f"the state cannot be read: {error.strerror}") from None
+
+    def _read_tokens(self, fd: int, n_file: int) -> TokenArray:
+        magic, n = _head.unpack(_read_exactly(fd, 0, _head.size, n_file))
+        if magic != _MAGIC:
+            raise InvalidRequest("this is no SES1 state")
+        if n > self._port.n_ctx:
+            room = self._port.n_ctx
+            raise InvalidRequest(f"the state has {n} tokens, a slot here holds {room} (--ctx-size)")
+        tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
+        if n and not 0 <= tokens.min() <= tokens.max() < self._port.n_vocab:
+            raise InvalidRequest("the state has tokens that are none of this model's")
+        return tokens
+
+    def _read_state(self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool) -> Saved:
+        start = _head.size + tokens.nbytes
+        n_bytes = n_file - start
+        if not len(_NO_STATE) <= n_bytes <= self._port.max_state_bytes + _SEAL_BYTES:
+            raise InvalidRequest(f"{n_bytes} bytes cannot be the state of {len(tokens)} tokens of this model")
+        buffer = np.empty(n_bytes + self._port.state_growth, np.uint8)
+        _read_into(fd, start, buffer[:n_bytes].data)
+        is_sealed = buffer[_MARK].tobytes() == _SEALED
+        if is_ours and not is_sealed:
+            raise InvalidRequest("this is no state that this server saved, or it is damaged")
+        title = None
+        if is_sealed:
+            title = self._check_seal(tokens, buffer[:n_bytes].data)
+            n_bytes -= _SEAL_BYTES
+        positions = self._grouping.positions(len(tokens))
+        state: State = b""
+        if len(tokens):
+            state = self._port.unpack(buffer, n_bytes, positions, is_sealed)
+        return Saved(tokens, state, title.moved_from) if title else Saved(tokens, state)
+
+    def _check_seal(self, tokens: TokenArray, sealed: memoryview) -> Title:
+        title, digest = _parse_seal(tokens, bytes(sealed[-_SEAL_BYTES:]))
+        actual = xxhash.xxh3_128(_head.pack(_MAGIC, len(tokens)) + tokens.tobytes())
+        actual.update(sealed[: -_close.size])
+        if actual.digest() != digest:
+            raise InvalidRequest("the state is damaged: its checksum does not match")
+        if title.fingerprint != self._port.fingerprint:
+            raise InvalidRequest("the state is of another model")
+        return title
+
+
+def read_title(fd: int, max_tokens: int) -> Title:
+    """What a sealed file has, without a look at its state; InvalidRequest if it is none."""
+    n_file = os.fstat(fd).st_size
+    magic, n = _head.unpack(_read_exactly(fd, 0, _head.size, n_file))
+    if magic != _MAGIC or n > max_tokens:
+        raise InvalidRequest("this is no SES1 state of a fitting size")
+    tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
+    return _parse_seal(tokens, _read_exactly(fd, max(0, n_file - _SEAL_BYTES), _SEAL_BYTES, n_file))[0]
+
+
+def _parse_seal(tokens: TokenArray, data: bytes) -> tuple[Title, bytes]:
+    if len(data) < _SEAL_BYTES:
+        raise InvalidRequest("the state is cut off")
+    fingerprint, moved_from, version = _seal.unpack_from(data)
+    digest, last_word = _close.unpack_from(data, _seal.size)
+    if last_word != _LAST_WORD:
+        raise InvalidRequest("the state is cut off, or damaged at its end")
+    if version != VERSION:
+        raise InvalidRequest(f"the state is in version {version} of its format, this server reads {VERSION}")
+    return Title(tokens, moved_from, fingerprint), digest
+
+
+def _read_exactly(fd: int, offset: int, n: int, n_file: int) -> bytes:
+    if offset + n > n_file:
+        raise InvalidRequest("the state is cut off")
+    buffer = bytearray(n)
+    _read_into(fd, offset, memoryview(buffer))
+    return bytes(buffer)
+
+
+def _read_into(fd: int, offset: int, view: memoryview) -> None:
+    while len(view):
+        n = os.preadv(fd, [view], offset)
+        if not n:
+            raise InvalidRequest("the state is cut off")
+        view = view[n:]
+        offset += n
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while len(left):
+        left = left[os.write(fd, left) :]

@@ -1,0 +1,272 @@
+"""The saved state of one sequence: checked before native code reads it, and in a portable form.
+
+libllama writes a section for each part of its memory: cells (which tokens there are), then rows of data for
+them. With split KV a section has a stream for every slot, all but one of them empty; the portable form has
+just that one, whatever `-np`. Pure functions of bytes: no handles, no policy, any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.chunk import State, TokenArray
+from corral.core.errors import InvalidRequest
+
+_MAGIC = 0xAF143CD8
+_START = 8  # behind the magic and the number of a sequence, which libllama ignores
+_KINDS = ((True, 12), (True, 24), (False, 8))  # KV, KV with 2D positions, recurrent: bytes for each cell
+_HEADER_BYTES = 12
+_ONE_STREAM = memoryview(struct.pack("<I", 1))
+_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 20: "iq4_nl", 30: "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayout:
+    """How libllama writes the state of one sequence of a context; learned from a sample."""
+
+    sections: tuple[_Section, ...]
+    n_streams: int
+    has_window: bool
+
+    @classmethod
+    def learn(cls, sample: State, n_tokens: int, n_streams: int, has_window: bool) -> StateLayout | None:
+        """From the native state of a sequence of `n_tokens`. None: it is written in a way not known here."""
+        data = memoryview(sample)
+        if len(data) < _START or _Reader(data).u32() != _MAGIC:
+            return None
+        sections = next(_parse_sections(data, _START, n_tokens, n_streams), ())
+        return cls(sections, n_streams, has_window) if sections else None
+
+    @property
+    def growth(self) -> int:
+        """How many bytes the native form is longer than the portable one."""
+        return self._n_padding * self._n_kv
+
+    def n_bytes(self, n_tokens: int) -> int:
+        """The size of a portable state; less than that if a window has left tokens out."""
+        return _START + sum(s.n_bytes(n_tokens if s.is_kv else min(1, n_tokens)) for s in self.sections)
+
+    def portable_parts(self, state: State) -> list[memoryview]:
+        """The portable form, once joined, of a state that this context wrote; its data are not copied."""
+        if not self.growth:
+            return [memoryview(state)]
+        reader = _Reader(memoryview(state))
+        parts = [reader.take(_START)]
+        for section in self.sections:
+            n_behind = reader.find_stream(self.n_streams) if section.is_kv else 0
+            parts += [_ONE_STREAM] * section.is_kv
+            parts += [reader.take(section.n_bytes(reader.peek_u32()) - 4 * section.is_kv)]
+            reader.take(4 * n_behind)
+        assert reader.is_done
+        return parts
+
+    def check(self, state: State, positions: TokenArray) -> None:
+        """Refuse a portable state unless this context could have written it for tokens at these positions."""
+        reader = _Reader(memoryview(state))
+        if reader.u32() != _MAGIC:
+            raise InvalidRequest("it is not the state of a sequence")
+        reader.take(_START - 4)
+        expected = np.sort(positions)
+        for i, section in enumerate(self.sections):
+            # Of several sections the first one is that of the layers without a window.
+            may_be_cut = self.has_window and (i > 0 or self._n_kv == 1)
+            section.check(reader, expected if section.is_kv else expected[-1:], may_be_cut)
+        if not reader.is_done:
+            raise InvalidRequest(f"it goes on after {reader.offset} bytes, where its end is expected")
+
+    def make_native(self, buffer: npt.NDArray[np.uint8], n_bytes: int) -> memoryview:
+        """Turn the checked portable state in the first `n_bytes` into what this context reads, in place."""
+        shift = self.growth
+        assert buffer.flags.c_contiguous
+        assert buffer.size >= n_bytes + shift
+        native = buffer[: n_bytes + shift].data
+        # The last section first: what the next one is moved onto has left by then.
+        for section, start, end in reversed(self._spans(native[:n_bytes])):
+            shift -= self._n_padding * section.is_kv
+            address = buffer.ctypes.data + start
+            ctypes.memmove(address + shift, address, end - start)
+            if section.is_kv:
+                struct.pack_into("<I", native, start + shift, self.n_streams)
+                buffer[end + shift : end + shift + self._n_padding] = 0
+        return native
+
+    @property
+    def _n_kv(self) -> int:
+        return sum(section.is_kv for section in self.sections)
+
+    @property
+    def _n_padding(self) -> int:
+        return 4 * (self.n_streams - 1)
+
+    def _spans(self, portable: memoryview) -> list[tuple[_Section, int, int]]:
+        reader = _Reader(portable, _START)
+        spans: list[tuple[_Section, int, int]] = []
+        for section in self.sections:
+            start = reader.offset
+            reader.take(4 * section.is_kv)
+            reader.take(section.n_bytes(reader.peek_u32()) - 4 * section.is_kv)
+            spans.append((section, start, reader.offset))
+        return spans
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A part of the memory: headers, the same in every state, and behind each a row for every cell."""
+
+    is_kv: bool
+    cell_bytes: int
+    is_transposed: int
+    n_layer: int
+    rows: tuple[_Rows, ...]
+
+    def n_bytes(self, n_cells: int) -> int:
+        if self.is_kv and n_cells == 0:
+            return 8
+        n_fixed = 4 * self.is_kv + 12 + _HEADER_BYTES * len(self.rows)
+        return n_fixed + n_cells * (self.cell_bytes + sum(rows.n_bytes for rows in self.rows))
+
+    def check(self, reader: _Reader, expected: TokenArray, may_be_cut: bool) -> None:
+        n_streams = reader.u32() if self.is_kv else 1
+        if n_streams != 1:
+            raise InvalidRequest(f"it has {n_streams} streams where one is expected")
+        n_cells, n_tokens = reader.u32(), len(expected)
+        n_least = min(1, n_tokens) if may_be_cut else n_tokens
+        if not n_least <= n_cells <= n_tokens:
+            raise InvalidRequest(f"it has {n_cells} cells where {n_tokens} are expected")
+        if self.is_kv and n_cells == 0:
+            return
+        if not reader.has_cells(self.is_kv, self.cell_bytes, expected[n_tokens - n_cells :]):
+            raise InvalidRequest("its cells are not at the positions of its tokens")
+        self._check_data(reader, n_cells)
+
+    def _check_data(self, reader: _Reader, n_cells: int) -> None:
+        is_transposed, n_layer = reader.u32(), reader.u32()
+        if n_layer != self.n_layer:
+            raise InvalidRequest(f"it has {n_layer} layers where {self.n_layer} are expected")
+        if is_transposed != self.is_transposed:
+            raise InvalidRequest(
+                f"it was saved with flash attention {'off' if is_transposed else 'on'} (-fa)"
+            )
+        for i, here in enumerate(self.rows):
+            rows = reader.rows(here.is_transposed)
+            if rows != here:
+                what = ("keys" if i < n_layer else "values") if self.is_kv else "states"
+                reason = "another model" if rows.type == here.type else "-ctk, -ctv"
+                raise InvalidRequest(f"its {what} are {rows} where this server has {here} ({reason})")
+            reader.take(n_cells * here.n_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The form of the data behind a header. Transposed ones have a size and a number of elements."""
+
+    type: int
+    size: tuple[int, ...]
+
+    @property
+    def is_transposed(self) -> bool:
+        return len(self.size) == 2
+
+    @property
+    def n_bytes(self) -> int:
+        return math.prod(self.size)
+
+    def __str__(self) -> str:
+        return f"{_TYPES.get(self.type, f'type {self.type}')} with rows of {self.n_bytes} bytes"
+
+
+class _Reader:
+    """Takes a state apart from front to back, and never more than there is."""
+
+    def __init__(self, data: memoryview, offset: int = 0) -> None:
+        self._data = data
+        self.offset = offset
+
+    @property
+    def is_done(self) -> bool:
+        return self.offset == len(self._data)
+
+    def take(self, n_bytes: int) -> memoryview:
+        taken = self.peek(n_bytes)
+        self.offset += n_bytes
+        return taken
+
+    def peek(self, n_bytes: int) -> memoryview:
+        end = self.offset + n_bytes
+        if end > len(self._data):
+            raise InvalidRequest(f"it ends after {len(self._data)} bytes, where at least {end} are expected")
+        return self._data[self.offset : end]
+
+    def u32(self) -> int:
+        return int.from_bytes(self.take(4), "little")
+
+    def peek_u32(self) -> int:
+        return int.from_bytes(self.peek(4), "little")
+
+    def rows(self, is_transposed: bool) -> _Rows:
+        kind, *size = struct.unpack("<iII" if is_transposed else "<iQ", self.take(_HEADER_BYTES))
+        return _Rows(kind, tuple(size))
+
+    def has_cells(self, is_kv: bool, cell_bytes: int, expected: TokenArray) -> bool:
+        """Whether the next cells are at these (sorted) positions, in any order."""
+        data = self.take(len(expected) * cell_bytes)
+        cells = np.ndarray((len(expected), 2), np.dtype("<i4"), data, strides=(cell_bytes, 4))
+        return bool(np.all(cells[:, 1] == is_kv)) and np.array_equal(np.sort(cells[:, 0]), expected)
+
+    def find_stream(self, n_streams: int) -> int:
+        """Go on to the stream that is not empty, or else to the last one; returns how many are behind it."""
+        if self.u32() != n_streams:
+            raise InvalidRequest(f"it does not have {n_streams} streams")
+        for n_behind in range(n_streams - 1, 0, -1):
+            if self.peek_u32():
+                return n_behind
+            self.take(4)
+        return 0
+
+
+def _parse_sections(
+    data: memoryview, start: int, n_tokens: int, n_streams: int
+) -> Iterator[tuple[_Section, ...]]:
+    """All ways to read the rest of a sample."""
+    if start == len(data):
+        yield ()
+        return
+    for is_kv, cell_bytes in _KINDS:
+        expected = np.arange(0 if is_kv else n_tokens - 1, n_tokens, dtype=np.int32)
+        for section, end in _parse_section(_Reader(data, start), is_kv, cell_bytes, expected, n_streams):
+            for rest in _parse_sections(data, end, n_tokens, n_streams):
+                yield section, *rest
+
+
+def _parse_section(
+    reader: _Reader, is_kv: bool, cell_bytes: int, expected: TokenArray, n_streams: int
+) -> Iterator[tuple[_Section, int]]:
+    """All ways to read a section, and where it ends; those with fewer rows first.
+
+    A layer may have no values, or no running state: how many rows there are shows only in what follows.
+    """
+    try:
+        n_behind = reader.find_stream(n_streams) if is_kv else 0
+        if reader.u32() != len(expected) or not reader.has_cells(is_kv, cell_bytes, expected):
+            return
+        is_transposed, n_layer = reader.u32(), reader.u32()
+        if is_transposed > is_kv:
+            return
+        rows: list[_Rows] = []
+        while True:
+            if len(rows) >= n_layer * is_kv and not any(reader.peek(4 * n_behind)):
+                section = _Section(is_kv, cell_bytes, is_transposed, n_layer, tuple(rows))
+                yield section, reader.offset + 4 * n_behind
+            if len(rows) == 2 * n_layer:
+                return
+            rows.append(reader.rows(bool(is_transposed) and len(rows) >= n_layer))
+            reader.take(len(expected) * rows[-1].n_bytes)
+    except InvalidRequest:
+        return
