@@ -96,6 +96,10 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
     token: int | None = None
     cached_token: int | None = None
 
+    def as_miss(self) -> CacheReport:
+        """What was there could not be had after all."""
+        return msgspec.structs.replace(self, tier=Tier.NONE, id_slot=-1, n_cached=0, n_moved=0)
+
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     task_id: int

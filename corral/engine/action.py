@@ -74,8 +74,7 @@ class Actions:
             self._kv.trim(slot, 0)
             raise
         yield from self._keep(slot)
-        if not self._kv.load(slot, saved):
-            raise InvalidRequest("the state does not fit into the context, or is of another model")
+        self._load(slot, saved)
         self._scheduler.touch(slot)
         slot.n_evaluated = 0
         return self._report(action, len(slot.tokens), started, os.fstat(action.fd).st_size)
@@ -103,8 +102,10 @@ class Actions:
                 f"n_keep ({n_keep}) and n_discard ({n_discard}) are more than the slot's {n} tokens",
                 field="n_discard",
             )
-        if not self._kv.can_move:
+        if not self._kv.can_shift:
             raise NotSupported("the context of this model, or with --grp-attn-n, cannot be shifted")
+        if not self._kv.can_shift_to(slot, n - n_keep - n_discard):
+            raise NotSupported("of this slot only a sliding window is left, more of which has to stay")
         self._kv.shift(slot, n_keep, n_discard)
         return self._report(action, len(slot.tokens), started)
 
@@ -120,6 +121,14 @@ class Actions:
         self._scheduler.touch(slot)
         slot.n_evaluated = 0
         return self._report(action, n, started)
+
+    def _load(self, slot: Slot, saved: Saved) -> None:
+        """Cached sequences give way where they share the room."""
+        others = [s for s in self._scheduler.evictable if s is not slot] if self._kv.shares_room else []
+        while not self._kv.load(slot, saved):
+            if not others:
+                raise InvalidRequest("the state does not fit into the context, or is of another model")
+            self._kv.evict(others.pop(0))
 
     def _keep(self, slot: Slot, *others: Slot) -> Generator[Turn, None, None]:
         """Let the cache have what an idle slot is about to lose, and the others stay idle meanwhile."""

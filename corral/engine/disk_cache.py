@@ -18,9 +18,7 @@ import xxhash
 
 from corral.core.chunk import TokenArray
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.settings import EngineSettings
-from corral.engine.ports import StatePort
-from corral.engine.prefix import usable
+from corral.engine.prefix import replaces, usable
 from corral.engine.saved import Saved
 from corral.engine.ses1 import Ses1, read_title
 from corral.engine.slot import common_prefix
@@ -39,13 +37,6 @@ class _Entry:
     moved_from: int
 
 
-def open_disk_cache(settings: EngineSettings, port: StatePort, ses1: Ses1) -> DiskCache | None:
-    if not settings.cache_disk:
-        return None
-    budget = int(settings.cache_disk_gib * 2**30)
-    return DiskCache(settings.cache_disk, budget, ses1, port.fingerprint, port.n_ctx)
-
-
 class DiskCache:
     """Mutable. Least recently used files go first; those of other models count in the budget too."""
 
@@ -54,13 +45,14 @@ class DiskCache:
         directory: str,
         budget_bytes: int,
         ses1: Ses1,
-        fingerprint: bytes,
         n_ctx: int,
+        n_fixed: Callable[[int], int],
     ) -> None:
         self._directory = Path(directory)
         self._budget = budget_bytes
         self._ses1 = ses1
-        self._fingerprint = fingerprint
+        self._fingerprint = ses1.fingerprint
+        self._n_fixed = n_fixed
         self._files = ThreadPoolExecutor(1, "disk")
         self._pending: dict[str, int] = {}
         try:
@@ -74,12 +66,10 @@ class DiskCache:
     def runs(self) -> Iterator[TokenArray]:
         return (entry.tokens for entry in list(self._index.values()))
 
-    def fetch(
-        self, prompt: TokenArray, n_at_hand: int, n_fixed: Callable[[int], int], takes_moved: bool
-    ) -> Future[Saved | None] | None:
+    def fetch(self, prompt: TokenArray, n_at_hand: int, takes_moved: bool) -> Future[Saved | None] | None:
         """Begin to read the file that gives most of `prompt`, if it is much more than `n_at_hand` tokens."""
         entries = list(self._index.items())
-        matches = ((usable(entry, prompt, n_fixed, takes_moved), name) for name, entry in entries)
+        matches = ((usable(entry, prompt, self._n_fixed, takes_moved), name) for name, entry in entries)
         n, name = max(matches, default=(0, ""))
         return self._files.submit(self._read, name) if n >= n_at_hand + GAIN else None
 
@@ -91,21 +81,24 @@ class DiskCache:
             return
         name = xxhash.xxh3_128_hexdigest(self._fingerprint + saved.tokens.tobytes()) + _SUFFIX
         if name not in self._index:
-            self.forget(saved.tokens)
+            self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
             self._index[name] = _Entry(saved.tokens, saved.moved_from)
             self._pending[name] = saved.n_bytes
             self._files.submit(self._write, name, saved)
 
     def forget(self, tokens: TokenArray) -> None:
         """Drop everything that `tokens` begin with."""
-        for name, entry in list(self._index.items()):
-            if common_prefix(entry.tokens, tokens) == len(entry.tokens):
-                del self._index[name]
-                self._files.submit(self._remove, name)
+        self._drop_all(lambda old: common_prefix(old.tokens, tokens) == len(old.tokens))
 
     def close(self) -> None:
         """Wait until everything is written."""
         self._files.shutdown()
+
+    def _drop_all(self, condition: Callable[[_Entry], bool]) -> None:
+        for name, entry in list(self._index.items()):
+            if condition(entry):
+                self._index.pop(name, None)
+                self._files.submit(self._remove, name)
 
     def _scan(self, n_ctx: int) -> Iterator[tuple[str, _Entry]]:
         for path in self._directory.glob(f"*{_SUFFIX}"):

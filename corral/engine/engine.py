@@ -21,7 +21,6 @@ from corral.engine.action import Actions
 from corral.engine.batch import FLOOR, BatchPlan, BatchShape, Prompt, plan_batches
 from corral.engine.context_shift import plan_shift
 from corral.engine.decoder import Decoder
-from corral.engine.disk_cache import open_disk_cache
 from corral.engine.grouping import Grouping
 from corral.engine.job import Jobs, Steps
 from corral.engine.kv import KvStore
@@ -56,12 +55,8 @@ class Engine:
         self._shape = BatchShape(backend.n_batch, backend.n_ubatch, backend.mixes_batches)
         grouping = Grouping(settings.grp_attn_n, settings.grp_attn_w)
         ses1 = Ses1(backend, grouping)
-        self._kv = KvStore(
-            backend, settings.cache_ram_mib, open_disk_cache(settings, backend, ses1), grouping
-        )
-        self._scheduler = Scheduler(
-            backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity, backend.can_cut
-        )
+        self._kv = KvStore(backend, settings, ses1, grouping)
+        self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity)
         self._actions = Actions(self._scheduler, self._kv, ses1, clock)
         self._jobs = Jobs(wake)
         self.is_stopped = False
@@ -111,8 +106,7 @@ class Engine:
     def step(self) -> None:
         """One round for everybody: running generations get their token, prompts what is left of the time."""
         if self._jobs:
-            self._events += self._jobs.run(slot.id for slot in self._scheduler.slots if slot.is_idle)
-        self._scheduler.reserved = self._jobs.reserved
+            self._run_jobs()
         self._events += self._scheduler.admit(self._clock())
         for request in self._scheduler.take_stuck():
             self._events.append(
@@ -151,8 +145,15 @@ class Engine:
         self._scheduler.add(request)
         return None
 
+    def _run_jobs(self) -> None:
+        idle = [slot.id for slot in self._scheduler.slots if slot.is_idle]
+        self._events += self._jobs.run(idle)
+        self._scheduler.reserved = self._jobs.reserved
+        self._scheduler.due = self._jobs.due(idle)
+
     def _cancel(self, task_id: int) -> None:
         self._jobs.cancel(task_id)
+        self._run_jobs()
         request = self._scheduler.remove(task_id)
         if request is not None:
             request.close()
@@ -330,7 +331,7 @@ class Engine:
     def _may_shift(self, request: Request) -> bool:
         return (
             self._settings.context_shift
-            and self._kv.can_move
+            and self._kv.can_shift
             and request.task.params.n_predict != UNTIL_CONTEXT_FULL
         )
 
@@ -364,15 +365,17 @@ class Engine:
     def _relieve(self, work: Sequence[Work]) -> None:
         """Too few KV cells are free: give up cached sequences, then shrink the prompt chunks, then swap out
         the newest request."""
-        cached = [slot for slot in self._scheduler.slots if slot.is_idle and len(slot.tokens)]
+        cached = self._scheduler.evictable
         if cached:
-            self._kv.evict(min(cached, key=lambda s: s.last_used))
+            self._kv.evict(cached[0])
             return
+        if self._scheduler.due:
+            return  # they had better have their turn first
         if self._prompt_cap > FLOOR and any(n > FLOOR for _, _, n in work):
             self._prompt_cap //= 2
             return
-        holders = [slot for slot in self._scheduler.slots if slot.request is not None]
-        newest = max(holders, key=lambda s: s.request.order if s.request else -1)
+        holders = [*self._scheduler.running(Phase.PREFILL), *self._scheduler.running(Phase.GENERATING)]
+        newest, _ = max(holders, key=lambda pair: pair[1].order)
         if len(holders) < 2 or not self._scheduler.preempt(newest):
             self._fail(work, CorralError("the context is full and nothing can be moved out of it"))
 

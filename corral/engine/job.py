@@ -7,7 +7,7 @@ before any request that came later gets them. What it returns is its answer.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -77,6 +77,10 @@ class Jobs:
         """Slots that jobs wait for, with the order in which the first of those came."""
         return {slot: job.order for job in reversed(self._jobs) for slot in job.slots}
 
+    def due(self, idle: Collection[int]) -> set[int]:
+        """Slots of jobs that have their turn as soon as another thread is done."""
+        return {slot for job in self._first(idle) for slot in job.slots}
+
     def start(self, id: int, order: int, steps: Steps) -> list[Event]:
         job = _Job(id, order, steps)
         self._jobs.append(job)
@@ -92,15 +96,19 @@ class Jobs:
                 job.work.cancel()
                 job.work.add_done_callback(partial(_close, job.steps))
 
-    def run(self, idle: Iterable[int]) -> list[Event]:
+    def run(self, idle: Collection[int]) -> list[Event]:
         """Go on with everything that can, in order of arrival."""
-        events: list[Event] = []
-        free = set(idle)
-        for job in list(self._jobs):
-            if not job.is_in_work and job.slots <= free:
-                events += self._advance(job)
+        ready = [job for job in self._first(idle) if not job.is_in_work]
+        return [event for job in ready for event in self._advance(job)]
+
+    def _first(self, idle: Collection[int]) -> list[_Job]:
+        """Jobs whose slots are all idle, and wanted by nobody who came before."""
+        free, first = set(idle), []
+        for job in self._jobs:
+            if job.slots <= free:
+                first.append(job)
             free -= job.slots
-        return events
+        return first
 
     def _advance(self, job: _Job) -> list[Event]:
         try:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from corral.core.chunk import Memory, TokenArray
 from corral.core.errors import CorralError
+from corral.core.settings import EngineSettings
 from corral.engine.disk_cache import DiskCache
 from corral.engine.grouping import Grouping
 from corral.engine.ports import Backend
@@ -16,6 +17,7 @@ from corral.engine.ram_cache import RamCache
 from corral.engine.request import Phase, Request
 from corral.engine.reuse import Move
 from corral.engine.saved import NEVER, Saved
+from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
 
 
@@ -23,23 +25,31 @@ class KvStore:
     def __init__(
         self,
         backend: Backend,
-        ram_mib: int,
-        disk: DiskCache | None = None,
-        grouping: Grouping | None = None,
+        settings: EngineSettings,
+        ses1: Ses1,
+        grouping: Grouping,
     ) -> None:
         self._backend = backend
-        self._grouping = grouping or Grouping()
+        self._grouping = grouping
         if self._grouping.is_active and not (backend.can_shift and backend.can_cut):
             raise CorralError("--grp-attn-n: the context of this model cannot be grouped")
-        self._disk = disk
-        self._keeps = ram_mib != 0 or disk is not None
-        budget = ram_mib << 20 if ram_mib >= 0 else sys.maxsize
-        self._ram = RamCache(budget, self.n_fixed_saved, disk.put if disk else lambda _: None)
+        self._disk: DiskCache | None = None
+        if settings.cache_disk:
+            n_bytes = int(settings.cache_disk_gib * 2**30)
+            self._disk = DiskCache(settings.cache_disk, n_bytes, ses1, backend.n_ctx, self.n_fixed_saved)
+        n_bytes = settings.cache_ram_mib << 20 if settings.cache_ram_mib >= 0 else sys.maxsize
+        self._ram = RamCache(n_bytes, self.n_fixed_saved, self._disk.put if self._disk else None)
+        self._keeps = n_bytes > 0 or self._disk is not None
 
     @property
-    def can_move(self) -> bool:
+    def can_shift(self) -> bool:
         """Whether tokens in the middle of a context can go, and those behind them move down."""
         return self._backend.can_shift and self._backend.can_cut and not self._grouping.is_active
+
+    @property
+    def shares_room(self) -> bool:
+        """Whether what one slot holds leaves less room for the others."""
+        return self._backend.mixes_batches
 
     def n_fixed_saved(self, n_tokens: int) -> int:
         """Of a saved state of so many tokens, how many can be used only together."""
@@ -54,16 +64,22 @@ class KvStore:
         return self._grouping.room(len(slot.tokens))
 
     def holding(self, slot: Slot, takes_moved: bool) -> Holding:
-        n = len(slot.tokens)
-        request = slot.request
+        n, request, can_cut = len(slot.tokens), slot.request, self.can_cut(slot)
         coming = request.prompt if request is not None and request.phase is Phase.PREFILL else None
         return Holding(
             slot.id,
             slot.tokens.view if takes_moved else slot.tokens.view[: slot.moved_from],
-            self._grouping.n_grouped(n) if slot.can_cut else n,
+            self._grouping.n_grouped(n) if can_cut else n,
             coming,
-            slot.can_cut and not (coming is not None and self._grouping.n_grouped(len(coming))),
+            can_cut and not (coming is not None and self._grouping.n_grouped(len(coming))),
         )
+
+    def can_cut(self, slot: Slot) -> bool:
+        return self._backend.can_cut and self._backend.is_whole(slot.id)
+
+    def can_shift_to(self, slot: Slot, n_tail: int) -> bool:
+        """Whether the last `n_tail` tokens can move: they must fill a window that has nothing behind it."""
+        return self.can_cut(slot) or n_tail >= self._backend.n_window
 
     def extend(self, slot: Slot, tokens: TokenArray) -> None:
         """The backend has evaluated these."""
@@ -93,7 +109,7 @@ class KvStore:
         """Give `dst` the first `n` tokens of `src`."""
         shared = self._backend.share_prefix(src.id, dst.id, self._grouping.position(n))
         dst.tokens.assign(src.tokens.view[: n if shared else 0])
-        dst.can_cut, dst.moved_from = src.can_cut, src.moved_from
+        dst.moved_from = src.moved_from
         return self._trimmed(dst)
 
     def stash(self, slot: Slot, n_kept: int) -> None:
@@ -120,17 +136,16 @@ class KvStore:
 
     def stored(self, request: Request) -> tuple[int, Saved | None]:
         """The saved state that gives most of a request's prompt, and how much."""
-        takes_moved = request.takes_moved
-        best = self._ram.get(request.prompt, takes_moved)
-        candidates = [saved for saved in (best, request.fetched) if saved is not None]
-        counted = [(usable(s, request.prompt, self.n_fixed_saved, takes_moved), s) for s in candidates]
+        prompt, takes_moved = request.prompt, request.takes_moved
+        found = (self._ram.get(prompt, takes_moved), request.fetched)
+        counted = [(usable(s, prompt, self.n_fixed_saved, takes_moved), s) for s in found if s is not None]
         return max(counted, key=lambda pair: pair[0], default=(0, None))
 
     def fetch(self, request: Request, n_at_hand: int) -> Future[Saved | None] | None:
         """Begin to read more of a prompt than is at hand from disk, if it is there."""
         if self._disk is None:
             return None
-        return self._disk.fetch(request.prompt, n_at_hand, self.n_fixed_saved, request.takes_moved)
+        return self._disk.fetch(request.prompt, n_at_hand, request.takes_moved)
 
     def all_stored(self) -> Iterator[TokenArray]:
         """The tokens of everything in host memory and on disk."""
@@ -153,7 +168,7 @@ class KvStore:
     def state_bytes(self, slot: Slot) -> int:
         return self._backend.state_bytes(slot.id)
 
-    def save(self, slot: Slot, memory: Memory) -> Saved | None:
+    def save(self, slot: Slot, memory: Memory | None = None) -> Saved | None:
         """The content of a slot, also right after it was copied or shifted. None: it cannot be read now."""
         return self._save(slot, memory) if self._backend.settle(slot.id) else None
 
@@ -171,7 +186,7 @@ class KvStore:
         self._backend.settle(slot.id)
         is_loaded = self._backend.load(slot.id, saved.state, self._grouping.position(n)) if n else False
         slot.tokens.assign(saved.tokens[: n if is_loaded else 0])
-        slot.can_cut, slot.moved_from = self._backend.can_cut_states, saved.moved_from
+        slot.moved_from = saved.moved_from
         self._trimmed(slot)
         return is_loaded or not n
 
@@ -185,10 +200,10 @@ class KvStore:
     def flush(self, slots: Sequence[Slot]) -> None:
         """Bring everything that is kept to disk."""
         if self._disk is not None:
-            for slot in slots:
-                self.stash(slot, 0)
-            for saved in self._ram:
-                self._disk.put(saved, is_last=True)
+            live = [self.save(slot) for slot in slots if len(slot.tokens)]
+            for saved in [*self._ram, *live]:
+                if saved is not None:
+                    self._disk.put(saved, is_last=True)
             self._disk.close()
 
     def _save(self, slot: Slot, memory: Memory | None = None) -> Saved | None:
@@ -199,14 +214,12 @@ class KvStore:
         for move in moves:
             self._backend.move(slot.id, move.start, move.start + move.n, move.to)
             slot.tokens.move(move.start, move.start + move.n, move.to)
-        self.trim(slot, moves[-1].to + moves[-1].n)
+        self.trim(slot, moves[-1].end)
         self._backend.settle(slot.id)
 
     def _trimmed(self, slot: Slot) -> int:
         """Adjust what was true of tokens that are gone; returns how many are left."""
         n = len(slot.tokens)
-        if not n:
-            slot.can_cut = self._backend.can_cut
         if n <= slot.moved_from:
             slot.moved_from = NEVER
         return n

@@ -99,7 +99,16 @@ class Backend(StatePort, Protocol):
 
     @property
     def can_cut(self) -> bool:
-        """Whether a sequence can be cut anywhere."""
+        """Whether a sequence can be cut anywhere, as long as it is whole."""
+        ...
+
+    @property
+    def n_window(self) -> int:
+        """How far back layers with a sliding window look; 0: there are none."""
+        ...
+
+    def is_whole(self, seq: int) -> bool:
+        """Whether nothing of a sequence's beginning is gone, so that it can be cut where the model allows."""
         ...
 
     @property

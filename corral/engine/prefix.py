@@ -98,6 +98,13 @@ def usable(saved: Run, prompt: TokenArray, n_fixed: Callable[[int], int], takes_
     return reusable(held, prompt, n_fixed(len(saved.tokens)))
 
 
+def replaces(new: Run, old: Run, n_fixed: Callable[[int], int]) -> bool:
+    """Whether everything that an older state can give comes from a newer one as well."""
+    n = len(old.tokens)
+    is_exact = min(n, old.moved_from) <= new.moved_from
+    return is_exact and common_prefix(new.tokens, old.tokens) == n >= n_fixed(len(new.tokens))
+
+
 def choose_slot(idle: Sequence[tuple[int, TokenArray, int]], prompt: TokenArray, similarity: float) -> int:
     """Which idle slot (id, tokens, last use) serves a prompt: the most alike, else the longest unused."""
     if similarity > 0:

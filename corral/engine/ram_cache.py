@@ -6,7 +6,7 @@ import collections
 from collections.abc import Callable, Iterator
 
 from corral.core.chunk import TokenArray
-from corral.engine.prefix import usable
+from corral.engine.prefix import replaces, usable
 from corral.engine.saved import Saved
 from corral.engine.slot import common_prefix
 
@@ -21,11 +21,11 @@ class RamCache:
         self,
         budget_bytes: int,
         n_fixed: Callable[[int], int] = lambda _: 0,
-        on_evict: Callable[[Saved], None] = lambda _: None,
+        on_evict: Callable[[Saved], None] | None = None,
     ) -> None:
         self._budget = budget_bytes
         self._n_fixed = n_fixed
-        self._on_evict = on_evict
+        self._on_evict = on_evict or (lambda _: None)
         self._entries: collections.OrderedDict[int, Saved] = collections.OrderedDict()
         self._n_bytes = 0
         self._next_key = 0
@@ -54,7 +54,7 @@ class RamCache:
         if saved.n_bytes > self._budget:
             self._on_evict(saved)
             return
-        self.forget(saved.tokens)
+        self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
         while self._n_bytes + saved.n_bytes > self._budget:
             self._on_evict(self._drop(next(iter(self._entries))))
         self._entries[self._next_key] = saved
@@ -63,15 +63,16 @@ class RamCache:
 
     def forget(self, tokens: TokenArray) -> None:
         """Drop everything that `tokens` begin with."""
-        entries = self._entries.items()
-        covered = [k for k, e in entries if common_prefix(e.tokens, tokens) == len(e.tokens)]
-        for key in covered:
-            self._drop(key)
+        self._drop_all(lambda old: common_prefix(old.tokens, tokens) == len(old.tokens))
 
     def _best(self, prompt: TokenArray, takes_moved: bool) -> tuple[int, int]:
         entries = self._entries.items()
         matches = ((usable(saved, prompt, self._n_fixed, takes_moved), key) for key, saved in entries)
         return max(matches, default=(0, -1))
+
+    def _drop_all(self, condition: Callable[[Saved], bool]) -> None:
+        for key in [key for key, saved in self._entries.items() if condition(saved)]:
+            self._drop(key)
 
     def _drop(self, key: int) -> Saved:
         saved = self._entries.pop(key)

@@ -21,15 +21,15 @@ def explain(
     held: Sequence[TokenArray],
 ) -> CacheReport:
     """`held`: all token runs that could have served."""
-    n_moved = sum(move.n for move in moves)
-    tier = _tier(prefix, stored) if prefix.n + n_moved else Tier.NONE
+    n_cached = moves[-1].end if moves else prefix.n
+    tier = _tier(prefix, stored) if n_cached else Tier.NONE
     nearest = max(held, key=lambda tokens: common_prefix(tokens, prompt))
     n_common = common_prefix(nearest, prompt)
     return CacheReport(
         tier=tier,
         id_slot=-1 if tier is not Tier.LIVE else own_slot if prefix.origin is Origin.OWN else prefix.slot,
-        n_cached=prefix.n + n_moved,
-        n_moved=n_moved,
+        n_cached=n_cached,
+        n_moved=sum(move.n for move in moves),
         n_common=n_common,
         token=int(prompt[n_common]) if n_common < len(prompt) else None,
         cached_token=int(nearest[n_common]) if n_common < len(nearest) else None,

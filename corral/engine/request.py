@@ -81,8 +81,12 @@ class Request:
 
     @property
     def takes_moved(self) -> bool:
-        """It may begin with what a context shift has moved: it wants that, or this very slot."""
-        return self.task.params.n_cache_reuse > 0 or self.task.params.id_slot >= 0
+        """It may begin with what a context shift has moved, wherever it is."""
+        return self.task.params.n_cache_reuse > 0
+
+    def takes_moved_of(self, slot: int) -> bool:
+        """It may begin with what was moved in this slot: it wants that, or this very slot."""
+        return self.takes_moved or self.task.params.id_slot == slot
 
     def shows(self, token: int) -> bool:
         """Whether a control token appears in the answer."""

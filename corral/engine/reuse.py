@@ -24,20 +24,24 @@ class Move:
     to: int
     n: int
 
+    @property
+    def end(self) -> int:
+        """Behind the moved tokens."""
+        return self.to + self.n
 
-def plan_reuse(held: TokenArray, prompt: TokenArray, n_prefix: int, n_min: int) -> list[Move]:
-    """Runs of at least `n_min` tokens of `held` that continue the prompt behind its first `n_prefix`."""
+
+def plan_reuse(held: TokenArray, prompt: TokenArray, n_min: int) -> list[Move]:
+    """Runs of at least `n_min` tokens of `held` that continue the prompt behind what both begin with."""
     moves: list[Move] = []
     data = held.tobytes()
-    start = to = n_prefix
-    n_max = len(prompt) - MIN_CHUNK
+    n_max = max(len(prompt) - MIN_CHUNK, 0)
+    start = to = common_prefix(held, prompt[:n_max])
     while to + n_min <= n_max:
         start = _find(data, prompt[to : to + n_min].tobytes(), start)
         if start < 0:
             break
         n = common_prefix(held[start:], prompt[to:n_max])
-        if start > to:
-            moves.append(Move(start, to, n))
+        moves.append(Move(start, to, n))
         start += n
         to += n
     return moves

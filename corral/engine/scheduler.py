@@ -19,9 +19,10 @@ from corral.engine.slot import Slot
 
 
 class Scheduler:
-    def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float, can_cut: bool) -> None:
-        self.slots = [Slot(id, n_ctx, can_cut) for id in range(n_slots)]
+    def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float) -> None:
+        self.slots = [Slot(id, n_ctx) for id in range(n_slots)]
         self.reserved: dict[int, int] = {}  # slots that go to nobody who came after this
+        self.due: set[int] = set()  # those of them whose content is about to be used
         self._queue: list[Request] = []
         self._kv = kv
         self._similarity = similarity
@@ -35,7 +36,14 @@ class Scheduler:
     def running(self, phase: Phase) -> list[tuple[Slot, Request]]:
         """Slots in a phase, by the order in which their requests arrived."""
         pairs = [(slot, slot.request) for slot in self.slots if slot.request and slot.request.phase is phase]
-        return sorted(pairs, key=lambda pair: pair[1].order)
+        here = [pair for pair in pairs if pair[1].swapped is None]
+        return sorted(here, key=lambda pair: pair[1].order)
+
+    @property
+    def evictable(self) -> list[Slot]:
+        """Slots whose tokens are only a cache and not about to be used, the least recently used first."""
+        cached = [s for s in self.slots if s.is_idle and len(s.tokens) and s.id not in self.due]
+        return sorted(cached, key=lambda slot: slot.last_used)
 
     def add(self, request: Request) -> None:
         self._queue.append(request)
@@ -65,40 +73,28 @@ class Scheduler:
         slot.last_used = self._clock
 
     def preempt(self, slot: Slot) -> bool:
-        """Swap a running request out to host memory; it goes on when there is room again."""
-        request = slot.request
-        assert request is not None
-        request.swapped = self._kv.swap_out(slot)
-        if request.swapped is None:
-            return False
-        slot.request = None
-        self._queue.insert(0, request)
+        """Swap a running request out to host memory; it keeps its slot, and goes on when there is room."""
+        assert slot.request is not None
+        slot.request.swapped = self._kv.swap_out(slot)
         self._has_freed_room = False
-        return True
+        return slot.request.swapped is not None
 
     def admit(self, now: float) -> list[Admitted]:
         """Give free slots to waiting requests, then settle what their prompts start from."""
-        admitted: list[Admitted] = []
-        for request in list(self._queue):
-            slot = self._find_slot(request)
-            if slot is None:
-                continue
-            if request.swapped is None:
-                request.phase = Phase.WAITING
-            elif self._swap_in(slot, request.swapped):
-                request.swapped = None
-                admitted.append(Admitted(request.id, slot.id, request.n_cached))
-            else:
-                break
-            self._queue.remove(request)
-            slot.request = request
-        return [*admitted, *self._settle_all(now)]
+        if self._bring_back():
+            for request in list(self._queue):
+                slot = self._find_slot(request)
+                if slot is not None:
+                    self._queue.remove(request)
+                    request.phase = Phase.WAITING
+                    slot.request = request
+        return list(self._settle_all(now))
 
     def fetch(self, request: Request) -> Future[Saved | None] | None:
         """Begin to read the beginning of a prompt from disk, if nothing nearer has it."""
         if not request.task.params.cache_prompt:
             return None
-        held = [self._kv.holding(slot, request.takes_moved) for slot in self.slots]
+        held = [self._kv.holding(slot, request.takes_moved_of(slot.id)) for slot in self.slots]
         live = max(holding.usable(request.prompt) for holding in held)
         return self._kv.fetch(request, max(live, self._kv.stored(request)[0]))
 
@@ -112,11 +108,12 @@ class Scheduler:
 
     def take_stuck(self) -> list[Request]:
         """Preempted requests that could not come back although nobody else is running."""
-        if any(not slot.is_idle for slot in self.slots):
+        absent = self._absent()
+        if self.due or len(absent) < sum(not slot.is_idle for slot in self.slots):
             return []
-        stuck = [request for request in self._queue if request.swapped is not None]
-        self._queue = [request for request in self._queue if request.swapped is None]
-        return stuck
+        for slot, _ in absent:
+            self.release(slot)
+        return [request for _, request in absent]
 
     def _find_slot(self, request: Request) -> Slot | None:
         pinned = request.task.params.id_slot
@@ -128,16 +125,29 @@ class Scheduler:
         views = [(slot.id, slot.tokens.view, slot.last_used) for slot in idle]
         return self.slots[choose_slot(views, request.prompt, self._similarity)]
 
-    def _swap_in(self, slot: Slot, swapped: Saved) -> bool:
-        """Put a preempted request back once room was freed; cached sequences give way to it."""
-        is_alone = all(s.is_idle for s in self.slots)
-        if not (self._has_freed_room or is_alone):
-            return False
-        self._has_freed_room = False
-        for other in self.slots:
-            if other.is_idle:
+    def _absent(self) -> list[tuple[Slot, Request]]:
+        """Preempted requests and their slots, in order of arrival."""
+        pairs = [
+            (s, s.request) for s in self.slots if s.request is not None and s.request.swapped is not None
+        ]
+        return sorted(pairs, key=lambda pair: pair[1].order)
+
+    def _bring_back(self) -> bool:
+        """Put preempted requests back once room was freed; cached sequences give way to them. False: one of
+        them still has to wait, and with it everybody who came later."""
+        absent = self._absent()
+        for i, (slot, request) in enumerate(absent):
+            is_alone = len(absent) - i == sum(not s.is_idle for s in self.slots)
+            if not (self._has_freed_room or is_alone):
+                return False
+            self._has_freed_room = False
+            for other in self.evictable:
                 self._kv.evict(other)
-        return self._kv.load(slot, swapped)
+            assert request.swapped is not None
+            if not self._kv.load(slot, request.swapped):
+                return False
+            request.swapped = None
+        return True
 
     def _settle_all(self, now: float) -> Iterator[Admitted]:
         for slot, request in self.running(Phase.WAITING):
@@ -153,7 +163,7 @@ class Scheduler:
         if not params.cache_prompt:
             self._kv.stash(slot, 0)
             return self._kv.trim(slot, 0), self._report(request, Prefix(Origin.OWN, 0), slot)
-        own = self._kv.holding(slot, request.takes_moved)
+        own = self._kv.holding(slot, request.takes_moved_of(slot.id))
         neighbours = [self._kv.holding(s, request.takes_moved) for s in self.slots if s is not slot]
         n_stored, stored = self._kv.stored(request)
         prefix = plan_prefix(prompt, own, neighbours, n_stored)
@@ -162,7 +172,10 @@ class Scheduler:
         moves = self._plan_moves(prefix, slot, stored, request)
         report = self._report(request, prefix, slot, stored, moves)
         request.fetched = None
-        return self._apply(prefix, slot, stored, moves), report
+        n = self._apply(prefix, slot, stored, moves)
+        if report is not None and n < report.n_cached:
+            report = report.as_miss()
+        return n, report
 
     def _report(
         self,
@@ -178,14 +191,17 @@ class Scheduler:
         return explain(request.prompt, prefix, slot.id, stored, moves, held)
 
     def _plan_moves(self, prefix: Prefix, slot: Slot, stored: Saved | None, request: Request) -> list[Move]:
-        n_min = request.task.params.n_cache_reuse
-        if not n_min or not self._kv.can_move or prefix.origin is Origin.SLOT:
+        n_min, is_own = request.task.params.n_cache_reuse, prefix.origin is Origin.OWN
+        if not n_min or not self._kv.can_shift or prefix.origin is Origin.SLOT:
             return []
-        held = slot.tokens.view if prefix.origin is Origin.OWN or stored is None else stored.tokens
-        return plan_reuse(held, request.prompt, prefix.n, n_min)
+        if is_own and self._kv.can_cut(slot):
+            return plan_reuse(slot.tokens.view, request.prompt, n_min)
+        if not is_own and stored is not None and not self._kv.n_fixed_saved(len(stored.tokens)):
+            return plan_reuse(stored.tokens, request.prompt, n_min)
+        return []
 
     def _apply(self, prefix: Prefix, slot: Slot, stored: Saved | None, moves: list[Move]) -> int:
-        n = prefix.n + sum(move.n for move in moves)
+        n = moves[-1].end if moves else prefix.n
         self._kv.stash(slot, n if prefix.origin is Origin.OWN else 0)
         if prefix.origin is Origin.SLOT:
             return self._kv.copy(self.slots[prefix.slot], slot, prefix.n)
@@ -193,5 +209,4 @@ class Scheduler:
             return 0
         if moves:
             self._kv.reuse(slot, moves)
-            return len(slot.tokens)
-        return self._kv.trim(slot, prefix.n)
+        return self._kv.trim(slot, n)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from corral.core.chunk import State, TokenArray
+from corral.core.chunk import TokenArray
 from corral.core.errors import CorralError, InvalidRequest
 from corral.engine.grouping import Grouping
 from corral.engine.ports import StatePort
@@ -33,7 +33,7 @@ _SEAL_BYTES = _seal.size + _close.size
 # A state begins with a magic number and the sequence it was of, which nobody reads: our mark is there.
 _MARK = slice(4, 8)
 _SEALED = b"CRL1"
-_NO_STATE = bytes(8)
+_MIN_STATE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,17 @@ class Ses1:
     def __init__(self, port: StatePort, grouping: Grouping) -> None:
         self._port = port
         self._grouping = grouping
+        # Grouped states fit only where they are grouped in the same way.
+        how = f"{grouping.n} {grouping.width}".encode()
+        grouped = xxhash.xxh3_128_digest(port.fingerprint + how)
+        self.fingerprint = grouped if grouping.is_active else port.fingerprint
 
     def write(self, fd: int, saved: Saved) -> int:
         """Write a file from its start; returns its size."""
-        parts = self._port.pack(saved.state) if len(saved.tokens) else [memoryview(_NO_STATE)]
+        parts = self._port.pack(saved.state)
         start = bytes(parts[0][: _MARK.start]) + _SEALED
         head = _head.pack(_MAGIC, len(saved.tokens))
-        seal = _seal.pack(self._port.fingerprint, saved.moved_from, VERSION)
+        seal = _seal.pack(self.fingerprint, saved.moved_from, VERSION)
         body: list[bytes | memoryview] = [parts[0][_MARK.stop :], *parts[1:]]
         digest = xxhash.xxh3_128()
         os.lseek(fd, 0, os.SEEK_SET)
@@ -89,7 +93,7 @@ class Ses1:
     def _read_state(self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool) -> Saved:
         start = _head.size + tokens.nbytes
         n_bytes = n_file - start
-        if not len(_NO_STATE) <= n_bytes <= self._port.max_state_bytes + _SEAL_BYTES:
+        if not _MIN_STATE_BYTES <= n_bytes <= self._port.max_state_bytes + _SEAL_BYTES:
             raise InvalidRequest(f"{n_bytes} bytes cannot be the state of {len(tokens)} tokens of this model")
         buffer = np.empty(n_bytes + self._port.state_growth, np.uint8)
         _read_into(fd, start, buffer[:n_bytes].data)
@@ -101,9 +105,7 @@ class Ses1:
             title = self._check_seal(tokens, buffer[:n_bytes].data)
             n_bytes -= _SEAL_BYTES
         positions = self._grouping.positions(len(tokens))
-        state: State = b""
-        if len(tokens):
-            state = self._port.unpack(buffer, n_bytes, positions, is_sealed)
+        state = self._port.unpack(buffer, n_bytes, positions, is_sealed)
         return Saved(tokens, state, title.moved_from) if title else Saved(tokens, state)
 
     def _check_seal(self, tokens: TokenArray, sealed: memoryview) -> Title:
@@ -112,8 +114,8 @@ class Ses1:
         actual.update(sealed[: -_close.size])
         if actual.digest() != digest:
             raise InvalidRequest("the state is damaged: its checksum does not match")
-        if title.fingerprint != self._port.fingerprint:
-            raise InvalidRequest("the state is of another model")
+        if title.fingerprint != self.fingerprint:
+            raise InvalidRequest("the state is of another model, or of another --grp-attn-n or -w")
         return title
 
 

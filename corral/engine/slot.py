@@ -43,9 +43,8 @@ class TokenBuffer:
 class Slot:
     """Mutable. `id` is also the KV sequence."""
 
-    def __init__(self, id: int, n_ctx: int, can_cut: bool = True) -> None:
+    def __init__(self, id: int, n_ctx: int) -> None:
         self.id = id
-        self.can_cut = can_cut  # as a model, and what is in it now, allow
         self.moved_from = NEVER  # tokens behind these are not where they were evaluated
         self.tokens = TokenBuffer(n_ctx)
         self.request: Request | None = None

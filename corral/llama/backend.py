@@ -19,6 +19,7 @@ from corral.llama.candidates import Candidates
 from corral.llama.constraint import Compiler, Matcher
 from corral.llama.context import Context
 from corral.llama.fingerprint import fingerprint
+from corral.llama.library import lib
 from corral.llama.model import Model
 from corral.llama.sampler import Sampler
 from corral.llama.state import StateLayout
@@ -45,6 +46,7 @@ class LlamaBackend(Context):
         )
         self.vocab = model.vocab
         self.mixes_batches = settings.kv_unified
+        self.n_window = model.n_window
         self.can_cut = not model.is_recurrent
         self.can_cut_states = not (model.is_recurrent or model.has_window)
         self._model = model
@@ -76,6 +78,10 @@ class LlamaBackend(Context):
     @property
     def n_vocab(self) -> int:
         return self.vocab.n_tokens
+
+    def is_whole(self, seq: int) -> bool:
+        # Cells that a window has left behind are reused where there are gaps, and are missing in states.
+        return not self.n_window or lib.llama_memory_seq_pos_min(self._memory, seq) <= 0
 
     def pack(self, state: State) -> list[memoryview]:
         return self._layout.portable_parts(state) if self._layout else [memoryview(state)]

@@ -90,9 +90,13 @@ class Model:
         return not lib.llama_model_is_recurrent(self.handle)
 
     @property
+    def n_window(self) -> int:
+        """How far back some layers look, and of them a saved state holds no more; 0: there are none."""
+        return int(lib.llama_model_n_swa(self.handle))
+
+    @property
     def has_window(self) -> bool:
-        """Some layers attend to a sliding window, and a saved state holds no more than that of them."""
-        return bool(lib.llama_model_n_swa(self.handle))
+        return self.n_window > 0
 
     @property
     def can_generate(self) -> bool:
