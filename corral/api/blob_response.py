@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 class BlobResponse(StreamingResponse):
     def __init__(
-        self, pieces: Iterator[bytes], n_bytes: int, media_type: str, on_end: Callable[[], None]
+        self, pieces: Iterator[bytes], n_bytes: int, media_type: str, on_end: Callable[[], Awaitable[None]]
     ) -> None:
         """`on_end` is called once nobody reads the pieces any more, however that came."""
         headers = {"content-length": str(n_bytes)}
@@ -21,7 +21,7 @@ class BlobResponse(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._on_end()
+            await self._on_end()
 
 
 async def _iterate(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

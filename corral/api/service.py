@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,18 +19,18 @@ from corral.api.prepare import Limits
 from corral.api.prepare_chat import ChatSettings, ChatVocabulary
 from corral.api.save_directory import SaveDirectory
 from corral.api.session import SessionStore, spill_directory
-from corral.core.errors import Unavailable
+from corral.core.errors import Conflict, Unavailable
 from corral.core.params import GenerationParams
 from corral.core.result import ModelInfo, SlotReport
 from corral.core.settings import Settings
-from corral.core.task import SlotAction, Task
+from corral.core.task import Busy, SlotAction, Task
 from corral.link.board import Board
 from corral.link.stream import TaskStream
 from corral.link.supervisor import EngineState
 
 T = TypeVar("T")
 
-_MAX_BLOBS = 4  # states in memory at once, beside sessions, on their way to or from clients
+_MAX_BLOBS = 2  # states of each slot in memory at once, beside sessions, on their way to or from clients
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
@@ -76,7 +77,7 @@ class Service:
         path = settings.server.slot_save_path
         self.saves = SaveDirectory(Path(path)) if path else None
         spill = spill_directory(self.saves) if self.saves and settings.server.slots else None
-        self.blobs = asyncio.Semaphore(_MAX_BLOBS)
+        self._blobs: dict[int, asyncio.Semaphore] = {}
         self.sessions = SessionStore(settings.server.sessions_ram_mib << 20, spill)
         self._words: Words | None = None
         self._chat: ChatSettings | None = None
@@ -120,6 +121,15 @@ class Service:
         raise Unavailable(
             "The engine is down" if down else "Engine restarting" if restarting else "Loading model"
         )
+
+    @contextlib.asynccontextmanager
+    async def blob_room(self, slot: int, busy: Busy) -> AsyncIterator[None]:
+        """Wait until there is room in memory for one more state of a slot."""
+        room = self._blobs.setdefault(slot, asyncio.Semaphore(_MAX_BLOBS))
+        if busy is Busy.REFUSE and room.locked():
+            raise Conflict(f"slot {slot} is busy")
+        async with room:
+            yield
 
     async def act(self, request: Request, action: SlotAction, fd: int = -1) -> SlotReport:
         """Have the engine do something with a slot, but not longer than the client stays to hear of it."""

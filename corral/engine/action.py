@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -65,9 +64,10 @@ class Actions:
         return self._report(action, len(saved.tokens), started, n_bytes)
 
     def _restore(self, action: SlotAction) -> Steps:
+        (slot,) = self._slots(action, action.slot)
         started = self._clock()
         reading = self._files.submit(self._ses1.read, action.fd, action.is_ours)
-        (slot,) = yield from self._turn(action, action.slot, after=reading)
+        yield Turn(frozenset((slot.id,)), after=reading)
         try:
             saved = reading.result()
         except CorralError:
@@ -143,18 +143,21 @@ class Actions:
         yield Turn(frozenset(s.id for s in (slot, *others)), after=memory)
         return self._kv.save(slot, memory.result())
 
-    def _turn(
-        self, action: SlotAction, *ids: int, after: Future[Any] | None = None
-    ) -> Generator[Turn, None, list[Slot]]:
+    def _turn(self, action: SlotAction, *ids: int) -> Generator[Turn, None, list[Slot]]:
         """The slots, once they are idle, as the action wants it."""
-        slots = self._scheduler.slots
+        slots = self._slots(action, *ids)
+        if action.busy is not Busy.IGNORE:
+            yield Turn(frozenset(ids))
+        return slots
+
+    def _slots(self, action: SlotAction, *ids: int) -> list[Slot]:
+        """The slots, if they exist and the action need not be refused."""
+        slots, reserved = self._scheduler.slots, self._scheduler.reserved
         for id in ids:
             if not 0 <= id < len(slots):
                 raise NotFound(f"there is no slot {id}; there are 0 to {len(slots) - 1}")
-            if action.busy is Busy.REFUSE and not slots[id].is_idle:
+            if action.busy is Busy.REFUSE and (id in reserved or not slots[id].is_idle):
                 raise Conflict(f"slot {id} is busy")
-        if action.busy is not Busy.IGNORE:
-            yield Turn(frozenset(ids), after)
         return [slots[id] for id in ids]
 
     def _write(self, fd: int, saved: Saved) -> int:

@@ -20,11 +20,12 @@ from corral.core.chunk import TokenArray
 from corral.core.errors import CorralError, InvalidRequest
 from corral.engine.prefix import replaces, usable
 from corral.engine.saved import Saved
-from corral.engine.ses1 import Ses1, read_title
+from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
 from corral.engine.slot import common_prefix
 
 GAIN = 64  # tokens that reading a file must save at least
-_SUFFIX = ".ses1"
+_OURS = "[0-9a-f]" * 32  # other files in the directory are left alone
+_FILES = _OURS + ".ses1"
 _TEMPORARY = ".part"
 _MAX_PENDING_BYTES = 1 << 30  # of states that wait to be written; beyond that they are dropped
 
@@ -57,7 +58,7 @@ class DiskCache:
         self._pending: dict[str, int] = {}
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for leftover in self._directory.glob(f"*{_TEMPORARY}"):
+            for leftover in self._directory.glob(_OURS + _TEMPORARY):
                 leftover.unlink()
         except OSError as error:
             raise CorralError(f"--cache-disk: {error}") from None
@@ -75,11 +76,11 @@ class DiskCache:
 
     def put(self, saved: Saved, is_last: bool = False) -> None:
         """Write a state, soon; unless it `is_last`, the disk may be too slow for it."""
-        if saved.is_from_disk or len(saved.tokens) < GAIN or saved.n_bytes > self._budget:
+        if saved.is_from_disk or len(saved.tokens) < GAIN or _file_bytes(saved) > self._budget:
             return
         if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
             return
-        name = xxhash.xxh3_128_hexdigest(self._fingerprint + saved.tokens.tobytes()) + _SUFFIX
+        name = xxhash.xxh3_128_hexdigest(self._fingerprint + saved.tokens.tobytes()) + ".ses1"
         if name not in self._index:
             self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
             self._index[name] = _Entry(saved.tokens, saved.moved_from)
@@ -101,10 +102,16 @@ class DiskCache:
                 self._files.submit(self._remove, name)
 
     def _scan(self, n_ctx: int) -> Iterator[tuple[str, _Entry]]:
-        for path in self._directory.glob(f"*{_SUFFIX}"):
-            with contextlib.suppress(OSError, InvalidRequest), path.open("rb") as file:
-                title = read_title(file.fileno(), n_ctx)
-                if title.fingerprint == self._fingerprint:
+        for path in self._directory.glob(_FILES):
+            try:
+                with path.open("rb") as file:
+                    title = read_title(file.fileno())
+            except InvalidRequest:
+                self._remove(path.name)
+            except OSError:
+                continue
+            else:
+                if title.fingerprint == self._fingerprint and len(title.tokens) <= n_ctx:
                     yield path.name, _Entry(title.tokens, title.moved_from)
 
     def _read(self, name: str) -> Saved | None:
@@ -124,7 +131,7 @@ class DiskCache:
         path = self._directory / name
         temporary = path.with_suffix(_TEMPORARY)
         try:
-            self._make_room(saved.n_bytes)
+            self._make_room(_file_bytes(saved))
             with temporary.open("wb") as file:
                 self._ses1.write(file.fileno(), saved)
                 os.fsync(file.fileno())
@@ -138,7 +145,7 @@ class DiskCache:
             del self._pending[name]
 
     def _make_room(self, n_bytes: int) -> None:
-        files = sorted((f.stat().st_mtime, f.stat().st_size, f) for f in self._directory.glob(f"*{_SUFFIX}"))
+        files = sorted((f.stat().st_mtime, f.stat().st_size, f) for f in self._directory.glob(_FILES))
         n_used = sum(size for _, size, _ in files)
         for _, size, path in files:
             if n_used + n_bytes <= self._budget:
@@ -150,3 +157,8 @@ class DiskCache:
     def _remove(self, name: str) -> None:
         with contextlib.suppress(OSError):
             (self._directory / name).unlink(missing_ok=True)
+
+
+def _file_bytes(saved: Saved) -> int:
+    """How large its file may be."""
+    return saved.n_bytes + saved.tokens.nbytes + OVERHEAD_BYTES

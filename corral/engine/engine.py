@@ -70,8 +70,8 @@ class Engine:
 
     @property
     def is_waiting(self) -> bool:
-        """All that is left to do waits for other threads."""
-        return bool(self._jobs) and self._jobs.are_waiting and not self._scheduler.has_work
+        """All that is left to do waits for other threads, or behind something that does."""
+        return bool(self._jobs) and not self._scheduler.is_running and self._jobs.are_waiting(self._idle())
 
     def handle(self, order: Order) -> None:
         self._n_orders += 1
@@ -79,6 +79,7 @@ class Engine:
             self._cancel(order.task_id)
         elif isinstance(order, SlotAction):
             self._events += self._jobs.start(order.id, self._n_orders, self._actions.steps(order))
+            self._reserve_slots()
         elif isinstance(order, Stop):
             self._kv.flush([slot for slot in self._scheduler.slots if slot.is_idle])
             self.is_stopped = True
@@ -105,9 +106,12 @@ class Engine:
 
     def step(self) -> None:
         """One round for everybody: running generations get their token, prompts what is left of the time."""
-        if self._jobs:
-            self._run_jobs()
+        self._reserve_slots()
         self._events += self._scheduler.admit(self._clock())
+        if self._jobs:
+            self._events += self._jobs.run(self._idle())
+            self._reserve_slots()
+            self._events += self._scheduler.admit(self._clock())
         for request in self._scheduler.take_stuck():
             self._events.append(
                 Failed(request.id, CorralError("its saved state could not be restored").info())
@@ -145,15 +149,17 @@ class Engine:
         self._scheduler.add(request)
         return None
 
-    def _run_jobs(self) -> None:
-        idle = [slot.id for slot in self._scheduler.slots if slot.is_idle]
-        self._events += self._jobs.run(idle)
+    def _reserve_slots(self) -> None:
+        """What jobs wait for goes to nobody who came later, and is not evicted once it is their turn."""
         self._scheduler.reserved = self._jobs.reserved
-        self._scheduler.due = self._jobs.due(idle)
+        self._scheduler.due = self._jobs.due(self._idle()) if self._jobs else set()
+
+    def _idle(self) -> list[int]:
+        return [slot.id for slot in self._scheduler.slots if slot.is_idle]
 
     def _cancel(self, task_id: int) -> None:
         self._jobs.cancel(task_id)
-        self._run_jobs()
+        self._reserve_slots()
         request = self._scheduler.remove(task_id)
         if request is not None:
             request.close()
@@ -222,7 +228,7 @@ class Engine:
 
     def _serve_twins(self, i: int, slot: Slot, request: Request) -> None:
         """Requests that waited for this very prompt get all of it, and begin from the same logits."""
-        for twin_slot, twin in self._scheduler.twins(request):
+        for twin_slot, twin in self._scheduler.twins(slot, request):
             self._kv.stash(twin_slot, 0)
             if self._kv.copy(slot, twin_slot, len(request.prompt)) < len(request.prompt):
                 continue

@@ -67,10 +67,9 @@ class Jobs:
     def __bool__(self) -> bool:
         return bool(self._jobs)
 
-    @property
-    def are_waiting(self) -> bool:
-        """All of them wait for other threads."""
-        return all(job.is_in_work for job in self._jobs)
+    def are_waiting(self, idle: Collection[int]) -> bool:
+        """All of them wait for other threads, or behind one that does."""
+        return all(job.is_in_work for job in self._first(idle))
 
     @property
     def reserved(self) -> dict[int, int]:

@@ -30,8 +30,12 @@ class Scheduler:
         self._has_freed_room = True
 
     @property
+    def is_running(self) -> bool:
+        return any(slot.request for slot in self.slots)
+
+    @property
     def has_work(self) -> bool:
-        return bool(self._queue) or any(slot.request for slot in self.slots)
+        return bool(self._queue) or self.is_running
 
     def running(self, phase: Phase) -> list[tuple[Slot, Request]]:
         """Slots in a phase, by the order in which their requests arrived."""
@@ -98,13 +102,14 @@ class Scheduler:
         live = max(holding.usable(request.prompt) for holding in held)
         return self._kv.fetch(request, max(live, self._kv.stored(request)[0]))
 
-    def twins(self, request: Request) -> list[tuple[Slot, Request]]:
-        """Those who wait for the same prompt."""
+    def twins(self, slot: Slot, request: Request) -> list[tuple[Slot, Request]]:
+        """Those who wait for the same prompt, and may have what is in its slot."""
         waiting = self.running(Phase.WAITING)
-        return [pair for pair in waiting if self._wants(pair[1], request.prompt)]
+        return [pair for pair in waiting if self._wants(pair[1], slot, request.prompt)]
 
-    def _wants(self, request: Request, prompt: TokenArray) -> bool:
-        return request.task.params.cache_prompt and np.array_equal(request.prompt, prompt)
+    def _wants(self, request: Request, slot: Slot, prompt: TokenArray) -> bool:
+        is_fit = slot.moved_from >= len(prompt) or request.takes_moved
+        return is_fit and request.task.params.cache_prompt and np.array_equal(request.prompt, prompt)
 
     def take_stuck(self) -> list[Request]:
         """Preempted requests that could not come back although nobody else is running."""

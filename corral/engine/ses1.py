@@ -30,6 +30,7 @@ _seal = struct.Struct("<16sII")
 _close = struct.Struct("<16s4s")
 _LAST_WORD = b"/SES"
 _SEAL_BYTES = _seal.size + _close.size
+OVERHEAD_BYTES = _head.size + _SEAL_BYTES
 # A state begins with a magic number and the sequence it was of, which nobody reads: our mark is there.
 _MARK = slice(4, 8)
 _SEALED = b"CRL1"
@@ -119,12 +120,12 @@ class Ses1:
         return title
 
 
-def read_title(fd: int, max_tokens: int) -> Title:
+def read_title(fd: int) -> Title:
     """What a sealed file has, without a look at its state; InvalidRequest if it is none."""
     n_file = os.fstat(fd).st_size
     magic, n = _head.unpack(_read_exactly(fd, 0, _head.size, n_file))
-    if magic != _MAGIC or n > max_tokens:
-        raise InvalidRequest("this is no SES1 state of a fitting size")
+    if magic != _MAGIC:
+        raise InvalidRequest("this is no SES1 state")
     tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
     return _parse_seal(tokens, _read_exactly(fd, max(0, n_file - _SEAL_BYTES), _SEAL_BYTES, n_file))[0]
 

@@ -6,6 +6,7 @@ import logging
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from corral.api.body import JsonResponse, render_error
 from corral.api.disconnect import ClientGone
@@ -22,6 +23,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(CorralError, _on_corral_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientGone, _on_client_gone)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
     app.add_exception_handler(RecursionError, _on_recursion)
     app.add_exception_handler(Exception, _on_bug)
 

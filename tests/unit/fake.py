@@ -116,6 +116,7 @@ class FakeBackend:
         self.n_ubatch = n_ubatch
         self.n_batch = n_batch
         self.can_shift = True
+        self.n_window = 0
         self.can_cut = self.can_cut_states = can_cut
         self.mixes_batches = mixes_batches
         self.n_vocab = N_VOCAB
@@ -185,6 +186,9 @@ class FakeBackend:
 
     def clear_abort(self) -> None:
         self.aborts = False
+
+    def is_whole(self, seq: int) -> bool:
+        return True
 
     def trim(self, seq: int, n: int) -> bool:
         if n and not self.can_cut and n < len(self.sequences[seq]):

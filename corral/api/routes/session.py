@@ -81,7 +81,8 @@ class _Call:
 
 
 async def _save(call: _Call) -> Response:
-    async with call.service.blobs:
+    slot = slot_of(call.request, call.service.info.n_slots)
+    async with call.service.blob_room(slot, busy_of(call.request)):
         with Blob.create() as blob:
             report = await call.do(Verb.SAVE, blob.fd)
             await call.store.put(call.name, blob)

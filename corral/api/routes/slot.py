@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import orjson
@@ -69,6 +70,9 @@ class _Call:
         action = SlotAction(verb=verb, slot=self.slot, busy=busy_of(self.request), **fields)
         return await self.service.act(self.request, action, fd)
 
+    def room(self) -> AbstractAsyncContextManager[None]:
+        return self.service.blob_room(self.slot, busy_of(self.request))
+
     async def filename(self) -> str:
         body, _ = parse_request(SlotFileRequest, await self.service.read(self.request))
         return check_name(body.filename, "filename")
@@ -120,9 +124,8 @@ async def _erase(call: _Call) -> Response:
 
 
 async def _save_state(call: _Call) -> Response:
-    with contextlib.ExitStack() as held:
-        await call.service.blobs.acquire()
-        held.callback(call.service.blobs.release)
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(call.room())
         blob = held.enter_context(Blob.create())
         report = await call.do(Verb.SAVE, blob.fd)
         if _BINARY in call.request.headers.get("accept", ""):
@@ -130,7 +133,7 @@ async def _save_state(call: _Call) -> Response:
         else:
             n_bytes, pieces = _render_blob(report, read_base64(blob.fd, report.n_bytes))
             kind = JsonResponse.media_type
-        return BlobResponse(pieces, n_bytes, kind, on_end=held.pop_all().close)
+        return BlobResponse(pieces, n_bytes, kind, on_end=held.pop_all().aclose)
 
 
 def _render_blob(report: SlotReport, base64: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
@@ -147,7 +150,7 @@ def _render_blob(report: SlotReport, base64: Iterator[bytes]) -> tuple[int, Iter
 
 
 async def _restore_state(call: _Call) -> Response:
-    async with call.service.blobs:
+    async with call.room():
         with await _receive_state(call) as blob:
             report = await call.do(Verb.RESTORE, blob.fd)
     return JsonResponse(
