@@ -589,20 +589,10 @@ def test_sessions_survive_a_lost_engine(small):
     assert story.go_on(small, id_slot=1)["tokens"] == story.answer
 
 
-NOT_KEPT = "what a slot was shifted to is lost with the engine, and evaluated anew it is another state"
-
-
-@pytest.mark.parametrize(
-    "is_shifted",
-    [False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason=NOT_KEPT))],
-    ids=["whole", "shifted"],
-)
-async def test_a_request_behind_a_restore_goes_on_token_exact(small, is_shifted):
+async def test_a_request_behind_a_restore_goes_on_token_exact(small):
     small.complete(prompt=prompt_of(21, 60), n_predict=8, id_slot=0, **GREEDY)
-    if is_shifted:
-        act(small, "/slots/0?action=context-shift", n_keep=9, n_discard=20)
     act(small, "/sessions/resumed?action=save&slot=0")
-    body = {"prompt": [*tokens_of(small, 0), *QUESTION], "n_predict": 400, "id_slot": 1, **SEEDED}
+    body = {"prompt": [*tokens_of(small, 0), *QUESTION], "n_predict": 200, "id_slot": 1, **SEEDED}
     act(small, "/sessions/resumed?action=restore&slot=1")
     undisturbed = small.complete(**body)
     act(small, "/sessions/resumed?action=restore&slot=1")

@@ -558,7 +558,7 @@ def test_an_engine_that_only_waits_for_a_file_sleeps_until_it_is_woken(file, mon
     steps = []
     step = engine.step
     engine.step = lambda: steps.append(step())
-    thread = threading.Thread(target=loop.run, args=(engine, inbox))
+    thread = threading.Thread(target=loop.run, args=(engine, inbox), daemon=True)
     thread.start()
     with held_up(monkeypatch, "write") as began:
         inbox.put(SlotAction(id=5, verb=Verb.SAVE, slot=0, fd=os.dup(file)))
