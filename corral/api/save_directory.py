@@ -198,5 +198,7 @@ def _explained(verb: str, name: str) -> Iterator[None]:
     """The system's reason without the path, which is nobody's business."""
     try:
         yield
+    except IsADirectoryError:
+        raise InvalidRequest(f"'{name}' is a directory") from None
     except OSError as error:
         raise CorralError(f"cannot {verb} '{name}': {error.strerror}") from None

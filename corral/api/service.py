@@ -23,14 +23,14 @@ from corral.core.errors import Conflict, Unavailable
 from corral.core.params import GenerationParams
 from corral.core.result import ModelInfo, SlotReport
 from corral.core.settings import Settings
-from corral.core.task import Busy, SlotAction, Task, Verb
+from corral.core.task import Busy, SlotAction, Task
 from corral.link.board import Board
 from corral.link.stream import TaskStream
 from corral.link.supervisor import EngineState
 
 T = TypeVar("T")
 
-_MAX_BLOBS = 2  # states in memory at once for each slot and direction, beside sessions
+_MAX_BLOBS = 2  # states in memory at once for each slot and way, beside sessions
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
@@ -77,7 +77,7 @@ class Service:
         path = settings.server.slot_save_path
         self.saves = SaveDirectory(Path(path)) if path else None
         spill = spill_directory(self.saves) if self.saves and settings.server.slots else None
-        self._rooms: dict[tuple[int, Verb], asyncio.Semaphore] = {}
+        self._rooms: dict[tuple[int, str], asyncio.Semaphore] = {}
         self.sessions = SessionStore(settings.server.sessions_ram_mib << 20, spill)
         self._words: Words | None = None
         self._chat: ChatSettings | None = None
@@ -123,11 +123,11 @@ class Service:
         )
 
     @contextlib.asynccontextmanager
-    async def blob_room(self, slot: int, verb: Verb, busy: Busy) -> AsyncIterator[None]:
-        """Wait until there is room in memory for one more state that is on its way from or to a slot."""
-        room = self._rooms.setdefault((slot, verb), asyncio.Semaphore(_MAX_BLOBS))
+    async def blob_room(self, slot: int, way: str, busy: Busy) -> AsyncIterator[None]:
+        """Wait until there is room in memory for one more state that is on this way from or to a slot."""
+        room = self._rooms.setdefault((slot, way), asyncio.Semaphore(_MAX_BLOBS))
         if busy is Busy.REFUSE and room.locked():
-            raise Conflict(f"slot {slot} is busy")
+            raise Conflict(f"{_MAX_BLOBS} states of slot {slot} are still on their way")
         async with room:
             yield
 

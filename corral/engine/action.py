@@ -55,16 +55,18 @@ class Actions:
                 os.close(action.fd)
 
     def _save(self, action: SlotAction) -> Steps:
-        (slot,) = yield from self._turn(action, action.slot)
+        # One state of a slot at a time is on its way out: the desk is held until it is written.
+        (slot,) = yield from self._turn(action, action.slot, desk=action.slot)
         started = self._clock()
-        saved = yield from self._copy_out(slot)
+        saved = yield from self._copy_out(slot, desk=slot.id)
         if saved is None:
             raise CorralError("the state of this slot cannot be read now, no slot has room to prepare it")
-        n_bytes = yield self._files.submit(self._write, action.fd, saved)
-        return self._report(action, len(saved.tokens), started, n_bytes)
+        writing = self._files.submit(self._write, action.fd, saved)
+        yield Turn(frozenset(), after=writing, desk=slot.id)
+        return self._report(action, len(saved.tokens), started, writing.result())
 
     def _restore(self, action: SlotAction) -> Steps:
-        (slot,) = self._slots(action, action.slot)
+        (slot,) = yield from self._turn(action, action.slot)
         started = self._clock()
         reading = self._files.submit(self._ses1.read, action.fd, action.is_ours)
         yield Turn(frozenset((slot.id,)), after=reading)
@@ -137,27 +139,26 @@ class Actions:
             if saved is not None:
                 self._kv.keep(saved)
 
-    def _copy_out(self, slot: Slot, *others: Slot) -> Generator[Turn, None, Saved | None]:
+    def _copy_out(
+        self, slot: Slot, *others: Slot, desk: int | None = None
+    ) -> Generator[Turn, None, Saved | None]:
         """What an idle slot holds. Fresh memory costs more than the copy: another thread makes it ready."""
         memory = self._files.submit(_touch, self._kv.state_bytes(slot))
-        yield Turn(frozenset(s.id for s in (slot, *others)), after=memory)
+        yield Turn(frozenset(s.id for s in (slot, *others)), memory, desk)
         return self._kv.save(slot, memory.result())
 
-    def _turn(self, action: SlotAction, *ids: int) -> Generator[Turn, None, list[Slot]]:
+    def _turn(
+        self, action: SlotAction, *ids: int, desk: int | None = None
+    ) -> Generator[Turn, None, list[Slot]]:
         """The slots, once they are idle, as the action wants it."""
-        slots = self._slots(action, *ids)
-        if action.busy is not Busy.IGNORE:
-            yield Turn(frozenset(ids))
-        return slots
-
-    def _slots(self, action: SlotAction, *ids: int) -> list[Slot]:
-        """The slots, if they exist and the action need not be refused."""
         slots, reserved = self._scheduler.slots, self._scheduler.reserved
         for id in ids:
             if not 0 <= id < len(slots):
                 raise NotFound(f"there is no slot {id}; there are 0 to {len(slots) - 1}")
             if action.busy is Busy.REFUSE and (id in reserved or not slots[id].is_idle):
                 raise Conflict(f"slot {id} is busy")
+        if action.busy is not Busy.IGNORE:
+            yield Turn(frozenset(ids), desk=desk)
         return [slots[id] for id in ids]
 
     def _write(self, fd: int, saved: Saved) -> int:

@@ -19,10 +19,14 @@ from corral.core.result import Event, Failed
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """When these slots are idle, and another thread has done what they are wanted for."""
+    """When these slots are idle, and another thread has done what they are wanted for.
+
+    `desk`: a place that one job has at a time, for as long as it yields it.
+    """
 
     slots: frozenset[int]
     after: Future[Any] | None = None
+    desk: int | None = None
 
 
 Steps = Generator[Future[Any] | Turn, Any, Event | None]
@@ -40,6 +44,11 @@ class _Job:
     @property
     def slots(self) -> frozenset[int]:
         return self.waits_for.slots if isinstance(self.waits_for, Turn) else frozenset()
+
+    @property
+    def desks(self) -> set[int]:
+        desk = self.waits_for.desk if isinstance(self.waits_for, Turn) else None
+        return set() if desk is None else {desk}
 
     @property
     def work(self) -> Future[Any] | None:
@@ -101,12 +110,14 @@ class Jobs:
         return [event for job in ready for event in self._advance(job)]
 
     def _first(self, idle: Collection[int]) -> list[_Job]:
-        """Jobs whose slots are all idle, and wanted by nobody who came before."""
+        """Jobs whose slots are all idle, and wanted by nobody who came before; nor is their desk."""
         free, first = set(idle), []
+        taken: set[int] = set()
         for job in self._jobs:
-            if job.slots <= free:
+            if job.slots <= free and not job.desks & taken:
                 first.append(job)
             free -= job.slots
+            taken |= job.desks
         return first
 
     def _advance(self, job: _Job) -> list[Event]:

@@ -643,13 +643,13 @@ async def test_who_waits_for_one_slot_does_not_hold_up_the_others(server, path, 
 # --- clients that leave
 
 
-async def leave_while_it_waits(server, path, body=b"", kind="application/json"):
+async def leave_while_it_waits(server, path, body=b"", kind="application/json", more_body=False):
     """What the application sends to a client that hangs up during its action."""
     leaves, sent, parts = asyncio.Event(), [], [body]
 
     async def receive():
         if parts:
-            return {"type": "http.request", "body": parts.pop(), "more_body": False}
+            return {"type": "http.request", "body": parts.pop(), "more_body": more_body}
         await leaves.wait()
         return {"type": "http.disconnect"}
 
@@ -702,6 +702,18 @@ async def test_a_client_that_leaves_takes_its_action_along(server, tmp_path, pat
     assert len(await tokens_of(server)) == len(TALK) + 19
     assert sorted(tmp_path.rglob("*")) == before
     assert [session["id"] for session in (await server.http.get("/sessions")).json()] == [1]
+    assert n_open_files() == n_open
+
+
+@pytest.mark.parametrize("kind", [BINARY, "application/json"])
+async def test_a_client_that_leaves_in_the_middle_of_its_state_changes_nothing(server, kind):
+    await talk(server)
+    n_open = n_open_files()
+    blob = await blob_of(server)
+    body = blob if kind == BINARY else b'{"state":"' + base64.b64encode(blob)
+    sent = await leave_while_it_waits(server, "/slots/0?action=restore-state", body, kind, more_body=True)
+    assert [message["status"] for message in sent if "status" in message] == [499]
+    assert len(await tokens_of(server)) == 46
     assert n_open_files() == n_open
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral.core.chunk import DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.result import CacheReport, Tier
 from corral.core.settings import EngineSettings
@@ -23,6 +26,7 @@ from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot, common_prefix
 from tests.unit.fake import FakeBackend
+from tests.unit.test_engine import Bench, task
 
 
 def array(values):
@@ -107,6 +111,99 @@ def test_grouping_needs_a_context_that_can_be_shifted_and_cut():
         with pytest.raises(CorralError, match="--grp-attn-n"):
             store(backend, Grouping(2, 8))
     assert not store(FakeBackend(), Grouping(2, 8)).can_shift
+
+
+class GroupedBackend(FakeBackend):
+    """Tokens have positions of their own, which libllama would divide."""
+
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **options)
+        self.positions: list[list[int]] = [[] for _ in range(self.n_seq)]
+
+    def decode(self, chunks):
+        for chunk in chunks:
+            assert chunk.pos == _next(self.positions[chunk.seq]), "positions must be consecutive"
+        counted = [replace(chunk, pos=len(self.sequences[chunk.seq])) for chunk in chunks]
+        status = super().decode(counted)
+        if status is DecodeStatus.OK:
+            for i, chunk in enumerate(chunks):
+                positions = self.positions[chunk.seq]
+                positions += range(chunk.pos, chunk.pos + len(chunk.tokens))
+                known = (*self.sequences[chunk.seq], *positions)
+                self._logits[i] = np.array([hash(known) % 100003], np.float64)
+        return status
+
+    def trim(self, seq, n):
+        positions = self.positions[seq]
+        n_left = sum(position < n for position in positions)
+        assert n_left in (0, len(positions)) or positions[n_left - 1] < n == positions[n_left], (
+            "it cuts a group"
+        )
+        del positions[n_left:]
+        return super().trim(seq, n_left)
+
+    def share_prefix(self, src, dst, n):
+        self.sequences[dst], self.positions[dst] = list(self.sequences[src]), list(self.positions[src])
+        return self.trim(dst, n)
+
+    def compress(self, seq, run, width, n):
+        positions, start = self.positions[seq], run * width
+        base = _next(positions[:start])
+        assert positions[start : start + width] == list(range(base, base + width))
+        behind = [position - width + width // n for position in positions[start + width :]]
+        positions[start:] = [*(base + i // n for i in range(width)), *behind]
+
+    def save(self, seq, memory=None):
+        return b"MAGICseq" + pickle.dumps(list(zip(self.sequences[seq], self.positions[seq], strict=True)))
+
+    def load(self, seq, state, position):
+        pairs = pickle.loads(state[8:])
+        self.sequences[seq] = [token for token, _ in pairs]
+        self.positions[seq] = [place for _, place in pairs]
+        assert position == _next(self.positions[seq])
+        return True
+
+
+def _next(positions):
+    return positions[-1] + 1 if positions else 0
+
+
+talks = st.lists(
+    st.tuples(
+        st.integers(-1, 1),  # the slot whose content it continues, if any
+        st.integers(0, 90),
+        st.lists(st.integers(1, 3), min_size=1, max_size=12),
+        st.integers(1, 30),
+        st.integers(-1, 1),
+        st.integers(0, 60),
+    ),
+    min_size=2,
+    max_size=7,
+)
+
+
+@given(talks, st.sampled_from([(2, 8), (4, 16), (4, 8)]), st.sampled_from([0, 64]))
+@settings(max_examples=60, deadline=None)
+def test_grouped_contexts_answer_as_if_alone_whatever_is_cached(script, how, ram):
+    bench, tasks = _grouped_bench(how, ram), []
+    for i, (source, n, tail, n_predict, id_slot, n_steps) in enumerate(script):
+        head = bench.slots[source].tokens.view[:n].tolist() if source >= 0 else list(range(1, n % 60))
+        tasks.append(task(i, [*head, *tail], n_predict=n_predict, id_slot=id_slot, n_cache_reuse=i % 2 * 8))
+        bench.engine.handle(tasks[-1])
+        for _ in range(n_steps):
+            if bench.engine.has_work:
+                bench.engine.step()
+    bench.run()
+    for one in tasks:
+        by_itself = _grouped_bench(how, 0)
+        by_itself.run(one)
+        assert bench.tokens(one.id) == by_itself.tokens(one.id)
+
+
+def _grouped_bench(how, ram):
+    return Bench(
+        GroupedBackend(n_seq=2, n_ubatch=16), grp_attn_n=how[0], grp_attn_w=how[1], cache_ram_mib=ram
+    )
 
 
 # --- runs that move
