@@ -551,6 +551,26 @@ def test_others_go_on_while_a_state_is_saved(file, monkeypatch):
     assert content(lab, 3) == before
 
 
+def test_one_state_of_a_slot_at_a_time_is_written(file, monkeypatch):
+    """Memory holds it until then; states of other slots are written meanwhile."""
+    lab = Lab()
+    for i in range(2):
+        lab.run(task(i, LONG, id_slot=i))
+    with held_up(monkeypatch, "write") as began:
+        lab.engine.handle(lab.order(Verb.SAVE, 0, file))
+        lab.step_until(began.is_set)
+        began.clear()
+        lab.engine.handle(lab.order(Verb.SAVE, 0, file))
+        for _ in range(20):
+            lab.engine.step()
+        assert not began.wait(0.02)
+        assert lab.engine.is_waiting
+        lab.engine.handle(lab.order(Verb.SAVE, 1, file))
+        lab.step_until(began.is_set)
+    lab.run()
+    assert sum(isinstance(event, SlotReport) for event in lab.events) == 3
+
+
 def test_an_engine_that_only_waits_for_a_file_sleeps_until_it_is_woken(file, monkeypatch):
     inbox, answers = queue.SimpleQueue(), queue.SimpleQueue()
     engine = Engine(

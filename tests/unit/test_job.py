@@ -129,6 +129,18 @@ def test_a_turn_comes_when_its_thread_is_done_and_is_held_until_then(room):
     assert room.run(0, 1) == [answer(1), answer(2)]
 
 
+def test_a_desk_is_for_one_at_a_time(room):
+    future = Future()
+    room.start(1, turn(0), Turn(frozenset(), future, desk=0))
+    room.start(2, Turn(frozenset([0]), desk=0))
+    room.start(3, Turn(frozenset([1]), desk=1))
+    room.jobs.run([0])
+    assert room.run(0, 1) == [answer(3)]
+    assert room.jobs.reserved == {0: 2}
+    future.set_result(None)
+    assert room.run(0, 1) == [answer(1), answer(2)]
+
+
 def test_an_error_of_a_thread_is_left_to_the_job_whose_turn_it_is(room):
     failed = Future()
     failed.set_exception(InvalidRequest("bad"))
@@ -288,7 +300,9 @@ def test_to_cancel_somebody_unknown_changes_nothing(room):
     assert room.jobs.run([0]) == [answer(1)]
 
 
-waits = st.tuples(st.frozensets(st.integers(0, 3), max_size=3), st.booleans())
+waits = st.tuples(
+    st.frozensets(st.integers(0, 3), max_size=3), st.booleans(), st.sampled_from([None, None, 0, 1])
+)
 operations = st.lists(
     st.tuples(st.just("start"), st.lists(waits, max_size=3))
     | st.tuples(st.just("run"), st.frozensets(st.integers(0, 3)))
@@ -304,8 +318,11 @@ def test_nobody_is_overtaken_and_everybody_ends_once(script):
     started = 0
     for what, value in script:
         if what == "start":
-            work = [Future() if is_after else None for _, is_after in value]
-            waits = [Turn(s, f) if s else f or Turn(s) for (s, _), f in zip(value, work, strict=True)]
+            work = [Future() if is_after else None for _, is_after, _ in value]
+            waits = [
+                future if future and not slots and desk is None else Turn(slots, future, desk)
+                for (slots, _, desk), future in zip(value, work, strict=True)
+            ]
             futures += [future for future in work if future]
             ended += room.start(started, *waits)
             started += 1
@@ -335,14 +352,14 @@ def _run_fairly(room: Room, idle: frozenset[int]) -> list:
     assert len(went_on) == len(set(went_on))
     wanted, still_wanted = set(), set()
     for id, wait in before:
-        work = wait.after if isinstance(wait, Turn) else wait
-        slots = wait.slots if isinstance(wait, Turn) else frozenset()
-        is_ready = slots <= idle and (work is None or work.done())
+        turn = wait if isinstance(wait, Turn) else Turn(frozenset(), wait)
+        wants = {*turn.slots} if turn.desk is None else {*turn.slots, f"desk {turn.desk}"}
+        is_ready = turn.slots <= idle and (turn.after is None or turn.after.done())
         if id in went_on:
             assert is_ready
-            assert not slots & still_wanted
+            assert not wants & still_wanted
         else:
-            assert not is_ready or slots & wanted
-            still_wanted |= slots
-        wanted |= slots
+            assert not is_ready or wants & wanted
+            still_wanted |= wants
+        wanted |= wants
     return events
