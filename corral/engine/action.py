@@ -13,7 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from corral.core.chunk import Memory
-from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound, NotSupported, Unavailable
+from corral.core.errors import (
+    Conflict,
+    CorralError,
+    InsufficientStorage,
+    InvalidRequest,
+    NotFound,
+    NotSupported,
+    Unavailable,
+)
 from corral.core.result import SlotReport
 from corral.core.task import Busy, SlotAction, Verb
 from corral.engine.job import Steps, Turn
@@ -165,7 +173,7 @@ class Actions:
         try:
             return self._ses1.write(fd, saved)
         except OSError as error:
-            raise CorralError(f"the state cannot be written: {error.strerror}") from None
+            raise InsufficientStorage(f"the state cannot be written: {error.strerror}") from None
 
     def _report(self, action: SlotAction, n_tokens: int, started: float, n_bytes: int = 0) -> SlotReport:
         return SlotReport(

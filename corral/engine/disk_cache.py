@@ -119,7 +119,8 @@ class DiskCache:
         try:
             with path.open("rb") as file:
                 saved = self._ses1.read(file.fileno(), is_ours=True)
-            os.utime(path)
+            with contextlib.suppress(OSError):
+                os.utime(path)
             return replace(saved, is_from_disk=True)
         except (OSError, CorralError) as error:
             _log.warning("a file of --cache-disk cannot be used: %s", error)
@@ -142,7 +143,7 @@ class DiskCache:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
         finally:
-            del self._pending[name]
+            self._pending.pop(name, None)
 
     def _make_room(self, n_bytes: int) -> None:
         files = sorted((f.stat().st_mtime, f.stat().st_size, f) for f in self._directory.glob(_FILES))

@@ -78,7 +78,7 @@ class StatePort(Protocol):
 
     def unpack(self, buffer: Memory, n_bytes: int, positions: TokenArray, is_trusted: bool) -> State:
         """A packed state in `buffer`, which has room for it to grow, as this context reads it; raises what
-        is wrong with it. A trusted one is known to have been packed for this model."""
+        is wrong with it. A trusted one comes from a file that only servers write."""
         ...
 
 

@@ -46,7 +46,8 @@ class Scheduler:
     @property
     def evictable(self) -> list[Slot]:
         """Slots whose tokens are only a cache and not about to be used, the least recently used first."""
-        cached = [s for s in self.slots if s.is_idle and len(s.tokens) and s.id not in self.due]
+        unused = [s for s in self.slots if s.request is None or s.request.phase is Phase.WAITING]
+        cached = [s for s in unused if len(s.tokens) and s.id not in self.due]
         return sorted(cached, key=lambda slot: slot.last_used)
 
     def add(self, request: Request) -> None:

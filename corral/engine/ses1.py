@@ -106,7 +106,7 @@ class Ses1:
             title = self._check_seal(tokens, buffer[:n_bytes].data)
             n_bytes -= _SEAL_BYTES
         positions = self._grouping.positions(len(tokens))
-        state = self._port.unpack(buffer, n_bytes, positions, is_sealed)
+        state = self._port.unpack(buffer, n_bytes, positions, is_ours)
         return Saved(tokens, state, title.moved_from) if title else Saved(tokens, state)
 
     def _check_seal(self, tokens: TokenArray, sealed: memoryview) -> Title:

@@ -91,7 +91,7 @@ class LlamaBackend(Context):
             self._layout.check(buffer[:n_bytes].data, positions)
             return self._layout.make_native(buffer, n_bytes)
         if not is_trusted:
-            raise InvalidRequest("states of this model are accepted only with the seal of the server")
+            raise InvalidRequest("states of this model are accepted only from files of the server")
         return buffer[:n_bytes].data
 
     def _sample_state(self) -> State:

@@ -892,7 +892,6 @@ others = st.tuples(st.just("cancel"), st.integers(0, 15)) | st.tuples(st.just("s
 scripts = st.lists(requests | acts | others, min_size=2, max_size=16)
 
 
-@pytest.mark.xfail(strict=True, reason="neither evicted nor swapped out: its slot has a request, that waits")
 def test_what_is_cached_in_the_slot_of_one_who_waits_gives_way():
     """The last one waits for the first one's prompt, on top of 41 tokens that nobody needs."""
     lab = Lab(FakeBackend(n_seq=2, n_ubatch=16, n_ctx=110, n_cells=110, mixes_batches=True), cache_ram_mib=0)
