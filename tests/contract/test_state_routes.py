@@ -629,9 +629,11 @@ async def test_who_waits_for_one_slot_does_not_hold_up_the_others(server, path, 
     tasks += [asyncio.create_task(blob_of(server, 0)) for _ in range(4)]
     await settle()
     action = asyncio.create_task(post(server, f"{path}action=save-state", status))
-    for _ in range(40):
+    for _ in range(100):
         server.engine.step()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        if action.done():
+            break
     is_answered = action.done()
     assert not tasks[0].done()
     for task in (action, *tasks):
