@@ -152,7 +152,7 @@ async def repeat(rounds: int, *measures: Callable[[], Awaitable[float]]) -> list
 
 
 def row(
-    name: str, corral: float, target: float, is_upper: bool, unit: str, others: dict[str, float]
+    name: str, corral: float, target: float, is_upper: bool, unit: str, **others: float
 ) -> dict[str, object]:
     ok = corral <= target if is_upper else corral >= target
     beside = "".join(f"   {n} {v:.3g}" for n, v in others.items())
@@ -207,14 +207,14 @@ async def measure_all(
         measures = [base, *((lambda url=url: speed(url)) for url in (corral.url, *rivals.values()))]
         reference, ours, *theirs = await repeat(rounds, *measures)
         others = {"raw tok/s": reference, "corral tok/s": ours, **dict(zip(rivals, theirs, strict=True))}
-        return row(name, ours / reference, target, False, "x raw", others)
+        return row(name, ours / reference, target, False, "x raw", **others)
 
     async def absolute(
         name: str, value: Callable[[str], Awaitable[float]], target: float, unit: str
     ) -> dict[str, object]:
         measures = [(lambda url=url: value(url)) for url in (corral.url, *rivals.values())]
         ours, *theirs = await repeat(1, *measures)
-        return row(name, ours, target, True, unit, dict(zip(rivals, theirs, strict=True)))
+        return row(name, ours, target, True, unit, **dict(zip(rivals, theirs, strict=True)))
 
     for url in rivals.values():
         assert (await get(url, "/health"))[0] == 200, f"{url} does not answer"
@@ -226,27 +226,19 @@ async def measure_all(
         await absolute(f"prompt tokens, {N_SEQ} clients share {N_PREFIX}", shared_prefix, 1.1, "x one"),
         await compare("chat stream over /completion stream", ours_completed, chat_stream, 0.97),
         await compare("a stream in a grammar over a free one", ours_free, bound_speed, 0.95),
-        row("tokens for each step, a person as JSON", await tokens_per_step(corral.url), 1.5, False, "x", {}),
-        row(
-            "200 messages and 20 tools to a prompt", await chat_preparation_ms(corral.url), 20, True, "ms", {}
-        ),
-        row(
-            f"{N_TOKENS} tokens from a session over evaluating them",
-            await restore_speedup(corral.url, "/sessions/1?action=ACTION&slot=0"),
-            20,
-            False,
-            "x",
-            {},
-        ),
-        row(
-            f"{N_TOKENS} tokens from a file over evaluating them",
-            await restore_speedup(corral.url, "/slots/0?action=ACTION", {"filename": "bench"}),
-            20,
-            False,
-            "x",
-            {},
-        ),
-        row("memory of the front process", corral.front_mb, 150, True, "MB", {}),
+        row("tokens for each step, a person as JSON", await tokens_per_step(corral.url), 1.5, False, "x"),
+        row("200 messages and 20 tools to a prompt", await chat_preparation_ms(corral.url), 20, True, "ms"),
+        *await state_rows(corral.url),
+        row("memory of the front process", corral.front_mb, 150, True, "MB"),
+    ]
+
+
+async def state_rows(url: str) -> list[dict[str, object]]:
+    session = await restore_speedup(url, "/sessions/1?action=ACTION&slot=0")
+    file = await restore_speedup(url, "/slots/0?action=ACTION", {"filename": "bench"})
+    return [
+        row(f"{N_TOKENS} tokens from a session over evaluating them", session, 20, False, "x"),
+        row(f"{N_TOKENS} tokens from a file over evaluating them", file, 20, False, "x"),
     ]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, TooLarge
+from corral.core.file import read_into, write_all
 
 PIECE_BYTES = 3 << 16  # a multiple of three: base64 of the pieces joins to base64 of the whole
 
@@ -74,12 +75,6 @@ class Blob:
 
     def __del__(self) -> None:
         self.close()
-
-
-def write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def read_pieces(fd: int, n_bytes: int) -> Iterator[bytes]:
@@ -186,10 +181,8 @@ def _read_range(fd: int, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _read_exactly(fd: int, n_bytes: int, offset: int) -> bytes:
-    data = os.pread(fd, n_bytes, offset)
-    while len(data) < n_bytes:
-        more = os.pread(fd, n_bytes - len(data), offset + len(data))
-        if not more:
-            raise CorralError(f"the saved state ends after {offset + len(data)} bytes")
-        data += more
-    return data
+    data = bytearray(n_bytes)
+    n_read = read_into(fd, offset, memoryview(data))
+    if n_read < n_bytes:
+        raise CorralError(f"the saved state ends after {offset + n_read} bytes")
+    return bytes(data)

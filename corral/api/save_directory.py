@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from corral.api.blob import write_all
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.file import write_all
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 

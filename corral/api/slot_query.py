@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 
 from corral.api.service import Service
-from corral.core.errors import InvalidRequest, NotFound, NotSupported
+from corral.core.errors import InvalidRequest, NoSuchSlot, NotSupported
 from corral.core.task import Busy
 
 
@@ -19,7 +19,7 @@ def parse_slot(text: str, n_slots: int) -> int:
         raise InvalidRequest(f"Invalid slot ID '{text:.64}'")
     slot = int(text)
     if not 0 <= slot < n_slots:
-        raise NotFound(f"there is no slot {slot}; there are 0 to {n_slots - 1}")
+        raise NoSuchSlot(slot, n_slots)
     return slot
 
 

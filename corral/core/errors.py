@@ -5,6 +5,7 @@
         ContextExceeded         400  exceed_context_size_error
         TooLarge                413  invalid_request_error
       NotFound                  404  not_found_error
+        NoSuchSlot
       Conflict                  409  conflict_error
       NotSupported              501  not_supported_error
       Unavailable               503  unavailable_error
@@ -80,6 +81,11 @@ class TooLarge(InvalidRequest):
 class NotFound(CorralError):
     status = 404
     type = "not_found_error"
+
+
+class NoSuchSlot(NotFound):
+    def __init__(self, slot: int, n_slots: int) -> None:
+        super().__init__(f"there is no slot {slot}; there are 0 to {n_slots - 1}")
 
 
 class Conflict(CorralError):

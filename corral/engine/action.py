@@ -5,6 +5,7 @@ Each waits for its turn; files are read and written in another thread.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Generator
@@ -18,7 +19,7 @@ from corral.core.errors import (
     CorralError,
     InsufficientStorage,
     InvalidRequest,
-    NotFound,
+    NoSuchSlot,
     NotSupported,
     Unavailable,
 )
@@ -32,6 +33,7 @@ from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
 
 _PAGE_BYTES = 4096
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Actions:
@@ -162,7 +164,7 @@ class Actions:
         slots, reserved = self._scheduler.slots, self._scheduler.reserved
         for id in ids:
             if not 0 <= id < len(slots):
-                raise NotFound(f"there is no slot {id}; there are 0 to {len(slots) - 1}")
+                raise NoSuchSlot(id, len(slots))
             if action.busy is Busy.REFUSE and (id in reserved or not slots[id].is_idle):
                 raise Conflict(f"slot {id} is busy")
         if action.busy is not Busy.IGNORE:
@@ -173,7 +175,8 @@ class Actions:
         try:
             return self._ses1.write(fd, saved)
         except OSError as error:
-            raise InsufficientStorage(f"the state cannot be written: {error.strerror}") from None
+            problem = InsufficientStorage if error.errno in _FULL else CorralError
+            raise problem(f"the state cannot be written: {error.strerror}") from None
 
     def _report(self, action: SlotAction, n_tokens: int, started: float, n_bytes: int = 0) -> SlotReport:
         return SlotReport(

@@ -1,7 +1,7 @@
 """States that host memory had no room for, as files in a directory within a byte budget.
 
-They outlive the server. One thread of its own reads and writes; the index is the engine thread's. Files that
-cannot be read, or are damaged, are misses and go away.
+They outlive the server. A thread of its own reads and writes; the index is the engine thread's, and that one
+takes names out of it: of files that had to go, or that cannot be read, or are damaged. Those are misses.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
 from corral.engine.slot import common_prefix
 
-GAIN = 64  # tokens that reading a file must save at least
+FILE_GAIN = 64  # tokens that reading a file must save at least
 _OURS = "[0-9a-f]" * 32  # other files in the directory are left alone
-_FILES = _OURS + ".ses1"
+_SUFFIX = ".ses1"
+_FILES = _OURS + _SUFFIX
 _TEMPORARY = ".part"
 _MAX_PENDING_BYTES = 1 << 30  # of states that wait to be written; beyond that they are dropped
 
@@ -72,15 +73,15 @@ class DiskCache:
         entries = list(self._index.items())
         matches = ((usable(entry, prompt, self._n_fixed, takes_moved), name) for name, entry in entries)
         n, name = max(matches, default=(0, ""))
-        return self._files.submit(self._read, name) if n >= n_at_hand + GAIN else None
+        return self._files.submit(self._read, name) if n >= n_at_hand + FILE_GAIN else None
 
     def put(self, saved: Saved, is_last: bool = False) -> None:
         """Write a state, soon; unless it `is_last`, the disk may be too slow for it."""
-        if saved.is_from_disk or len(saved.tokens) < GAIN or _file_bytes(saved) > self._budget:
+        if saved.is_from_disk or len(saved.tokens) < FILE_GAIN or _file_bytes(saved) > self._budget:
             return
         if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
             return
-        name = xxhash.xxh3_128_hexdigest(self._fingerprint + saved.tokens.tobytes()) + ".ses1"
+        name = xxhash.xxh3_128_hexdigest(self._fingerprint + saved.tokens.tobytes()) + _SUFFIX
         if name not in self._index:
             self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
             self._index[name] = _Entry(saved.tokens, saved.moved_from)

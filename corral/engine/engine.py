@@ -51,7 +51,6 @@ class Engine:
         self._emit = emit
         self._clock = clock
         self._decoder = Decoder(backend, clock)
-        self._cost = self._decoder.cost
         self._shape = BatchShape(backend.n_batch, backend.n_ubatch, backend.mixes_batches)
         grouping = Grouping(settings.grp_attn_n, settings.grp_attn_w)
         ses1 = Ses1(backend, grouping)
@@ -102,7 +101,7 @@ class Engine:
             started = self._clock()
             self._backend.decode([Chunk(slot.id, 0, np.zeros(n, np.int32), logits=True)])
             self._backend.trim(slot.id, 0)
-            self._cost.observe(int(n == 1), n if n > 1 else 0, (self._clock() - started) * 1e3)
+            self._decoder.cost.observe(int(n == 1), n if n > 1 else 0, (self._clock() - started) * 1e3)
 
     def step(self) -> None:
         """One round for everybody: running generations get their token, prompts what is left of the time."""
@@ -140,7 +139,7 @@ class Engine:
         if constraint is not None:
             try:
                 request.grammar = yield self._backend.compile(constraint)
-            except CorralError:
+            except Exception:
                 if request.needs_grammar:
                     raise
         reading = self._scheduler.fetch(request)
@@ -172,7 +171,9 @@ class Engine:
             Prompt(slot.id, min(len(request.pending), self._kv.room(slot)))
             for slot, request in [*runs, *self._scheduler.running(Phase.PREFILL)]
         ]
-        budget = self._cost.prompt_budget(self._settings.max_itl_ms) if generating else self._backend.n_ubatch
+        budget = self._backend.n_ubatch
+        if generating:
+            budget = self._decoder.cost.prompt_budget(self._settings.max_itl_ms)
         return plan_batches(generating, prompts, min(budget, self._prompt_cap), self._shape)
 
     def _run(self, batch: BatchPlan) -> None:

@@ -51,6 +51,10 @@ class KvStore:
         """Whether what one slot holds leaves less room for the others."""
         return self._backend.mixes_batches
 
+    @property
+    def has_disk(self) -> bool:
+        return self._disk is not None
+
     def n_fixed_saved(self, n_tokens: int) -> int:
         """Of a saved state of so many tokens, how many can be used only together."""
         return self._grouping.n_grouped(n_tokens) if self._backend.can_cut_states else n_tokens

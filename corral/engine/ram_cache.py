@@ -37,13 +37,11 @@ class RamCache:
     def n_bytes(self) -> int:
         return self._n_bytes
 
-    def longest(self, prompt: TokenArray, takes_moved: bool = False) -> int:
-        """How many tokens of `prompt` the best entry can give."""
-        return self._best(prompt, takes_moved)[0]
-
     def get(self, prompt: TokenArray, takes_moved: bool = False) -> Saved | None:
         """The entry that gives most of `prompt`; it counts as used."""
-        n, key = self._best(prompt, takes_moved)
+        entries = self._entries.items()
+        matches = ((usable(saved, prompt, self._n_fixed, takes_moved), key) for key, saved in entries)
+        n, key = max(matches, default=(0, -1))
         if not n:
             return None
         self._entries.move_to_end(key)
@@ -64,11 +62,6 @@ class RamCache:
     def forget(self, tokens: TokenArray) -> None:
         """Drop everything that `tokens` begin with."""
         self._drop_all(lambda old: common_prefix(old.tokens, tokens) == len(old.tokens))
-
-    def _best(self, prompt: TokenArray, takes_moved: bool) -> tuple[int, int]:
-        entries = self._entries.items()
-        matches = ((usable(saved, prompt, self._n_fixed, takes_moved), key) for key, saved in entries)
-        return max(matches, default=(0, -1))
 
     def _drop_all(self, condition: Callable[[Saved], bool]) -> None:
         for key in [key for key, saved in self._entries.items() if condition(saved)]:

@@ -97,7 +97,7 @@ class Scheduler:
 
     def fetch(self, request: Request) -> Future[Saved | None] | None:
         """Begin to read the beginning of a prompt from disk, if nothing nearer has it."""
-        if not request.task.params.cache_prompt:
+        if not request.task.params.cache_prompt or not self._kv.has_disk:
             return None
         held = [self._kv.holding(slot, request.takes_moved_of(slot.id)) for slot in self.slots]
         live = max(holding.usable(request.prompt) for holding in held)

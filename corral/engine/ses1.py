@@ -17,6 +17,7 @@ import xxhash
 
 from corral.core.chunk import TokenArray
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.file import read_into, write_all
 from corral.engine.grouping import Grouping
 from corral.engine.ports import StatePort
 from corral.engine.saved import Saved
@@ -66,8 +67,8 @@ class Ses1:
         os.lseek(fd, 0, os.SEEK_SET)
         for part in (head, saved.tokens.tobytes(), start, *body, seal):
             digest.update(part)
-            _write_all(fd, part)
-        _write_all(fd, _close.pack(digest.digest(), _LAST_WORD))
+            write_all(fd, part)
+        write_all(fd, _close.pack(digest.digest(), _LAST_WORD))
         return os.lseek(fd, 0, os.SEEK_CUR)
 
     def read(self, fd: int, is_ours: bool) -> Saved:
@@ -97,7 +98,7 @@ class Ses1:
         if not _MIN_STATE_BYTES <= n_bytes <= self._port.max_state_bytes + _SEAL_BYTES:
             raise InvalidRequest(f"{n_bytes} bytes cannot be the state of {len(tokens)} tokens of this model")
         buffer = np.empty(n_bytes + self._port.state_growth, np.uint8)
-        _read_into(fd, start, buffer[:n_bytes].data)
+        _fill(fd, start, buffer[:n_bytes].data)
         is_sealed = buffer[_MARK].tobytes() == _SEALED
         if is_ours and not is_sealed:
             raise InvalidRequest("this is no state that this server saved, or it is damaged")
@@ -146,20 +147,10 @@ def _read_exactly(fd: int, offset: int, n: int, n_file: int) -> bytes:
     if offset + n > n_file:
         raise InvalidRequest("the state is cut off")
     buffer = bytearray(n)
-    _read_into(fd, offset, memoryview(buffer))
+    _fill(fd, offset, memoryview(buffer))
     return bytes(buffer)
 
 
-def _read_into(fd: int, offset: int, view: memoryview) -> None:
-    while len(view):
-        n = os.preadv(fd, [view], offset)
-        if not n:
-            raise InvalidRequest("the state is cut off")
-        view = view[n:]
-        offset += n
-
-
-def _write_all(fd: int, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while len(left):
-        left = left[os.write(fd, left) :]
+def _fill(fd: int, offset: int, view: memoryview) -> None:
+    if read_into(fd, offset, view) < len(view):
+        raise InvalidRequest("the state is cut off")

@@ -211,7 +211,9 @@ class FakeBackend:
         sequence[to : to + len(run)] = run
 
     def compress(self, seq: int, run: int, width: int, n: int) -> None:
-        raise NotImplementedError
+        raise NotImplementedError(
+            "positions are not grouped here; tests/model/test_self_extend.py has the real thing"
+        )
 
     def settle(self, seq: int) -> bool:
         self.n_settled += 1

@@ -325,7 +325,8 @@ def test_the_ram_tier_gives_what_was_shifted_only_to_those_who_take_it():
     cache = RamCache(100)
     cache.put(Saved(array(range(40)), b"a", moved_from=14))
     prompt = array(range(60))
-    assert (cache.longest(prompt), cache.longest(prompt, takes_moved=True)) == (12, 40)
+    assert cache.get(array([*range(8), *range(30, 60)])) is not None
+    assert cache.get(array(range(20, 60)), takes_moved=True) is None
     cache.put(Saved(array([*range(20), 1]), b"b"))
     assert cache.get(prompt).state == b"b"
     assert cache.get(prompt, takes_moved=True).state == b"a"
