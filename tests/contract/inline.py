@@ -84,7 +84,9 @@ class InlineEngine:
             while self._engine.has_work:
                 if not self.is_paused:
                     self._engine.step()
-                await asyncio.sleep(0)
+                is_idle = self.is_paused or self._engine.is_waiting
+                # Other threads have work to do: they need the interpreter.
+                await asyncio.sleep(0.001 if is_idle else 0)
         except Exception as error:
             for _, stream in self._tasks.values():
                 stream.fail(CorralError(repr(error)))
