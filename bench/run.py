@@ -14,8 +14,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -152,7 +153,12 @@ async def repeat(rounds: int, *measures: Callable[[], Awaitable[float]]) -> list
 
 
 def row(
-    name: str, corral: float, target: float, is_upper: bool, unit: str, **others: float
+    name: str,
+    corral: float,
+    target: float,
+    is_upper: bool,
+    unit: str,
+    others: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, object]:
     ok = corral <= target if is_upper else corral >= target
     beside = "".join(f"   {n} {v:.3g}" for n, v in others.items())
@@ -207,14 +213,14 @@ async def measure_all(
         measures = [base, *((lambda url=url: speed(url)) for url in (corral.url, *rivals.values()))]
         reference, ours, *theirs = await repeat(rounds, *measures)
         others = {"raw tok/s": reference, "corral tok/s": ours, **dict(zip(rivals, theirs, strict=True))}
-        return row(name, ours / reference, target, False, "x raw", **others)
+        return row(name, ours / reference, target, False, "x raw", others)
 
     async def absolute(
         name: str, value: Callable[[str], Awaitable[float]], target: float, unit: str
     ) -> dict[str, object]:
         measures = [(lambda url=url: value(url)) for url in (corral.url, *rivals.values())]
         ours, *theirs = await repeat(1, *measures)
-        return row(name, ours, target, True, unit, **dict(zip(rivals, theirs, strict=True)))
+        return row(name, ours, target, True, unit, dict(zip(rivals, theirs, strict=True)))
 
     for url in rivals.values():
         assert (await get(url, "/health"))[0] == 200, f"{url} does not answer"

@@ -13,12 +13,12 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.file import write_all
+from corral.core.file import file_error, write_all
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
@@ -150,9 +150,10 @@ class PendingFile:
         self._file = file
         self._temporary, self.fd = _create_temporary(directory.fd)
 
-    def write(self, data: bytes) -> None:
+    def write(self, pieces: Iterable[bytes]) -> None:
         with _explained("write", self._name):
-            write_all(self.fd, data)
+            for piece in pieces:
+                write_all(self.fd, piece)
 
     def commit(self) -> None:
         """Afterwards the name has this file, also if the power fails; before, it has what it had."""
@@ -195,10 +196,9 @@ def _opened(file: str, dir_fd: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _explained(verb: str, name: str) -> Iterator[None]:
-    """The system's reason without the path, which is nobody's business."""
     try:
         yield
     except IsADirectoryError:
         raise InvalidRequest(f"'{name}' is a directory") from None
     except OSError as error:
-        raise CorralError(f"cannot {verb} '{name}': {error.strerror}") from None
+        raise file_error(f"cannot {verb} '{name}'", error) from None

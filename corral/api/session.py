@@ -208,8 +208,7 @@ def _total(blobs: Iterable[Blob]) -> int:
 
 def _write(disk: SaveDirectory, info: SessionInfo, blob: Blob) -> None:
     with disk.create(info.name) as file:
-        for piece in read_pieces(blob.fd, info.n_bytes):
-            file.write(piece)
+        file.write(read_pieces(blob.fd, info.n_bytes))
         with contextlib.suppress(OSError):  # a file system without times
             os.utime(file.fd, (info.updated_at, info.updated_at))
         file.commit()

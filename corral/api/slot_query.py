@@ -1,6 +1,8 @@
-"""Slots as paths and queries name them."""
+"""Slots and actions as paths and queries name them."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from fastapi import Request
 
@@ -21,6 +23,14 @@ def parse_slot(text: str, n_slots: int) -> int:
     if not 0 <= slot < n_slots:
         raise NoSuchSlot(slot, n_slots)
     return slot
+
+
+def action_of(request: Request, actions: Collection[str]) -> str:
+    """The action that the query names."""
+    name = request.query_params.get("action", "")
+    if name not in actions:
+        raise InvalidRequest(f"Invalid action '{name:.64}'; there are: {', '.join(actions)}")
+    return name
 
 
 def slot_of(request: Request, n_slots: int) -> int:

@@ -1,8 +1,13 @@
-"""Whole reads and writes on descriptors, which the system may cut short."""
+"""Whole reads and writes on descriptors, which the system may cut short, and what it says when they fail."""
 
 from __future__ import annotations
 
+import errno
 import os
+
+from corral.core.errors import CorralError, InsufficientStorage
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
@@ -21,3 +26,9 @@ def read_into(fd: int, offset: int, view: memoryview) -> int:
             break
         n_read += n
     return n_read
+
+
+def file_error(what: str, error: OSError) -> CorralError:
+    """`what` went wrong, with the system's reason, but without the path, which is nobody's business."""
+    kind = InsufficientStorage if error.errno in _FULL else CorralError
+    return kind(f"{what}: {error.strerror}")

@@ -5,7 +5,6 @@ Each waits for its turn; files are read and written in another thread.
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable, Generator
@@ -17,12 +16,12 @@ from corral.core.chunk import Memory
 from corral.core.errors import (
     Conflict,
     CorralError,
-    InsufficientStorage,
     InvalidRequest,
     NoSuchSlot,
     NotSupported,
     Unavailable,
 )
+from corral.core.file import file_error
 from corral.core.result import SlotReport
 from corral.core.task import Busy, SlotAction, Verb
 from corral.engine.job import Steps, Turn
@@ -33,7 +32,6 @@ from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
 
 _PAGE_BYTES = 4096
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Actions:
@@ -45,6 +43,7 @@ class Actions:
         self._ses1 = ses1
         self._clock = clock
         self._files = ThreadPoolExecutor(2, "state")
+        self._writing: set[int] = set()  # slots of which a state is on its way to a file
         self._verbs = {
             Verb.SAVE: self._save,
             Verb.RESTORE: self._restore,
@@ -66,13 +65,19 @@ class Actions:
 
     def _save(self, action: SlotAction) -> Steps:
         # One state of a slot at a time is on its way out: the desk is held until it is written.
+        if action.busy is Busy.REFUSE and action.slot in self._writing:
+            raise Conflict(f"another state of slot {action.slot} is being written")
         (slot,) = yield from self._turn(action, action.slot, desk=action.slot)
         started = self._clock()
         saved = yield from self._copy_out(slot, desk=slot.id)
         if saved is None:
             raise CorralError("the state of this slot cannot be read now, no slot has room to prepare it")
-        writing = self._files.submit(self._write, action.fd, saved)
-        yield Turn(frozenset(), after=writing, desk=slot.id)
+        self._writing.add(slot.id)
+        try:
+            writing = self._files.submit(self._write, action.fd, saved)
+            yield Turn(frozenset(), after=writing, desk=slot.id)
+        finally:
+            self._writing.discard(slot.id)
         return self._report(action, len(saved.tokens), started, writing.result())
 
     def _restore(self, action: SlotAction) -> Steps:
@@ -175,8 +180,7 @@ class Actions:
         try:
             return self._ses1.write(fd, saved)
         except OSError as error:
-            problem = InsufficientStorage if error.errno in _FULL else CorralError
-            raise problem(f"the state cannot be written: {error.strerror}") from None
+            raise file_error("the state cannot be written", error) from None
 
     def _report(self, action: SlotAction, n_tokens: int, started: float, n_bytes: int = 0) -> SlotReport:
         return SlotReport(

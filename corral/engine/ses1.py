@@ -2,8 +2,9 @@
 
     "SES1" | n: u32 | tokens: n x i32 | state of the sequence, with a seal behind it
 
-The seal says which model it is of and carries a checksum. Files may come from anywhere: nothing of a state
-reaches native code before its seal, or without one its structure, has been checked. Any thread.
+The seal says which model it is of and carries a checksum. Files may come from anywhere, and a seal can be
+forged: nothing of a state that somebody sent reaches native code before its structure has been checked too.
+Any thread.
 """
 
 from __future__ import annotations

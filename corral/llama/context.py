@@ -58,7 +58,6 @@ class Context:
         self._rows: list[int] = []
         self._views: dict[int, FloatArray] = {}  # libllama writes to the same few addresses again and again
         self._unsettled: set[int] = set()
-        self._kv_unified = kv_unified
         # By saving and loading: with a window that would lose what is behind it, and in a buffer that
         # sequences share there always are gaps.
         self._closes_gaps = not (kv_unified or model.has_window)

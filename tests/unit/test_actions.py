@@ -220,17 +220,18 @@ def test_a_slot_is_settled_before_it_is_read(file):
     assert len(content(lab)) == 107
 
 
-def test_a_file_that_cannot_be_written_harms_nothing_else(file, monkeypatch):
+@pytest.mark.parametrize(("code", "status"), [(errno.ENOSPC, 507), (errno.EIO, 500)])
+def test_a_file_that_cannot_be_written_harms_nothing_else(file, monkeypatch, code, status):
     lab = Lab()
     lab.run(task(0, LONG))
     before = content(lab)
 
-    def full(fd, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def fail(fd, data):
+        raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        with pytest.raises(CorralError, match="No space left on device"):
+        patch.setattr(os, "write", fail)
+        with refused(status, os.strerror(code)):
             lab.do(Verb.SAVE, 0, file)
     assert content(lab) == before
     assert lab.do(Verb.SAVE, 0, file).n_tokens == 107
@@ -449,6 +450,26 @@ def test_an_action_that_does_not_wait_does_not_wait_behind_another_action():
     lab.engine.handle(action)
     lab.engine.step()
     assert lab.is_answered(action), "slot 0 will be busy for a while"
+
+
+def test_a_save_that_does_not_wait_does_not_wait_for_the_file_of_another_one(file, monkeypatch):
+    lab = Lab()
+    lab.run(task(0, LONG, id_slot=0))
+    with held_up(monkeypatch, "write") as began:
+        first = lab.order(Verb.SAVE, 0, file)
+        lab.engine.handle(first)
+        while not began.is_set():
+            lab.engine.step()
+        second, third = (lab.order(verb, 0, file, busy=Busy.REFUSE) for verb in (Verb.SAVE, Verb.ERASE))
+        for action in (second, third):
+            lab.engine.handle(action)
+            lab.engine.step()
+        with refused(409, "slot 0 is being written"):
+            lab.answer(second)
+        assert lab.answer(third).n_tokens == 107
+    lab.run()
+    assert lab.answer(first).n_tokens == 107
+    assert lab.do(Verb.SAVE, 0, file, busy=Busy.REFUSE).n_tokens == 0
 
 
 # --- descriptors

@@ -32,7 +32,7 @@ def directory(tmp_path):
 
 def save(directory, name, data):
     with directory.create(name) as file:
-        file.write(data)
+        file.write([data])
         file.commit()
 
 
@@ -188,7 +188,7 @@ def test_descriptors_go_with_the_directory(tmp_path):
 
 def test_a_file_is_private_and_whole_once_committed(directory, tmp_path):
     with directory.create("a") as file:
-        file.write(b"abc")
+        file.write([b"abc"])
         assert not os.get_inheritable(file.fd)
         assert not (tmp_path / "a").exists()
         assert directory.names() == []
@@ -204,7 +204,7 @@ def test_a_thread_that_goes_on_after_the_end_writes_nowhere(directory, tmp_path)
         with directory.create("a") as file:
             number = file.fd
         os.dup2(other.fileno(), number)
-        for late in (lambda: file.write(b"x"), file.commit):
+        for late in (lambda: file.write([b"x"]), file.commit):
             with pytest.raises((CorralError, ValueError), match="file descriptor"):
                 late()
         os.close(number)
@@ -215,7 +215,7 @@ def test_a_thread_that_goes_on_after_the_end_writes_nowhere(directory, tmp_path)
 def test_without_a_commit_everything_stays_as_it_was(directory, tmp_path):
     save(directory, "a", b"old")
     with directory.create("a") as file:
-        file.write(b"new")
+        file.write([b"new"])
         fd = file.fd
     assert load(directory, "a") == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
@@ -231,9 +231,18 @@ def test_a_full_disk_is_told_without_a_path_and_leaves_the_old_file(directory, t
         with pytest.raises(CorralError) as caught:
             save(directory, "a", b"new")
     assert caught.value.message == "cannot write 'a': No space left on device"
-    assert caught.value.status == 500
+    assert caught.value.status == 507
     assert load(directory, "a") == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_broken_disk_is_not_a_full_one(directory, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing(errno.EIO))
+        with pytest.raises(CorralError) as caught:
+            save(directory, "a", b"new")
+    assert caught.value.message == "cannot write 'a': Input/output error"
+    assert caught.value.status == 500
 
 
 def test_a_write_that_the_system_cuts_short_fails(directory, tmp_path):
@@ -360,7 +369,7 @@ import sys, time
 from pathlib import Path
 from corral.api.save_directory import SaveDirectory
 with SaveDirectory(Path(sys.argv[1])).create("a") as file:
-    file.write(b"half a sta")
+    file.write([b"half a sta"])
     print("written", flush=True)
     time.sleep(600)
 """
@@ -393,7 +402,7 @@ def test_what_another_server_is_writing_is_no_leftover(tmp_path, writer):
 
 def test_a_writer_in_this_process_is_not_disturbed_either(directory, tmp_path):
     with directory.create("a") as file:
-        file.write(b"x")
+        file.write([b"x"])
         SaveDirectory(tmp_path)
         file.commit()
     assert load(directory, "a") == b"x"

@@ -16,8 +16,8 @@ from corral.api.schema.parse import parse_request
 from corral.api.schema.state import SessionRequest
 from corral.api.service import Service, service_of
 from corral.api.session import render_id
-from corral.api.slot_query import busy_of, require_slots, slot_of
-from corral.core.errors import InvalidRequest, NotSupported
+from corral.api.slot_query import action_of, busy_of, require_slots, slot_of
+from corral.core.errors import NotSupported
 from corral.core.result import SlotReport
 from corral.core.task import SlotAction, Verb
 
@@ -47,10 +47,7 @@ async def act(request: Request, id_session: str) -> Response:
     """Save a slot as a session, restore or fork it into a slot, or remove it."""
     service = service_of(request)
     require_slots(service)
-    name = request.query_params.get("action", "")
-    action = _ACTIONS.get(name)
-    if action is None:
-        raise InvalidRequest(f"Invalid action '{name:.64}'; there are: {', '.join(_ACTIONS)}")
+    action = _ACTIONS[action_of(request, _ACTIONS)]
     return await action(_Call(request, service, check_name(id_session, "id_session")))
 
 
@@ -140,8 +137,7 @@ async def _remove(call: _Call) -> Response:
 
 
 def _copy(blob: Blob, target: PendingFile) -> None:
-    for piece in read_pieces(blob.fd, blob.n_bytes):
-        target.write(piece)
+    target.write(read_pieces(blob.fd, blob.n_bytes))
     target.commit()
 
 

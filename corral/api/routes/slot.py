@@ -20,8 +20,8 @@ from corral.api.save_directory import SaveDirectory, check_name
 from corral.api.schema.parse import parse_request
 from corral.api.schema.state import ShiftRequest, SlotFileRequest
 from corral.api.service import Service, service_of
-from corral.api.slot_query import busy_of, parse_slot, require_slots, slot_of
-from corral.core.errors import InvalidRequest, NotSupported
+from corral.api.slot_query import action_of, busy_of, parse_slot, require_slots, slot_of
+from corral.core.errors import NotSupported
 from corral.core.result import SlotReport
 from corral.core.task import Busy, SlotAction, Verb
 
@@ -34,16 +34,13 @@ _HEAD_ROOM = 64 << 10  # of what is around a state in a body
 @router.post("/slots/{id_slot}")
 async def act(request: Request, id_slot: str) -> Response:
     """Save, restore, erase, fork or shorten what a slot holds; `?wait=0`: not if it is busy."""
-    name = request.query_params.get("action", "")
-    action = _ACTIONS.get(name)
-    if action is None:
-        raise InvalidRequest(f"Invalid action '{name:.64}'; there are: {', '.join(_ACTIONS)}")
+    name = action_of(request, _ACTIONS)
     service = service_of(request)
     if name not in _FILE_ACTIONS:
         require_slots(service)
     elif service.saves is None:
         raise NotSupported("This server does not support slots action. Start it with `--slot-save-path`")
-    return await action(_Call(request, service, parse_slot(id_slot, service.info.n_slots)))
+    return await _ACTIONS[name](_Call(request, service, parse_slot(id_slot, service.info.n_slots)))
 
 
 @router.get("/v1/slots/{id_slot}/info")
