@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.result import Beat
 from corral.engine.cost import CostModel
-from corral.engine.ports import Backend
+from corral.engine.ports import Evaluator
 
 
 class Decoder:
     """Mutable. One thread decodes; any thread may abort or ask how long it has been."""
 
-    def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
+    def __init__(self, backend: Evaluator, clock: Callable[[], float]) -> None:
         self._backend = backend
         self._clock = clock
         self.cost = CostModel()
@@ -23,13 +23,13 @@ class Decoder:
         self._abortable: int | None = None
         self._abort_lock = threading.Lock()
 
-    def decode(self, chunks: Sequence[Chunk], prompt_of: int | None) -> DecodeStatus:
-        """Evaluate; if all of it is a prompt, the task that it is of can be cut short."""
-        n_generating = sum(len(chunk.tokens) == 1 for chunk in chunks)
+    def decode(self, chunks: Sequence[Chunk], n_generating: int, only_of: int | None) -> DecodeStatus:
+        """Evaluate. So many chunks are tokens of running streams; what is only work for one task, and none of
+        its stream, can be cut short."""
         n_prompt = sum(len(chunk.tokens) for chunk in chunks) - n_generating
         self._predicted_ms = self.cost.predict_ms(n_generating, n_prompt)
         self._started = started = self._clock()
-        self._abortable = prompt_of
+        self._abortable = only_of
         try:
             status = self._backend.decode(chunks)
         finally:
@@ -42,7 +42,7 @@ class Decoder:
         return status
 
     def abort_if_running(self, task_id: int) -> None:
-        """Cut the decode short if all it does is this task's prompt."""
+        """Cut the decode short if all it does is for this task."""
         with self._abort_lock:
             if self._abortable == task_id:
                 self._backend.abort()

@@ -14,7 +14,7 @@ import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import ContextExceeded, CorralError
-from corral.core.result import Admitted, Beat, Done, Event, Failed, Progress, StopType, TokenProbs
+from corral.core.result import Admitted, Beat, Event, Failed, Progress, StopType, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Order, SlotAction, Stop, Task
 from corral.engine.action import Actions
@@ -129,7 +129,7 @@ class Engine:
             self._events.append(Failed(task.id, ContextExceeded(n_prompt, self._backend.n_ctx).info()))
         elif not n_prompt:
             # compat: /completion: nothing to continue is answered by nothing.
-            self._events.append(self._done(request, 0, ""))
+            self._events.append(request.done(0, "", self._clock()))
         else:
             self._events += self._jobs.start(task.id, request.order, self._prepare(request))
 
@@ -186,7 +186,8 @@ class Engine:
         ]
         try:
             is_prompt = len(work) == 1 and work[0][2] > 1
-            status = self._decoder.decode(chunks, work[0][1].id if is_prompt else None)
+            n_generating = sum(n == 1 for _, _, n in work)
+            status = self._decoder.decode(chunks, n_generating, work[0][1].id if is_prompt else None)
         except CorralError as error:
             self._fail(work, error)
             return
@@ -306,22 +307,9 @@ class Engine:
             request.stop_type = StopType.LIMIT
 
     def _finish(self, slot: Slot, request: Request, rest: str) -> None:
-        self._events.append(self._done(request, len(slot.tokens), rest))
+        self._events.append(request.done(len(slot.tokens), rest, self._clock()))
         self._scheduler.release(slot)
         request.close()
-
-    def _done(self, request: Request, n_past: int, rest: str) -> Done:
-        return Done(
-            task_id=request.id,
-            stop_type=request.stop_type,
-            stopping_word=request.text.stopping_word,
-            text=rest,
-            truncated=request.truncated,
-            truncated_grammar=request.is_cut_off,
-            has_new_line=request.text.has_new_line,
-            n_past=n_past,
-            timings=request.timings(self._clock()),
-        )
 
     def _fail(self, work: Sequence[Work], error: CorralError) -> None:
         """Give up the requests of a batch that could not be evaluated; their slots start afresh."""

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import queue
+from typing import Protocol
 
+from corral.core.result import Beat
 from corral.core.task import Order
-from corral.engine.engine import Engine
 
 WAKE = None  # no order: look again what can be done
 
 Inbox = queue.SimpleQueue[Order | None]
 
 
-def run(engine: Engine, inbox: Inbox) -> None:
+class AnyEngine(Protocol):
+    """One thread calls everything here but `abort_if_running` and `beat`."""
+
+    @property
+    def is_stopped(self) -> bool: ...
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def is_waiting(self) -> bool:
+        """All that is left to do waits for other threads."""
+        ...
+
+    def handle(self, order: Order) -> None: ...
+
+    def step(self) -> None: ...
+
+    def warm_up(self) -> None: ...
+
+    def abort_if_running(self, task_id: int) -> None: ...
+
+    def beat(self) -> Beat: ...
+
+
+def run(engine: AnyEngine, inbox: Inbox) -> None:
     """Until it is told to stop; costs nothing while nobody asks for anything."""
     while not engine.is_stopped:
         if not engine.has_work or engine.is_waiting:
@@ -23,7 +49,7 @@ def run(engine: Engine, inbox: Inbox) -> None:
             engine.step()
 
 
-def _take(engine: Engine, inbox: Inbox) -> None:
+def _take(engine: AnyEngine, inbox: Inbox) -> None:
     order = inbox.get()
     if order is not WAKE:
         engine.handle(order)

@@ -82,7 +82,19 @@ class StatePort(Protocol):
         ...
 
 
-class Backend(StatePort, Protocol):
+class Evaluator(Protocol):
+    """Something that evaluates batches."""
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus: ...
+
+    def abort(self) -> None:
+        """From any thread: make decodes return ABORTED, until `clear_abort`."""
+        ...
+
+    def clear_abort(self) -> None: ...
+
+
+class Backend(Evaluator, StatePort, Protocol):
     """A model with `n_seq` sequences of up to `n_ctx` tokens."""
 
     @property
@@ -124,15 +136,7 @@ class Backend(StatePort, Protocol):
     @property
     def vocab(self) -> Vocabulary: ...
 
-    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus: ...
-
     def logits(self, i: int) -> FloatArray: ...
-
-    def abort(self) -> None:
-        """From any thread: make decodes return ABORTED, until `clear_abort`."""
-        ...
-
-    def clear_abort(self) -> None: ...
 
     def trim(self, seq: int, n: int) -> bool: ...
 

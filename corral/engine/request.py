@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from corral.core.chunk import TokenArray
-from corral.core.result import StopType, Timings, TokenProbs, Tokens
+from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.engine.ports import Sampler
 from corral.engine.saved import Saved
@@ -136,6 +136,20 @@ class Request:
         self._unsent = []
         self._unsent_probs = []
         return result
+
+    def done(self, n_past: int, rest: str, now: float) -> Done:
+        """Its end, as a result; `n_past` tokens are in its slot, `rest` is the last of its text."""
+        return Done(
+            task_id=self.id,
+            stop_type=self.stop_type,
+            stopping_word=self.text.stopping_word,
+            text=rest,
+            truncated=self.truncated,
+            truncated_grammar=self.is_cut_off,
+            has_new_line=self.text.has_new_line,
+            n_past=n_past,
+            timings=self.timings(now),
+        )
 
     def prompt_ms(self, now: float) -> float:
         return ((self._t_first or now) - self._t_start) * 1e3 if self._t_start else 0.0

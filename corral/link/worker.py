@@ -52,7 +52,7 @@ class _Beat:
     """Sends a sign of life twice a second, also while the model loads."""
 
     def __init__(self, channel: BlockingChannel) -> None:
-        self.engine: Engine | None = None
+        self.engine: loop.AnyEngine | None = None
         self._channel = channel
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -65,7 +65,7 @@ class _Beat:
             time.sleep(BEAT_S)
 
 
-def _read_orders(channel: BlockingChannel, engine: Engine, inbox: loop.Inbox) -> None:
+def _read_orders(channel: BlockingChannel, engine: loop.AnyEngine, inbox: loop.Inbox) -> None:
     while True:
         body = channel.receive()
         if body is None:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, Memory, State
+from corral.llama.batch import Batch
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
 
 _ANY_TOKEN = np.zeros(1, np.int32)
-_STATUS = {0: DecodeStatus.OK, 1: DecodeStatus.NO_ROOM, 2: DecodeStatus.ABORTED}
 
 
 class Context:
@@ -54,7 +53,7 @@ class Context:
             raise LlamaError(f"cannot create a context of {n_ctx} tokens for {n_seq} slots: {last_words()}")
         self._memory = lib.llama_get_memory(self.handle)
         self._logits_type = ctypes.c_float * model.vocab.n_tokens
-        self._batch = _Batch(int(lib.llama_n_batch(self.handle)))
+        self._batch = Batch(int(lib.llama_n_batch(self.handle)))
         self._rows: list[int] = []
         self._views: dict[int, FloatArray] = {}  # libllama writes to the same few addresses again and again
         self._unsettled: set[int] = set()
@@ -78,12 +77,8 @@ class Context:
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""
         self._rows = self._batch.fill(chunks)
-        code = lib.llama_decode(self.handle, self._batch.native)
         self._unsettled.clear()
-        status = _STATUS.get(code)
-        if status is None:
-            raise LlamaError(f"decode failed with code {code}: {last_words()}")
-        return status
+        return self._batch.decode(self.handle)
 
     def logits(self, i: int) -> FloatArray:
         """The logits after the i-th chunk of the last batch; valid until the next decode."""
@@ -181,41 +176,3 @@ class Context:
 
     def _n_past(self, seq: int) -> int:
         return int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
-
-
-class _Batch:
-    """The arrays of a `llama_batch`, as numpy views that are filled by slices."""
-
-    def __init__(self, capacity: int) -> None:
-        self._token = np.zeros(capacity, np.int32)
-        self._pos = np.zeros(capacity, np.int32)
-        self._n_seq_id = np.ones(capacity, np.int32)
-        self._seq = np.zeros(capacity, np.int32)
-        self._seq_pointer = (self._seq.ctypes.data + 4 * np.arange(capacity)).astype(np.uintp)
-        self._logits = np.zeros(capacity, np.int8)
-        self._ramp = np.arange(capacity, dtype=np.int32)
-        int32_p = ctypes.POINTER(ctypes.c_int32)
-        self.native: Any = lib.llama_batch(
-            token=self._token.ctypes.data_as(int32_p),
-            pos=self._pos.ctypes.data_as(int32_p),
-            n_seq_id=self._n_seq_id.ctypes.data_as(int32_p),
-            seq_id=self._seq_pointer.ctypes.data_as(ctypes.POINTER(int32_p)),
-            logits=self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
-
-    def fill(self, chunks: Sequence[Chunk]) -> list[int]:
-        """Lay the chunks out one after the other; returns the index of each one's last token."""
-        rows: list[int] = []
-        start = 0
-        for chunk in chunks:
-            n = len(chunk.tokens)
-            end = start + n
-            self._token[start:end] = chunk.tokens
-            np.add(self._ramp[:n], chunk.pos, out=self._pos[start:end])
-            self._seq[start:end] = chunk.seq
-            self._logits[start:end] = 0
-            self._logits[end - 1] = chunk.logits
-            rows.append(end - 1)
-            start = end
-        self.native.n_tokens = start
-        return rows
