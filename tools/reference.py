@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest
+from corral.api.schema.embedding import ClassifyRequest, EmbeddingRequest, RerankRequest
 from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
@@ -19,6 +20,9 @@ REQUESTS: dict[str, tuple[type[RequestModel], type[RequestModel] | None]] = {
     "POST /completion": (CompletionRequest, None),
     "POST /v1/completions": (OpenAICompletionRequest, CompletionRequest),
     "POST /v1/chat/completions": (ChatRequest, CompletionRequest),
+    "POST /embedding and /v1/embeddings": (EmbeddingRequest, None),
+    "POST /rerank": (RerankRequest, None),
+    "POST /classify": (ClassifyRequest, None),
     "POST /tokenize": (TokenizeRequest, None),
     "POST /detokenize": (DetokenizeRequest, None),
 }

@@ -96,7 +96,7 @@ def prepare_completion(
 
 def prepare_prompts(prompt: Any, vocab: Vocabulary, n_ctx: int) -> tuple[list[list[int]], bool]:
     """The prompts of a request as tokens, and whether the client sent a list of them."""
-    is_list = isinstance(prompt, list) and not any(_is_token(item) for item in prompt)
+    is_list = isinstance(prompt, list) and not any(is_token(item) for item in prompt)
     items = prompt if is_list else [prompt]
     if not items:
         raise InvalidRequest("must not be empty", field="prompt")
@@ -185,7 +185,7 @@ def refuse_hopeless(prompt: str | list[Any], max_piece_bytes: int, n_ctx: int) -
         raise ContextExceeded(n_least, n_ctx)
 
 
-def _is_token(item: Any) -> bool:
+def is_token(item: Any) -> bool:
     return isinstance(item, int | float) and not isinstance(item, bool)
 
 

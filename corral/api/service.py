@@ -17,9 +17,10 @@ from corral.api.body import read_json
 from corral.api.disconnect import run_for_client
 from corral.api.prepare import Limits
 from corral.api.prepare_chat import ChatSettings, ChatVocabulary
+from corral.api.prepare_embedding import PairVocabulary
 from corral.api.save_directory import SaveDirectory
 from corral.api.session import SessionStore, spill_directory
-from corral.core.errors import Conflict, Unavailable
+from corral.core.errors import Conflict, NotSupported, Unavailable
 from corral.core.params import GenerationParams
 from corral.core.result import ModelInfo, SlotReport
 from corral.core.settings import Settings
@@ -48,10 +49,12 @@ class Engine(Protocol):
 
     def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]: ...
 
+    def embed(self, inputs: list[list[int]]) -> TaskStream: ...
+
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport: ...
 
 
-class Words(ChatVocabulary, Protocol):
+class Words(ChatVocabulary, PairVocabulary, Protocol):
     """The model's vocabulary, in the front."""
 
     @property
@@ -81,6 +84,7 @@ class Service:
         self.sessions = SessionStore(settings.server.sessions_ram_mib << 20, spill)
         self._words: Words | None = None
         self._chat: ChatSettings | None = None
+        self.rerank_template = ""
         self._prompts = _big_stack_pool(2)
         self._texts = _big_stack_pool(1)
 
@@ -104,10 +108,11 @@ class Service:
     def limits(self) -> Limits:
         return Limits(self.info.n_ctx, self.info.n_slots)
 
-    def open(self, words: Words, chat: ChatSettings) -> None:
+    def open(self, words: Words, chat: ChatSettings, rerank_template: str = "") -> None:
         """The model is loaded: requests can be served from now on."""
         self._words = words
         self._chat = chat
+        self.rerank_template = rerank_template
 
     def piece(self, token: int) -> bytes:
         """A token's bytes, control tokens included."""
@@ -157,6 +162,17 @@ class Service:
 def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
+
+
+async def require_generation(request: Request) -> None:
+    """For routes that are of no use on a server that only embeds."""
+    service = service_of(request)
+    if service.info.can_generate:
+        return
+    engine = service.settings.engine
+    if engine.embedding or engine.reranking:
+        raise NotSupported("This server does not support completions. Start it without `--embeddings`")
+    raise NotSupported("This server does not support completions: its model makes vectors, no text")
 
 
 def _big_stack_pool(n: int) -> concurrent.futures.ThreadPoolExecutor:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from corral.core.pooling import Pooling
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
 
@@ -36,9 +37,13 @@ class Console:
         size = f"{info.n_bytes / 2**20:,.0f} MiB"
         self._line(f"corral: ready on {address}")
         self._line(f"  model    {self._settings.server.alias or self._name} ({info.description}, {size})")
-        self._line(f"  slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
-        chat = '{"messages": [{"role": "user", "content": "Tell me a joke."}]}'
-        self._line(f"  try      curl {address}/v1/chat/completions -d '{chat}'")
+        if info.can_generate:
+            self._line(f"  slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
+        else:
+            encoder = info.encoder
+            self._line(f"  vectors  of up to {encoder.n_tokens} tokens, pooling {encoder.pooling.value}")
+        path, body = _example(info)
+        self._line(f"  try      curl {address}{path} -d '{body}'")
 
     def restarting(self, reason: str) -> None:
         self._next_line = _PLAIN_STEP
@@ -65,3 +70,13 @@ class Console:
 
     def _line(self, text: str) -> None:
         self._out.print(text, markup=False, soft_wrap=True)
+
+
+def _example(info: ModelInfo) -> tuple[str, str]:
+    if info.can_generate:
+        return "/v1/chat/completions", '{"messages": [{"role": "user", "content": "Tell me a joke."}]}'
+    if info.encoder.pooling is not Pooling.RANK:
+        return "/embedding", '{"content": "Tell me a joke."}'
+    if len(info.encoder.labels) > 1:
+        return "/classify", '{"inputs": "That was a good one."}'
+    return "/rerank", '{"query": "jokes", "documents": ["Two cows meet.", "Cows eat grass."]}'

@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from corral.core.errors import ErrorInfo
+from corral.core.pooling import Pooling
 
 
 class StopType(str, enum.Enum):
@@ -14,6 +15,18 @@ class StopType(str, enum.Enum):
     EOS = "eos"
     LIMIT = "limit"
     WORD = "word"
+
+
+class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How the engine embeds."""
+
+    pooling: Pooling
+    n_embd: int  # numbers of a vector
+    n_tokens: int  # of the longest input
+    n_batch: int  # tokens at once; longer inputs are evaluated in pieces, unless `is_whole`
+    is_whole: bool
+    has_head: bool
+    labels: list[str] = []  # of the head's outputs, where they have names
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +42,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_bytes: int
     n_state_bytes: int = 0  # of a full slot, saved
     description: str
+    can_generate: bool = True
+    encoder: EncoderInfo
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,5 +170,26 @@ class SlotReport(msgspec.Struct, frozen=True, kw_only=True, tag="slot_report"):
     ms: float = 0.0
 
 
-TaskResult = Admitted | Progress | Tokens | Done | Failed
+class Begun(msgspec.Struct, frozen=True, tag="begun"):
+    """The first inputs are about to be evaluated."""
+
+    task_id: int
+
+
+class Vectors(msgspec.Struct, frozen=True, kw_only=True, tag="vectors"):
+    """What an input has become: rows of 32-bit floats, one but without pooling."""
+
+    task_id: int
+    index: int
+    data: bytes
+
+
+class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
+    """All inputs are done."""
+
+    task_id: int
+
+
+EmbedResult = Begun | Vectors | Embedded
+TaskResult = Admitted | Progress | Tokens | Done | Failed | EmbedResult
 Event = Loading | Ready | LoadFailed | Beat | SlotReport | TaskResult

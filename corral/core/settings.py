@@ -31,6 +31,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_disk_gib: float = 16.0
     grp_attn_n: int = 1
     grp_attn_w: int = 512
+    embedding: bool = False
+    reranking: bool = False
+    pooling: str = ""
+    attention: str = ""
     verbose: bool = False
 
 
@@ -62,6 +66,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     json_schema: str = ""
     json_whitespace: JsonWhitespace = GenerationParams().json_whitespace
     parse_special: bool = True
+    embd_normalize: int = 2
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,8 +59,15 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     n_discard: int = 0
 
 
+class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
+    """Turn each of `inputs` into a vector: `Vectors` for every one of them, in any order, then `Embedded`."""
+
+    id: int
+    inputs: list[list[int]]
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Put the caches in order and end."""
 
 
-Order = Task | Cancel | SlotAction | Stop
+Order = Task | Embed | Cancel | SlotAction | Stop

@@ -26,8 +26,14 @@ class CostModel:
 
     def prompt_budget(self, max_itl_ms: float) -> int:
         """How many prompt tokens fit beside a decode step so that nobody waits longer than `max_itl_ms`."""
-        room_ms = (max_itl_ms - self._decode_ms) * _MARGIN
-        return int(room_ms / (self._prompt_token_ms or _UNKNOWN_PROMPT_MS))
+        return self.n_tokens_in(self.room_ms(max_itl_ms))
+
+    def room_ms(self, max_itl_ms: float) -> float:
+        """How much time there is beside a decode step."""
+        return (max_itl_ms - self._decode_ms) * _MARGIN
+
+    def n_tokens_in(self, ms: float) -> int:
+        return int(ms / (self._prompt_token_ms or _UNKNOWN_PROMPT_MS))
 
 
 def _blend(old: float, new: float) -> float:

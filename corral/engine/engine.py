@@ -5,6 +5,7 @@ Knows tokens and text, no JSON and no HTTP. Effects go to a `Backend`, results t
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,11 +17,12 @@ from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import ContextExceeded, CorralError
 from corral.core.result import Admitted, Beat, Event, Failed, Progress, StopType, TokenProbs
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Order, SlotAction, Stop, Task
+from corral.core.task import Cancel, Embed, Order, SlotAction, Stop, Task
 from corral.engine.action import Actions
 from corral.engine.batch import FLOOR, BatchPlan, BatchShape, Prompt, plan_batches
 from corral.engine.context_shift import plan_shift
 from corral.engine.decoder import Decoder
+from corral.engine.embedder import Embedder
 from corral.engine.grouping import Grouping
 from corral.engine.job import Jobs, Steps
 from corral.engine.kv import KvStore
@@ -58,6 +60,7 @@ class Engine:
         self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity)
         self._actions = Actions(self._scheduler, self._kv, ses1, clock)
         self._jobs = Jobs(wake)
+        self._embedder = Embedder(backend.open_encoder, emit, clock)
         self.is_stopped = False
         self._prompt_cap = backend.n_ubatch  # shrinks while cells are short
         self._events: list[Event] = []
@@ -65,17 +68,20 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._jobs)
+        return self._scheduler.has_work or bool(self._jobs) or self._embedder.has_work
 
     @property
     def is_waiting(self) -> bool:
         """All that is left to do waits for other threads, or behind something that does."""
-        return bool(self._jobs) and not self._scheduler.is_running and self._jobs.are_waiting(self._idle())
+        is_running = self._scheduler.is_running or self._embedder.has_work
+        return bool(self._jobs) and not is_running and self._jobs.are_waiting(self._idle())
 
     def handle(self, order: Order) -> None:
         self._n_orders += 1
         if isinstance(order, Cancel):
             self._cancel(order.task_id)
+        elif isinstance(order, Embed):
+            self._embedder.add(order)
         elif isinstance(order, SlotAction):
             self._events += self._jobs.start(order.id, self._n_orders, self._actions.steps(order))
             self._reserve_slots()
@@ -87,12 +93,14 @@ class Engine:
         self._flush()
 
     def abort_if_running(self, task_id: int) -> None:
-        """From any thread: cut the decode short if all it does is this task's prompt."""
+        """From any thread: cut the decode short if all it does is this task's prompt or embedding."""
         self._decoder.abort_if_running(task_id)
+        self._embedder.abort_if_running(task_id)
 
     def beat(self) -> Beat:
         """From any thread: how long the decode under way has been running."""
-        return self._decoder.beat()
+        beat = self._decoder.beat()
+        return beat if beat.decode_ms else self._embedder.beat()
 
     def warm_up(self) -> None:
         """Touch the weights and take a first measure of what evaluating costs."""
@@ -117,10 +125,19 @@ class Engine:
             )
             request.close()
         self._make_room_in_contexts()
+        self._flush()
         for batch in self._plan():
             self._run(batch)
             self._flush()
-        self._flush()
+        if self._embedder.has_work:
+            self._embedder.step(self._time_for_embedding())
+
+    def _time_for_embedding(self) -> float:
+        """Beside running streams no more than they can be kept waiting for; prompts have half of that."""
+        if not self._scheduler.running(Phase.GENERATING):
+            return math.inf
+        room_ms = self._decoder.cost.room_ms(self._settings.max_itl_ms)
+        return room_ms / 2 if self._scheduler.running(Phase.PREFILL) else room_ms
 
     def _submit(self, task: Task) -> None:
         n_prompt = len(task.prompt)
@@ -157,6 +174,7 @@ class Engine:
         return [slot.id for slot in self._scheduler.slots if slot.is_idle]
 
     def _cancel(self, task_id: int) -> None:
+        self._embedder.cancel(task_id)
         self._jobs.cancel(task_id)
         self._reserve_slots()
         request = self._scheduler.remove(task_id)
@@ -174,6 +192,7 @@ class Engine:
         budget = self._backend.n_ubatch
         if generating:
             budget = self._decoder.cost.prompt_budget(self._settings.max_itl_ms)
+            budget //= 2 if self._embedder.has_work else 1
         return plan_batches(generating, prompts, min(budget, self._prompt_cap), self._shape)
 
     def _run(self, batch: BatchPlan) -> None:

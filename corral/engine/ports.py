@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, Memory, State, TokenArray
 from corral.core.params import Constraint, SamplingParams
+from corral.core.pooling import Pooling
 from corral.core.result import TokenProbs
 
 
@@ -94,6 +95,41 @@ class Evaluator(Protocol):
     def clear_abort(self) -> None: ...
 
 
+class Encoder(Evaluator, Protocol):
+    """Makes vectors of up to `n_seq` sequences in a batch of up to `n_batch` tokens."""
+
+    @property
+    def n_seq(self) -> int: ...
+
+    @property
+    def n_batch(self) -> int: ...
+
+    @property
+    def n_pack(self) -> int:
+        """With how many tokens a batch of several sequences takes the least time for each."""
+        ...
+
+    @property
+    def pooling(self) -> Pooling: ...
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether an input has to be evaluated as a whole: its tokens see those behind them."""
+        ...
+
+    def reserve(self, n: int) -> None:
+        """Make room for so many tokens at the same time; what is in it now is forgotten."""
+        ...
+
+    def vectors(self) -> list[FloatArray]:
+        """What each chunk of the last batch has become: rows of numbers."""
+        ...
+
+    def forget(self, seq: int) -> None:
+        """Sequences stay until they are forgotten."""
+        ...
+
+
 class Backend(Evaluator, StatePort, Protocol):
     """A model with `n_seq` sequences of up to `n_ctx` tokens."""
 
@@ -166,6 +202,10 @@ class Backend(Evaluator, StatePort, Protocol):
 
     def compile(self, constraint: Constraint) -> Future[Any]:
         """Start to make a grammar ready for `open_sampler`, in another thread."""
+        ...
+
+    def open_encoder(self) -> Encoder:
+        """The same model, ready to embed."""
         ...
 
     def open_sampler(self, params: SamplingParams, prompt: Sequence[int], grammar: Any = None) -> Sampler: ...

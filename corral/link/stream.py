@@ -7,13 +7,13 @@ import collections
 from collections.abc import AsyncIterator, Callable
 
 from corral.core.errors import CorralError
-from corral.core.result import Done, Failed, TaskResult
+from corral.core.result import Done, Embedded, Failed, TaskResult
 
 MAX_WAITING = 16384  # results a reader may be behind before its task is given up
 
 
 class TaskStream:
-    """Async iterator that ends behind `Done` and raises what `Failed` says. `close` cancels the rest."""
+    """Async iterator that ends behind the last result, and raises what `Failed` says; `close` cancels."""
 
     def __init__(self, on_close: Callable[[], None]) -> None:
         self._results: collections.deque[TaskResult] = collections.deque()
@@ -48,7 +48,7 @@ class TaskStream:
                     if isinstance(result, Failed):
                         self._is_over = True
                         raise CorralError.from_info(result.error)
-                    self._is_over = isinstance(result, Done)
+                    self._is_over = isinstance(result, Done | Embedded)
                     yield result
                     if self._is_over:
                         return

@@ -22,6 +22,7 @@ from corral.core.params import GenerationParams
 from corral.core.result import (
     Beat,
     Done,
+    Embedded,
     Event,
     Failed,
     LoadFailed,
@@ -33,7 +34,7 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, SlotAction, Task
+from corral.core.task import Cancel, Embed, SlotAction, Task
 from corral.link.board import Board
 from corral.link.process import EngineProcess
 from corral.link.stream import TaskStream
@@ -55,13 +56,19 @@ class EngineState(enum.Enum):
 
 @dataclass(slots=True)
 class _Entry:
-    """Mutable: a task that has not ended, and what its client already has."""
+    """Mutable: an order that has not ended, and what its client already has."""
 
-    task: Task
+    order: Task | Embed
     stream: TaskStream
     delivered: list[int] = field(default_factory=list)
     n_losses: int = 0
     is_admitted: bool = False
+
+    def again(self) -> Task | Embed:
+        """What another engine has to do."""
+        if isinstance(self.order, Embed):
+            return self.order
+        return msgspec.structs.replace(self.order, resume=self.delivered)
 
 
 class Supervisor:
@@ -110,14 +117,21 @@ class Supervisor:
 
     def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]:
         """Queue a task. It runs as soon as the engine can, also across restarts of the engine."""
+        task = Task(id=next(self._ids), prompt=prompt, params=params)
+        return task, self._enter(task)
+
+    def embed(self, inputs: list[list[int]]) -> TaskStream:
+        """Have vectors made of token lists, also across restarts of the engine."""
+        return self._enter(Embed(id=next(self._ids), inputs=inputs))
+
+    def _enter(self, order: Task | Embed) -> TaskStream:
         if self.state is EngineState.FAILED:
             raise Unavailable(f"The engine is down: {self._lost_because}")
-        task = Task(id=next(self._ids), prompt=prompt, params=params)
-        stream = TaskStream(on_close=lambda: self.cancel(task.id))
-        self._entries[task.id] = _Entry(task, stream)
+        stream = TaskStream(on_close=lambda: self.cancel(order.id))
+        self._entries[order.id] = _Entry(order, stream)
         if self.state is EngineState.READY and self._process:
-            self._process.send(task)
-        return task, stream
+            self._process.send(order)
+        return stream
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
         """Have the engine do something with a slot, with the file `fd` where that is needed."""
@@ -219,14 +233,7 @@ class Supervisor:
         self.board.reset(info.n_slots)
         for entry in self._entries.values():
             entry.is_admitted = False
-            process.send(
-                Task(
-                    id=entry.task.id,
-                    prompt=entry.task.prompt,
-                    params=entry.task.params,
-                    resume=entry.delivered,
-                )
-            )
+            process.send(entry.again())
         if not self._loaded.done():
             self._loaded.set_result(info)
 
@@ -234,11 +241,12 @@ class Supervisor:
         entry = self._entries.get(result.task_id)
         if entry is None:
             return
-        self.board.note(result, entry.task)
+        if isinstance(entry.order, Task):
+            self.board.note(result, entry.order)
         entry.is_admitted = True
         if isinstance(result, Tokens):
             entry.delivered += result.tokens
-        if isinstance(result, Done | Failed):
+        if isinstance(result, Done | Embedded | Failed):
             del self._entries[result.task_id]
         entry.stream.put(result)
 
@@ -267,8 +275,8 @@ class Supervisor:
                 )
 
     def _end(self, entry: _Entry, error: CorralError) -> None:
-        del self._entries[entry.task.id]
-        self.board.leave(entry.task.id)
+        del self._entries[entry.order.id]
+        self.board.leave(entry.order.id)
         entry.stream.fail(error)
 
 

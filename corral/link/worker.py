@@ -17,12 +17,16 @@ import time
 import msgspec
 
 from corral.core.errors import CorralError
-from corral.core.result import Beat, LoadFailed, Loading, Ready
+from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Ready
+from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, SlotAction
 from corral.engine import loop
+from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
 from corral.link.frame import BlockingChannel, decode_order, decode_settings
 from corral.llama.backend import LlamaBackend
+from corral.llama.encoder import Encoder
+from corral.llama.model import Model
 
 BEAT_S = 0.5
 
@@ -33,9 +37,8 @@ def main() -> None:
     settings = decode_settings(channel.receive() or b"")
     beat = _Beat(channel)
     try:
-        backend = LlamaBackend.open(settings, lambda fraction: channel.send([Loading(fraction)]))
         inbox: loop.Inbox = queue.SimpleQueue()
-        engine = Engine(backend, settings, emit=channel.send, wake=lambda: inbox.put(loop.WAKE))
+        engine, info = _open(settings, channel, inbox)
         if settings.warmup:
             engine.warm_up()
     except CorralError as error:
@@ -43,9 +46,26 @@ def main() -> None:
         raise SystemExit(1) from None
     beat.engine = engine
     threading.Thread(target=_read_orders, args=(channel, engine, inbox), daemon=True).start()
-    channel.send([Ready(backend.info())])
+    channel.send([Ready(info)])
     loop.run(engine, inbox)
     os._exit(0)
+
+
+def _open(
+    settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox
+) -> tuple[loop.AnyEngine, ModelInfo]:
+    """An engine that generates, if the model can and the settings do not want otherwise."""
+    model = Model.load(settings, lambda fraction: channel.send([Loading(fraction)]))
+    if settings.embedding or settings.reranking or not model.can_generate:
+        encoder = Encoder(model, settings)
+        n_ctx = settings.n_ctx or model.n_ctx_train
+        info = model.describe(
+            n_ctx=n_ctx, n_slots=settings.n_parallel, encoder=encoder.info(), can_generate=False
+        )
+        return EmbeddingEngine(encoder, channel.send), info
+    backend = LlamaBackend(model, settings)
+    engine = Engine(backend, settings, emit=channel.send, wake=lambda: inbox.put(loop.WAKE))
+    return engine, backend.info()
 
 
 class _Beat:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
-import psutil
 
 from corral.core.chunk import Chunk, Memory, State, TokenArray
 from corral.core.errors import InvalidRequest
@@ -18,11 +16,13 @@ from corral.llama import library
 from corral.llama.candidates import Candidates
 from corral.llama.constraint import Compiler, Matcher
 from corral.llama.context import Context
+from corral.llama.encoder import Encoder, encoder_info
 from corral.llama.fingerprint import fingerprint
 from corral.llama.library import lib
 from corral.llama.model import Model
 from corral.llama.sampler import Sampler
 from corral.llama.state import StateLayout
+from corral.llama.threads import thread_counts
 
 MIN_PROMPT_ROOM = 16  # of a batch, beside a token for every slot
 _SAMPLE_TOKENS = 2
@@ -32,7 +32,7 @@ class LlamaBackend(Context):
     """A `Context` that also knows its vocabulary, makes samplers and describes itself."""
 
     def __init__(self, model: Model, settings: EngineSettings) -> None:
-        n_threads = settings.n_threads if settings.n_threads > 0 else physical_cores()
+        n_threads, n_threads_batch = thread_counts(settings)
         super().__init__(
             model,
             n_ctx=settings.n_ctx or model.n_ctx_train,
@@ -40,7 +40,7 @@ class LlamaBackend(Context):
             n_batch=max(settings.n_batch, settings.n_parallel + MIN_PROMPT_ROOM),
             n_ubatch=min(settings.n_ubatch, settings.n_batch),
             n_threads=n_threads,
-            n_threads_batch=settings.n_threads_batch if settings.n_threads_batch > 0 else n_threads,
+            n_threads_batch=n_threads_batch,
             flash_attn=_resolve_flash_attn(settings),
             kv_unified=settings.kv_unified,
         )
@@ -50,6 +50,7 @@ class LlamaBackend(Context):
         self.can_cut = not model.is_recurrent
         self.can_cut_states = not (model.is_recurrent or model.has_window)
         self._model = model
+        self._settings = settings
         self._candidates = Candidates(model.vocab.n_tokens)
         self._compiler = Compiler(model.vocab)
         self._compilers = ThreadPoolExecutor(1, "compiler")
@@ -60,20 +61,6 @@ class LlamaBackend(Context):
         )
         self.state_growth = self._layout.growth if self._layout else 0
         self.max_state_bytes = self._layout.n_bytes(self.n_ctx) if self._layout else len(sample) * self.n_ctx
-
-    @classmethod
-    def open(cls, settings: EngineSettings, on_progress: Callable[[float], None]) -> LlamaBackend:
-        library.start(settings.verbose)
-        model = Model.open(
-            settings.model,
-            mmap=settings.mmap,
-            mlock=settings.mlock,
-            n_gpu_layers=settings.n_gpu_layers,
-            on_progress=on_progress,
-        )
-        if not model.can_generate:
-            raise InvalidRequest(f"model '{settings.model}' has no decoder: it cannot generate text")
-        return cls(model, settings)
 
     @property
     def n_vocab(self) -> int:
@@ -109,26 +96,18 @@ class LlamaBackend(Context):
     ) -> Sampler:
         return Sampler(self.vocab, self._candidates, params, prompt, self.n_ctx, grammar)
 
+    def open_encoder(self) -> Encoder:
+        return Encoder(self._model, self._settings)
+
     def info(self) -> ModelInfo:
-        model = self._model
-        return ModelInfo(
+        attention = self._settings.attention
+        is_causal = attention == "causal" or (not attention and lib.llama_get_causal_attn(self.handle))
+        return self._model.describe(
             n_ctx=self.n_ctx,
             n_slots=self.n_seq,
-            n_ctx_train=model.n_ctx_train,
-            vocab_type=model.vocab.type,
-            n_vocab=model.vocab.n_tokens,
-            n_embd=model.n_embd,
-            n_params=model.n_params,
-            n_bytes=model.n_bytes,
             n_state_bytes=self.max_state_bytes,
-            description=model.description,
+            encoder=encoder_info(self._model, self._settings, is_whole=not is_causal),
         )
-
-
-def physical_cores() -> int:
-    """Cores this process may use, hyper-threads not counted."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
 
 
 def _resolve_flash_attn(settings: EngineSettings) -> bool:

@@ -9,10 +9,16 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from corral.core.pooling import Pooling
+from corral.core.result import EncoderInfo, ModelInfo
+from corral.core.settings import EngineSettings
+from corral.llama import library
 from corral.llama.library import LlamaError, last_words, lib
 from corral.llama.vocab import Vocab
 
-_TEMPLATES = ("", "tool_use")
+_TEMPLATES = ("", "tool_use", "rerank")
+_PROBE_TOKENS = 16
+_POOLINGS = {"0": Pooling.NONE, "1": Pooling.MEAN, "2": Pooling.CLS, "3": Pooling.LAST, "4": Pooling.RANK}
 
 
 class Model:
@@ -46,8 +52,44 @@ class Model:
             raise LlamaError(f"cannot load model '{path}': {last_words()}")
         return cls(handle)
 
+    @classmethod
+    def load(cls, settings: EngineSettings, on_progress: Callable[[float], None] | None = None) -> Model:
+        """The model of an engine, weights and all; call once per process."""
+        library.start(settings.verbose)
+        return cls.open(
+            settings.model,
+            mmap=settings.mmap,
+            mlock=settings.mlock,
+            n_gpu_layers=settings.n_gpu_layers,
+            on_progress=on_progress,
+        )
+
     def close(self) -> None:
         lib.llama_model_free(self.handle)
+
+    def describe(
+        self,
+        *,
+        n_ctx: int,
+        n_slots: int,
+        encoder: EncoderInfo,
+        n_state_bytes: int = 0,
+        can_generate: bool = True,
+    ) -> ModelInfo:
+        return ModelInfo(
+            n_ctx=n_ctx,
+            n_slots=n_slots,
+            n_ctx_train=self.n_ctx_train,
+            vocab_type=self.vocab.type,
+            n_vocab=self.vocab.n_tokens,
+            n_embd=self.n_embd,
+            n_params=self.n_params,
+            n_bytes=self.n_bytes,
+            n_state_bytes=n_state_bytes,
+            description=self.description,
+            can_generate=can_generate,
+            encoder=encoder,
+        )
 
     @property
     def n_ctx_train(self) -> int:
@@ -56,6 +98,28 @@ class Model:
     @property
     def n_embd(self) -> int:
         return int(lib.llama_model_n_embd(self.handle))
+
+    @property
+    def n_embd_out(self) -> int:
+        """Numbers of an embedding."""
+        return int(lib.llama_model_n_embd_out(self.handle))
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of what its classification head tells apart."""
+        names = [lib.llama_model_cls_label(self.handle, i) for i in range(self.n_scores)]
+        return [name.decode("utf-8", "replace") for name in names if name is not None]
+
+    @property
+    def n_scores(self) -> int:
+        """Outputs of its classification head."""
+        return int(lib.llama_model_n_cls_out(self.handle))
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """What its file says how to make one vector of many."""
+        declared = self._metadata(f"{self._metadata('general.architecture')}.pooling_type")
+        return _POOLINGS.get(declared)
 
     @property
     def n_params(self) -> int:
@@ -73,7 +137,7 @@ class Model:
 
     @property
     def chat_templates(self) -> dict[str, str]:
-        """The templates in the file: the default one under no name, `tool_use` if there is one."""
+        """The templates in the file: the default one under no name, others if there are any."""
         found = {
             name: lib.llama_model_chat_template(self.handle, name.encode() or None) for name in _TEMPLATES
         }
@@ -100,7 +164,21 @@ class Model:
 
     @property
     def can_generate(self) -> bool:
-        return bool(lib.llama_model_has_decoder(self.handle))
+        """It has a memory of tokens, to which more can be added; encoders look at a whole text at once."""
+        params = lib.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = _PROBE_TOKENS
+        context = lib.llama_init_from_model(self.handle, params)
+        if not context:
+            raise LlamaError(f"cannot create a context: {last_words()}")
+        has_memory = bool(lib.llama_get_memory(context))
+        lib.llama_free(context)
+        return has_memory and bool(lib.llama_model_has_decoder(self.handle))
+
+    def _metadata(self, key: str) -> str:
+        """A value of the file's metadata as text; nothing if it is not there."""
+        buffer = ctypes.create_string_buffer(256)
+        n = lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
 
 
 def _progress_adapter(on_progress: Callable[[float], None] | None) -> Callable[[float, Any], bool]:

@@ -10,6 +10,7 @@ import numpy as np
 from corral.llama.library import lib
 
 _TOKEN_NULL = -1
+_AROUND = (lib.llama_vocab_bos, lib.llama_vocab_eos, lib.llama_vocab_sep)
 
 
 class Vocab:
@@ -47,6 +48,14 @@ class Vocab:
 
     def detokenize(self, tokens: list[int]) -> str:
         return b"".join(self.piece(t, special=True) for t in tokens).decode("utf-8", "replace")
+
+    def pair(self, first: list[int], second: list[int]) -> list[int]:
+        """Two texts as one, with the tokens around them that the model wants."""
+        bos, eos, sep = (int(token(self.handle)) for token in _AROUND)
+        before = [bos] if self.adds_bos else []
+        end = [eos if eos != _TOKEN_NULL else sep] if lib.llama_vocab_get_add_eos(self.handle) else []
+        between = [sep] if lib.llama_vocab_get_add_sep(self.handle) else []
+        return [*before, *first, *end, *between, *second, *end]
 
     def is_eog(self, token: int) -> bool:
         return token in self.eog_tokens

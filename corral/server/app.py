@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from corral import __version__
-from corral.api.routes import chat, completion, model, session, slot, status, token
+from corral.api.routes import chat, completion, embedding, model, rank, session, slot, status, token
 from corral.api.service import Service
 from corral.server.errors import add_error_handlers
 
@@ -14,6 +14,8 @@ _ROUTERS = (
     model.router,
     completion.router,
     chat.router,
+    embedding.router,
+    rank.router,
     token.router,
     slot.router,
     session.router,

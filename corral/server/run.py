@@ -108,8 +108,9 @@ async def _load(service: Service, engine: Supervisor) -> ModelInfo:
     # Only a file that the engine process has survived is opened here, and only for its vocabulary.
     model = await asyncio.to_thread(_open_vocabulary, service.settings)
     chat = chat_settings(service.settings.server, model.chat_templates, model.vocab)
-    await _check_constraint(engine, service.defaults)
-    service.open(model.vocab, chat)
+    if info.can_generate:
+        await _check_constraint(engine, service.defaults)
+    service.open(model.vocab, chat, model.chat_templates.get("rerank", ""))
     return info
 
 

@@ -12,9 +12,9 @@ import msgspec
 from corral.api.service import Service
 from corral.core.errors import CorralError
 from corral.core.params import GenerationParams
-from corral.core.result import Done, Event, Failed, SlotReport
+from corral.core.result import Done, Embedded, Event, Failed, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.core.task import Cancel, SlotAction, Task
+from corral.core.task import Cancel, Embed, SlotAction, Task
 from corral.engine.engine import Engine
 from corral.link.board import Board
 from corral.link.stream import TaskStream
@@ -35,18 +35,24 @@ class InlineEngine:
         self.board.reset(backend.n_seq)
         self.is_paused = False
         self._engine = Engine(backend, settings, self._deliver)
-        self._tasks: dict[int, tuple[Task, TaskStream]] = {}
+        self._tasks: dict[int, tuple[Task | Embed, TaskStream]] = {}
         self._answers: dict[int, asyncio.Future[SlotReport]] = {}
         self._ids = itertools.count()
         self._stepper: asyncio.Task[None] | None = None
 
     def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]:
         task = Task(id=next(self._ids), prompt=prompt, params=params)
-        stream = TaskStream(lambda: self.cancel(task.id))
-        self._tasks[task.id] = (task, stream)
-        self._engine.handle(task)
+        return task, self._enter(task)
+
+    def embed(self, inputs: list[list[int]]) -> TaskStream:
+        return self._enter(Embed(id=next(self._ids), inputs=inputs))
+
+    def _enter(self, order: Task | Embed) -> TaskStream:
+        stream = TaskStream(lambda: self.cancel(order.id))
+        self._tasks[order.id] = (order, stream)
+        self._engine.handle(order)
         self._keep_stepping()
-        return task, stream
+        return stream
 
     def _keep_stepping(self) -> None:
         if self._stepper is None or self._stepper.done():
@@ -98,8 +104,9 @@ class InlineEngine:
                 self._answer(event)
                 continue
             task, stream = self._tasks[event.task_id]
-            self.board.note(event, task)
-            if isinstance(event, Done | Failed):
+            if isinstance(task, Task):
+                self.board.note(event, task)
+            if isinstance(event, Done | Embedded | Failed):
                 del self._tasks[event.task_id]
             stream.put(event)
 

@@ -16,6 +16,7 @@ from corral.core.settings import EngineSettings
 from corral.core.task import Task
 from corral.engine.engine import Engine
 from corral.llama.backend import LlamaBackend
+from corral.llama.model import Model
 
 GREEDY = SamplingParams(temperature=0.0, n_probs=2)
 SEEDED = SamplingParams(temperature=1.0, seed=7, n_probs=2)
@@ -53,7 +54,7 @@ class Bench:
         options = {"flash_attn": "off", "n_threads": 1, **options}
         n_ctx = options.pop("n_ctx", n_parallel * n_ctx_slot)
         settings = EngineSettings(model=str(model), n_ctx=n_ctx, n_parallel=n_parallel, **options)
-        self.backend = LlamaBackend.open(settings, lambda fraction: None)
+        self.backend = LlamaBackend(Model.load(settings), settings)
         self.events: list = []
         self.decodes: list[tuple[list[Chunk], DecodeStatus]] = []
         self.engine = Engine(self.backend, settings, self.events.extend)

@@ -6,26 +6,34 @@ import ctypes
 import hashlib
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from llama_cpp import llama_cpp as lib
 
 from corral.cli.default_model import find_default_model
 from corral.llama import library
-from tests.tools import tiny_models
+from tests.tools import minilm, tiny_encoders, tiny_models
 
 _CACHE = Path(__file__).parents[2] / ".cache"
 
 
 @pytest.fixture(scope="session")
 def models() -> Path:
-    """The directory with the tiny models; its name changes with the script that writes them."""
-    library.start(False)
-    recipe = Path(tiny_models.__file__).read_bytes()
-    directory = _CACHE / f"models-{hashlib.sha256(recipe).hexdigest()[:12]}"
-    for write in tiny_models.ALL:
-        write(directory)
-    return directory
+    """The directory with the tiny models."""
+    return _write_all("models", tiny_models)
+
+
+@pytest.fixture(scope="session")
+def encoders() -> Path:
+    """The directory with the tiny models that answer with vectors and scores."""
+    return _write_all("encoders", tiny_encoders, tiny_models)
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """A real embedding model."""
+    return _write_all("minilm", minilm, tiny_encoders, tiny_models) / "all-minilm-l6-v2.gguf"
 
 
 @pytest.fixture
@@ -34,6 +42,16 @@ def model(request, models) -> Path:
     if request.param == "q8_0":
         return _quantize(models / "default-q8_0.gguf")
     return _default_model() if request.param == "default" else models / f"{request.param}.gguf"
+
+
+def _write_all(name: str, script: ModuleType, *parts: ModuleType) -> Path:
+    """Writes what `script` does into a directory whose name changes with it and the `parts` it is made of."""
+    library.start(False)
+    recipe = b"".join(Path(module.__file__).read_bytes() for module in (script, *parts))
+    directory = _CACHE / f"{name}-{hashlib.sha256(recipe).hexdigest()[:12]}"
+    for write in script.ALL:
+        write(directory)
+    return directory
 
 
 def _default_model() -> Path:

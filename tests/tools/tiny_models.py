@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,11 +66,11 @@ def gemma_swa(directory: Path) -> Path:
 ALL = (llama_bpe, llama_spm, mamba, gemma_swa)
 
 
-def main() -> None:
+def main(writers: Sequence[Callable[[Path], Path]] = ALL) -> None:
     parser = argparse.ArgumentParser(description="Write the tiny test models that are missing in DIR.")
     parser.add_argument("directory", metavar="DIR", type=Path)
     directory = parser.parse_args().directory
-    for write in ALL:
+    for write in writers:
         path = write(directory)
         sys.stdout.write(f"{path} {path.stat().st_size} bytes\n")
 
@@ -93,10 +93,10 @@ class _Recipe:
     arch: str
     seed: int
     make_vocabulary: Callable[[], _Vocabulary]
-    add_model: Callable[[GGUFWriter, _Weights], None]
+    add_model: Callable[[GGUFWriter, Weights], None]
 
 
-class _Weights:
+class Weights:
     """Draws tensors one after the other and adds them to a file as F32."""
 
     def __init__(self, writer: GGUFWriter, seed: int) -> None:
@@ -116,17 +116,26 @@ class _Weights:
     def vector(self, name: str, n: int, value: float = 1.0) -> None:
         self.exact(name, np.full(n, value))
 
+    def noise(self, name: str, n: int, mean: float, deviation: float) -> None:
+        """A vector of normal values around `mean`."""
+        self.exact(name, mean + deviation * self._random.standard_normal(n))
+
     def exact(self, name: str, values: npt.NDArray[np.floating]) -> None:
         self._writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
 
 
 def _write(path: Path, recipe: _Recipe) -> Path:
+    return write_file(path, recipe.arch, lambda writer: _fill(writer, path.stem, recipe))
+
+
+def write_file(path: Path, arch: str, fill: Callable[[GGUFWriter], None]) -> Path:
+    """Writes what `fill` adds, all or nothing, unless the file is there already."""
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}")
-    writer = GGUFWriter(beside, recipe.arch)
-    _fill(writer, path.stem, recipe)
+    writer = GGUFWriter(beside, arch)
+    fill(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -137,7 +146,7 @@ def _write(path: Path, recipe: _Recipe) -> Path:
 
 def _fill(writer: GGUFWriter, name: str, recipe: _Recipe) -> None:
     vocabulary = recipe.make_vocabulary()
-    weights = _Weights(writer, recipe.seed)
+    weights = Weights(writer, recipe.seed)
     writer.add_name(f"tiny {name}")
     writer.add_file_type(LlamaFileType.ALL_F32)
     writer.add_context_length(N_CTX)
@@ -153,13 +162,13 @@ def _fill(writer: GGUFWriter, name: str, recipe: _Recipe) -> None:
     weights.rows("output.weight", N_EMBD, 4.0 * vocabulary.loudness)
 
 
-def _add_llama(writer: GGUFWriter, weights: _Weights) -> None:
+def _add_llama(writer: GGUFWriter, weights: Weights) -> None:
     _add_attention_keys(writer)
     for i in range(N_LAYER):
         _add_attention_layer(weights, i)
 
 
-def _add_gemma(writer: GGUFWriter, weights: _Weights) -> None:
+def _add_gemma(writer: GGUFWriter, weights: Weights) -> None:
     _add_attention_keys(writer)
     writer.add_sliding_window(N_SWA)
     writer.add_sliding_window_pattern(2)
@@ -182,7 +191,7 @@ def _add_attention_keys(writer: GGUFWriter) -> None:
     writer.add_rope_freq_base(10000.0)
 
 
-def _add_attention_layer(weights: _Weights, i: int) -> None:
+def _add_attention_layer(weights: Weights, i: int) -> None:
     n_embd_kv = N_HEAD_KV * N_EMBD_HEAD
     weights.vector(f"blk.{i}.attn_norm.weight", N_EMBD)
     weights.matrix(f"blk.{i}.attn_q.weight", N_EMBD, N_EMBD, gain=2.0)
@@ -195,7 +204,7 @@ def _add_attention_layer(weights: _Weights, i: int) -> None:
     weights.matrix(f"blk.{i}.ffn_down.weight", N_EMBD, N_FF, gain=2.0)
 
 
-def _add_mamba(writer: GGUFWriter, weights: _Weights) -> None:
+def _add_mamba(writer: GGUFWriter, weights: Weights) -> None:
     writer.add_feed_forward_length(0)
     writer.add_head_count(0)
     writer.add_ssm_conv_kernel(D_CONV)
@@ -206,7 +215,7 @@ def _add_mamba(writer: GGUFWriter, weights: _Weights) -> None:
         _add_mamba_layer(weights, i)
 
 
-def _add_mamba_layer(weights: _Weights, i: int) -> None:
+def _add_mamba_layer(weights: Weights, i: int) -> None:
     decay = np.tile(np.arange(1.0, D_STATE + 1), (D_INNER, 1))
     weights.vector(f"blk.{i}.attn_norm.weight", N_EMBD)
     weights.matrix(f"blk.{i}.ssm_in.weight", 2 * D_INNER, N_EMBD, gain=2.0)
@@ -221,7 +230,8 @@ def _add_mamba_layer(weights: _Weights, i: int) -> None:
     weights.matrix(f"blk.{i}.ssm_out.weight", N_EMBD, D_INNER)
 
 
-def _bpe_vocabulary() -> _Vocabulary:
+def _bpe_vocabulary(named: tuple[str, str] = ("tool_use", TOOL_USE)) -> _Vocabulary:
+    """Byte-level BPE with two chat templates: ChatML and the `named` one."""
     alphabet = _gpt2_byte_alphabet()
     merges = list(_merges(alphabet[ord(" ")]))
     words = [left + right for left, right in merges]
@@ -239,7 +249,7 @@ def _bpe_vocabulary() -> _Vocabulary:
         writer.add_chat_template(
             [
                 {"name": "default", "template": CHATML},
-                {"name": "tool_use", "template": TOOL_USE},
+                {"name": named[0], "template": named[1]},
             ]
         )
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.draw import uniform
-from corral.core.errors import InvalidRequest
+from corral.core.errors import CorralError, InvalidRequest
 from corral.core.params import Constraint, SamplingParams
-from corral.core.result import ModelInfo, TokenProb, TokenProbs
+from corral.core.pooling import Pooling
+from corral.core.result import EncoderInfo, ModelInfo, TokenProb, TokenProbs
 
 N_VOCAB = 64
 EOG = 0
@@ -51,6 +52,9 @@ class FakeVocab:
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         return [1 + LETTERS.index(c) if c in LETTERS else 1 for c in text]
+
+    def pair(self, first: list[int], second: list[int]) -> list[int]:
+        return [*first, EOG, *second, EOG]
 
     def detokenize(self, tokens: list[int]) -> str:
         return b"".join(self.piece(t, special=True) for t in tokens).decode("utf-8", "replace")
@@ -99,6 +103,97 @@ class FakeSampler:
         self.is_open = False
 
 
+class FakeEncoder:
+    """The row of a token is [1, itself, its position, its square]; scores are the last one's without the 1.
+
+    As strict as libllama: batches and cells can run out, positions are consecutive.
+    """
+
+    n_embd = 4
+
+    def __init__(
+        self,
+        pooling: Pooling = Pooling.MEAN,
+        n_batch: int = 32,
+        n_pack: int | None = None,
+        n_seq: int = 8,
+        is_whole: bool = False,
+        n_tokens: int = 256,
+        labels: Sequence[str] = (),
+    ) -> None:
+        self.pooling = pooling
+        self.n_batch = n_batch
+        self.n_pack = n_pack or n_batch
+        self.n_seq = n_seq
+        self.is_whole = is_whole
+        self.n_tokens = n_tokens
+        self.labels = list(labels)
+        self.n_cells = n_batch
+        self.sequences: dict[int, list[int]] = {}
+        self.batches: list[list[Chunk]] = []
+        self.statuses: list[DecodeStatus | CorralError] = []  # of the next decodes, before all are OK
+        self.aborts = False
+        self._chunks: Sequence[Chunk] = ()
+
+    def info(self) -> EncoderInfo:
+        return EncoderInfo(
+            pooling=self.pooling,
+            n_embd=self.n_embd,
+            n_tokens=self.n_tokens,
+            n_batch=self.n_batch,
+            is_whole=self.is_whole,
+            has_head=self.pooling is Pooling.RANK,
+            labels=self.labels,
+        )
+
+    def reserve(self, n: int) -> None:
+        assert not self.sequences, "reserving would forget a sequence"
+        self.n_cells = max(n, self.n_cells)
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        assert chunks
+        assert sum(len(c.tokens) for c in chunks) <= self.n_batch
+        assert len({c.seq for c in chunks}) == len(chunks)
+        assert all(0 <= c.seq < self.n_seq for c in chunks)
+        status = self.statuses.pop(0) if self.statuses else DecodeStatus.OK
+        if isinstance(status, CorralError):
+            raise status
+        if status is not DecodeStatus.OK or self.aborts:
+            return DecodeStatus.ABORTED if self.aborts else status
+        self.batches.append(list(chunks))
+        for c in chunks:
+            sequence = self.sequences.setdefault(c.seq, [])
+            assert c.pos == len(sequence), "positions must be consecutive"
+            assert not (sequence and self.is_whole), "this model sees an input as a whole"
+            sequence += c.tokens.tolist()
+        assert sum(map(len, self.sequences.values())) <= self.n_cells, "no room reserved"
+        self._chunks = chunks
+        return DecodeStatus.OK
+
+    def vectors(self) -> list[np.ndarray]:
+        return [self._vector(c) for c in self._chunks]
+
+    def _vector(self, chunk: Chunk) -> np.ndarray:
+        tokens, positions = chunk.tokens, chunk.pos + np.arange(len(chunk.tokens))
+        rows = np.stack([np.ones_like(tokens), tokens, positions, tokens**2], axis=1).astype(np.float32)
+        if self.pooling is Pooling.NONE:
+            return rows
+        if self.pooling is Pooling.MEAN:
+            return rows.mean(axis=0, keepdims=True)
+        if self.pooling is Pooling.RANK:
+            return rows[-1:, 1 : 1 + (len(self.labels) or 1)]
+        return rows[:1] if self.pooling is Pooling.CLS else rows[-1:]
+
+    def forget(self, seq: int) -> None:
+        self.sequences.pop(seq, None)
+
+    def abort(self) -> None:
+        self.aborts = True
+
+    def clear_abort(self) -> None:
+        self.aborts = False
+
+
 class FakeBackend:
     def __init__(
         self,
@@ -110,7 +205,9 @@ class FakeBackend:
         mixes_batches: bool = False,
         can_cut: bool = True,
         adds_bos: bool = False,
+        encoder: FakeEncoder | None = None,
     ) -> None:
+        self.encoder = encoder or FakeEncoder()
         self.n_seq = n_seq
         self.n_ctx = n_ctx
         self.n_ubatch = n_ubatch
@@ -148,7 +245,11 @@ class FakeBackend:
             n_params=1,
             n_bytes=1,
             description="fake",
+            encoder=self.encoder.info(),
         )
+
+    def open_encoder(self) -> FakeEncoder:
+        return self.encoder
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         assert chunks, "an empty batch"

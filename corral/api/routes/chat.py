@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from corral.api.body import JsonResponse, body_of
 from corral.api.completion import respond
@@ -10,13 +10,15 @@ from corral.api.prepare_chat import prepare_chat, render_chat, tokenize_chat
 from corral.api.render.chat import ChatRenderer
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
-from corral.api.service import Service, service_of
+from corral.api.service import Service, require_generation, service_of
 
 router = APIRouter(tags=["openai"])
 
+_GENERATES = [Depends(require_generation)]
 
-@router.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
-@router.post("/chat/completions", openapi_extra=body_of(ChatRequest))
+
+@router.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest), dependencies=_GENERATES)
+@router.post("/chat/completions", openapi_extra=body_of(ChatRequest), dependencies=_GENERATES)
 async def chat(request: Request) -> Response:
     """Answer a conversation."""
     service = service_of(request)

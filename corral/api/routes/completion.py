@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from corral.api.body import body_of
 from corral.api.completion import respond
@@ -11,9 +11,9 @@ from corral.api.render.completion import NativeRenderer, OpenAIRenderer
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.schema.parse import parse_request
-from corral.api.service import service_of
+from corral.api.service import require_generation, service_of
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(require_generation)])
 
 
 @router.post("/completion", openapi_extra=body_of(CompletionRequest), tags=["native"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options import chat, model, scheduling, server, state, structured
+from corral.cli.options import chat, embedding, model, scheduling, server, state, structured
 from corral.cli.options.option import Option
 
 GROUPS: dict[str, tuple[Option, ...]] = {
@@ -11,6 +11,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
     "conversation state": state.OPTIONS,
     "chat": chat.OPTIONS,
     "structured output": structured.OPTIONS,
+    "embeddings": embedding.OPTIONS,
     "server": server.OPTIONS,
 }
 

@@ -1,0 +1,81 @@
+"""Running prepared inputs: from token lists to vectors, for as long as the client stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from fastapi import Request
+
+from corral.api.disconnect import run_for_client
+from corral.api.prepare_embedding import Fit, Inputs
+from corral.api.service import Service
+from corral.core.chunk import FloatArray
+from corral.core.errors import CorralError, InvalidRequest, NotSupported
+from corral.core.pooling import Pooling
+from corral.core.result import EncoderInfo, Vectors
+
+_LARGE_BYTES = 1 << 20  # of a body, that prompts should not have to wait for
+
+
+async def prepare(
+    service: Service, request: Request, truncate: bool, make: Callable[..., Inputs], *args: Any
+) -> Inputs:
+    """Tokenize off the event loop, where it is in nobody's way."""
+    fit = Fit(service.words, service.info.encoder, truncate)
+    n_bytes = int(request.headers.get("content-length") or _LARGE_BYTES)
+    run = service.in_background if n_bytes < _LARGE_BYTES else service.in_leisure
+    return await run(make, *args, fit)
+
+
+async def embed(service: Service, request: Request, inputs: Inputs) -> list[FloatArray]:
+    """What each input has become: rows of numbers."""
+    return await run_for_client(_collect(service, inputs), request.receive)
+
+
+async def _collect(service: Service, inputs: Inputs) -> list[FloatArray]:
+    rows: list[FloatArray] = [np.empty((0, 0), np.float32)] * len(inputs.tokens)
+    per_token = service.info.encoder.pooling is Pooling.NONE
+    async for result in service.engine.embed(inputs.tokens):
+        if isinstance(result, Vectors):
+            n = len(inputs.tokens[result.index]) if per_token else 1
+            rows[result.index] = np.frombuffer(result.data, np.float32).reshape(n, -1)
+    for i, row in enumerate(rows):
+        if not np.isfinite(row).all():
+            raise CorralError(f"the model's numbers for input {i} are not finite")
+    return rows
+
+
+def require_embeddings(encoder: EncoderInfo, is_openai: bool) -> None:
+    if is_openai and encoder.pooling is Pooling.NONE:
+        raise InvalidRequest("Pooling type 'none' is not OAI compatible. Please use a different pooling type")
+    if encoder.pooling is Pooling.RANK:
+        _require_head(encoder)
+        if is_openai:
+            raise NotSupported(
+                "This server does not support embeddings, its pooling is 'rank'. "
+                "Start it with another `--pooling`"
+            )
+
+
+def require_scores(encoder: EncoderInfo) -> None:
+    if encoder.pooling is not Pooling.RANK:
+        raise NotSupported("This server does not support reranking. Start it with `--reranking`")
+    _require_head(encoder)
+
+
+def require_classes(encoder: EncoderInfo) -> None:
+    if encoder.pooling is not Pooling.RANK:
+        raise NotSupported("This server does not support classification. Start it with `--reranking`")
+    _require_head(encoder)
+    if len(encoder.labels) < 2:
+        raise NotSupported("This model tells no classes apart: its head has one output")
+
+
+def _require_head(encoder: EncoderInfo) -> None:
+    if not encoder.has_head:
+        raise NotSupported(
+            "This model has no head to rank or classify with. Start the server with one that has, "
+            "or without `--reranking` and `--pooling rank`"
+        )

@@ -1,0 +1,200 @@
+"""From texts to the token lists that are embedded, ranked or classified.
+
+Pure but for the vocabulary it reads. An error names the input it is about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from corral.api.prepare import Vocabulary, is_token, tokenize_mixed
+from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.pooling import Pooling
+from corral.core.result import EncoderInfo
+
+MAX_NUMBERS = 1 << 24  # of all the vectors in an answer
+_MAX_TOKEN_CHARS = 128  # a word that WordPiece does not know is one token, however long
+
+
+class PairVocabulary(Vocabulary, Protocol):
+    def pair(self, first: list[int], second: list[int]) -> list[int]:
+        """Two texts as one, with the tokens around them that the model wants."""
+        ...
+
+    def is_control(self, token: int) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    tokens: list[list[int]]
+    truncated: frozenset[int] = frozenset()
+    is_list: bool = True
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(map(len, self.tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Makes inputs fit into the model, or refuses them."""
+
+    vocab: PairVocabulary
+    encoder: EncoderInfo
+    truncate: bool
+
+    def text(self, text: str, name: str) -> str:
+        """Spare the tokenizer what could not fit however it is tokenized."""
+        n_chars = self.encoder.n_tokens * max(self.vocab.max_piece_bytes, _MAX_TOKEN_CHARS)
+        if len(text) <= n_chars:
+            return text
+        if self.truncate:
+            return text[:n_chars]
+        raise InvalidRequest(
+            f"the text ({len(text)} characters) is too large to process, {self.encoder.n_tokens} tokens are "
+            f"the most; {self._remedy}",
+            field=name,
+        )
+
+    def is_too_long(self, n: int) -> bool:
+        return n > self.encoder.n_tokens
+
+    def cut(self, tokens: list[int], n: int) -> list[int]:
+        """The first `n` tokens; the last one stays if it marks the end."""
+        last = tokens[-1:] if self.vocab.is_control(tokens[-1]) else []
+        return tokens[: n - len(last)] + last
+
+    def refuse(self, n: int, name: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"the input ({n} tokens) is too large to process, {self.encoder.n_tokens} tokens are the most; "
+            f"{self._remedy}",
+            field=name,
+            n_prompt_tokens=n,
+            n_max_tokens=self.encoder.n_tokens,
+        )
+
+    @property
+    def _remedy(self) -> str:
+        is_batch = self.encoder.is_whole and self.encoder.n_tokens == self.encoder.n_batch
+        more = "increase the physical batch size (--ubatch-size)" if is_batch else "shorten it"
+        return f'{more}, or have it cut with "truncate": true'
+
+
+def prepare_inputs(value: Any, field: str, fit: Fit) -> Inputs:
+    """The inputs of a request, which are anything that a prompt can be."""
+    is_list = isinstance(value, list) and not any(is_token(item) for item in value)
+    items = value if is_list else [value]
+    if not items:
+        raise InvalidRequest("must not be empty", field=field)
+    _refuse_too_many(len(items), fit.encoder, field)
+    names = [f"{field}[{i}]" if is_list else field for i in range(len(items))]
+    tokens = [_tokenize(item, fit, name) for item, name in zip(items, names, strict=True)]
+    truncated = frozenset(i for i, row in enumerate(tokens) if fit.is_too_long(len(row)))
+    for i in truncated:
+        if not fit.truncate:
+            raise fit.refuse(len(tokens[i]), names[i])
+        tokens[i] = fit.cut(tokens[i], fit.encoder.n_tokens)
+    if fit.encoder.pooling is Pooling.NONE:
+        _refuse_too_many(sum(map(len, tokens)), fit.encoder, field)
+    return Inputs(tokens, truncated, is_list)
+
+
+def prepare_pairs(query: str, documents: Sequence[str], field: str, template: str, fit: Fit) -> Inputs:
+    """A prompt for each document: as the model's template has it, or the two texts as a pair."""
+    if not documents:
+        raise InvalidRequest("must not be empty", field=field)
+    _refuse_too_many(len(documents), fit.encoder, field)
+    query = fit.text(query, "query")
+    make = partial(_fill, template, query) if template else partial(_join, _tokens_of(query, fit))
+    tokens: list[list[int]] = []
+    truncated: set[int] = set()
+    for i, document in enumerate(documents):
+        name = f"{field}[{i}]"
+        row, n = make(fit.text(document, name), fit)
+        if not row:
+            raise InvalidRequest("must not be empty", field=name)
+        if fit.is_too_long(n):
+            truncated.add(i)
+            if fit.is_too_long(len(row)):
+                raise fit.refuse(n, "query" if fit.truncate else name)
+        tokens.append(row)
+    return Inputs(tokens, frozenset(truncated))
+
+
+def _fill(template: str, query: str, document: str, fit: Fit) -> tuple[list[int], int]:
+    """The template's prompt, as short as it can be made if it has to, and how long it was."""
+    whole = tokens = _fill_in(template, query, document, fit)
+    while fit.truncate and document and fit.is_too_long(len(tokens)):
+        document = document[: len(document) * fit.encoder.n_tokens // len(tokens)]
+        tokens = _fill_in(template, query, document, fit)
+    return tokens, len(whole)
+
+
+def _fill_in(template: str, query: str, document: str, fit: Fit) -> list[int]:
+    values = {"{query}": query, "{document}": document}
+    text = re.sub("|".join(values), lambda place: values[place[0]], template)
+    return fit.vocab.tokenize(text, add_special=False, parse_special=True)
+
+
+def _join(query: list[int], document: str, fit: Fit) -> tuple[list[int], int]:
+    """Both texts with what belongs around them, as short as it can be made, and how long it was."""
+    tokens = _tokens_of(document, fit)
+    n_around = len(fit.vocab.pair(query, []))
+    n = n_around + len(tokens)
+    if fit.truncate:
+        tokens = tokens[: max(0, fit.encoder.n_tokens - n_around)]
+    return fit.vocab.pair(query, tokens), n
+
+
+def _tokens_of(text: str, fit: Fit) -> list[int]:
+    return fit.vocab.tokenize(text, add_special=False, parse_special=False)
+
+
+def _tokenize(item: Any, fit: Fit, name: str) -> list[int]:
+    content = _content_of(item, name)
+    if isinstance(content, str):
+        content = fit.text(content, name)
+    else:
+        content = [fit.text(part, name) if isinstance(part, str) else part for part in content]
+    tokens = tokenize_mixed(content, fit.vocab, add_special=True, parse_special=True, field=name)
+    if not tokens:
+        raise InvalidRequest("Input content cannot be empty", field=name)
+    return tokens
+
+
+def _content_of(item: Any, name: str) -> str | list[Any]:
+    """The text, or texts and tokens, that an input is."""
+    if isinstance(item, dict) and isinstance(item.get("content"), list):
+        return "".join(_part_texts(item["content"], name))
+    if isinstance(item, dict) and "multimodal_data" not in item:
+        item = item.get("prompt_string")
+    if not isinstance(item, str | list):
+        raise InvalidRequest(
+            "must be a string, a list of tokens, a list of mixed strings and tokens, "
+            "or an object with 'prompt_string' or a list of 'content'",
+            field=name,
+        )
+    return item
+
+
+def _part_texts(parts: list[Any], name: str) -> Iterator[str]:
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("image_url", "input_audio", "input_video"):
+            raise NotSupported(f"Field '{name}': this server does not support {kind} yet", param=name)
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise InvalidRequest("its 'content' must hold parts of the type 'text'", field=name)
+        yield part["text"]
+
+
+def _refuse_too_many(n_rows: int, encoder: EncoderInfo, field: str) -> None:
+    if n_rows * encoder.n_embd > MAX_NUMBERS:
+        raise InvalidRequest(
+            f"{n_rows} vectors of {encoder.n_embd} numbers are too many for one answer, "
+            f"{MAX_NUMBERS // encoder.n_embd} are the most",
+            field=field,
+        )

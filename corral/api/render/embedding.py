@@ -1,0 +1,102 @@
+"""Vectors and scores as answers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from corral.api.prepare_embedding import Inputs
+from corral.core.chunk import FloatArray
+
+_INT16_RANGE = 32760.0
+
+
+def shape(vectors: Sequence[FloatArray], dimensions: int | None, p: int) -> list[FloatArray]:
+    """The first numbers of all rows, normalized."""
+    ends = np.cumsum([len(rows) for rows in vectors])
+    return np.split(normalize(np.concatenate(vectors)[:, :dimensions], p), ends[:-1])
+
+
+def normalize(rows: FloatArray, p: int) -> FloatArray:
+    """Rows divided by their p-norm; 0: by the largest number, to the range of 16 bits; less: as they are."""
+    if p < 0:
+        return np.ascontiguousarray(rows)
+    largest = np.abs(rows).max(axis=1, keepdims=True).astype(np.float64)
+    shares = np.divide(rows, largest, out=np.zeros(rows.shape), where=largest > 0)
+    norms = np.linalg.norm(shares, ord=p, axis=1, keepdims=True) if p else np.float64(1 / _INT16_RANGE)
+    unit: FloatArray = np.divide(shares, norms, out=shares, where=norms > 0).astype(np.float32)
+    return unit
+
+
+def render_rows(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) -> list[dict[str, Any]]:
+    """llama-server's own shape, which has room for more than one row."""
+    return [
+        {"index": i, "embedding": [_render_row(row, is_base64) for row in rows], **_note(i, inputs)}
+        for i, rows in enumerate(vectors)
+    ]
+
+
+def render_data(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) -> list[dict[str, Any]]:
+    """OpenAI's shape."""
+    encoding = {"encoding_format": "base64"} if is_base64 else {}
+    return [
+        {
+            "embedding": _render_row(rows[0], is_base64),
+            "index": i,
+            "object": "embedding",
+            **encoding,
+            **_note(i, inputs),
+        }
+        for i, rows in enumerate(vectors)
+    ]
+
+
+def render_ranks(
+    vectors: Sequence[FloatArray], inputs: Inputs, documents: Sequence[Any], top_n: int | None, name: str
+) -> list[dict[str, Any]]:
+    """The best documents first, with their score under this name; with themselves, where they are given."""
+    scores = [float(rows[0, 0]) for rows in vectors]
+    best = sorted(range(len(scores)), key=lambda i: -scores[i])[:top_n]
+    return [
+        {"index": i, name: scores[i], **(documents[i] if documents else {}), **_note(i, inputs)} for i in best
+    ]
+
+
+def render_classes(
+    vectors: Sequence[FloatArray], inputs: Inputs, labels: Sequence[str]
+) -> list[list[dict[str, Any]]]:
+    """All labels for each input, the best first."""
+    return [
+        [
+            {"label": labels[k], "score": float(rows[0, k]), **_note(i, inputs)}
+            for k in np.argsort(-rows[0], kind="stable").tolist()
+        ]
+        for i, rows in enumerate(vectors)
+    ]
+
+
+def render_list(model: str, inputs: Inputs, warnings: list[str], **content: Any) -> dict[str, Any]:
+    """What the answers of all these routes have around them."""
+    n = inputs.n_tokens
+    answer = {
+        "model": model,
+        "object": "list",
+        "usage": {"prompt_tokens": n, "total_tokens": n},
+        **content,
+    }
+    return {**answer, "warnings": warnings} if warnings else answer
+
+
+def _render_row(row: FloatArray, is_base64: bool) -> Any:
+    if is_base64:
+        return base64.b64encode(row.astype("<f4").tobytes()).decode()
+    # A row at a time: other threads have to come to their turn in between.
+    return orjson.Fragment(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def _note(i: int, inputs: Inputs) -> dict[str, bool]:
+    return {"truncated": True} if i in inputs.truncated else {}

@@ -1,0 +1,74 @@
+"""`POST /embedding` and `POST /v1/embeddings`: vectors of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from corral.api.body import JsonResponse, body_of
+from corral.api.embed import embed, prepare, require_embeddings
+from corral.api.prepare_embedding import prepare_inputs
+from corral.api.render.embedding import render_data, render_list, render_rows, shape
+from corral.api.schema.embedding import EmbeddingRequest
+from corral.api.schema.parse import parse_request
+from corral.api.service import Service, service_of
+from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.pooling import Pooling
+from corral.core.result import EncoderInfo
+
+router = APIRouter()
+
+_UNCHANGED = -1
+
+
+@router.post("/embedding", openapi_extra=body_of(EmbeddingRequest), tags=["native"])
+@router.post("/embeddings", openapi_extra=body_of(EmbeddingRequest), tags=["native"])
+async def embedding(request: Request) -> Response:
+    """Vectors of texts; of all their tokens, if there is no pooling."""
+    return await _answer(request, is_openai=False)
+
+
+@router.post("/v1/embeddings", openapi_extra=body_of(EmbeddingRequest), tags=["openai"])
+async def openai_embeddings(request: Request) -> Response:
+    """Vectors of texts, in OpenAI's shape."""
+    return await _answer(request, is_openai=True)
+
+
+async def _answer(request: Request, is_openai: bool) -> Response:
+    service = service_of(request)
+    encoder = service.info.encoder
+    body, warnings = parse_request(EmbeddingRequest, await service.read(request))
+    field = "content" if body.input is None and body.content is not None else "input"
+    # compat: /v1/embeddings: `content` is no field of OpenAI's, and answered in the native shape.
+    is_openai = is_openai and field == "input"
+    _check(body, encoder, is_openai)
+    inputs = await prepare(service, request, body.truncate, prepare_inputs, getattr(body, field), field)
+    vectors = await embed(service, request, inputs)
+
+    def render() -> Any:
+        rows = shape(vectors, body.dimensions, _norm(body, service, encoder))
+        is_base64 = body.encoding_format == "base64"
+        if not is_openai:
+            return render_rows(rows, inputs, is_base64)
+        data = render_data(rows, inputs, is_base64)
+        return render_list(body.model or service.model_name, inputs, warnings, data=data)
+
+    return JsonResponse(await service.in_background(render))
+
+
+def _check(body: EmbeddingRequest, encoder: EncoderInfo, is_openai: bool) -> None:
+    require_embeddings(encoder, is_openai)
+    if body.image_data:
+        raise NotSupported("Field 'image_data': this server does not support it yet", param="image_data")
+    if body.input is None and body.content is None:
+        raise InvalidRequest('"input" or "content" must be provided', field="input")
+    if body.dimensions is not None and body.dimensions > encoder.n_embd:
+        raise InvalidRequest(f"the model's vectors have {encoder.n_embd} numbers", field="dimensions")
+
+
+def _norm(body: EmbeddingRequest, service: Service, encoder: EncoderInfo) -> int:
+    if encoder.pooling in (Pooling.NONE, Pooling.RANK):
+        return _UNCHANGED
+    default = service.settings.server.embd_normalize
+    return default if body.embd_normalize is None else body.embd_normalize

@@ -1,0 +1,216 @@
+"""Embedding: inputs of all orders that wait, packed into full batches.
+
+An input that is longer than a batch is evaluated in pieces, in turns with the others.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
+from corral.core.errors import CorralError
+from corral.core.result import Beat, Begun, Embedded, Event, Failed, Vectors
+from corral.core.task import Embed
+from corral.engine.batch import FLOOR, chunk_size
+from corral.engine.decoder import Decoder
+from corral.engine.pack import Input, merge, plan_pack, up_to
+from corral.engine.ports import Encoder
+
+_LONG_SEQ = 0
+
+
+class _Order:
+    """Mutable: what is left to do for an order."""
+
+    def __init__(self, order: Embed) -> None:
+        self.id = order.id
+        self.inputs = [np.array(tokens, np.int32) for tokens in order.inputs]
+        self.waiting = sorted(Input(len(tokens), i) for i, tokens in enumerate(self.inputs))
+        self.n_left = len(self.inputs)
+        self.has_begun = False
+
+
+@dataclass(slots=True)
+class _Long:
+    """Mutable: an input that is evaluated in pieces."""
+
+    order: _Order
+    index: int
+    sizes: list[int] = field(default_factory=list)
+    parts: list[FloatArray] = field(default_factory=list)
+
+    @property
+    def n_done(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def pending(self) -> TokenArray:
+        return self.order.inputs[self.index][self.n_done :]
+
+
+class Embedder:
+    """Mutable. One thread calls everything but `abort_if_running` and `beat`."""
+
+    def __init__(
+        self,
+        open_encoder: Callable[[], Encoder],
+        emit: Callable[[list[Event]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._open_encoder = open_encoder
+        self._emit = emit
+        self._clock = clock
+        self._opened: tuple[Encoder, Decoder] | None = None
+        self._orders: list[_Order] = []  # the one whose turn it is comes first
+        self._long: _Long | None = None
+        self._is_long_turn = False
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._orders)
+
+    def add(self, order: Embed) -> None:
+        self._orders.append(_Order(order))
+
+    def cancel(self, id: int) -> None:
+        self._remove([order for order in self._orders if order.id == id])
+
+    def abort_if_running(self, id: int) -> None:
+        """From any thread: cut the decode short if it is for this order only."""
+        if self._opened is not None:
+            self._opened[1].abort_if_running(id)
+
+    def beat(self) -> Beat:
+        """From any thread: how long the decode under way has been running."""
+        return self._opened[1].beat() if self._opened is not None else Beat(0.0, 0.0)
+
+    def warm_up(self) -> None:
+        """Touch the weights and take a first measure of what evaluating costs."""
+        encoder, decoder = self._open()
+        tokens = np.zeros(min(2 * FLOOR, encoder.n_batch), np.int32)
+        decoder.decode([Chunk(_LONG_SEQ, 0, tokens, logits=True)], n_generating=0, only_of=None)
+        encoder.forget(_LONG_SEQ)
+
+    def step(self, ms: float = math.inf) -> None:
+        """Evaluate one batch, which takes about so long."""
+        try:
+            encoder, decoder = self._open()
+        except CorralError as error:
+            self._fail(self._orders, error)
+            return
+        n_pack = n_most = encoder.n_batch
+        if ms < math.inf:
+            n_pack = max(FLOOR, min(n_pack, decoder.cost.n_tokens_in(ms)))
+        if not encoder.is_whole:
+            n_most = n_pack
+            if self._long is None:
+                self._begin_long(encoder, n_most)
+        queues = [(order, up_to(n_most, order.waiting)) for order in self._orders]
+        queues = [(order, inputs) for order, inputs in queues if inputs]
+        if self._long is not None and (self._is_long_turn or not queues):
+            self._run_long(self._long, n_most)
+        elif queues:
+            n_pack = min(n_pack, encoder.n_pack)
+            plan = plan_pack([inputs for _, inputs in queues], n_pack, encoder.n_seq - 1)
+            self._run_packed([(queues[i][0], input) for i, input in plan])
+        self._is_long_turn = not self._is_long_turn
+
+    def _open(self) -> tuple[Encoder, Decoder]:
+        """Not before somebody wants to embed: it takes memory."""
+        if self._opened is None:
+            encoder = self._open_encoder()
+            self._opened = encoder, Decoder(encoder, self._clock)
+        return self._opened
+
+    def _run_packed(self, work: Sequence[tuple[_Order, Input]]) -> None:
+        chunks = [
+            Chunk(_LONG_SEQ + 1 + i, 0, order.inputs[input.number], logits=True)
+            for i, (order, input) in enumerate(work)
+        ]
+        vectors = self._decode(chunks, [order for order, _ in work])
+        encoder, _ = self._open()
+        for chunk in chunks:
+            encoder.forget(chunk.seq)
+        self._orders = self._orders[1:] + self._orders[:1]
+        for (order, input), rows in zip(work, vectors, strict=False):
+            order.waiting.remove(input)
+            self._finish(order, input.number, rows)
+
+    def _begin_long(self, encoder: Encoder, n_tokens: int) -> None:
+        """The next of the inputs that are longer than a batch is taken apart."""
+        for order in self._orders:
+            if order.waiting and order.waiting[-1].n > n_tokens:
+                n, index = order.waiting[-1]
+                try:
+                    encoder.reserve(n + encoder.n_batch)
+                except CorralError as error:
+                    self._fail([order], error)
+                    return
+                order.waiting.pop()
+                self._long = _Long(order, index)
+                return
+
+    def _run_long(self, long: _Long, n_tokens: int) -> None:
+        n = chunk_size(len(long.pending), n_tokens)
+        vectors = self._decode([Chunk(_LONG_SEQ, long.n_done, long.pending[:n], logits=True)], [long.order])
+        if not vectors:
+            self._put_back(long)
+            return
+        long.sizes.append(n)
+        long.parts += vectors
+        if not len(long.pending):
+            self._drop_long()
+            encoder, _ = self._open()
+            self._finish(long.order, long.index, merge(encoder.pooling, long.parts, long.sizes))
+
+    def _decode(self, chunks: Sequence[Chunk], orders: Sequence[_Order]) -> list[FloatArray]:
+        """The vectors of a batch; none if it was cut short or failed."""
+        encoder, decoder = self._open()
+        new = {order.id: order for order in orders if not order.has_begun}.values()
+        if new:
+            # An engine that dies of them must not get them again and again: the front has to know before.
+            self._emit([Begun(order.id) for order in new])
+            for order in new:
+                order.has_begun = True
+        is_one = all(order is orders[0] for order in orders)
+        try:
+            status = decoder.decode(chunks, n_generating=0, only_of=orders[0].id if is_one else None)
+            if status is DecodeStatus.NO_ROOM:
+                raise CorralError("there is no room to embed this")
+            return encoder.vectors() if status is DecodeStatus.OK else []
+        except CorralError as error:
+            self._fail(orders, error)
+            return []
+
+    def _finish(self, order: _Order, index: int, rows: FloatArray) -> None:
+        order.n_left -= 1
+        events: list[Event] = [Vectors(task_id=order.id, index=index, data=rows.tobytes())]
+        if not order.n_left:
+            self._orders.remove(order)
+            events.append(Embedded(order.id))
+        self._emit(events)
+
+    def _fail(self, orders: Sequence[_Order], error: CorralError) -> None:
+        ids = dict.fromkeys(order.id for order in orders)
+        self._remove(orders)
+        self._emit([Failed(id, error.info()) for id in ids])
+
+    def _remove(self, orders: Sequence[_Order]) -> None:
+        self._orders = [order for order in self._orders if order not in orders]
+        if self._long is not None and self._long.order in orders:
+            self._drop_long()
+
+    def _put_back(self, long: _Long) -> None:
+        """It has to begin again: nobody knows how much of it is in the context."""
+        insort(long.order.waiting, Input(len(long.order.inputs[long.index]), long.index))
+        self._drop_long()
+
+    def _drop_long(self) -> None:
+        self._long = None
+        encoder, _ = self._open()
+        encoder.forget(_LONG_SEQ)

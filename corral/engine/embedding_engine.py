@@ -1,0 +1,50 @@
+"""The engine of a server that does nothing but embed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from corral.core.errors import NotSupported
+from corral.core.result import Beat, Event, Failed
+from corral.core.task import Cancel, Embed, Order, Stop
+from corral.engine.embedder import Embedder
+from corral.engine.ports import Encoder
+
+
+class EmbeddingEngine:
+    """One thread calls everything here but `abort_if_running` and `beat`."""
+
+    is_waiting = False
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        emit: Callable[[list[Event]], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._emit = emit
+        self._embedder = Embedder(lambda: encoder, emit, clock)
+        self.is_stopped = False
+        self.abort_if_running = self._embedder.abort_if_running
+        self.warm_up = self._embedder.warm_up
+
+    @property
+    def has_work(self) -> bool:
+        return self._embedder.has_work
+
+    def handle(self, order: Order) -> None:
+        if isinstance(order, Embed):
+            self._embedder.add(order)
+        elif isinstance(order, Cancel):
+            self._embedder.cancel(order.task_id)
+        elif isinstance(order, Stop):
+            self.is_stopped = True
+        else:
+            self._emit([Failed(order.id, NotSupported("this server only embeds").info())])
+
+    def step(self) -> None:
+        self._embedder.step()
+
+    def beat(self) -> Beat:
+        return self._embedder.beat()

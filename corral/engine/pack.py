@@ -1,0 +1,54 @@
+"""Which inputs are embedded together, and what becomes of those that were cut: pure decisions."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from corral.core.chunk import FloatArray
+from corral.core.pooling import Pooling
+
+
+class Input(NamedTuple):
+    """The length of an input and its number among those of its order."""
+
+    n: int
+    number: int
+
+
+def up_to(n: int, inputs: list[Input]) -> list[Input]:
+    """Of sorted inputs those that are not longer."""
+    return inputs[: bisect_right(inputs, n, key=lambda waiting: waiting.n)]
+
+
+def plan_pack(orders: Sequence[Sequence[Input]], n_tokens: int, n_seq: int) -> list[tuple[int, Input]]:
+    """The inputs of the next batch, each with the number of its order. Those of an order are sorted.
+
+    Orders take turns, each with the longest of its inputs that there still is room for: batches get full, and
+    nobody waits until another one is done. What begins may be longer than the batch, and then is alone.
+    """
+    left = [list(inputs) for inputs in orders]
+    packed = [(0, left[0].pop())]
+    n_tokens -= packed[0][1].n
+    turns = [*range(1, len(left)), 0]
+    while turns and len(packed) < n_seq:
+        turns = [order for order in turns if left[order] and left[order][0].n <= n_tokens]
+        for order in turns:
+            n_fitting = len(up_to(n_tokens, left[order]))
+            if n_fitting and len(packed) < n_seq:
+                packed.append((order, left[order].pop(n_fitting - 1)))
+                n_tokens -= packed[-1][1].n
+    return packed
+
+
+def merge(pooling: Pooling, parts: Sequence[FloatArray], sizes: Sequence[int]) -> FloatArray:
+    """What an input becomes that was evaluated in pieces of these sizes, each of which saw those before."""
+    if pooling is Pooling.NONE:
+        return np.concatenate(parts)
+    if pooling is Pooling.MEAN:
+        mean: FloatArray = np.average(np.stack(parts), axis=0, weights=sizes).astype(np.float32)
+        return mean
+    return parts[0] if pooling is Pooling.CLS else parts[-1]

@@ -1,0 +1,164 @@
+"""A `llama_context` that makes vectors of token sequences. No policy.
+
+One thread owns it, but for `abort`, which any thread may call while a decode runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray
+from corral.core.pooling import Pooling
+from corral.core.result import EncoderInfo
+from corral.core.settings import EngineSettings
+from corral.llama import library
+from corral.llama.batch import Batch
+from corral.llama.gguf import has_tensor
+from corral.llama.library import LlamaError, last_words, lib, strlen_callback
+from corral.llama.model import Model
+from corral.llama.threads import thread_counts
+
+_NATIVE_POOLING = {
+    Pooling.NONE: lib.LLAMA_POOLING_TYPE_NONE,
+    Pooling.MEAN: lib.LLAMA_POOLING_TYPE_MEAN,
+    Pooling.CLS: lib.LLAMA_POOLING_TYPE_CLS,
+    Pooling.LAST: lib.LLAMA_POOLING_TYPE_LAST,
+    Pooling.RANK: lib.LLAMA_POOLING_TYPE_RANK,
+}
+_NATIVE_ATTENTION = {
+    "": lib.LLAMA_ATTENTION_TYPE_UNSPECIFIED,
+    "causal": lib.LLAMA_ATTENTION_TYPE_CAUSAL,
+    "non-causal": lib.LLAMA_ATTENTION_TYPE_NON_CAUSAL,
+}
+_HEAD_TENSORS = ("cls.weight", "cls.output.weight")
+_LEAST_PACK = 64
+_N_RECURRENT = 2  # sequences whose state has to be kept: libllama evaluates them one after the other anyway
+
+
+class Encoder:
+    """Owns one `llama_context`. Sequences stay in it until they are forgotten."""
+
+    def __init__(self, model: Model, settings: EngineSettings) -> None:
+        self._model = model
+        self._settings = settings
+        self._abort_flag = (ctypes.c_ubyte * 2)(0, 0)
+        self._abort_callback = strlen_callback()
+        self.pooling = resolve_pooling(model, settings)
+        self.n_batch = batch_size(settings)
+        n_seq_most = _N_RECURRENT if model.is_recurrent else int(lib.llama_max_parallel_sequences())
+        self.n_seq = min(n_seq_most, self.n_batch)
+        self.n_pack = min(self.n_batch, _pack_size(model, settings))
+        self._width = model.n_scores if self.pooling is Pooling.RANK else model.n_embd_out
+        self._batch = Batch(self.n_batch, outputs_all=True)
+        self._chunks: Sequence[Chunk] = ()
+        self._n_cells = self.n_batch
+        self._handle = self._open(self._n_cells)
+
+    def close(self) -> None:
+        lib.llama_free(self._handle)
+
+    @property
+    def is_whole(self) -> bool:
+        """An input has to be evaluated as a whole: its tokens see those behind them."""
+        is_causal = lib.llama_get_memory(self._handle) and lib.llama_get_causal_attn(self._handle)
+        return not is_causal
+
+    def reserve(self, n: int) -> None:
+        """Make room for so many tokens at the same time; what is in it now is forgotten."""
+        if n > self._n_cells:
+            n = max(n, 2 * self._n_cells)
+            handle = self._open(n)
+            self.close()
+            self._n_cells, self._handle = n, handle
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""
+        self._batch.fill(chunks)
+        self._chunks = chunks
+        return self._batch.decode(self._handle)
+
+    def vectors(self) -> list[FloatArray]:
+        """What each chunk of the last batch has become: one row, or one for every token without pooling."""
+        if self.pooling is Pooling.NONE:
+            ends = np.cumsum([len(chunk.tokens) for chunk in self._chunks])
+            rows = self._read(lib.llama_get_embeddings(self._handle), int(ends[-1]))
+            return np.split(rows, ends[:-1])
+        found = (lib.llama_get_embeddings_seq(self._handle, chunk.seq) for chunk in self._chunks)
+        return [self._read(pointer, 1) for pointer in found]
+
+    def forget(self, seq: int) -> None:
+        memory = lib.llama_get_memory(self._handle)
+        if memory:
+            lib.llama_memory_seq_rm(memory, seq, -1, -1)
+
+    def abort(self) -> None:
+        """Make the decode under way return ABORTED soon."""
+        self._abort_flag[0] = 1
+
+    def clear_abort(self) -> None:
+        self._abort_flag[0] = 0
+
+    def info(self) -> EncoderInfo:
+        return encoder_info(self._model, self._settings, self.is_whole)
+
+    def _read(self, pointer: Any, n_rows: int) -> FloatArray:
+        if not pointer:
+            raise LlamaError(f"there are no embeddings: {last_words()}")
+        data = ctypes.string_at(pointer, 4 * n_rows * self._width)
+        return np.frombuffer(data, np.float32).reshape(n_rows, self._width)
+
+    def _open(self, n_cells: int) -> Any:
+        params = lib.llama_context_default_params()
+        params.embeddings = True
+        params.pooling_type = _NATIVE_POOLING[self.pooling]
+        params.attention_type = _NATIVE_ATTENTION[self._settings.attention]
+        params.n_ctx = n_cells
+        params.n_seq_max = self.n_seq
+        params.kv_unified = True
+        params.n_batch = params.n_ubatch = self.n_batch
+        params.n_threads, params.n_threads_batch = thread_counts(self._settings)
+        params.flash_attn_type = int(self._settings.flash_attn == "on")
+        params.abort_callback = self._abort_callback
+        params.abort_callback_data = ctypes.addressof(self._abort_flag)
+        handle = lib.llama_init_from_model(self._model.handle, params)
+        if not handle:
+            raise LlamaError(f"cannot create a context to embed {n_cells} tokens: {last_words()}")
+        return handle
+
+
+def encoder_info(model: Model, settings: EngineSettings, is_whole: bool) -> EncoderInfo:
+    n_batch = batch_size(settings)
+    n_tokens = min(settings.n_ctx or model.n_ctx_train, model.n_ctx_train)
+    return EncoderInfo(
+        pooling=resolve_pooling(model, settings),
+        n_embd=model.n_embd_out,
+        n_tokens=min(n_tokens, n_batch) if is_whole else n_tokens,
+        n_batch=n_batch,
+        is_whole=is_whole,
+        has_head=has_tensor(settings.model, *_HEAD_TENSORS),
+        labels=model.labels,
+    )
+
+
+def resolve_pooling(model: Model, settings: EngineSettings) -> Pooling:
+    if settings.reranking:
+        return Pooling.RANK
+    # compat: --pooling: libllama's default is none, and `/v1/embeddings` could not answer then.
+    return Pooling(settings.pooling) if settings.pooling else model.pooling or Pooling.MEAN
+
+
+def _pack_size(model: Model, settings: EngineSettings) -> int:
+    # Sequences of one batch are computed as one matrix and masked: the more tokens, the more is for nothing,
+    # and the narrower the model, the larger is its share. Measured on a CPU; a GPU has time for it.
+    if settings.n_gpu_layers != 0 and library.has_gpu():
+        return settings.n_ubatch
+    return max(_LEAST_PACK, model.n_embd // 6)
+
+
+def batch_size(settings: EngineSettings) -> int:
+    """Tokens that are evaluated at once."""
+    return min(settings.n_ubatch, settings.n_batch)

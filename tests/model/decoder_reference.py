@@ -1,0 +1,107 @@
+"""A llama and a qwen3 in plain numpy, computed in double precision: vectors and scores of whole texts.
+
+No cache and no sampling: every token of the text at once. Weights carry the names that GGUF gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFReader
+
+from tests.model.bert_reference import Array, pool_last, read_key, read_weights, softmax
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """`rope_halves`: rope turns dimension i with i + n/2, as qwen3 has it, instead of 2i with 2i + 1."""
+
+    weights: Mapping[str, Array]
+    n_layer: int
+    n_head: int
+    n_head_kv: int
+    norm_eps: float
+    rope_base: float
+    rope_halves: bool
+
+
+def read_decoder(path: Path) -> Decoder:
+    reader = GGUFReader(path)
+    arch = read_key(reader, "general.architecture")
+    return Decoder(
+        weights=read_weights(reader),
+        n_layer=read_key(reader, f"{arch}.block_count"),
+        n_head=read_key(reader, f"{arch}.attention.head_count"),
+        n_head_kv=read_key(reader, f"{arch}.attention.head_count_kv"),
+        norm_eps=read_key(reader, f"{arch}.attention.layer_norm_rms_epsilon"),
+        rope_base=read_key(reader, f"{arch}.rope.freq_base"),
+        rope_halves=arch == "qwen3",
+    )
+
+
+def token_rows(decoder: Decoder, tokens: Sequence[int]) -> Array:
+    """One row for each token, after the last norm."""
+    x = decoder.weights["token_embd.weight"][list(tokens)].astype(np.float64)
+    for i in range(decoder.n_layer):
+        x = x + _attention(decoder, i, _norm(decoder, f"blk.{i}.attn_norm", x))
+        x = x + _feed_forward(decoder, i, _norm(decoder, f"blk.{i}.ffn_norm", x))
+    return _norm(decoder, "output_norm", x)
+
+
+def class_probabilities(decoder: Decoder, tokens: Sequence[int]) -> Array:
+    """The outputs of the head behind the last token, as shares of one."""
+    return softmax(_linear(decoder, "cls.output", pool_last(token_rows(decoder, tokens))))
+
+
+def _attention(decoder: Decoder, i: int, x: Array) -> Array:
+    q = _turned(decoder, f"blk.{i}.attn_q", x, decoder.n_head)
+    k = _turned(decoder, f"blk.{i}.attn_k", x, decoder.n_head_kv)
+    v = _heads(_linear(decoder, f"blk.{i}.attn_v", x), decoder.n_head_kv)
+    n_shared = decoder.n_head // decoder.n_head_kv
+    k, v = np.repeat(k, n_shared, axis=0), np.repeat(v, n_shared, axis=0)
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
+    later = np.triu(np.ones(scores.shape[1:], dtype=bool), k=1)
+    mixed = (softmax(np.where(later, -np.inf, scores)) @ v).swapaxes(0, 1)
+    return _linear(decoder, f"blk.{i}.attn_output", mixed.reshape(len(x), -1))
+
+
+def _turned(decoder: Decoder, name: str, x: Array, n_head: int) -> Array:
+    """The queries or keys of all heads, normed where the model does that, and turned by their positions."""
+    heads = _heads(_linear(decoder, name, x), n_head)
+    if f"{name}_norm.weight" in decoder.weights:
+        heads = _norm(decoder, f"{name}_norm", heads)
+    return _rope(decoder, heads)
+
+
+def _heads(x: Array, n_head: int) -> Array:
+    return x.reshape(len(x), n_head, -1).swapaxes(0, 1)
+
+
+def _rope(decoder: Decoder, heads: Array) -> Array:
+    """Pairs of dimensions are complex numbers, turned by the position times the speed of the pair."""
+    n_head, n_token, n_embd = heads.shape
+    speed = decoder.rope_base ** (-2.0 * np.arange(n_embd // 2) / n_embd)
+    turn = np.exp(1j * np.outer(np.arange(n_token), speed))
+    shape = (n_head, n_token, 2, -1) if decoder.rope_halves else (n_head, n_token, -1, 2)
+    axis = 2 if decoder.rope_halves else 3
+    real, imaginary = np.moveaxis(heads.reshape(shape), axis, 0)
+    turned = (real + 1j * imaginary) * turn
+    return np.stack([turned.real, turned.imag], axis=axis).reshape(heads.shape)
+
+
+def _feed_forward(decoder: Decoder, i: int, x: Array) -> Array:
+    gate = _linear(decoder, f"blk.{i}.ffn_gate", x)
+    gated = gate / (1.0 + np.exp(-gate)) * _linear(decoder, f"blk.{i}.ffn_up", x)
+    return _linear(decoder, f"blk.{i}.ffn_down", gated)
+
+
+def _linear(decoder: Decoder, name: str, x: Array) -> Array:
+    return x @ decoder.weights[f"{name}.weight"].T
+
+
+def _norm(decoder: Decoder, name: str, x: Array) -> Array:
+    size = np.sqrt((x**2).mean(axis=-1, keepdims=True) + decoder.norm_eps)
+    return x / size * decoder.weights[f"{name}.weight"]
