@@ -34,17 +34,17 @@ class Answer:
 
 async def complete(url: str, path: str = "/completion", **body: Any) -> Answer:
     """Stream one completion."""
-    sent_at, parts = await _exchange(url, path, {"stream": True, **body})
+    sent_at, parts = await exchange(url, path, {"stream": True, **body})
     return _read(sent_at, parts)
 
 
 async def post(url: str, path: str, body: dict[str, Any]) -> Any:
     """A plain answer."""
-    _, parts = await _exchange(url, path, body)
+    _, parts = await exchange(url, path, body)
     return json.loads(b"".join(part for _, part in parts).partition(b"\r\n\r\n")[2])
 
 
-async def _exchange(url: str, path: str, body: dict[str, Any]) -> tuple[float, list[tuple[float, bytes]]]:
+async def exchange(url: str, path: str, body: dict[str, Any]) -> tuple[float, list[tuple[float, bytes]]]:
     return await asyncio.get_running_loop().run_in_executor(_threads, _send, url, path, body)
 
 

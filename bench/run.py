@@ -9,19 +9,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-import psutil
-
 from bench.chat import chat_preparation_ms, chat_stream, completed_stream
 from bench.client import Answer, complete, get
+from bench.embedding import (
+    N_CLIENTS,
+    N_TEXTS,
+    TEXTS,
+    clients_speed,
+    embedding_model,
+    one_by_one_speed,
+    request_speed,
+)
+from bench.process import Corral, RawLoop
 from bench.state import N_TOKENS, restore_speedup
 from bench.structured import bound_speed, free_speed, tokens_per_step
 from corral.cli.default_model import find_default_model
@@ -34,69 +39,6 @@ N_LONG = 2000
 N_PREFIX = 700
 MAX_ITL_MS = 200
 OPTIONS = {"cache_prompt": False, "ignore_eos": True, "seed": 1}
-
-
-class RawLoop:
-    """The yardstick's process."""
-
-    def __init__(self, model: str, flash_attn: str) -> None:
-        command = [sys.executable, "-m", "bench.raw", model, str(N_CTX), str(N_SEQ), flash_attn]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
-
-    def measure(self, do: str, **arguments: object) -> float:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-class Corral:
-    """The real command, as a user starts it."""
-
-    def __init__(self, model: str, flash_attn: str) -> None:
-        self._directory = tempfile.TemporaryDirectory()
-        options = [
-            "-m",
-            model,
-            "-c",
-            N_CTX,
-            "-np",
-            N_SEQ,
-            "--port",
-            0,
-            "--max-itl-ms",
-            MAX_ITL_MS,
-            "-fa",
-            flash_attn,
-            "--slots",
-            "--slot-save-path",
-            self._directory.name,
-        ]
-        command = [sys.executable, "-m", "corral", *map(str, options)]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            found = re.search(r"ready on (\S+)", line)
-            if found:
-                self.url = found[1]
-                return
-        raise RuntimeError("corral did not start")
-
-    @property
-    def front_mb(self) -> float:
-        return psutil.Process(self._process.pid).memory_info().rss / 1e6
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
-        self._directory.cleanup()
 
 
 def prompt_of(n: int, salt: int = 0) -> list[int]:
@@ -175,13 +117,16 @@ async def main() -> int:
     parser.add_argument("--against", action="append", default=[], metavar="NAME=URL")
     options = parser.parse_args()
     rivals = dict(item.split("=", 1) for item in options.against)
-    raw = RawLoop(options.model, options.flash_attn)
-    corral = Corral(options.model, options.flash_attn)
+    flash = options.flash_attn
+    shape = ("-c", N_CTX, "-np", N_SEQ, "--max-itl-ms", MAX_ITL_MS, "-fa", flash)
+    raw = RawLoop("bench.raw", options.model, N_CTX, N_SEQ, flash)
+    corral = Corral(options.model, *shape)
     try:
         rows = await measure_all(raw, corral, rivals, options.rounds)
     finally:
         corral.close()
         raw.close()
+    rows += await embedding_rows(options.rounds)
     out = Path(__file__).parent / "out"
     out.mkdir(exist_ok=True)
     (out / "bench.json").write_text(json.dumps(rows, indent=1))
@@ -245,6 +190,31 @@ async def state_rows(url: str) -> list[dict[str, object]]:
     return [
         row(f"{N_TOKENS} tokens from a session over evaluating them", session, 20, False, "x"),
         row(f"{N_TOKENS} tokens from a file over evaluating them", file, 20, False, "x"),
+    ]
+
+
+async def embedding_rows(rounds: int) -> list[dict[str, object]]:
+    """A model of its own, with a server and a yardstick of its own."""
+    model = embedding_model()
+    raw, corral = RawLoop("bench.raw_embedding", model), Corral(model)
+
+    async def packed_loop() -> float:
+        return N_TEXTS / raw.measure("packed", texts=TEXTS)
+
+    speeds = (request_speed, one_by_one_speed, clients_speed)
+    try:
+        loop, request, one_by_one, clients = await repeat(
+            rounds, packed_loop, *(partial(speed, corral.url) for speed in speeds)
+        )
+    finally:
+        corral.close()
+        raw.close()
+    name, beside = f"{N_TEXTS} texts embedded in one request", {"texts/s": request}
+    others = f"{N_CLIENTS} clients with {N_TEXTS // N_CLIENTS} texts each"
+    return [
+        row(f"{name} over a packed loop", request / loop, 0.95, False, "x raw", {"raw": loop, **beside}),
+        row(f"{name} over one each", request / one_by_one, 3, False, "x", {"one": one_by_one, **beside}),
+        row(f"{others} over one with all", clients / request, 0.9, False, "x", {"each": clients, **beside}),
     ]
 
 

@@ -6,7 +6,7 @@ An input that is longer than a batch is evaluated in pieces, in turns with the o
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from corral.core.result import Beat, Begun, Embedded, Event, Failed, Vectors
 from corral.core.task import Embed
 from corral.engine.batch import FLOOR, chunk_size
 from corral.engine.decoder import Decoder
-from corral.engine.pack import Input, merge, plan_pack, up_to
+from corral.engine.pack import Input, merge, n_up_to, plan_pack
 from corral.engine.ports import Encoder
 
 _LONG_SEQ = 0
@@ -110,7 +110,7 @@ class Embedder:
             n_most = n_pack
             if self._long is None:
                 self._begin_long(encoder, n_most)
-        queues = [(order, up_to(n_most, order.waiting)) for order in self._orders]
+        queues = [(order, order.waiting[: n_up_to(n_most, order.waiting)]) for order in self._orders]
         queues = [(order, inputs) for order, inputs in queues if inputs]
         if self._long is not None and (self._is_long_turn or not queues):
             self._run_long(self._long, n_most)
@@ -138,7 +138,7 @@ class Embedder:
             encoder.forget(chunk.seq)
         self._orders = self._orders[1:] + self._orders[:1]
         for (order, input), rows in zip(work, vectors, strict=False):
-            order.waiting.remove(input)
+            del order.waiting[bisect_left(order.waiting, input)]
             self._finish(order, input.number, rows)
 
     def _begin_long(self, encoder: Encoder, n_tokens: int) -> None:
@@ -153,6 +153,7 @@ class Embedder:
                     return
                 order.waiting.pop()
                 self._long = _Long(order, index)
+                self._orders = [*(other for other in self._orders if other is not order), order]
                 return
 
     def _run_long(self, long: _Long, n_tokens: int) -> None:

@@ -19,9 +19,9 @@ class Input(NamedTuple):
     number: int
 
 
-def up_to(n: int, inputs: list[Input]) -> list[Input]:
-    """Of sorted inputs those that are not longer."""
-    return inputs[: bisect_right(inputs, n, key=lambda waiting: waiting.n)]
+def n_up_to(n: int, inputs: Sequence[Input]) -> int:
+    """How many of sorted inputs are not longer."""
+    return bisect_right(inputs, n, key=lambda waiting: waiting.n)
 
 
 def plan_pack(orders: Sequence[Sequence[Input]], n_tokens: int, n_seq: int) -> list[tuple[int, Input]]:
@@ -37,7 +37,7 @@ def plan_pack(orders: Sequence[Sequence[Input]], n_tokens: int, n_seq: int) -> l
     while turns and len(packed) < n_seq:
         turns = [order for order in turns if left[order] and left[order][0].n <= n_tokens]
         for order in turns:
-            n_fitting = len(up_to(n_tokens, left[order]))
+            n_fitting = n_up_to(n_tokens, left[order])
             if n_fitting and len(packed) < n_seq:
                 packed.append((order, left[order].pop(n_fitting - 1)))
                 n_tokens -= packed[-1][1].n

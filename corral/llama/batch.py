@@ -52,9 +52,9 @@ class Batch:
         self._native.n_tokens = start
         return rows
 
-    def decode(self, context: Any) -> DecodeStatus:
+    def decode(self, context: Any, is_encoder: bool = False) -> DecodeStatus:
         """Evaluate what was filled in."""
-        code = lib.llama_decode(context, self._native)
+        code = (lib.llama_encode if is_encoder else lib.llama_decode)(context, self._native)
         status = _STATUS.get(code)
         if status is None:
             raise LlamaError(f"decode failed with code {code}: {last_words()}")

@@ -64,8 +64,8 @@ class Encoder:
     @property
     def is_whole(self) -> bool:
         """An input has to be evaluated as a whole: its tokens see those behind them."""
-        is_causal = lib.llama_get_memory(self._handle) and lib.llama_get_causal_attn(self._handle)
-        return not is_causal
+        has_memory = self._model.has_decoder and lib.llama_get_memory(self._handle)
+        return not (has_memory and lib.llama_get_causal_attn(self._handle))
 
     def reserve(self, n: int) -> None:
         """Make room for so many tokens at the same time; what is in it now is forgotten."""
@@ -79,7 +79,7 @@ class Encoder:
         """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""
         self._batch.fill(chunks)
         self._chunks = chunks
-        return self._batch.decode(self._handle)
+        return self._batch.decode(self._handle, is_encoder=not self._model.has_decoder)
 
     def vectors(self) -> list[FloatArray]:
         """What each chunk of the last batch has become: one row, or one for every token without pooling."""

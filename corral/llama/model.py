@@ -172,7 +172,12 @@ class Model:
             raise LlamaError(f"cannot create a context: {last_words()}")
         has_memory = bool(lib.llama_get_memory(context))
         lib.llama_free(context)
-        return has_memory and bool(lib.llama_model_has_decoder(self.handle))
+        return has_memory and self.has_decoder
+
+    @property
+    def has_decoder(self) -> bool:
+        """False for an encoder that was cut off from its decoder; other encoders just have no memory."""
+        return bool(lib.llama_model_has_decoder(self.handle))
 
     def _metadata(self, key: str) -> str:
         """A value of the file's metadata as text; nothing if it is not there."""

@@ -1,7 +1,8 @@
 """Writes tiny models that answer with vectors and scores: `python -m tests.tools.tiny_encoders DIR`.
 
-Three BERTs (embedding, reranking, classifying) and two decoders (an embedding of the last token, a reranker
-with a prompt), random as in `tiny_models`. All metadata is what llama.cpp's converter writes for real ones.
+Three BERTs (embedding, reranking, classifying), the encoder of a T5, and two decoders (an embedding of the last
+token, a reranker with a prompt), random as in `tiny_models`. All metadata is what llama.cpp's converter writes for
+real ones.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.tools import tiny_models as tiny
 from tests.tools.tiny_models import N_EMBD, N_EMBD_HEAD, N_FF, N_HEAD, N_LAYER, Weights
 
 N_CTX_BERT = 128
+N_T5_BUCKETS = 32
 LAYER_NORM_EPS = 1e-12
 LABELS = ("negative", "neutral", "positive")
 RERANK_LABELS = ("yes", "no")
@@ -67,7 +69,12 @@ def qwen3_rerank(directory: Path) -> Path:
     return tiny._write(directory / "qwen3-rerank.gguf", recipe)
 
 
-ALL = (bert_embed, bert_rerank, bert_classify, llama_last, qwen3_rerank)
+def t5_encoder(directory: Path) -> Path:
+    """The encoder of a T5 without its decoder: positions are a bias of the attention."""
+    return tiny.write_file(directory / "t5-encoder.gguf", "t5encoder", _fill_t5)
+
+
+ALL = (bert_embed, bert_rerank, bert_classify, llama_last, qwen3_rerank, t5_encoder)
 
 
 def word_piece_tokens(vocabulary: Sequence[str], specials: Sequence[str] = SPECIALS) -> list[str]:
@@ -162,6 +169,33 @@ def _add_linear(weights: Weights, name: str, n_out: int, n_in: int, gain: float 
 def _add_layer_norm(weights: Weights, name: str) -> None:
     weights.noise(f"{name}.weight", N_EMBD, mean=1.0, deviation=0.2)
     weights.noise(f"{name}.bias", N_EMBD, mean=0.0, deviation=0.2)
+
+
+def _fill_t5(writer: GGUFWriter) -> None:
+    vocabulary = _eos_vocabulary()
+    weights = Weights(writer, 65)
+    writer.add_name("tiny t5-encoder")
+    writer.add_file_type(LlamaFileType.ALL_F32)
+    writer.add_context_length(N_CTX_BERT)
+    writer.add_embedding_length(N_EMBD)
+    writer.add_feed_forward_length(N_FF)
+    writer.add_block_count(N_LAYER)
+    writer.add_head_count(N_HEAD)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_relative_attn_buckets_count(N_T5_BUCKETS)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+    vocabulary.add_keys(writer)
+    weights.matrix("token_embd.weight", len(vocabulary.tokens), N_EMBD, gain=N_EMBD**0.5)
+    weights.matrix("enc.blk.0.attn_rel_b.weight", N_T5_BUCKETS, N_HEAD, gain=2.0)
+    for i in range(N_LAYER):
+        weights.vector(f"enc.blk.{i}.attn_norm.weight", N_EMBD)
+        for name in ("attn_q", "attn_k", "attn_v", "attn_o"):
+            weights.matrix(f"enc.blk.{i}.{name}.weight", N_EMBD, N_EMBD)
+        weights.vector(f"enc.blk.{i}.ffn_norm.weight", N_EMBD)
+        weights.matrix(f"enc.blk.{i}.ffn_up.weight", N_FF, N_EMBD)
+        weights.matrix(f"enc.blk.{i}.ffn_down.weight", N_EMBD, N_FF)
+    weights.vector("enc.output_norm.weight", N_EMBD)
 
 
 def _eos_vocabulary() -> tiny._Vocabulary:
