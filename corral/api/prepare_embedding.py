@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -63,10 +63,10 @@ class Fit:
     def is_too_long(self, n: int) -> bool:
         return n > self.encoder.n_tokens
 
-    def cut(self, tokens: list[int], n: int) -> list[int]:
-        """The first `n` tokens; the last one stays if it marks the end."""
+    def cut(self, tokens: list[int]) -> list[int]:
+        """As many tokens as fit; the last one stays if it marks the end."""
         last = tokens[-1:] if self.vocab.is_control(tokens[-1]) else []
-        return tokens[: n - len(last)] + last
+        return tokens[: self.encoder.n_tokens - len(last)] + last
 
     def refuse(self, n: int, name: str) -> InvalidRequest:
         return InvalidRequest(
@@ -91,16 +91,16 @@ def prepare_inputs(value: Any, field: str, fit: Fit) -> Inputs:
     if not items:
         raise InvalidRequest("must not be empty", field=field)
     _refuse_too_many(len(items), fit.encoder, field)
-    names = [f"{field}[{i}]" if is_list else field for i in range(len(items))]
-    tokens = [_tokenize(item, fit, name) for item, name in zip(items, names, strict=True)]
-    truncated = frozenset(i for i, row in enumerate(tokens) if fit.is_too_long(len(row)))
-    for i in truncated:
-        if not fit.truncate:
-            raise fit.refuse(len(tokens[i]), names[i])
-        tokens[i] = fit.cut(tokens[i], fit.encoder.n_tokens)
+    tokens: list[list[int]] = []
+    truncated: set[int] = set()
+    for i, item in enumerate(items):
+        row, is_cut = _tokenize(item, fit, f"{field}[{i}]" if is_list else field)
+        tokens.append(row)
+        if is_cut:
+            truncated.add(i)
     if fit.encoder.pooling is Pooling.NONE:
         _refuse_too_many(sum(map(len, tokens)), fit.encoder, field)
-    return Inputs(tokens, truncated, is_list)
+    return Inputs(tokens, frozenset(truncated), is_list)
 
 
 def prepare_pairs(query: str, documents: Sequence[str], field: str, template: str, fit: Fit) -> Inputs:
@@ -108,19 +108,20 @@ def prepare_pairs(query: str, documents: Sequence[str], field: str, template: st
     if not documents:
         raise InvalidRequest("must not be empty", field=field)
     _refuse_too_many(len(documents), fit.encoder, field)
-    query = fit.text(query, "query")
+    query = replace(fit, truncate=False).text(query, "query")
     make = partial(_fill, template, query) if template else partial(_join, _tokens_of(query, fit))
     tokens: list[list[int]] = []
     truncated: set[int] = set()
     for i, document in enumerate(documents):
         name = f"{field}[{i}]"
-        row, n = make(fit.text(document, name), fit)
+        text = fit.text(document, name)
+        row, n = make(text, fit)
         if not row:
             raise InvalidRequest("must not be empty", field=name)
-        if fit.is_too_long(n):
+        if fit.is_too_long(len(row)):
+            raise fit.refuse(n, "query" if fit.truncate else name)
+        if fit.is_too_long(n) or text != document:
             truncated.add(i)
-            if fit.is_too_long(len(row)):
-                raise fit.refuse(n, "query" if fit.truncate else name)
         tokens.append(row)
     return Inputs(tokens, frozenset(truncated))
 
@@ -154,16 +155,19 @@ def _tokens_of(text: str, fit: Fit) -> list[int]:
     return fit.vocab.tokenize(text, add_special=False, parse_special=False)
 
 
-def _tokenize(item: Any, fit: Fit, name: str) -> list[int]:
+def _tokenize(item: Any, fit: Fit, name: str) -> tuple[list[int], bool]:
+    """The tokens of an input, and whether it had to be cut."""
     content = _content_of(item, name)
-    if isinstance(content, str):
-        content = fit.text(content, name)
-    else:
-        content = [fit.text(part, name) if isinstance(part, str) else part for part in content]
-    tokens = tokenize_mixed(content, fit.vocab, add_special=True, parse_special=True, field=name)
+    parts = [content] if isinstance(content, str) else content
+    short = [fit.text(part, name) if isinstance(part, str) else part for part in parts]
+    tokens = tokenize_mixed(short, fit.vocab, add_special=True, parse_special=True, field=name)
     if not tokens:
         raise InvalidRequest("Input content cannot be empty", field=name)
-    return tokens
+    if not fit.is_too_long(len(tokens)):
+        return tokens, short != parts
+    if not fit.truncate:
+        raise fit.refuse(len(tokens), name)
+    return fit.cut(tokens), True
 
 
 def _content_of(item: Any, name: str) -> str | list[Any]:

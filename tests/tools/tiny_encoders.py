@@ -1,8 +1,8 @@
 """Writes tiny models that answer with vectors and scores: `python -m tests.tools.tiny_encoders DIR`.
 
-Three BERTs (embedding, reranking, classifying), the encoder of a T5, and two decoders (an embedding of the last
-token, a reranker with a prompt), random as in `tiny_models`. All metadata is what llama.cpp's converter writes for
-real ones.
+Three BERTs (embedding, reranking, classifying), the encoder of a T5, and two decoders (an embedding of the
+last token, a reranker with a prompt), random as in `tiny_models`. All metadata is what llama.cpp's converter
+writes for real ones.
 """
 
 from __future__ import annotations

@@ -45,10 +45,8 @@ class EmbeddingRequest(TruncateFields):
 
 class RerankRequest(TruncateFields):
     query: str = Field(description="What the documents are to be about.")
-    documents: list[str | dict[str, Any]] | None = Field(
-        None, description='Texts, or objects `{"text": "..."}`.'
-    )
-    texts: list[str] | None = Field(
+    documents: list[Any] | None = Field(None, description='Texts, or objects `{"text": "..."}`.')
+    texts: list[Any] | None = Field(
         None, description="The documents; then the answer has the shape of Text Embeddings Inference."
     )
     top_n: Annotated[int, Whole, limits(0)] | None = Field(None, description="Only the best of them.")
