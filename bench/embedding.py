@@ -18,7 +18,7 @@ N_CLIENTS = 8
 _PROSE = """river house old song window green engine winter paper bread small road light stone garden letter
 ship morning the of a in and with under behind quiet market train field king answer cold water story"""
 _random = random.Random(1)
-TEXTS = [" ".join(_random.choices(_PROSE.split(), k=_random.randint(3, 10))) for _ in range(N_TEXTS)]
+TEXTS = [" ".join(_random.choices(_PROSE.split(), k=_random.randint(2, 6))) for _ in range(N_TEXTS)]
 
 
 def embedding_model() -> str:

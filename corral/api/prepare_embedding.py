@@ -79,7 +79,7 @@ class Fit:
 
     @property
     def _remedy(self) -> str:
-        is_batch = self.encoder.is_whole and self.encoder.n_tokens == self.encoder.n_batch
+        is_batch = self.encoder.n_tokens < self.encoder.n_ctx
         more = "increase the physical batch size (--ubatch-size)" if is_batch else "shorten it"
         return f'{more}, or have it cut with "truncate": true'
 

@@ -12,6 +12,12 @@ import numpy.typing as npt
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 Memory: TypeAlias = npt.NDArray[np.uint8]
+# libllama evaluates fewer tokens than MIN_CHUNK, and what a chunk has over a multiple of ALIGNMENT, with
+# other arithmetic (on ARM: attention accumulated in 16 bits, rows that do not fill a tile). Prompts are cut
+# at multiples only, never into smaller chunks: answers must not depend on what else is running or cached.
+MIN_CHUNK = 8
+ALIGNMENT = 4
+
 State: TypeAlias = bytes | memoryview  # of a sequence, as the backend wrote it
 
 

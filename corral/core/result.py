@@ -23,6 +23,7 @@ class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling
     n_embd: int  # numbers of a vector
     n_tokens: int  # of the longest input
+    n_ctx: int  # the same, if batches had room for it
     n_batch: int  # tokens at once; longer inputs are evaluated in pieces, unless `is_whole`
     is_whole: bool
     has_head: bool

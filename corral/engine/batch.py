@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FLOOR = 16  # tokens a waiting prompt gets in every step, so that none starves
+from corral.core.chunk import ALIGNMENT, MIN_CHUNK
 
-# libllama evaluates fewer tokens than MIN_CHUNK, and what a chunk has over a multiple of ALIGNMENT, with
-# other arithmetic (on ARM: attention accumulated in 16 bits, rows that do not fill a tile). Prompts are cut
-# at multiples only, never into smaller chunks: answers must not depend on what else is running or cached.
-MIN_CHUNK = 8
-ALIGNMENT = 4
+FLOOR = 16  # tokens a waiting prompt gets in every step, so that none starves
 
 
 @dataclass(frozen=True, slots=True)

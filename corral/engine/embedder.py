@@ -118,6 +118,8 @@ class Embedder:
             n_pack = min(n_pack, encoder.n_pack)
             plan = plan_pack([inputs for _, inputs in queues], n_pack, encoder.n_seq - 1)
             self._run_packed([(queues[i][0], input) for i, input in plan])
+        else:
+            self._fail(self._orders, CorralError("an input is longer than a batch"))
         self._is_long_turn = not self._is_long_turn
 
     def _open(self) -> tuple[Encoder, Decoder]:

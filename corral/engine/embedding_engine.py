@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 from corral.core.errors import NotSupported
 from corral.core.result import Beat, Event, Failed
-from corral.core.task import Cancel, Embed, Order, Stop
+from corral.core.task import Cancel, Embed, Order, SlotAction, Stop
 from corral.engine.embedder import Embedder
 from corral.engine.ports import Encoder
 
@@ -41,6 +42,8 @@ class EmbeddingEngine:
         elif isinstance(order, Stop):
             self.is_stopped = True
         else:
+            if isinstance(order, SlotAction) and order.fd >= 0:
+                os.close(order.fd)
             self._emit([Failed(order.id, NotSupported("this server only embeds").info())])
 
     def step(self) -> None:

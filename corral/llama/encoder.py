@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.core.chunk import Chunk, DecodeStatus, FloatArray
+from corral.core.chunk import ALIGNMENT, MIN_CHUNK, Chunk, DecodeStatus, FloatArray
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 from corral.core.settings import EngineSettings
@@ -36,7 +36,8 @@ _NATIVE_ATTENTION = {
 }
 _HEAD_TENSORS = ("cls.weight", "cls.output.weight")
 _LEAST_PACK = 64
-_N_RECURRENT = 2  # sequences whose state has to be kept: libllama evaluates them one after the other anyway
+_BATCH_STEP = 16
+_N_RECURRENT = 2  # each has a state of its own in memory, and libllama evaluates one after the other anyway
 
 
 class Encoder:
@@ -49,8 +50,9 @@ class Encoder:
         self._abort_callback = strlen_callback()
         self.pooling = resolve_pooling(model, settings)
         self.n_batch = batch_size(settings)
-        n_seq_most = _N_RECURRENT if model.is_recurrent else int(lib.llama_max_parallel_sequences())
-        self.n_seq = min(n_seq_most, self.n_batch)
+        n_seq = _N_RECURRENT if model.is_recurrent else _sequences(self.n_batch)
+        self._padding_seq = None if model.is_recurrent else n_seq - 1
+        self.n_seq = n_seq if self._padding_seq is None else self._padding_seq
         self.n_pack = min(self.n_batch, _pack_size(model, settings))
         self._width = model.n_scores if self.pooling is Pooling.RANK else model.n_embd_out
         self._batch = Batch(self.n_batch, outputs_all=True)
@@ -77,9 +79,14 @@ class Encoder:
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""
-        self._batch.fill(chunks)
+        padding = self._padding(sum(len(chunk.tokens) for chunk in chunks))
+        self._batch.fill([*chunks, *padding])
         self._chunks = chunks
-        return self._batch.decode(self._handle, is_encoder=not self._model.has_decoder)
+        try:
+            return self._batch.decode(self._handle, is_encoder=not self._model.has_decoder)
+        finally:
+            for chunk in padding:
+                self.forget(chunk.seq)
 
     def vectors(self) -> list[FloatArray]:
         """What each chunk of the last batch has become: one row, or one for every token without pooling."""
@@ -105,6 +112,14 @@ class Encoder:
     def info(self) -> EncoderInfo:
         return encoder_info(self._model, self._settings, self.is_whole)
 
+    def _padding(self, n: int) -> list[Chunk]:
+        """A sequence of no meaning beside `n` tokens: no vector shall depend on what else is in its batch."""
+        n_more = max(n, MIN_CHUNK) - n
+        n_more += -(n + n_more) % ALIGNMENT
+        if self._padding_seq is None or not n_more:
+            return []
+        return [Chunk(self._padding_seq, 0, np.zeros(n_more, np.int32), logits=True)]
+
     def _read(self, pointer: Any, n_rows: int) -> FloatArray:
         if not pointer:
             raise LlamaError(f"there are no embeddings: {last_words()}")
@@ -117,7 +132,7 @@ class Encoder:
         params.pooling_type = _NATIVE_POOLING[self.pooling]
         params.attention_type = _NATIVE_ATTENTION[self._settings.attention]
         params.n_ctx = n_cells
-        params.n_seq_max = self.n_seq
+        params.n_seq_max = self.n_seq + (self._padding_seq is not None)
         params.kv_unified = True
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_threads, params.n_threads_batch = thread_counts(self._settings)
@@ -132,11 +147,12 @@ class Encoder:
 
 def encoder_info(model: Model, settings: EngineSettings, is_whole: bool) -> EncoderInfo:
     n_batch = batch_size(settings)
-    n_tokens = min(settings.n_ctx or model.n_ctx_train, model.n_ctx_train)
+    n_ctx = min(settings.n_ctx or model.n_ctx_train, model.n_ctx_train)
     return EncoderInfo(
         pooling=resolve_pooling(model, settings),
         n_embd=model.n_embd_out,
-        n_tokens=min(n_tokens, n_batch) if is_whole else n_tokens,
+        n_tokens=min(n_ctx, n_batch) if is_whole else n_ctx,
+        n_ctx=n_ctx,
         n_batch=n_batch,
         is_whole=is_whole,
         has_head=has_tensor(settings.model, *_HEAD_TENSORS),
@@ -160,5 +176,12 @@ def _pack_size(model: Model, settings: EngineSettings) -> int:
 
 
 def batch_size(settings: EngineSettings) -> int:
-    """Tokens that are evaluated at once."""
-    return min(settings.n_ubatch, settings.n_batch)
+    """Tokens that are evaluated at once: room for sequences and padding to come out even."""
+    n = min(settings.n_ubatch, settings.n_batch)
+    return n + -n % _BATCH_STEP
+
+
+def _sequences(n_batch: int) -> int:
+    """How many a batch may have. libllama dies of a mean over batches that they do not come out even in."""
+    n_most = int(lib.llama_max_parallel_sequences())
+    return max(n for n in range(1, n_most + 1) if n_batch % n == 0)

@@ -330,9 +330,9 @@ async def test_a_text_that_cannot_fit_is_not_even_tokenized(server):
     assert "1000000 characters" in error["message"]
 
 
-@pytest.mark.parametrize(("n_batch", "is_batch"), [(256, True), (512, False)])
-async def test_the_batch_is_named_where_it_is_what_limits(n_batch, is_batch):
-    server = embedding_server(is_whole=True, n_batch=n_batch)
+@pytest.mark.parametrize(("n_ctx", "is_batch"), [(512, True), (256, False)])
+async def test_the_batch_is_named_where_it_is_what_limits(n_ctx, is_batch):
+    server = embedding_server(is_whole=True, n_batch=256, n_ctx=n_ctx)
     error = await refused(server, OPENAI, input="a" * 300)
     assert ("--ubatch-size" in error["message"]) == is_batch
 

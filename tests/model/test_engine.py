@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.chunk import DecodeStatus
+from corral.core.chunk import MIN_CHUNK, DecodeStatus
 from corral.core.result import Done, StopType
-from corral.engine.batch import MIN_CHUNK
 from corral.engine.prefix import GAIN
 from tests.model.bench import GREEDY, SEEDED, Bench, alone, task
 from tests.model.raw import raw_greedy

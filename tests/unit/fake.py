@@ -119,6 +119,7 @@ class FakeEncoder:
         n_seq: int = 8,
         is_whole: bool = False,
         n_tokens: int = 256,
+        n_ctx: int | None = None,
         labels: Sequence[str] = (),
     ) -> None:
         self.pooling = pooling
@@ -127,6 +128,7 @@ class FakeEncoder:
         self.n_seq = n_seq
         self.is_whole = is_whole
         self.n_tokens = n_tokens
+        self.n_ctx = n_ctx or n_tokens
         self.labels = list(labels)
         self.n_cells = n_batch
         self.sequences: dict[int, list[int]] = {}
@@ -140,6 +142,7 @@ class FakeEncoder:
             pooling=self.pooling,
             n_embd=self.n_embd,
             n_tokens=self.n_tokens,
+            n_ctx=self.n_ctx,
             n_batch=self.n_batch,
             is_whole=self.is_whole,
             has_head=self.pooling is Pooling.RANK,

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.chunk import DecodeStatus
+from corral.core.chunk import ALIGNMENT, MIN_CHUNK, DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.result import CacheReport, Tier
 from corral.core.settings import EngineSettings
-from corral.engine.batch import ALIGNMENT, MIN_CHUNK
 from corral.engine.grouping import Grouping
 from corral.engine.kv import KvStore
 from corral.engine.prefix import Origin, Prefix, replaces, usable

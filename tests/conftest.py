@@ -1,0 +1,44 @@
+"""The models that tests write, once, into the ignored `.cache` of the repository."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+_CACHE = Path(__file__).parents[1] / ".cache"
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    """The directory with the tiny models."""
+    from tests.tools import tiny_models
+
+    return _write_all("models", tiny_models)
+
+
+@pytest.fixture(scope="session")
+def encoders() -> Path:
+    """The directory with the tiny models that answer with vectors and scores."""
+    from tests.tools import tiny_encoders, tiny_models
+
+    return _write_all("encoders", tiny_encoders, tiny_models)
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """A real embedding model."""
+    from tests.tools import minilm, tiny_encoders, tiny_models
+
+    return _write_all("minilm", minilm, tiny_encoders, tiny_models) / "all-minilm-l6-v2.gguf"
+
+
+def _write_all(name: str, script: ModuleType, *parts: ModuleType) -> Path:
+    """Writes what `script` does into a directory whose name changes with it and the `parts` it is made of."""
+    recipe = b"".join(Path(module.__file__).read_bytes() for module in (script, *parts))
+    directory = _CACHE / f"{name}-{hashlib.sha256(recipe).hexdigest()[:12]}"
+    for write in script.ALL:
+        write(directory)
+    return directory
