@@ -91,6 +91,11 @@ def main() -> None:
     path, n_ctx, n_seq, flash_attn = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "on"
     raw = Raw(path, n_ctx, n_seq, flash_attn)
     raw.prompt(np.arange(100, 164).tolist())
+    obey(raw)
+
+
+def obey(raw: object) -> None:
+    """Call what is asked for on standard input, and tell what comes of it."""
     print("ready", flush=True)
     for line in sys.stdin:
         command = json.loads(line)

@@ -7,12 +7,12 @@ context is libllama's default one, with all the sequences it can have.
 from __future__ import annotations
 
 import ctypes
-import json
 import sys
 import time
 
 from llama_cpp import llama_cpp as lib
 
+from bench.raw import obey
 from corral.llama.threads import physical_cores
 
 N_BATCH = 512
@@ -67,11 +67,7 @@ class RawEmbedding:
 def main() -> None:
     raw = RawEmbedding(sys.argv[1])
     raw.packed(["warm up"] * 8)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        seconds = getattr(raw, command.pop("do"))(**command)
-        print(json.dumps(seconds), flush=True)
+    obey(raw)
 
 
 if __name__ == "__main__":

@@ -103,15 +103,19 @@ def _write_bert(
 
 
 def _add_bert_keys(writer: GGUFWriter, pooling: PoolingType) -> None:
+    _add_sizes(writer)
+    writer.add_layer_norm_eps(LAYER_NORM_EPS)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(pooling)
+
+
+def _add_sizes(writer: GGUFWriter) -> None:
     writer.add_file_type(LlamaFileType.ALL_F32)
     writer.add_context_length(N_CTX_BERT)
     writer.add_embedding_length(N_EMBD)
     writer.add_feed_forward_length(N_FF)
     writer.add_block_count(N_LAYER)
     writer.add_head_count(N_HEAD)
-    writer.add_layer_norm_eps(LAYER_NORM_EPS)
-    writer.add_causal_attention(False)
-    writer.add_pooling_type(pooling)
 
 
 def _add_word_pieces(writer: GGUFWriter) -> int:
@@ -175,12 +179,7 @@ def _fill_t5(writer: GGUFWriter) -> None:
     vocabulary = _eos_vocabulary()
     weights = Weights(writer, 65)
     writer.add_name("tiny t5-encoder")
-    writer.add_file_type(LlamaFileType.ALL_F32)
-    writer.add_context_length(N_CTX_BERT)
-    writer.add_embedding_length(N_EMBD)
-    writer.add_feed_forward_length(N_FF)
-    writer.add_block_count(N_LAYER)
-    writer.add_head_count(N_HEAD)
+    _add_sizes(writer)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_relative_attn_buckets_count(N_T5_BUCKETS)
     writer.add_token_list(vocabulary.tokens)
