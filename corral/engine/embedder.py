@@ -118,7 +118,7 @@ class Embedder:
             n_pack = min(n_pack, encoder.n_pack)
             plan = plan_pack([inputs for _, inputs in queues], n_pack, encoder.n_seq - 1)
             self._run_packed([(queues[i][0], input) for i, input in plan])
-        else:
+        elif self._orders:
             self._fail(self._orders, CorralError("an input is longer than a batch"))
         self._is_long_turn = not self._is_long_turn
 
@@ -139,24 +139,27 @@ class Embedder:
         for chunk in chunks:
             encoder.forget(chunk.seq)
         self._orders = self._orders[1:] + self._orders[:1]
+        events: list[Event] = []
         for (order, input), rows in zip(work, vectors, strict=False):
             del order.waiting[bisect_left(order.waiting, input)]
-            self._finish(order, input.number, rows)
+            events += self._finish(order, input.number, rows)
+        if events:
+            self._emit(events)
 
     def _begin_long(self, encoder: Encoder, n_tokens: int) -> None:
         """The next of the inputs that are longer than a batch is taken apart."""
-        for order in self._orders:
-            if order.waiting and order.waiting[-1].n > n_tokens:
-                n, index = order.waiting[-1]
-                try:
-                    encoder.reserve(n + encoder.n_batch)
-                except CorralError as error:
-                    self._fail([order], error)
-                    return
-                order.waiting.pop()
-                self._long = _Long(order, index)
-                self._orders = [*(other for other in self._orders if other is not order), order]
-                return
+        longer = [order for order in self._orders if order.waiting and order.waiting[-1].n > n_tokens]
+        for order in longer:
+            n, index = order.waiting[-1]
+            try:
+                encoder.reserve(n + encoder.n_batch)
+            except CorralError as error:
+                self._fail([order], error)
+                continue
+            order.waiting.pop()
+            self._long = _Long(order, index)
+            self._orders = [*(other for other in self._orders if other is not order), order]
+            return
 
     def _run_long(self, long: _Long, n_tokens: int) -> None:
         n = chunk_size(len(long.pending), n_tokens)
@@ -169,7 +172,7 @@ class Embedder:
         if not len(long.pending):
             self._drop_long()
             encoder, _ = self._open()
-            self._finish(long.order, long.index, merge(encoder.pooling, long.parts, long.sizes))
+            self._emit(self._finish(long.order, long.index, merge(encoder.pooling, long.parts, long.sizes)))
 
     def _decode(self, chunks: Sequence[Chunk], orders: Sequence[_Order]) -> list[FloatArray]:
         """The vectors of a batch; none if it was cut short or failed."""
@@ -190,13 +193,14 @@ class Embedder:
             self._fail(orders, error)
             return []
 
-    def _finish(self, order: _Order, index: int, rows: FloatArray) -> None:
+    def _finish(self, order: _Order, index: int, rows: FloatArray) -> list[Event]:
+        """An input is done, and the order with its last one."""
         order.n_left -= 1
-        events: list[Event] = [Vectors(task_id=order.id, index=index, data=rows.tobytes())]
-        if not order.n_left:
-            self._orders.remove(order)
-            events.append(Embedded(order.id))
-        self._emit(events)
+        vectors = Vectors(task_id=order.id, index=index, data=rows.tobytes())
+        if order.n_left:
+            return [vectors]
+        self._orders.remove(order)
+        return [vectors, Embedded(order.id)]
 
     def _fail(self, orders: Sequence[_Order], error: CorralError) -> None:
         ids = dict.fromkeys(order.id for order in orders)
