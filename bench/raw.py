@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
-from corral.llama.threads import physical_cores
+from corral.llama.hardware import physical_cores
 
 N_UBATCH = 512
 

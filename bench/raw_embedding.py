@@ -13,7 +13,7 @@ import time
 from llama_cpp import llama_cpp as lib
 
 from bench.raw import obey
-from corral.llama.threads import physical_cores
+from corral.llama.hardware import physical_cores
 
 N_BATCH = 512
 

@@ -12,17 +12,16 @@ from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, SamplingParams
 from corral.core.result import ModelInfo
 from corral.core.settings import EngineSettings
-from corral.llama import library
 from corral.llama.candidates import Candidates
 from corral.llama.constraint import Compiler, Matcher
 from corral.llama.context import Context
 from corral.llama.encoder import Encoder, encoder_info
 from corral.llama.fingerprint import fingerprint
+from corral.llama.hardware import thread_counts, uses_flash_attn
 from corral.llama.library import lib
 from corral.llama.model import Model
 from corral.llama.sampler import Sampler
 from corral.llama.state import StateLayout
-from corral.llama.threads import thread_counts
 
 MIN_PROMPT_ROOM = 16  # of a batch, beside a token for every slot
 _SAMPLE_TOKENS = 2
@@ -41,7 +40,7 @@ class LlamaBackend(Context):
             n_ubatch=min(settings.n_ubatch, settings.n_batch),
             n_threads=n_threads,
             n_threads_batch=n_threads_batch,
-            flash_attn=_resolve_flash_attn(settings),
+            flash_attn=uses_flash_attn(settings),
             kv_unified=settings.kv_unified,
         )
         self.vocab = model.vocab
@@ -108,11 +107,3 @@ class LlamaBackend(Context):
             n_state_bytes=self.max_state_bytes,
             encoder=encoder_info(self._model, self._settings, is_whole=not is_causal),
         )
-
-
-def _resolve_flash_attn(settings: EngineSettings) -> bool:
-    # On a CPU, flash attention rounds differently for every batch shape: the same request would give
-    # other tokens depending on what runs beside it. `auto` prefers reproducible answers there.
-    if settings.flash_attn == "auto":
-        return settings.n_gpu_layers != 0 and library.has_gpu()
-    return settings.flash_attn == "on"

@@ -15,12 +15,11 @@ from corral.core.chunk import ALIGNMENT, MIN_CHUNK, Chunk, DecodeStatus, FloatAr
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 from corral.core.settings import EngineSettings
-from corral.llama import library
 from corral.llama.batch import Batch
 from corral.llama.gguf import has_tensor
+from corral.llama.hardware import thread_counts, uses_flash_attn, uses_gpu
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
-from corral.llama.threads import thread_counts
 
 _NATIVE_POOLING = {
     Pooling.NONE: lib.LLAMA_POOLING_TYPE_NONE,
@@ -136,7 +135,7 @@ class Encoder:
         params.kv_unified = True
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_threads, params.n_threads_batch = thread_counts(self._settings)
-        params.flash_attn_type = int(self._settings.flash_attn == "on")
+        params.flash_attn_type = int(uses_flash_attn(self._settings))
         params.abort_callback = self._abort_callback
         params.abort_callback_data = ctypes.addressof(self._abort_flag)
         handle = lib.llama_init_from_model(self._model.handle, params)
@@ -170,7 +169,7 @@ def resolve_pooling(model: Model, settings: EngineSettings) -> Pooling:
 def _pack_size(model: Model, settings: EngineSettings) -> int:
     # Sequences of one batch are computed as one matrix and masked: the more tokens, the more is for nothing,
     # and the narrower the model, the larger is its share. Measured on a CPU; a GPU has time for it.
-    if settings.n_gpu_layers != 0 and library.has_gpu():
+    if uses_gpu(settings):
         return settings.n_ubatch
     return max(_LEAST_PACK, model.n_embd // 6)
 

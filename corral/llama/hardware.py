@@ -1,4 +1,4 @@
-"""How many threads libllama gets."""
+"""What of the machine libllama gets."""
 
 from __future__ import annotations
 
@@ -7,12 +7,23 @@ import os
 import psutil
 
 from corral.core.settings import EngineSettings
+from corral.llama import library
 
 
 def thread_counts(settings: EngineSettings) -> tuple[int, int]:
     """For generation, and for prompts."""
     n = settings.n_threads if settings.n_threads > 0 else physical_cores()
     return n, settings.n_threads_batch if settings.n_threads_batch > 0 else n
+
+
+def uses_gpu(settings: EngineSettings) -> bool:
+    return settings.n_gpu_layers != 0 and library.has_gpu()
+
+
+def uses_flash_attn(settings: EngineSettings) -> bool:
+    # On a CPU, flash attention rounds differently for every batch shape: the same request would give
+    # other tokens depending on what runs beside it. `auto` prefers reproducible answers there.
+    return settings.flash_attn == "on" or (settings.flash_attn == "auto" and uses_gpu(settings))
 
 
 def physical_cores() -> int:
