@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
-from fastapi import Request
+from fastapi import Request, Response
 
+from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
 from corral.api.prepare_embedding import Fit, Inputs
 from corral.api.service import Service
@@ -16,17 +17,30 @@ from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, Vectors
 
-_LARGE_BYTES = 1 << 20  # of a body, that prompts should not have to wait for
+T = TypeVar("T")
+
+_LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not have to wait for
 
 
 async def prepare(
     service: Service, request: Request, truncate: bool, make: Callable[..., Inputs], *args: Any
 ) -> Inputs:
-    """Tokenize off the event loop, where it is in nobody's way."""
+    """Tokenize what is to be embedded."""
     fit = Fit(service.words, service.info.encoder, truncate)
     n_bytes = int(request.headers.get("content-length") or _LARGE_BYTES)
+    return await _run_aside(service, n_bytes, make, *args, fit)
+
+
+async def respond(service: Service, vectors: Sequence[FloatArray], render: Callable[[], Any]) -> Response:
+    """Answer with what the vectors are rendered as."""
+    n_bytes = sum(rows.nbytes for rows in vectors)
+    return await _run_aside(service, n_bytes, lambda: JsonResponse(render()))
+
+
+async def _run_aside(service: Service, n_bytes: int, function: Callable[..., T], *args: Any) -> T:
+    """Off the event loop, and in nobody's way."""
     run = service.in_background if n_bytes < _LARGE_BYTES else service.in_leisure
-    return await run(make, *args, fit)
+    return await run(function, *args)
 
 
 async def embed(service: Service, request: Request, inputs: Inputs) -> list[FloatArray]:
@@ -41,9 +55,9 @@ async def _collect(service: Service, inputs: Inputs) -> list[FloatArray]:
         if isinstance(result, Vectors):
             n = len(inputs.tokens[result.index]) if per_token else 1
             rows[result.index] = np.frombuffer(result.data, np.float32).reshape(n, -1)
-    for i, row in enumerate(rows):
-        if not np.isfinite(row).all():
-            raise CorralError(f"the model's numbers for input {i} are not finite")
+    if not np.isfinite(np.concatenate(rows)).all():
+        i = next(i for i, row in enumerate(rows) if not np.isfinite(row).all())
+        raise CorralError(f"the model's numbers for input {i} are not finite")
     return rows
 
 

@@ -96,10 +96,7 @@ def prepare_completion(
 
 def prepare_prompts(prompt: Any, vocab: Vocabulary, n_ctx: int) -> tuple[list[list[int]], bool]:
     """The prompts of a request as tokens, and whether the client sent a list of them."""
-    is_list = isinstance(prompt, list) and not any(is_token(item) for item in prompt)
-    items = prompt if is_list else [prompt]
-    if not items:
-        raise InvalidRequest("must not be empty", field="prompt")
+    items, is_list = as_list(prompt, "prompt")
     if len(items) > MAX_PROMPTS:
         raise InvalidRequest(f"holds {len(items)} prompts, at most {MAX_PROMPTS} are allowed", field="prompt")
     prompts = [_tokenize_prompt(item, vocab, n_ctx) for item in items]
@@ -107,6 +104,15 @@ def prepare_prompts(prompt: Any, vocab: Vocabulary, n_ctx: int) -> tuple[list[li
         if len(tokens) >= n_ctx:
             raise ContextExceeded(len(tokens), n_ctx)
     return prompts, is_list
+
+
+def as_list(prompt: Any, field: str) -> tuple[list[Any], bool]:
+    """The prompts that a field holds, and whether it is a list of them: one with tokens in it is a prompt."""
+    is_list = isinstance(prompt, list) and not any(_is_token(item) for item in prompt)
+    items = prompt if is_list else [prompt]
+    if not items:
+        raise InvalidRequest("must not be empty", field=field)
+    return items, is_list
 
 
 def prepare_params(
@@ -155,19 +161,24 @@ def _refuse_later_features(request: GenerationFields) -> None:
         raise NotSupported(message, param="adaptive_target")
 
 
-def _tokenize_prompt(prompt: Any, vocab: Vocabulary, n_ctx: int) -> list[int]:
+def content_of(prompt: Any, field: str) -> str | list[Any]:
+    """The text, or texts and tokens, that a prompt is."""
     if isinstance(prompt, dict) and "prompt_string" in prompt:
         if "multimodal_data" in prompt:
-            raise NotSupported(
-                "Field 'prompt': this server does not support multimodal data yet", param="prompt"
-            )
+            message = f"Field '{field}': this server does not support multimodal data yet"
+            raise NotSupported(message, param=field)
         prompt = prompt["prompt_string"]
     if not isinstance(prompt, str | list):
         raise InvalidRequest(
             "must be a string, a list of tokens, a list of mixed strings and tokens, "
             "or an object with 'prompt_string'",
-            field="prompt",
+            field=field,
         )
+    return prompt
+
+
+def _tokenize_prompt(prompt: Any, vocab: Vocabulary, n_ctx: int) -> list[int]:
+    prompt = content_of(prompt, "prompt")
     refuse_hopeless(prompt, vocab.max_piece_bytes, n_ctx)
     return tokenize_mixed(prompt, vocab, add_special=True, parse_special=True, field="prompt")
 
@@ -185,7 +196,7 @@ def refuse_hopeless(prompt: str | list[Any], max_piece_bytes: int, n_ctx: int) -
         raise ContextExceeded(n_least, n_ctx)
 
 
-def is_token(item: Any) -> bool:
+def _is_token(item: Any) -> bool:
     return isinstance(item, int | float) and not isinstance(item, bool)
 
 

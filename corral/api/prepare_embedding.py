@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from corral.api.prepare import Vocabulary, is_token, tokenize_mixed
+from corral.api.prepare import Vocabulary, as_list, content_of, tokenize_mixed
 from corral.core.errors import InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
@@ -86,10 +86,7 @@ class Fit:
 
 def prepare_inputs(value: Any, field: str, fit: Fit) -> Inputs:
     """The inputs of a request, which are anything that a prompt can be."""
-    is_list = isinstance(value, list) and not any(is_token(item) for item in value)
-    items = value if is_list else [value]
-    if not items:
-        raise InvalidRequest("must not be empty", field=field)
+    items, is_list = as_list(value, field)
     _refuse_too_many(len(items), fit.encoder, field)
     tokens: list[list[int]] = []
     truncated: set[int] = set()
@@ -157,7 +154,9 @@ def _tokens_of(text: str, fit: Fit) -> list[int]:
 
 def _tokenize(item: Any, fit: Fit, name: str) -> tuple[list[int], bool]:
     """The tokens of an input, and whether it had to be cut."""
-    content = _content_of(item, name)
+    if isinstance(item, dict) and isinstance(item.get("content"), list):
+        item = "".join(_part_texts(item["content"], name))
+    content = content_of(item, name)
     parts = [content] if isinstance(content, str) else content
     short = [fit.text(part, name) if isinstance(part, str) else part for part in parts]
     tokens = tokenize_mixed(short, fit.vocab, add_special=True, parse_special=True, field=name)
@@ -168,21 +167,6 @@ def _tokenize(item: Any, fit: Fit, name: str) -> tuple[list[int], bool]:
     if not fit.truncate:
         raise fit.refuse(len(tokens), name)
     return fit.cut(tokens), True
-
-
-def _content_of(item: Any, name: str) -> str | list[Any]:
-    """The text, or texts and tokens, that an input is."""
-    if isinstance(item, dict) and isinstance(item.get("content"), list):
-        return "".join(_part_texts(item["content"], name))
-    if isinstance(item, dict) and "multimodal_data" not in item:
-        item = item.get("prompt_string")
-    if not isinstance(item, str | list):
-        raise InvalidRequest(
-            "must be a string, a list of tokens, a list of mixed strings and tokens, "
-            "or an object with 'prompt_string' or a list of 'content'",
-            field=name,
-        )
-    return item
 
 
 def _part_texts(parts: list[Any], name: str) -> Iterator[str]:

@@ -169,8 +169,7 @@ async def require_generation(request: Request) -> None:
     service = service_of(request)
     if service.info.can_generate:
         return
-    engine = service.settings.engine
-    if engine.embedding or engine.reranking:
+    if service.settings.engine.only_embeds:
         raise NotSupported("This server does not support completions. Start it without `--embeddings`")
     raise NotSupported("This server does not support completions: its model makes vectors, no text")
 

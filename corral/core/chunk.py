@@ -12,13 +12,14 @@ import numpy.typing as npt
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 Memory: TypeAlias = npt.NDArray[np.uint8]
+State: TypeAlias = bytes | memoryview  # of a sequence, as the backend wrote it
+
 # libllama evaluates fewer tokens than MIN_CHUNK, and what a chunk has over a multiple of ALIGNMENT, with
 # other arithmetic (on ARM: attention accumulated in 16 bits, rows that do not fill a tile). Prompts are cut
-# at multiples only, never into smaller chunks: answers must not depend on what else is running or cached.
+# at multiples only, never into smaller chunks, and batches to embed are padded: answers must not depend on
+# what else is running or cached.
 MIN_CHUNK = 8
 ALIGNMENT = 4
-
-State: TypeAlias = bytes | memoryview  # of a sequence, as the backend wrote it
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,6 @@ class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_embd: int  # numbers of a vector
     n_tokens: int  # of the longest input
     n_ctx: int  # the same, if batches had room for it
-    n_batch: int  # tokens at once; longer inputs are evaluated in pieces, unless `is_whole`
-    is_whole: bool
     has_head: bool
     labels: list[str] = []  # of the head's outputs, where they have names
 
@@ -192,5 +190,6 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
 
 
 EmbedResult = Begun | Vectors | Embedded
+LastResult = Done | Embedded
 TaskResult = Admitted | Progress | Tokens | Done | Failed | EmbedResult
 Event = Loading | Ready | LoadFailed | Beat | SlotReport | TaskResult

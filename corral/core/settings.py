@@ -37,6 +37,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     attention: str = ""
     verbose: bool = False
 
+    @property
+    def only_embeds(self) -> bool:
+        """It is to do nothing else, whatever the model can."""
+        return self.embedding or self.reranking
+
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"

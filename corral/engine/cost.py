@@ -24,15 +24,12 @@ class CostModel:
     def predict_ms(self, n_generating: int, n_prompt: int) -> float:
         return (self._decode_ms if n_generating else 0.0) + n_prompt * self._prompt_token_ms
 
-    def prompt_budget(self, max_itl_ms: float) -> int:
-        """How many prompt tokens fit beside a decode step so that nobody waits longer than `max_itl_ms`."""
-        return self.n_tokens_in(self.room_ms(max_itl_ms))
-
     def room_ms(self, max_itl_ms: float) -> float:
-        """How much time there is beside a decode step."""
+        """How much time there is beside a decode step, so that nobody waits longer than `max_itl_ms`."""
         return (max_itl_ms - self._decode_ms) * _MARGIN
 
     def n_tokens_in(self, ms: float) -> int:
+        """How many prompt tokens fit into so much time."""
         return int(ms / (self._prompt_token_ms or _UNKNOWN_PROMPT_MS))
 
 

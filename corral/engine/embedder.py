@@ -18,7 +18,7 @@ from corral.core.result import Beat, Begun, Embedded, Event, Failed, Vectors
 from corral.core.task import Embed
 from corral.engine.batch import FLOOR, chunk_size
 from corral.engine.decoder import Decoder
-from corral.engine.pack import Input, merge, n_up_to, plan_pack
+from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
 from corral.engine.ports import Encoder
 
 _LONG_SEQ = 0
@@ -103,19 +103,15 @@ class Embedder:
         except CorralError as error:
             self._fail(self._orders, error)
             return
-        n_pack = n_most = encoder.n_batch
-        if ms < math.inf:
-            n_pack = max(FLOOR, min(n_pack, decoder.cost.n_tokens_in(ms)))
-        if not encoder.is_whole:
-            n_most = n_pack
-            if self._long is None:
-                self._begin_long(encoder, n_most)
+        n_budget = decoder.cost.n_tokens_in(ms) if ms < math.inf else None
+        n_pack, n_most = plan_limits(encoder.n_batch, encoder.n_pack, encoder.is_whole, n_budget)
+        if self._long is None and not encoder.is_whole:
+            self._begin_long(encoder, n_most)
         queues = [(order, order.waiting[: n_up_to(n_most, order.waiting)]) for order in self._orders]
         queues = [(order, inputs) for order, inputs in queues if inputs]
         if self._long is not None and (self._is_long_turn or not queues):
             self._run_long(self._long, n_most)
         elif queues:
-            n_pack = min(n_pack, encoder.n_pack)
             plan = plan_pack([inputs for _, inputs in queues], n_pack, encoder.n_seq - 1)
             self._run_packed([(queues[i][0], input) for i, input in plan])
         elif self._orders:

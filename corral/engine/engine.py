@@ -130,14 +130,13 @@ class Engine:
             self._run(batch)
             self._flush()
         if self._embedder.has_work:
-            self._embedder.step(self._time_for_embedding())
+            has_streams = bool(self._scheduler.running(Phase.GENERATING))
+            is_shared = bool(self._scheduler.running(Phase.PREFILL))
+            self._embedder.step(self._room_ms(is_shared) if has_streams else math.inf)
 
-    def _time_for_embedding(self) -> float:
-        """Beside running streams no more than they can be kept waiting for; prompts have half of that."""
-        if not self._scheduler.running(Phase.GENERATING):
-            return math.inf
-        room_ms = self._decoder.cost.room_ms(self._settings.max_itl_ms)
-        return room_ms / 2 if self._scheduler.running(Phase.PREFILL) else room_ms
+    def _room_ms(self, is_shared: bool) -> float:
+        """For how long running streams can be kept waiting; prompts and embeddings share that evenly."""
+        return self._decoder.cost.room_ms(self._settings.max_itl_ms) / (2 if is_shared else 1)
 
     def _submit(self, task: Task) -> None:
         n_prompt = len(task.prompt)
@@ -191,8 +190,7 @@ class Engine:
         ]
         budget = self._backend.n_ubatch
         if generating:
-            budget = self._decoder.cost.prompt_budget(self._settings.max_itl_ms)
-            budget //= 2 if self._embedder.has_work else 1
+            budget = self._decoder.cost.n_tokens_in(self._room_ms(self._embedder.has_work))
         return plan_batches(generating, prompts, min(budget, self._prompt_cap), self._shape)
 
     def _run(self, batch: BatchPlan) -> None:

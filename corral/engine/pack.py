@@ -10,6 +10,7 @@ import numpy as np
 
 from corral.core.chunk import FloatArray
 from corral.core.pooling import Pooling
+from corral.engine.batch import FLOOR
 
 
 class Input(NamedTuple):
@@ -17,6 +18,19 @@ class Input(NamedTuple):
 
     n: int
     number: int
+
+
+class Limits(NamedTuple):
+    """How many tokens the inputs of a batch may have together, and one of them by itself."""
+
+    n_pack: int
+    n_most: int
+
+
+def plan_limits(n_batch: int, n_pack: int, is_whole: bool, n_budget: int | None) -> Limits:
+    """`n_budget`: there is only time for so many. What must stay whole is evaluated all the same."""
+    n_room = n_batch if n_budget is None else max(FLOOR, min(n_batch, n_budget))
+    return Limits(min(n_room, n_pack), n_batch if is_whole else n_room)
 
 
 def n_up_to(n: int, inputs: Sequence[Input]) -> int:

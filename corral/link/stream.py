@@ -7,7 +7,7 @@ import collections
 from collections.abc import AsyncIterator, Callable
 
 from corral.core.errors import CorralError
-from corral.core.result import Done, Embedded, Failed, TaskResult
+from corral.core.result import Failed, LastResult, TaskResult
 
 MAX_WAITING = 16384  # results a reader may be behind before its task is given up
 
@@ -48,7 +48,7 @@ class TaskStream:
                     if isinstance(result, Failed):
                         self._is_over = True
                         raise CorralError.from_info(result.error)
-                    self._is_over = isinstance(result, Done | Embedded)
+                    self._is_over = isinstance(result, LastResult)
                     yield result
                     if self._is_over:
                         return

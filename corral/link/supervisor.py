@@ -21,10 +21,9 @@ from corral.core.errors import CorralError, Unavailable
 from corral.core.params import GenerationParams
 from corral.core.result import (
     Beat,
-    Done,
-    Embedded,
     Event,
     Failed,
+    LastResult,
     LoadFailed,
     Loading,
     ModelInfo,
@@ -246,7 +245,7 @@ class Supervisor:
         entry.is_admitted = True
         if isinstance(result, Tokens):
             entry.delivered += result.tokens
-        if isinstance(result, Done | Embedded | Failed):
+        if isinstance(result, LastResult | Failed):
             del self._entries[result.task_id]
         entry.stream.put(result)
 

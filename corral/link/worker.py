@@ -56,7 +56,7 @@ def _open(
 ) -> tuple[loop.AnyEngine, ModelInfo]:
     """An engine that generates, if the model can and the settings do not want otherwise."""
     model = Model.load(settings, lambda fraction: channel.send([Loading(fraction)]))
-    if settings.embedding or settings.reranking or not model.can_generate:
+    if settings.only_embeds or not model.can_generate:
         encoder = Encoder(model, settings)
         n_ctx = settings.n_ctx or model.n_ctx_train
         info = model.describe(

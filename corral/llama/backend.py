@@ -99,11 +99,9 @@ class LlamaBackend(Context):
         return Encoder(self._model, self._settings)
 
     def info(self) -> ModelInfo:
-        attention = self._settings.attention
-        is_causal = attention == "causal" or (not attention and lib.llama_get_causal_attn(self.handle))
         return self._model.describe(
             n_ctx=self.n_ctx,
             n_slots=self.n_seq,
             n_state_bytes=self.max_state_bytes,
-            encoder=encoder_info(self._model, self._settings, is_whole=not is_causal),
+            encoder=encoder_info(self._model, self._settings),
         )

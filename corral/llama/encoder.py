@@ -47,8 +47,9 @@ class Encoder:
         self._settings = settings
         self._abort_flag = (ctypes.c_ubyte * 2)(0, 0)
         self._abort_callback = strlen_callback()
-        self.pooling = resolve_pooling(model, settings)
-        self.n_batch = batch_size(settings)
+        self.pooling = _resolve_pooling(model, settings)
+        self.is_whole = _is_whole(model, settings)
+        self.n_batch = _batch_size(settings)
         n_seq = _N_RECURRENT if model.is_recurrent else _sequences(self.n_batch)
         self._padding_seq = None if model.is_recurrent else n_seq - 1
         self.n_seq = n_seq if self._padding_seq is None else self._padding_seq
@@ -61,12 +62,6 @@ class Encoder:
 
     def close(self) -> None:
         lib.llama_free(self._handle)
-
-    @property
-    def is_whole(self) -> bool:
-        """An input has to be evaluated as a whole: its tokens see those behind them."""
-        has_memory = self._model.has_decoder and lib.llama_get_memory(self._handle)
-        return not (has_memory and lib.llama_get_causal_attn(self._handle))
 
     def reserve(self, n: int) -> None:
         """Make room for so many tokens at the same time; what is in it now is forgotten."""
@@ -109,7 +104,7 @@ class Encoder:
         self._abort_flag[0] = 0
 
     def info(self) -> EncoderInfo:
-        return encoder_info(self._model, self._settings, self.is_whole)
+        return encoder_info(self._model, self._settings)
 
     def _padding(self, n: int) -> list[Chunk]:
         """A sequence of no meaning beside `n` tokens: no vector shall depend on what else is in its batch."""
@@ -144,22 +139,25 @@ class Encoder:
         return handle
 
 
-def encoder_info(model: Model, settings: EngineSettings, is_whole: bool) -> EncoderInfo:
-    n_batch = batch_size(settings)
+def encoder_info(model: Model, settings: EngineSettings) -> EncoderInfo:
     n_ctx = min(settings.n_ctx or model.n_ctx_train, model.n_ctx_train)
     return EncoderInfo(
-        pooling=resolve_pooling(model, settings),
+        pooling=_resolve_pooling(model, settings),
         n_embd=model.n_embd_out,
-        n_tokens=min(n_ctx, n_batch) if is_whole else n_ctx,
+        n_tokens=min(n_ctx, _batch_size(settings)) if _is_whole(model, settings) else n_ctx,
         n_ctx=n_ctx,
-        n_batch=n_batch,
-        is_whole=is_whole,
         has_head=has_tensor(settings.model, *_HEAD_TENSORS),
         labels=model.labels,
     )
 
 
-def resolve_pooling(model: Model, settings: EngineSettings) -> Pooling:
+def _is_whole(model: Model, settings: EngineSettings) -> bool:
+    """Whether an input has to be evaluated as a whole: its tokens see those behind them."""
+    is_causal = settings.attention == "causal" or (not settings.attention and model.is_causal)
+    return not (model.can_generate and is_causal)
+
+
+def _resolve_pooling(model: Model, settings: EngineSettings) -> Pooling:
     if settings.reranking:
         return Pooling.RANK
     # compat: --pooling: libllama's default is none, and `/v1/embeddings` could not answer then.
@@ -174,7 +172,7 @@ def _pack_size(model: Model, settings: EngineSettings) -> int:
     return max(_LEAST_PACK, model.n_embd // 6)
 
 
-def batch_size(settings: EngineSettings) -> int:
+def _batch_size(settings: EngineSettings) -> int:
     """Tokens that are evaluated at once: room for sequences and padding to come out even."""
     n = min(settings.n_ubatch, settings.n_batch)
     return n + -n % _BATCH_STEP

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from corral.core.pooling import Pooling
@@ -165,14 +166,26 @@ class Model:
     @property
     def can_generate(self) -> bool:
         """It has a memory of tokens, to which more can be added; encoders look at a whole text at once."""
+        has_memory, _ = self._probe
+        return has_memory and self.has_decoder
+
+    @property
+    def is_causal(self) -> bool:
+        """Its tokens do not see those behind them, unless it is told otherwise."""
+        _, is_causal = self._probe
+        return is_causal
+
+    @cached_property
+    def _probe(self) -> tuple[bool, bool]:
+        """What only a context tells: whether it has a memory, and whether attention is causal."""
         params = lib.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = _PROBE_TOKENS
         context = lib.llama_init_from_model(self.handle, params)
         if not context:
             raise LlamaError(f"cannot create a context: {last_words()}")
-        has_memory = bool(lib.llama_get_memory(context))
+        found = bool(lib.llama_get_memory(context)), bool(lib.llama_get_causal_attn(context))
         lib.llama_free(context)
-        return has_memory and self.has_decoder
+        return found
 
     @property
     def has_decoder(self) -> bool:

@@ -28,7 +28,7 @@ from corral.llama.model import Model
 from tests.model import bert_reference, decoder_reference
 from tests.model.bench import Bench, task
 from tests.model.bert_reference import Array
-from tests.model.test_bert_reference import MEAN, distance, evaluate
+from tests.model.test_bert_reference import MEAN, TEXTS, distance, evaluate
 from tests.tools import tiny_encoders as tiny
 
 CLOSE = 1e-3
@@ -39,14 +39,6 @@ POOLS: dict[str, Callable[[Array], Array]] = {
     "last": lambda rows: rows[-1:],
     "none": lambda rows: rows,
 }
-TEXTS = [
-    "the cat is in the house",
-    "What is the capital of France?",
-    "paris is a city; the king walked by the river.",
-    "好 zzz!",
-    "a",
-    "how and why? " * 12,
-]
 LENGTHS = [300, 17, 64, 130, 33, 1, 16, 15]  # more than one, less than one and exactly one piece
 
 every_pooling = pytest.mark.parametrize("pooling", POOLS)
@@ -275,6 +267,9 @@ def test_a_whole_input_may_be_as_long_as_the_batch(encoders, n_ubatch):
         ("bert-classify", {}),
         ("llama-last", {}),
         ("t5-encoder", {}),
+        ("nomic-embed", {}),
+        ("modern-classify", {}),
+        ("modern-classify", {"pooling": "mean"}),
     ],
 )
 def test_packed_texts_become_what_each_becomes_alone(encoders, name, options):
@@ -399,7 +394,6 @@ def test_what_sees_everything_is_never_cut(encoders):
     path = encoders / "llama-last.gguf"
     with Desk(path, attention="non-causal", n_ubatch=64) as desk:
         assert desk.encoder.is_whole
-        assert desk.encoder.info().is_whole
         assert desk.encoder.info().n_tokens == 64
         inputs = desk.inputs([64, 50, 20, 64, 3])
         packed = desk.embed(inputs)

@@ -225,6 +225,34 @@ def test_what_would_not_help_is_not_recommended(minilm):
     assert "--ubatch-size" not in message
 
 
+def test_the_command_line_chooses_pooling_and_norm(encoders):
+    path = encoders / "bert-embed.gguf"
+    with CorralProcess("-m", path, *ONE_THREAD, "--pooling", "cls", "--embd-normalize", 1) as server:
+        (row,) = embed(server, ["the cat is in the house"])
+        tokens = tokenize(server, "the cat is in the house")
+    first = bert_reference.pool_cls(bert_reference.token_rows(bert_reference.read_bert(path), tokens))
+    assert row == pytest.approx(first / np.abs(first).sum(), abs=CLOSE)
+
+
+def test_the_command_line_chooses_attention_and_no_pooling(encoders):
+    options = ("-m", encoders / "llama-last.gguf", *ONE_THREAD, "--embeddings", "--pooling", "none")
+
+    def first_rows(server: CorralProcess) -> Array:
+        answers = act(server, "/embedding", content=["the cat", "the house of the king"])
+        assert [len(item["embedding"]) for item in answers] == [
+            len(tokenize(server, text)) for text in ("the cat", "the house of the king")
+        ]
+        return np.array([item["embedding"][0] for item in answers])
+
+    with CorralProcess(*options) as server:
+        causal = first_rows(server)
+        assert server.post("/v1/embeddings", input="the cat").status_code == 400
+    with CorralProcess(*options, "--attention", "non-causal") as server:
+        seeing = first_rows(server)
+    assert causal[0] == pytest.approx(causal[1], abs=1e-2)
+    assert not np.allclose(seeing[0], seeing[1], atol=0.1)
+
+
 def test_a_small_batch_is_named_as_the_reason(minilm_path):
     with CorralProcess("-m", minilm_path, *ONE_THREAD, "-ub", 64) as server:
         message = server.post("/v1/embeddings", input="word " * 100).json()["error"]["message"]
@@ -253,6 +281,14 @@ def expected_classes(encoders, server: CorralProcess, text: str) -> list[tuple[s
     return sorted(zip(tiny_models.LABELS, logits, strict=True), key=lambda pair: -pair[1])
 
 
+def assert_documented(answer: Any, server: CorralProcess, texts: Sequence[str]) -> None:
+    n = sum(len(tokenize(server, text)) for text in texts)
+    assert answer.keys() == {"model", "object", "usage", "predictions"}
+    assert isinstance(answer["model"], str)
+    assert answer["object"] == "list"
+    assert answer["usage"] == {"prompt_tokens": n, "total_tokens": n}
+
+
 def assert_classes(predictions: Any, expected: Sequence[tuple[str, float]]) -> None:
     assert all(prediction.keys() == {"label", "score"} for prediction in predictions)
     assert [prediction["label"] for prediction in predictions] == [label for label, _ in expected]
@@ -274,11 +310,7 @@ curl -s http://localhost:8080/v1/classify \\
         tmp_path,
     )
     text = "I love this product, it works great!"
-    n = len(tokenize(classifier, text))
-    assert answer.keys() == {"model", "object", "usage", "predictions"}
-    assert isinstance(answer["model"], str)
-    assert answer["object"] == "list"
-    assert answer["usage"] == {"prompt_tokens": n, "total_tokens": n}
+    assert_documented(answer, classifier, [text])
     assert_classes(answer["predictions"], expected_classes(encoders, classifier, text))
 
 
@@ -303,8 +335,7 @@ curl -s http://localhost:8080/v1/classify \\
         "This is terrible, worst purchase ever.",
         "It is okay, nothing special.",
     ]
-    assert answer.keys() == {"model", "object", "usage", "predictions"}
-    assert answer["usage"]["prompt_tokens"] == sum(len(tokenize(classifier, text)) for text in texts)
+    assert_documented(answer, classifier, texts)
     assert len(answer["predictions"]) == 3
     for predictions, text in zip(answer["predictions"], texts, strict=True):
         assert_classes(predictions, expected_classes(encoders, classifier, text))
@@ -396,10 +427,11 @@ curl http://127.0.0.1:8012/v1/rerank \\
             "documents": [
                 "hi",
             "it is a bear",
-            "The giant panda (Ailuropoda melanoleuca), sometimes called a panda bear or simply panda, is a bear species endemic to China."
+            "The giant panda (Ailuropoda melanoleuca), sometimes called a panda bear or \
+simply panda, is a bear species endemic to China."
             ]
     }' | jq
-"""  # noqa: E501
+"""
     (answer,) = shell(judge, command.replace("127.0.0.1:8012", "localhost:8080"), tmp_path)
     assert answer.keys() == {"model", "object", "usage", "results"}
     assert (answer["model"], answer["object"]) == ("some-model", "list")

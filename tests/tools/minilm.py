@@ -15,7 +15,7 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
-from safetensors import safe_open
+from safetensors.numpy import load_file
 
 from tests.tools import tiny_models
 from tests.tools.tiny_encoders import SPECIALS, word_piece_tokens
@@ -39,10 +39,10 @@ def read_config() -> dict[str, Any]:
 def read_weights() -> dict[str, npt.NDArray[np.float32]]:
     """The published weights by the names that GGUF gives them."""
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, read_config()["num_hidden_layers"])
-    with safe_open(_source() / "model.safetensors", framework="numpy") as tensors:
-        renamed = {names.get_name(name, (".weight", ".bias")): name for name in tensors.keys()}  # noqa: SIM118
-        # What has no name there is what a mean over the rows does not need.
-        return {name: tensors.get_tensor(original) for name, original in renamed.items() if name}
+    published = load_file(_source() / "model.safetensors")
+    renamed = {names.get_name(name, (".weight", ".bias")): values for name, values in published.items()}
+    # What has no name there is what a mean over the rows does not need.
+    return {name: values for name, values in renamed.items() if name}
 
 
 def _source() -> Path:

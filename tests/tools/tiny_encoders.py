@@ -1,6 +1,6 @@
 """Writes tiny models that answer with vectors and scores: `python -m tests.tools.tiny_encoders DIR`.
 
-Three BERTs (embedding, reranking, classifying), the encoder of a T5, and two decoders (an embedding of the
+Three BERTs (embedding, reranking, classifying), three of its relatives, and two decoders (an embedding of the
 last token, a reranker with a prompt), random as in `tiny_models`. All metadata is what llama.cpp's converter
 writes for real ones.
 """
@@ -19,6 +19,7 @@ from tests.tools.tiny_models import N_EMBD, N_EMBD_HEAD, N_FF, N_HEAD, N_LAYER, 
 
 N_CTX_BERT = 128
 N_T5_BUCKETS = 32
+N_MODERN_WINDOW = 16
 LAYER_NORM_EPS = 1e-12
 LABELS = ("negative", "neutral", "positive")
 RERANK_LABELS = ("yes", "no")
@@ -74,7 +75,26 @@ def t5_encoder(directory: Path) -> Path:
     return tiny.write_file(directory / "t5-encoder.gguf", "t5encoder", _fill_t5)
 
 
-ALL = (bert_embed, bert_rerank, bert_classify, llama_last, qwen3_rerank, t5_encoder)
+def nomic_embed(directory: Path) -> Path:
+    """A Nomic BERT: positions turn queries and keys, and gates are in its feed-forward layers."""
+    return tiny.write_file(directory / "nomic-embed.gguf", "nomic-bert", _fill_nomic)
+
+
+def modern_classify(directory: Path) -> Path:
+    """A ModernBERT with a window in some layers and a head of three outputs over the mean."""
+    return tiny.write_file(directory / "modern-classify.gguf", "modern-bert", _fill_modern)
+
+
+ALL = (
+    bert_embed,
+    bert_rerank,
+    bert_classify,
+    llama_last,
+    qwen3_rerank,
+    t5_encoder,
+    nomic_embed,
+    modern_classify,
+)
 
 
 def word_piece_tokens(vocabulary: Sequence[str], specials: Sequence[str] = SPECIALS) -> list[str]:
@@ -173,6 +193,50 @@ def _add_linear(weights: Weights, name: str, n_out: int, n_in: int, gain: float 
 def _add_layer_norm(weights: Weights, name: str) -> None:
     weights.noise(f"{name}.weight", N_EMBD, mean=1.0, deviation=0.2)
     weights.noise(f"{name}.bias", N_EMBD, mean=0.0, deviation=0.2)
+
+
+def _fill_nomic(writer: GGUFWriter) -> None:
+    weights = Weights(writer, 66)
+    writer.add_name("tiny nomic-embed")
+    _add_bert_keys(writer, PoolingType.MEAN)
+    writer.add_rope_freq_base(1000.0)
+    n_vocab = _add_word_pieces(writer)
+    weights.matrix("token_embd.weight", n_vocab, N_EMBD, gain=N_EMBD**0.5)
+    weights.matrix("token_types.weight", 2, N_EMBD)
+    _add_layer_norm(weights, "token_embd_norm")
+    for i in range(N_LAYER):
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            weights.matrix(f"blk.{i}.{name}.weight", N_EMBD, N_EMBD)
+        _add_layer_norm(weights, f"blk.{i}.attn_output_norm")
+        weights.matrix(f"blk.{i}.ffn_up.weight", N_FF, N_EMBD)
+        weights.matrix(f"blk.{i}.ffn_gate.weight", N_FF, N_EMBD)
+        weights.matrix(f"blk.{i}.ffn_down.weight", N_EMBD, N_FF)
+        _add_layer_norm(weights, f"blk.{i}.layer_output_norm")
+
+
+def _fill_modern(writer: GGUFWriter) -> None:
+    weights = Weights(writer, 67)
+    writer.add_name("tiny modern-classify")
+    _add_bert_keys(writer, PoolingType.RANK)
+    writer.add_rope_freq_base(160000.0)
+    writer.add_rope_freq_base_swa(10000.0)
+    writer.add_sliding_window(N_MODERN_WINDOW)
+    writer.add_sliding_window_pattern(2)
+    writer.add_classifier_output_labels(LABELS)
+    n_vocab = _add_word_pieces(writer)
+    weights.matrix("token_embd.weight", n_vocab, N_EMBD, gain=N_EMBD**0.5)
+    for name in ("token_embd_norm", "output_norm", "cls.norm"):
+        weights.vector(f"{name}.weight", N_EMBD)
+    for i in range(N_LAYER):
+        if i:
+            weights.vector(f"blk.{i}.attn_norm.weight", N_EMBD)
+        weights.matrix(f"blk.{i}.attn_qkv.weight", 3 * N_EMBD, N_EMBD)
+        weights.matrix(f"blk.{i}.attn_output.weight", N_EMBD, N_EMBD)
+        weights.vector(f"blk.{i}.ffn_norm.weight", N_EMBD)
+        weights.matrix(f"blk.{i}.ffn_up.weight", 2 * N_FF, N_EMBD)
+        weights.matrix(f"blk.{i}.ffn_down.weight", N_EMBD, N_FF)
+    weights.matrix("cls.weight", N_EMBD, N_EMBD)
+    _add_linear(weights, "cls.output", len(LABELS), N_EMBD, gain=4.0)
 
 
 def _fill_t5(writer: GGUFWriter) -> None:

@@ -143,8 +143,6 @@ class FakeEncoder:
             n_embd=self.n_embd,
             n_tokens=self.n_tokens,
             n_ctx=self.n_ctx,
-            n_batch=self.n_batch,
-            is_whole=self.is_whole,
             has_head=self.pooling is Pooling.RANK,
             labels=self.labels,
         )

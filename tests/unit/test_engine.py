@@ -136,6 +136,21 @@ def test_resuming_after_any_token_continues_the_same(prompt, n_predict, n_delive
     assert second.done(0).stop_type is first.done(0).stop_type
 
 
+def test_the_front_knows_of_a_task_before_it_is_evaluated():
+    """So that a task of whose first batch the engine dies is not sent to the next one for ever."""
+    bench = Bench()
+    decode, known = bench.backend.decode, []
+
+    def watched(chunks):
+        known.append({event.task_id for event in bench.events if isinstance(event, Admitted)})
+        return decode(chunks)
+
+    bench.backend.decode = watched
+    bench.run(task(7, [1, 2, 3], n_predict=2))
+    assert known
+    assert all(7 in ids for ids in known)
+
+
 def test_generating_slots_get_a_token_in_every_step():
     bench = Bench(FakeBackend(n_seq=3, n_ubatch=16), max_itl_ms=5)
     bench.engine.handle(task(0, [1, 2, 3], n_predict=100))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.pooling import Pooling
-from corral.engine.pack import Input, merge, n_up_to, plan_pack
+from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
 
 sizes = st.lists(st.integers(1, 60), max_size=20)
 
@@ -146,3 +146,19 @@ def test_without_pooling_all_rows_stay(pieces):
 def test_one_token_speaks_for_all(pooling, n):
     parts = [np.full((1, 3), i, np.float32) for i in range(3)]
     assert merge(pooling, parts, [8, 8, 5]) is parts[n]
+
+
+@pytest.mark.parametrize(
+    ("is_whole", "n_budget", "expected"),
+    [
+        (False, None, (64, 512)),
+        (True, None, (64, 512)),
+        (False, 40, (40, 40)),
+        (True, 40, (40, 512)),  # what must stay whole is evaluated all the same
+        (False, 100, (64, 100)),
+        (False, -5, (16, 16)),  # there is always time for a few
+        (False, 10_000, (64, 512)),
+    ],
+)
+def test_a_batch_has_room_for_as_much_as_there_is_time_for(is_whole, n_budget, expected):
+    assert plan_limits(512, 64, is_whole, n_budget) == expected

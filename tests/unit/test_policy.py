@@ -90,11 +90,11 @@ def test_a_shift_always_makes_room_and_stays_inside(n_ctx, n_prompt, n_keep, n_d
 
 def test_the_budget_follows_the_measured_cost():
     cost = CostModel()
-    assert cost.prompt_budget(200) > 0
+    assert cost.n_tokens_in(cost.room_ms(200)) > 0
     for _ in range(20):
         cost.observe(1, 0, 10.0)
         cost.observe(0, 50, 350.0)
-    assert 20 <= cost.prompt_budget(200) <= 25
+    assert 20 <= cost.n_tokens_in(cost.room_ms(200)) <= 25
     assert cost.predict_ms(1, 100) == pytest.approx(710)
     cost.observe(1, 100, 710.0)
     assert cost.predict_ms(0, 100) == pytest.approx(700, rel=0.05)

@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from corral.api.body import JsonResponse, body_of
-from corral.api.embed import embed, prepare, require_embeddings
+from corral.api.body import body_of
+from corral.api.embed import embed, prepare, require_embeddings, respond
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.render.embedding import render_data, render_list, render_rows, shape
 from corral.api.schema.embedding import EmbeddingRequest
@@ -54,7 +54,7 @@ async def _answer(request: Request, is_openai: bool) -> Response:
         data = render_data(rows, inputs, is_base64)
         return render_list(body.model or service.model_name, inputs, warnings, data=data)
 
-    return JsonResponse(await service.in_background(render))
+    return await respond(service, vectors, render)
 
 
 def _check(body: EmbeddingRequest, encoder: EncoderInfo, is_openai: bool) -> None:

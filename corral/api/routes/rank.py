@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from corral.api.body import JsonResponse, body_of
-from corral.api.embed import embed, prepare, require_classes, require_scores
+from corral.api.body import body_of
+from corral.api.embed import embed, prepare, require_classes, require_scores, respond
 from corral.api.prepare_embedding import prepare_inputs, prepare_pairs
 from corral.api.render.embedding import render_classes, render_list, render_ranks
 from corral.api.schema.embedding import ClassifyRequest, RerankRequest
@@ -34,12 +34,16 @@ async def rerank(request: Request) -> Response:
         service, request, body.truncate, prepare_pairs, body.query, texts, field, service.rerank_template
     )
     vectors = await embed(service, request, inputs)
-    if is_tei:
-        given = [{"text": text} for text in texts] if body.return_text else []
-        return JsonResponse(render_ranks(vectors, inputs, given, body.top_n, "score"))
-    documents = [{"document": {"text": text}} for text in texts] if body.return_documents else []
-    results = render_ranks(vectors, inputs, documents, body.top_n, "relevance_score")
-    return JsonResponse(render_list(body.model or service.model_name, inputs, warnings, results=results))
+
+    def render() -> Any:
+        if is_tei:
+            given = [{"text": text} for text in texts] if body.return_text else []
+            return render_ranks(vectors, inputs, given, body.top_n, "score")
+        documents = [{"document": {"text": text}} for text in texts] if body.return_documents else []
+        results = render_ranks(vectors, inputs, documents, body.top_n, "relevance_score")
+        return render_list(body.model or service.model_name, inputs, warnings, results=results)
+
+    return await respond(service, vectors, render)
 
 
 @router.post("/classify", openapi_extra=body_of(ClassifyRequest))
@@ -52,11 +56,13 @@ async def classify(request: Request) -> Response:
     body, warnings = parse_request(ClassifyRequest, await service.read(request))
     inputs = await prepare(service, request, body.truncate, prepare_inputs, body.inputs, "inputs")
     vectors = await embed(service, request, inputs)
-    classes = render_classes(vectors, inputs, encoder.labels)
-    predictions = classes if inputs.is_list else classes[0]
-    return JsonResponse(
-        render_list(body.model or service.model_name, inputs, warnings, predictions=predictions)
-    )
+
+    def render() -> Any:
+        classes = render_classes(vectors, inputs, encoder.labels)
+        predictions = classes if inputs.is_list else classes[0]
+        return render_list(body.model or service.model_name, inputs, warnings, predictions=predictions)
+
+    return await respond(service, vectors, render)
 
 
 def _texts_of(documents: list[Any], field: str) -> list[str]:
