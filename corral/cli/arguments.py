@@ -61,6 +61,17 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
                 *option.negative, dest=option.dest, action="store_false", help=argparse.SUPPRESS
             )
         return
+    if option.parse is not None:
+        group.add_argument(
+            *option.names,
+            dest=option.dest,
+            action=_Words,
+            option=option,
+            nargs=option.n_words,
+            metavar=tuple(option.metavar.split()) if option.n_words == 2 else option.metavar,
+            help=option.help.replace("%", "%%"),
+        )
+        return
     help = (
         option.help if default == "" or "default:" in option.help else f"{option.help} (default: {default:})"
     )
@@ -81,7 +92,7 @@ def _from_environment(parser: argparse.ArgumentParser, option: Option, text: str
     if isinstance(default, bool):
         return text.lower() in ("1", "true", "on", "yes", "enabled")
     try:
-        value = type(default)(text)
+        value = option.parse(text.split()) if option.parse else type(default)(text)
     except ValueError:
         parser.error(f"{option.env}: invalid value '{text}'")
     if option.choices and value not in option.choices:
@@ -112,6 +123,29 @@ def _settings(values: Mapping[str, Any]) -> Settings:
         engine=msgspec.structs.replace(EngineSettings(model=""), **parts["engine"]),
         server=msgspec.structs.replace(ServerSettings(), **parts["server"]),
     )
+
+
+class _Words(argparse.Action):
+    """Makes values of the words behind a name, and adds them to earlier ones."""
+
+    def __init__(self, option: Option, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._option = option
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        assert self._option.parse is not None
+        try:
+            found = self._option.parse(values)
+        except ValueError as error:
+            parser.error(f"{option_string}: {error}")
+        before = getattr(namespace, self.dest, ()) if self._option.repeats else ()
+        setattr(namespace, self.dest, (*before, *found))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -80,6 +80,21 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     schemas: dict[str, Any] = {}
 
 
+class SpeculativeParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How far to look ahead: drafts have `n_min` to `n_max` tokens, each at least as probable as `p_min`."""
+
+    n_max: int = 16
+    n_min: int = 0
+    p_min: float = 0.75
+
+
+class Guidance(msgspec.Struct, frozen=True):
+    """Away from what would follow another prompt: 1 is not at all."""
+
+    scale: float
+    negative: tuple[int, ...]
+
+
 class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
     n_predict: int = -1
@@ -96,3 +111,7 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     json_whitespace: JsonWhitespace = "spaced"
     preserved: tuple[int, ...] = ()  # control tokens that appear in the answer
+    lora: tuple[tuple[int, float], ...] = ()  # adapters by id with their scales, in order, none of them 0
+    speculative: SpeculativeParams = SpeculativeParams()
+    guidance: Guidance | None = None
+    n_system: int = 0  # tokens of the prompt that are the server's system prompt

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.core.params import GenerationParams, JsonWhitespace
+from corral.core.modifier import Override, ScaledFile
+from corral.core.params import GenerationParams, JsonWhitespace, SpeculativeParams
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,33 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_ram_mib: int = 8192
     cache_disk: str = ""
     cache_disk_gib: float = 16.0
+    lora: tuple[ScaledFile, ...] = ()  # an adapter's id is its place; one without a path is gone
+    lora_base: str = ""
+    control_vectors: tuple[ScaledFile, ...] = ()
+    control_vector_layers: tuple[int, int] = (0, 0)  # 0: from the first, to the last
+    overrides: tuple[Override, ...] = ()
+    check_tensors: bool = False
+    rope_scaling: str = ""
+    rope_scale: float = 0.0
+    rope_freq_base: float = 0.0
+    rope_freq_scale: float = 0.0
+    yarn_orig_ctx: int = 0
+    yarn_ext_factor: float = -1.0
+    yarn_attn_factor: float = -1.0
+    yarn_beta_slow: float = -1.0
+    yarn_beta_fast: float = -1.0
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    defrag_thold: float = -1.0
+    model_draft: str = ""
+    n_threads_draft: int = 0
+    n_threads_batch_draft: int = 0
+    n_gpu_layers_draft: int = -1
+    p_split: float = 0.1
+    lookup: bool = True
+    lookup_cache_static: str = ""
+    lookup_cache_dynamic: str = ""
+    draft_exact: bool = True
     grp_attn_n: int = 1
     grp_attn_w: int = 512
     embedding: bool = False
@@ -71,6 +99,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     json_schema: str = ""
     json_whitespace: JsonWhitespace = GenerationParams().json_whitespace
     parse_special: bool = True
+    lora_init_without_apply: bool = False
+    lora_dir: str = ""
+    n_draft: int = SpeculativeParams().n_max
+    n_draft_min: int = SpeculativeParams().n_min
+    p_draft_min: float = SpeculativeParams().p_min
+    cfg_negative_prompt: str = ""
+    cfg_negative_prompt_file: str = ""
+    cfg_scale: float = 1.0
+    system_prompt_file: str = ""
+    spm_infill: bool = False
     embd_normalize: int = 2
 
 

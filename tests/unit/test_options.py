@@ -7,6 +7,15 @@ import pytest
 from corral.cli.arguments import build_parser, parse_options
 from corral.cli.options import OPTIONS
 
+_WORDS = {
+    "--lora": "a.gguf,b.gguf",
+    "--lora-scaled": "a.gguf 0.5",
+    "--control-vector": "a.gguf",
+    "--control-vector-scaled": "a.gguf:0.5,b.gguf:-1",
+    "--control-vector-layer-range": "3 7",
+    "--override-kv": "a.b=int:3,c=bool:true",
+}
+
 
 def parse(*argv, **environ):
     return parse_options(argv, environ)
@@ -23,6 +32,9 @@ def test_every_name_and_every_variable_of_the_table_works(option):
     default = option.default
     if isinstance(default, bool):
         arguments, value, text = [], True, "1"
+    elif option.parse is not None:
+        text = _WORDS[option.names[-1]]
+        arguments, value = text.split(), option.parse(text.split())
     else:
         value = option.choices[0] if option.choices else type(default)(min(16, option.high or 16))
         arguments = [text] = [str(value)]

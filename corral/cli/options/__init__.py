@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from corral.cli.options import chat, embedding, model, scheduling, server, state, structured
+from corral.cli.options import (
+    chat,
+    context,
+    embedding,
+    model,
+    modifier,
+    scheduling,
+    server,
+    speculative,
+    state,
+    structured,
+)
 from corral.cli.options.option import Option
 
 GROUPS: dict[str, tuple[Option, ...]] = {
     "model": model.OPTIONS,
+    "context": context.OPTIONS,
+    "modifiers": modifier.OPTIONS,
+    "speculative decoding": speculative.OPTIONS,
     "scheduling": scheduling.OPTIONS,
     "conversation state": state.OPTIONS,
     "chat": chat.OPTIONS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,11 @@ from corral.core.settings import EngineSettings, ServerSettings
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`target` names a field of the settings, as `engine.n_ctx`, whose default and type count here too."""
+    """`target` names a field of the settings, as `engine.n_ctx`, whose default and type count here too.
+
+    Where that is a tuple, `parse` makes it of the words behind a name, of which there are `n_words` ("+":
+    at least one); what `repeats` adds up. It raises ValueError.
+    """
 
     names: tuple[str, ...]
     target: str
@@ -22,6 +27,9 @@ class Option:
     low: float | None = None
     high: float | None = None
     bare: str | None = None  # the value when the name stands alone
+    parse: Callable[[list[str]], tuple[Any, ...]] | None = None
+    n_words: int | str = 1
+    repeats: bool = True
 
     @property
     def dest(self) -> str:

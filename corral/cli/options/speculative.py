@@ -1,0 +1,101 @@
+"""Options: speculative decoding."""
+
+from __future__ import annotations
+
+from corral.cli.options.option import Option
+
+OPTIONS = (
+    Option(
+        ("--lookup",),
+        "engine.lookup",
+        "draft what follows from what was said before: faster where an answer repeats its prompt",
+        env="LLAMA_ARG_LOOKUP",
+        negative=("--no-lookup",),
+    ),
+    Option(
+        ("-lcs", "--lookup-cache-static"),
+        "engine.lookup_cache_static",
+        "file of what often follows what, to draft from",
+        "FNAME",
+        "LLAMA_ARG_LOOKUP_CACHE_STATIC",
+    ),
+    Option(
+        ("-lcd", "--lookup-cache-dynamic"),
+        "engine.lookup_cache_dynamic",
+        "the same, which learns from all requests and is written back",
+        "FNAME",
+        "LLAMA_ARG_LOOKUP_CACHE_DYNAMIC",
+    ),
+    Option(
+        ("-md", "--model-draft", "--spec-draft-model"),
+        "engine.model_draft",
+        "small model with the same vocabulary that drafts (default: none)",
+        "FNAME",
+        "LLAMA_ARG_MODEL_DRAFT",
+    ),
+    Option(
+        ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max"),
+        "server.n_draft",
+        "most tokens to draft at once unless a request says so; 0: no drafts",
+        "N",
+        "LLAMA_ARG_DRAFT_MAX",
+        low=0,
+        high=64,
+    ),
+    Option(
+        ("--draft-min", "--draft-n-min", "--spec-draft-n-min"),
+        "server.n_draft_min",
+        "shorter drafts are not used unless a request says so",
+        "N",
+        "LLAMA_ARG_DRAFT_MIN",
+        low=0,
+        high=64,
+    ),
+    Option(
+        ("--draft-p-min", "--spec-draft-p-min"),
+        "server.p_draft_min",
+        "a draft of the draft model ends where it is less sure than this, unless a request says so",
+        "P",
+        "LLAMA_ARG_DRAFT_P_MIN",
+        low=0,
+        high=1,
+    ),
+    Option(
+        ("-ps", "--p-split", "--draft-p-split", "--spec-draft-p-split"),
+        "engine.p_split",
+        "a draft of the draft model ends where a second token is at least so probable; 1: never",
+        "P",
+        "LLAMA_ARG_DRAFT_P_SPLIT",
+        low=0,
+        high=1,
+    ),
+    Option(
+        ("-td", "--threads-draft", "--spec-draft-threads"),
+        "engine.n_threads_draft",
+        "threads of the draft model for generation; 0: as --threads",
+        "N",
+        "LLAMA_ARG_THREADS_DRAFT",
+    ),
+    Option(
+        ("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"),
+        "engine.n_threads_batch_draft",
+        "threads of the draft model for prompts; 0: as --threads-draft",
+        "N",
+        "LLAMA_ARG_THREADS_BATCH_DRAFT",
+    ),
+    Option(
+        ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"),
+        "engine.n_gpu_layers_draft",
+        "layers of the draft model to put on a GPU; -1: all that libllama can",
+        "N",
+        "LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+        low=-1,
+    ),
+    Option(
+        ("--draft-exact",),
+        "engine.draft_exact",
+        "on a CPU, evaluate drafts only where that rounds as token by token: answers are the same without them",
+        env="LLAMA_ARG_DRAFT_EXACT",
+        negative=("--no-draft-exact",),
+    ),
+)
