@@ -20,6 +20,30 @@ def models() -> Path:
 
 
 @pytest.fixture(scope="session")
+def modifiers() -> Path:
+    """The directory with adapters and drafts for the tiny model `llama-bpe`, which is there too."""
+    from tests.tools import tiny_models, tiny_modifiers
+
+    return _write_all("modifiers", tiny_modifiers, tiny_models)
+
+
+@pytest.fixture(scope="session")
+def heads() -> Path:
+    """The directory with tiny models whose keys and values can be quantized."""
+    from tests.tools import tiny_heads, tiny_models
+
+    return _write_all("heads", tiny_heads, tiny_models)
+
+
+@pytest.fixture(scope="session")
+def deep() -> Path:
+    """A tiny model of several layers."""
+    from tests.tools import tiny_models, tiny_vectors
+
+    return _write_all("deep", tiny_vectors, tiny_models) / "llama-deep.gguf"
+
+
+@pytest.fixture(scope="session")
 def encoders() -> Path:
     """The directory with the tiny models that answer with vectors and scores."""
     from tests.tools import tiny_encoders, tiny_models

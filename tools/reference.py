@@ -8,6 +8,7 @@ from typing import Any
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.embedding import ClassifyRequest, EmbeddingRequest, RerankRequest
+from corral.api.schema.infill import InfillRequest
 from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
@@ -18,6 +19,7 @@ FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 # A request, and the one whose fields it has too.
 REQUESTS: dict[str, tuple[type[RequestModel], type[RequestModel] | None]] = {
     "POST /completion": (CompletionRequest, None),
+    "POST /infill": (InfillRequest, CompletionRequest),
     "POST /v1/completions": (OpenAICompletionRequest, CompletionRequest),
     "POST /v1/chat/completions": (ChatRequest, CompletionRequest),
     "POST /embedding and /v1/embeddings": (EmbeddingRequest, None),

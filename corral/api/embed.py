@@ -51,7 +51,7 @@ async def embed(service: Service, request: Request, inputs: Inputs) -> list[Floa
 async def _collect(service: Service, inputs: Inputs) -> list[FloatArray]:
     rows: list[FloatArray] = [np.empty((0, 0), np.float32)] * len(inputs.tokens)
     per_token = service.info.encoder.pooling is Pooling.NONE
-    async for result in service.engine.embed(inputs.tokens):
+    async for result in service.engine.embed(inputs.tokens, service.adapters.config):
         if isinstance(result, Vectors):
             n = len(inputs.tokens[result.index]) if per_token else 1
             rows[result.index] = np.frombuffer(result.data, np.float32).reshape(n, -1)

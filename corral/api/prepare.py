@@ -12,15 +12,24 @@ from typing import Any, Protocol
 
 import msgspec
 
+from corral.api.adapter import make_config, parse_scales
 from corral.api.constraint import grammar_or_schema
+from corral.api.guidance import prepare_guidance
 from corral.api.schema.completion import CompletionRequest, GenerationFields
+from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
 from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
-from corral.core.params import RANDOM_SEED, SAMPLER_NAMES, GenerationParams, SamplingParams
+from corral.core.params import (
+    RANDOM_SEED,
+    SAMPLER_NAMES,
+    GenerationParams,
+    SamplingParams,
+    SpeculativeParams,
+)
 
 MAX_PROMPTS = 1024
 MAX_BIAS_CHARS = 1024
 MAX_PROBS = 1 << 20  # entries of token probabilities one answer may hold
-_LATER = ("image_data", "lora", "system_prompt")
+_LATER = ("image_data",)
 _SAMPLER_ALIASES = {
     "typical_p": "typ_p",
     "typical": "typ_p",
@@ -62,6 +71,9 @@ class Vocabulary(Protocol):
     @property
     def max_piece_bytes(self) -> int: ...
 
+    @property
+    def bos(self) -> int: ...
+
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
 
 
@@ -71,6 +83,7 @@ class Limits:
 
     n_ctx: int
     n_slots: int
+    adapters: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +92,39 @@ class PreparedCompletion:
     params: GenerationParams
     is_list: bool
     n: int = 1  # answers for each
+    change: SystemPrompt | None = None  # what the server's system prompt is to become
 
 
 def prepare_completion(
-    request: CompletionRequest, vocab: Vocabulary, limits: Limits, defaults: GenerationParams
+    request: CompletionRequest,
+    vocab: Vocabulary,
+    limits: Limits,
+    defaults: GenerationParams,
+    system: SystemPrompt,
 ) -> PreparedCompletion:
-    prompts, is_list = prepare_prompts(request.prompt, vocab, limits.n_ctx)
-    params = prepare_params(request, vocab, limits, defaults)
-    constraint = grammar_or_schema(request.grammar, request.json_schema, params.json_whitespace)
-    params = msgspec.structs.replace(params, constraint=constraint or defaults.constraint)
+    change = prepare_system_prompt(request.system_prompt, vocab, limits.n_ctx)
+    system = system if change is None else change
+    prompts, is_list = prepare_prompts(request.prompt, vocab, limits.n_ctx, system)
+    params = system.within(prepare_bound_params(request, vocab, limits, defaults))
     if len(prompts) * request.n > MAX_PROMPTS:
         message = f"{request.n} answers for {len(prompts)} prompts are more than {MAX_PROMPTS}"
         raise InvalidRequest(message, field="n")
-    return PreparedCompletion(prompts, params, is_list or request.n > 1, request.n)
+    if change is not None and request.prompt == "":
+        # compat: /completion: a system prompt alone is only evaluated.
+        prompts = [list(change.tokens)]
+        params = msgspec.structs.replace(params, n_predict=0)
+    return PreparedCompletion(prompts, params, is_list or request.n > 1, request.n, change)
 
 
-def prepare_prompts(prompt: Any, vocab: Vocabulary, n_ctx: int) -> tuple[list[list[int]], bool]:
+def prepare_prompts(
+    prompt: Any, vocab: Vocabulary, n_ctx: int, system: SystemPrompt
+) -> tuple[list[list[int]], bool]:
     """The prompts of a request as tokens, and whether the client sent a list of them."""
     items, is_list = as_list(prompt, "prompt")
     if len(items) > MAX_PROMPTS:
         raise InvalidRequest(f"holds {len(items)} prompts, at most {MAX_PROMPTS} are allowed", field="prompt")
-    prompts = [_tokenize_prompt(item, vocab, n_ctx) for item in items]
-    for tokens in prompts:
-        if len(tokens) >= n_ctx:
-            raise ContextExceeded(len(tokens), n_ctx)
-    return prompts, is_list
+    prompts = [_tokenize_prompt(item, vocab, n_ctx, system.is_empty) for item in items]
+    return [system.before(tokens, n_ctx) for tokens in prompts], is_list
 
 
 def as_list(prompt: Any, field: str) -> tuple[list[Any], bool]:
@@ -115,6 +136,15 @@ def as_list(prompt: Any, field: str) -> tuple[list[Any], bool]:
     return items, is_list
 
 
+def prepare_bound_params(
+    request: GenerationFields, vocab: Vocabulary, limits: Limits, defaults: GenerationParams
+) -> GenerationParams:
+    """Parameters with the grammar or schema that a text has to follow."""
+    params = prepare_params(request, vocab, limits, defaults)
+    constraint = grammar_or_schema(request.grammar, request.json_schema, params.json_whitespace)
+    return msgspec.structs.replace(params, constraint=constraint or defaults.constraint)
+
+
 def prepare_params(
     request: GenerationFields, vocab: Vocabulary, limits: Limits, defaults: GenerationParams
 ) -> GenerationParams:
@@ -124,6 +154,10 @@ def prepare_params(
     if given.get("id_slot", -1) >= limits.n_slots:
         raise InvalidRequest(f"there are {limits.n_slots} slots, numbered from 0", field="id_slot")
     own = {k: v for k, v in given.items() if k in GenerationParams.__struct_fields__}
+    if own.pop("lora", None):
+        own["lora"] = make_config(parse_scales(given["lora"], limits.adapters, "lora"))
+    own["speculative"] = _prepare_speculative(given, defaults.speculative)
+    own["guidance"] = prepare_guidance(given, vocab, limits.n_ctx, defaults.guidance)
     if "stop" in own:
         own["stop"] = (own["stop"],) if isinstance(own["stop"], str) else tuple(own["stop"])
     if own.get("n_predict") == -1:
@@ -134,6 +168,12 @@ def prepare_params(
     sampling = _prepare_sampling(given, vocab, params.ignore_eos, defaults.sampling)
     _refuse_endless_probs(sampling.n_probs, params.n_predict, limits.n_ctx)
     return msgspec.structs.replace(params, sampling=sampling)
+
+
+def _prepare_speculative(given: dict[str, Any], defaults: SpeculativeParams) -> SpeculativeParams:
+    names = {name: f"speculative_{name}" for name in SpeculativeParams.__struct_fields__}
+    own = {name: given[field] for name, field in names.items() if field in given}
+    return msgspec.structs.replace(defaults, **own)
 
 
 def tokenize_mixed(
@@ -177,10 +217,10 @@ def content_of(prompt: Any, field: str) -> str | list[Any]:
     return prompt
 
 
-def _tokenize_prompt(prompt: Any, vocab: Vocabulary, n_ctx: int) -> list[int]:
+def _tokenize_prompt(prompt: Any, vocab: Vocabulary, n_ctx: int, add_special: bool) -> list[int]:
     prompt = content_of(prompt, "prompt")
     refuse_hopeless(prompt, vocab.max_piece_bytes, n_ctx)
-    return tokenize_mixed(prompt, vocab, add_special=True, parse_special=True, field="prompt")
+    return tokenize_mixed(prompt, vocab, add_special, parse_special=True, field="prompt")
 
 
 def refuse_hopeless(prompt: str | list[Any], max_piece_bytes: int, n_ctx: int) -> None:

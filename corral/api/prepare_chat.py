@@ -11,6 +11,7 @@ import msgspec
 from corral.api.constraint import schema_of_format
 from corral.api.prepare import Limits, PreparedCompletion, Vocabulary, prepare_params, refuse_hopeless
 from corral.api.schema.chat import ChatRequest
+from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
 from corral.chat.dialogue import Binding, Chat, Dialogue, Prompt
 from corral.chat.grammar import END
 from corral.chat.guard import Guard
@@ -19,7 +20,7 @@ from corral.chat.message import has_media, legacy_tools, parse_messages, parse_t
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import RESERVED
 from corral.chat.tool import Freedom, Tool, ToolUse
-from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
+from corral.core.errors import InvalidRequest, NotSupported
 from corral.core.params import Constraint, GenerationParams, JsonWhitespace
 
 
@@ -69,19 +70,20 @@ def prepare_chat(
     limits: Limits,
     defaults: GenerationParams,
     settings: ChatSettings,
+    system: SystemPrompt,
 ) -> PreparedChat:
     dialogue, chat, prompt = render_chat(body, settings)
     refuse_hopeless(prompt.text, words.max_piece_bytes, limits.n_ctx)
-    tokens = tokenize_chat(prompt.text, words, settings.guard)
-    if len(tokens) >= limits.n_ctx:
-        raise ContextExceeded(len(tokens), limits.n_ctx)
+    change = prepare_system_prompt(body.system_prompt, words, limits.n_ctx)
+    system = system if change is None else change
+    tokens = system.before(tokenize_chat(prompt.text, words, settings.guard, system.is_empty), limits.n_ctx)
     body = body.model_copy(update={"n_probs": _n_probs(body)})
     params = msgspec.structs.replace(
-        prepare_params(body, words, limits, defaults),
+        system.within(prepare_params(body, words, limits, defaults)),
         constraint=_constraint(body, dialogue, chat, prompt, words, defaults.constraint),
         preserved=_preserved(dialogue.markers(chat), words),
     )
-    completion = PreparedCompletion([tokens], params, is_list=False, n=body.n)
+    completion = PreparedCompletion([tokens], params, is_list=False, n=body.n, change=change)
     return PreparedChat(completion, dialogue, chat, prompt, is_legacy=body.functions is not None)
 
 
@@ -94,14 +96,15 @@ def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[Dialogue, Ch
     return dialogue, chat, dialogue.render(chat)
 
 
-def tokenize_chat(text: str, words: ChatVocabulary, guard: Guard | None) -> list[int]:
-    if words.adds_bos and words.bos_text:
-        text = text.removeprefix(words.bos_text)  # the tokenizer adds it
+def tokenize_chat(text: str, words: ChatVocabulary, guard: Guard | None, is_first: bool) -> list[int]:
+    """`is_first`: nothing precedes it, so that it begins with what the model begins with."""
+    if words.adds_bos or not is_first:
+        text = text.removeprefix(words.bos_text)  # the tokenizer adds it, here or in front of all
     if guard is None:
-        return words.tokenize(text, add_special=True, parse_special=True)
+        return words.tokenize(text, add_special=is_first, parse_special=True)
     tokens: list[int] = []
     for i, (piece, is_hidden) in enumerate(guard.split(text)):
-        tokens += words.tokenize(piece, add_special=i == 0, parse_special=not is_hidden)
+        tokens += words.tokenize(piece, add_special=is_first and i == 0, parse_special=not is_hidden)
     return tokens
 
 

@@ -11,17 +11,22 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from fastapi import Request
 
+from corral.api.adapter import AdapterEngine, AdapterStore
 from corral.api.body import read_json
 from corral.api.disconnect import run_for_client
-from corral.api.prepare import Limits
+from corral.api.prepare import Limits, PreparedCompletion
 from corral.api.prepare_chat import ChatSettings, ChatVocabulary
 from corral.api.prepare_embedding import PairVocabulary
+from corral.api.prepare_infill import InfillVocabulary
 from corral.api.save_directory import SaveDirectory
 from corral.api.session import SessionStore, spill_directory
+from corral.api.system_prompt import SystemPrompt
 from corral.core.errors import Conflict, NotSupported, Unavailable
-from corral.core.params import GenerationParams
+from corral.core.modifier import AdapterConfig
+from corral.core.params import GenerationParams, Guidance
 from corral.core.result import ModelInfo, SlotReport
 from corral.core.settings import Settings
 from corral.core.task import Busy, SlotAction, Task
@@ -35,7 +40,7 @@ _MAX_BLOBS = 2  # states in memory at once for each slot and way, beside session
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
-class Engine(Protocol):
+class Engine(AdapterEngine, Protocol):
     """The engine as routes use it; `Supervisor` is the real one."""
 
     @property
@@ -49,12 +54,12 @@ class Engine(Protocol):
 
     def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]: ...
 
-    def embed(self, inputs: list[list[int]]) -> TaskStream: ...
+    def embed(self, inputs: list[list[int]], lora: AdapterConfig = ()) -> TaskStream: ...
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport: ...
 
 
-class Words(ChatVocabulary, PairVocabulary, Protocol):
+class Words(ChatVocabulary, InfillVocabulary, PairVocabulary, Protocol):
     """The model's vocabulary, in the front."""
 
     @property
@@ -75,7 +80,8 @@ class Service:
     def __init__(self, settings: Settings, engine: Engine, defaults: GenerationParams) -> None:
         self.settings = settings
         self.engine = engine
-        self.defaults = defaults
+        self._defaults = defaults
+        self.adapters = AdapterStore(engine, settings.server.lora_dir)
         self.started_at = int(time.time())
         path = settings.server.slot_save_path
         self.saves = SaveDirectory(Path(path)) if path else None
@@ -85,6 +91,7 @@ class Service:
         self._words: Words | None = None
         self._chat: ChatSettings | None = None
         self.rerank_template = ""
+        self.system_prompt = SystemPrompt()
         self._prompts = _big_stack_pool(2)
         self._texts = _big_stack_pool(1)
 
@@ -106,13 +113,29 @@ class Service:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.info.n_ctx, self.info.n_slots)
+        return Limits(self.info.n_ctx, self.info.n_slots, self.adapters.ids)
+
+    @property
+    def defaults(self) -> GenerationParams:
+        """What a request gets that asks for nothing in particular."""
+        return msgspec.structs.replace(self._defaults, lora=self.adapters.config)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it decodes speculatively."""
+        engine = self.settings.engine
+        sources = (engine.lookup, engine.model_draft, engine.lookup_cache_static, engine.lookup_cache_dynamic)
+        return any(sources) and self._defaults.speculative.n_max > 0
 
     def open(self, words: Words, chat: ChatSettings, rerank_template: str = "") -> None:
         """The model is loaded: requests can be served from now on."""
         self._words = words
         self._chat = chat
         self.rerank_template = rerank_template
+
+    def guide(self, guidance: Guidance | None) -> None:
+        """Have all requests steer away from a negative prompt, unless they say otherwise."""
+        self._defaults = msgspec.structs.replace(self._defaults, guidance=guidance)
 
     def piece(self, token: int) -> bytes:
         """A token's bytes, control tokens included."""
@@ -140,6 +163,23 @@ class Service:
         """Have the engine do something with a slot, but not longer than the client stays to hear of it."""
         self.check_health()
         return await run_for_client(self.engine.act(action, fd), request.receive)
+
+    async def change_system_prompt(self, request: Request, prepared: PreparedCompletion) -> None:
+        """From now on all prompts begin with what a request asks for, if it does."""
+        change, params = prepared.change, prepared.params
+        if change is None:
+            return
+        if params.constraint is not None:
+            # Only the engine can tell whether a grammar is right; a request that is wrong changes nothing.
+            prompt = list(change.tokens) or max(prepared.prompts, key=len)
+            await run_for_client(self.evaluate(prompt, params), request.receive)
+        self.system_prompt = change
+
+    async def evaluate(self, prompt: list[int], params: GenerationParams) -> None:
+        """Have the engine do everything but answer; what it refuses is raised."""
+        _, results = self.engine.submit(prompt, msgspec.structs.replace(params, n_predict=0))
+        async for _ in results:
+            pass
 
     async def read(self, request: Request, default: Any = None) -> Any:
         """The body as JSON; an empty one is the default, if there is any."""

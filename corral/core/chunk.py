@@ -20,16 +20,18 @@ State: TypeAlias = bytes | memoryview  # of a sequence, as the backend wrote it
 # what else is running or cached.
 MIN_CHUNK = 8
 ALIGNMENT = 4
+MAX_AHEAD = 17  # tokens of a stream that are evaluated at once: one that was drawn, and those of a draft
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`tokens` go to positions `pos`, `pos + 1`, ... of sequence `seq`; `logits`: wanted behind the last."""
+    """`tokens` go to positions `pos`, `pos + 1`, ... of sequence `seq`; `logits`: behind how many of the last
+    ones they are wanted."""
 
     seq: int
     pos: int
     tokens: TokenArray
-    logits: bool
+    logits: int
 
 
 class DecodeStatus(enum.Enum):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
+
+# Adapters by id with their scales: in order of ids, none of the scales is 0.
+AdapterConfig: TypeAlias = tuple[tuple[int, float], ...]
 
 
 class ScaledFile(msgspec.Struct, frozen=True):
@@ -10,6 +15,16 @@ class ScaledFile(msgspec.Struct, frozen=True):
 
     path: str
     scale: float = 1.0
+
+
+class AdapterInfo(msgspec.Struct, frozen=True):
+    """A LoRA adapter, or why it could not be loaded."""
+
+    id: int
+    path: str
+    task_name: str = ""
+    prompt_prefix: str = ""
+    error: str = ""
 
 
 class Override(msgspec.Struct, frozen=True):

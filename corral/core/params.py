@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from corral.core.modifier import AdapterConfig
+
 SAMPLER_NAMES = (
     "penalties",
     "dry",
@@ -111,7 +113,7 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     json_whitespace: JsonWhitespace = "spaced"
     preserved: tuple[int, ...] = ()  # control tokens that appear in the answer
-    lora: tuple[tuple[int, float], ...] = ()  # adapters by id with their scales, in order, none of them 0
+    lora: AdapterConfig = ()
     speculative: SpeculativeParams = SpeculativeParams()
     guidance: Guidance | None = None
     n_system: int = 0  # tokens of the prompt that are the server's system prompt

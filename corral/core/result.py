@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from corral.core.errors import ErrorInfo
+from corral.core.modifier import AdapterInfo
 from corral.core.pooling import Pooling
 
 
@@ -43,6 +44,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     can_generate: bool = True
     encoder: EncoderInfo
+    adapters: list[AdapterInfo] = []
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     predicted_n: int
     predicted_ms: float
     forced_n: int = 0  # of the predicted ones, which a grammar left no choice about
+    draft_n: int = 0  # tokens that were evaluated ahead, on the chance that they come
+    draft_n_accepted: int = 0  # and came
 
 
 class TokenProb(msgspec.Struct, frozen=True, array_like=True):
@@ -72,6 +76,7 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     info: ModelInfo
+    model: str  # the file that was opened in the end
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
@@ -169,6 +174,11 @@ class SlotReport(msgspec.Struct, frozen=True, kw_only=True, tag="slot_report"):
     ms: float = 0.0
 
 
+class AdapterLoaded(msgspec.Struct, frozen=True, tag="adapter_loaded"):
+    task_id: int
+    info: AdapterInfo
+
+
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
     """The first inputs are about to be evaluated."""
 
@@ -192,4 +202,4 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
 EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | Tokens | Done | Failed | EmbedResult
-Event = Loading | Ready | LoadFailed | Beat | SlotReport | TaskResult
+Event = Loading | Ready | LoadFailed | Beat | SlotReport | AdapterLoaded | TaskResult

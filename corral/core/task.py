@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from corral.core.modifier import AdapterConfig
 from corral.core.params import GenerationParams
 
 
@@ -17,6 +18,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     prompt: list[int]
     params: GenerationParams
     resume: list[int] = []
+
+    @property
+    def own_prompt(self) -> list[int]:
+        """The prompt without the server's system prompt."""
+        return self.prompt[self.params.n_system :]
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -64,10 +70,25 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
 
     id: int
     inputs: list[list[int]]
+    lora: AdapterConfig = ()
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="load_adapter"):
+    """Load the file of a LoRA adapter under a new number; `AdapterLoaded` is the answer."""
+
+    id: int
+    adapter: int
+    path: str
+
+
+class FreeAdapter(msgspec.Struct, frozen=True, tag="free_adapter"):
+    """Forget an adapter, as soon as no task uses it any more."""
+
+    adapter: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Put the caches in order and end."""
 
 
-Order = Task | Embed | Cancel | SlotAction | Stop
+Order = Task | Embed | Cancel | SlotAction | LoadAdapter | FreeAdapter | Stop

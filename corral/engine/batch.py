@@ -11,11 +11,20 @@ FLOOR = 16  # tokens a waiting prompt gets in every step, so that none starves
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """The next token of a stream, for its slot. Variants of a model are never in the same batch."""
+
+    slot: int
+    variant: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt that is being evaluated: its slot and how many tokens are left."""
 
     slot: int
     n_pending: int
+    variant: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +48,26 @@ BatchPlan = tuple[Part, ...]
 
 
 def plan_batches(
-    generating: Sequence[int], prompts: Sequence[Prompt], budget: int, shape: BatchShape
+    tokens: Sequence[Token], prompts: Sequence[Prompt], budget: int, shape: BatchShape
 ) -> list[BatchPlan]:
-    """The batches of one step: every generating slot's token first, then `budget` prompt tokens.
+    """The batches of one step: every stream's token first, then `budget` prompt tokens.
 
     Where the backend does not mix (split KV), a prompt chunk is a batch of its own: libllama would cut a
     mixed one into pieces of equal length anyway, and a prompt evaluated alone gives the same bits
     whatever runs beside it.
     """
-    tokens = [Part(slot, 1) for slot in sorted(generating)]
     chunks = _plan_chunks(prompts, budget, shape.n_ubatch)
-    if shape.mixes:
-        parts = tokens + _fit(chunks, shape.n_batch - len(tokens))
-        return [tuple(sorted(parts, key=lambda part: part.slot))] if parts else []
-    batches: list[BatchPlan] = [tuple(tokens)] if tokens else []
-    return batches + [(chunk,) for chunk in chunks]
+    variant_of = {token.slot: token.variant for token in tokens}
+    variant_of |= {prompt.slot: prompt.variant for prompt in prompts}
+    batches: list[BatchPlan] = []
+    for variant in dict.fromkeys(variant_of.values()):
+        parts = [Part(token.slot, 1) for token in tokens if token.variant == variant]
+        if shape.mixes:
+            alike = [chunk for chunk in chunks if variant_of[chunk.slot] == variant]
+            parts += _fit(alike, shape.n_batch - len(parts))
+        if parts:
+            batches.append(tuple(sorted(parts, key=lambda part: part.slot)))
+    return batches if shape.mixes else batches + [(chunk,) for chunk in chunks]
 
 
 def _fit(chunks: Sequence[Part], room: int) -> list[Part]:

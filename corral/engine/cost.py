@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+
 _WEIGHT = 0.3
 _MARGIN = 0.85
 _UNKNOWN_PROMPT_MS = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a batch holds: tokens of running streams, of prompts, or one token with a draft behind it."""
+
+    n_generating: int = 0
+    n_prompt: int = 0
+    n_ahead: int = 0
+
+
 class CostModel:
-    """Mutable: moving averages of the time per decode step and per prompt token."""
+    """Mutable: moving averages of the time per decode step, per prompt token, and with drafts."""
 
     def __init__(self) -> None:
         self._decode_ms = 0.0
         self._prompt_token_ms = 0.0
+        self._ahead_ms: dict[int, float] = {}
 
-    def observe(self, n_generating: int, n_prompt: int, ms: float) -> None:
-        if n_generating and not n_prompt:
+    def observe(self, load: Load, ms: float) -> None:
+        if load.n_ahead:
+            self._ahead_ms[load.n_ahead] = _blend(self._ahead_ms.get(load.n_ahead, 0.0), ms)
+        elif load.n_prompt:
+            prompt_ms = max(ms - (self._decode_ms if load.n_generating else 0.0), 0.1 * ms)
+            self._prompt_token_ms = _blend(self._prompt_token_ms, prompt_ms / load.n_prompt)
+        elif load.n_generating:
             self._decode_ms = _blend(self._decode_ms, ms)
-        elif n_prompt:
-            prompt_ms = max(ms - (self._decode_ms if n_generating else 0.0), 0.1 * ms)
-            self._prompt_token_ms = _blend(self._prompt_token_ms, prompt_ms / n_prompt)
 
-    def predict_ms(self, n_generating: int, n_prompt: int) -> float:
-        return (self._decode_ms if n_generating else 0.0) + n_prompt * self._prompt_token_ms
+    def predict_ms(self, load: Load) -> float:
+        if load.n_ahead:
+            return self.ahead_ms(load.n_ahead)
+        return (self._decode_ms if load.n_generating else 0.0) + load.n_prompt * self._prompt_token_ms
+
+    @property
+    def decode_ms(self) -> float:
+        """A step of all running streams."""
+        return self._decode_ms
+
+    def ahead_ms(self, n: int) -> float:
+        """To evaluate a token with a draft behind it, together `n` tokens: measured, or in between."""
+        known = sorted({1: self._decode_ms, **self._ahead_ms}.items())
+        return float(np.interp(n, [k for k, _ in known], [ms for _, ms in known]))
 
     def room_ms(self, max_itl_ms: float) -> float:
         """How much time there is beside a decode step, so that nobody waits longer than `max_itl_ms`."""

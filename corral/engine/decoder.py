@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.result import Beat
-from corral.engine.cost import CostModel
+from corral.engine.cost import CostModel, Load
 from corral.engine.ports import Evaluator
 
 
@@ -23,11 +23,9 @@ class Decoder:
         self._abortable: int | None = None
         self._abort_lock = threading.Lock()
 
-    def decode(self, chunks: Sequence[Chunk], n_generating: int, only_of: int | None) -> DecodeStatus:
-        """Evaluate. So many chunks are tokens of running streams; what is only work for one task, and none of
-        its stream, can be cut short."""
-        n_prompt = sum(len(chunk.tokens) for chunk in chunks) - n_generating
-        self._predicted_ms = self.cost.predict_ms(n_generating, n_prompt)
+    def decode(self, chunks: Sequence[Chunk], load: Load, only_of: int | None) -> DecodeStatus:
+        """Evaluate. What is only work for one task, and nothing its stream waits for, can be cut short."""
+        self._predicted_ms = self.cost.predict_ms(load)
         self._started = started = self._clock()
         self._abortable = only_of
         try:
@@ -38,7 +36,7 @@ class Decoder:
                 self._abortable = None
                 self._backend.clear_abort()
         if status is DecodeStatus.OK:
-            self.cost.observe(n_generating, n_prompt, (self._clock() - started) * 1e3)
+            self.cost.observe(load, (self._clock() - started) * 1e3)
         return status
 
     def abort_if_running(self, task_id: int) -> None:

@@ -18,7 +18,7 @@ import xxhash
 
 from corral.core.chunk import TokenArray
 from corral.core.errors import CorralError, InvalidRequest
-from corral.engine.prefix import replaces, usable
+from corral.engine.prefix import Wish, replaces, usable
 from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
 from corral.engine.slot import common_prefix
@@ -37,6 +37,7 @@ _log = logging.getLogger("corral")
 class _Entry:
     tokens: TokenArray
     moved_from: int
+    variant: bytes
 
 
 class DiskCache:
@@ -65,13 +66,13 @@ class DiskCache:
             raise CorralError(f"--cache-disk: {error}") from None
         self._index = dict(self._scan(n_ctx))
 
-    def runs(self) -> Iterator[TokenArray]:
-        return (entry.tokens for entry in list(self._index.values()))
+    def runs(self, variant: bytes) -> Iterator[TokenArray]:
+        return (entry.tokens for entry in list(self._index.values()) if entry.variant == variant)
 
-    def fetch(self, prompt: TokenArray, n_at_hand: int, takes_moved: bool) -> Future[Saved | None] | None:
-        """Begin to read the file that gives most of `prompt`, if it is much more than `n_at_hand` tokens."""
+    def fetch(self, wish: Wish, n_at_hand: int) -> Future[Saved | None] | None:
+        """Begin to read the file that gives most of a prompt, if it is much more than `n_at_hand` tokens."""
         entries = list(self._index.items())
-        matches = ((usable(entry, prompt, self._n_fixed, takes_moved), name) for name, entry in entries)
+        matches = ((usable(entry, wish, self._n_fixed), name) for name, entry in entries)
         n, name = max(matches, default=(0, ""))
         return self._files.submit(self._read, name) if n >= n_at_hand + FILE_GAIN else None
 
@@ -81,10 +82,11 @@ class DiskCache:
             return
         if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
             return
-        name = xxhash.xxh3_128_hexdigest(self._fingerprint + saved.tokens.tobytes()) + _SUFFIX
+        key = self._fingerprint + saved.variant + saved.tokens.tobytes()
+        name = xxhash.xxh3_128_hexdigest(key) + _SUFFIX
         if name not in self._index:
             self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
-            self._index[name] = _Entry(saved.tokens, saved.moved_from)
+            self._index[name] = _Entry(saved.tokens, saved.moved_from, saved.variant)
             self._pending[name] = saved.n_bytes
             self._files.submit(self._write, name, saved)
 
@@ -113,7 +115,7 @@ class DiskCache:
                 continue
             else:
                 if title.fingerprint == self._fingerprint and len(title.tokens) <= n_ctx:
-                    yield path.name, _Entry(title.tokens, title.moved_from)
+                    yield path.name, _Entry(title.tokens, title.moved_from, title.variant)
 
     def _read(self, name: str) -> Saved | None:
         path = self._directory / name

@@ -14,9 +14,11 @@ import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
 from corral.core.errors import CorralError
+from corral.core.modifier import AdapterConfig
 from corral.core.result import Beat, Begun, Embedded, Event, Failed, Vectors
 from corral.core.task import Embed
 from corral.engine.batch import FLOOR, chunk_size
+from corral.engine.cost import Load
 from corral.engine.decoder import Decoder
 from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
 from corral.engine.ports import Encoder
@@ -29,6 +31,7 @@ class _Order:
 
     def __init__(self, order: Embed) -> None:
         self.id = order.id
+        self.lora = order.lora
         self.inputs = [np.array(tokens, np.int32) for tokens in order.inputs]
         self.waiting = sorted(Input(len(tokens), i) for i, tokens in enumerate(self.inputs))
         self.n_left = len(self.inputs)
@@ -74,6 +77,10 @@ class Embedder:
     def has_work(self) -> bool:
         return bool(self._orders)
 
+    @property
+    def adapters_in_use(self) -> list[AdapterConfig]:
+        return [order.lora for order in self._orders]
+
     def add(self, order: Embed) -> None:
         self._orders.append(_Order(order))
 
@@ -93,7 +100,7 @@ class Embedder:
         """Touch the weights and take a first measure of what evaluating costs."""
         encoder, decoder = self._open()
         tokens = np.zeros(min(2 * FLOOR, encoder.n_batch), np.int32)
-        decoder.decode([Chunk(_LONG_SEQ, 0, tokens, logits=True)], n_generating=0, only_of=None)
+        decoder.decode([Chunk(_LONG_SEQ, 0, tokens, logits=True)], Load(n_prompt=len(tokens)), only_of=None)
         encoder.forget(_LONG_SEQ)
 
     def step(self, ms: float = math.inf) -> None:
@@ -109,6 +116,7 @@ class Embedder:
             self._begin_long(encoder, n_most)
         queues = [(order, order.waiting[: n_up_to(n_most, order.waiting)]) for order in self._orders]
         queues = [(order, inputs) for order, inputs in queues if inputs]
+        queues = [(order, inputs) for order, inputs in queues if order.lora == queues[0][0].lora]
         if self._long is not None and (self._is_long_turn or not queues):
             self._run_long(self._long, n_most)
         elif queues:
@@ -181,7 +189,9 @@ class Embedder:
                 order.has_begun = True
         is_one = all(order is orders[0] for order in orders)
         try:
-            status = decoder.decode(chunks, n_generating=0, only_of=orders[0].id if is_one else None)
+            encoder.adapt(orders[0].lora)
+            load = Load(n_prompt=sum(len(chunk.tokens) for chunk in chunks))
+            status = decoder.decode(chunks, load, only_of=orders[0].id if is_one else None)
             if status is DecodeStatus.NO_ROOM:
                 raise CorralError("there is no room to embed this")
             return encoder.vectors() if status is DecodeStatus.OK else []

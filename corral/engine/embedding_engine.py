@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from corral.core.errors import NotSupported
 from corral.core.result import Beat, Event, Failed
-from corral.core.task import Cancel, Embed, Order, SlotAction, Stop
+from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, Order, SlotAction, Stop
+from corral.engine.adapter import AdapterDesk
 from corral.engine.embedder import Embedder
-from corral.engine.ports import Encoder
+from corral.engine.ports import AdapterPort, Encoder
 
 
 class EmbeddingEngine:
@@ -21,11 +22,13 @@ class EmbeddingEngine:
     def __init__(
         self,
         encoder: Encoder,
+        adapters: AdapterPort,
         emit: Callable[[list[Event]], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._emit = emit
         self._embedder = Embedder(lambda: encoder, emit, clock)
+        self._adapters = AdapterDesk(adapters)
         self.is_stopped = False
         self.abort_if_running = self._embedder.abort_if_running
         self.warm_up = self._embedder.warm_up
@@ -41,6 +44,9 @@ class EmbeddingEngine:
             self._embedder.cancel(order.task_id)
         elif isinstance(order, Stop):
             self.is_stopped = True
+        elif isinstance(order, LoadAdapter | FreeAdapter):
+            self._emit(self._adapters.handle(order))
+            self._adapters.tidy(self._embedder.adapters_in_use)
         else:
             if isinstance(order, SlotAction) and order.fd >= 0:
                 os.close(order.fd)
@@ -48,6 +54,7 @@ class EmbeddingEngine:
 
     def step(self) -> None:
         self._embedder.step()
+        self._adapters.tidy(self._embedder.adapters_in_use)
 
     def beat(self) -> Beat:
         return self._embedder.beat()

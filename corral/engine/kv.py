@@ -67,7 +67,10 @@ class KvStore:
         """How many tokens a slot can take at once."""
         return self._grouping.room(len(slot.tokens))
 
-    def holding(self, slot: Slot, takes_moved: bool) -> Holding:
+    def holding(self, slot: Slot, variant: bytes, takes_moved: bool) -> Holding:
+        """What a slot has for requests of this variant of the model."""
+        if slot.variant != variant:
+            return Holding(slot.id, slot.tokens.view[:0])
         n, request, can_cut = len(slot.tokens), slot.request, self.can_cut(slot)
         coming = request.prompt if request is not None and request.phase is Phase.PREFILL else None
         return Holding(
@@ -80,6 +83,10 @@ class KvStore:
 
     def can_cut(self, slot: Slot) -> bool:
         return self._backend.can_cut and self._backend.is_whole(slot.id)
+
+    def can_rewind(self, slot: Slot) -> bool:
+        """Whether a few tokens that were evaluated last can be dropped again."""
+        return self.can_cut(slot) and not self._grouping.is_active
 
     def can_shift_to(self, slot: Slot, n_tail: int) -> bool:
         """Whether the last `n_tail` tokens can move: they must fill a window that has nothing behind it."""
@@ -114,6 +121,7 @@ class KvStore:
         shared = self._backend.share_prefix(src.id, dst.id, self._grouping.position(n))
         dst.tokens.assign(src.tokens.view[: n if shared else 0])
         dst.moved_from = src.moved_from
+        dst.variant = src.variant
         return self._trimmed(dst)
 
     def stash(self, slot: Slot, n_kept: int) -> None:
@@ -140,22 +148,21 @@ class KvStore:
 
     def stored(self, request: Request) -> tuple[int, Saved | None]:
         """The saved state that gives most of a request's prompt, and how much."""
-        prompt, takes_moved = request.prompt, request.takes_moved
-        found = (self._ram.get(prompt, takes_moved), request.fetched)
-        counted = [(usable(s, prompt, self.n_fixed_saved, takes_moved), s) for s in found if s is not None]
+        found = (self._ram.get(request), request.fetched)
+        counted = [(usable(s, request, self.n_fixed_saved), s) for s in found if s is not None]
         return max(counted, key=lambda pair: pair[0], default=(0, None))
 
     def fetch(self, request: Request, n_at_hand: int) -> Future[Saved | None] | None:
         """Begin to read more of a prompt than is at hand from disk, if it is there."""
         if self._disk is None:
             return None
-        return self._disk.fetch(request.prompt, n_at_hand, request.takes_moved)
+        return self._disk.fetch(request, n_at_hand)
 
-    def all_stored(self) -> Iterator[TokenArray]:
-        """The tokens of everything in host memory and on disk."""
-        yield from (saved.tokens for saved in self._ram)
+    def all_stored(self, variant: bytes) -> Iterator[TokenArray]:
+        """The tokens of everything in host memory and on disk that this variant of the model can use."""
+        yield from (saved.tokens for saved in self._ram if saved.variant == variant)
         if self._disk is not None:
-            yield from self._disk.runs()
+            yield from self._disk.runs(variant)
 
     def shift(self, slot: Slot, n_keep: int, n_discard: int) -> None:
         """Forget tokens in the middle and move the rest down."""
@@ -191,6 +198,7 @@ class KvStore:
         is_loaded = self._backend.load(slot.id, saved.state, self._grouping.position(n)) if n else False
         slot.tokens.assign(saved.tokens[: n if is_loaded else 0])
         slot.moved_from = saved.moved_from
+        slot.variant = saved.variant
         self._trimmed(slot)
         return is_loaded or not n
 
@@ -212,7 +220,9 @@ class KvStore:
 
     def _save(self, slot: Slot, memory: Memory | None = None) -> Saved | None:
         state = self._backend.save(slot.id, memory)
-        return None if state is None else Saved(slot.tokens.view.copy(), state, slot.moved_from)
+        if state is None:
+            return None
+        return Saved(slot.tokens.view.copy(), state, slot.moved_from, variant=slot.variant)
 
     def _move(self, slot: Slot, moves: Sequence[Move]) -> None:
         for move in moves:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, Memory, State, TokenArray
+from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams
 from corral.core.pooling import Pooling
 from corral.core.result import TokenProbs
@@ -121,6 +122,10 @@ class Encoder(Evaluator, Protocol):
         """Make room for so many tokens at the same time; what is in it now is forgotten."""
         ...
 
+    def adapt(self, lora: AdapterConfig) -> None:
+        """Apply these adapters from now on."""
+        ...
+
     def vectors(self) -> list[FloatArray]:
         """What each chunk of the last batch has become: rows of numbers."""
         ...
@@ -130,11 +135,48 @@ class Encoder(Evaluator, Protocol):
         ...
 
 
+class Drafter(Protocol):
+    """A small model that guesses what a larger one will say, with sequences of its own."""
+
+    @property
+    def token_ms(self) -> float:
+        """What drafting a token takes."""
+        ...
+
+    def catch_up(self, seq: int, tokens: TokenArray, is_brief: bool) -> bool:
+        """Take in what a sequence has become, or less if it is to be brief. False: that was not all."""
+        ...
+
+    def draft(self, seq: int, n: int, p_min: float) -> list[int]:
+        """Up to `n` tokens that follow, each at least so probable."""
+        ...
+
+    def forget(self, seq: int) -> None: ...
+
+
+class AdapterPort(Protocol):
+    """LoRA adapters of a model."""
+
+    def load(self, id: int, path: str) -> AdapterInfo:
+        """Make an adapter ready; InvalidRequest says why it cannot be."""
+        ...
+
+    def free(self, id: int) -> None: ...
+
+    def variant(self, config: AdapterConfig) -> bytes:
+        """What tells the model with these adapters from others; nothing: without any."""
+        ...
+
+
 class Backend(Evaluator, StatePort, Protocol):
     """A model with `n_seq` sequences of up to `n_ctx` tokens."""
 
     @property
     def n_seq(self) -> int: ...
+
+    def reserve(self, n_seq: int) -> None:
+        """Have at least so many sequences, and keep what is in them; CorralError: that is not possible."""
+        ...
 
     @property
     def n_batch(self) -> int: ...
@@ -172,7 +214,24 @@ class Backend(Evaluator, StatePort, Protocol):
     @property
     def vocab(self) -> Vocabulary: ...
 
-    def logits(self, i: int) -> FloatArray: ...
+    @property
+    def is_exact(self) -> bool:
+        """Whether it comes to the same logits again and again, in batches that are alike."""
+        ...
+
+    @property
+    def drafter(self) -> Drafter | None: ...
+
+    @property
+    def adapters(self) -> AdapterPort: ...
+
+    def adapt(self, lora: AdapterConfig) -> None:
+        """Apply these adapters from now on."""
+        ...
+
+    def logits(self, i: int, back: int = 0) -> FloatArray:
+        """What follows the i-th chunk of the last batch, or the token so far before its end."""
+        ...
 
     def trim(self, seq: int, n: int) -> bool: ...
 

@@ -91,17 +91,35 @@ class Run(Protocol):
     @property
     def moved_from(self) -> int: ...
 
+    @property
+    def variant(self) -> bytes: ...
 
-def usable(saved: Run, prompt: TokenArray, n_fixed: Callable[[int], int], takes_moved: bool) -> int:
+
+class Wish(Protocol):
+    """A prompt that is to be evaluated in a variant of the model, from moved tokens or not."""
+
+    @property
+    def prompt(self) -> TokenArray: ...
+
+    @property
+    def variant(self) -> bytes: ...
+
+    @property
+    def takes_moved(self) -> bool: ...
+
+
+def usable(saved: Run, wish: Wish, n_fixed: Callable[[int], int]) -> int:
     """How much of a prompt a saved state can give."""
-    held = saved.tokens if takes_moved else saved.tokens[: saved.moved_from]
-    return reusable(held, prompt, n_fixed(len(saved.tokens)))
+    if saved.variant != wish.variant:
+        return 0
+    held = saved.tokens if wish.takes_moved else saved.tokens[: saved.moved_from]
+    return reusable(held, wish.prompt, n_fixed(len(saved.tokens)))
 
 
 def replaces(new: Run, old: Run, n_fixed: Callable[[int], int]) -> bool:
     """Whether everything that an older state can give comes from a newer one as well."""
     n = len(old.tokens)
-    is_exact = min(n, old.moved_from) <= new.moved_from
+    is_exact = new.variant == old.variant and min(n, old.moved_from) <= new.moved_from
     return is_exact and common_prefix(new.tokens, old.tokens) == n >= n_fixed(len(new.tokens))
 
 

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Callable, Iterator
 
 from corral.core.chunk import TokenArray
-from corral.engine.prefix import replaces, usable
+from corral.engine.prefix import Wish, replaces, usable
 from corral.engine.saved import Saved
 from corral.engine.slot import common_prefix
 
@@ -37,10 +37,10 @@ class RamCache:
     def n_bytes(self) -> int:
         return self._n_bytes
 
-    def get(self, prompt: TokenArray, takes_moved: bool = False) -> Saved | None:
-        """The entry that gives most of `prompt`; it counts as used."""
+    def get(self, wish: Wish) -> Saved | None:
+        """The entry that gives most of a prompt; it counts as used."""
         entries = self._entries.items()
-        matches = ((usable(saved, prompt, self._n_fixed, takes_moved), key) for key, saved in entries)
+        matches = ((usable(saved, wish, self._n_fixed), key) for key, saved in entries)
         n, key = max(matches, default=(0, -1))
         if not n:
             return None

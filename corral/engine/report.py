@@ -23,7 +23,7 @@ def explain(
     """`held`: all token runs that could have served."""
     n_cached = moves[-1].end if moves else prefix.n
     tier = _tier(prefix, stored) if n_cached else Tier.NONE
-    nearest = max(held, key=lambda tokens: common_prefix(tokens, prompt))
+    nearest = max(held, key=lambda tokens: common_prefix(tokens, prompt), default=prompt[:0])
     n_common = common_prefix(nearest, prompt)
     return CacheReport(
         tier=tier,

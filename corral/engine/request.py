@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from corral.core.chunk import TokenArray
+from corral.core.chunk import FloatArray, TokenArray
 from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens
 from corral.core.task import Task
+from corral.engine.pace import Pace
 from corral.engine.ports import Sampler
 from corral.engine.saved import Saved
 from corral.text.output import OutputText
@@ -22,13 +23,21 @@ class Phase(enum.Enum):
     GENERATING = "generating"  # one token per step
 
 
+_NO_TOKENS = np.zeros(0, np.int32)
+
+
 class Request:
     """Mutable. Tokens to evaluate are `pending`; once they are gone, the next one is drawn, and those that a
-    grammar forces behind it."""
+    grammar forces behind it. Tokens of a `draft` are evaluated with them, on the chance that they are drawn.
 
-    def __init__(self, task: Task, order: int) -> None:
+    One that is guided has a `follower`, which gets the same tokens behind another prompt.
+    """
+
+    def __init__(self, task: Task, order: int, variant: bytes = b"") -> None:
+        """`variant` tells which adapters it wants."""
         self.task = task
         self.order = order
+        self.variant = variant
         self.prompt: TokenArray = np.array(task.prompt, np.int32)
         self.pending: TokenArray = self.prompt
         self.phase = Phase.QUEUED
@@ -43,6 +52,13 @@ class Request:
         self.stop_type = StopType.NONE
         self.swapped: Saved | None = None  # itself, while it has to wait for room
         self.fetched: Saved | None = None  # the beginning of its prompt, from disk
+        self.draft: TokenArray = _NO_TOKENS
+        self.pace = Pace()
+        self.n_drafted = 0
+        self.n_accepted = 0
+        self.follower: Request | None = None
+        self.leader: Request | None = None
+        self.row: FloatArray | None = None  # logits that wait for those of the other one of a pair
         self._unsent: list[int] = []
         self._unsent_probs: list[TokenProbs] = []
         self._t_start = 0.0
@@ -109,6 +125,7 @@ class Request:
         self._t_start = now
 
     def evaluated(self, n: int) -> None:
+        """Up to so many of its pending tokens are in the context now."""
         self.pending = self.pending[n:]
 
     def add(self, token: int, probs: TokenProbs | None, now: float) -> None:
@@ -121,8 +138,21 @@ class Request:
             self._unsent.append(token)
             if probs is not None:
                 self._unsent_probs.append(probs)
+        self._append(token)
+        if self.follower is not None:
+            self.follower._append(token)
+
+    def _append(self, token: int) -> None:
         self.pending = np.array([*self.pending, token], np.int32)
         self.phase = Phase.GENERATING
+
+    def lead(self, follower: Request) -> None:
+        """Have every token go to another one as well."""
+        self.follower, follower.leader = follower, self
+
+    def chunk(self, n: int) -> TokenArray:
+        """So many of its pending tokens, and those of the draft behind them."""
+        return self.pending[:n] if n <= len(self.pending) else np.concatenate([self.pending, self.draft])
 
     def take_tokens(self, text: str, now: float) -> Tokens:
         """Everything not delivered yet, as a result."""
@@ -165,6 +195,8 @@ class Request:
             predicted_n=self.n_generated,
             predicted_ms=self.predicted_ms(),
             forced_n=self.n_forced,
+            draft_n=self.n_drafted,
+            draft_n_accepted=self.n_accepted,
         )
 
     def close(self) -> None:

@@ -17,10 +17,15 @@ from corral.engine.reuse import Move, plan_reuse
 from corral.engine.saved import Saved
 from corral.engine.slot import Slot
 
+_NOTHING = np.zeros(0, np.int32)
+
 
 class Scheduler:
+    """`slots` are those that requests are given; behind them come those of followers, once there are any."""
+
     def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float) -> None:
         self.slots = [Slot(id, n_ctx) for id in range(n_slots)]
+        self._n_public = n_slots
         self.reserved: dict[int, int] = {}  # slots that go to nobody who came after this
         self.due: set[int] = set()  # those of them whose content is about to be used
         self._queue: list[Request] = []
@@ -65,12 +70,31 @@ class Scheduler:
                 return request
         return None
 
-    def release(self, slot: Slot) -> None:
-        if slot.request is not None:
-            slot.n_evaluated = len(slot.request.prompt) - slot.request.n_cached
-        slot.request = None
+    def slot_of(self, request: Request) -> Slot:
+        return next(slot for slot in self.slots if slot.request is request)
+
+    def add_followers(self, n_ctx: int) -> None:
+        """From now on every slot has another one beside it, for the follower of its request."""
+        if len(self.slots) == self._n_public:
+            self.slots += [Slot(self._n_public + id, n_ctx) for id in range(self._n_public)]
+
+    def release(self, slot: Slot) -> list[Slot]:
+        """Its request is done, and with it the other one of a pair; returns the slots that are free now."""
+        freed = self._pair(slot)
+        for other in freed:
+            if other.request is not None:
+                other.n_evaluated = len(other.request.prompt) - other.request.n_cached
+            other.request = None
+            self.touch(other)
         self._has_freed_room = True
-        self.touch(slot)
+        return freed
+
+    def _pair(self, slot: Slot) -> list[Slot]:
+        """The slots of a request and of its follower."""
+        leader = slot.request and (slot.request.leader or slot.request)
+        if leader is None or leader.follower is None:
+            return [slot]
+        return [other for other in self.slots if other.request in (leader, leader.follower)]
 
     def touch(self, slot: Slot) -> None:
         """It is the most recently used one now."""
@@ -79,10 +103,13 @@ class Scheduler:
 
     def preempt(self, slot: Slot) -> bool:
         """Swap a running request out to host memory; it keeps its slot, and goes on when there is room."""
-        assert slot.request is not None
-        slot.request.swapped = self._kv.swap_out(slot)
+        for other in self._pair(slot):
+            assert other.request is not None
+            other.request.swapped = self._kv.swap_out(other)
+            if other.request.swapped is None:
+                return False
         self._has_freed_room = False
-        return slot.request.swapped is not None
+        return True
 
     def admit(self, now: float) -> list[Admitted]:
         """Give free slots to waiting requests, then settle what their prompts start from."""
@@ -91,15 +118,18 @@ class Scheduler:
                 slot = self._find_slot(request)
                 if slot is not None:
                     self._queue.remove(request)
-                    request.phase = Phase.WAITING
-                    slot.request = request
+                    self._assign(slot, request)
+                    if request.follower is not None:
+                        self._assign(self._find_beside(request.follower), request.follower)
         return list(self._settle_all(now))
 
     def fetch(self, request: Request) -> Future[Saved | None] | None:
         """Begin to read the beginning of a prompt from disk, if nothing nearer has it."""
         if not request.task.params.cache_prompt or not self._kv.has_disk:
             return None
-        held = [self._kv.holding(slot, request.takes_moved_of(slot.id)) for slot in self.slots]
+        held = [
+            self._kv.holding(slot, request.variant, request.takes_moved_of(slot.id)) for slot in self.slots
+        ]
         live = max(holding.usable(request.prompt) for holding in held)
         return self._kv.fetch(request, max(live, self._kv.stored(request)[0]))
 
@@ -109,7 +139,7 @@ class Scheduler:
         return [pair for pair in waiting if self._wants(pair[1], slot, request.prompt)]
 
     def _wants(self, request: Request, slot: Slot, prompt: TokenArray) -> bool:
-        is_fit = slot.moved_from >= len(prompt) or request.takes_moved
+        is_fit = slot.variant == request.variant and (slot.moved_from >= len(prompt) or request.takes_moved)
         return is_fit and request.task.params.cache_prompt and np.array_equal(request.prompt, prompt)
 
     def take_stuck(self) -> list[Request]:
@@ -124,11 +154,22 @@ class Scheduler:
     def _find_slot(self, request: Request) -> Slot | None:
         pinned = request.task.params.id_slot
         turn = request.order
-        free = [s for s in self.slots if s.is_idle and turn <= self.reserved.get(s.id, turn)]
+        public = self.slots[: self._n_public]
+        free = [s for s in public if s.is_idle and turn <= self.reserved.get(s.id, turn)]
         idle = [s for s in free if pinned in (-1, s.id)]
-        if not idle:
-            return None
-        views = [(slot.id, slot.tokens.view, slot.last_used) for slot in idle]
+        return self._choose(idle, request) if idle else None
+
+    def _find_beside(self, follower: Request) -> Slot:
+        """There are as many slots for followers as for those they follow."""
+        return self._choose([slot for slot in self.slots[self._n_public :] if slot.is_idle], follower)
+
+    def _assign(self, slot: Slot, request: Request) -> None:
+        request.phase = Phase.WAITING
+        slot.request = request
+
+    def _choose(self, idle: Sequence[Slot], request: Request) -> Slot:
+        alike = [s.tokens.view if s.variant == request.variant else _NOTHING for s in idle]
+        views = [(s.id, tokens, s.last_used) for s, tokens in zip(idle, alike, strict=True)]
         return self.slots[choose_slot(views, request.prompt, self._similarity)]
 
     def _absent(self) -> list[tuple[Slot, Request]]:
@@ -161,16 +202,20 @@ class Scheduler:
             if settled is not None:
                 n_cached, report = settled
                 request.start(now, n_cached)
-                yield Admitted(request.id, slot.id, n_cached, report)
+                if request.leader is None:
+                    yield Admitted(request.id, slot.id, n_cached, report)
 
     def _settle(self, slot: Slot, request: Request) -> tuple[int, CacheReport | None] | None:
         """Bring as much of the prompt into the slot as exists anywhere; None: better to wait."""
         params, prompt = request.task.params, request.prompt
         if not params.cache_prompt:
             self._kv.stash(slot, 0)
-            return self._kv.trim(slot, 0), self._report(request, Prefix(Origin.OWN, 0), slot)
-        own = self._kv.holding(slot, request.takes_moved_of(slot.id))
-        neighbours = [self._kv.holding(s, request.takes_moved) for s in self.slots if s is not slot]
+            self._kv.trim(slot, 0)
+            slot.variant = request.variant
+            return 0, self._report(request, Prefix(Origin.OWN, 0), slot)
+        variant = request.variant
+        own = self._kv.holding(slot, variant, request.takes_moved_of(slot.id))
+        neighbours = [self._kv.holding(s, variant, request.takes_moved) for s in self.slots if s is not slot]
         n_stored, stored = self._kv.stored(request)
         prefix = plan_prefix(prompt, own, neighbours, n_stored)
         if prefix.origin is Origin.WAIT:
@@ -179,6 +224,7 @@ class Scheduler:
         report = self._report(request, prefix, slot, stored, moves)
         request.fetched = None
         n = self._apply(prefix, slot, stored, moves)
+        slot.variant = variant
         if report is not None and n < report.n_cached:
             report = report.as_miss()
         return n, report
@@ -193,14 +239,15 @@ class Scheduler:
     ) -> CacheReport | None:
         if not request.task.params.cache_report:
             return None
-        held = [other.tokens.view for other in self.slots] + list(self._kv.all_stored())
+        alike = [other for other in self.slots if other.variant == request.variant]
+        held = [other.tokens.view for other in alike] + list(self._kv.all_stored(request.variant))
         return explain(request.prompt, prefix, slot.id, stored, moves, held)
 
     def _plan_moves(self, prefix: Prefix, slot: Slot, stored: Saved | None, request: Request) -> list[Move]:
         n_min, is_own = request.task.params.n_cache_reuse, prefix.origin is Origin.OWN
         if not n_min or not self._kv.can_shift or prefix.origin is Origin.SLOT:
             return []
-        if is_own and self._kv.can_cut(slot):
+        if is_own and self._kv.can_cut(slot) and slot.variant == request.variant:
             return plan_reuse(slot.tokens.view, request.prompt, n_min)
         if not is_own and stored is not None and not self._kv.n_fixed_saved(len(stored.tokens)):
             return plan_reuse(stored.tokens, request.prompt, n_min)

@@ -2,9 +2,9 @@
 
     "SES1" | n: u32 | tokens: n x i32 | state of the sequence, with a seal behind it
 
-The seal says which model it is of and carries a checksum. Files may come from anywhere, and a seal can be
-forged: nothing of a state that somebody sent reaches native code before its structure has been checked too.
-Any thread.
+The seal says which model it is of, with which adapters, and carries a checksum. Files may come from anywhere,
+and a seal can be forged: nothing of a state that somebody sent reaches native code before its structure has
+been checked too. Any thread.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from corral.engine.ports import StatePort
 from corral.engine.saved import Saved
 
 VERSION = 1
+ADAPTED = 2  # its seal begins with the adapters
 
 _head = struct.Struct("<4sI")
 _MAGIC = b"SES1"
@@ -31,8 +32,9 @@ _MAGIC = b"SES1"
 _seal = struct.Struct("<16sII")
 _close = struct.Struct("<16s4s")
 _LAST_WORD = b"/SES"
+_VARIANT_BYTES = 16
 _SEAL_BYTES = _seal.size + _close.size
-OVERHEAD_BYTES = _head.size + _SEAL_BYTES
+OVERHEAD_BYTES = _head.size + _VARIANT_BYTES + _SEAL_BYTES
 # A state begins with a magic number and the sequence it was of, which nobody reads: our mark is there.
 _MARK = slice(4, 8)
 _SEALED = b"CRL1"
@@ -46,6 +48,12 @@ class Title:
     tokens: TokenArray
     moved_from: int
     fingerprint: bytes
+    variant: bytes = b""
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the seal."""
+        return len(self.variant) + _SEAL_BYTES
 
 
 class Ses1:
@@ -62,7 +70,8 @@ class Ses1:
         parts = self._port.pack(saved.state)
         start = bytes(parts[0][: _MARK.start]) + _SEALED
         head = _head.pack(_MAGIC, len(saved.tokens))
-        seal = _seal.pack(self.fingerprint, saved.moved_from, VERSION)
+        version = ADAPTED if saved.variant else VERSION
+        seal = saved.variant + _seal.pack(self.fingerprint, saved.moved_from, version)
         body: list[bytes | memoryview] = [parts[0][_MARK.stop :], *parts[1:]]
         digest = xxhash.xxh3_128()
         os.lseek(fd, 0, os.SEEK_SET)
@@ -96,7 +105,7 @@ class Ses1:
     def _read_state(self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool) -> Saved:
         start = _head.size + tokens.nbytes
         n_bytes = n_file - start
-        if not _MIN_STATE_BYTES <= n_bytes <= self._port.max_state_bytes + _SEAL_BYTES:
+        if not _MIN_STATE_BYTES <= n_bytes <= self._port.max_state_bytes + _VARIANT_BYTES + _SEAL_BYTES:
             raise InvalidRequest(f"{n_bytes} bytes cannot be the state of {len(tokens)} tokens of this model")
         buffer = np.empty(n_bytes + self._port.state_growth, np.uint8)
         _fill(fd, start, buffer[:n_bytes].data)
@@ -106,13 +115,15 @@ class Ses1:
         title = None
         if is_sealed:
             title = self._check_seal(tokens, buffer[:n_bytes].data)
-            n_bytes -= _SEAL_BYTES
+            n_bytes -= title.n_bytes
         positions = self._grouping.positions(len(tokens))
         state = self._port.unpack(buffer, n_bytes, positions, is_ours)
-        return Saved(tokens, state, title.moved_from) if title else Saved(tokens, state)
+        if title is None:
+            return Saved(tokens, state)
+        return Saved(tokens, state, title.moved_from, variant=title.variant)
 
     def _check_seal(self, tokens: TokenArray, sealed: memoryview) -> Title:
-        title, digest = _parse_seal(tokens, bytes(sealed[-_SEAL_BYTES:]))
+        title, digest = _parse_seal(tokens, bytes(sealed[-_VARIANT_BYTES - _SEAL_BYTES :]))
         actual = xxhash.xxh3_128(_head.pack(_MAGIC, len(tokens)) + tokens.tobytes())
         actual.update(sealed[: -_close.size])
         if actual.digest() != digest:
@@ -129,19 +140,22 @@ def read_title(fd: int) -> Title:
     if magic != _MAGIC:
         raise InvalidRequest("this is no SES1 state")
     tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
-    return _parse_seal(tokens, _read_exactly(fd, max(0, n_file - _SEAL_BYTES), _SEAL_BYTES, n_file))[0]
+    n_tail = min(n_file, _VARIANT_BYTES + _SEAL_BYTES)
+    return _parse_seal(tokens, _read_exactly(fd, n_file - n_tail, n_tail, n_file))[0]
 
 
 def _parse_seal(tokens: TokenArray, data: bytes) -> tuple[Title, bytes]:
     if len(data) < _SEAL_BYTES:
         raise InvalidRequest("the state is cut off")
-    fingerprint, moved_from, version = _seal.unpack_from(data)
-    digest, last_word = _close.unpack_from(data, _seal.size)
+    start = len(data) - _SEAL_BYTES
+    fingerprint, moved_from, version = _seal.unpack_from(data, start)
+    digest, last_word = _close.unpack_from(data, start + _seal.size)
     if last_word != _LAST_WORD:
         raise InvalidRequest("the state is cut off, or damaged at its end")
-    if version != VERSION:
-        raise InvalidRequest(f"the state is in version {version} of its format, this server reads {VERSION}")
-    return Title(tokens, moved_from, fingerprint), digest
+    if version not in (VERSION, ADAPTED) or (version == ADAPTED and start < _VARIANT_BYTES):
+        raise InvalidRequest(f"the state is in version {version} of its format, this server reads {ADAPTED}")
+    variant = data[start - _VARIANT_BYTES : start] if version == ADAPTED else b""
+    return Title(tokens, moved_from, fingerprint, variant), digest
 
 
 def _read_exactly(fd: int, offset: int, n: int, n_file: int) -> bytes:

@@ -46,6 +46,7 @@ class Slot:
     def __init__(self, id: int, n_ctx: int) -> None:
         self.id = id
         self.moved_from = NEVER  # tokens behind these are not where they were evaluated
+        self.variant = b""  # with which adapters they were evaluated
         self.tokens = TokenBuffer(n_ctx)
         self.request: Request | None = None
         self.last_used = 0

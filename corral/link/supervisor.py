@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from corral.core.errors import CorralError, Unavailable
+from corral.core.modifier import AdapterConfig, AdapterInfo, ScaledFile
 from corral.core.params import GenerationParams
 from corral.core.result import (
+    AdapterLoaded,
     Beat,
     Event,
     Failed,
@@ -33,7 +35,7 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Embed, SlotAction, Task
+from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
 from corral.link.board import Board
 from corral.link.process import EngineProcess
 from corral.link.stream import TaskStream
@@ -85,7 +87,8 @@ class Supervisor:
         self._on_loading = on_loading
         self._on_restart = on_restart
         self._entries: dict[int, _Entry] = {}
-        self._actions: dict[int, asyncio.Future[SlotReport]] = {}
+        self._answers: dict[int, asyncio.Future[SlotReport | AdapterLoaded]] = {}
+        self._loading_adapter = asyncio.Lock()
         self._ids = itertools.count()
         self._process: EngineProcess | None = None
         self._main: asyncio.Task[None] | None = None
@@ -104,13 +107,14 @@ class Supervisor:
 
     async def close(self) -> None:
         self._is_closing = True
-        if self._process is not None and self.state is EngineState.READY and self._settings.cache_disk:
+        has_files = self._settings.cache_disk or self._settings.lookup_cache_dynamic
+        if self._process is not None and self.state is EngineState.READY and has_files:
             await self._process.stop(FLUSH_S)
         if self._main is not None:
             self._main.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._main
-        self._fail_actions()
+        self._fail_answers()
         for entry in list(self._entries.values()):
             entry.stream.fail(Unavailable("the server is shutting down"))
 
@@ -119,9 +123,9 @@ class Supervisor:
         task = Task(id=next(self._ids), prompt=prompt, params=params)
         return task, self._enter(task)
 
-    def embed(self, inputs: list[list[int]]) -> TaskStream:
+    def embed(self, inputs: list[list[int]], lora: AdapterConfig = ()) -> TaskStream:
         """Have vectors made of token lists, also across restarts of the engine."""
-        return self._enter(Embed(id=next(self._ids), inputs=inputs))
+        return self._enter(Embed(id=next(self._ids), inputs=inputs, lora=lora))
 
     def _enter(self, order: Task | Embed) -> TaskStream:
         if self.state is EngineState.FAILED:
@@ -134,22 +138,44 @@ class Supervisor:
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
         """Have the engine do something with a slot, with the file `fd` where that is needed."""
+        action = msgspec.structs.replace(action, id=next(self._ids), fd=fd)
+        report = await self._ask(action, fd)
+        assert isinstance(report, SlotReport)
+        self.board.note_action(action, report)
+        return report
+
+    async def load_adapter(self, path: str) -> AdapterInfo:
+        """Have the engine load a LoRA adapter, and every engine after it."""
+        async with self._loading_adapter:
+            files = self._settings.lora
+            loaded = await self._ask(LoadAdapter(id=next(self._ids), adapter=len(files), path=path))
+            assert isinstance(loaded, AdapterLoaded)
+            self._settings = msgspec.structs.replace(self._settings, lora=(*files, ScaledFile(path)))
+            return loaded.info
+
+    def free_adapter(self, id: int) -> None:
+        """Have the engine forget a LoRA adapter once no request needs it."""
+        files = list(self._settings.lora)
+        files[id] = ScaledFile("")
+        self._settings = msgspec.structs.replace(self._settings, lora=tuple(files))
+        if self._process is not None:
+            self._process.send(FreeAdapter(id))
+
+    async def _ask(self, order: SlotAction | LoadAdapter, fd: int = -1) -> SlotReport | AdapterLoaded:
+        """Send an order that this engine answers, or none."""
         if self.state is not EngineState.READY or self._process is None:
             raise Unavailable(f"The engine is {self.state.value}")
-        action = msgspec.structs.replace(action, id=next(self._ids), fd=fd)
-        answer: asyncio.Future[SlotReport] = asyncio.get_running_loop().create_future()
-        self._actions[action.id] = answer
+        answer: asyncio.Future[SlotReport | AdapterLoaded] = asyncio.get_running_loop().create_future()
+        self._answers[order.id] = answer
         try:
-            self._process.send(action, fd)
-            report = await answer
-            self.board.note_action(action, report)
-            return report
+            self._process.send(order, fd)
+            return await answer
         except OSError:
             raise Unavailable("the file cannot be handed to the engine now") from None
         finally:
-            del self._actions[action.id]
+            del self._answers[order.id]
             if not answer.done() or answer.cancelled():
-                self._process.send(Cancel(action.id))
+                self._process.send(Cancel(order.id))
 
     def cancel(self, task_id: int) -> None:
         if self._entries.pop(task_id, None) is not None:
@@ -171,7 +197,7 @@ class Supervisor:
             self.state = EngineState.RESTARTING
             self._on_restart(self._lost_because)
             self._count_losses()
-            self._fail_actions()
+            self._fail_answers()
             await asyncio.sleep(min(30.0, 0.5 * 2**n_failed) if n_failed else 0)
         self.state = EngineState.FAILED
         for entry in list(self._entries.values()):
@@ -220,8 +246,10 @@ class Supervisor:
         elif isinstance(event, LoadFailed):
             self._lost_because = event.message
         elif isinstance(event, Ready):
+            # The next engine opens the same weights, whatever has become of what --lora-base made them from.
+            self._settings = msgspec.structs.replace(self._settings, model=event.model, lora_base="")
             self._on_ready(event.info, process)
-        elif isinstance(event, SlotReport) or event.task_id in self._actions:
+        elif isinstance(event, SlotReport | AdapterLoaded) or event.task_id in self._answers:
             self._answer(event)
         else:
             self._deliver(event)
@@ -249,18 +277,18 @@ class Supervisor:
             del self._entries[result.task_id]
         entry.stream.put(result)
 
-    def _answer(self, result: SlotReport | TaskResult) -> None:
-        answer = self._actions.get(result.task_id)
+    def _answer(self, result: SlotReport | AdapterLoaded | TaskResult) -> None:
+        answer = self._answers.get(result.task_id)
         if answer is None or answer.done():
             return
-        if isinstance(result, SlotReport):
+        if isinstance(result, SlotReport | AdapterLoaded):
             answer.set_result(result)
         elif isinstance(result, Failed):
             answer.set_exception(CorralError.from_info(result.error))
 
-    def _fail_actions(self) -> None:
+    def _fail_answers(self) -> None:
         """What slots held is lost with the engine, and with it what actions were about."""
-        for answer in self._actions.values():
+        for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(Unavailable("the engine was lost, and what its slots held"))
 

@@ -21,11 +21,13 @@ from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Ready
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, SlotAction
 from corral.engine import loop
+from corral.engine.adapter import load_adapters
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
 from corral.link.frame import BlockingChannel, decode_order, decode_settings
 from corral.llama.backend import LlamaBackend
 from corral.llama.encoder import Encoder
+from corral.llama.lora_base import with_lora_base
 from corral.llama.model import Model
 
 BEAT_S = 0.5
@@ -38,6 +40,7 @@ def main() -> None:
     beat = _Beat(channel)
     try:
         inbox: loop.Inbox = queue.SimpleQueue()
+        settings = with_lora_base(settings)
         engine, info = _open(settings, channel, inbox)
         if settings.warmup:
             engine.warm_up()
@@ -46,7 +49,7 @@ def main() -> None:
         raise SystemExit(1) from None
     beat.engine = engine
     threading.Thread(target=_read_orders, args=(channel, engine, inbox), daemon=True).start()
-    channel.send([Ready(info)])
+    channel.send([Ready(info, settings.model)])
     loop.run(engine, inbox)
     os._exit(0)
 
@@ -56,16 +59,21 @@ def _open(
 ) -> tuple[loop.AnyEngine, ModelInfo]:
     """An engine that generates, if the model can and the settings do not want otherwise."""
     model = Model.load(settings, lambda fraction: channel.send([Loading(fraction)]))
+    adapters = load_adapters(model.adapters, settings.lora)
     if settings.only_embeds or not model.can_generate:
         encoder = Encoder(model, settings)
         n_ctx = settings.n_ctx or model.n_ctx_train
         info = model.describe(
-            n_ctx=n_ctx, n_slots=settings.n_parallel, encoder=encoder.info(), can_generate=False
+            n_ctx=n_ctx,
+            n_slots=settings.n_parallel,
+            encoder=encoder.info(),
+            adapters=adapters,
+            can_generate=False,
         )
-        return EmbeddingEngine(encoder, channel.send), info
+        return EmbeddingEngine(encoder, model.adapters, channel.send), info
     backend = LlamaBackend(model, settings)
     engine = Engine(backend, settings, emit=channel.send, wake=lambda: inbox.put(loop.WAKE))
-    return engine, backend.info()
+    return engine, backend.info(adapters)
 
 
 class _Beat:

@@ -9,15 +9,19 @@ import numpy as np
 
 from corral.core.chunk import Chunk, Memory, State, TokenArray
 from corral.core.errors import InvalidRequest
+from corral.core.modifier import AdapterInfo
 from corral.core.params import Constraint, SamplingParams
 from corral.core.result import ModelInfo
 from corral.core.settings import EngineSettings
 from corral.llama.candidates import Candidates
 from corral.llama.constraint import Compiler, Matcher
 from corral.llama.context import Context
+from corral.llama.context_params import context_params
+from corral.llama.drafter import Drafter
 from corral.llama.encoder import Encoder, encoder_info
-from corral.llama.fingerprint import fingerprint
-from corral.llama.hardware import thread_counts, uses_flash_attn
+from corral.llama.fingerprint import model_fingerprint
+from corral.llama.hardware import thread_counts, uses_flash_attn, uses_gpu
+from corral.llama.kv_cache import can_move_keys, fit_cache
 from corral.llama.library import lib
 from corral.llama.model import Model
 from corral.llama.sampler import Sampler
@@ -31,6 +35,7 @@ class LlamaBackend(Context):
     """A `Context` that also knows its vocabulary, makes samplers and describes itself."""
 
     def __init__(self, model: Model, settings: EngineSettings) -> None:
+        settings = fit_cache(settings, model)
         n_threads, n_threads_batch = thread_counts(settings)
         super().__init__(
             model,
@@ -42,24 +47,33 @@ class LlamaBackend(Context):
             n_threads_batch=n_threads_batch,
             flash_attn=uses_flash_attn(settings),
             kv_unified=settings.kv_unified,
+            params=context_params(settings),
         )
         self.vocab = model.vocab
+        self.adapters = model.adapters
+        self.is_exact = not uses_gpu(settings)
+        self.drafter = Drafter.open(settings, model, self.n_seq, self.n_ctx) if settings.model_draft else None
         self.mixes_batches = settings.kv_unified
         self.n_window = model.n_window
         self.can_cut = not model.is_recurrent
+        self._moves_keys = self.can_cut and super().can_shift and can_move_keys(settings, model)
         self.can_cut_states = not (model.is_recurrent or model.has_window)
         self._model = model
         self._settings = settings
         self._candidates = Candidates(model.vocab.n_tokens)
         self._compiler = Compiler(model.vocab)
         self._compilers = ThreadPoolExecutor(1, "compiler")
-        self.fingerprint = fingerprint(settings.model)
+        self.fingerprint = model_fingerprint(settings)
         sample = self._sample_state()
         self._layout = StateLayout.learn(
             sample, _SAMPLE_TOKENS, 1 if settings.kv_unified else self.n_seq, model.has_window
         )
         self.state_growth = self._layout.growth if self._layout else 0
         self.max_state_bytes = self._layout.n_bytes(self.n_ctx) if self._layout else len(sample) * self.n_ctx
+
+    @property
+    def can_shift(self) -> bool:
+        return self._moves_keys
 
     @property
     def n_vocab(self) -> int:
@@ -98,10 +112,11 @@ class LlamaBackend(Context):
     def open_encoder(self) -> Encoder:
         return Encoder(self._model, self._settings)
 
-    def info(self) -> ModelInfo:
+    def info(self, adapters: list[AdapterInfo]) -> ModelInfo:
         return self._model.describe(
+            adapters=adapters,
             n_ctx=self.n_ctx,
-            n_slots=self.n_seq,
+            n_slots=self._settings.n_parallel,
             n_state_bytes=self.max_state_bytes,
             encoder=encoder_info(self._model, self._settings),
         )

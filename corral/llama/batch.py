@@ -46,7 +46,8 @@ class Batch:
             np.add(self._ramp[:n], chunk.pos, out=self._pos[start:end])
             self._seq[start:end] = chunk.seq
             self._logits[start:end] = self._outputs_all
-            self._logits[end - 1] |= chunk.logits
+            if chunk.logits:
+                self._logits[end - chunk.logits : end] = 1
             rows.append(end - 1)
             start = end
         self._native.n_tokens = start

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from corral.core.chunk import Chunk, DecodeStatus, FloatArray, Memory, State
+from corral.core.chunk import MAX_AHEAD, Chunk, DecodeStatus, FloatArray, Memory, State
+from corral.core.modifier import AdapterConfig
 from corral.llama.batch import Batch
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
@@ -33,25 +35,29 @@ class Context:
         n_threads_batch: int,
         flash_attn: bool,
         kv_unified: bool,
+        params: Any = None,
     ) -> None:
+        """`params`: what else there is to say, from `context_params`."""
         self._abort_flag = (ctypes.c_ubyte * 2)(0, 0)
         self._abort_callback = strlen_callback()
-        params = lib.llama_context_default_params()
+        params = params or lib.llama_context_default_params()
         params.n_ctx = n_ctx
         params.n_seq_max = n_seq
         params.n_batch = n_batch
         params.n_ubatch = n_ubatch
-        params.n_outputs_max = n_seq
+        params.n_outputs_max = max(n_seq, MAX_AHEAD)
         params.n_threads = n_threads
         params.n_threads_batch = n_threads_batch
         params.flash_attn_type = int(flash_attn)
         params.kv_unified = kv_unified
         params.abort_callback = self._abort_callback
         params.abort_callback_data = ctypes.addressof(self._abort_flag)
-        self.handle = lib.llama_init_from_model(model.handle, params)
-        if not self.handle:
-            raise LlamaError(f"cannot create a context of {n_ctx} tokens for {n_seq} slots: {last_words()}")
+        self._params = params
+        self._model_handle = model.handle
+        self._control_vector = model.control_vector
+        self.handle = self._open()
         self._memory = lib.llama_get_memory(self.handle)
+        self._adapter_use = model.adapters.use(self.handle)
         self._logits_type = ctypes.c_float * model.vocab.n_tokens
         self._batch = Batch(int(lib.llama_n_batch(self.handle)))
         self._rows: list[int] = []
@@ -67,8 +73,50 @@ class Context:
         self.n_batch = int(lib.llama_n_batch(self.handle))
         self.n_ubatch = int(lib.llama_n_ubatch(self.handle))
 
+    def _open(self) -> Any:
+        handle = lib.llama_init_from_model(self._model_handle, self._params)
+        if not handle:
+            size = f"{self._params.n_ctx} tokens for {self._params.n_seq_max} sequences"
+            raise LlamaError(f"cannot create a context of {size}: {last_words()}")
+        if self._control_vector is not None:
+            self._control_vector.apply(handle)
+        return handle
+
     def close(self) -> None:
         lib.llama_free(self.handle)
+
+    def reserve(self, n_seq: int) -> None:
+        """Have at least so many sequences: a larger context takes over all that is in this one."""
+        if n_seq <= self.n_seq:
+            return
+        params, n_outputs = self._params, max(n_seq, MAX_AHEAD)
+        before = params.n_ctx, params.n_seq_max, params.n_outputs_max
+        n_ctx = params.n_ctx if params.kv_unified else self.n_ctx * n_seq
+        params.n_ctx, params.n_seq_max, params.n_outputs_max = n_ctx, n_seq, n_outputs
+        try:
+            states = [self._take_out(seq) for seq in range(self.n_seq)]
+            handle = self._open()
+        except LlamaError:
+            params.n_ctx, params.n_seq_max, params.n_outputs_max = before
+            raise
+        self.close()
+        self.handle, self.n_seq = handle, n_seq
+        self._memory = lib.llama_get_memory(handle)
+        self._views.clear()
+        self._adapter_use.move_to(handle)
+        for seq, (state, position) in enumerate(states):
+            if position and not self.load(seq, state, position):
+                raise LlamaError("a sequence was lost on its way to a larger context")
+
+    def _take_out(self, seq: int) -> tuple[State, int]:
+        """A sequence's state, and where its next token goes."""
+        state = self.save(seq) if self.settle(seq) else None
+        if state is None:
+            raise LlamaError("a sequence cannot be moved to a larger context now")
+        return state, self._n_past(seq)
+
+    def adapt(self, lora: AdapterConfig) -> None:
+        self._adapter_use.adapt(lora)
 
     @property
     def can_shift(self) -> bool:
@@ -80,9 +128,10 @@ class Context:
         self._unsettled.clear()
         return self._batch.decode(self.handle)
 
-    def logits(self, i: int) -> FloatArray:
-        """The logits after the i-th chunk of the last batch; valid until the next decode."""
-        row = lib.llama_get_logits_ith(self.handle, self._rows[i])
+    def logits(self, i: int, back: int = 0) -> FloatArray:
+        """The logits after the i-th chunk of the last batch, or after the token so far before its end; valid
+        until the next decode."""
+        row = lib.llama_get_logits_ith(self.handle, self._rows[i] - back)
         address = ctypes.addressof(row.contents)
         view = self._views.get(address)
         if view is None:

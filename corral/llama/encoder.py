@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 
 from corral.core.chunk import ALIGNMENT, MIN_CHUNK, Chunk, DecodeStatus, FloatArray
+from corral.core.errors import CorralError
+from corral.core.modifier import AdapterConfig
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 from corral.core.settings import EngineSettings
 from corral.llama.batch import Batch
+from corral.llama.context_params import context_params
 from corral.llama.gguf import has_tensor
 from corral.llama.hardware import thread_counts, uses_flash_attn, uses_gpu
+from corral.llama.kv_cache import fit_cache
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
 
@@ -44,7 +48,7 @@ class Encoder:
 
     def __init__(self, model: Model, settings: EngineSettings) -> None:
         self._model = model
-        self._settings = settings
+        self._settings = settings = fit_cache(settings, model)
         self._abort_flag = (ctypes.c_ubyte * 2)(0, 0)
         self._abort_callback = strlen_callback()
         self.pooling = _resolve_pooling(model, settings)
@@ -59,6 +63,8 @@ class Encoder:
         self._chunks: Sequence[Chunk] = ()
         self._n_cells = self.n_batch
         self._handle = self._open(self._n_cells)
+        self._adapter_use = model.adapters.use(self._handle)
+        self._check_control_vector()
 
     def close(self) -> None:
         lib.llama_free(self._handle)
@@ -70,6 +76,10 @@ class Encoder:
             handle = self._open(n)
             self.close()
             self._n_cells, self._handle = n, handle
+            self._adapter_use.move_to(handle)
+
+    def adapt(self, lora: AdapterConfig) -> None:
+        self._adapter_use.adapt(lora)
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""
@@ -106,6 +116,22 @@ class Encoder:
     def info(self) -> EncoderInfo:
         return encoder_info(self._model, self._settings)
 
+    def _check_control_vector(self) -> None:
+        vector = self._model.control_vector
+        if vector is None or not vector.rows.any():
+            return
+        steered = self._sample()
+        lib.llama_set_adapter_cvec(self._handle, None, 0, 0, 0, 0)
+        if np.array_equal(steered, self._sample()):
+            raise CorralError("models of this architecture cannot be steered with control vectors")
+        vector.apply(self._handle)
+
+    def _sample(self) -> FloatArray:
+        """What some tokens become."""
+        self.decode([Chunk(0, 0, np.zeros(MIN_CHUNK, np.int32), logits=1)])
+        self.forget(0)
+        return self.vectors()[0]
+
     def _padding(self, n: int) -> list[Chunk]:
         """A sequence of no meaning beside `n` tokens: no vector shall depend on what else is in its batch."""
         n_more = max(n, MIN_CHUNK) - n
@@ -121,7 +147,7 @@ class Encoder:
         return np.frombuffer(data, np.float32).reshape(n_rows, self._width)
 
     def _open(self, n_cells: int) -> Any:
-        params = lib.llama_context_default_params()
+        params = context_params(self._settings)
         params.embeddings = True
         params.pooling_type = _NATIVE_POOLING[self.pooling]
         params.attention_type = _NATIVE_ATTENTION[self._settings.attention]
@@ -136,6 +162,8 @@ class Encoder:
         handle = lib.llama_init_from_model(self._model.handle, params)
         if not handle:
             raise LlamaError(f"cannot create a context to embed {n_cells} tokens: {last_words()}")
+        if self._model.control_vector is not None:
+            self._model.control_vector.apply(handle)
         return handle
 
 

@@ -15,7 +15,7 @@ class _InitParams(ctypes.Structure):
 
 def has_tensor(path: str, *names: str) -> bool:
     """Whether a model has any of these tensors, be it split into several files or not."""
-    return any(_holds(shard, names) for shard in _shards(path))
+    return any(_holds(shard, names) for shard in shards_of(path))
 
 
 def _holds(path: str, names: tuple[str, ...]) -> bool:
@@ -37,7 +37,8 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
     return function
 
 
-def _shards(path: str) -> list[str]:
+def shards_of(path: str) -> list[str]:
+    """The files that a model is split into, or the one it is."""
     found = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path)
     if found is None:
         return [path]

@@ -7,9 +7,11 @@ memory, so that a failure can say what libllama said last.
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from llama_cpp import llama_cpp
@@ -21,6 +23,7 @@ lib: Any = llama_cpp
 _ERROR_LEVEL = 4
 _GPU_KINDS = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
 _log_tail: collections.deque[str] = collections.deque(maxlen=8)
+_listeners: list[list[str]] = []
 _verbose = False
 
 
@@ -39,6 +42,17 @@ def start(verbose: bool) -> None:
 def last_words() -> str:
     """What libllama logged as errors most recently."""
     return "; ".join(_log_tail) or "no reason given"
+
+
+@contextlib.contextmanager
+def overhear() -> Iterator[list[str]]:
+    """Everything that libllama logs meanwhile, errors or not."""
+    lines: list[str] = []
+    _listeners.append(lines)
+    try:
+        yield lines
+    finally:
+        _listeners.remove(lines)
 
 
 def has_gpu() -> bool:
@@ -60,6 +74,8 @@ def strlen_callback() -> Any:
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, _user_data: Any) -> None:
     line = text.decode("utf-8", "replace").rstrip()
+    for lines in _listeners:
+        lines.append(line)
     if level == _ERROR_LEVEL and line:
         _log_tail.append(line)
     if _verbose and line:

@@ -6,15 +6,20 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+from corral.core.modifier import AdapterInfo, Override
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, ModelInfo
 from corral.core.settings import EngineSettings
 from corral.llama import library
+from corral.llama.adapter import Adapters
+from corral.llama.context_params import context_params
+from corral.llama.control_vector import ControlVector, read_directions
 from corral.llama.library import LlamaError, last_words, lib
+from corral.llama.override import check_overrides, native_overrides
 from corral.llama.vocab import Vocab
 
 _TEMPLATES = ("", "tool_use", "rerank")
@@ -25,9 +30,11 @@ _POOLINGS = {"0": Pooling.NONE, "1": Pooling.MEAN, "2": Pooling.CLS, "3": Poolin
 class Model:
     """Owns one `llama_model`."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, path: str) -> None:
         self.handle = handle
+        self.path = path
         self.vocab = Vocab(lib.llama_model_get_vocab(handle))
+        self.control_vector: ControlVector | None = None  # for all of its contexts
 
     @classmethod
     def open(
@@ -38,10 +45,14 @@ class Model:
         mmap: bool = True,
         mlock: bool = False,
         n_gpu_layers: int = -1,
+        overrides: Sequence[Override] = (),
+        check_tensors: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> Model:
         params = lib.llama_model_default_params()
         params.vocab_only = vocab_only
+        params.kv_overrides = native_overrides(overrides)
+        params.check_tensors = check_tensors
         params.n_gpu_layers = n_gpu_layers
         params.load_mode = (lib.LLAMA_LOAD_MODE_MMAP if mmap else 0) | (
             lib.LLAMA_LOAD_MODE_MLOCK if mlock else 0
@@ -51,19 +62,29 @@ class Model:
         handle = lib.llama_model_load_from_file(path.encode(), params)
         if not handle:
             raise LlamaError(f"cannot load model '{path}': {last_words()}")
-        return cls(handle)
+        return cls(handle, path)
 
     @classmethod
     def load(cls, settings: EngineSettings, on_progress: Callable[[float], None] | None = None) -> Model:
         """The model of an engine, weights and all; call once per process."""
         library.start(settings.verbose)
-        return cls.open(
-            settings.model,
-            mmap=settings.mmap,
-            mlock=settings.mlock,
-            n_gpu_layers=settings.n_gpu_layers,
-            on_progress=on_progress,
-        )
+        context_params(settings)  # what is wrong with them is told before weights are read
+        directions = [(file, read_directions(file.path)) for file in settings.control_vectors]
+        with library.overhear() as log:
+            model = cls.open(
+                settings.model,
+                mmap=settings.mmap,
+                mlock=settings.mlock,
+                n_gpu_layers=settings.n_gpu_layers,
+                overrides=settings.overrides,
+                check_tensors=settings.check_tensors,
+                on_progress=on_progress,
+            )
+        check_overrides(settings.overrides, log)
+        if directions:
+            layers = settings.control_vector_layers
+            model.control_vector = ControlVector.combine(directions, model.n_embd, model.n_layer, layers)
+        return model
 
     def close(self) -> None:
         lib.llama_model_free(self.handle)
@@ -74,6 +95,7 @@ class Model:
         n_ctx: int,
         n_slots: int,
         encoder: EncoderInfo,
+        adapters: list[AdapterInfo],
         n_state_bytes: int = 0,
         can_generate: bool = True,
     ) -> ModelInfo:
@@ -90,7 +112,12 @@ class Model:
             description=self.description,
             can_generate=can_generate,
             encoder=encoder,
+            adapters=adapters,
         )
+
+    @cached_property
+    def adapters(self) -> Adapters:
+        return Adapters(self.handle, self.path)
 
     @property
     def n_ctx_train(self) -> int:
@@ -99,6 +126,10 @@ class Model:
     @property
     def n_embd(self) -> int:
         return int(lib.llama_model_n_embd(self.handle))
+
+    @property
+    def n_layer(self) -> int:
+        return int(lib.llama_model_n_layer(self.handle))
 
     @property
     def n_embd_out(self) -> int:
@@ -119,8 +150,19 @@ class Model:
     @property
     def pooling(self) -> Pooling | None:
         """What its file says how to make one vector of many."""
-        declared = self._metadata(f"{self._metadata('general.architecture')}.pooling_type")
-        return _POOLINGS.get(declared)
+        return _POOLINGS.get(self._declared("pooling_type"))
+
+    def head_sizes(self, what: str) -> tuple[int, int]:
+        """How many keys ("key") or values ("value") a head has, in layers without and with a window."""
+        n_head = int(lib.llama_model_n_head(self.handle))
+        n = self._declared_number(f"attention.{what}_length", self.n_embd // n_head if n_head else 0)
+        return n, self._declared_number(f"attention.{what}_length_swa", n)
+
+    @property
+    def turned_sizes(self) -> tuple[int, int]:
+        """How many keys of a head its position turns, in layers without and with a window."""
+        n = self._declared_number("rope.dimension_count", self.head_sizes("key")[0])
+        return n, self._declared_number("rope.dimension_count_swa", n)
 
     @property
     def n_params(self) -> int:
@@ -153,6 +195,12 @@ class Model:
     def has_cells(self) -> bool:
         """Some of what it remembers is a cell per token."""
         return not lib.llama_model_is_recurrent(self.handle)
+
+    @property
+    def has_cache(self) -> bool:
+        """It keeps keys and values of its tokens."""
+        has_memory, _ = self._probe
+        return has_memory and self.has_cells
 
     @property
     def n_window(self) -> int:
@@ -191,6 +239,14 @@ class Model:
     def has_decoder(self) -> bool:
         """False for an encoder that was cut off from its decoder; other encoders just have no memory."""
         return bool(lib.llama_model_has_decoder(self.handle))
+
+    def _declared_number(self, key: str, default: int) -> int:
+        text = self._declared(key)
+        return int(text) if text.isdecimal() else default
+
+    def _declared(self, key: str) -> str:
+        """What the file says of an architecture like its own."""
+        return self._metadata(f"{self._metadata('general.architecture')}.{key}")
 
     def _metadata(self, key: str) -> str:
         """A value of the file's metadata as text; nothing if it is not there."""

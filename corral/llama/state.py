@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from corral.core.chunk import State, TokenArray
 from corral.core.errors import InvalidRequest
+from corral.llama.ggml_type import GGML_TYPES
 
 _MAGIC = 0xAF143CD8
 _START = 8  # behind the magic and the number of a sequence, which libllama ignores
 _KINDS = ((True, 12), (True, 24), (False, 8))  # KV, KV with 2D positions, recurrent: bytes for each cell
 _HEADER_BYTES = 12
 _ONE_STREAM = memoryview(struct.pack("<I", 1))
-_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 20: "iq4_nl", 30: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,8 @@ class _Rows:
         return math.prod(self.size)
 
     def __str__(self) -> str:
-        return f"{_TYPES.get(self.type, f'type {self.type}')} with rows of {self.n_bytes} bytes"
+        name = GGML_TYPES[self.type].name if self.type in GGML_TYPES else f"type {self.type}"
+        return f"{name} with rows of {self.n_bytes} bytes"
 
 
 class _Reader:

@@ -7,10 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from corral.core.fim import FimTokens
 from corral.llama.library import lib
 
 _TOKEN_NULL = -1
 _AROUND = (lib.llama_vocab_bos, lib.llama_vocab_eos, lib.llama_vocab_sep)
+_FIM = {
+    "pre": lib.llama_vocab_fim_pre,
+    "suf": lib.llama_vocab_fim_suf,
+    "mid": lib.llama_vocab_fim_mid,
+    "rep": lib.llama_vocab_fim_rep,
+    "sep": lib.llama_vocab_fim_sep,
+    "pad": lib.llama_vocab_fim_pad,
+}
 
 
 class Vocab:
@@ -83,8 +92,12 @@ class Vocab:
         return self._max_piece_bytes
 
     @property
+    def bos(self) -> int:
+        return int(lib.llama_vocab_bos(self.handle))
+
+    @property
     def bos_text(self) -> str:
-        return self._text_of(lib.llama_vocab_bos(self.handle))
+        return self._text_of(self.bos)
 
     @property
     def eos_text(self) -> str:
@@ -99,6 +112,11 @@ class Vocab:
     @property
     def newline(self) -> int:
         return int(lib.llama_vocab_nl(self.handle))
+
+    @property
+    def fim(self) -> FimTokens:
+        found = {name: int(token(self.handle)) for name, token in _FIM.items()}
+        return FimTokens(**{name: token for name, token in found.items() if token != _TOKEN_NULL})
 
     @property
     def suppressed(self) -> list[int]:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from corral import __version__
-from corral.api.routes import chat, completion, embedding, model, rank, session, slot, status, token
+from corral.api.routes import (
+    adapter,
+    chat,
+    completion,
+    embedding,
+    infill,
+    model,
+    rank,
+    session,
+    slot,
+    status,
+    token,
+)
 from corral.api.service import Service
 from corral.server.errors import add_error_handlers
 
@@ -13,9 +25,11 @@ _ROUTERS = (
     status.router,
     model.router,
     completion.router,
+    infill.router,
     chat.router,
     embedding.router,
     rank.router,
+    adapter.router,
     token.router,
     slot.router,
     session.router,

@@ -15,17 +15,28 @@ import orjson
 import uvicorn
 
 from corral.api.constraint import grammar_or_schema
+from corral.api.guidance import make_guidance
 from corral.api.prepare import resolve_seed
 from corral.api.service import Service
+from corral.api.system_prompt import SystemText
 from corral.core.errors import CorralError
-from corral.core.params import RANDOM_SEED, Constraint, GenerationParams, SamplingParams
+from corral.core.params import (
+    RANDOM_SEED,
+    Constraint,
+    GenerationParams,
+    Guidance,
+    SamplingParams,
+    SpeculativeParams,
+)
 from corral.core.result import ModelInfo
 from corral.core.settings import ServerSettings, Settings
 from corral.link.supervisor import Supervisor
 from corral.llama import library
 from corral.llama.model import Model
+from corral.llama.vocab import Vocab
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
+from corral.server.system_prompt import evaluate_system_prompt, read_system_prompt
 
 
 class Reporter(Protocol):
@@ -49,10 +60,11 @@ async def serve(settings: Settings, reporter: Reporter) -> None:
         on_restart=reporter.restarting,
     )
     service = Service(settings, engine, default_params(settings))
+    system_text = read_system_prompt(settings.server.system_prompt_file)
     server = _Server(_uvicorn_config(settings, service), reporter.listening)
     http = asyncio.create_task(server.serve())
     try:
-        loading = asyncio.create_task(_load(service, engine))
+        loading = asyncio.create_task(_load(service, engine, system_text))
         await asyncio.wait({loading, http}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             reporter.ready(server.address, loading.result())
@@ -78,16 +90,14 @@ def default_params(settings: Settings) -> GenerationParams:
         n_cache_reuse=server.cache_reuse,
         json_whitespace=server.json_whitespace,
         constraint=_default_constraint(server),
+        speculative=SpeculativeParams(
+            n_max=server.n_draft, n_min=server.n_draft_min, p_min=server.p_draft_min
+        ),
     )
 
 
 def _default_constraint(server: ServerSettings) -> Constraint | None:
-    grammar = server.grammar
-    if server.grammar_file:
-        try:
-            grammar = Path(server.grammar_file).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CorralError(f"cannot read --grammar-file: {error}") from None
+    grammar = _text_of(server.grammar, server.grammar_file, "--grammar-file")
     try:
         schema = orjson.loads(server.json_schema) if server.json_schema else None
     except orjson.JSONDecodeError as error:
@@ -95,28 +105,48 @@ def _default_constraint(server: ServerSettings) -> Constraint | None:
     return grammar_or_schema(grammar, schema, server.json_whitespace)
 
 
-async def _check_constraint(engine: Supervisor, params: GenerationParams) -> None:
-    """Have the engine read the grammar of the command line: nobody else could tell what is wrong with it."""
-    if params.constraint is not None:
-        _, results = engine.submit([0], msgspec.structs.replace(params, n_predict=0))
-        async for _ in results:
-            pass
+def _text_of(text: str, path: str, option: str) -> str:
+    """What an option says, or the file that another one names."""
+    if not path:
+        return text
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorralError(f"cannot read {option}: {error}") from None
 
 
-async def _load(service: Service, engine: Supervisor) -> ModelInfo:
+def _default_guidance(server: ServerSettings, vocab: Vocab, n_ctx: int) -> Guidance | None:
+    if server.cfg_scale == 1.0:
+        return None
+    prompt = _text_of(
+        server.cfg_negative_prompt, server.cfg_negative_prompt_file, "--cfg-negative-prompt-file"
+    )
+    return make_guidance(server.cfg_scale, prompt, vocab, n_ctx)
+
+
+async def _load(service: Service, engine: Supervisor, system_text: SystemText | None) -> ModelInfo:
     info = await engine.start()
     # Only a file that the engine process has survived is opened here, and only for its vocabulary.
     model = await asyncio.to_thread(_open_vocabulary, service.settings)
     chat = chat_settings(service.settings.server, model.chat_templates, model.vocab)
+    server = service.settings.server
+    service.adapters.open(info.adapters, service.settings.engine.lora, not server.lora_init_without_apply)
     if info.can_generate:
-        await _check_constraint(engine, service.defaults)
+        service.guide(_default_guidance(server, model.vocab, info.n_ctx))
+        if service.defaults.constraint or service.defaults.guidance:
+            # Only the engine can tell what is wrong with a grammar, and whether there is room to be guided.
+            await service.evaluate([0], service.defaults)
+        if system_text is not None:
+            service.system_prompt = await evaluate_system_prompt(
+                system_text, service, model.vocab, info.n_ctx
+            )
     service.open(model.vocab, chat, model.chat_templates.get("rerank", ""))
     return info
 
 
 def _open_vocabulary(settings: Settings) -> Model:
     library.start(verbose=False)
-    model = Model.open(settings.engine.model, vocab_only=True)
+    model = Model.open(settings.engine.model, vocab_only=True, overrides=settings.engine.overrides)
     if not model.vocab.max_piece_bytes:
         raise CorralError(f"model '{settings.engine.model}' has no vocabulary")
     return model

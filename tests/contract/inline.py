@@ -11,10 +11,11 @@ import msgspec
 
 from corral.api.service import Service
 from corral.core.errors import CorralError
+from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import GenerationParams
-from corral.core.result import Done, Embedded, Event, Failed, SlotReport
+from corral.core.result import AdapterLoaded, Done, Embedded, Event, Failed, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.core.task import Cancel, Embed, SlotAction, Task
+from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
 from corral.engine.engine import Engine
 from corral.link.board import Board
 from corral.link.stream import TaskStream
@@ -38,14 +39,26 @@ class InlineEngine:
         self._tasks: dict[int, tuple[Task | Embed, TaskStream]] = {}
         self._answers: dict[int, asyncio.Future[SlotReport]] = {}
         self._ids = itertools.count()
+        self._n_adapters = 0
         self._stepper: asyncio.Task[None] | None = None
 
     def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]:
         task = Task(id=next(self._ids), prompt=prompt, params=params)
         return task, self._enter(task)
 
-    def embed(self, inputs: list[list[int]]) -> TaskStream:
-        return self._enter(Embed(id=next(self._ids), inputs=inputs))
+    def embed(self, inputs: list[list[int]], lora: AdapterConfig = ()) -> TaskStream:
+        return self._enter(Embed(id=next(self._ids), inputs=inputs, lora=lora))
+
+    async def load_adapter(self, path: str) -> AdapterInfo:
+        order = LoadAdapter(id=next(self._ids), adapter=self._n_adapters, path=path)
+        answer = self._answers[order.id] = asyncio.get_running_loop().create_future()
+        self._engine.handle(order)
+        info = (await answer).info
+        self._n_adapters += 1
+        return info
+
+    def free_adapter(self, id: int) -> None:
+        self._engine.handle(FreeAdapter(id))
 
     def _enter(self, order: Task | Embed) -> TaskStream:
         stream = TaskStream(lambda: self.cancel(order.id))
@@ -111,7 +124,7 @@ class InlineEngine:
             stream.put(event)
 
     def _answer(self, event: Event) -> None:
-        if isinstance(event, SlotReport):
+        if isinstance(event, SlotReport | AdapterLoaded):
             self._answers[event.task_id].set_result(event)
         else:
             self._answers[event.task_id].set_exception(CorralError.from_info(event.error))

@@ -265,8 +265,6 @@ async def test_an_answer_in_a_grammar(server):
     "change",
     [
         {"image_data": [{"id": 1, "data": ""}]},
-        {"lora": [{"id": 0, "scale": 1}]},
-        {"system_prompt": {"prompt": "x"}},
         {"prompt": {"prompt_string": "a", "multimodal_data": []}},
         {"adaptive_target": 0.5},
     ],

@@ -1,4 +1,4 @@
-"""A llama and a qwen3 in plain numpy, computed in double precision: vectors and scores of whole texts.
+"""A llama and a qwen3 in plain numpy, computed in double precision: vectors, scores and logits of texts.
 
 No cache and no sampling: every token of the text at once. Weights carry the names that GGUF gives them.
 """
@@ -6,7 +6,7 @@ No cache and no sampling: every token of the text at once. Weights carry the nam
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,25 @@ from tests.model.bert_reference import Array, pool_last, read_key, read_weights,
 
 
 @dataclass(frozen=True, slots=True)
+class Yarn:
+    """Fast pairs of dimensions keep their speed, slow ones are slowed down, those between are mixed.
+
+    A pair is fast if it turns more than `beta_fast` times within `n_ctx`, and slow if less than `beta_slow`.
+    """
+
+    n_ctx: int
+    share: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Decoder:
-    """`rope_halves`: rope turns dimension i with i + n/2, as qwen3 has it, instead of 2i with 2i + 1."""
+    """`rope_halves`: rope turns dimension i with i + n/2, as qwen3 has it, instead of 2i with 2i + 1.
+
+    `rope_scale`: positions advance so far with each token. `rope_size`: queries and keys grow by it.
+    `steering`: is added to what comes out of a layer.
+    """
 
     weights: Mapping[str, Array]
     n_layer: int
@@ -26,6 +43,10 @@ class Decoder:
     norm_eps: float
     rope_base: float
     rope_halves: bool
+    rope_scale: float = 1.0
+    rope_size: float = 1.0
+    yarn: Yarn | None = None
+    steering: Mapping[int, Array] = field(default_factory=dict)
 
 
 def read_decoder(path: Path) -> Decoder:
@@ -48,7 +69,13 @@ def token_rows(decoder: Decoder, tokens: Sequence[int]) -> Array:
     for i in range(decoder.n_layer):
         x = x + _attention(decoder, i, _norm(decoder, f"blk.{i}.attn_norm", x))
         x = x + _feed_forward(decoder, i, _norm(decoder, f"blk.{i}.ffn_norm", x))
+        x = x + decoder.steering.get(i, 0.0)
     return _norm(decoder, "output_norm", x)
+
+
+def logits(decoder: Decoder, tokens: Sequence[int]) -> Array:
+    """Behind the last token."""
+    return _linear(decoder, "output", pool_last(token_rows(decoder, tokens)))
 
 
 def class_probabilities(decoder: Decoder, tokens: Sequence[int]) -> Array:
@@ -83,13 +110,28 @@ def _heads(x: Array, n_head: int) -> Array:
 def _rope(decoder: Decoder, heads: Array) -> Array:
     """Pairs of dimensions are complex numbers, turned by the position times the speed of the pair."""
     n_head, n_token, n_embd = heads.shape
-    speed = decoder.rope_base ** (-2.0 * np.arange(n_embd // 2) / n_embd)
-    turn = np.exp(1j * np.outer(np.arange(n_token), speed))
+    turn = decoder.rope_size * np.exp(1j * np.outer(np.arange(n_token), _speeds(decoder, n_embd)))
     shape = (n_head, n_token, 2, -1) if decoder.rope_halves else (n_head, n_token, -1, 2)
     axis = 2 if decoder.rope_halves else 3
     real, imaginary = np.moveaxis(heads.reshape(shape), axis, 0)
     turned = (real + 1j * imaginary) * turn
     return np.stack([turned.real, turned.imag], axis=axis).reshape(heads.shape)
+
+
+def _speeds(decoder: Decoder, n_embd: int) -> Array:
+    pair = np.arange(n_embd // 2)
+    speed = decoder.rope_base ** (-2.0 * pair / n_embd)
+    slow, yarn = decoder.rope_scale * speed, decoder.yarn
+    if yarn is None:
+        return slow
+    low = max(0.0, np.floor(_pair_that_turns(decoder, yarn, n_embd, yarn.beta_fast)))
+    high = min(n_embd - 1.0, np.ceil(_pair_that_turns(decoder, yarn, n_embd, yarn.beta_slow)))
+    kept = yarn.share * (1.0 - np.clip((pair - low) / max(0.001, high - low), 0.0, 1.0))
+    return kept * speed + (1.0 - kept) * slow
+
+
+def _pair_that_turns(decoder: Decoder, yarn: Yarn, n_embd: int, n_times: float) -> float:
+    return n_embd * np.log(yarn.n_ctx / (n_times * 2.0 * np.pi)) / (2.0 * np.log(decoder.rope_base))
 
 
 def _feed_forward(decoder: Decoder, i: int, x: Array) -> Array:

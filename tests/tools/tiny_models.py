@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,15 @@ CHATML = (
 )
 TOOL_USE = "{% for tool in tools %}{{ '<tool_call>' + tool.function.name }}{% endfor %}" + CHATML
 
+FIM = {
+    "pre": "<|fim_prefix|>",
+    "suf": "<|fim_suffix|>",
+    "mid": "<|fim_middle|>",
+    "rep": "<|repo_name|>",
+    "sep": "<|file_sep|>",
+    "pad": "<|fim_pad|>",
+}
+
 _INITIAL_WORDS = "the and of to in is that it you was for are with not have be hello world Hello"
 _INNER_WORDS = "the er in ing on an re at en ed or es ll ou ly st"
 
@@ -46,6 +55,11 @@ _INNER_WORDS = "the er in ing on an re at en ed or es ll ou ly st"
 def llama_bpe(directory: Path) -> Path:
     """A llama with a byte-level BPE vocabulary and a ChatML template."""
     return _write(directory / "llama-bpe.gguf", _Recipe("llama", 46, _bpe_vocabulary, _add_llama))
+
+
+def llama_fim(directory: Path) -> Path:
+    """A llama with the tokens of a model for code, which libllama knows by their names."""
+    return _write(directory / "llama-fim.gguf", _Recipe("llama", 46, _fim_vocabulary, _add_llama))
 
 
 def llama_spm(directory: Path) -> Path:
@@ -63,7 +77,7 @@ def gemma_swa(directory: Path) -> Path:
     return _write(directory / "gemma-swa.gguf", _Recipe("gemma3", 28, _bpe_vocabulary, _add_gemma))
 
 
-ALL = (llama_bpe, llama_spm, mamba, gemma_swa)
+ALL = (llama_bpe, llama_fim, llama_spm, mamba, gemma_swa)
 
 
 def main(writers: Sequence[Callable[[Path], Path]] = ALL) -> None:
@@ -230,12 +244,18 @@ def _add_mamba_layer(weights: Weights, i: int) -> None:
     weights.matrix(f"blk.{i}.ssm_out.weight", N_EMBD, D_INNER)
 
 
-def _bpe_vocabulary(named: tuple[str, str] = ("tool_use", TOOL_USE)) -> _Vocabulary:
+def _fim_vocabulary() -> _Vocabulary:
+    return _bpe_vocabulary(more_controls=FIM.values())
+
+
+def _bpe_vocabulary(
+    named: tuple[str, str] = ("tool_use", TOOL_USE), more_controls: Iterable[str] = ()
+) -> _Vocabulary:
     """Byte-level BPE with two chat templates: ChatML and the `named` one."""
     alphabet = _gpt2_byte_alphabet()
     merges = list(_merges(alphabet[ord(" ")]))
     words = [left + right for left, right in merges]
-    controls = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    controls = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *more_controls]
     tokens = [*alphabet, *words, *controls]
 
     def add_keys(writer: GGUFWriter) -> None:

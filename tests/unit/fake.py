@@ -9,12 +9,15 @@ import pickle
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.draw import uniform
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.fim import FimTokens
+from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, ModelInfo, TokenProb, TokenProbs
@@ -32,9 +35,11 @@ class FakeVocab:
     bos_text = "<s>"
     eos_text = "</s>"
     eot = EOG
+    bos = N_VOCAB - 1
 
     def __init__(self, adds_bos: bool = False) -> None:
         self.adds_bos = adds_bos
+        self.fim = FimTokens()
 
     def piece(self, token: int, special: bool = False) -> bytes:
         if token == EOG:
@@ -185,6 +190,9 @@ class FakeEncoder:
             return rows[-1:, 1 : 1 + (len(self.labels) or 1)]
         return rows[:1] if self.pooling is Pooling.CLS else rows[-1:]
 
+    def adapt(self, lora: AdapterConfig) -> None:
+        self.lora = lora
+
     def forget(self, seq: int) -> None:
         self.sequences.pop(seq, None)
 
@@ -193,6 +201,37 @@ class FakeEncoder:
 
     def clear_abort(self) -> None:
         self.aborts = False
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A prompt, as caches are asked for it."""
+
+    prompt: np.ndarray
+    takes_moved: bool = False
+    variant: bytes = b""
+
+
+class FakeAdapters:
+    """An adapter is any file name but "wrong"."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[int, str] = {}
+
+    def load(self, id: int, path: str) -> AdapterInfo:
+        if path.endswith("wrong"):
+            raise InvalidRequest("this is no LoRA adapter")
+        self.loaded[id] = path
+        return AdapterInfo(id, path)
+
+    def free(self, id: int) -> None:
+        del self.loaded[id]
+
+    def variant(self, config: AdapterConfig) -> bytes:
+        for id, _ in config:
+            if id not in self.loaded:
+                raise InvalidRequest(f"there is no adapter {id}", field="lora")
+        return repr([(self.loaded[id], scale) for id, scale in config]).encode() if config else b""
 
 
 class FakeBackend:
@@ -229,7 +268,11 @@ class FakeBackend:
         self.aborts = False
         self.leaves_debris = False
         self._n_cells = n_cells
-        self._logits: list[np.ndarray] = []
+        self._logits: list[list[np.ndarray]] = []
+        self.adapters = FakeAdapters()
+        self.lora: AdapterConfig = ()
+        self.is_exact = True
+        self.drafter = None
 
     @property
     def n_prompt_tokens_evaluated(self) -> int:
@@ -272,16 +315,26 @@ class FakeBackend:
         if self._n_cells is not None and sum(map(len, self.sequences)) + n_new > self._n_cells:
             return DecodeStatus.NO_ROOM
         self.batches.append(list(chunks))
-        self._logits = []
-        for c in chunks:
-            self.sequences[c.seq] += c.tokens.tolist()
-            self._logits.append(
-                np.array([zlib.crc32(pickle.dumps(self.sequences[c.seq])) % 100003], np.float64)
-            )
+        self._logits = [self._evaluate(chunk) for chunk in chunks]
         return DecodeStatus.OK
 
-    def logits(self, i: int) -> np.ndarray:
-        return self._logits[i]
+    def _evaluate(self, chunk: Chunk) -> list[np.ndarray]:
+        sequence, rows = self.sequences[chunk.seq], []
+        for token in chunk.tokens.tolist():
+            sequence.append(token)
+            key = pickle.dumps((sequence, self.lora) if self.lora else sequence)
+            rows.append(np.array([zlib.crc32(key) % 100003], np.float64))
+        return rows[len(rows) - chunk.logits :]
+
+    def adapt(self, lora: AdapterConfig) -> None:
+        assert all(id in self.adapters.loaded for id, _ in lora), "an adapter is gone"
+        self.lora = lora
+
+    def reserve(self, n_seq: int) -> None:
+        self.sequences += [[] for _ in range(n_seq - len(self.sequences))]
+
+    def logits(self, i: int, back: int = 0) -> np.ndarray:
+        return self._logits[i][-1 - back]
 
     def abort(self) -> None:
         self.aborts = True

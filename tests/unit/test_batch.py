@@ -12,6 +12,7 @@ from corral.engine.batch import (
     BatchShape,
     Part,
     Prompt,
+    Token,
     chunk_size,
     plan_batches,
 )
@@ -26,7 +27,9 @@ generating = st.lists(st.integers(0, 9), unique=True)
 
 @given(generating, prompts, st.integers(0, 2048), st.integers(32, 512), st.booleans())
 def test_every_generating_slot_comes_first_and_every_prompt_moves(slots, waiting, budget, n_ubatch, mixes):
-    batches = plan_batches(slots, waiting, budget, BatchShape(2048, n_ubatch, mixes))
+    batches = plan_batches(
+        [Token(slot) for slot in slots], waiting, budget, BatchShape(2048, n_ubatch, mixes)
+    )
     parts = [part for batch in batches for part in batch]
     assert {p.slot for p in parts} == set(slots) | {p.slot for p in waiting}
     assert len(parts) == len({p.slot for p in parts})
@@ -50,12 +53,12 @@ def test_the_shortest_prompt_is_through_first():
 
 
 def test_split_kv_keeps_prompts_and_tokens_apart():
-    batches = plan_batches([2, 0], [Prompt(1, 100), Prompt(3, 100)], 64, SPLIT)
+    batches = plan_batches([Token(2), Token(0)], [Prompt(1, 100), Prompt(3, 100)], 64, SPLIT)
     assert [[p.slot for p in batch] for batch in batches] == [[0, 2], [1], [3]]
 
 
 def test_unified_kv_takes_everything_at_once():
-    (batch,) = plan_batches([2, 0], [Prompt(1, 100)], 64, BatchShape(2048, 512, True))
+    (batch,) = plan_batches([Token(2), Token(0)], [Prompt(1, 100)], 64, BatchShape(2048, 512, True))
     assert [p.slot for p in batch] == [0, 1, 2]
 
 
@@ -75,7 +78,21 @@ def test_a_prompt_that_small_is_one_chunk(n_pending, n_max):
 
 @given(generating, prompts, st.integers(0, 2048), st.integers(16, 200))
 def test_a_mixed_batch_never_overflows_and_always_moves(slots, waiting, budget, n_batch):
-    for batch in plan_batches(slots, waiting, budget, BatchShape(n_batch, 16, True)):
+    for batch in plan_batches(
+        [Token(slot) for slot in slots], waiting, budget, BatchShape(n_batch, 16, True)
+    ):
         assert 0 < sum(part.n for part in batch) <= n_batch
         assert all(part.n > 0 for part in batch)
         assert not waiting or len(slots) == n_batch or any(part.slot >= 10 for part in batch)
+
+
+@given(generating, prompts, st.integers(0, 2048), st.booleans(), st.lists(st.sampled_from([b"", b"a", b"b"])))
+def test_variants_of_a_model_are_in_batches_of_their_own(slots, waiting, budget, mixes, variants):
+    variant_of = dict(zip([*slots, *(p.slot for p in waiting)], variants, strict=False))
+    tokens = [Token(slot, variant_of.get(slot, b"")) for slot in slots]
+    waiting = [Prompt(p.slot, p.n_pending, variant_of.get(p.slot, b"")) for p in waiting]
+    batches = plan_batches(tokens, waiting, budget, BatchShape(2048, 512, mixes))
+    for batch in batches:
+        assert len({variant_of.get(part.slot, b"") for part in batch}) == 1
+    served = [part.slot for batch in batches for part in batch]
+    assert sorted(served) == sorted([*slots, *(p.slot for p in waiting)])

@@ -22,7 +22,7 @@ from corral.engine.batch import FLOOR
 from corral.engine.embedder import Embedder
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
-from tests.unit.fake import FakeBackend, FakeEncoder
+from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder
 from tests.unit.test_engine import task
 from tests.unit.test_twins import grammar
 
@@ -465,7 +465,7 @@ def test_an_encoder_that_does_not_open_fails_who_waits_and_is_tried_again():
 
 def test_an_engine_that_only_embeds_refuses_the_rest():
     events = []
-    engine = EmbeddingEngine(FakeEncoder(), events.extend)
+    engine = EmbeddingEngine(FakeEncoder(), FakeAdapters(), events.extend)
     engine.handle(Task(id=1, prompt=[1], params=GenerationParams()))
     engine.handle(SlotAction(id=2, verb=Verb.ERASE, slot=0))
     assert [(event.task_id, event.error.status) for event in events] == [(1, 501), (2, 501)]
@@ -474,7 +474,7 @@ def test_an_engine_that_only_embeds_refuses_the_rest():
 
 def test_an_engine_that_only_embeds_embeds():
     events, encoder = [], FakeEncoder()
-    engine = EmbeddingEngine(encoder, events.extend)
+    engine = EmbeddingEngine(encoder, FakeAdapters(), events.extend)
     engine.warm_up()
     engine.handle(order(1, 5))
     engine.handle(order(2, 5))

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from corral.core.draw import uniform
 from corral.core.result import Beat
 from corral.engine.context_shift import plan_shift
-from corral.engine.cost import CostModel
+from corral.engine.cost import CostModel, Load
 from corral.engine.prefix import GAIN, Holding, Origin, Prefix, choose_slot, plan_prefix, reusable
 from corral.engine.ram_cache import RamCache
 from corral.engine.saved import Saved
 from corral.engine.slot import TokenBuffer, common_prefix
 from corral.link.supervisor import is_wedged
+from tests.unit.fake import Wish
 
 tokens = st.lists(st.integers(0, 2), max_size=30).map(lambda ts: np.array(ts, np.int32))
 
@@ -92,12 +93,12 @@ def test_the_budget_follows_the_measured_cost():
     cost = CostModel()
     assert cost.n_tokens_in(cost.room_ms(200)) > 0
     for _ in range(20):
-        cost.observe(1, 0, 10.0)
-        cost.observe(0, 50, 350.0)
+        cost.observe(Load(n_generating=1), 10.0)
+        cost.observe(Load(n_prompt=50), 350.0)
     assert 20 <= cost.n_tokens_in(cost.room_ms(200)) <= 25
-    assert cost.predict_ms(1, 100) == pytest.approx(710)
-    cost.observe(1, 100, 710.0)
-    assert cost.predict_ms(0, 100) == pytest.approx(700, rel=0.05)
+    assert cost.predict_ms(Load(1, 100)) == pytest.approx(710)
+    cost.observe(Load(1, 100), 710.0)
+    assert cost.predict_ms(Load(n_prompt=100)) == pytest.approx(700, rel=0.05)
 
 
 def test_what_cannot_be_cut_serves_only_whole():
@@ -121,7 +122,7 @@ def test_the_ram_tier_keeps_its_budget_and_finds_the_longest(entries, prompt, ca
         cache.put(Saved(run, bytes(size)))
         assert cache.n_bytes <= 100
     longest = max(map(n_usable, cache), default=0)
-    entry = cache.get(prompt)
+    entry = cache.get(Wish(prompt))
     assert longest == (0 if entry is None else n_usable(entry))
 
 
@@ -130,9 +131,9 @@ def test_the_ram_tier_forgets_the_least_recently_used():
     first, second, third = (np.full(20, i, np.int32) for i in range(3))
     cache.put(Saved(first, b"a"))
     cache.put(Saved(second, b"b"))
-    assert cache.get(first) is not None
+    assert cache.get(Wish(first)) is not None
     cache.put(Saved(third, b"c"))
-    assert [cache.get(run) is not None for run in (first, second, third)] == [True, False, True]
+    assert [cache.get(Wish(run)) is not None for run in (first, second, third)] == [True, False, True]
 
 
 @given(st.lists(st.integers(0, 9), min_size=5, max_size=20), st.integers(0, 4), st.integers(1, 3))

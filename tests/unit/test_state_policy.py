@@ -24,7 +24,7 @@ from corral.engine.reuse import Move, plan_reuse
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot, common_prefix
-from tests.unit.fake import FakeBackend
+from tests.unit.fake import FakeBackend, Wish
 from tests.unit.test_engine import Bench, task
 
 
@@ -297,7 +297,7 @@ def test_as_much_is_usable_as_is_the_same_aligned_and_evaluated_in_place(
 
     expected = max((n for n in range(MIN_CHUNK, len(held) + 1) if may_be_used(n)), default=0)
     saved = Saved(array(held), b"", moved_from)
-    assert usable(saved, array(prompt), lambda n: n_fixed if n == len(held) else -1, takes) == expected
+    assert usable(saved, Wish(array(prompt), takes), lambda n: n_fixed if n == len(held) else -1) == expected
 
 
 @st.composite
@@ -315,8 +315,9 @@ def related_runs(draw):
 @given(related_runs(), st.sampled_from([lambda n: 0, lambda n: n, lambda n: n - n % 16]), st.booleans())
 def test_what_replaces_a_run_gives_all_that_the_run_gave(case, n_fixed, takes_moved):
     old, new, prompt = case
+    wish = Wish(prompt, takes_moved)
     if replaces(new, old, n_fixed):
-        assert usable(new, prompt, n_fixed, takes_moved) >= usable(old, prompt, n_fixed, takes_moved)
+        assert usable(new, wish, n_fixed) >= usable(old, wish, n_fixed)
     assert replaces(old, old, n_fixed)
 
 
@@ -324,11 +325,11 @@ def test_the_ram_tier_gives_what_was_shifted_only_to_those_who_take_it():
     cache = RamCache(100)
     cache.put(Saved(array(range(40)), b"a", moved_from=14))
     prompt = array(range(60))
-    assert cache.get(array([*range(8), *range(30, 60)])) is not None
-    assert cache.get(array(range(20, 60)), takes_moved=True) is None
+    assert cache.get(Wish(array([*range(8), *range(30, 60)]))) is not None
+    assert cache.get(Wish(array(range(20, 60)), True)) is None
     cache.put(Saved(array([*range(20), 1]), b"b"))
-    assert cache.get(prompt).state == b"b"
-    assert cache.get(prompt, takes_moved=True).state == b"a"
+    assert cache.get(Wish(prompt)).state == b"b"
+    assert cache.get(Wish(prompt, True)).state == b"a"
 
 
 def test_what_the_ram_tier_has_no_room_for_is_handed_on():

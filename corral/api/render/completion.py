@@ -11,7 +11,7 @@ from corral.api.completion import Run
 from corral.api.render import native
 from corral.api.render.state import render_cache_report
 from corral.api.render.usage import Usage
-from corral.api.schema.completion import CompletionRequest
+from corral.api.schema.completion import GenerationFields
 from corral.api.schema.openai import OpenAICompletionRequest, OpenAIFields
 from corral.api.service import Service
 from corral.core.result import Admitted, Done, Progress, StopType, TaskResult, TokenProbs, Tokens
@@ -22,7 +22,7 @@ class NativeRenderer:
 
     last = b""
 
-    def __init__(self, service: Service, body: CompletionRequest, warnings: list[str], is_list: bool) -> None:
+    def __init__(self, service: Service, body: GenerationFields, warnings: list[str], is_list: bool) -> None:
         self._service = service
         self._body = body
         self._warnings = warnings
@@ -55,7 +55,7 @@ class NativeRenderer:
         answer = native.render_done(run.index, content, tokens, done, task, run.id_slot)
         answer |= render_cache_report(run, self._service.piece)
         answer["model"] = self._service.model_name
-        answer["prompt"] = self._service.words.detokenize(task.prompt)
+        answer["prompt"] = self._service.words.detokenize(task.own_prompt)
         answer["generation_settings"] = {
             **native.render_generation_settings(task.params, body.stream, body.timings_per_token),
             "n_ctx": self._service.info.n_ctx,
@@ -128,7 +128,7 @@ def verbose(service: Service, body: OpenAIFields, run: Run) -> dict[str, Any] | 
         return None
     answer = native.render_done(run.index, run.text, run.tokens, run.ended, run.task, run.id_slot)
     settings = native.render_generation_settings(run.task.params, body.stream, body.timings_per_token)
-    prompt = service.words.detokenize(run.task.prompt)
+    prompt = service.words.detokenize(run.task.own_prompt)
     return {**answer, "prompt": prompt, "generation_settings": settings}
 
 

@@ -29,6 +29,7 @@ def render_timings(timings: Timings) -> dict[str, Any]:
         "predicted_per_token_ms": t.predicted_ms / t.predicted_n if t.predicted_n else 0.0,
         "predicted_per_second": 1e3 * t.predicted_n / t.predicted_ms if t.predicted_ms else 0.0,
         **({"forced_n": t.forced_n} if t.forced_n else {}),
+        **({"draft_n": t.draft_n, "draft_n_accepted": t.draft_n_accepted} if t.draft_n else {}),
     }
 
 
@@ -81,7 +82,11 @@ def render_generation_settings(
         "samplers": list(s.samplers),
         "timings_per_token": timings_per_token,
         "post_sampling_probs": s.post_sampling_probs,
-        "lora": [],
+        "lora": [{"id": id, "scale": scale} for id, scale in p.lora],
+        "speculative.n_max": p.speculative.n_max,
+        "speculative.n_min": p.speculative.n_min,
+        "speculative.p_min": p.speculative.p_min,
+        "cfg_scale": p.guidance.scale if p.guidance else 1.0,
     }
 
 
@@ -175,7 +180,9 @@ def select_fields(answer: dict[str, Any], fields: Sequence[str]) -> dict[str, An
     return selected
 
 
-def render_slot(view: SlotView, n_ctx: int, defaults: GenerationParams, prompt: str) -> dict[str, Any]:
+def render_slot(
+    view: SlotView, n_ctx: int, defaults: GenerationParams, prompt: str, drafts: bool
+) -> dict[str, Any]:
     task = view.task
     params = task.params if task else defaults
     n_predict = params.n_predict
@@ -184,7 +191,7 @@ def render_slot(view: SlotView, n_ctx: int, defaults: GenerationParams, prompt: 
         "id_task": task.id if task else -1,
         "task_id": task.id if task else -1,
         "n_ctx": n_ctx,
-        "speculative": False,
+        "speculative": drafts,
         "is_processing": view.is_processing,
         "state": int(view.is_processing),
         "params": render_generation_settings(params, stream=True, timings_per_token=False),

@@ -11,6 +11,7 @@ from corral.api.render.chat import ChatRenderer
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
 from corral.api.service import Service, require_generation, service_of
+from corral.api.system_prompt import prepare_system_prompt
 
 router = APIRouter(tags=["openai"])
 
@@ -24,8 +25,15 @@ async def chat(request: Request) -> Response:
     service = service_of(request)
     body, warnings = parse_request(ChatRequest, await service.read(request))
     prepared = await service.in_background(
-        prepare_chat, body, service.words, service.limits, service.defaults, service.chat
+        prepare_chat,
+        body,
+        service.words,
+        service.limits,
+        service.defaults,
+        service.chat,
+        service.system_prompt,
     )
+    await service.change_system_prompt(request, prepared.completion)
     renderer = ChatRenderer(service, body, prepared, warnings)
     return await respond(request, service.engine, prepared.completion, renderer, body.stream)
 
@@ -51,4 +59,7 @@ async def input_tokens(request: Request) -> Response:
 
 def _count_tokens(body: ChatRequest, service: Service) -> int:
     _, _, prompt = render_chat(body, service.chat)
-    return len(tokenize_chat(prompt.text, service.words, service.chat.guard))
+    change = prepare_system_prompt(body.system_prompt, service.words, service.info.n_ctx)
+    system = service.system_prompt if change is None else change
+    own = tokenize_chat(prompt.text, service.words, service.chat.guard, system.is_empty)
+    return len(system.tokens) + len(own)

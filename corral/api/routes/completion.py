@@ -23,8 +23,9 @@ async def completion(request: Request) -> Response:
     service = service_of(request)
     body, warnings = parse_request(CompletionRequest, await service.read(request))
     prepared = await service.in_background(
-        prepare_completion, body, service.words, service.limits, service.defaults
+        prepare_completion, body, service.words, service.limits, service.defaults, service.system_prompt
     )
+    await service.change_system_prompt(request, prepared)
     renderer = NativeRenderer(service, body, warnings, prepared.is_list)
     return await respond(request, service.engine, prepared, renderer, body.stream)
 
@@ -36,7 +37,8 @@ async def openai_completion(request: Request) -> Response:
     body, warnings = parse_request(OpenAICompletionRequest, await service.read(request))
     body.refuse_unsupported()
     prepared = await service.in_background(
-        prepare_completion, body, service.words, service.limits, service.defaults
+        prepare_completion, body, service.words, service.limits, service.defaults, service.system_prompt
     )
+    await service.change_system_prompt(request, prepared)
     renderer = OpenAIRenderer(service, body, warnings)
     return await respond(request, service.engine, prepared, renderer, body.stream)

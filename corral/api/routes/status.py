@@ -57,7 +57,9 @@ async def props(request: Request) -> Response:
     words, info, server = service.words, service.info, service.settings.server
     return JsonResponse(
         {
-            "default_generation_settings": render_slot(SlotView(0), info.n_ctx, service.defaults, ""),
+            "default_generation_settings": render_slot(
+                SlotView(0), info.n_ctx, service.defaults, "", service.drafts
+            ),
             "total_slots": info.n_slots,
             "model_alias": service.model_name,
             "model_path": service.settings.engine.model,
@@ -69,9 +71,9 @@ async def props(request: Request) -> Response:
             "chat_template": service.chat.dialogue.template.source,
             "bos_token": words.bos_text,
             "eos_token": words.eos_text,
-            # compat: /props: the names a system prompt would define.
-            "assistant_name": "",
-            "user_name": "",
+            # compat: /props: how clients begin and end a turn behind the system prompt.
+            "assistant_name": service.system_prompt.assistant_name,
+            "user_name": service.system_prompt.anti_prompt,
             "build_info": BUILD_INFO,
         }
     )
@@ -90,6 +92,12 @@ async def set_props(request: Request) -> Response:
 def _render_slots(service: Service) -> list[dict[str, Any]]:
     words, n_ctx = service.words, service.info.n_ctx
     return [
-        render_slot(view, n_ctx, service.defaults, words.detokenize(view.task.prompt) if view.task else "")
+        render_slot(
+            view,
+            n_ctx,
+            service.defaults,
+            words.detokenize(view.task.own_prompt) if view.task else "",
+            service.drafts,
+        )
         for view in service.engine.board.slots
     ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, model_validator
 
-from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenId, Whole, clamp, limits
+from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenList, Whole, clamp, limits
 from corral.api.schema.parse import RequestModel
+from corral.core.chunk import MAX_AHEAD
 from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams
 
 _sampling = SamplingParams()
@@ -70,7 +71,7 @@ class SamplingFields(RequestModel):
     penalize_nl: Flag = Field(
         _sampling.penalize_nl, description="Whether the penalties also apply to the newline."
     )
-    penalty_prompt: str | list[TokenId] | None = Field(
+    penalty_prompt: str | TokenList | None = Field(
         None, description="Takes the prompt's place for the penalties: a text or token ids."
     )
     dry_multiplier: Annotated[float, Real, limits(0, 1e4)] = Field(
@@ -185,8 +186,40 @@ class GenerationFields(SamplingFields):
         description="How JSON that follows a schema is laid out; default: as the option says.",
     )
     image_data: list[Any] = Field(default_factory=list, description="Images. Not supported yet.")
-    lora: list[Any] = Field(default_factory=list, description="LoRA adapters. Not supported yet.")
-    system_prompt: Any = Field(None, description="Shared system prompt. Not supported yet.")
+    lora: Annotated[list[Any], Field(max_length=256)] = Field(
+        default_factory=list,
+        description='Adapters for this request, as `[{"id": 0, "scale": 0.5}]`; those not named are off. '
+        "None: as `POST /lora-adapters` says.",
+    )
+    speculative_n_max: Annotated[int, Whole, clamp(0, MAX_AHEAD - 1)] = Field(
+        _generation.speculative.n_max,
+        validation_alias="speculative.n_max",
+        description="Most tokens to draft at once; 0: no drafts. Answers are the same.",
+    )
+    speculative_n_min: Annotated[int, Whole, clamp(0)] = Field(
+        _generation.speculative.n_min,
+        validation_alias="speculative.n_min",
+        description="Shorter drafts are not used.",
+    )
+    speculative_p_min: Annotated[float, Real, clamp(0, 1)] = Field(
+        _generation.speculative.p_min,
+        validation_alias="speculative.p_min",
+        description="A draft of the draft model ends where it is less sure than this.",
+    )
+    cfg_scale: Annotated[float, Real, limits(-100, 100)] = Field(
+        1.0,
+        description="How strongly to steer away from `cfg_negative_prompt`; 1: not at all.",
+    )
+    cfg_negative_prompt: str | TokenList = Field(
+        "",
+        description="A prompt that is continued beside this one, to steer away from: a text or token ids.",
+    )
+    system_prompt: Any = Field(
+        None,
+        description="What all prompts begin with from now on, also other clients': a text, or an object with "
+        "`prompt`, `anti_prompt` and `assistant_name`; an empty text: nothing.",
+        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]},
+    )
     n: Annotated[int, Whole, limits(1, 128)] = Field(
         1,
         validation_alias=AliasChoices("n_cmpl", "n"),
@@ -201,3 +234,10 @@ class CompletionRequest(GenerationFields):
         description="A text, token ids, a mix of both, or a list of those; a list is answered by a list.",
         json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]},
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _allow_change_alone(cls, data: Any) -> Any:
+        # compat: /completion: a request may do nothing but change the system prompt.
+        is_change = isinstance(data, dict) and data.get("system_prompt") is not None
+        return {**data, "prompt": ""} if is_change and data.get("prompt") is None else data

@@ -59,3 +59,6 @@ Real = BeforeValidator(_check_number)
 Flag = StrictBool
 Text = Annotated[str, Field(max_length=4096)]
 TokenId = Annotated[int, Field(strict=True, ge=0, le=INT32_MAX)]  # checked natively: lists are long
+# The first wrong item is enough: lists may have millions of them.
+TokenList = Annotated[list[TokenId], Field(fail_fast=True)]
+Mixed = str | Annotated[list[str | TokenId], Field(fail_fast=True)]

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from corral.api.schema.field import Flag, TokenId
+from corral.api.schema.field import Flag, Mixed, TokenList
 from corral.api.schema.parse import RequestModel
 
 
 class TokenizeRequest(RequestModel):
-    content: str | list[str | TokenId] = Field("", description="The text, or a mix of texts and token ids.")
+    content: Mixed = Field("", description="The text, or a mix of texts and token ids.")
     add_special: Flag = Field(False, description="Add the tokens the model wants around a text, as BOS.")
     parse_special: Flag = Field(True, description="Read control tokens in the text as such.")
     with_pieces: Flag = Field(
@@ -20,6 +20,6 @@ class TokenizeRequest(RequestModel):
 
 
 class DetokenizeRequest(RequestModel):
-    tokens: Annotated[list[TokenId], Field(max_length=10_000_000)] = Field(
+    tokens: Annotated[TokenList, Field(max_length=10_000_000)] = Field(
         default_factory=list, description="Token ids."
     )

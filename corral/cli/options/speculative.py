@@ -94,7 +94,7 @@ OPTIONS = (
     Option(
         ("--draft-exact",),
         "engine.draft_exact",
-        "on a CPU, evaluate drafts only where that rounds as token by token: answers are the same without them",
+        "on a CPU, evaluate drafts only where that rounds as token by token: answers stay the same",
         env="LLAMA_ARG_DRAFT_EXACT",
         negative=("--no-draft-exact",),
     ),

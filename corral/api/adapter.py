@@ -1,0 +1,129 @@
+"""LoRA adapters as clients know them: numbers, names, and the scales that count where a request says nothing.
+
+The engine gets a configuration with every task; this is the only place that knows the server's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from corral.api.save_directory import check_name
+from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound, NotSupported
+from corral.core.modifier import AdapterConfig, AdapterInfo, ScaledFile
+
+MAX_ADAPTERS = 256
+MAX_SCALE = 1e6
+_SUFFIX = ".gguf"
+
+
+class AdapterEngine(Protocol):
+    """Who really loads them."""
+
+    async def load_adapter(self, path: str) -> AdapterInfo: ...
+
+    def free_adapter(self, id: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    info: AdapterInfo
+    name: str
+    scale: float
+
+
+class AdapterStore:
+    """Mutable."""
+
+    def __init__(self, engine: AdapterEngine, directory: str) -> None:
+        self._engine = engine
+        self._directory = Path(directory) if directory else None
+        if self._directory is not None and not self._directory.is_dir():
+            raise CorralError(f"--lora-dir: there is no directory '{directory}'")
+        self._adapters: dict[int, Adapter] = {}
+        self._loading = asyncio.Lock()
+
+    def __iter__(self) -> Iterator[Adapter]:
+        return iter(self._adapters.values())
+
+    @property
+    def ids(self) -> frozenset[int]:
+        return frozenset(self._adapters)
+
+    @property
+    def config(self) -> AdapterConfig:
+        """What counts for a request that says nothing."""
+        return make_config({id: adapter.scale for id, adapter in self._adapters.items()})
+
+    def open(self, infos: Sequence[AdapterInfo], files: Sequence[ScaledFile], applies: bool) -> None:
+        """The engine has loaded those of the command line; raises if it could not."""
+        for info in infos:
+            if info.error:
+                raise CorralError(f"--lora {info.path}: {info.error}")
+            scale = files[info.id].scale if applies else 0.0
+            self._adapters[info.id] = Adapter(info, Path(info.path).stem, scale)
+
+    def set(self, scales: Mapping[int, float]) -> None:
+        """What is not named is off from now on."""
+        self._adapters = {
+            id: replace(adapter, scale=scales.get(id, 0.0)) for id, adapter in self._adapters.items()
+        }
+
+    async def load(self, name: str, scale: float) -> Adapter:
+        """Have a file of the directory loaded, whatever else is going on."""
+        path = self._find(name)
+        async with self._loading:
+            if any(adapter.name == path.stem for adapter in self._adapters.values()):
+                raise Conflict(f"there is an adapter '{path.stem}' already")
+            if len(self._adapters) >= MAX_ADAPTERS:
+                raise Conflict(f"{MAX_ADAPTERS} adapters are loaded, unload one of them first")
+            info = await self._engine.load_adapter(str(path))
+            self._adapters[info.id] = Adapter(info, path.stem, scale)
+            return self._adapters[info.id]
+
+    def unload(self, name: str | int) -> Adapter:
+        """Forget an adapter; requests that run with it come to their end."""
+        stem = name.removesuffix(_SUFFIX) if isinstance(name, str) else name
+        for id, adapter in self._adapters.items():
+            if stem in (id, adapter.name):
+                self._engine.free_adapter(id)
+                return self._adapters.pop(id)
+        raise NotFound(f"there is no adapter {name!r:.140}")
+
+    def _find(self, name: str) -> Path:
+        if self._directory is None:
+            raise NotSupported("This server does not support loading adapters. Start it with `--lora-dir`")
+        file = check_name(name, "name").removesuffix(_SUFFIX) + _SUFFIX
+        path = self._directory / file
+        if path.is_symlink() or not path.is_file():
+            raise NotFound(f"there is no adapter '{file}' in --lora-dir")
+        return path
+
+
+def parse_scales(given: Any, ids: Iterable[int], field: str) -> dict[int, float]:
+    """`[{"id": 0, "scale": 0.5}, ...]`."""
+    if not isinstance(given, list):
+        raise InvalidRequest('must be a list of {"id": N, "scale": X}', field=field)
+    if len(given) > MAX_ADAPTERS:
+        raise InvalidRequest(f"holds more than {MAX_ADAPTERS} adapters", field=field)
+    known = set(ids)
+    return dict(_parse_scale(item, known, field) for item in given)
+
+
+def make_config(scales: Mapping[int, float]) -> AdapterConfig:
+    return tuple((id, scale) for id, scale in sorted(scales.items()) if scale != 0)
+
+
+def _parse_scale(item: Any, known: set[int], field: str) -> tuple[int, float]:
+    if not isinstance(item, dict):
+        raise InvalidRequest('must hold objects {"id": N, "scale": X}', field=field)
+    id, scale = item.get("id"), item.get("scale", 0.0)
+    if isinstance(id, bool) or not isinstance(id, int) or id not in known:
+        there = ", ".join(map(str, sorted(known))) or "none"
+        raise InvalidRequest(f"there is no adapter {id!r:.40}; there are: {there}", field=field)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= MAX_SCALE:
+        raise InvalidRequest(f"a scale must be a number, not {scale!r:.40}", field=field)
+    return id, float(scale)

@@ -1,0 +1,234 @@
+"""From a prefix, a suffix and other files to a prompt that asks for what is between the two.
+
+Pure but for the vocabulary it reads. What does not fit is cut, not refused, and the answer says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from corral.api.prepare import (
+    Limits,
+    PreparedCompletion,
+    Vocabulary,
+    prepare_bound_params,
+    refuse_hopeless,
+    tokenize_mixed,
+)
+from corral.api.schema.infill import Extra, InfillRequest
+from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
+from corral.core.errors import NotSupported
+from corral.core.fim import FimTokens
+from corral.core.params import GenerationParams
+
+PROJECT = "myproject\n"
+FILE = "filename\n"
+SNIPPET = "\n\n--- snippet ---\n\n"
+CHARS_PER_TOKEN = 32  # so many for each token of the context are tokenized, where a text is longer
+_ENDS = {"prefix": "last", "suffix": "first", "extra": "last"}
+
+Item = str | int
+
+
+class InfillVocabulary(Vocabulary, Protocol):
+    """What preparing an infill needs to know of the model's words beside."""
+
+    @property
+    def adds_bos(self) -> bool: ...
+
+    @property
+    def bos(self) -> int: ...
+
+    @property
+    def fim(self) -> FimTokens: ...
+
+
+class Marks(NamedTuple):
+    """The tokens without which a model cannot infill."""
+
+    pre: int
+    suf: int
+    mid: int
+
+
+class Frame(NamedTuple):
+    """What stands around the parts, and their order."""
+
+    marks: Marks
+    bos: list[int]
+    is_suffix_first: bool
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.marks) + len(self.bos)
+
+
+class Sizes(NamedTuple):
+    """Tokens of the parts that can be cut."""
+
+    prefix: int
+    suffix: int
+    extra: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a prompt is made of, in tokens."""
+
+    prefix: list[int]
+    suffix: list[int]
+    extra: list[int]
+    prompt: list[int]
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(len(self.prefix), len(self.suffix), len(self.extra))
+
+    def cut(self, sizes: Sizes) -> Parts:
+        """Only so many tokens of each, those that are nearest to the gap."""
+        return Parts(
+            prefix=self.prefix[len(self.prefix) - sizes.prefix :],
+            suffix=self.suffix[: sizes.suffix],
+            extra=self.extra[len(self.extra) - sizes.extra :],
+            prompt=self.prompt,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InfillSettings:
+    """The server's side of every infill."""
+
+    n_batch: int
+    is_suffix_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedInfill:
+    """A prompt, ready to run, and what of the request is not in it."""
+
+    completion: PreparedCompletion
+    warnings: list[str]
+
+
+def prepare_infill(
+    request: InfillRequest,
+    vocab: InfillVocabulary,
+    limits: Limits,
+    defaults: GenerationParams,
+    settings: InfillSettings,
+    system: SystemPrompt,
+) -> PreparedInfill:
+    change = prepare_system_prompt(request.system_prompt, vocab, limits.n_ctx)
+    system = system if change is None else change
+    params = system.within(prepare_bound_params(request, vocab, limits, defaults))
+    refuse_hopeless(request.prompt, vocab.max_piece_bytes, limits.n_ctx)
+    parts, clipped = _read_parts(request, vocab, limits.n_ctx)
+    bos = [vocab.bos] if vocab.adds_bos and system.is_empty else []
+    frame = Frame(require_marks(vocab.fim), bos, settings.is_suffix_first)
+    n_ctx = limits.n_ctx - len(system.tokens)
+    sizes = plan_sizes(
+        parts.sizes, len(parts.prompt), frame.n_tokens, params.n_predict, settings.n_batch, n_ctx
+    )
+    tokens = system.before(join_parts(parts.cut(sizes), frame), limits.n_ctx)
+    completion = PreparedCompletion([tokens], params, request.n > 1, request.n, change)
+    names = [name for name in _ENDS if name != "extra" or request.input_extra]
+    return PreparedInfill(completion, _explain_cut(names, parts.sizes, sizes, clipped))
+
+
+def require_marks(fim: FimTokens) -> Marks:
+    """The tokens that infilling needs, of a model that has them all."""
+    if fim.pre is not None and fim.suf is not None and fim.mid is not None:
+        return Marks(fim.pre, fim.suf, fim.mid)
+    tokens = {"prefix": fim.pre, "suffix": fim.suf, "middle": fim.mid}
+    missing = ", ".join(f"no {name} token" for name, token in tokens.items() if token is None)
+    raise NotSupported(f"Infill is not supported by this model: it has {missing}")
+
+
+def plan_sizes(
+    wanted: Sizes, n_prompt: int, n_around: int, n_predict: int, n_batch: int, n_ctx: int
+) -> Sizes:
+    """How much of each part is kept: a batch of prefix and suffix, three to one, and extra tokens before it.
+
+    compat: /infill: the formulas are llama-server's. There they can exceed the context; here the batch, and
+    then all parts together, leave room in it for the answer: up to a quarter.
+    """
+    n_answer = max(1, min(n_ctx if n_predict < 0 else n_predict, n_ctx // 4))
+    n_room = n_ctx - n_answer - n_around
+    n_batch = max(0, min(n_batch, n_room))
+    n_left = max(0, n_room - n_prompt)
+    prefix = min(wanted.prefix, 3 * (n_batch // 4), n_left)
+    suffix = min(wanted.suffix, max(0, n_batch // 4 - 2 - n_prompt))
+    n_extra = min(n_ctx - n_batch - 2 * n_predict, n_left - prefix - suffix)
+    return Sizes(prefix, suffix, min(wanted.extra, max(0, n_extra)))
+
+
+def join_parts(parts: Parts, frame: Frame) -> list[int]:
+    """The parts in the order the model knows, with its marks between them."""
+    pre, suf, mid = frame.marks
+    before, behind = [pre, *parts.prefix], [suf, *parts.suffix]
+    around = [*behind, *before] if frame.is_suffix_first else [*before, *behind]
+    # compat: /infill: BOS stands behind the extra part, and the prompt where the documentation has it.
+    return [*parts.extra, *frame.bos, *around, mid, *parts.prompt]
+
+
+def extra_items(extras: Iterable[Extra], fim: FimTokens) -> list[Item]:
+    """A project of files, where the model has marks for that; else snippets in a row."""
+    items: list[Item] = [] if fim.rep is None else [fim.rep, PROJECT]
+    for extra in extras:
+        items += [SNIPPET] if fim.sep is None else [fim.sep, f"{extra.filename}\n"]
+        items.append(extra.text)
+    return items if fim.sep is None else [*items, fim.sep, FILE]
+
+
+def first_items(items: Sequence[Item], n_tokens: int) -> list[Item]:
+    """As much of the beginning as so many tokens could come from."""
+    return _clip(items, n_tokens, lambda text, n: text[:n])
+
+
+def last_items(items: Sequence[Item], n_tokens: int) -> list[Item]:
+    """As much of the end as so many tokens could come from."""
+    return _clip(reversed(items), n_tokens, lambda text, n: text[-n:])[::-1]
+
+
+def _clip(items: Iterable[Item], n_tokens: int, cut: Callable[[str, int], str]) -> list[Item]:
+    kept: list[Item] = []
+    n_chars = n_tokens * CHARS_PER_TOKEN
+    for item in items:
+        if n_chars <= 0:
+            break
+        kept.append(cut(item, n_chars) if isinstance(item, str) else item)
+        n_chars -= max(CHARS_PER_TOKEN, len(item) if isinstance(item, str) else 0)
+    return kept
+
+
+def _read_parts(request: InfillRequest, vocab: InfillVocabulary, n_ctx: int) -> tuple[Parts, set[str]]:
+    """The parts, and the names of those whose far end was not even tokenized."""
+    whole = {
+        "prefix": _items(request.input_prefix),
+        "suffix": _items(request.input_suffix),
+        "extra": extra_items(request.input_extra, vocab.fim),
+    }
+    near = {
+        "prefix": last_items(whole["prefix"], n_ctx),
+        "suffix": first_items(whole["suffix"], n_ctx),
+        "extra": last_items(whole["extra"], n_ctx),
+    }
+    tokens = {name: tokenize_mixed(near[name], vocab, False, False, f"input_{name}") for name in near}
+    prompt = vocab.tokenize(request.prompt, add_special=False, parse_special=True)
+    return Parts(**tokens, prompt=prompt), {name for name in whole if near[name] != whole[name]}
+
+
+def _items(content: str | list[Item]) -> list[Item]:
+    return [content] if isinstance(content, str) else content
+
+
+def _explain_cut(names: Iterable[str], wanted: Sizes, kept: Sizes, clipped: set[str]) -> list[str]:
+    warnings = []
+    for name in names:
+        n, n_all = getattr(kept, name), getattr(wanted, name)
+        if n < n_all or name in clipped:
+            more = "more than " if name in clipped else ""
+            warnings.append(f"Field 'input_{name}': kept the {_ENDS[name]} {n} of {more}{n_all} tokens")
+    return warnings

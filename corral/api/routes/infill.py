@@ -1,0 +1,37 @@
+"""`POST /infill`: validate, prepare, and answer as `POST /completion` does."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from corral.api.body import body_of
+from corral.api.completion import respond
+from corral.api.prepare_infill import InfillSettings, prepare_infill, require_marks
+from corral.api.render.completion import NativeRenderer
+from corral.api.schema.infill import InfillRequest
+from corral.api.schema.parse import parse_request
+from corral.api.service import require_generation, service_of
+
+router = APIRouter(dependencies=[Depends(require_generation)])
+
+
+@router.post("/infill", openapi_extra=body_of(InfillRequest), tags=["native"])
+async def infill(request: Request) -> Response:
+    """Write what is between two texts."""
+    service = service_of(request)
+    require_marks(service.words.fim)
+    body, warnings = parse_request(InfillRequest, await service.read(request))
+    settings = InfillSettings(service.settings.engine.n_batch, service.settings.server.spm_infill)
+    prepared = await service.in_background(
+        prepare_infill,
+        body,
+        service.words,
+        service.limits,
+        service.defaults,
+        settings,
+        service.system_prompt,
+    )
+    completion = prepared.completion
+    await service.change_system_prompt(request, completion)
+    renderer = NativeRenderer(service, body, [*warnings, *prepared.warnings], completion.is_list)
+    return await respond(request, service.engine, completion, renderer, body.stream)

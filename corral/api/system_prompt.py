@@ -1,0 +1,100 @@
+"""The system prompt: what every prompt begins with, whoever sends it.
+
+Parses and tokenizes one, and puts it before prompts. Values only; `Service` holds the one that counts, and
+replaces it as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from corral.core.errors import ContextExceeded, InvalidRequest
+from corral.core.params import GenerationParams
+
+FIELD = "system_prompt"
+MAX_CHARS = {"prompt": 1 << 20, "anti_prompt": 4096, "assistant_name": 4096}
+
+
+class Tokenizer(Protocol):
+    """What a system prompt needs to know of the model's words."""
+
+    @property
+    def max_piece_bytes(self) -> int: ...
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SystemText:
+    """A system prompt as it is given."""
+
+    prompt: str
+    anti_prompt: str
+    assistant_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPrompt:
+    """A system prompt as it is used; without tokens there is none, whatever the names are."""
+
+    tokens: tuple[int, ...] = ()
+    anti_prompt: str = ""
+    assistant_name: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Prompts begin by themselves: the tokenizer's BOS, if it adds one, is theirs."""
+        return not self.tokens
+
+    def before(self, prompt: list[int], n_ctx: int) -> list[int]:
+        """A prompt that begins with it; where there is nothing to continue, there is still nothing."""
+        tokens = [*self.tokens, *prompt] if prompt else []
+        if len(tokens) >= n_ctx:
+            raise ContextExceeded(len(tokens), n_ctx)
+        return tokens
+
+    def within(self, params: GenerationParams) -> GenerationParams:
+        """The parameters of a prompt that begins with it."""
+        stop = params.stop
+        if self.anti_prompt and self.anti_prompt not in stop:
+            stop = (*stop, self.anti_prompt)
+        return msgspec.structs.replace(params, n_system=len(self.tokens), stop=stop)
+
+
+def prepare_system_prompt(given: Any, vocab: Tokenizer, n_ctx: int) -> SystemPrompt | None:
+    """What the field of a request makes of the system prompt; None: it stays."""
+    return None if given is None else tokenize_system_prompt(parse_system_prompt(given), vocab, n_ctx)
+
+
+def parse_system_prompt(given: Any) -> SystemText:
+    """A text, or an object with one and the names."""
+    if isinstance(given, str):
+        given = {"prompt": given}
+    if not isinstance(given, dict) or given.get("prompt") is None:
+        raise InvalidRequest("must be a string, or an object with 'prompt'", field=FIELD)
+    return SystemText(**{name: _text(given, name) for name in MAX_CHARS})
+
+
+def tokenize_system_prompt(text: SystemText, vocab: Tokenizer, n_ctx: int) -> SystemPrompt:
+    n_least = len(text.prompt) // vocab.max_piece_bytes
+    if n_least >= n_ctx:
+        raise ContextExceeded(n_least, n_ctx)
+    tokens = vocab.tokenize(text.prompt, add_special=True, parse_special=True) if text.prompt else []
+    if len(tokens) >= n_ctx - 1:
+        raise ContextExceeded(len(tokens), n_ctx)
+    return SystemPrompt(tuple(tokens), text.anti_prompt, text.assistant_name)
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"'{name}' must be a string", field=FIELD)
+    if len(value) > MAX_CHARS[name]:
+        raise InvalidRequest(f"'{name}' may have {MAX_CHARS[name]} characters at most", field=FIELD)
+    return value

@@ -1,0 +1,22 @@
+"""Where files are kept that can be made again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from corral.core.errors import CorralError
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """`$LLAMA_CACHE`, or else a directory of ours where the system has those of its users."""
+    if environ.get("LLAMA_CACHE"):
+        return Path(environ["LLAMA_CACHE"])
+    try:
+        if platform == "darwin":
+            return Path("~/Library/Caches/corral").expanduser()
+        return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "corral"
+    except RuntimeError:
+        raise CorralError("there is no home directory for caches; set LLAMA_CACHE to another one") from None

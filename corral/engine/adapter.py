@@ -1,0 +1,48 @@
+"""LoRA adapters that come and go while requests run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from corral.core.errors import CorralError
+from corral.core.modifier import AdapterConfig, AdapterInfo, ScaledFile
+from corral.core.result import AdapterLoaded, Event, Failed
+from corral.core.task import FreeAdapter, LoadAdapter
+from corral.engine.ports import AdapterPort
+
+
+class AdapterDesk:
+    """Mutable: carries out orders about adapters; one that is to go stays for as long as it is in use."""
+
+    def __init__(self, port: AdapterPort) -> None:
+        self._port = port
+        self._leaving: set[int] = set()
+
+    def handle(self, order: LoadAdapter | FreeAdapter) -> list[Event]:
+        if isinstance(order, FreeAdapter):
+            self._leaving.add(order.adapter)
+            return []
+        try:
+            return [AdapterLoaded(order.id, self._port.load(order.adapter, order.path))]
+        except CorralError as error:
+            return [Failed(order.id, error.info())]
+
+    def tidy(self, in_use: Iterable[AdapterConfig]) -> None:
+        """Free what is to go and in no configuration that is still in use."""
+        if self._leaving:
+            used = {id for config in in_use for id, _ in config}
+            for id in self._leaving - used:
+                self._port.free(id)
+            self._leaving &= used
+
+
+def load_adapters(port: AdapterPort, files: Sequence[ScaledFile]) -> list[AdapterInfo]:
+    """Those that an engine begins with; what cannot be loaded says why."""
+    return [_load(port, id, file.path) for id, file in enumerate(files) if file.path]
+
+
+def _load(port: AdapterPort, id: int, path: str) -> AdapterInfo:
+    try:
+        return port.load(id, path)
+    except CorralError as error:
+        return AdapterInfo(id, path, error=error.message)

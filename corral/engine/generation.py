@@ -1,0 +1,246 @@
+"""What becomes of logits: the next tokens of a request, their text, and its end.
+
+Called by the engine's thread, between decodes; results go to `note`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+from corral.core.chunk import Chunk, FloatArray
+from corral.core.errors import CorralError
+from corral.core.result import Admitted, Event, Failed, Progress, StopType, TokenProbs
+from corral.core.settings import EngineSettings
+from corral.engine.context_shift import plan_shift
+from corral.engine.guidance import guide
+from corral.engine.kv import KvStore
+from corral.engine.ports import Backend
+from corral.engine.report import whole_report
+from corral.engine.request import Phase, Request
+from corral.engine.scheduler import Scheduler
+from corral.engine.slot import Slot
+from corral.engine.speculation import Speculation
+
+UNTIL_CONTEXT_FULL = -2
+
+
+class Generation:
+    def __init__(
+        self,
+        backend: Backend,
+        settings: EngineSettings,
+        scheduler: Scheduler,
+        kv: KvStore,
+        speculation: Speculation,
+        note: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._scheduler = scheduler
+        self._kv = kv
+        self._speculation = speculation
+        self._note = note
+        self._clock = clock
+
+    def advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
+        """The i-th chunk of a batch, of this request, is in the context now.
+
+        What goes wrong with one request is its own end, not its neighbours'.
+        """
+        self._guard(self._advance, i, slot, request, chunk)
+
+    def fail(self, slot: Slot, request: Request, error: CorralError) -> None:
+        """Give up a request that could not be evaluated; its slot starts afresh."""
+        leader = request.leader or request
+        if slot.request is request:
+            self._note(Failed(leader.id, error.info()))
+            for other in self._scheduler.release(slot):
+                self._kv.trim(other, 0)
+            leader.close()
+
+    def room_ahead(self, slot: Slot, request: Request) -> int:
+        """How many tokens behind the pending one may be evaluated on the chance that they come."""
+        n_predict = request.task.params.n_predict
+        room = self._room((slot, request))
+        return room if n_predict < 0 else min(room, n_predict - request.n_generated - 1)
+
+    def make_room(self) -> None:
+        """Shift the contexts that have no room for the next token."""
+        for slot, request in self._scheduler.running(Phase.GENERATING):
+            if self._is_context_full(slot, request):
+                params = request.task.params
+                n_keep, n_discard = plan_shift(
+                    len(slot.tokens),
+                    self._backend.n_ctx,
+                    len(request.prompt),
+                    params.n_keep,
+                    params.n_discard,
+                    self._backend.vocab.adds_bos,
+                    params.n_system,
+                )
+                self._kv.shift(slot, n_keep, n_discard)
+                slot.moved_from = min(slot.moved_from, n_keep)
+                request.truncated = True
+
+    def _guard(self, action: Callable[..., None], *args: Slot | Request | Chunk | FloatArray | int) -> None:
+        slot, request = args[1], args[2]
+        assert isinstance(slot, Slot)
+        assert isinstance(request, Request)
+        try:
+            action(*args)
+        except CorralError as error:
+            self.fail(slot, request, error)
+        except Exception as error:
+            traceback.print_exc()
+            self.fail(slot, request, CorralError(f"internal error of the engine ({type(error).__name__})"))
+
+    def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
+        if request.phase is Phase.PREFILL:
+            now = self._clock()
+            n_past = len(request.prompt) - len(request.pending)
+            if request.leader is None:
+                self._note(Progress(request.id, n_past, request.prompt_ms(now)))
+            if chunk.logits:
+                self._serve_twins(self._backend.logits(i), slot, request)
+        if chunk.logits > 1:
+            self._verify(i, slot, request)
+        elif chunk.logits:
+            self._arrive(self._backend.logits(i), slot, request)
+
+    def _serve_twins(self, logits: FloatArray, slot: Slot, request: Request) -> None:
+        """Requests that waited for this very prompt get all of it, and begin from the same logits."""
+        for twin_slot, twin in self._scheduler.twins(slot, request):
+            self._kv.stash(twin_slot, 0)
+            if self._kv.copy(slot, twin_slot, len(request.prompt)) < len(request.prompt):
+                continue
+            twin.start(self._clock(), len(request.prompt))
+            if twin.leader is None:
+                report = whole_report(slot.id, twin.n_cached) if twin.task.params.cache_report else None
+                self._note(Admitted(twin.id, twin_slot.id, twin.n_cached, report))
+            self._guard(self._arrive, logits, twin_slot, twin)
+
+    def _arrive(self, logits: FloatArray, slot: Slot, request: Request) -> None:
+        """What follows all that a request has evaluated is known; a pair waits for each other's."""
+        leader = request.leader or request
+        if leader.follower is None:
+            self._draw_or_end(logits, slot, request)
+            return
+        request.row = logits.copy()
+        own, other, guidance = leader.row, leader.follower.row, leader.task.params.guidance
+        if own is not None and other is not None and guidance is not None:
+            leader.row = leader.follower.row = None
+            self._draw_or_end(guide(own, other, guidance.scale), self._scheduler.slot_of(leader), leader)
+
+    def _verify(self, i: int, slot: Slot, request: Request) -> None:
+        """Draw token by token, for as long as they are those of the draft, which are evaluated already."""
+        draft, n_accepted = request.draft, 0
+        for back in range(len(draft), -1, -1):
+            self._draw(self._backend.logits(i, back), slot, request)
+            if not back or request.is_stopped or request.pending.tolist() != [draft[n_accepted]]:
+                break
+            self._kv.extend(slot, request.pending)
+            request.evaluated(1)
+            n_accepted += 1
+        request.n_accepted += n_accepted
+        request.n_drafted += len(draft)
+        request.pace.observe(len(draft), n_accepted)
+        if n_accepted < len(draft):
+            self._kv.rewind(slot)
+
+    def _draw_or_end(self, logits: FloatArray, slot: Slot, request: Request) -> None:
+        if request.sampler is None:
+            task = request.task
+            request.sampler = self._backend.open_sampler(task.params.sampling, task.prompt, request.grammar)
+        if request.is_budget_spent:
+            request.stop_type = StopType.LIMIT
+            self._finish(slot, request, "")
+        else:
+            self._draw(logits, slot, request)
+
+    def _draw(self, logits: FloatArray, slot: Slot, request: Request) -> None:
+        """The next token, and those that follow from it."""
+        sampler = request.sampler
+        assert sampler is not None
+        index, repeated = request.n_generated, request.repeated_token
+        if repeated is None:
+            token, probs = sampler.sample(logits, index)
+        else:
+            sampler.force(logits, index, repeated)
+            token, probs = repeated, None
+        text = self._add(slot, request, token, probs)
+        for token in sampler.forced(self._room_for_forced(slot, request)):
+            request.n_forced += 1
+            text += self._add(slot, request, token, None)
+            if request.is_stopped:
+                break
+        if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
+            self._note(request.take_tokens(text, self._clock()))
+        if request.is_stopped:
+            self._finish(slot, request, request.text.finish())
+        else:
+            sampler.prepare()
+
+    def _add(self, slot: Slot, request: Request, token: int, probs: TokenProbs | None) -> str:
+        """Take a token into the answer; returns the text it completes, unless a lost engine has sent that."""
+        request.add(token, probs, self._clock())
+        text = request.text.feed(self._piece(request, token))
+        self._check_stop(slot, request, token, text)
+        return "" if request.is_repeating else text
+
+    def _room_for_forced(self, slot: Slot, request: Request) -> int:
+        """How many more tokens may follow without a look at their logits."""
+        params = request.task.params
+        if request.is_stopped or params.sampling.n_probs:
+            return 0
+        room = min(self._room(pair) for pair in self._pairs(slot, request))
+        return room if params.n_predict < 0 else min(room, params.n_predict - request.n_generated)
+
+    def _piece(self, request: Request, token: int) -> bytes:
+        vocab = self._backend.vocab
+        return b"" if vocab.is_eog(token) else vocab.piece(token, request.shows(token))
+
+    def _check_stop(self, slot: Slot, request: Request, token: int, text: str) -> None:
+        params = request.task.params
+        is_late = 0 < params.t_max_predict_ms < request.predicted_ms()
+        assert request.sampler is not None
+        if self._backend.vocab.is_eog(token) or request.sampler.is_finished:
+            request.stop_type = StopType.EOS
+        elif request.text.stopping_word:
+            request.stop_type = StopType.WORD
+        elif self._is_any_context_full(slot, request) and not self._may_shift(request):
+            request.truncated = True
+            request.stop_type = StopType.LIMIT
+        elif request.is_budget_spent or request.text.is_under_indented or (is_late and "\n" in text):
+            request.stop_type = StopType.LIMIT
+
+    def _finish(self, slot: Slot, request: Request, rest: str) -> None:
+        self._note(request.done(len(slot.tokens), rest, self._clock()))
+        self._speculation.end(slot, request)
+        self._scheduler.release(slot)
+        request.close()
+
+    def _pairs(self, slot: Slot, request: Request) -> list[tuple[Slot, Request]]:
+        """The contexts that the request's tokens go to."""
+        if request.follower is None:
+            return [(slot, request)]
+        return [(slot, request), (self._scheduler.slot_of(request.follower), request.follower)]
+
+    def _room(self, pair: tuple[Slot, Request]) -> int:
+        """How many tokens a context can take, the last of which would not be evaluated there."""
+        slot, request = pair
+        return self._backend.n_ctx - 1 - len(slot.tokens) - len(request.pending)
+
+    def _is_any_context_full(self, slot: Slot, request: Request) -> bool:
+        return any(self._is_context_full(*pair) for pair in self._pairs(slot, request))
+
+    def _is_context_full(self, slot: Slot, request: Request) -> bool:
+        return self._room((slot, request)) < 0
+
+    def _may_shift(self, request: Request) -> bool:
+        return (
+            self._settings.context_shift
+            and self._kv.can_shift
+            and request.task.params.n_predict != UNTIL_CONTEXT_FULL
+        )

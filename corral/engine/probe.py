@@ -1,0 +1,57 @@
+"""How many tokens can be evaluated at once so that what follows each is the same as one by one.
+
+On a CPU libllama uses other arithmetic for larger chunks; from which size on depends on the machine and on
+the encoding of the weights, so it is tried out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from corral.core.chunk import MAX_AHEAD, MIN_CHUNK, Chunk, DecodeStatus, TokenArray
+from corral.engine.cost import CostModel, Load
+from corral.engine.ports import Backend
+
+TOLERANCE = 1e-3  # of a logit
+_N_BEFORE = 24
+_SIZES = (MIN_CHUNK, MIN_CHUNK - 1, 3, 2)  # where libllama changes its ways
+
+
+def probe_ahead(
+    backend: Backend, cost: CostModel, clock: Callable[[], float] = time.perf_counter, seq: int = 0
+) -> int:
+    """The largest number of tokens that round as they do one by one; their costs are noted."""
+    tokens = ((np.arange(_N_BEFORE + MIN_CHUNK) * 7919 + 11) % backend.n_vocab).astype(np.int32)
+    try:
+        return _probe(backend, cost, clock, seq, tokens)
+    finally:
+        backend.trim(seq, 0)
+
+
+def _probe(
+    backend: Backend, cost: CostModel, clock: Callable[[], float], seq: int, tokens: TokenArray
+) -> int:
+    if backend.decode([Chunk(seq, 0, tokens[:_N_BEFORE], 1)]) is not DecodeStatus.OK:
+        return 1
+    rows = []
+    for i in range(_N_BEFORE, len(tokens)):
+        started = clock()
+        if backend.decode([Chunk(seq, i, tokens[i : i + 1], 1)]) is not DecodeStatus.OK:
+            return 1
+        rows.append(backend.logits(0).copy())
+        cost.observe(Load(n_generating=1), (clock() - started) * 1e3)
+    for n in _SIZES:
+        if not backend.trim(seq, _N_BEFORE):
+            return 1
+        started = clock()
+        chunk = Chunk(seq, _N_BEFORE, tokens[_N_BEFORE : _N_BEFORE + n], n)
+        if backend.decode([chunk]) is not DecodeStatus.OK:
+            return 1
+        differences = [np.abs(backend.logits(0, n - 1 - i) - rows[i]).max() for i in range(n)]
+        cost.observe(Load(n_ahead=n), (clock() - started) * 1e3)
+        if max(differences) <= TOLERANCE:
+            return MAX_AHEAD if n == MIN_CHUNK else n
+    return 1

@@ -1,0 +1,148 @@
+"""Speculative decoding: where drafts come from, and whether one is worth its cost.
+
+A draft is only a guess at what will be drawn: it is evaluated together with the token before it, then every
+token is drawn as it would be anyway, for as long as the guess was right.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from corral.core.chunk import MAX_AHEAD, TokenArray
+from corral.core.settings import EngineSettings
+from corral.engine.cost import CostModel
+from corral.engine.lookup import find_continuation
+from corral.engine.ngram_cache import N_MAX, NgramCache, read_cache, write_cache
+from corral.engine.pace import plan_length
+from corral.engine.ports import Backend
+from corral.engine.request import Request
+from corral.engine.slot import Slot
+
+SAVE_S = 60.0  # between two writes of the cache that learns
+_MAX_LEARNED = 4096  # tokens of one request
+_NO_TOKENS = np.zeros(0, np.int32)
+# How often a token of a draft is right before anything is known: by the length of what was found again.
+_LONG_MATCH = 8
+_ASSUMED = {"long match": 0.95, "short match": 0.6, "cache": 0.6, "model": 0.8}
+
+_log = logging.getLogger("corral")
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A draft that could be had: `take(n)` makes it, for `draft_ms` a token."""
+
+    kind: str
+    n_most: int
+    take: Callable[[int], Sequence[int] | TokenArray]
+    draft_ms: float = 0.0
+
+
+class Speculation:
+    """Mutable. `n_ahead`: tokens that may be evaluated at once and still come out as one by one."""
+
+    def __init__(self, backend: Backend, settings: EngineSettings, cost: CostModel) -> None:
+        self._cost = cost
+        self._looks_up = settings.lookup
+        self._drafter = backend.drafter
+        self._static: NgramCache | None = None
+        self._dynamic: NgramCache | None = None
+        n_vocab = backend.n_vocab
+        if settings.lookup_cache_static:
+            self._static = read_cache(settings.lookup_cache_static, n_vocab, "--lookup-cache-static")
+        self._path = settings.lookup_cache_dynamic
+        if self._path:
+            self._dynamic = read_cache(self._path, n_vocab, "--lookup-cache-dynamic", may_be_missing=True)
+        self._saved_at = time.monotonic()
+        self._is_changed = False
+        self._files = ThreadPoolExecutor(1, "lookup")
+        is_exact = settings.draft_exact and backend.is_exact
+        self.n_ahead = 1 if is_exact else MAX_AHEAD
+
+    @property
+    def is_possible(self) -> bool:
+        """There is something to draft from."""
+        return self._looks_up or any((self._static, self._dynamic is not None, self._drafter))
+
+    def propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
+        """A draft of up to `n_room` tokens behind the pending one, if it promises to make things faster."""
+        params = request.task.params.speculative
+        n_max = min(params.n_max, n_room, self.n_ahead - 1)
+        n_min = max(params.n_min, 1)
+        if n_max < n_min or request.repeated_token is not None or request.follower is not None:
+            return _NO_TOKENS
+        token_ms = self._cost.decode_ms / n_streams
+        for offer in self._offers(slot, request, n_max, n_streams):
+            acceptance = request.pace.acceptance(offer.kind, _ASSUMED[offer.kind])
+            n_most = min(n_max, offer.n_most)
+            n = plan_length(acceptance, n_most, token_ms, self._cost.ahead_ms, offer.draft_ms)
+            draft = offer.take(n) if n >= n_min else ()
+            if len(draft) >= n_min:
+                request.pace.use(offer.kind)
+                return np.array(draft, np.int32)
+            request.pace.skip(offer.kind)
+        return _NO_TOKENS
+
+    def end(self, slot: Slot, request: Request) -> None:
+        """A request is done: what it said may help others."""
+        if self._drafter is not None:
+            self._drafter.forget(slot.id)
+        if self._dynamic is None:
+            return
+        said = [*request.task.prompt[request.n_cached :], *request.generated]
+        self._dynamic.learn(said[-_MAX_LEARNED:])
+        self._is_changed = True
+        if time.monotonic() - self._saved_at > SAVE_S:
+            self._files.submit(self._write, self._dynamic.encode())
+            self._saved_at, self._is_changed = time.monotonic(), False
+
+    def flush(self) -> None:
+        """Bring what was learned to its file."""
+        if self._dynamic is not None and self._is_changed:
+            self._files.submit(self._write, self._dynamic.encode())
+        self._files.shutdown()
+
+    def _offers(self, slot: Slot, request: Request, n_max: int, n_streams: int) -> Iterator[_Offer]:
+        tokens = np.concatenate([slot.tokens.view, request.pending])
+        if self._looks_up:
+            found, n_match = find_continuation(tokens, n_max)
+            if len(found):
+                kind = "long match" if n_match >= _LONG_MATCH else "short match"
+                yield _Offer(kind, len(found), lambda n: found[:n])
+        if self._dynamic is not None or self._static is not None:
+            recent = tokens[-N_MAX:].tolist()
+            first = self._next(recent)
+            if first is not None:
+                yield _Offer("cache", n_max, lambda n: self._follow(recent, n))
+        if self._drafter is not None:
+            drafter, p_min = self._drafter, request.task.params.speculative.p_min
+            if drafter.catch_up(slot.id, tokens, n_streams > 1):
+                yield _Offer("model", n_max, lambda n: drafter.draft(slot.id, n, p_min), drafter.token_ms)
+
+    def _follow(self, tokens: list[int], n: int) -> list[int]:
+        """What the caches say comes next, and next."""
+        said = list(tokens)
+        for _ in range(n):
+            token = self._next(said)
+            if token is None:
+                break
+            said.append(token)
+        return said[len(tokens) :]
+
+    def _next(self, tokens: list[int]) -> int | None:
+        token = self._dynamic.next(tokens) if self._dynamic is not None else None
+        if token is None and self._static is not None:
+            token = self._static.next_static(tokens)
+        return token
+
+    def _write(self, data: bytes) -> None:
+        try:
+            write_cache(self._path, data)
+        except OSError as error:
+            _log.warning("--lookup-cache-dynamic cannot be written: %s", error)

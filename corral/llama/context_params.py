@@ -1,0 +1,54 @@
+"""What the settings say of positions and of the KV cache, as parameters of libllama. Knows no handles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from corral.core.errors import CorralError
+from corral.core.settings import EngineSettings
+from corral.llama.cache_type import is_quantized, type_number
+from corral.llama.library import lib
+
+_SCALINGS = {
+    "": lib.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
+    "none": lib.LLAMA_ROPE_SCALING_TYPE_NONE,
+    "linear": lib.LLAMA_ROPE_SCALING_TYPE_LINEAR,
+    "yarn": lib.LLAMA_ROPE_SCALING_TYPE_YARN,
+}
+
+
+def context_params(settings: EngineSettings) -> Any:
+    """libllama's defaults, and what the settings say otherwise; raises where they contradict each other."""
+    if settings.flash_attn == "off" and is_quantized(settings.cache_type_v):
+        raise CorralError(
+            f"--cache-type-v {settings.cache_type_v} needs flash attention: leave --flash-attn at auto or on"
+        )
+    params = lib.llama_context_default_params()
+    params.type_k = type_number(settings.cache_type_k)
+    params.type_v = type_number(settings.cache_type_v)
+    params.defrag_thold = settings.defrag_thold
+    params.rope_scaling_type = _SCALINGS[settings.rope_scaling]
+    params.rope_freq_base = settings.rope_freq_base
+    params.rope_freq_scale = _freq_scale(settings)
+    params.yarn_orig_ctx = settings.yarn_orig_ctx
+    params.yarn_ext_factor = settings.yarn_ext_factor
+    params.yarn_attn_factor = settings.yarn_attn_factor
+    params.yarn_beta_slow = settings.yarn_beta_slow
+    params.yarn_beta_fast = settings.yarn_beta_fast
+    return params
+
+
+def _freq_scale(settings: EngineSettings) -> float:
+    """0: as the model says."""
+    stretch, scale = settings.rope_scale, settings.rope_freq_scale
+    if stretch and scale and not math.isclose(stretch * scale, 1, rel_tol=1e-3):
+        raise CorralError(
+            f"--rope-scale {stretch:g} and --rope-freq-scale {scale:g} contradict each other: give only one"
+        )
+    scale = scale or (1 / stretch if stretch else 0.0)
+    if settings.rope_scaling == "none" and scale not in (0.0, 1.0):
+        raise CorralError(
+            "--rope-scaling none leaves positions as they are: give no scale, or linear or yarn"
+        )
+    return scale

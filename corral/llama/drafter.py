@@ -1,0 +1,165 @@
+"""A small model that guesses what a larger one will say: greedily, and only as far as it is sure.
+
+Its sequences follow those of the large model; what is in them is nobody else's business.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
+from corral.core.errors import CorralError
+from corral.core.settings import EngineSettings
+from corral.llama.context import Context
+from corral.llama.hardware import draft_thread_counts, uses_flash_attn
+from corral.llama.library import lib
+from corral.llama.model import Model
+from corral.llama.vocab import Vocab
+
+_MAX_CHUNK = 256  # tokens taken in at once
+_BRIEF_CHUNK = 32  # where others wait meanwhile
+_MAX_MORE_TOKENS = 128  # of the larger vocabulary, behind those both have
+_FIRST_COMPARED = 5  # the first few are often named differently
+_BLEND = 0.2
+
+
+class Drafter:
+    """Owns the draft model and its context."""
+
+    def __init__(self, model: Model, context: Context, n_vocab: int, p_split: float) -> None:
+        self._model = model
+        self._context = context
+        self._n_vocab = n_vocab
+        self._p_split = p_split
+        self._held: list[TokenArray] = [np.zeros(0, np.int32)] * context.n_seq
+        self._rows: list[FloatArray | None] = [None] * context.n_seq
+        self.token_ms = 0.0
+
+    @classmethod
+    def open(cls, settings: EngineSettings, target: Model, n_seq: int, n_ctx: int) -> Drafter:
+        """Load the draft model; raises if it does not share the vocabulary of the other one."""
+        model = Model.open(
+            settings.model_draft,
+            mmap=settings.mmap,
+            mlock=settings.mlock,
+            n_gpu_layers=settings.n_gpu_layers_draft,
+        )
+        _check_vocabulary(model.vocab, target.vocab)
+        if model.is_recurrent or not model.can_generate:
+            raise CorralError("--model-draft: this model generates nothing, or cannot take it back")
+        n_threads, n_threads_batch = draft_thread_counts(settings)
+        context = Context(
+            model,
+            n_ctx=n_ctx * n_seq,
+            n_seq=n_seq,
+            n_batch=_MAX_CHUNK,
+            n_ubatch=_MAX_CHUNK,
+            n_threads=n_threads,
+            n_threads_batch=n_threads_batch,
+            flash_attn=uses_flash_attn(settings),
+            kv_unified=False,
+        )
+        drafter = cls(model, context, target.vocab.n_tokens, settings.p_split)
+        drafter._measure()
+        return drafter
+
+    def catch_up(self, seq: int, tokens: TokenArray, is_brief: bool) -> bool:
+        """Take in what a sequence has become. False: there is more of it, or it is too long."""
+        if len(tokens) > self._context.n_ctx or seq >= len(self._held):
+            return False
+        held = self._held[seq]
+        n = _common(held, tokens[:-1])
+        if n < len(held) and not self._context.trim(seq, n):
+            n = 0
+        n_left = len(tokens) - n
+        chunk = tokens[n : n + (_BRIEF_CHUNK if is_brief else _MAX_CHUNK)]
+        is_done = len(chunk) == n_left
+        if not self._decode(seq, n, chunk):
+            return False
+        self._held[seq] = tokens[: n + len(chunk)].copy()
+        return is_done
+
+    def draft(self, seq: int, n: int, p_min: float) -> list[int]:
+        """Up to `n` tokens that follow. It ends where the best is less probable than `p_min`, or another one
+        as probable as `p_split`."""
+        drafted: list[int] = []
+        started = time.perf_counter()
+        while len(drafted) < n:
+            token = self._sure(seq, p_min)
+            if token is None:
+                break
+            drafted.append(token)
+            if len(drafted) < n:
+                held, next = self._held[seq], np.array([token], np.int32)
+                if len(held) >= self._context.n_ctx or not self._decode(seq, len(held), next):
+                    break
+                self._held[seq] = np.concatenate([held, next])
+        if len(drafted) > 1:
+            ms = (time.perf_counter() - started) * 1e3 / (len(drafted) - 1)
+            self.token_ms += _BLEND * (ms - self.token_ms)
+        return drafted
+
+    def forget(self, seq: int) -> None:
+        """The next request of a sequence may begin with the same tokens: they stay until then."""
+        self._rows[seq] = None
+
+    def _measure(self) -> None:
+        """A first idea of what a token costs."""
+        for i in range(3):
+            started = time.perf_counter()
+            self._decode(0, i, np.zeros(1, np.int32))
+            self.token_ms = (time.perf_counter() - started) * 1e3
+        self._context.trim(0, 0)
+
+    def _decode(self, seq: int, position: int, tokens: TokenArray) -> bool:
+        self._rows[seq] = None
+        if self._context.decode([Chunk(seq, position, tokens, 1)]) is not DecodeStatus.OK:
+            self._context.trim(seq, 0)
+            self._held[seq] = tokens[:0]
+            return False
+        self._rows[seq] = self._context.logits(0).copy()
+        return True
+
+    def _sure(self, seq: int, p_min: float) -> int | None:
+        """The most probable next token, if it is clearly that."""
+        row = self._rows[seq]
+        if row is None or not np.isfinite(row.max()):
+            return None
+        best = int(row.argmax())
+        total = np.exp(row - row[best]).sum()
+        second = np.exp(np.partition(row, -2)[-2] - row[best]) / total
+        if 1 / total < p_min or self._p_split <= second < 1 or best >= self._n_vocab:
+            return None
+        return best
+
+
+def _common(a: TokenArray, b: TokenArray) -> int:
+    n = min(len(a), len(b))
+    differs = np.flatnonzero(a[:n] != b[:n])
+    return int(differs[0]) if len(differs) else n
+
+
+def _check_vocabulary(ours: Vocab, theirs: Vocab) -> None:
+    reason = _difference(ours, theirs)
+    if reason:
+        raise CorralError(f"--model-draft: its vocabulary is not that of the model: {reason}")
+
+
+def _difference(ours: Vocab, theirs: Vocab) -> str:
+    if ours.type != theirs.type:
+        return "they are of different types"
+    if abs(ours.n_tokens - theirs.n_tokens) > _MAX_MORE_TOKENS:
+        return f"it has {ours.n_tokens} tokens instead of {theirs.n_tokens}"
+    for name in ("bos", "eos"):
+        mine, other = (getattr(lib, f"llama_vocab_{name}")(vocab.handle) for vocab in (ours, theirs))
+        if mine != other:
+            return f"its {name.upper()} token is {mine} instead of {other}"
+    if ours.adds_bos != theirs.adds_bos:
+        return "only one of them begins texts with BOS"
+    for token in range(_FIRST_COMPARED, min(ours.n_tokens, theirs.n_tokens)):
+        mine, other = ours.piece(token, special=True), theirs.piece(token, special=True)
+        if mine != other:
+            return f"token {token} is {mine!r} instead of {other!r}"
+    return ""

@@ -1,0 +1,150 @@
+"""The values of a GGUF header, one after the other, and never more than there is in the file."""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import struct
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+from corral.core.errors import InvalidRequest
+
+_MAX_HEADER_BYTES = 256 << 20
+_MAX_KEPT = 64  # elements of an array
+_MAX_QUOTED = 63
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class ValueType(enum.IntEnum):
+    """What the value of a key can be."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
+
+
+_FORMS = {
+    ValueType.UINT8: struct.Struct("<B"),
+    ValueType.INT8: struct.Struct("<b"),
+    ValueType.UINT16: struct.Struct("<H"),
+    ValueType.INT16: struct.Struct("<h"),
+    ValueType.UINT32: _U32,
+    ValueType.INT32: struct.Struct("<i"),
+    ValueType.FLOAT32: struct.Struct("<f"),
+    ValueType.BOOL: struct.Struct("<?"),
+    ValueType.UINT64: _U64,
+    ValueType.INT64: struct.Struct("<q"),
+    ValueType.FLOAT64: struct.Struct("<d"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Omitted:
+    """An array that is too long to be kept."""
+
+    n: int
+
+
+Scalar: TypeAlias = int | float | bool | str
+Value: TypeAlias = Scalar | tuple[Scalar, ...] | Omitted
+
+
+class GgufReader:
+    """Mutable: takes a header apart from front to back; raises InvalidRequest if that is not possible."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._end = min(len(data), _MAX_HEADER_BYTES)
+        self.offset = 0
+
+    def take(self, n_bytes: int) -> bytes:
+        start = self.offset
+        self._skip(n_bytes)
+        return self._data[start : self.offset]
+
+    def u32(self) -> int:
+        return int(_U32.unpack(self.take(_U32.size))[0])
+
+    def u64(self) -> int:
+        return int(_U64.unpack(self.take(_U64.size))[0])
+
+    def name(self, what: str, max_bytes: int) -> str:
+        """A text that is neither empty nor too long, and that C reads as we do."""
+        n_bytes = self.u64()
+        if not 1 <= n_bytes <= max_bytes:
+            raise InvalidRequest(f"{what} has {n_bytes} bytes; 1 to {max_bytes} are possible")
+        text = self.take(n_bytes)
+        if b"\0" in text:
+            raise InvalidRequest(f"{what} has a zero byte in it")
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"{what} is not UTF-8") from None
+
+    def value_type(self, key: str) -> ValueType:
+        number = self.u32()
+        try:
+            return ValueType(number)
+        except ValueError:
+            raise InvalidRequest(f"the value of {quoted(key)} has the unknown type {number}") from None
+
+    def value(self, key: str, type: ValueType) -> Value:
+        return self._array(key) if type is ValueType.ARRAY else self._scalar(type)
+
+    def _scalar(self, type: ValueType) -> Scalar:
+        if type is ValueType.STRING:
+            return self.take(self.u64()).decode("utf-8", "replace")
+        form = _FORMS[type]
+        value: Scalar = form.unpack(self.take(form.size))[0]
+        return value
+
+    def _array(self, key: str) -> Value:
+        type, n = self.value_type(key), self.u64()
+        if type is ValueType.ARRAY:
+            raise InvalidRequest(f"the value of {quoted(key)} is an array of arrays")
+        if n <= _MAX_KEPT:
+            return tuple(self._scalar(type) for _ in range(n))
+        if type is ValueType.STRING:
+            self._skip_strings(n)
+        else:
+            self._skip(n * _FORMS[type].size)
+        return Omitted(n)
+
+    def _skip(self, n_bytes: int) -> None:
+        if self.offset + n_bytes > self._end:
+            self._refuse(self.offset + n_bytes)
+        self.offset += n_bytes
+
+    def _skip_strings(self, n: int) -> None:
+        """A vocabulary has hundreds of thousands of them."""
+        if self.offset + n * _U64.size > self._end:
+            self._refuse(self.offset + n * _U64.size)
+        data, offset, unpack = self._data, self.offset, _U64.unpack_from
+        try:
+            for _ in range(n):
+                offset += _U64.size + unpack(data, offset)[0]
+        except (struct.error, OverflowError):
+            self._refuse(offset + _U64.size)
+        self._skip(offset - self.offset)
+
+    def _refuse(self, n_bytes: int) -> NoReturn:
+        if n_bytes > len(self._data):
+            raise InvalidRequest(f"it ends after {len(self._data)} bytes, its header goes on to {n_bytes}")
+        raise InvalidRequest(f"its header is longer than {_MAX_HEADER_BYTES >> 20} MiB")
+
+
+def quoted(name: str) -> str:
+    """A name from a file, for a message."""
+    return repr(name[:_MAX_QUOTED])

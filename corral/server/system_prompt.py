@@ -1,0 +1,57 @@
+"""The system prompt of the command line: read before the model is loaded, evaluated before anybody asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+
+from corral.api.service import Service, Words
+from corral.api.system_prompt import (
+    FIELD,
+    SystemPrompt,
+    SystemText,
+    parse_system_prompt,
+    tokenize_system_prompt,
+)
+from corral.core.errors import CorralError, InvalidRequest
+
+_OPTION = "--system-prompt-file"
+
+
+def read_system_prompt(path: str) -> SystemText | None:
+    """What a file holds; None: there is no file."""
+    if not path:
+        return None
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorralError(f"cannot read {_OPTION}: {error}") from None
+    try:
+        return parse_system_prompt(_content(text))
+    except InvalidRequest as error:
+        raise CorralError(f"{_OPTION} {path}: {error.message}") from None
+
+
+async def evaluate_system_prompt(
+    text: SystemText, service: Service, words: Words, n_ctx: int
+) -> SystemPrompt:
+    """Evaluated once here, it is there for all slots."""
+    try:
+        system: SystemPrompt = await service.in_background(tokenize_system_prompt, text, words, n_ctx)
+    except InvalidRequest as error:
+        raise CorralError(f"{_OPTION}: {error.message}") from None
+    params = msgspec.structs.replace(service.defaults, constraint=None)
+    await service.evaluate(list(system.tokens), system.within(params))
+    return system
+
+
+def _content(text: str) -> Any:
+    """A JSON object, or the one that a request would hold; anything else is a prompt as it is."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    return value.get(FIELD, value) if isinstance(value, dict) else text

@@ -1,0 +1,128 @@
+"""Options of the context, of metadata and of control vectors on the real command: each does what it says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.model import decoder_reference as reference
+from tests.model.decoder_reference import Yarn
+from tests.system.process import CorralProcess
+from tests.tools.tiny_vectors import direction, write_vector
+
+TOKENS = np.random.default_rng(0).integers(0, 250, 60).tolist()
+EXACT = ("-ctk", "f32", "--cache-type-v", "f32")
+CLOSE = 1e-3
+
+
+def start(path: Path, *options: object) -> CorralProcess:
+    return CorralProcess("-m", path, "-c", 512, "-t", 1, "--slots", *options)
+
+
+def probabilities(server: CorralProcess) -> dict[int, float]:
+    """The likeliest next tokens."""
+    answer = server.complete(prompt=TOKENS, n_predict=1, n_probs=10, temperature=-1)
+    return {item["id"]: math.exp(item["logprob"]) for item in answer["completion_probabilities"][0]["top_logprobs"]}
+
+
+def assert_computes(server: CorralProcess, decoder: reference.Decoder) -> None:
+    expected = reference.softmax(reference.logits(decoder, TOKENS))
+    found = probabilities(server)
+    assert len(found) == 10
+    assert all(abs(expected[token] - found[token]) < CLOSE for token in found)
+
+
+def test_positions_metadata_and_control_vectors(deep, tmp_path):
+    one, two = {1: direction(1), 3: direction(2)}, {2: direction(3)}
+    paths = [
+        write_vector(tmp_path / f"{i}.gguf", {f"direction.{layer}": values for layer, values in each.items()})
+        for i, each in enumerate((one, two))
+    ]
+    options = ["--rope-scaling", "linear", "--rope-scale", 2, "--rope-freq-base", 20000, "-dt", 0.1]
+    options += ["--control-vector", paths[0], "--control-vector-scaled", paths[1], 0.5]
+    options += ["--control-vector-layer-range", 2, 3, "--check-tensors"]
+    options += ["--override-kv", "tokenizer.ggml.add_bos_token=bool:true,tokenizer.ggml.bos_token_id=int:65"]
+    decoder = reference.read_decoder(deep)
+    steering = {2: 0.5 * two[2], 3: one[3]}
+    with start(deep, *EXACT, *options) as server:
+        assert_computes(server, replace(decoder, rope_base=20000.0, rope_scale=0.5, steering=steering))
+        tokenized = server.post("/tokenize", content="hello", add_special=True).json()["tokens"]
+        assert tokenized[0] == 65
+        assert server.complete(prompt="hello", n_predict=1)["tokens_evaluated"] == len(tokenized)
+        blob = server.post("/slots/0?action=save-state").content
+        assert server.post("/v1/embeddings", input="hello").status_code == 200
+    with start(deep, *EXACT) as server:
+        refusal = server.post("/slots/0?action=restore-state", **_json(blob))
+        assert refusal.status_code == 400
+        assert_computes(server, decoder)
+
+
+def test_yarn(deep):
+    options = ["--rope-scaling", "yarn", "--rope-freq-scale", 0.25, "--yarn-orig-ctx", 512, "--yarn-ext-factor", 0.5]
+    options += ["--yarn-attn-factor", 1, "--yarn-beta-slow", 2, "--yarn-beta-fast", 16, "--context-shift"]
+    decoder = replace(
+        reference.read_decoder(deep),
+        rope_scale=0.25,
+        rope_size=1 + 0.1 * math.log(4),
+        yarn=Yarn(512, 0.5, 16.0, 2.0),
+    )
+    with start(deep, *EXACT, *options) as server:
+        assert_computes(server, decoder)
+        full = server.complete(prompt=TOKENS, n_predict=600, temperature=0)
+        assert full["stop_type"] == "limit"
+        assert full["tokens_predicted"] == 512 - len(TOKENS)
+        assert_computes(server, decoder)
+
+
+def test_a_quantized_cache_turns_flash_attention_on_and_shifts(heads):
+    with start(heads / "heads-64.gguf", "-ctk", "q8_0", "-ctv", "q4_0", "--context-shift") as server:
+        assert server.complete(prompt=TOKENS, n_predict=600, temperature=0)["tokens_predicted"] == 600
+        blob = server.post("/slots/0?action=save-state").content
+        restored = server.post("/slots/0?action=restore-state", **_json(blob))
+        assert restored.status_code == 200, restored.text
+
+
+def _json(blob: bytes) -> dict[str, object]:
+    import json
+
+    return json.loads(blob)
+
+
+MISTAKES = {
+    "flash attention": (
+        ["-ctv", "q8_0", "-fa", "off"],
+        "--cache-type-v q8_0 needs flash attention: leave --flash-attn at auto or on",
+    ),
+    "heads": (["-ctk", "q8_0"], "--cache-type-k q8_0 comes in blocks of 32, but the heads of this model have 16 keys"),
+    "scales": (["--rope-scale", 4, "--rope-freq-scale", 1], "--rope-scale 4 and --rope-freq-scale 1 contradict each"),
+    "key": (["--override-kv", "llama.nothing=int:1"], "nothing in this model depends on 'llama.nothing'"),
+    "type": (["--override-kv", "llama.block_count=str:4"], "'llama.block_count' is of type int"),
+    "missing": (["--control-vector", "none.gguf"], "control vector 'none.gguf': No such file"),
+    "range": (["--control-vector-layer-range", 3, 2], "--control-vector-layer-range 3 2: the model has layers 1 to 3"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told_at_the_start(deep, tmp_path, options, message):
+    if "--control-vector-layer-range" in options:
+        options = [*options, "--control-vector", write_vector(tmp_path / "v.gguf", {"direction.1": direction(1)})]
+    assert message in last_words("-m", deep, "-c", 512, *options)
+
+
+def test_weights_that_are_no_numbers_are_told_at_the_start(deep, tmp_path):
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(deep.read_bytes()[:-256] + b"\xff" * 256)
+    assert "has invalid data" in last_words("-m", path, "--check-tensors")
+    with start(path) as server:
+        assert server.get("/health").status_code == 200
+
+
+def last_words(*options: object) -> str:
+    server = CorralProcess(*options, wait=False)
+    assert server.process.wait(300) == 1
+    server.stop()
+    return server.lines[-1]
