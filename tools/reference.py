@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from corral.api.schema.adapter import LoadAdapterRequest, UnloadAdapterRequest
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.embedding import ClassifyRequest, EmbeddingRequest, RerankRequest
@@ -25,6 +26,8 @@ REQUESTS: dict[str, tuple[type[RequestModel], type[RequestModel] | None]] = {
     "POST /embedding and /v1/embeddings": (EmbeddingRequest, None),
     "POST /rerank": (RerankRequest, None),
     "POST /classify": (ClassifyRequest, None),
+    "POST /lora-adapters/load": (LoadAdapterRequest, None),
+    "POST /lora-adapters/unload": (UnloadAdapterRequest, None),
     "POST /tokenize": (TokenizeRequest, None),
     "POST /detokenize": (DetokenizeRequest, None),
 }

@@ -42,6 +42,7 @@ class EmbeddingEngine:
             self._embedder.add(order)
         elif isinstance(order, Cancel):
             self._embedder.cancel(order.task_id)
+            self._adapters.tidy(self._embedder.adapters_in_use)
         elif isinstance(order, Stop):
             self.is_stopped = True
         elif isinstance(order, LoadAdapter | FreeAdapter):

@@ -96,13 +96,13 @@ class Engine:
             self._reserve_slots()
         elif isinstance(order, LoadAdapter | FreeAdapter):
             self._events += self._adapters.handle(order)
-            self._tidy_adapters()
         elif isinstance(order, Stop):
             self._kv.flush([slot for slot in self._scheduler.slots if slot.is_idle])
             self._speculation.flush()
             self.is_stopped = True
         else:
             self._submit(order)
+        self._tidy_adapters()
         self._flush()
 
     def abort_if_running(self, task_id: int) -> None:
@@ -129,7 +129,6 @@ class Engine:
 
     def step(self) -> None:
         """One round for everybody: running generations get their token, prompts what is left of the time."""
-        self._tidy_adapters()
         self._reserve_slots()
         self._events += self._scheduler.admit(self._clock())
         if self._jobs:
@@ -150,6 +149,7 @@ class Engine:
             has_streams = bool(self._scheduler.running(Phase.GENERATING))
             is_shared = bool(self._scheduler.running(Phase.PREFILL))
             self._embedder.step(self._room_ms(is_shared) if has_streams else math.inf)
+        self._tidy_adapters()
 
     def _room_ms(self, is_shared: bool) -> float:
         """For how long running streams can be kept waiting; prompts and embeddings share that evenly."""
@@ -249,7 +249,10 @@ class Engine:
     def _run(self, batch: BatchPlan) -> None:
         """Evaluate one planned batch and take what comes out of it."""
         parts = [(self._scheduler.slots[part.slot], part.n) for part in batch]
-        work = [(slot, slot.request, n) for slot, n in parts if slot.request is not None]
+        # An earlier batch of the step may have ended a request, or swapped it out.
+        work = [(s, s.request, n) for s, n in parts if s.request is not None and s.request.swapped is None]
+        if not work:
+            return
         chunks = [
             Chunk(slot.id, self._kv.position(slot), request.chunk(n), max(0, 1 + n - len(request.pending)))
             for slot, request, n in work

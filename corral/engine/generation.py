@@ -136,6 +136,7 @@ class Generation:
     def _verify(self, i: int, slot: Slot, request: Request) -> None:
         """Draw token by token, for as long as they are those of the draft, which are evaluated already."""
         draft, n_accepted = request.draft, 0
+        request.n_drafted += len(draft)
         for back in range(len(draft), -1, -1):
             self._draw(self._backend.logits(i, back), slot, request)
             if not back or request.is_stopped or request.pending.tolist() != [draft[n_accepted]]:
@@ -143,8 +144,7 @@ class Generation:
             self._kv.extend(slot, request.pending)
             request.evaluated(1)
             n_accepted += 1
-        request.n_accepted += n_accepted
-        request.n_drafted += len(draft)
+            request.n_accepted += 1
         request.pace.observe(len(draft), n_accepted)
         if n_accepted < len(draft):
             self._kv.rewind(slot)

@@ -18,7 +18,9 @@ def plan_length(
     `acceptance`: how likely each next token of a draft is right. `ahead_ms(n)`: what it costs to evaluate so
     many tokens at once, `token_ms` to evaluate one as it is done otherwise, `draft_ms` to draft one.
     """
-    best, best_speed = 0, _GAIN / token_ms if token_ms else float("inf")
+    if not token_ms:
+        return 0  # nothing was measured yet
+    best, best_speed = 0, _GAIN / token_ms
     expected = chance = 1.0
     for n in range(1, n_max + 1):
         chance *= acceptance

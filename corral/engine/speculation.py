@@ -75,7 +75,8 @@ class Speculation:
         params = request.task.params.speculative
         n_max = min(params.n_max, n_room, self.n_ahead - 1)
         n_min = max(params.n_min, 1)
-        if n_max < n_min or request.repeated_token is not None or request.follower is not None:
+        is_guided = request.follower is not None or request.leader is not None
+        if n_max < n_min or request.repeated_token is not None or is_guided:
             return _NO_TOKENS
         token_ms = self._cost.decode_ms / n_streams
         for offer in self._offers(slot, request, n_max, n_streams):

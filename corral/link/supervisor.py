@@ -147,10 +147,11 @@ class Supervisor:
     async def load_adapter(self, path: str) -> AdapterInfo:
         """Have the engine load a LoRA adapter, and every engine after it."""
         async with self._loading_adapter:
-            files = self._settings.lora
-            loaded = await self._ask(LoadAdapter(id=next(self._ids), adapter=len(files), path=path))
+            order = LoadAdapter(id=next(self._ids), adapter=len(self._settings.lora), path=path)
+            loaded = await self._ask(order)
             assert isinstance(loaded, AdapterLoaded)
-            self._settings = msgspec.structs.replace(self._settings, lora=(*files, ScaledFile(path)))
+            files = (*self._settings.lora, ScaledFile(path))
+            self._settings = msgspec.structs.replace(self._settings, lora=files)
             return loaded.info
 
     def free_adapter(self, id: int) -> None:

@@ -16,6 +16,7 @@ _SCALINGS = {
     "linear": lib.LLAMA_ROPE_SCALING_TYPE_LINEAR,
     "yarn": lib.LLAMA_ROPE_SCALING_TYPE_YARN,
 }
+_LEAST_SCALE = 1e-3  # with less, libllama's count of a stretched context overflows
 
 
 def context_params(settings: EngineSettings) -> Any:
@@ -47,6 +48,8 @@ def _freq_scale(settings: EngineSettings) -> float:
             f"--rope-scale {stretch:g} and --rope-freq-scale {scale:g} contradict each other: give only one"
         )
     scale = scale or (1 / stretch if stretch else 0.0)
+    if scale and not _LEAST_SCALE <= scale <= 1 / _LEAST_SCALE:
+        raise CorralError(f"--rope-freq-scale {scale:g}: it must be between 0.001 and 1000")
     if settings.rope_scaling == "none" and scale not in (0.0, 1.0):
         raise CorralError(
             "--rope-scaling none leaves positions as they are: give no scale, or linear or yarn"

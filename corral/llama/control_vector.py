@@ -48,7 +48,7 @@ class ControlVector:
             raise CorralError(
                 f"--control-vector-layer-range {first} {last}: the model has layers 1 to {n_layer - 1} for it"
             )
-        rows = np.zeros((max(1, n_layer - 1), n_embd), np.float32)
+        rows = np.zeros((n_layer - 1, n_embd), np.float32)
         for file, directions in files:
             for layer, values in directions.items():
                 if len(values) != n_embd:
@@ -60,6 +60,8 @@ class ControlVector:
                         file.path, f"it has layer {layer}, the last one of this model is {n_layer - 1}"
                     )
                 rows[layer - 1] += np.float32(file.scale) * values
+        if rows.any() and not rows[first - 1 : last].any():
+            raise CorralError(f"the control vectors have nothing for layers {first} to {last}")
         return cls(rows, first, last)
 
     def apply(self, context: Any) -> None:

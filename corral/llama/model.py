@@ -19,7 +19,7 @@ from corral.llama.adapter import Adapters
 from corral.llama.context_params import context_params
 from corral.llama.control_vector import ControlVector, read_directions
 from corral.llama.library import LlamaError, last_words, lib
-from corral.llama.override import check_overrides, native_overrides
+from corral.llama.override import check_overrides, native_overrides, overridden_texts
 from corral.llama.vocab import Vocab
 
 _TEMPLATES = ("", "tool_use", "rerank")
@@ -30,9 +30,10 @@ _POOLINGS = {"0": Pooling.NONE, "1": Pooling.MEAN, "2": Pooling.CLS, "3": Poolin
 class Model:
     """Owns one `llama_model`."""
 
-    def __init__(self, handle: Any, path: str) -> None:
+    def __init__(self, handle: Any, path: str, overrides: Sequence[Override] = ()) -> None:
         self.handle = handle
         self.path = path
+        self._overrides = overridden_texts(overrides)
         self.vocab = Vocab(lib.llama_model_get_vocab(handle))
         self.control_vector: ControlVector | None = None  # for all of its contexts
 
@@ -62,7 +63,7 @@ class Model:
         handle = lib.llama_model_load_from_file(path.encode(), params)
         if not handle:
             raise LlamaError(f"cannot load model '{path}': {last_words()}")
-        return cls(handle, path)
+        return cls(handle, path, overrides)
 
     @classmethod
     def load(cls, settings: EngineSettings, on_progress: Callable[[float], None] | None = None) -> Model:
@@ -250,6 +251,8 @@ class Model:
 
     def _metadata(self, key: str) -> str:
         """A value of the file's metadata as text; nothing if it is not there."""
+        if key in self._overrides:
+            return self._overrides[key]
         buffer = ctypes.create_string_buffer(256)
         n = lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if n >= 0 else ""

@@ -25,6 +25,11 @@ def native_overrides(overrides: Sequence[Override]) -> Any:
     return array
 
 
+def overridden_texts(overrides: Sequence[Override]) -> dict[str, str]:
+    """The values by their keys, written as libllama writes those of a file."""
+    return {o.key: str(o.value).lower() if isinstance(o.value, bool) else str(o.value) for o in overrides}
+
+
 def check_overrides(overrides: Sequence[Override], log: Sequence[str]) -> None:
     """Refuse what libllama has passed over, as its log of loading the model shows."""
     used = {found[1] for line in log if (found := _USED.search(line))}

@@ -12,6 +12,7 @@ from gguf import GGUFReader
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.modifier import Override, ScaledFile
+from corral.core.pooling import Pooling
 from corral.core.result import StopType
 from corral.core.settings import EngineSettings
 from corral.core.task import Verb
@@ -125,6 +126,8 @@ CONTRADICTIONS = {
         {"rope_scaling": "none", "rope_freq_scale": 0.5},
         "--rope-scaling none leaves positions as they are",
     ),
+    "tiny scale": ({"rope_freq_scale": 1e-12, "rope_scaling": "yarn"}, "1e-12: it must be between 0.001"),
+    "no number": ({"rope_freq_scale": math.nan}, "--rope-freq-scale nan: it must be between"),
     "values": (
         {"cache_type_v": "q8_0", "flash_attn": "off"},
         "--cache-type-v q8_0 needs flash attention: leave --flash-attn at auto or on",
@@ -239,6 +242,17 @@ def test_what_a_model_says_of_itself_can_be_overridden(models):
     overrides = (Override("llama.context_length", 512),)
     with Bench(models / "llama-bpe.gguf", n_ctx=0, overrides=overrides) as bench:
         assert bench.backend.n_ctx == 512
+
+
+def test_the_pooling_of_a_model_can_be_overridden(encoders):
+    for value, pooling in ((1, Pooling.MEAN), (2, Pooling.CLS), (3, Pooling.LAST)):
+        overrides = (Override("bert.pooling_type", value),)
+        settings = EngineSettings(model=str(encoders / "bert-embed.gguf"), overrides=overrides)
+        model = Model.load(settings)
+        encoder = Encoder(model, settings)
+        assert encoder.pooling is pooling
+        encoder.close()
+        model.close()
 
 
 # Invalid weights.

@@ -83,6 +83,11 @@ def test_a_range_without_layers_is_refused(deep, one, layers):
         logits(deep, control_vectors=(ScaledFile(one),), control_vector_layers=layers)
 
 
+def test_a_range_that_no_vector_is_for_is_refused(deep, two):
+    with pytest.raises(CorralError, match="the control vectors have nothing for layers 2 to 2"):
+        logits(deep, control_vectors=(ScaledFile(two),), control_vector_layers=(2, 2))
+
+
 @pytest.mark.parametrize("name", ["llama-bpe", "llama-spm", "mamba", "gemma-swa"])
 def test_other_models_are_steered_too(models, tmp_path, name):
     path = write(tmp_path / "vector.gguf", {1: direction(1)})
@@ -134,6 +139,7 @@ def test_a_larger_context_is_steered_as_well(deep, one):
             bench.backend.reserve(n_seq)
             bench.backend.decode([Chunk(n_seq - 1, 0, TOKENS, 1)])
             found.append(bench.backend.logits(0).copy())
+            bench.backend.trim(n_seq - 1, 0)
     assert np.array_equal(*found)
     assert np.array_equal(found[0], logits(deep, control_vectors=(ScaledFile(one),)))
 

@@ -12,6 +12,7 @@ import pytest
 from tests.model import decoder_reference as reference
 from tests.model.decoder_reference import Yarn
 from tests.system.process import CorralProcess
+from tests.system.test_state import restore_state, save_state
 from tests.tools.tiny_vectors import direction, write_vector
 
 TOKENS = np.random.default_rng(0).integers(0, 250, 60).tolist()
@@ -26,7 +27,10 @@ def start(path: Path, *options: object) -> CorralProcess:
 def probabilities(server: CorralProcess) -> dict[int, float]:
     """The likeliest next tokens."""
     answer = server.complete(prompt=TOKENS, n_predict=1, n_probs=10, temperature=-1)
-    return {item["id"]: math.exp(item["logprob"]) for item in answer["completion_probabilities"][0]["top_logprobs"]}
+    return {
+        item["id"]: math.exp(item["logprob"])
+        for item in answer["completion_probabilities"][0]["top_logprobs"]
+    }
 
 
 def assert_computes(server: CorralProcess, decoder: reference.Decoder) -> None:
@@ -53,16 +57,26 @@ def test_positions_metadata_and_control_vectors(deep, tmp_path):
         tokenized = server.post("/tokenize", content="hello", add_special=True).json()["tokens"]
         assert tokenized[0] == 65
         assert server.complete(prompt="hello", n_predict=1)["tokens_evaluated"] == len(tokenized)
-        blob = server.post("/slots/0?action=save-state").content
+        blob = save_state(server, 0)
         assert server.post("/v1/embeddings", input="hello").status_code == 200
     with start(deep, *EXACT) as server:
-        refusal = server.post("/slots/0?action=restore-state", **_json(blob))
+        refusal = restore_state(server, 0, blob)
         assert refusal.status_code == 400
+        assert "model" in refusal.text
         assert_computes(server, decoder)
 
 
 def test_yarn(deep):
-    options = ["--rope-scaling", "yarn", "--rope-freq-scale", 0.25, "--yarn-orig-ctx", 512, "--yarn-ext-factor", 0.5]
+    options = [
+        "--rope-scaling",
+        "yarn",
+        "--rope-freq-scale",
+        0.25,
+        "--yarn-orig-ctx",
+        512,
+        "--yarn-ext-factor",
+        0.5,
+    ]
     options += ["--yarn-attn-factor", 1, "--yarn-beta-slow", 2, "--yarn-beta-fast", 16, "--context-shift"]
     decoder = replace(
         reference.read_decoder(deep),
@@ -81,15 +95,8 @@ def test_yarn(deep):
 def test_a_quantized_cache_turns_flash_attention_on_and_shifts(heads):
     with start(heads / "heads-64.gguf", "-ctk", "q8_0", "-ctv", "q4_0", "--context-shift") as server:
         assert server.complete(prompt=TOKENS, n_predict=600, temperature=0)["tokens_predicted"] == 600
-        blob = server.post("/slots/0?action=save-state").content
-        restored = server.post("/slots/0?action=restore-state", **_json(blob))
+        restored = restore_state(server, 0, save_state(server, 0))
         assert restored.status_code == 200, restored.text
-
-
-def _json(blob: bytes) -> dict[str, object]:
-    import json
-
-    return json.loads(blob)
 
 
 MISTAKES = {
@@ -97,19 +104,32 @@ MISTAKES = {
         ["-ctv", "q8_0", "-fa", "off"],
         "--cache-type-v q8_0 needs flash attention: leave --flash-attn at auto or on",
     ),
-    "heads": (["-ctk", "q8_0"], "--cache-type-k q8_0 comes in blocks of 32, but the heads of this model have 16 keys"),
-    "scales": (["--rope-scale", 4, "--rope-freq-scale", 1], "--rope-scale 4 and --rope-freq-scale 1 contradict each"),
+    "heads": (
+        ["-ctk", "q8_0"],
+        "--cache-type-k q8_0 comes in blocks of 32, but the heads of this model have 16 keys",
+    ),
+    "scales": (
+        ["--rope-scale", 4, "--rope-freq-scale", 1],
+        "--rope-scale 4 and --rope-freq-scale 1 contradict each",
+    ),
     "key": (["--override-kv", "llama.nothing=int:1"], "nothing in this model depends on 'llama.nothing'"),
     "type": (["--override-kv", "llama.block_count=str:4"], "'llama.block_count' is of type int"),
     "missing": (["--control-vector", "none.gguf"], "control vector 'none.gguf': No such file"),
-    "range": (["--control-vector-layer-range", 3, 2], "--control-vector-layer-range 3 2: the model has layers 1 to 3"),
+    "range": (
+        ["--control-vector-layer-range", 3, 2],
+        "--control-vector-layer-range 3 2: the model has layers 1 to 3",
+    ),
 }
 
 
 @pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_told_at_the_start(deep, tmp_path, options, message):
     if "--control-vector-layer-range" in options:
-        options = [*options, "--control-vector", write_vector(tmp_path / "v.gguf", {"direction.1": direction(1)})]
+        options = [
+            *options,
+            "--control-vector",
+            write_vector(tmp_path / "v.gguf", {"direction.1": direction(1)}),
+        ]
     assert message in last_words("-m", deep, "-c", 512, *options)
 
 

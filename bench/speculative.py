@@ -1,0 +1,108 @@
+"""What drafts from the prompt give: an answer that repeats most of it, and one that does not.
+
+A model this small cannot be trusted with an edit, so a grammar dictates the answer, or a control character
+instead of any: every token is drawn from the model, and the answer is what a larger one would write.
+"""
+
+from __future__ import annotations
+
+from bench.client import Answer, complete
+
+FILE = '''\
+"""Orders of a small shop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str
+    price: Decimal
+    quantity: int = 1
+
+    def total(self) -> Decimal:
+        return self.price * self.quantity
+
+
+@dataclass
+class Order:
+    customer: str
+    items: list[Item] = field(default_factory=list)
+    is_paid: bool = False
+
+    def add(self, item: Item) -> None:
+        if item.quantity < 1:
+            raise ValueError("quantity must be positive")
+        self.items.append(item)
+
+    def total(self) -> Decimal:
+        return sum((item.total() for item in self.items), Decimal(0))
+
+    def pay(self, amount: Decimal) -> Decimal:
+        if self.is_paid:
+            raise ValueError("the order is paid already")
+        if amount < self.total():
+            raise ValueError("the amount is too small")
+        self.is_paid = True
+        return amount - self.total()
+
+
+def load_orders(lines: list[str]) -> list[Order]:
+    orders: dict[str, Order] = {}
+    for line in lines:
+        customer, name, price, quantity = line.split(",")
+        order = orders.setdefault(customer, Order(customer))
+        order.add(Item(name, Decimal(price), int(quantity)))
+    return list(orders.values())
+
+
+def print_orders(orders: list[Order]) -> None:
+    for order in orders:
+        state = "paid" if order.is_paid else "open"
+        print(f"{order.customer}: {order.total()} ({state})")
+
+
+def main() -> None:
+    print_orders(load_orders(open("orders.csv").read().splitlines()))
+'''
+EDITED = (
+    FILE.replace("load_orders", "read_orders")
+    .replace('"quantity must be positive"', '"at least one item is needed"')
+    .replace("    is_paid: bool = False\n", '    is_paid: bool = False\n    note: str = ""\n')
+)
+_ASK = "Rename load_orders to read_orders, add a note to orders, and write a better message for the quantity."
+_EDIT = f"<|im_start|>user\n{_ASK}\n\n```python\n{FILE}```<|im_end|>\n<|im_start|>assistant\n```python\n"
+_FREE = "<|im_start|>user\nTell me a long story about a ship.<|im_end|>\n<|im_start|>assistant\n"
+N_FREE = 256
+OFF = {"speculative.n_max": 0}
+_GREEDY = {"temperature": 0}
+_ESCAPES = {"\n": "\\n", "\\": "\\\\", "]": "\\]", "[": "\\[", "^": "\\^", "-": "\\-"}
+
+
+async def edit_speed(url: str, **options: object) -> float:
+    """Tokens per second of a 60-line file that is written again with a few changes."""
+    answer = await complete(
+        url, prompt=_EDIT, grammar=_dictation(EDITED), n_predict=900, cache_prompt=False, **_GREEDY, **options
+    )
+    return _speed(answer)
+
+
+async def free_speed(url: str, **options: object) -> float:
+    """Tokens per second of a story."""
+    answer = await complete(
+        url, prompt=_FREE, n_predict=N_FREE, ignore_eos=True, seed=7, cache_prompt=False, **options
+    )
+    return _speed(answer)
+
+
+def _speed(answer: Answer) -> float:
+    timings = answer.last["timings"]
+    return 1e3 * (timings["predicted_n"] - 1) / float(timings["predicted_ms"])
+
+
+def _dictation(text: str) -> str:
+    """A grammar that leaves no choice but an unlikely one: nothing is forced, everything is drawn."""
+    return "root ::= " + " ".join(f"[{_ESCAPES.get(character, character)}\\x7F]" for character in text)
