@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from bench.client import Answer, complete, get, post
+from bench.speculative import OFF
 from corral.api.prepare_chat import ChatSettings, render_chat
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
@@ -17,7 +18,7 @@ N_MESSAGES = 200
 N_TOOLS = 20
 N_DECODE = 128
 _MESSAGES = [{"role": "user", "content": "Tell me a long story about the sea."}]
-_OPTIONS = {"n_predict": N_DECODE, "ignore_eos": True, "seed": 1, "cache_prompt": False}
+_OPTIONS = {"n_predict": N_DECODE, "ignore_eos": True, "seed": 1, "cache_prompt": False, **OFF}
 
 
 async def completed_stream(url: str) -> float:

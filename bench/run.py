@@ -27,6 +27,7 @@ from bench.embedding import (
     request_speed,
 )
 from bench.process import Corral, RawLoop
+from bench.speculative import OFF, edit_speed, fast_model, story_speed
 from bench.state import N_TOKENS, restore_speedup
 from bench.structured import bound_speed, free_speed, tokens_per_step
 from corral.cli.default_model import find_default_model
@@ -38,7 +39,7 @@ N_PROMPT = 1500
 N_LONG = 2000
 N_PREFIX = 700
 MAX_ITL_MS = 200
-OPTIONS = {"cache_prompt": False, "ignore_eos": True, "seed": 1}
+OPTIONS = {"cache_prompt": False, "ignore_eos": True, "seed": 1, **OFF}
 
 
 def prompt_of(n: int, salt: int = 0) -> list[int]:
@@ -126,6 +127,7 @@ async def main() -> int:
     finally:
         corral.close()
         raw.close()
+    rows += await speculative_rows(options.model, options.rounds)
     rows += await embedding_rows(options.rounds)
     out = Path(__file__).parent / "out"
     out.mkdir(exist_ok=True)
@@ -191,6 +193,26 @@ async def state_rows(url: str) -> list[dict[str, object]]:
         row(f"{N_TOKENS} tokens from a session over evaluating them", session, 20, False, "x"),
         row(f"{N_TOKENS} tokens from a file over evaluating them", file, 20, False, "x"),
     ]
+
+
+async def speculative_rows(model: str, rounds: int) -> list[dict[str, object]]:
+    """With and without drafts, in an encoding for which this CPU gains from batches, and as it is given."""
+    rows: list[dict[str, object]] = []
+    for name, path, least in (("Q4_0", fast_model(model), 1.6), ("as given", model, 1.0)):
+        corral = Corral(path, "-c", 4096)
+        try:
+            for text, speed, target in (
+                ("an edited file", edit_speed, least),
+                ("a story", story_speed, 0.98),
+            ):
+                drafts, plain = await repeat(
+                    rounds, partial(speed, corral.url), partial(speed, corral.url, **OFF)
+                )
+                what = f"{text} with drafts over without, {name}"
+                rows.append(row(what, drafts / plain, target, False, "x", {"tok/s": drafts, "plain": plain}))
+        finally:
+            corral.close()
+    return rows
 
 
 async def embedding_rows(rounds: int) -> list[dict[str, object]]:

@@ -6,7 +6,10 @@ instead of any: every token is drawn from the model, and the answer is what a la
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bench.client import Answer, complete
+from tests.tools.quantize import to_q4_0
 
 FILE = '''\
 """Orders of a small shop."""
@@ -82,6 +85,13 @@ _GREEDY = {"temperature": 0}
 _ESCAPES = {"\n": "\\n", "\\": "\\\\", "]": "\\]", "[": "\\[", "^": "\\^", "-": "\\-"}
 
 
+def fast_model(model: str) -> str:
+    """The same in Q4_0."""
+    path = Path(__file__).parent / "out" / "q4_0.gguf"
+    path.parent.mkdir(exist_ok=True)
+    return str(to_q4_0(Path(model), path))
+
+
 async def edit_speed(url: str, **options: object) -> float:
     """Tokens per second of a 60-line file that is written again with a few changes."""
     answer = await complete(
@@ -90,7 +100,7 @@ async def edit_speed(url: str, **options: object) -> float:
     return _speed(answer)
 
 
-async def free_speed(url: str, **options: object) -> float:
+async def story_speed(url: str, **options: object) -> float:
     """Tokens per second of a story."""
     answer = await complete(
         url, prompt=_FREE, n_predict=N_FREE, ignore_eos=True, seed=7, cache_prompt=False, **options

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bench.client import complete, post
+from bench.speculative import OFF
 
 N_DECODE = 128
 _PROMPT = "A person with an address, as JSON:\n"
-_OPTIONS = {"n_predict": N_DECODE, "ignore_eos": True, "seed": 1, "cache_prompt": False}
+_OPTIONS = {"n_predict": N_DECODE, "ignore_eos": True, "seed": 1, "cache_prompt": False, **OFF}
 _TEXT = {"type": "string", "maxLength": 24}
 PERSON = {
     "type": "object",

@@ -86,9 +86,9 @@ class AdapterStore:
 
     def unload(self, name: str | int) -> Adapter:
         """Forget an adapter; requests that run with it come to their end."""
-        stem = name.removesuffix(_SUFFIX) if isinstance(name, str) else name
+        names = {name, name.removesuffix(_SUFFIX)} if isinstance(name, str) else {name}
         for id, adapter in self._adapters.items():
-            if stem in (id, adapter.name):
+            if names & {id, adapter.name}:
                 self._engine.free_adapter(id)
                 return self._adapters.pop(id)
         raise NotFound(f"there is no adapter {name!r:.140}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -101,6 +102,8 @@ def _from_environment(parser: argparse.ArgumentParser, option: Option, text: str
 
 
 def _check_limits(parser: argparse.ArgumentParser, option: Option, value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        parser.error(f"{option.names[-1]}: {value} is not allowed")
     too_low = option.low is not None and value < option.low
     if too_low or (option.high is not None and value > option.high):
         low, high = option.low, option.high

@@ -166,7 +166,7 @@ class Actions:
         self, action: SlotAction, *ids: int, desk: int | None = None
     ) -> Generator[Turn, None, list[Slot]]:
         """The slots, once they are idle, as the action wants it."""
-        slots, reserved = self._scheduler.slots, self._scheduler.reserved
+        slots, reserved = self._scheduler.public, self._scheduler.reserved
         for id in ids:
             if not 0 <= id < len(slots):
                 raise NoSuchSlot(id, len(slots))

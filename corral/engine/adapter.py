@@ -18,6 +18,11 @@ class AdapterDesk:
         self._port = port
         self._leaving: set[int] = set()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Some are to go."""
+        return bool(self._leaving)
+
     def handle(self, order: LoadAdapter | FreeAdapter) -> list[Event]:
         if isinstance(order, FreeAdapter):
             self._leaving.add(order.adapter)
@@ -29,11 +34,10 @@ class AdapterDesk:
 
     def tidy(self, in_use: Iterable[AdapterConfig]) -> None:
         """Free what is to go and in no configuration that is still in use."""
-        if self._leaving:
-            used = {id for config in in_use for id, _ in config}
-            for id in self._leaving - used:
-                self._port.free(id)
-            self._leaving &= used
+        used = {id for config in in_use for id, _ in config}
+        for id in self._leaving - used:
+            self._port.free(id)
+        self._leaving &= used
 
 
 def load_adapters(port: AdapterPort, files: Sequence[ScaledFile]) -> list[AdapterInfo]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from corral.core.chunk import MAX_AHEAD
+
 _WEIGHT = 0.3
 _MARGIN = 0.85
 _UNKNOWN_PROMPT_MS = 10.0
@@ -27,8 +29,10 @@ class CostModel:
         self._decode_ms = 0.0
         self._prompt_token_ms = 0.0
         self._ahead_ms: dict[int, float] = {}
+        self._ahead_table: list[float] | None = None
 
     def observe(self, load: Load, ms: float) -> None:
+        self._ahead_table = None
         if load.n_ahead:
             self._ahead_ms[load.n_ahead] = _blend(self._ahead_ms.get(load.n_ahead, 0.0), ms)
         elif load.n_prompt:
@@ -49,8 +53,11 @@ class CostModel:
 
     def ahead_ms(self, n: int) -> float:
         """To evaluate a token with a draft behind it, together `n` tokens: measured, or in between."""
-        known = sorted({1: self._decode_ms, **self._ahead_ms}.items())
-        return float(np.interp(n, [k for k, _ in known], [ms for _, ms in known]))
+        if self._ahead_table is None:
+            known = sorted({1: self._decode_ms, **self._ahead_ms}.items())
+            numbers, costs = zip(*known, strict=True)
+            self._ahead_table = np.interp(np.arange(MAX_AHEAD + 1), numbers, costs).tolist()
+        return self._ahead_table[n]
 
     def room_ms(self, max_itl_ms: float) -> float:
         """How much time there is beside a decode step, so that nobody waits longer than `max_itl_ms`."""

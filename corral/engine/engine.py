@@ -185,8 +185,9 @@ class Engine:
         return request
 
     def _tidy_adapters(self) -> None:
-        in_use = [request.task.params.lora for request in self._requests]
-        self._adapters.tidy([*in_use, *self._embedder.adapters_in_use])
+        if self._adapters.is_waiting:
+            in_use = [request.task.params.lora for request in self._requests]
+            self._adapters.tidy([*in_use, *self._embedder.adapters_in_use])
 
     def _prepare(self, request: Request) -> Steps:
         """Queue a request once its grammar is compiled, and the beginning of its prompt read from disk."""
@@ -304,8 +305,9 @@ class Engine:
             self._prompt_cap //= 2
             return
         holders = [*self._scheduler.running(Phase.PREFILL), *self._scheduler.running(Phase.GENERATING)]
-        newest, _ = max(holders, key=lambda pair: pair[1].order)
-        if len(holders) < 2 or not self._scheduler.preempt(newest):
+        newest, request = max(holders, key=lambda pair: pair[1].order)
+        is_alone = all(other.order == request.order for _, other in holders)
+        if is_alone or not self._scheduler.preempt(newest):
             self._fail(work, CorralError("the context is full and nothing can be moved out of it"))
 
     def _note(self, event: Event) -> None:

@@ -16,7 +16,7 @@ def guide(logits: FloatArray, negative: FloatArray, scale: float) -> FloatArray:
     ours, theirs = _log_softmax(logits), _log_softmax(negative)
     with np.errstate(invalid="ignore"):
         guided: FloatArray = theirs + np.float32(scale) * (ours - theirs)
-    return np.where(np.isneginf(ours), ours, guided)
+    return np.where(np.isneginf(ours) | np.isneginf(theirs), ours, guided)
 
 
 def _log_softmax(logits: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ from corral.engine.grouping import Grouping
 from corral.engine.ports import Backend
 from corral.engine.prefix import GAIN, Holding, usable
 from corral.engine.ram_cache import RamCache
-from corral.engine.request import Phase, Request
+from corral.engine.request import Request
 from corral.engine.reuse import Move
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1
@@ -72,7 +72,7 @@ class KvStore:
         if slot.variant != variant:
             return Holding(slot.id, slot.tokens.view[:0])
         n, request, can_cut = len(slot.tokens), slot.request, self.can_cut(slot)
-        coming = request.prompt if request is not None and request.phase is Phase.PREFILL else None
+        coming = request.prompt if request is not None and request.is_evaluating_prompt else None
         return Holding(
             slot.id,
             slot.tokens.view if takes_moved else slot.tokens.view[: slot.moved_from],

@@ -16,7 +16,7 @@ def find_continuation(tokens: TokenArray, n_max: int) -> tuple[TokenArray, int]:
     Of several places the one with most in common counts, of those the last; what goes round in circles from
     there on goes on to do so.
     """
-    places = np.flatnonzero(tokens[:-1] == tokens[-1])
+    places = np.flatnonzero(tokens[:-1] == tokens[-1:])
     n = 1
     while n < MAX_MATCH and len(places):
         longer = places[places >= n]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import weakref
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class Request:
         self.n_drafted = 0
         self.n_accepted = 0
         self.follower: Request | None = None
-        self.leader: Request | None = None
+        self._leader: weakref.ref[Request] | None = None  # a pair need not wait for the garbage collector
         self.row: FloatArray | None = None  # logits that wait for those of the other one of a pair
         self._unsent: list[int] = []
         self._unsent_probs: list[TokenProbs] = []
@@ -83,6 +84,11 @@ class Request:
     def is_repeating(self) -> bool:
         """Everything so far had been delivered by a lost engine."""
         return self.n_generated <= len(self.task.resume)
+
+    @property
+    def is_evaluating_prompt(self) -> bool:
+        """Its prompt is on its way; one of a pair may be done with it, and wait for the other one."""
+        return self.phase is Phase.PREFILL and len(self.pending) > 0 and self.swapped is None
 
     @property
     def is_cut_off(self) -> bool:
@@ -148,7 +154,12 @@ class Request:
 
     def lead(self, follower: Request) -> None:
         """Have every token go to another one as well."""
-        self.follower, follower.leader = follower, self
+        self.follower, follower._leader = follower, weakref.ref(self)
+
+    @property
+    def leader(self) -> Request | None:
+        """The one it follows."""
+        return self._leader() if self._leader is not None else None
 
     def chunk(self, n: int) -> TokenArray:
         """So many of its pending tokens, and those of the draft behind them."""

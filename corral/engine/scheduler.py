@@ -35,6 +35,11 @@ class Scheduler:
         self._has_freed_room = True
 
     @property
+    def public(self) -> list[Slot]:
+        """Those that the world knows of."""
+        return self.slots[: self._n_public]
+
+    @property
     def is_running(self) -> bool:
         return any(slot.request for slot in self.slots)
 
@@ -149,13 +154,12 @@ class Scheduler:
             return []
         for slot, _ in absent:
             self.release(slot)
-        return [request for _, request in absent]
+        return [request for _, request in absent if request.leader is None]
 
     def _find_slot(self, request: Request) -> Slot | None:
         pinned = request.task.params.id_slot
         turn = request.order
-        public = self.slots[: self._n_public]
-        free = [s for s in public if s.is_idle and turn <= self.reserved.get(s.id, turn)]
+        free = [s for s in self.public if s.is_idle and turn <= self.reserved.get(s.id, turn)]
         idle = [s for s in free if pinned in (-1, s.id)]
         return self._choose(idle, request) if idle else None
 

@@ -79,6 +79,8 @@ class Speculation:
         if n_max < n_min or request.repeated_token is not None or is_guided:
             return _NO_TOKENS
         token_ms = self._cost.decode_ms / n_streams
+        if not plan_length(1.0, n_max, token_ms, self._cost.ahead_ms):
+            return _NO_TOKENS
         for offer in self._offers(slot, request, n_max, n_streams):
             acceptance = request.pace.acceptance(offer.kind, _ASSUMED[offer.kind])
             n_most = min(n_max, offer.n_most)

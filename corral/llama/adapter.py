@@ -59,6 +59,8 @@ class Adapters:
         check_fit(header, {name: info for shard in shards for name, info in shard.tensors.items()})
 
     def free(self, id: int) -> None:
+        if id not in self._handles:
+            return  # it could not be loaded
         for use in self._uses:
             if id in dict(use.config):
                 use.adapt(())
@@ -100,6 +102,9 @@ class AdapterUse:
         """From the next decode on. Changing it makes libllama plan its graphs anew."""
         if config == self.config:
             return
+        for id, _ in config:
+            if id not in self._handles:
+                raise InvalidRequest(f"there is no adapter {id}", field="lora")
         handles = (lib.llama_adapter_lora_p_ctypes * len(config))(*(self._handles[id] for id, _ in config))
         scales = (ctypes.c_float * len(config))(*(scale for _, scale in config))
         lib.llama_set_adapters_lora(self._context, handles, len(config), scales)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class LlamaBackend(Context):
             model,
             n_ctx=settings.n_ctx or model.n_ctx_train,
             n_seq=settings.n_parallel,
-            n_batch=max(settings.n_batch, settings.n_parallel + MIN_PROMPT_ROOM),
+            n_batch=max(settings.n_batch, 2 * settings.n_parallel + MIN_PROMPT_ROOM),
             n_ubatch=min(settings.n_ubatch, settings.n_batch),
             n_threads=n_threads,
             n_threads_batch=n_threads_batch,
@@ -64,16 +65,31 @@ class LlamaBackend(Context):
         self._compiler = Compiler(model.vocab)
         self._compilers = ThreadPoolExecutor(1, "compiler")
         self.fingerprint = model_fingerprint(settings)
+        self._has_grown = False
         sample = self._sample_state()
-        self._layout = StateLayout.learn(
-            sample, _SAMPLE_TOKENS, 1 if settings.kv_unified else self.n_seq, model.has_window
-        )
+        self._layout = StateLayout.learn(sample, _SAMPLE_TOKENS, self._n_streams, model.has_window)
         self.state_growth = self._layout.growth if self._layout else 0
         self.max_state_bytes = self._layout.n_bytes(self.n_ctx) if self._layout else len(sample) * self.n_ctx
 
     @property
     def can_shift(self) -> bool:
         return self._moves_keys
+
+    @property
+    def _n_streams(self) -> int:
+        return 1 if self._settings.kv_unified else self.n_seq
+
+    def _grown(self) -> None:
+        if self._layout is not None:
+            self._has_grown = True
+            self._layout = replace(self._layout, n_streams=self._n_streams)
+            self.state_growth = self._layout.growth
+
+    def load(self, seq: int, state: State, position: int) -> bool:
+        """Also one that was saved when there were fewer sequences."""
+        if self._has_grown and self._layout is not None:
+            state = self._layout.renew(state)
+        return super().load(seq, state, position)
 
     @property
     def n_vocab(self) -> int:

@@ -104,9 +104,13 @@ class Context:
         self._memory = lib.llama_get_memory(handle)
         self._views.clear()
         self._adapter_use.move_to(handle)
+        self._grown()
         for seq, (state, position) in enumerate(states):
             if position and not self.load(seq, state, position):
                 raise LlamaError("a sequence was lost on its way to a larger context")
+
+    def _grown(self) -> None:
+        """There are more sequences now; states are still to be loaded."""
 
     def _take_out(self, seq: int) -> tuple[State, int]:
         """A sequence's state, and where its next token goes."""

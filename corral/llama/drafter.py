@@ -67,7 +67,8 @@ class Drafter:
 
     def catch_up(self, seq: int, tokens: TokenArray, is_brief: bool) -> bool:
         """Take in what a sequence has become. False: there is more of it, or it is too long."""
-        if len(tokens) > self._context.n_ctx or seq >= len(self._held):
+        is_known = tokens.max() < self._model.vocab.n_tokens  # the other one may have a few more
+        if len(tokens) > self._context.n_ctx or seq >= len(self._held) or not is_known:
             return False
         held = self._held[seq]
         n = _common(held, tokens[:-1])

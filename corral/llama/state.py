@@ -54,18 +54,31 @@ class StateLayout:
         return _START + sum(s.n_bytes(n_tokens if s.is_kv else min(1, n_tokens)) for s in self.sections)
 
     def portable_parts(self, state: State) -> list[memoryview]:
-        """The portable form, once joined, of a state that this context wrote; its data are not copied."""
+        """The portable form, once joined, of a state that this context wrote, also when it had fewer
+        sequences; its data are not copied."""
         if not self.growth:
             return [memoryview(state)]
         reader = _Reader(memoryview(state))
         parts = [reader.take(_START)]
         for section in self.sections:
-            n_behind = reader.find_stream(self.n_streams) if section.is_kv else 0
+            n_behind = reader.find_stream() if section.is_kv else 0
             parts += [_ONE_STREAM] * section.is_kv
             parts += [reader.take(section.n_bytes(reader.peek_u32()) - 4 * section.is_kv)]
             reader.take(4 * n_behind)
         assert reader.is_done
         return parts
+
+    def renew(self, state: State) -> State:
+        """A state that this context wrote when it had fewer sequences, as it would be now."""
+        reader = _Reader(memoryview(state))
+        reader.take(_START)
+        if not self._n_kv or reader.u32() == self.n_streams:
+            return state
+        parts = self.portable_parts(state)
+        n_bytes = sum(map(len, parts))
+        buffer = np.empty(n_bytes + self.growth, np.uint8)
+        buffer[:n_bytes] = np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
+        return self.make_native(buffer, n_bytes)
 
     def check(self, state: State, positions: TokenArray) -> None:
         """Refuse a portable state unless this context could have written it for tokens at these positions."""
@@ -221,11 +234,9 @@ class _Reader:
         cells = np.ndarray((len(expected), 2), np.dtype("<i4"), data, strides=(cell_bytes, 4))
         return bool(np.all(cells[:, 1] == is_kv)) and np.array_equal(np.sort(cells[:, 0]), expected)
 
-    def find_stream(self, n_streams: int) -> int:
+    def find_stream(self) -> int:
         """Go on to the stream that is not empty, or else to the last one; returns how many are behind it."""
-        if self.u32() != n_streams:
-            raise InvalidRequest(f"it does not have {n_streams} streams")
-        for n_behind in range(n_streams - 1, 0, -1):
+        for n_behind in range(self.u32() - 1, 0, -1):
             if self.peek_u32():
                 return n_behind
             self.take(4)
@@ -254,7 +265,9 @@ def _parse_section(
     A layer may have no values, or no running state: how many rows there are shows only in what follows.
     """
     try:
-        n_behind = reader.find_stream(n_streams) if is_kv else 0
+        if is_kv and reader.peek_u32() != n_streams:
+            return
+        n_behind = reader.find_stream() if is_kv else 0
         if reader.u32() != len(expected) or not reader.has_cells(is_kv, cell_bytes, expected):
             return
         is_transposed, n_layer = reader.u32(), reader.u32()

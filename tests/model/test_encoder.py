@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from corral.engine.batch import FLOOR
 from corral.engine.embedder import Embedder
 from corral.llama.encoder import Encoder
 from corral.llama.gguf import has_tensor
-from corral.llama.library import LlamaError, lib
+from corral.llama.library import LlamaError
 from corral.llama.model import Model
 from tests.model import bert_reference, decoder_reference
 from tests.model.bench import Bench, task
@@ -159,27 +158,15 @@ def test_bert_gives_the_scores_of_the_reference(encoders, name, labels):
             assert error(scores, bert_reference.class_logits(bert, tokens)[None]) < CLOSE
 
 
-@pytest.fixture(params=["half", "full"])
-def tolerance(request, monkeypatch) -> float:
-    """With what a context keeps as it is, or in full precision."""
-    if request.param == "half":
-        return HALF_CLOSE
-    make_params = lib.llama_context_default_params
-
-    def precise() -> Any:
-        params = make_params()
-        params.type_k = params.type_v = lib.GGML_TYPE_F32
-        return params
-
-    monkeypatch.setattr(lib, "llama_context_default_params", precise)
-    return CLOSE / 10
+in_any_precision = pytest.mark.parametrize(("keeps", "tolerance"), [("f16", HALF_CLOSE), ("f32", CLOSE / 10)])
 
 
 @every_pooling
-def test_a_decoder_gives_the_vectors_of_the_reference(encoders, pooling, tolerance):
+@in_any_precision
+def test_a_decoder_gives_the_vectors_of_the_reference(encoders, pooling, keeps, tolerance):
     path = encoders / "llama-last.gguf"
     decoder = decoder_reference.read_decoder(path)
-    with Desk(path, pooling=pooling) as desk:
+    with Desk(path, pooling=pooling, cache_type_k=keeps, cache_type_v=keeps) as desk:
         assert not desk.encoder.is_whole
         inputs = desk.tokenize()
         assert {tokens[-1] for tokens in inputs} <= desk.model.vocab.eog_tokens
@@ -188,10 +175,11 @@ def test_a_decoder_gives_the_vectors_of_the_reference(encoders, pooling, toleran
 
 
 @pytest.mark.parametrize("n_ubatch", [16, 512])
-def test_a_decoder_gives_the_shares_of_yes_and_no(encoders, n_ubatch, tolerance):
+@in_any_precision
+def test_a_decoder_gives_the_shares_of_yes_and_no(encoders, n_ubatch, keeps, tolerance):
     path = encoders / "qwen3-rerank.gguf"
     decoder = decoder_reference.read_decoder(path)
-    with Desk(path, reranking=True, n_ubatch=n_ubatch) as desk:
+    with Desk(path, reranking=True, n_ubatch=n_ubatch, cache_type_k=keeps, cache_type_v=keeps) as desk:
         assert desk.encoder.info().labels == [*tiny.RERANK_LABELS]
         prompts = [tiny.RERANK.format(query=TEXTS[1], document=document) for document in TEXTS]
         inputs = desk.tokenize(prompts)

@@ -708,14 +708,13 @@ def test_an_adapter_stays_for_a_request_whose_grammar_is_compiled():
 
 
 def test_an_adapter_goes_with_a_request_whose_grammar_is_wrong():
-    desk, compiled = Desk(), Future()
-    desk.backend.compile = lambda constraint: compiled
+    desk, compiled = Desk(), [Future()]
+    desk.backend.compile = lambda constraint: compiled[0]
     desk.engine.handle(task(0, LONG, lora=A, constraint=grammar("abc")))
     desk.engine.handle(FreeAdapter(0))
-    compiled.set_exception(InvalidRequest("it is wrong"))
+    compiled.pop().set_exception(InvalidRequest("it is wrong"))
     desk.run()
     assert desk.of(0, Failed)
-    del compiled, desk.backend.compile
     gc.collect()  # what was raised knows where it was raised, and the request with it
     desk.run(task(1, OTHER))
     assert desk.freed == [0]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import time
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase as Stage
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.chunk import DecodeStatus
 from corral.core.draw import uniform
 from corral.core.errors import CorralError
 from corral.core.params import Guidance
@@ -93,6 +94,18 @@ class Pen(Lab):
                 assert (slot.id in seqs) == (beside.id in seqs), "a pair was torn apart"
                 self.n_together += slot.id in seqs
         return self._decode(chunks)
+
+    def run(self, *orders, max_steps=3000):
+        for order in orders:
+            self.engine.handle(order)
+        while self.engine.has_work:
+            if self.engine.is_waiting:
+                time.sleep(0.0005)
+            else:
+                max_steps -= 1
+            assert max_steps, "the engine does not come to an end"
+            self.engine.step()
+            self.check_mirrors()
 
     def ends(self, id):
         return [e for e in self.events if isinstance(e, Done | Failed) and e.task_id == id]
@@ -775,6 +788,8 @@ def test_what_a_pair_leaves_in_a_slot_can_be_saved_and_taken_up_elsewhere():
     assert second.tokens(1) == expected(following)
 
 
+# BUG: a cache report may name the slot of a follower (2 of 2 here), which no route knows.
+@pytest.mark.xfail(strict=True, reason="the slot of a follower is named")
 def test_a_report_tells_of_no_slot_that_nobody_knows():
     pen = Pen(WideBackend(n_seq=2))
     pen.run(guided(0, LONG, BAD, n_predict=1))
@@ -834,20 +849,24 @@ def fail(*_):
 
 # --- too few cells
 
-
-def fits(one: Task, n_cells: int) -> bool:
-    """Whether a task has room if nobody else wants any."""
-    guidance, n = one.params.guidance, max(one.params.n_predict - 1, 0)
-    n_both = len(one.prompt) + n + (len(guidance.negative) + n if guidance else 0)
-    return n_both <= n_cells
+# BUG: `Scheduler._bring_back` loads the leader, then `_has_freed_room` is used up and the follower stays out:
+# the pair is torn apart, and if nobody else ends, the engine goes round for ever without doing anything.
+torn = pytest.mark.xfail(strict=True, reason="one of a pair comes back without the other")
 
 
-def assert_all_end(pen, tasks, n_cells, **context):
+def fits(one: Task, n_said: int, n_cells: int) -> bool:
+    """Whether a task has room if nobody else wants any; its last token is not evaluated."""
+    guidance, n = one.params.guidance, max(n_said - 1, 0)
+    return len(one.prompt) + n + (len(guidance.negative) + n if guidance else 0) <= n_cells
+
+
+def assert_all_end(pen, tasks, n_cells):
     for one in tasks:
         (end,) = pen.ends(one.id)
-        if fits(one, n_cells):
+        said = expected(one, n_ctx=n_cells)
+        if fits(one, len(said), n_cells):
             assert isinstance(end, Done), end
-            assert pen.tokens(one.id) == expected(one, **context)
+            assert pen.tokens(one.id) == said
         else:
             assert isinstance(end, Failed)
     pen.check_over()
@@ -862,7 +881,7 @@ def test_a_pair_that_does_not_fit_is_told_so():
     pen = cramped(120)
     tasks = [guided(0, LONG, BAD, n_predict=4)]
     pen.run(*tasks)
-    assert_all_end(pen, tasks, 120, n_ctx=120)
+    assert_all_end(pen, tasks, 120)
     assert "context is full" in pen.of(0, Failed)[0].error.message
 
 
@@ -870,22 +889,24 @@ def test_a_pair_that_grows_out_of_the_cells_is_told_so():
     pen = cramped(120)
     tasks = [guided(0, LONG[:40], BAD[:40], n_predict=60)]
     pen.run(*tasks)
-    assert_all_end(pen, tasks, 120, n_ctx=120)
+    assert_all_end(pen, tasks, 120)
     assert len(pen.tokens(0)) >= 20
 
 
+@torn
 def test_a_pair_that_was_swapped_out_comes_back_as_one():
     pen = cramped(150)
     tasks = [task(0, THIRD[:40], n_predict=60), guided(1, LONG[:30], BAD[:30], n_predict=30)]
     pen.run(*tasks)
-    assert_all_end(pen, tasks, 150, n_ctx=150)
+    assert_all_end(pen, tasks, 150)
 
 
+@torn
 def test_two_pairs_that_do_not_fit_together_take_turns():
     pen = cramped(150)
     tasks = [guided(i, LONG[i : i + 30], BAD[i : i + 30], n_predict=30) for i in range(3)]
     pen.run(*tasks)
-    assert_all_end(pen, tasks, 150, n_ctx=150)
+    assert_all_end(pen, tasks, 150)
 
 
 def test_a_swapped_pair_whose_state_is_lost_fails_alone_and_once():
@@ -1030,11 +1051,12 @@ def test_also_where_contexts_run_full(script, mixes, n_keep):
     pen.check_over()
 
 
+@torn
 @given(scripts, st.integers(75, 200))
-@few_examples
+@settings(few_examples, phases=[Stage.explicit, Stage.reuse, Stage.generate])  # as long as it is to fail
 def test_running_out_of_cells_loses_nothing(script, n_cells):
     pen = cramped(n_cells)
-    assert_all_end(pen, play(pen, script), n_cells, n_ctx=n_cells)
+    assert_all_end(pen, play(pen, script), n_cells)
 
 
 @given(

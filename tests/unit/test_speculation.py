@@ -237,7 +237,7 @@ planning = st.sampled_from([nullcontext, lambda: mock.patch(ALWAYS, as_long_as_p
 
 
 @given(st.data(), backends, st.booleans(), st.booleans(), scripts, sources, planning)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_whatever_is_drafted_answers_are_the_same(data, kind, mixes, shifts, script, sources, plan):
     """Many at once that come and go, decodes that are cut short, contexts that shift."""
     options = {"context_shift": shifts}
@@ -289,9 +289,9 @@ def test_running_out_of_cells_loses_nothing(data, specs, script, sources):
 
 def test_who_makes_room_for_a_draft_is_not_evaluated_meanwhile():
     """The batches of a step are planned together; the first may cost the second one's stream its place."""
-    all_tasks = [task(id, [1 + id] * 20, n_predict=50) for id in range(2)]
+    all_tasks = [task(id, [1 + id] * 40, n_predict=50) for id in range(2)]
     backend = FakeBackend(n_seq=2, n_ctx=100, n_cells=100, mixes_batches=True)
-    bench = DraftBench(backend, script=RIGHT, lookup=False)
+    bench = DraftBench(backend, script=[(9, 0)], lookup=False)
     expected = [plain(one, FakeBackend(n_ctx=100)) for one in all_tasks]
     # Only the older one has drafts: what comes behind them is a batch with the token of the other.
     bench.drafter.answers = {0: expected[0].tokens(0)}
@@ -371,9 +371,8 @@ def test_the_last_draft_is_counted_too(stop):
     assert told(bench, 0) == told(plain(one, FakeBackend()), 0)
     done = bench.done(0)
     assert done.timings.draft_n == sum(bench.sizes) > 0
-    # Every decode gives a token of its own. One of a draft that ends the answer is not evaluated.
-    n_right = len(bench.tokens(0)) - len(bench.backend.batches)
-    assert done.timings.draft_n_accepted == n_right - (stop == "grammar") > 0
+    # Every decode gives a token of its own, also one that ends the answer as the draft has it.
+    assert done.timings.draft_n_accepted == len(bench.tokens(0)) - len(bench.backend.batches) > 0
 
 
 def test_lookup_finds_what_repeats_itself():
