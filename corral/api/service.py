@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -22,6 +23,7 @@ from corral.api.prepare_chat import ChatSettings, ChatVocabulary
 from corral.api.prepare_embedding import PairVocabulary
 from corral.api.prepare_infill import InfillVocabulary
 from corral.api.save_directory import SaveDirectory
+from corral.api.schema.completion import GenerationFields
 from corral.api.session import SessionStore, spill_directory
 from corral.api.system_prompt import SystemPrompt
 from corral.core.errors import Conflict, NotSupported, Unavailable
@@ -164,7 +166,17 @@ class Service:
         self.check_health()
         return await run_for_client(self.engine.act(action, fd), request.receive)
 
-    async def change_system_prompt(self, request: Request, prepared: PreparedCompletion) -> None:
+    async def settle(
+        self, request: Request, body: GenerationFields, prepared: PreparedCompletion
+    ) -> PreparedCompletion:
+        """Carry out what a request changes for all, and take in what has changed since it was prepared."""
+        await self._change_system_prompt(request, prepared)
+        if body.lora:
+            return prepared
+        params = msgspec.structs.replace(prepared.params, lora=self.adapters.config)
+        return replace(prepared, params=params)
+
+    async def _change_system_prompt(self, request: Request, prepared: PreparedCompletion) -> None:
         """From now on all prompts begin with what a request asks for, if it does."""
         change, params = prepared.change, prepared.params
         if change is None:

@@ -1,6 +1,7 @@
 """Every error a client can cause or meet, as one tree.
 
     CorralError                 500  server_error
+      NotNumbers
       InvalidRequest            400  invalid_request_error
         ContextExceeded         400  exceed_context_size_error
         TooLarge                413  invalid_request_error
@@ -47,6 +48,13 @@ class CorralError(Exception):
         error = CorralError(info.message, **info.details)
         error.status, error.type = info.status, info.type
         return error
+
+
+class NotNumbers(CorralError):
+    """What was evaluated has become infinite, or worse; what is in the context now may spoil others."""
+
+    def __init__(self) -> None:
+        super().__init__("the model produced logits that are not numbers")
 
 
 class InvalidRequest(CorralError):

@@ -170,6 +170,8 @@ class Engine:
     def _open(self, task: Task) -> Request:
         """A request, with its follower if it has one; raises if it cannot be served."""
         n_ctx, guidance = self._backend.n_ctx, task.params.guidance
+        if guidance is not None and guidance.scale == 1.0:
+            guidance = None
         for prompt in (task.prompt, guidance.negative if guidance else ()):
             if len(prompt) >= n_ctx:
                 raise ContextExceeded(len(prompt), n_ctx)
@@ -255,7 +257,7 @@ class Engine:
         if not work:
             return
         chunks = [
-            Chunk(slot.id, self._kv.position(slot), request.chunk(n), max(0, 1 + n - len(request.pending)))
+            Chunk(slot.id, self._kv.position(slot), request.chunk(n), request.n_logits(n))
             for slot, request, n in work
         ]
         try:

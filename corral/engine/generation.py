@@ -8,8 +8,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
+import numpy as np
+
 from corral.core.chunk import Chunk, FloatArray
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, NotNumbers
 from corral.core.result import Admitted, Event, Failed, Progress, StopType, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift
@@ -59,6 +61,8 @@ class Generation:
             for other in self._scheduler.release(slot):
                 self._kv.trim(other, 0)
             leader.close()
+            if isinstance(error, NotNumbers):
+                self._backend.scrub()
 
     def room_ahead(self, slot: Slot, request: Request) -> int:
         """How many tokens behind the pending one may be evaluated on the chance that they come."""
@@ -97,16 +101,20 @@ class Generation:
             self.fail(slot, request, CorralError(f"internal error of the engine ({type(error).__name__})"))
 
     def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
+        # An adapter may overflow in any chunk, and that spoils others soon.
+        if request.variant and not np.isfinite(self._backend.logits(i)[0]):
+            raise NotNumbers
+        is_whole = not len(request.pending)
         if request.phase is Phase.PREFILL:
             now = self._clock()
             n_past = len(request.prompt) - len(request.pending)
             if request.leader is None:
                 self._note(Progress(request.id, n_past, request.prompt_ms(now)))
-            if chunk.logits:
+            if is_whole:
                 self._serve_twins(self._backend.logits(i), slot, request)
         if chunk.logits > 1:
             self._verify(i, slot, request)
-        elif chunk.logits:
+        elif is_whole:
             self._arrive(self._backend.logits(i), slot, request)
 
     def _serve_twins(self, logits: FloatArray, slot: Slot, request: Request) -> None:

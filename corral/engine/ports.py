@@ -229,6 +229,10 @@ class Backend(Evaluator, StatePort, Protocol):
         """Apply these adapters from now on."""
         ...
 
+    def scrub(self) -> None:
+        """Forget for good what is in no sequence any more."""
+        ...
+
     def logits(self, i: int, back: int = 0) -> FloatArray:
         """What follows the i-th chunk of the last batch, or the token so far before its end."""
         ...

@@ -25,6 +25,7 @@ from corral.engine.request import Request
 from corral.engine.slot import Slot
 
 SAVE_S = 60.0  # between two writes of the cache that learns
+ADAPTED_AHEAD = 3  # tokens that come out as one by one through the small matrices of adapters too
 _MAX_LEARNED = 4096  # tokens of one request
 _NO_TOKENS = np.zeros(0, np.int32)
 # How often a token of a draft is right before anything is known: by the length of what was found again.
@@ -62,8 +63,8 @@ class Speculation:
         self._saved_at = time.monotonic()
         self._is_changed = False
         self._files = ThreadPoolExecutor(1, "lookup")
-        is_exact = settings.draft_exact and backend.is_exact
-        self.n_ahead = 1 if is_exact else MAX_AHEAD
+        self._is_exact = settings.draft_exact and backend.is_exact
+        self.n_ahead = 1 if self._is_exact else MAX_AHEAD
 
     @property
     def is_possible(self) -> bool:
@@ -73,7 +74,8 @@ class Speculation:
     def propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
         """A draft of up to `n_room` tokens behind the pending one, if it promises to make things faster."""
         params = request.task.params.speculative
-        n_max = min(params.n_max, n_room, self.n_ahead - 1)
+        n_ahead = min(self.n_ahead, ADAPTED_AHEAD) if request.variant and self._is_exact else self.n_ahead
+        n_max = min(params.n_max, n_room, n_ahead - 1)
         n_min = max(params.n_min, 1)
         is_guided = request.follower is not None or request.leader is not None
         if n_max < n_min or request.repeated_token is not None or is_guided:

@@ -65,6 +65,10 @@ class _Entry:
     n_losses: int = 0
     is_admitted: bool = False
 
+    @property
+    def lora(self) -> AdapterConfig:
+        return self.order.lora if isinstance(self.order, Embed) else self.order.params.lora
+
     def again(self) -> Task | Embed:
         """What another engine has to do."""
         if isinstance(self.order, Embed):
@@ -89,6 +93,7 @@ class Supervisor:
         self._entries: dict[int, _Entry] = {}
         self._answers: dict[int, asyncio.Future[SlotReport | AdapterLoaded]] = {}
         self._loading_adapter = asyncio.Lock()
+        self._leaving: set[int] = set()  # adapters that were freed
         self._ids = itertools.count()
         self._process: EngineProcess | None = None
         self._main: asyncio.Task[None] | None = None
@@ -156,11 +161,16 @@ class Supervisor:
 
     def free_adapter(self, id: int) -> None:
         """Have the engine forget a LoRA adapter once no request needs it."""
-        files = list(self._settings.lora)
-        files[id] = ScaledFile("")
-        self._settings = msgspec.structs.replace(self._settings, lora=tuple(files))
+        self._leaving.add(id)
         if self._process is not None:
             self._process.send(FreeAdapter(id))
+
+    def _engine_settings(self) -> EngineSettings:
+        """For a new engine: adapters that were freed are loaded only for tasks that still want them."""
+        wanted = {id for entry in self._entries.values() for id, _ in entry.lora}
+        gone = self._leaving - wanted
+        files = [ScaledFile("") if id in gone else file for id, file in enumerate(self._settings.lora)]
+        return msgspec.structs.replace(self._settings, lora=tuple(files))
 
     async def _ask(self, order: SlotAction | LoadAdapter, fd: int = -1) -> SlotReport | AdapterLoaded:
         """Send an order that this engine answers, or none."""
@@ -207,7 +217,7 @@ class Supervisor:
     async def _run_once(self) -> bool:
         """One life of an engine process; returns whether it ever was ready."""
         process = self._process = EngineProcess(self._on_events)
-        await process.spawn(self._settings)
+        await process.spawn(self._engine_settings())
         self._last_beat = time.monotonic()
         watch = asyncio.create_task(self._watch(process))
         try:
@@ -262,6 +272,8 @@ class Supervisor:
         for entry in self._entries.values():
             entry.is_admitted = False
             process.send(entry.again())
+        for id in self._leaving:
+            process.send(FreeAdapter(id))
         if not self._loaded.done():
             self._loaded.set_result(info)
 

@@ -119,6 +119,13 @@ class Context:
             raise LlamaError("a sequence cannot be moved to a larger context now")
         return state, self._n_past(seq)
 
+    def scrub(self) -> None:
+        """Forget for good what is in no sequence: attention multiplies it by 0, which NaN survives."""
+        kept = [(seq, *self._take_out(seq)) for seq in range(self.n_seq) if self._n_past(seq)]
+        lib.llama_memory_clear(self._memory, True)
+        for seq, state, position in kept:
+            self.load(seq, state, position)
+
     def adapt(self, lora: AdapterConfig) -> None:
         self._adapter_use.adapt(lora)
 

@@ -116,11 +116,12 @@ def _text_of(text: str, path: str, option: str) -> str:
 
 
 def _default_guidance(server: ServerSettings, vocab: Vocab, n_ctx: int) -> Guidance | None:
-    if server.cfg_scale == 1.0:
-        return None
+    """Also where it is for requests that say how strongly."""
     prompt = _text_of(
         server.cfg_negative_prompt, server.cfg_negative_prompt_file, "--cfg-negative-prompt-file"
     )
+    if server.cfg_scale == 1.0 and not prompt:
+        return None
     return make_guidance(server.cfg_scale, prompt, vocab, n_ctx)
 
 

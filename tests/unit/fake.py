@@ -5,6 +5,7 @@ It is strict where libllama is: positions must be consecutive, cells can run out
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import zlib
 from collections.abc import Iterator, Sequence
@@ -231,7 +232,8 @@ class FakeAdapters:
         for id, _ in config:
             if id not in self.loaded:
                 raise InvalidRequest(f"there is no adapter {id}", field="lora")
-        return repr([(self.loaded[id], scale) for id, scale in config]).encode() if config else b""
+        what = repr([(self.loaded[id], scale) for id, scale in config])
+        return hashlib.md5(what.encode()).digest() if config else b""
 
 
 class FakeBackend:
@@ -329,6 +331,8 @@ class FakeBackend:
     def adapt(self, lora: AdapterConfig) -> None:
         assert all(id in self.adapters.loaded for id, _ in lora), "an adapter is gone"
         self.lora = lora
+
+    def scrub(self) -> None: ...
 
     def reserve(self, n_seq: int) -> None:
         self.sequences += [[] for _ in range(n_seq - len(self.sequences))]

@@ -855,7 +855,8 @@ torn = pytest.mark.xfail(strict=True, reason="one of a pair comes back without t
 
 
 def fits(one: Task, n_said: int, n_cells: int) -> bool:
-    """Whether a task has room if nobody else wants any; its last token is not evaluated."""
+    """Whether a task has room if nobody else wants any; its last token is not evaluated, nor are those that
+    are forced at the end."""
     guidance, n = one.params.guidance, max(n_said - 1, 0)
     return len(one.prompt) + n + (len(guidance.negative) + n if guidance else 0) <= n_cells
 
@@ -864,11 +865,11 @@ def assert_all_end(pen, tasks, n_cells):
     for one in tasks:
         (end,) = pen.ends(one.id)
         said = expected(one, n_ctx=n_cells)
-        if fits(one, len(said), n_cells):
-            assert isinstance(end, Done), end
+        if isinstance(end, Done):
             assert pen.tokens(one.id) == said
         else:
-            assert isinstance(end, Failed)
+            assert not fits(one, len(said), n_cells)
+            assert "context is full" in end.error.message
     pen.check_over()
 
 
@@ -882,7 +883,7 @@ def test_a_pair_that_does_not_fit_is_told_so():
     tasks = [guided(0, LONG, BAD, n_predict=4)]
     pen.run(*tasks)
     assert_all_end(pen, tasks, 120)
-    assert "context is full" in pen.of(0, Failed)[0].error.message
+    assert pen.of(0, Failed)
 
 
 def test_a_pair_that_grows_out_of_the_cells_is_told_so():
@@ -890,7 +891,8 @@ def test_a_pair_that_grows_out_of_the_cells_is_told_so():
     tasks = [guided(0, LONG[:40], BAD[:40], n_predict=60)]
     pen.run(*tasks)
     assert_all_end(pen, tasks, 120)
-    assert len(pen.tokens(0)) >= 20
+    assert len(pen.tokens(0)) == 21
+    assert pen.of(0, Failed)
 
 
 @torn
@@ -1018,7 +1020,7 @@ def play(pen, script, files=()):
     return [order for order in started if order.id not in cancelled]
 
 
-few_examples = settings(max_examples=120, deadline=None)
+few_examples = settings(max_examples=80, deadline=None)
 
 
 @given(scripts, st.sampled_from([{}, {"mixes_batches": True}, {"can_cut": False}, {"n_batch": 32}]))
@@ -1063,7 +1065,7 @@ def test_running_out_of_cells_loses_nothing(script, n_cells):
     st.lists(requests | cancels | steps | acts, min_size=3, max_size=16),
     st.sampled_from([{}, {"can_cut": False}]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_also_in_a_mixture_with_actions(script, shape):
     pen = Pen(WideBackend(n_seq=3, n_ubatch=16, **shape))
     n_before = n_open_files()

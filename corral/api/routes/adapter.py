@@ -18,13 +18,16 @@ router = APIRouter(tags=["adapters"])
 @router.get("/lora-adapters")
 async def adapters(request: Request) -> Response:
     """All adapters, with the scales that count where a request says nothing."""
-    return JsonResponse([_render(adapter) for adapter in service_of(request).adapters])
+    service = service_of(request)
+    service.check_health()
+    return JsonResponse([_render(adapter) for adapter in service.adapters])
 
 
 @router.post("/lora-adapters")
 async def set_scales(request: Request) -> Response:
     """Set the scales of all adapters; those not named are off."""
     service = service_of(request)
+    service.check_health()
     store = service.adapters
     store.set(parse_scales(await service.read(request), store.ids, "lora"))
     return JsonResponse({"success": True})

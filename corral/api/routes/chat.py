@@ -33,9 +33,9 @@ async def chat(request: Request) -> Response:
         service.chat,
         service.system_prompt,
     )
-    await service.change_system_prompt(request, prepared.completion)
+    completion = await service.settle(request, body, prepared.completion)
     renderer = ChatRenderer(service, body, prepared, warnings)
-    return await respond(request, service.engine, prepared.completion, renderer, body.stream)
+    return await respond(request, service.engine, completion, renderer, body.stream)
 
 
 @router.post("/apply-template", openapi_extra=body_of(ChatRequest), tags=["native"])

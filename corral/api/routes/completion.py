@@ -25,7 +25,7 @@ async def completion(request: Request) -> Response:
     prepared = await service.in_background(
         prepare_completion, body, service.words, service.limits, service.defaults, service.system_prompt
     )
-    await service.change_system_prompt(request, prepared)
+    prepared = await service.settle(request, body, prepared)
     renderer = NativeRenderer(service, body, warnings, prepared.is_list)
     return await respond(request, service.engine, prepared, renderer, body.stream)
 
@@ -39,6 +39,6 @@ async def openai_completion(request: Request) -> Response:
     prepared = await service.in_background(
         prepare_completion, body, service.words, service.limits, service.defaults, service.system_prompt
     )
-    await service.change_system_prompt(request, prepared)
+    prepared = await service.settle(request, body, prepared)
     renderer = OpenAIRenderer(service, body, warnings)
     return await respond(request, service.engine, prepared, renderer, body.stream)

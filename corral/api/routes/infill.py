@@ -31,7 +31,6 @@ async def infill(request: Request) -> Response:
         settings,
         service.system_prompt,
     )
-    completion = prepared.completion
-    await service.change_system_prompt(request, completion)
+    completion = await service.settle(request, body, prepared.completion)
     renderer = NativeRenderer(service, body, [*warnings, *prepared.warnings], completion.is_list)
     return await respond(request, service.engine, completion, renderer, body.stream)
