@@ -102,8 +102,7 @@ def prepare_completion(
     defaults: GenerationParams,
     system: SystemPrompt,
 ) -> PreparedCompletion:
-    change = prepare_system_prompt(request.system_prompt, vocab, limits.n_ctx)
-    system = system if change is None else change
+    system, change = prepare_system_prompt(request.system_prompt, vocab, limits.n_ctx, system)
     prompts, is_list = prepare_prompts(request.prompt, vocab, limits.n_ctx, system)
     params = system.within(prepare_bound_params(request, vocab, limits, defaults))
     if len(prompts) * request.n > MAX_PROMPTS:

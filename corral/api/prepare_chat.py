@@ -74,8 +74,7 @@ def prepare_chat(
 ) -> PreparedChat:
     dialogue, chat, prompt = render_chat(body, settings)
     refuse_hopeless(prompt.text, words.max_piece_bytes, limits.n_ctx)
-    change = prepare_system_prompt(body.system_prompt, words, limits.n_ctx)
-    system = system if change is None else change
+    system, change = prepare_system_prompt(body.system_prompt, words, limits.n_ctx, system)
     tokens = system.before(tokenize_chat(prompt.text, words, settings.guard, system.is_empty), limits.n_ctx)
     body = body.model_copy(update={"n_probs": _n_probs(body)})
     params = msgspec.structs.replace(

@@ -120,8 +120,7 @@ def prepare_infill(
     settings: InfillSettings,
     system: SystemPrompt,
 ) -> PreparedInfill:
-    change = prepare_system_prompt(request.system_prompt, vocab, limits.n_ctx)
-    system = system if change is None else change
+    system, change = prepare_system_prompt(request.system_prompt, vocab, limits.n_ctx, system)
     params = system.within(prepare_bound_params(request, vocab, limits, defaults))
     refuse_hopeless(request.prompt, vocab.max_piece_bytes, limits.n_ctx)
     parts, clipped = _read_parts(request, vocab, limits.n_ctx)

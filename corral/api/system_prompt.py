@@ -65,9 +65,14 @@ class SystemPrompt:
         return msgspec.structs.replace(params, n_system=len(self.tokens), stop=stop)
 
 
-def prepare_system_prompt(given: Any, vocab: Tokenizer, n_ctx: int) -> SystemPrompt | None:
-    """What the field of a request makes of the system prompt; None: it stays."""
-    return None if given is None else tokenize_system_prompt(parse_system_prompt(given), vocab, n_ctx)
+def prepare_system_prompt(
+    given: Any, vocab: Tokenizer, n_ctx: int, current: SystemPrompt
+) -> tuple[SystemPrompt, SystemPrompt | None]:
+    """The system prompt of a request, and what its field makes of that of the server; None: it stays."""
+    if given is None:
+        return current, None
+    change = tokenize_system_prompt(parse_system_prompt(given), vocab, n_ctx)
+    return change, change
 
 
 def parse_system_prompt(given: Any) -> SystemText:

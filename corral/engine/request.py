@@ -166,8 +166,8 @@ class Request:
         return self.pending[:n] if n <= len(self.pending) else np.concatenate([self.pending, self.draft])
 
     def n_logits(self, n: int) -> int:
-        """Behind how many tokens of such a chunk there is something to look at: the last pending one and those
-        of the draft. Where there are adapters, what comes of every chunk is looked at."""
+        """Behind how many tokens of such a chunk there is something to look at: the last pending one, and a
+        draft's. Where there are adapters, what comes of every chunk is looked at."""
         return max(bool(self.variant), 1 + n - len(self.pending))
 
     def take_tokens(self, text: str, now: float) -> Tokens:

@@ -52,6 +52,12 @@ def prepare(system: SystemPrompt = NONE, **body):
     return prepare_completion(request, WORDS, LIMITS, GenerationParams(), system)
 
 
+def system_prompt(given):
+    """What a request makes of it."""
+    _, change = prepare_system_prompt(given, WORDS, 64, SystemPrompt())
+    return change
+
+
 def test_a_text_or_an_object_with_names():
     assert parse_system_prompt("Hi") == parse_system_prompt({"prompt": "Hi"}) == SystemText("Hi", "", "")
     assert parse_system_prompt({"prompt": "Hi", **NAMES}) == SystemText("Hi", "User:", "Assistant:")
@@ -83,16 +89,18 @@ def test_anything_else_is_refused_by_name(given):
 
 
 def test_its_bos_is_that_of_all_prompts():
-    assert prepare_system_prompt("ab", WORDS, 64) == SystemPrompt((BOS, *letters("ab")))
-    assert prepare_system_prompt({"prompt": "", **NAMES}, WORDS, 64) == SystemPrompt((), **NAMES)
-    assert prepare_system_prompt(None, WORDS, 64) is None
+    assert system_prompt("ab") == SystemPrompt((BOS, *letters("ab")))
+    assert system_prompt({"prompt": "", **NAMES}) == SystemPrompt((), **NAMES)
+    current = system_prompt("old")
+    assert prepare_system_prompt(None, WORDS, 64, current) == (current, None)
+    assert prepare_system_prompt("ab", WORDS, 64, current) == (system_prompt("ab"), system_prompt("ab"))
 
 
 def test_one_that_leaves_no_room_is_refused():
-    assert len(prepare_system_prompt("a" * 61, WORDS, 64).tokens) == 62
+    assert len(system_prompt("a" * 61).tokens) == 62
     for n in (62, 63, 1000):
         with pytest.raises(ContextExceeded):
-            prepare_system_prompt("a" * n, WORDS, 64)
+            system_prompt("a" * n)
 
 
 @given(tokens, tokens)
@@ -118,7 +126,7 @@ def test_parameters_tell_of_it():
 
 
 def test_the_bos_comes_once():
-    system = prepare_system_prompt("ab", WORDS, 64)
+    system = system_prompt("ab")
     for prompt, own in (
         ("cd", letters("cd")),
         ([7, "cd"], [7, *letters("cd")]),
@@ -131,7 +139,7 @@ def test_the_bos_comes_once():
 
 
 def test_a_request_brings_its_own():
-    old = prepare_system_prompt("old", WORDS, 64)
+    old = system_prompt("old")
     kept = prepare(old, prompt="x")
     assert kept.change is None
     assert kept.params.n_system == 4
@@ -157,7 +165,7 @@ def test_a_change_alone_is_evaluated_and_not_continued():
 
 
 def test_nothing_to_continue_is_still_nothing():
-    system = prepare_system_prompt("ab", WORDS, 64)
+    system = system_prompt("ab")
     assert prepare(system, prompt="").prompts == [[]]
 
 

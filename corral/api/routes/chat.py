@@ -59,7 +59,8 @@ async def input_tokens(request: Request) -> Response:
 
 def _count_tokens(body: ChatRequest, service: Service) -> int:
     _, _, prompt = render_chat(body, service.chat)
-    change = prepare_system_prompt(body.system_prompt, service.words, service.info.n_ctx)
-    system = service.system_prompt if change is None else change
+    system, _ = prepare_system_prompt(
+        body.system_prompt, service.words, service.info.n_ctx, service.system_prompt
+    )
     own = tokenize_chat(prompt.text, service.words, service.chat.guard, system.is_empty)
     return len(system.tokens) + len(own)
