@@ -279,6 +279,7 @@ class Engine:
                     self._kv.extend(slot, request.pending[:n])
                     request.evaluated(n)
                     self._generation.advance(i, slot, request, chunks[i])
+            self._generation.clean_up()
 
     def _fail(self, work: Sequence[Work], error: CorralError) -> None:
         for slot, request, _ in work:

@@ -5,6 +5,7 @@ Called by the engine's thread, between decodes; results go to `note`.
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable
 
@@ -45,6 +46,7 @@ class Generation:
         self._speculation = speculation
         self._note = note
         self._clock = clock
+        self._is_spoiled = False
 
     def advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
         """The i-th chunk of a batch, of this request, is in the context now.
@@ -61,8 +63,14 @@ class Generation:
             for other in self._scheduler.release(slot):
                 self._kv.trim(other, 0)
             leader.close()
-            if isinstance(error, NotNumbers):
+            self._is_spoiled = self._is_spoiled or isinstance(error, NotNumbers)
+
+    def clean_up(self) -> None:
+        """After a batch, when nobody needs its logits any more: what is spoiled must not reach others."""
+        if self._is_spoiled:
+            with contextlib.suppress(CorralError):  # it is not possible now; after the next batch it may be
                 self._backend.scrub()
+                self._is_spoiled = False
 
     def room_ahead(self, slot: Slot, request: Request) -> int:
         """How many tokens behind the pending one may be evaluated on the chance that they come."""
@@ -125,7 +133,8 @@ class Generation:
                 continue
             twin.start(self._clock(), len(request.prompt))
             if twin.leader is None:
-                report = whole_report(slot.id, twin.n_cached) if twin.task.params.cache_report else None
+                origin = self._scheduler.public_id(slot.id)
+                report = whole_report(origin, twin.n_cached) if twin.task.params.cache_report else None
                 self._note(Admitted(twin.id, twin_slot.id, twin.n_cached, report))
             self._guard(self._arrive, logits, twin_slot, twin)
 

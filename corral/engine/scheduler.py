@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
+import msgspec
 import numpy as np
 
 from corral.core.chunk import TokenArray
@@ -38,6 +39,10 @@ class Scheduler:
     def public(self) -> list[Slot]:
         """Those that the world knows of."""
         return self.slots[: self._n_public]
+
+    def public_id(self, id: int) -> int:
+        """A slot by the name that the world knows; -1: it knows none."""
+        return id if id < self._n_public else -1
 
     @property
     def is_running(self) -> bool:
@@ -108,11 +113,14 @@ class Scheduler:
 
     def preempt(self, slot: Slot) -> bool:
         """Swap a running request out to host memory; it keeps its slot, and goes on when there is room."""
+        out: list[Slot] = []
         for other in self._pair(slot):
             assert other.request is not None
             other.request.swapped = self._kv.swap_out(other)
             if other.request.swapped is None:
+                self._load_all(out)
                 return False
+            out.append(other)
         self._has_freed_room = False
         return True
 
@@ -150,11 +158,12 @@ class Scheduler:
     def take_stuck(self) -> list[Request]:
         """Preempted requests that could not come back although nobody else is running."""
         absent = self._absent()
-        if self.due or len(absent) < sum(not slot.is_idle for slot in self.slots):
+        if self.due or sum(map(len, absent)) < self._n_busy:
             return []
-        for slot, _ in absent:
-            self.release(slot)
-        return [request for _, request in absent if request.leader is None]
+        stuck = [slots[0].request for slots in absent]
+        for slots in absent:
+            self.release(slots[0])
+        return [request for request in stuck if request is not None]
 
     def _find_slot(self, request: Request) -> Slot | None:
         pinned = request.task.params.id_slot
@@ -176,27 +185,42 @@ class Scheduler:
         views = [(s.id, tokens, s.last_used) for s, tokens in zip(idle, alike, strict=True)]
         return self.slots[choose_slot(views, request.prompt, self._similarity)]
 
-    def _absent(self) -> list[tuple[Slot, Request]]:
-        """Preempted requests and their slots, in order of arrival."""
-        pairs = [
-            (s, s.request) for s in self.slots if s.request is not None and s.request.swapped is not None
+    @property
+    def _n_busy(self) -> int:
+        return sum(not slot.is_idle for slot in self.slots)
+
+    def _absent(self) -> list[list[Slot]]:
+        """The slots of preempted requests, each with that of its follower, in order of arrival."""
+        away = [
+            (s, s.request) for s in self.public if s.request is not None and s.request.swapped is not None
         ]
-        return sorted(pairs, key=lambda pair: pair[1].order)
+        return [self._pair(slot) for slot, _ in sorted(away, key=lambda pair: pair[1].order)]
 
     def _bring_back(self) -> bool:
         """Put preempted requests back once room was freed; cached sequences give way to them. False: one of
         them still has to wait, and with it everybody who came later."""
         absent = self._absent()
-        for i, (slot, request) in enumerate(absent):
-            is_alone = len(absent) - i == sum(not s.is_idle for s in self.slots)
+        for i, slots in enumerate(absent):
+            is_alone = sum(map(len, absent[i:])) == self._n_busy
             if not (self._has_freed_room or is_alone):
                 return False
             self._has_freed_room = False
             for other in self.evictable:
                 self._kv.evict(other)
+            if not self._load_all(slots):
+                return False
+        return True
+
+    def _load_all(self, slots: Sequence[Slot]) -> bool:
+        """Put back what was swapped out of the slots of a request; all of it or nothing."""
+        requests = [slot.request for slot in slots if slot.request is not None]
+        for slot, request in zip(slots, requests, strict=True):
             assert request.swapped is not None
             if not self._kv.load(slot, request.swapped):
+                for other in slots:
+                    self._kv.trim(other, 0)
                 return False
+        for request in requests:
             request.swapped = None
         return True
 
@@ -245,7 +269,8 @@ class Scheduler:
             return None
         alike = [other for other in self.slots if other.variant == request.variant]
         held = [other.tokens.view for other in alike] + list(self._kv.all_stored(request.variant))
-        return explain(request.prompt, prefix, slot.id, stored, moves, held)
+        report = explain(request.prompt, prefix, slot.id, stored, moves, held)
+        return msgspec.structs.replace(report, id_slot=self.public_id(report.id_slot))
 
     def _plan_moves(self, prefix: Prefix, slot: Slot, stored: Saved | None, request: Request) -> list[Move]:
         n_min, is_own = request.task.params.n_cache_reuse, prefix.origin is Origin.OWN

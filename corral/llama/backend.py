@@ -79,17 +79,18 @@ class LlamaBackend(Context):
     def _n_streams(self) -> int:
         return 1 if self._settings.kv_unified else self.n_seq
 
-    def _grown(self) -> None:
+    def _resize(self, n_ctx: int, n_seq: int) -> None:
+        super()._resize(n_ctx, n_seq)
         if self._layout is not None:
             self._has_grown = True
             self._layout = replace(self._layout, n_streams=self._n_streams)
             self.state_growth = self._layout.growth
 
-    def load(self, seq: int, state: State, position: int) -> bool:
+    def _read(self, seq: int, state: State) -> bool:
         """Also one that was saved when there were fewer sequences."""
         if self._has_grown and self._layout is not None:
             state = self._layout.renew(state)
-        return super().load(seq, state, position)
+        return super()._read(seq, state)
 
     @property
     def n_vocab(self) -> int:
@@ -103,9 +104,12 @@ class LlamaBackend(Context):
         return self._layout.portable_parts(state) if self._layout else [memoryview(state)]
 
     def unpack(self, buffer: Memory, n_bytes: int, positions: TokenArray, is_trusted: bool) -> State:
-        if self._layout is not None:
-            self._layout.check(buffer[:n_bytes].data, positions)
-            return self._layout.make_native(buffer, n_bytes)
+        layout = self._layout
+        if layout is not None:
+            layout.check(buffer[:n_bytes].data, positions)
+            if buffer.size < n_bytes + layout.growth:  # the context grew meanwhile
+                buffer = np.concatenate([buffer[:n_bytes], np.empty(layout.growth, np.uint8)])
+            return layout.make_native(buffer, n_bytes)
         if not is_trusted:
             raise InvalidRequest("states of this model are accepted only from files of the server")
         return buffer[:n_bytes].data

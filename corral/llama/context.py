@@ -86,45 +86,65 @@ class Context:
         lib.llama_free(self.handle)
 
     def reserve(self, n_seq: int) -> None:
-        """Have at least so many sequences: a larger context takes over all that is in this one."""
+        """Have at least so many sequences: a larger context takes over all that is in this one. LlamaError:
+        that is not possible, and nothing has changed."""
         if n_seq <= self.n_seq:
             return
-        params, n_outputs = self._params, max(n_seq, MAX_AHEAD)
-        before = params.n_ctx, params.n_seq_max, params.n_outputs_max
-        n_ctx = params.n_ctx if params.kv_unified else self.n_ctx * n_seq
-        params.n_ctx, params.n_seq_max, params.n_outputs_max = n_ctx, n_seq, n_outputs
+        params = self._params
+        small, before = self.handle, (params.n_ctx, self.n_seq)
+        states = self._take_out()
         try:
-            states = [self._take_out(seq) for seq in range(self.n_seq)]
-            handle = self._open()
+            self._resize(params.n_ctx if params.kv_unified else self.n_ctx * n_seq, n_seq)
+            self._use(self._open())
+            if not self._put_in(states):
+                lib.llama_free(self.handle)
+                raise LlamaError("a larger context does not take what is in this one")
         except LlamaError:
-            params.n_ctx, params.n_seq_max, params.n_outputs_max = before
+            self._resize(*before)
+            self._use(small)
             raise
-        self.close()
-        self.handle, self.n_seq = handle, n_seq
+        lib.llama_free(small)
+
+    def _resize(self, n_ctx: int, n_seq: int) -> None:
+        params, n_outputs = self._params, max(n_seq, MAX_AHEAD)
+        params.n_ctx, params.n_seq_max, params.n_outputs_max = n_ctx, n_seq, n_outputs
+        self.n_seq = n_seq
+
+    def _use(self, handle: Any) -> None:
+        self.handle = handle
         self._memory = lib.llama_get_memory(handle)
         self._views.clear()
         self._adapter_use.move_to(handle)
-        self._grown()
-        for seq, (state, position) in enumerate(states):
-            if position and not self.load(seq, state, position):
-                raise LlamaError("a sequence was lost on its way to a larger context")
 
-    def _grown(self) -> None:
-        """There are more sequences now; states are still to be loaded."""
+    def _take_out(self) -> list[tuple[int, State]]:
+        """All that is in the context: as a whole where sequences share cells, else one by one."""
+        if not all(self.settle(seq) for seq in range(self.n_seq)):
+            raise LlamaError("the context cannot be moved to a larger one now")
+        if self._params.kv_unified:
+            memory = np.empty(int(lib.llama_state_get_size(self.handle)), np.uint8)
+            n = lib.llama_state_get_data(self.handle, _address(memory), len(memory))
+            return [(-1, memory[:n].data)]
+        return [(seq, self.save(seq) or b"") for seq in range(self.n_seq) if self._n_past(seq)]
 
-    def _take_out(self, seq: int) -> tuple[State, int]:
-        """A sequence's state, and where its next token goes."""
-        state = self.save(seq) if self.settle(seq) else None
-        if state is None:
-            raise LlamaError("a sequence cannot be moved to a larger context now")
-        return state, self._n_past(seq)
+    def _put_in(self, states: Sequence[tuple[int, State]]) -> bool:
+        for seq, state in states:
+            if seq < 0:
+                n_read = lib.llama_state_set_data(self.handle, _address(state), len(state))
+                is_read = n_read == len(state)
+            else:
+                is_read = self._read(seq, state)
+            if not is_read:
+                return False
+        return True
+
+    def _read(self, seq: int, state: State) -> bool:
+        return int(lib.llama_state_seq_set_data(self.handle, _address(state), len(state), seq)) == len(state)
 
     def scrub(self) -> None:
         """Forget for good what is in no sequence: attention multiplies it by 0, which NaN survives."""
-        kept = [(seq, *self._take_out(seq)) for seq in range(self.n_seq) if self._n_past(seq)]
+        states = self._take_out()
         lib.llama_memory_clear(self._memory, True)
-        for seq, state, position in kept:
-            self.load(seq, state, position)
+        self._put_in(states)
 
     def adapt(self, lora: AdapterConfig) -> None:
         self._adapter_use.adapt(lora)
@@ -217,8 +237,7 @@ class Context:
         size = self.state_bytes(seq)
         if memory is None or len(memory) < size:
             memory = np.empty(size, np.uint8)
-        pointer = memory.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        written = lib.llama_state_seq_get_data(self.handle, pointer, size, seq)
+        written = lib.llama_state_seq_get_data(self.handle, _address(memory), size, seq)
         return memory[:written].data if written else None
 
     def load(self, seq: int, state: State, position: int) -> bool:
@@ -227,12 +246,14 @@ class Context:
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         if seq in self._unsettled:
             return False
-        pointer = np.frombuffer(state, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        n_read = lib.llama_state_seq_set_data(self.handle, pointer, len(state), seq)
-        if n_read == len(state) and self._n_past(seq) == position:
+        if self._read(seq, state) and self._n_past(seq) == position:
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return False
 
     def _n_past(self, seq: int) -> int:
         return int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+
+
+def _address(state: State | Memory) -> Any:
+    return np.frombuffer(state, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

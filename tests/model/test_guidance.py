@@ -277,8 +277,6 @@ def test_a_cancelled_pair_leaves_working_slots(model):
         assert bench.answer(1) == alone(model, after)
 
 
-# BUG: of a pair that was swapped out only the leader comes back (tests/unit/test_guidance.py).
-@pytest.mark.xfail(strict=True, reason="one of a pair comes back without the other")
 @on("llama-bpe")
 def test_pairs_that_do_not_fit_together_take_turns(model):
     with Bench(model, n_parallel=2, n_ctx=512, kv_unified=True) as bench:
@@ -298,10 +296,7 @@ def test_pairs_that_do_not_fit_together_take_turns(model):
 
 @on(*TINY)
 @in_shapes
-def test_a_context_that_grows_keeps_its_sequences_to_the_bit(model, shape, request):
-    if shape is SHAPES["two unified"] and model.stem != "mamba":
-        # BUG: moved one by one, sequences that were interleaved get other cells, and sums another order.
-        request.applymarker(pytest.mark.xfail(strict=True, reason="cells are in another order"))
+def test_a_context_that_grows_keeps_its_sequences_to_the_bit(model, shape):
     n_slots = shape["n_parallel"]
     with Bench(model, **shape) as bench:
         tasks = [task(i, bench.prompt(40 + i, seed=i), SEEDED, n_predict=30) for i in range(n_slots)]
@@ -427,10 +422,7 @@ def test_states_are_saved_and_restored_on_both_sides_of_the_growth(model, shape)
 
 @on(*RESTORABLE)
 @pytest.mark.parametrize("n_parallel", [1, 24])
-def test_a_state_that_is_being_read_while_the_context_grows_comes_in(model, n_parallel, monkeypatch, request):
-    if n_parallel > 1:
-        # BUG: memory was made ready for as many streams as there were (AssertionError in `make_native`).
-        request.applymarker(pytest.mark.xfail(strict=True, reason="there is no room for more streams"))
+def test_a_state_that_is_being_read_while_the_context_grows_comes_in(model, n_parallel, monkeypatch):
     with Bench(model, n_parallel, n_ctx_slot=256) as bench:
         bench.run(task(0, bench.prompt(70), SEEDED))
         tokens, blob = held(bench, 0), save(bench, 0)
@@ -483,9 +475,6 @@ def refuse():
     raise LlamaError("cannot create a context")
 
 
-# BUG: `Context.reserve` moves sequence by sequence, so that cells that several of them share become several:
-# the last one finds no room, its state is lost, and its stream goes on with wrong tokens.
-@pytest.mark.xfail(strict=True, reason="shared cells are doubled")
 @on("llama-bpe")
 def test_sequences_that_share_their_cells_still_fit_when_the_context_grows(model):
     """Three times 150 tokens of one prompt are 150 cells of 512; each for itself they would be too many."""
@@ -502,8 +491,6 @@ def test_sequences_that_share_their_cells_still_fit_when_the_context_grows(model
         assert len(bench.of(3, Done) + bench.of(3, Failed)) == 1
 
 
-# BUG: `Context.reserve` closes the smaller context before the larger one has taken what is in it.
-@pytest.mark.xfail(strict=True, reason="the smaller context is gone by then")
 @on("llama-bpe")
 def test_a_state_that_is_lost_on_the_way_loses_nothing(model, monkeypatch):
     """If the larger context does not take a sequence, the smaller one stays."""

@@ -392,7 +392,7 @@ def test_drafts_that_do_not_pay_end_soon_and_are_tried_again():
     bench = DraftBench(FakeBackend(n_ctx=1024), script=[(0, 16)], lookup=False)
     slow_ahead(bench)
     bench.run(task(0, PROMPT, n_predict=600))
-    assert 2 < len(bench.drafts) < 40
+    assert 2 < len(bench.drafts) < 90
     assert bench.sizes[-1] < bench.sizes[0]
 
 
@@ -413,7 +413,7 @@ def slow_ahead(bench: DraftBench) -> None:
 def test_what_was_slow_once_is_tried_again():
     bench = DraftBench(FakeBackend(n_ctx=1024), script=RIGHT, lookup=False)
     for n in range(2, MAX_AHEAD + 1):
-        bench.engine._decoder.cost.observe(Load(n_ahead=n), 100.0)
+        bench.engine._decoder.cost.observe(Load(n_ahead=n), 20.0)
     one = task(0, PROMPT, n_predict=900)
     bench.drafter.answers[0] = plain(one, FakeBackend(n_ctx=1024)).tokens(0)
     bench.run(one)
@@ -610,11 +610,11 @@ def test_a_cached_prompt_is_not_learned_twice(tmp_path):
     with mock.patch.object(NgramCache, "learn") as learn:
         bench.run(task(0, PROMPT * 3, n_predict=4))
         bench.run(task(1, PROMPT * 3, n_predict=4))
+        bench.engine.handle(Stop())
     n_cached = bench.done(1).timings.cache_n
     assert n_cached > 30
     assert learn.call_args_list[0].args[0] == [*PROMPT * 3, *bench.tokens(0)]
     assert learn.call_args_list[1].args[0] == [*(PROMPT * 3)[n_cached:], *bench.tokens(1)]
-    bench.engine.handle(Stop())
 
 
 def test_nothing_learned_nothing_written(tmp_path):
