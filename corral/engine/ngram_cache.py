@@ -18,7 +18,7 @@ N_STATIC = 2  # of those in files that do not change
 MAX_RUNS = 1 << 20  # a cache that learns forgets its oldest beyond
 _NOTHING = -1
 _MAX_COUNT = 2**31 - 1
-# How often a run of 1, 2, 3, 4 tokens must have occurred, and which share must have gone on in the same way.
+# How often a run of 1, 2, 3, 4 tokens must have gone on in the same way, and which share of its occurrences.
 _MIN_COUNT = (4, 3, 2, 2)
 _MIN_SHARE = (0.75, 0.66, 0.66, 0.66)
 _MIN_COUNT_STATIC = 2
@@ -68,11 +68,12 @@ class NgramCache:
         return token if count >= min_count and count >= min_share * sum(counts.values()) else None
 
     def encode(self) -> bytes:
+        """As a file; any thread, also while another one learns."""
         parts: list[bytes] = []
-        for run, counts in self._counts.items():
-            padded = run + (_NOTHING,) * (N_MAX - len(run))
-            parts.append(_head.pack(*padded, len(counts)))
-            parts += (_entry.pack(token, count) for token, count in counts.items())
+        for run, counts in list(self._counts.items()):
+            padded, entries = run + (_NOTHING,) * (N_MAX - len(run)), list(counts.items())
+            parts.append(_head.pack(*padded, len(entries)))
+            parts += (_entry.pack(token, count) for token, count in entries)
         return b"".join(parts)
 
     @classmethod

@@ -6,6 +6,7 @@ token is drawn as it would be anyway, for as long as the guess was right.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corral.core.chunk import MAX_AHEAD, TokenArray
+from corral.core.chunk import MAX_AHEAD, MIN_CHUNK, TokenArray
 from corral.core.settings import EngineSettings
 from corral.engine.cost import CostModel
 from corral.engine.lookup import find_continuation
@@ -24,6 +25,7 @@ from corral.engine.ports import Backend
 from corral.engine.request import Request
 from corral.engine.slot import Slot
 
+RETRY = 512  # tokens without a draft, after which one is tried: what it costs may have changed
 SAVE_S = 60.0  # between two writes of the cache that learns
 ADAPTED_AHEAD = 3  # tokens that come out as one by one through the small matrices of adapters too
 _MAX_LEARNED = 4096  # tokens of one request
@@ -60,6 +62,8 @@ class Speculation:
         self._path = settings.lookup_cache_dynamic
         if self._path:
             self._dynamic = read_cache(self._path, n_vocab, "--lookup-cache-dynamic", may_be_missing=True)
+        self._n_passed = 0  # tokens since the last draft
+        self._sizes = itertools.cycle((1, 3, MIN_CHUNK - 2, MAX_AHEAD - 1))
         self._saved_at = time.monotonic()
         self._is_changed = False
         self._files = ThreadPoolExecutor(1, "lookup")
@@ -81,15 +85,20 @@ class Speculation:
         if n_max < n_min or request.repeated_token is not None or is_guided:
             return _NO_TOKENS
         token_ms = self._cost.decode_ms / n_streams
-        if not plan_length(1.0, n_max, token_ms, self._cost.ahead_ms):
+        self._n_passed += 1
+        is_due = self._n_passed >= RETRY
+        if not is_due and not plan_length(1.0, n_max, token_ms, self._cost.ahead_ms):
             return _NO_TOKENS
         for offer in self._offers(slot, request, n_max, n_streams):
             acceptance = request.pace.acceptance(offer.kind, _ASSUMED[offer.kind])
             n_most = min(n_max, offer.n_most)
             n = plan_length(acceptance, n_most, token_ms, self._cost.ahead_ms, offer.draft_ms)
+            if is_due and n < n_min:
+                n = min(n_most, next(self._sizes))
             draft = offer.take(n) if n >= n_min else ()
             if len(draft) >= n_min:
                 request.pace.use(offer.kind)
+                self._n_passed = 0
                 return np.array(draft, np.int32)
             request.pace.skip(offer.kind)
         return _NO_TOKENS
@@ -104,13 +113,13 @@ class Speculation:
         self._dynamic.learn(said[-_MAX_LEARNED:])
         self._is_changed = True
         if time.monotonic() - self._saved_at > SAVE_S:
-            self._files.submit(self._write, self._dynamic.encode())
+            self._files.submit(self._write, self._dynamic)
             self._saved_at, self._is_changed = time.monotonic(), False
 
     def flush(self) -> None:
         """Bring what was learned to its file."""
         if self._dynamic is not None and self._is_changed:
-            self._files.submit(self._write, self._dynamic.encode())
+            self._files.submit(self._write, self._dynamic)
         self._files.shutdown()
 
     def _offers(self, slot: Slot, request: Request, n_max: int, n_streams: int) -> Iterator[_Offer]:
@@ -146,8 +155,8 @@ class Speculation:
             token = self._static.next_static(tokens)
         return token
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, cache: NgramCache) -> None:
         try:
-            write_cache(self._path, data)
+            write_cache(self._path, cache.encode())
         except OSError as error:
             _log.warning("--lookup-cache-dynamic cannot be written: %s", error)

@@ -159,8 +159,6 @@ def test_too_much_is_cut_down_with_a_warning(drafting):
     assert any("1000 was clamped to 16" in warning for warning in answer["warnings"])
 
 
-# BUG: the warning says `speculative_n_max`; errors about the same field say `speculative.n_max`.
-@pytest.mark.xfail(strict=True, reason="a clamped field is named as in Python, not as in the request")
 def test_a_warning_names_the_field_as_the_request_does(drafting):
     answer = ask(drafting, n_predict=1, **{"speculative.n_max": 1000})
     assert "speculative.n_max" in answer["warnings"][0]
@@ -199,8 +197,7 @@ async def test_an_engine_that_dies_in_the_middle_of_drafts(slow, undrafted):
 
 def test_by_default_the_context_is_looked_up_and_answers_are_exact(slow, modifiers, undrafted):
     """What pays on this machine is drafted, or nothing."""
-    # BUG: --draft can go once the probe is right, see tests/model/test_speculation.py.
-    with start(slow, "-md", modifiers / "draft.gguf", "--draft-exact", "--draft", 2) as server:
+    with start(slow, "-md", modifiers / "draft.gguf", "--draft-exact") as server:
         assert server.get("/props").json()["default_generation_settings"]["speculative"] is True
         for name, kind in KINDS.items():
             answer = ask(server, **kind)

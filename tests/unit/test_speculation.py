@@ -407,9 +407,6 @@ def slow_ahead(bench: DraftBench) -> None:
     bench.backend.decode = slow
 
 
-# BUG: what a draft costs is measured only when one is evaluated: a slow decode, or a busy machine while it is
-# probed, switches drafts off for as long as the server runs.
-@pytest.mark.xfail(strict=True, reason="a cost that was too high once is never measured again")
 def test_what_was_slow_once_is_tried_again():
     bench = DraftBench(FakeBackend(n_ctx=1024), script=RIGHT, lookup=False)
     for n in range(2, MAX_AHEAD + 1):
@@ -632,8 +629,6 @@ def test_the_dynamic_cache_is_written_now_and_then(tmp_path, monkeypatch):
     assert len(NgramCache.decode(path.read_bytes(), N_VOCAB))
 
 
-# BUG: with a million runs that takes one to two seconds, in which all streams stand still.
-@pytest.mark.xfail(strict=True, reason="the cache is encoded in the engine's thread")
 def test_streams_do_not_wait_for_a_cache_to_be_encoded(tmp_path, monkeypatch):
     monkeypatch.setattr(speculation, "SAVE_S", -1.0)
     encode, threads = NgramCache.encode, []

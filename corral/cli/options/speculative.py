@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral.cli.options.option import Option
+from corral.core.chunk import MAX_AHEAD
 
 OPTIONS = (
     Option(
@@ -40,7 +41,7 @@ OPTIONS = (
         "N",
         "LLAMA_ARG_DRAFT_MAX",
         low=0,
-        high=64,
+        high=MAX_AHEAD - 1,
     ),
     Option(
         ("--draft-min", "--draft-n-min", "--spec-draft-n-min"),
@@ -49,7 +50,7 @@ OPTIONS = (
         "N",
         "LLAMA_ARG_DRAFT_MIN",
         low=0,
-        high=64,
+        high=MAX_AHEAD - 1,
     ),
     Option(
         ("--draft-p-min", "--spec-draft-p-min"),
