@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from corral.core.chunk import MAX_AHEAD, MIN_CHUNK, Chunk, DecodeStatus, TokenArray
+from corral.core.chunk import ALIGNMENT, MAX_AHEAD, MIN_CHUNK, Chunk, DecodeStatus, TokenArray
 from corral.engine.cost import CostModel, Load
 from corral.engine.ports import Backend
 
@@ -58,5 +58,16 @@ def _probe(
             if not np.max(differences) <= TOLERANCE:
                 break
         else:
+            _measure_tile(backend, cost, clock, seq, tokens)
             return MAX_AHEAD if n == MIN_CHUNK else n
     return 1
+
+
+def _measure_tile(
+    backend: Backend, cost: CostModel, clock: Callable[[], float], seq: int, tokens: TokenArray
+) -> None:
+    """What as many tokens cost as libllama has in a tile: less than those around it lead to expect."""
+    if backend.trim(seq, _N_BEFORE):
+        started, n = clock(), ALIGNMENT
+        backend.decode([Chunk(seq, _N_BEFORE, tokens[_N_BEFORE : _N_BEFORE + n], n)])
+        cost.observe(Load(n_ahead=n), (clock() - started) * 1e3)
