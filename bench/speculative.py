@@ -1,7 +1,7 @@
 """What drafts from the prompt give: an answer that repeats most of it, and one that does not.
 
-A model this small cannot be trusted with an edit, so a grammar dictates the answer, or a control token instead of
-any: every token is drawn from the model, and the answer is what a larger one would write.
+A model this small cannot be trusted with an edit, so a grammar dictates the answer, or a control token in
+place of any: every token is drawn from the model, and the answer is what a larger one would write.
 """
 
 from __future__ import annotations

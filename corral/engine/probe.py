@@ -58,7 +58,8 @@ def _probe(
             if not np.max(differences) <= TOLERANCE:
                 break
         else:
-            _measure_tile(backend, cost, clock, seq, tokens)
+            if n > ALIGNMENT:
+                _measure_tile(backend, cost, clock, seq, tokens)
             return MAX_AHEAD if n == MIN_CHUNK else n
     return 1
 
