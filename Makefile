@@ -30,7 +30,7 @@ check: dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/unit tests/contract tests/meta
+	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/meta
 
 bench: dev
 	$(BIN)/python -m bench.run $(ARGS_BENCH)
