@@ -125,9 +125,7 @@ class Service:
     @property
     def drafts(self) -> bool:
         """Whether it decodes speculatively."""
-        engine = self.settings.engine
-        sources = (engine.lookup, engine.model_draft, engine.lookup_cache_static, engine.lookup_cache_dynamic)
-        return any(sources) and self._defaults.speculative.n_max > 0
+        return self.settings.engine.drafts and self._defaults.speculative.n_max > 0
 
     def open(self, words: Words, chat: ChatSettings, rerank_template: str = "") -> None:
         """The model is loaded: requests can be served from now on."""

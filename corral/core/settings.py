@@ -70,6 +70,12 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         """It is to do nothing else, whatever the model can."""
         return self.embedding or self.reranking
 
+    @property
+    def drafts(self) -> bool:
+        """There is something to guess from what comes next."""
+        caches = self.lookup_cache_static or self.lookup_cache_dynamic
+        return self.lookup or bool(caches or self.model_draft)
+
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import xxhash
 
-from corral.core.chunk import TokenArray
+from corral.core.chunk import TokenArray, common_prefix
 from corral.core.errors import CorralError, InvalidRequest
 from corral.engine.prefix import Wish, replaces, usable
 from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
-from corral.engine.slot import common_prefix
 
 FILE_GAIN = 64  # tokens that reading a file must save at least
 _OURS = "[0-9a-f]" * 32  # other files in the directory are left alone

@@ -124,7 +124,7 @@ class Engine:
             self._backend.trim(slot.id, 0)
             load = Load(n_generating=1) if n == 1 else Load(n_prompt=n)
             self._decoder.cost.observe(load, (self._clock() - started) * 1e3)
-        if self._speculation.is_possible and self._speculation.n_ahead == 1 and self._backend.can_cut:
+        if self._settings.drafts and self._speculation.n_ahead == 1 and self._backend.can_cut:
             self._speculation.n_ahead = probe_ahead(self._backend, self._decoder.cost, self._clock)
 
     def step(self) -> None:

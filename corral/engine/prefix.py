@@ -9,9 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from corral.core.chunk import MIN_CHUNK, TokenArray
+from corral.core.chunk import MIN_CHUNK, TokenArray, common_prefix
 from corral.engine.batch import align
-from corral.engine.slot import common_prefix
 
 GAIN = 16  # a copy or a wait must save at least so many tokens
 

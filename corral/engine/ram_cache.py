@@ -5,10 +5,9 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterator
 
-from corral.core.chunk import TokenArray
+from corral.core.chunk import TokenArray, common_prefix
 from corral.engine.prefix import Wish, replaces, usable
 from corral.engine.saved import Saved
-from corral.engine.slot import common_prefix
 
 
 class RamCache:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.core.chunk import TokenArray
+from corral.core.chunk import TokenArray, common_prefix
 from corral.core.result import CacheReport, Tier
 from corral.engine.prefix import Origin, Prefix
 from corral.engine.reuse import Move
 from corral.engine.saved import Saved
-from corral.engine.slot import common_prefix
 
 
 def explain(

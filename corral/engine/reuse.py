@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corral.core.chunk import MIN_CHUNK, TokenArray
-from corral.engine.slot import common_prefix
+from corral.core.chunk import MIN_CHUNK, TokenArray, common_prefix
 
 _TOKEN_BYTES = 4
 

@@ -55,11 +55,3 @@ class Slot:
     @property
     def is_idle(self) -> bool:
         return self.request is None
-
-
-def common_prefix(a: TokenArray, b: TokenArray) -> int:
-    """How many tokens two runs share from the start."""
-    n = min(len(a), len(b))
-    differs = a[:n] != b[:n]
-    first = int(differs.argmax()) if n else 0
-    return first if n and differs[first] else n

@@ -26,6 +26,7 @@ from corral.engine.request import Request
 from corral.engine.slot import Slot
 
 RETRY = 512  # tokens without a draft, after which one is tried: what it costs may have changed
+MODEL_RETRY = 16 * RETRY  # where a draft has its own price, and that of all it has to catch up with
 SAVE_S = 60.0  # between two writes of the cache that learns
 ADAPTED_AHEAD = 3  # tokens that come out as one by one through the small matrices of adapters too
 _MAX_LEARNED = 4096  # tokens of one request
@@ -70,11 +71,6 @@ class Speculation:
         self._is_exact = settings.draft_exact and backend.is_exact
         self.n_ahead = 1 if self._is_exact else MAX_AHEAD
 
-    @property
-    def is_possible(self) -> bool:
-        """There is something to draft from."""
-        return self._looks_up or any((self._static, self._dynamic is not None, self._drafter))
-
     def propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
         """A draft of up to `n_room` tokens behind the pending one, if it promises to make things faster."""
         params = request.task.params.speculative
@@ -86,14 +82,13 @@ class Speculation:
             return _NO_TOKENS
         token_ms = self._cost.decode_ms / n_streams
         self._n_passed += 1
-        is_due = self._n_passed >= RETRY
-        if not is_due and not plan_length(1.0, n_max, token_ms, self._cost.ahead_ms):
+        if self._n_passed < RETRY and not plan_length(1.0, n_max, token_ms, self._cost.ahead_ms):
             return _NO_TOKENS
         for offer in self._offers(slot, request, n_max, n_streams):
             acceptance = request.pace.acceptance(offer.kind, _ASSUMED[offer.kind])
             n_most = min(n_max, offer.n_most)
             n = plan_length(acceptance, n_most, token_ms, self._cost.ahead_ms, offer.draft_ms)
-            if is_due and n < n_min:
+            if n < n_min and self._n_passed >= (MODEL_RETRY if offer.draft_ms else RETRY):
                 n = min(n_most, next(self._sizes))
             draft = offer.take(n) if n >= n_min else ()
             if len(draft) >= n_min:
@@ -136,8 +131,12 @@ class Speculation:
                 yield _Offer("cache", n_max, lambda n: self._follow(recent, n))
         if self._drafter is not None:
             drafter, p_min = self._drafter, request.task.params.speculative.p_min
-            if drafter.catch_up(slot.id, tokens, n_streams > 1):
-                yield _Offer("model", n_max, lambda n: drafter.draft(slot.id, n, p_min), drafter.token_ms)
+
+            def draft(n: int) -> list[int]:
+                is_ready = drafter.catch_up(slot.id, tokens, n_streams > 1)
+                return drafter.draft(slot.id, n, p_min) if is_ready else []
+
+            yield _Offer("model", n_max, draft, drafter.token_ms)
 
     def _follow(self, tokens: list[int], n: int) -> list[int]:
         """What the caches say comes next, and next."""

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray, common_prefix
 from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings
 from corral.llama.context import Context
@@ -71,7 +71,7 @@ class Drafter:
         if len(tokens) > self._context.n_ctx or seq >= len(self._held) or not is_known:
             return False
         held = self._held[seq]
-        n = _common(held, tokens[:-1])
+        n = common_prefix(held, tokens[:-1])
         if n < len(held) and not self._context.trim(seq, n):
             n = 0
         n_left = len(tokens) - n
@@ -134,12 +134,6 @@ class Drafter:
         if 1 / total < p_min or self._p_split <= second < 1 or best >= self._n_vocab:
             return None
         return best
-
-
-def _common(a: TokenArray, b: TokenArray) -> int:
-    n = min(len(a), len(b))
-    differs = np.flatnonzero(a[:n] != b[:n])
-    return int(differs[0]) if len(differs) else n
 
 
 def _check_vocabulary(ours: Vocab, theirs: Vocab) -> None:

@@ -25,6 +25,8 @@ from corral.server.chat import chat_settings
 from corral.server.run import default_params
 from tests.unit.fake import FakeBackend
 
+SECONDS = 20  # for what takes milliseconds
+
 
 class InlineEngine:
     """The engine's interface without a second process: it steps on the event loop."""
@@ -149,3 +151,14 @@ class Server:
         response = await self.http.post("/completion", json=body)
         assert response.status_code == 200, response.text
         return response.json()
+
+
+async def post(server: Server, path: str, status: int = 200, **options) -> dict:
+    """The answer, or its error, which must have the shape of all errors."""
+    response = await asyncio.wait_for(server.http.post(path, **options), SECONDS)
+    assert response.status_code == status, response.text
+    if status >= 400:
+        error = response.json()["error"]
+        assert (error["code"], set(error) >= {"code", "message", "type"}) == (status, True)
+        return error
+    return response.json()

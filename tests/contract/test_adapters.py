@@ -17,13 +17,12 @@ from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.pooling import Pooling
 from corral.engine.adapter import load_adapters
 from corral.link.supervisor import EngineState
-from tests.contract.inline import Server
+from tests.contract.inline import SECONDS, Server, post
 from tests.contract.test_completion import json_values
 from tests.contract.test_infill import MID, PRE, SUF
 from tests.contract.test_state_routes import NAMES
 from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder
 
-SECONDS = 20  # for what takes milliseconds
 TALK = "the quick brown fox jumps over the lazy dog"
 PATHS = ("/models/law.gguf", "/models/style.gguf")
 
@@ -66,16 +65,6 @@ def directory(tmp_path):
 def stable(directory):
     """A server that can load adapters."""
     return adapted_server(1.0, lora_dir=str(directory))
-
-
-async def post(server, path, status=200, **options):
-    response = await asyncio.wait_for(server.http.post(path, **options), SECONDS)
-    assert response.status_code == status, response.text
-    if status >= 400:
-        error = response.json()["error"]
-        assert (error["code"], set(error) >= {"code", "message", "type"}) == (status, True)
-        return error
-    return response.json()
 
 
 async def listed(server) -> list[dict]:

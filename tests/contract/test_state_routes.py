@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.render.state import render_boundaries
-from tests.contract.inline import Server
+from tests.contract.inline import SECONDS, Server, post
 from tests.unit.fake import EOG
 
-SECONDS = 20  # for what takes milliseconds
 TALK = "the quick brown fox jumps over the lazy dog"
 BINARY = "application/octet-stream"
 SLOT_ACTIONS = ["save", "restore", "erase", "save-state", "restore-state", "tokens", "context-shift", "fork"]
@@ -26,16 +25,6 @@ SLOT_ACTIONS = ["save", "restore", "erase", "save-state", "restore-state", "toke
 @pytest.fixture
 def server(tmp_path):
     return Server(slots=True, slot_save_path=str(tmp_path))
-
-
-async def post(server, path, status=200, **options):
-    response = await asyncio.wait_for(server.http.post(path, **options), SECONDS)
-    assert response.status_code == status, response.text
-    if status >= 400:
-        error = response.json()["error"]
-        assert (error["code"], set(error) >= {"code", "message", "type"}) == (status, True)
-        return error
-    return response.json()
 
 
 async def talk(server, slot=0, prompt=TALK, n_predict=4, **body):

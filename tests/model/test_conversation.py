@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lib
 
-from corral.core.chunk import DecodeStatus
+from corral.core.chunk import DecodeStatus, common_prefix
 from corral.core.result import Admitted, Failed, SlotReport, StopType, Tier
 from corral.core.task import SlotAction, Stop, Verb
-from corral.engine.slot import common_prefix
 from tests.model import raw
 from tests.model.bench import SEEDED, Bench, alone, task
 

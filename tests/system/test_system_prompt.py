@@ -15,16 +15,16 @@ NAMES = {"anti_prompt": "User:", "assistant_name": "Horse:"}
 PROMPT = "User: the world and you\nHorse:"
 MESSAGES = [{"role": "user", "content": "Hello to the world"}]
 GREEDY = {"n_predict": 24, "temperature": 0, "return_tokens": True}
-# As llama-server's documentation prints it.
+# In the shape that llama-server's documentation has.
 EXAMPLE = r"""
 {
     "system_prompt": {
-        "prompt": "Transcript of a never ending dialog, where the User interacts with an Assistant.\nThe Assistant is helpful, kind, honest, good at writing, and never fails to answer the User's requests immediately and with precision.\nUser: Recommend a nice restaurant in the area.\nAssistant: I recommend the restaurant \"The Golden Duck\". It is a 5 star restaurant with a great view of the city. The food is delicious and the service is excellent. The prices are reasonable and the portions are generous. The restaurant is located at 123 Main Street, New York, NY 10001. The phone number is (212) 555-1234. The hours are Monday through Friday from 11:00 am to 10:00 pm. The restaurant is closed on Saturdays and Sundays.\nUser: Who is Richard Feynman?\nAssistant: Richard Feynman was an American physicist who is best known for his work in quantum mechanics and particle physics. He was awarded the Nobel Prize in Physics in 1965 for his contributions to the development of quantum electrodynamics. He was a popular lecturer and author, and he wrote several books, including \"Surely You're Joking, Mr. Feynman!\" and \"What Do You Care What Other People Think?\".\nUser:",
+        "prompt": "A talk with a clerk.\nUser: Is the \"Old Mill\" open?\nClerk: It's open till ten.\nUser:",
         "anti_prompt": "User:",
-        "assistant_name": "Assistant:"
+        "assistant_name": "Clerk:"
     }
 }
-"""  # noqa: E501
+"""
 
 
 @pytest.fixture(scope="module", params=["llama-spm", "llama-bpe"])
@@ -85,7 +85,7 @@ def test_the_example_of_the_documentation(server, models, path):
     n_system = answer["tokens_evaluated"]
     assert n_system == len(tokenize(server, example["system_prompt"]["prompt"], True))
     props = server.get("/props").json()
-    assert (props["assistant_name"], props["user_name"]) == ("Assistant:", "User:")
+    assert (props["assistant_name"], props["user_name"]) == ("Clerk:", "User:")
     for slot in (0, 1):
         behind = server.complete(prompt=PROMPT, id_slot=slot, **GREEDY)
         assert behind["timings"]["cache_n"] > n_system - 8
@@ -95,7 +95,7 @@ def test_the_example_of_the_documentation(server, models, path):
     model = server.get("/props").json()["model_path"]
     with CorralProcess("-m", model, "-c", 4096, "-np", 2, "-spf", path) as started:
         props = started.get("/props").json()
-        assert (props["assistant_name"], props["user_name"]) == ("Assistant:", "User:")
+        assert (props["assistant_name"], props["user_name"]) == ("Clerk:", "User:")
         assert started.complete(prompt=PROMPT, **GREEDY)["tokens"] == behind["tokens"]
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.core.chunk import common_prefix
 from corral.core.draw import uniform
 from corral.core.result import Beat
 from corral.engine.context_shift import plan_shift
@@ -14,7 +15,7 @@ from corral.engine.cost import CostModel, Load
 from corral.engine.prefix import GAIN, Holding, Origin, Prefix, choose_slot, plan_prefix, reusable
 from corral.engine.ram_cache import RamCache
 from corral.engine.saved import Saved
-from corral.engine.slot import TokenBuffer, common_prefix
+from corral.engine.slot import TokenBuffer
 from corral.link.supervisor import is_wedged
 from tests.unit.fake import Wish
 

@@ -418,6 +418,15 @@ def test_what_was_slow_once_is_tried_again():
     assert bench.drafts
 
 
+def test_a_draft_model_that_does_not_pay_is_left_alone():
+    """Not only are its drafts not used: it evaluates nothing."""
+    bench = DraftBench(FakeBackend(n_ctx=1024), script=RIGHT, lookup=False)
+    bench.drafter.token_ms = 50.0
+    bench.drafter.catch_up = lambda *_: pytest.fail("it was asked to follow")
+    bench.run(task(0, PROMPT, n_predict=900))
+    assert not bench.drafts
+
+
 def test_every_stream_gets_a_token_in_every_step():
     all_tasks = [task(id, [1 + id] * 9, n_predict=40) for id in range(3)]
     bench = DraftBench(FakeBackend(n_seq=4), script=[(3, 1), (0, 0), None, (16, 0)], lookup=False)
@@ -693,14 +702,13 @@ def open_speculation(backend: FakeBackend | None = None, **options) -> Speculati
     return Speculation(backend or FakeBackend(), EngineSettings(model="fake", **options), CostModel())
 
 
-def test_there_must_be_something_to_draft_from(tmp_path):
-    assert open_speculation().is_possible
-    assert not open_speculation(lookup=False).is_possible
-    dynamic = str(tmp_path / "dynamic.bin")
-    assert open_speculation(lookup=False, lookup_cache_dynamic=dynamic).is_possible
-    backend = FakeBackend()
-    backend.drafter = FakeDrafter()
-    assert open_speculation(backend, lookup=False).is_possible
+def test_there_must_be_something_to_draft_from():
+    settings = EngineSettings(model="fake")
+    assert settings.drafts
+    nothing = msgspec.structs.replace(settings, lookup=False)
+    assert not nothing.drafts
+    for name in ("model_draft", "lookup_cache_static", "lookup_cache_dynamic"):
+        assert msgspec.structs.replace(nothing, **{name: "file"}).drafts
 
 
 def test_exact_answers_need_a_probe_first():

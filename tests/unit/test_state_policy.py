@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.chunk import ALIGNMENT, MIN_CHUNK, DecodeStatus
+from corral.core.chunk import ALIGNMENT, MIN_CHUNK, DecodeStatus, common_prefix
 from corral.core.errors import CorralError
 from corral.core.result import CacheReport, Tier
 from corral.core.settings import EngineSettings
@@ -23,7 +23,7 @@ from corral.engine.report import explain, whole_report
 from corral.engine.reuse import Move, plan_reuse
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1
-from corral.engine.slot import Slot, common_prefix
+from corral.engine.slot import Slot
 from tests.unit.fake import FakeBackend, Wish
 from tests.unit.test_engine import Bench, task
 

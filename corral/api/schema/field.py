@@ -46,8 +46,7 @@ def clamp(low: float, high: float = INT32_MAX) -> AfterValidator:
     def apply(value: Any, info: ValidationInfo) -> Any:
         clamped = min(max(value, low), high)
         if clamped != value and info.context is not None:
-            name = str(info.field_name).replace("speculative_", "speculative.")  # no name in Python has a dot
-            info.context["warnings"].append(f"Field '{name}': {value:g} was clamped to {clamped:g}")
+            info.context["clamped"][info.field_name] = f"{value:g} was clamped to {clamped:g}"
         return clamped
 
     return AfterValidator(apply)

@@ -26,13 +26,20 @@ def parse_request(model: type[RequestT], data: Any) -> tuple[RequestT, list[str]
     """The request and what is worth a warning: clamped and unknown fields."""
     if not isinstance(data, dict):
         raise InvalidRequest("the body must be a JSON object")
-    warnings: list[str] = []
+    clamped: dict[str, str] = {}
     try:
-        request = model.model_validate(data, context={"warnings": warnings})
+        request = model.model_validate(data, context={"clamped": clamped})
     except ValidationError as error:
         raise _explain(error) from None
+    warnings = [f"Field '{_name(model, field)}': {what}" for field, what in clamped.items()]
     warnings += [f"Field '{name}' is unknown and was ignored" for name in request.model_extra or ()]
     return request, warnings
+
+
+def _name(model: type[RequestModel], field: str) -> str:
+    """As clients write it."""
+    alias = model.model_fields[field].validation_alias
+    return alias if isinstance(alias, str) else field
 
 
 def _explain(error: ValidationError) -> InvalidRequest:
