@@ -69,6 +69,7 @@ async def test_extremes_of_every_field(server):
     statuses = []
 
     async def send(http: httpx.AsyncClient, request: dict, leaves: bool) -> None:
+        leaves = leaves or request["n_predict"] < 0  # without end: only leaving ends it
         async with limit:
             try:
                 response = await http.post(
