@@ -52,6 +52,14 @@ def encoders() -> Path:
 
 
 @pytest.fixture(scope="session")
+def vision() -> Path:
+    """The directory with tiny projectors and the models they fit, `llama-bpe` among them."""
+    from tests.tools import tiny_models, tiny_vision
+
+    return _write_all("vision", tiny_vision, tiny_models)
+
+
+@pytest.fixture(scope="session")
 def minilm_path() -> Path:
     """A real embedding model."""
     from tests.tools import minilm, tiny_encoders, tiny_models

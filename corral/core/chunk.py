@@ -1,4 +1,4 @@
-"""A run of tokens of one sequence, to be evaluated in one batch."""
+"""A run of tokens of one sequence, or of what stands for them, to be evaluated in one batch."""
 
 from __future__ import annotations
 
@@ -24,14 +24,39 @@ MAX_AHEAD = 17  # tokens of a stream that are evaluated at once: one that was dr
 
 
 @dataclass(frozen=True, slots=True)
+class Encoded:
+    """What a run is evaluated as: a row for each of its tokens.
+
+    `places`: where each row is in four dimensions, if the run begins at 0; `is_placed` tells which of these
+    numbers move with its beginning. A run that is not causal sees itself as a whole.
+    """
+
+    rows: FloatArray
+    places: TokenArray | None = None
+    is_placed: TokenArray | None = None
+    is_causal: bool = True
+
+    @property
+    def n_bytes(self) -> int:
+        return self.rows.nbytes
+
+    def cut(self, start: int, end: int) -> Encoded:
+        if self.places is None or self.is_placed is None:
+            return Encoded(self.rows[start:end], is_causal=self.is_causal)
+        places, is_placed = self.places[:, start:end], self.is_placed[:, start:end]
+        return Encoded(self.rows[start:end], places, is_placed, self.is_causal)
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """`tokens` go to positions `pos`, `pos + 1`, ... of sequence `seq`; `logits`: behind how many of the last
-    ones they are wanted."""
+    ones they are wanted. `encoded`: they are no tokens of the vocabulary, and this is evaluated instead."""
 
     seq: int
     pos: int
     tokens: TokenArray
     logits: int
+    encoded: Encoded | None = None
 
 
 class DecodeStatus(enum.Enum):

@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from corral.core.errors import ErrorInfo
+from corral.core.media import MediaKind
 from corral.core.modifier import AdapterInfo
 from corral.core.pooling import Pooling
 
@@ -45,6 +46,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     can_generate: bool = True
     encoder: EncoderInfo
     adapters: list[AdapterInfo] = []
+    media: list[MediaKind] = []  # that it takes
+    sample_rate: int = 0  # of sounds
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +182,13 @@ class AdapterLoaded(msgspec.Struct, frozen=True, tag="adapter_loaded"):
     info: AdapterInfo
 
 
+class Arranged(msgspec.Struct, frozen=True, tag="arranged"):
+    """The tokens that each medium becomes."""
+
+    task_id: int
+    tokens: list[list[int]]
+
+
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
     """The first inputs are about to be evaluated."""
 
@@ -202,4 +212,5 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
 EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | Tokens | Done | Failed | EmbedResult
-Event = Loading | Ready | LoadFailed | Beat | SlotReport | AdapterLoaded | TaskResult
+Answer = SlotReport | AdapterLoaded | Arranged
+Event = Loading | Ready | LoadFailed | Beat | Answer | TaskResult

@@ -57,6 +57,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     lookup_cache_static: str = ""
     lookup_cache_dynamic: str = ""
     draft_exact: bool = True
+    mmproj: str = ""
+    mmproj_offload: bool = True
+    image_min_tokens: int = 0  # 0: as the model says
+    image_max_tokens: int = 0
+    cache_media_mib: int = 256
     grp_attn_n: int = 1
     grp_attn_w: int = 512
     embedding: bool = False

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from corral.core.media import Medium
 from corral.core.modifier import AdapterConfig
 from corral.core.params import GenerationParams
 
@@ -18,11 +19,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     prompt: list[int]
     params: GenerationParams
     resume: list[int] = []
+    media: list[Medium] = []  # of the prompt, in its order; their bytes are in the file `fd`
+    fd: int = -1
 
     @property
     def own_prompt(self) -> list[int]:
         """The prompt without the server's system prompt."""
         return self.prompt[self.params.n_system :]
+
+
+class Arrange(msgspec.Struct, frozen=True, tag="arrange"):
+    """Find out which tokens media become; `Arranged` is the answer."""
+
+    id: int
+    media: list[Medium]
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -71,6 +81,8 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
     id: int
     inputs: list[list[int]]
     lora: AdapterConfig = ()
+    media: list[list[Medium]] = []  # of every input, if any has some; their bytes are in the file `fd`
+    fd: int = -1
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="load_adapter"):
@@ -91,4 +103,4 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Put the caches in order and end."""
 
 
-Order = Task | Embed | Cancel | SlotAction | LoadAdapter | FreeAdapter | Stop
+Order = Task | Embed | Arrange | Cancel | SlotAction | LoadAdapter | FreeAdapter | Stop

@@ -20,11 +20,14 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt that is being evaluated: its slot and how many tokens are left."""
+    """A prompt that is being evaluated: its slot and how many tokens are left, or up to where media begin
+    or end. `is_alone`: these are media, with which nothing is in a batch; `is_whole`: nor are they cut."""
 
     slot: int
     n_pending: int
     variant: bytes = b""
+    is_alone: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +62,15 @@ def plan_batches(
     chunks = _plan_chunks(prompts, budget, shape.n_ubatch)
     variant_of = {token.slot: token.variant for token in tokens}
     variant_of |= {prompt.slot: prompt.variant for prompt in prompts}
+    alone = {prompt.slot for prompt in prompts if prompt.is_alone or not shape.mixes}
     batches: list[BatchPlan] = []
     for variant in dict.fromkeys(variant_of.values()):
         parts = [Part(token.slot, 1) for token in tokens if token.variant == variant]
-        if shape.mixes:
-            alike = [chunk for chunk in chunks if variant_of[chunk.slot] == variant]
-            parts += _fit(alike, shape.n_batch - len(parts))
+        alike = [chunk for chunk in chunks if variant_of[chunk.slot] == variant and chunk.slot not in alone]
+        parts += _fit(alike, shape.n_batch - len(parts))
         if parts:
             batches.append(tuple(sorted(parts, key=lambda part: part.slot)))
-    return batches if shape.mixes else batches + [(chunk,) for chunk in chunks]
+    return batches + [(chunk,) for chunk in chunks if chunk.slot in alone]
 
 
 def _fit(chunks: Sequence[Part], room: int) -> list[Part]:
@@ -89,7 +92,8 @@ def _plan_chunks(prompts: Sequence[Prompt], budget: int, n_ubatch: int) -> list[
         more = max(0, min(prompt.n_pending - shares[prompt.slot], left))
         shares[prompt.slot] += more
         left -= more
-    return [Part(p.slot, chunk_size(p.n_pending, min(shares[p.slot], n_ubatch))) for p in prompts]
+    sizes = [chunk_size(p.n_pending, min(shares[p.slot], n_ubatch)) for p in prompts]
+    return [Part(p.slot, p.n_pending if p.is_whole else n) for p, n in zip(prompts, sizes, strict=True)]
 
 
 def chunk_size(n_pending: int, n_max: int) -> int:

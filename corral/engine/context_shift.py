@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from corral.core.media import Run
+
 
 def plan_shift(
     n_tokens: int, n_ctx: int, n_prompt: int, n_keep: int, n_discard: int, adds_bos: bool, n_system: int = 0
@@ -15,3 +19,17 @@ def plan_shift(
     left = n_tokens - keep
     discard = n_discard or left // 2
     return keep, max(1, min(discard, left - 1))
+
+
+def spare_media(runs: Sequence[Run], keep: int, discard: int) -> tuple[int, int]:
+    """The same, but so that every picture stays or goes as a whole: what is kept grows by the rest of one
+    that it ends in, and so does what is discarded."""
+    end = _whole(runs, keep + discard)
+    longer = _whole(runs, keep)
+    if longer >= end:  # there would be nothing to discard
+        longer = max((run.start for run in runs if run.start < keep < run.end), default=keep)
+    return longer, end - longer
+
+
+def _whole(runs: Sequence[Run], n: int) -> int:
+    return next((run.end for run in runs if run.start < n < run.end), n)

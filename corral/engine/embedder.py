@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, NotSupported
+from corral.core.media import n_positions
 from corral.core.modifier import AdapterConfig
 from corral.core.result import Beat, Begun, Embedded, Event, Failed, Vectors
 from corral.core.task import Embed
 from corral.engine.batch import FLOOR, chunk_size
 from corral.engine.cost import Load
 from corral.engine.decoder import Decoder
+from corral.engine.media import MediaDesk, PromptMedia
 from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
 from corral.engine.ports import Encoder
 
@@ -27,13 +29,14 @@ _LONG_SEQ = 0
 
 
 class _Order:
-    """Mutable: what is left to do for an order."""
+    """Mutable: what is left to do for an order. `media`: of the inputs that have some, by their numbers."""
 
-    def __init__(self, order: Embed) -> None:
+    def __init__(self, order: Embed, inputs: list[TokenArray], media: dict[int, PromptMedia]) -> None:
         self.id = order.id
         self.lora = order.lora
-        self.inputs = [np.array(tokens, np.int32) for tokens in order.inputs]
-        self.waiting = sorted(Input(len(tokens), i) for i, tokens in enumerate(self.inputs))
+        self.inputs = inputs
+        self.media = media
+        self.waiting = sorted(Input(len(tokens), i) for i, tokens in enumerate(inputs) if i not in media)
         self.n_left = len(self.inputs)
         self.has_begun = False
 
@@ -44,6 +47,7 @@ class _Long:
 
     order: _Order
     index: int
+    media: PromptMedia | None = None
     sizes: list[int] = field(default_factory=list)
     parts: list[FloatArray] = field(default_factory=list)
 
@@ -55,6 +59,19 @@ class _Long:
     def pending(self) -> TokenArray:
         return self.order.inputs[self.index][self.n_done :]
 
+    def chunk(self, n_most: int) -> Chunk:
+        """The next piece; media are pieces of their own."""
+        tokens, at = self.order.inputs[self.index], self.n_done
+        end, run = self.media.part(at) if self.media is not None else (len(tokens), None)
+        encoded = self.media.encoded(run) if self.media is not None and run is not None else None
+        if encoded is None or run is None:
+            n = chunk_size(end - at, n_most)
+            return Chunk(_LONG_SEQ, n_positions(tokens[:at]), tokens[at : at + n], logits=True)
+        n = end - at if not encoded.is_causal else chunk_size(end - at, n_most)
+        pos = n_positions(tokens[: run.start]) + (at - run.start if encoded.places is None else 0)
+        rows = encoded.cut(at - run.start, at - run.start + n)
+        return Chunk(_LONG_SEQ, pos, tokens[at : at + n], True, rows)
+
 
 class Embedder:
     """Mutable. One thread calls everything but `abort_if_running` and `beat`."""
@@ -64,8 +81,10 @@ class Embedder:
         open_encoder: Callable[[], Encoder],
         emit: Callable[[list[Event]], None],
         clock: Callable[[], float],
+        media: MediaDesk | None = None,
     ) -> None:
         self._open_encoder = open_encoder
+        self._media = media or MediaDesk(None)
         self._emit = emit
         self._clock = clock
         self._opened: tuple[Encoder, Decoder] | None = None
@@ -82,7 +101,26 @@ class Embedder:
         return [order.lora for order in self._orders]
 
     def add(self, order: Embed) -> None:
-        self._orders.append(_Order(order))
+        inputs = [np.array(tokens, np.int32) for tokens in order.inputs]
+        try:
+            self._orders.append(_Order(order, inputs, self._open_media(order, inputs)))
+        except CorralError as error:
+            self._emit([Failed(order.id, error.info())])
+
+    def _open_media(self, order: Embed, inputs: Sequence[TokenArray]) -> dict[int, PromptMedia]:
+        if not order.media:
+            return {}
+        pictured = [i for i, media in enumerate(order.media) if media]
+        opened = self._media.open(order.fd, *((order.media[i], inputs[i]) for i in pictured))
+        if self._open()[0].is_whole:
+            raise NotSupported("a model that looks at a whole input at once cannot embed images or sounds")
+        return dict(zip(pictured, opened, strict=True))
+
+    def fail(self, media: PromptMedia, error: CorralError) -> None:
+        """Media cannot be encoded."""
+        orders = [order for order in self._orders if media in order.media.values()]
+        if orders:
+            self._fail(orders, error)
 
     def cancel(self, id: int) -> None:
         self._remove([order for order in self._orders if order.id == id])
@@ -103,17 +141,19 @@ class Embedder:
         decoder.decode([Chunk(_LONG_SEQ, 0, tokens, logits=True)], Load(n_prompt=len(tokens)), only_of=None)
         encoder.forget(_LONG_SEQ)
 
-    def step(self, ms: float = math.inf) -> None:
-        """Evaluate one batch, which takes about so long."""
+    def step(self, ms: float = math.inf) -> bool:
+        """Evaluate one batch, which takes about so long. False: all that is left waits for the projector."""
         try:
             encoder, decoder = self._open()
         except CorralError as error:
             self._fail(self._orders, error)
-            return
+            return True
         n_budget = decoder.cost.n_tokens_in(ms) if ms < math.inf else None
         n_pack, n_most = plan_limits(encoder.n_batch, encoder.n_pack, encoder.is_whole, n_budget)
         if self._long is None and not encoder.is_whole:
             self._begin_long(encoder, n_most)
+        if self._long is None:
+            self._begin_pictured(encoder)
         queues = [(order, order.waiting[: n_up_to(n_most, order.waiting)]) for order in self._orders]
         queues = [(order, inputs) for order, inputs in queues if inputs]
         queues = [(order, inputs) for order, inputs in queues if order.lora == queues[0][0].lora]
@@ -122,9 +162,12 @@ class Embedder:
         elif queues:
             plan = plan_pack([inputs for _, inputs in queues], n_pack, encoder.n_seq - 1)
             self._run_packed([(queues[i][0], input) for i, input in plan])
-        elif self._orders:
+        elif any(order.waiting for order in self._orders):
             self._fail(self._orders, CorralError("an input is longer than a batch"))
+        else:
+            return False
         self._is_long_turn = not self._is_long_turn
+        return True
 
     def _open(self) -> tuple[Encoder, Decoder]:
         """Not before somebody wants to embed: it takes memory."""
@@ -154,26 +197,40 @@ class Embedder:
         """The next of the inputs that are longer than a batch is taken apart."""
         longer = [order for order in self._orders if order.waiting and order.waiting[-1].n > n_tokens]
         for order in longer:
-            n, index = order.waiting[-1]
-            try:
-                encoder.reserve(n + encoder.n_batch)
-            except CorralError as error:
-                self._fail([order], error)
-                continue
-            order.waiting.pop()
-            self._long = _Long(order, index)
-            self._orders = [*(other for other in self._orders if other is not order), order]
-            return
+            if self._begin(encoder, _Long(order, order.waiting[-1].number)):
+                order.waiting.pop()
+                return
+
+    def _begin_pictured(self, encoder: Encoder) -> None:
+        """So is one with media, as soon as these are encoded."""
+        for order in list(self._orders):
+            for index, media in order.media.items():
+                self._media.want(media, 0)
+                if not media.missing(0) and self._begin(encoder, _Long(order, index, media)):
+                    del order.media[index]
+                    return
+
+    def _begin(self, encoder: Encoder, long: _Long) -> bool:
+        try:
+            encoder.reserve(len(long.pending) + encoder.n_batch)
+        except CorralError as error:
+            self._fail([long.order], error)
+            return False
+        self._long = long
+        self._orders = [*(other for other in self._orders if other is not long.order), long.order]
+        return True
 
     def _run_long(self, long: _Long, n_tokens: int) -> None:
-        n = chunk_size(len(long.pending), n_tokens)
-        vectors = self._decode([Chunk(_LONG_SEQ, long.n_done, long.pending[:n], logits=True)], [long.order])
+        chunk = long.chunk(n_tokens)
+        vectors = self._decode([chunk], [long.order])
         if not vectors:
             self._put_back(long)
             return
-        long.sizes.append(n)
+        long.sizes.append(len(chunk.tokens))
         long.parts += vectors
         if not len(long.pending):
+            if long.media is not None:
+                long.media.close()
             self._drop_long()
             encoder, _ = self._open()
             self._emit(self._finish(long.order, long.index, merge(encoder.pooling, long.parts, long.sizes)))
@@ -215,12 +272,17 @@ class Embedder:
 
     def _remove(self, orders: Sequence[_Order]) -> None:
         self._orders = [order for order in self._orders if order not in orders]
+        for media in [media for order in orders for media in order.media.values()]:
+            media.close()
         if self._long is not None and self._long.order in orders:
             self._drop_long()
 
     def _put_back(self, long: _Long) -> None:
         """It has to begin again: nobody knows how much of it is in the context."""
-        insort(long.order.waiting, Input(len(long.order.inputs[long.index]), long.index))
+        if long.media is not None:
+            long.order.media[long.index] = long.media
+        else:
+            insort(long.order.waiting, Input(len(long.order.inputs[long.index]), long.index))
         self._drop_long()
 
     def _drop_long(self) -> None:

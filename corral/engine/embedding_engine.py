@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 
 from corral.core.errors import NotSupported
-from corral.core.result import Beat, Event, Failed
-from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, Order, SlotAction, Stop
+from corral.core.result import Arranged, Beat, Event, Failed
+from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, Order, SlotAction, Stop, Task
 from corral.engine.adapter import AdapterDesk
 from corral.engine.embedder import Embedder
-from corral.engine.ports import AdapterPort, Encoder
+from corral.engine.job import Jobs, Steps
+from corral.engine.media import MediaDesk
+from corral.engine.ports import AdapterPort, Encoder, Projector
 
 
 class EmbeddingEngine:
     """One thread calls everything here but `abort_if_running` and `beat`."""
-
-    is_waiting = False
 
     def __init__(
         self,
@@ -25,23 +25,38 @@ class EmbeddingEngine:
         adapters: AdapterPort,
         emit: Callable[[list[Event]], None],
         clock: Callable[[], float] = time.perf_counter,
+        wake: Callable[[], None] = lambda: None,
+        projector: Projector | None = None,
+        cache_media_bytes: int = 0,
     ) -> None:
+        """`wake` is called, from any thread, when an engine that `is_waiting` can go on."""
         self._emit = emit
-        self._embedder = Embedder(lambda: encoder, emit, clock)
+        self._media = MediaDesk(projector, cache_media_bytes, wake)
+        self._embedder = Embedder(lambda: encoder, emit, clock, self._media)
         self._adapters = AdapterDesk(adapters)
+        self._jobs = Jobs(wake)
+        self._has_rested = False
         self.is_stopped = False
         self.abort_if_running = self._embedder.abort_if_running
         self.warm_up = self._embedder.warm_up
 
     @property
     def has_work(self) -> bool:
-        return self._embedder.has_work
+        return self._embedder.has_work or bool(self._jobs)
+
+    @property
+    def is_waiting(self) -> bool:
+        is_stalled = not self._embedder.has_work or (self._has_rested and self._media.is_waiting)
+        return self.has_work and is_stalled and self._jobs.are_waiting(())
 
     def handle(self, order: Order) -> None:
         if isinstance(order, Embed):
             self._embedder.add(order)
+        elif isinstance(order, Arrange):
+            self._emit(self._jobs.start(order.id, order.id, self._arrange(order)))
         elif isinstance(order, Cancel):
             self._embedder.cancel(order.task_id)
+            self._jobs.cancel(order.task_id)
             self._adapters.tidy(self._embedder.adapters_in_use)
         elif isinstance(order, Stop):
             self.is_stopped = True
@@ -49,13 +64,22 @@ class EmbeddingEngine:
             self._emit(self._adapters.handle(order))
             self._adapters.tidy(self._embedder.adapters_in_use)
         else:
-            if isinstance(order, SlotAction) and order.fd >= 0:
+            if isinstance(order, SlotAction | Task) and order.fd >= 0:
                 os.close(order.fd)
             self._emit([Failed(order.id, NotSupported("this server only embeds").info())])
 
     def step(self) -> None:
-        self._embedder.step()
+        self._media.pause()
+        for media, error in self._media.collect():
+            self._embedder.fail(media, error)
+        self._emit(self._jobs.run(()))
+        self._has_rested = not (self._embedder.has_work and self._embedder.step())
         self._adapters.tidy(self._embedder.adapters_in_use)
+        self._media.go_on()
 
     def beat(self) -> Beat:
-        return self._embedder.beat()
+        beat = self._embedder.beat()
+        return beat if beat.decode_ms else self._media.beat()
+
+    def _arrange(self, order: Arrange) -> Steps:
+        return Arranged(order.id, (yield self._media.arrange(order.media)))

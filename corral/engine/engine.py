@@ -16,9 +16,9 @@ import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus, TokenArray
 from corral.core.errors import ContextExceeded, CorralError
-from corral.core.result import Beat, Event, Failed
+from corral.core.result import Arranged, Beat, Event, Failed
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, Order, SlotAction, Stop, Task
+from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, Order, SlotAction, Stop, Task
 from corral.engine.action import Actions
 from corral.engine.adapter import AdapterDesk
 from corral.engine.batch import FLOOR, BatchPlan, BatchShape, Part, Prompt, Token, plan_batches
@@ -29,6 +29,7 @@ from corral.engine.generation import Generation
 from corral.engine.grouping import Grouping
 from corral.engine.job import Jobs, Steps
 from corral.engine.kv import KvStore
+from corral.engine.media import MediaDesk
 from corral.engine.ports import Backend
 from corral.engine.probe import probe_ahead
 from corral.engine.request import Phase, Request
@@ -66,10 +67,12 @@ class Engine:
             backend, settings, self._scheduler, self._kv, self._speculation, self._note, clock
         )
         self._adapters = AdapterDesk(backend.adapters)
+        self._media = MediaDesk(backend.projector, settings.cache_media_mib << 20, wake)
         self._requests: WeakSet[Request] = WeakSet()
         self._jobs = Jobs(wake)
-        self._embedder = Embedder(backend.open_encoder, emit, clock)
+        self._embedder = Embedder(backend.open_encoder, emit, clock, self._media)
         self.is_stopped = False
+        self._has_rested = False  # the last step found nothing that it could evaluate
         self._n_slots = backend.n_seq
         self._prompt_cap = backend.n_ubatch  # shrinks while cells are short
         self._events: list[Event] = []
@@ -82,8 +85,10 @@ class Engine:
     @property
     def is_waiting(self) -> bool:
         """All that is left to do waits for other threads, or behind something that does."""
+        is_stalled = self._has_rested and self._media.is_waiting
         is_running = self._scheduler.is_running or self._embedder.has_work
-        return bool(self._jobs) and not is_running and self._jobs.are_waiting(self._idle())
+        has_to_wait = is_stalled or (bool(self._jobs) and not is_running)
+        return has_to_wait and self._jobs.are_waiting(self._idle())
 
     def handle(self, order: Order) -> None:
         self._n_orders += 1
@@ -94,6 +99,8 @@ class Engine:
         elif isinstance(order, SlotAction):
             self._events += self._jobs.start(order.id, self._n_orders, self._actions.steps(order))
             self._reserve_slots()
+        elif isinstance(order, Arrange):
+            self._events += self._jobs.start(order.id, self._n_orders, self._arrange(order))
         elif isinstance(order, LoadAdapter | FreeAdapter):
             self._events += self._adapters.handle(order)
         elif isinstance(order, Stop):
@@ -112,8 +119,8 @@ class Engine:
 
     def beat(self) -> Beat:
         """From any thread: how long the decode under way has been running."""
-        beat = self._decoder.beat()
-        return beat if beat.decode_ms else self._embedder.beat()
+        beats = (self._decoder.beat(), self._embedder.beat(), self._media.beat())
+        return next((beat for beat in beats if beat.decode_ms), beats[0])
 
     def warm_up(self) -> None:
         """Touch the weights and take a first measure of what evaluating costs."""
@@ -129,6 +136,8 @@ class Engine:
 
     def step(self) -> None:
         """One round for everybody: running generations get their token, prompts what is left of the time."""
+        self._media.pause()
+        self._take_encoded()
         self._reserve_slots()
         self._events += self._scheduler.admit(self._clock())
         if self._jobs:
@@ -140,20 +149,47 @@ class Engine:
                 Failed(request.id, CorralError("its saved state could not be restored").info())
             )
             request.close()
+        self._want_encoded()
         self._generation.make_room()
         self._flush()
-        for batch in self._plan():
+        batches = self._plan()
+        for batch in batches:
             self._run(batch)
             self._flush()
+        has_embedded = False
         if self._embedder.has_work:
             has_streams = bool(self._scheduler.running(Phase.GENERATING))
-            is_shared = bool(self._scheduler.running(Phase.PREFILL))
-            self._embedder.step(self._room_ms(is_shared) if has_streams else math.inf)
+            has_embedded = self._embedder.step(self._room_ms() if has_streams else math.inf)
         self._tidy_adapters()
+        self._has_rested = not (batches or has_embedded)
+        if self._has_rested:
+            self._media.go_on()
+        else:
+            self._media.go_on_for(self._room_ms())
 
-    def _room_ms(self, is_shared: bool) -> float:
-        """For how long running streams can be kept waiting; prompts and embeddings share that evenly."""
-        return self._decoder.cost.room_ms(self._settings.max_itl_ms) / (2 if is_shared else 1)
+    def _room_ms(self) -> float:
+        """For how long running streams can be kept waiting; prompts, embeddings and the projector share that
+        evenly."""
+        prompts = self._scheduler.running(Phase.PREFILL)
+        n_sharing = bool(prompts) + self._embedder.has_work + self._media.is_busy
+        return self._decoder.cost.room_ms(self._settings.max_itl_ms) / max(1, n_sharing)
+
+    def _arrange(self, order: Arrange) -> Steps:
+        return Arranged(order.id, (yield self._media.arrange(order.media)))
+
+    def _want_encoded(self) -> None:
+        """Have the projector work on what prompts need soon."""
+        for _, request in self._scheduler.running(Phase.PREFILL):
+            if request.media is not None:
+                self._media.want(request.media, request.n_past)
+
+    def _take_encoded(self) -> None:
+        """What the projector has done is at hand now, or has failed."""
+        for media, error in self._media.collect():
+            self._embedder.fail(media, error)
+            for slot, request in self._scheduler.running(Phase.PREFILL):
+                if request.media is media:
+                    self._generation.fail(slot, request, error)
 
     def _submit(self, task: Task) -> None:
         try:
@@ -169,6 +205,8 @@ class Engine:
 
     def _open(self, task: Task) -> Request:
         """A request, with its follower if it has one; raises if it cannot be served."""
+        tokens = np.array(task.prompt, np.int32)
+        media = self._media.open(task.fd, (task.media, tokens)) if task.media else [None]
         n_ctx, guidance = self._backend.n_ctx, task.params.guidance
         if guidance is not None and guidance.scale == 1.0:
             guidance = None
@@ -177,12 +215,13 @@ class Engine:
                 raise ContextExceeded(len(prompt), n_ctx)
         variant = self._backend.adapters.variant(task.params.lora)
         request = Request(task, self._n_orders, variant)
+        (request.media,) = media
         self._requests.add(request)
         if guidance is not None:
             self._backend.reserve(2 * self._n_slots)
             self._scheduler.add_followers(n_ctx)
             params = msgspec.structs.replace(task.params, guidance=None, n_system=0, cache_report=False)
-            behind = msgspec.structs.replace(task, prompt=list(guidance.negative), params=params)
+            behind = msgspec.structs.replace(task, prompt=list(guidance.negative), params=params, media=[])
             request.lead(Request(behind, self._n_orders, variant))
         return request
 
@@ -231,17 +270,39 @@ class Engine:
         drafts = [(slot, request) for slot, request in streams if len(request.draft)]
         tokens = [Token(s.id, r.variant) for s, r in streams if not len(r.draft)]
         prompts = [
-            Prompt(slot.id, min(len(request.pending), self._kv.room(slot)), request.variant)
+            self._prompt(slot, request)
             for slot, request in [*runs, *self._scheduler.running(Phase.PREFILL)]
-            if len(request.pending)
+            if len(request.pending) and not request.is_stalled
         ]
         budget = self._backend.n_ubatch
         if streams:
             n_groups = len({token.variant for token in tokens}) + len(drafts)
-            room_ms = self._room_ms(self._embedder.has_work) - (n_groups - 1) * self._decoder.cost.decode_ms
+            room_ms = self._room_ms() - (n_groups - 1) * self._decoder.cost.decode_ms
             budget = self._decoder.cost.n_tokens_in(room_ms)
         batches = plan_batches(tokens, prompts, min(budget, self._prompt_cap), self._shape)
         return [(Part(slot.id, 1 + len(request.draft)),) for slot, request in drafts] + batches
+
+    def _prompt(self, slot: Slot, request: Request) -> Prompt:
+        """What is left of a prompt, up to where media begin or end."""
+        n = min(len(request.pending), self._kv.room(slot))
+        if request.media is None or request.phase is not Phase.PREFILL:
+            return Prompt(slot.id, n, request.variant)
+        end, run = request.media.part(request.n_past)
+        encoded = request.media.encoded(run) if run is not None else None
+        is_whole = encoded is not None and not encoded.is_causal
+        return Prompt(slot.id, min(n, end - request.n_past), request.variant, encoded is not None, is_whole)
+
+    def _chunk(self, slot: Slot, request: Request, n: int) -> Chunk:
+        """So many of a request's pending tokens, and what they are evaluated as."""
+        pos, encoded = self._kv.position(slot), None
+        if request.media is not None and request.phase is Phase.PREFILL:
+            at = request.n_past
+            _, run = request.media.part(at)
+            encoded = request.media.encoded(run) if run is not None else None
+            if encoded is not None and run is not None:
+                pos = pos if encoded.places is None else self._kv.position(slot, run.start)
+                encoded = encoded.cut(at - run.start, at - run.start + n)
+        return Chunk(slot.id, pos, request.chunk(n), request.n_logits(n), encoded)
 
     def _propose(self, slot: Slot, request: Request, n_streams: int) -> TokenArray:
         """What may follow the token that a stream is about to evaluate."""
@@ -256,10 +317,7 @@ class Engine:
         work = [(s, s.request, n) for s, n in parts if s.request is not None and s.request.swapped is None]
         if not work:
             return
-        chunks = [
-            Chunk(slot.id, self._kv.position(slot), request.chunk(n), request.n_logits(n))
-            for slot, request, n in work
-        ]
+        chunks = [self._chunk(slot, request, n) for slot, request, n in work]
         try:
             only = work[0][1].leader or work[0][1]
             self._backend.adapt(only.task.params.lora)
@@ -288,12 +346,21 @@ class Engine:
     def _rewind(self, work: Sequence[Work]) -> None:
         """A batch came to nothing: back to where it began, or all the way where the model cannot."""
         for slot, request, n in work:
-            if self._kv.rewind(slot):
+            if self._is_in_flat(request):
+                self._kv.trim(slot, 0)
+            elif self._kv.rewind(slot):
                 continue
             if request.phase is Phase.PREFILL:
                 request.start(self._clock(), n_cached=0)
             else:
                 self._fail([(slot, request, n)], CorralError("the context was lost in a decode that failed"))
+
+    def _is_in_flat(self, request: Request) -> bool:
+        """A part of a picture is in the context whose tokens share a position: it cannot be cut off there."""
+        if request.media is None or request.phase is not Phase.PREFILL:
+            return False
+        _, run = request.media.part(request.n_past)
+        return run is not None and run.is_flat and run.start < request.n_past
 
     def _relieve(self, work: Sequence[Work]) -> None:
         """Too few KV cells are free: give up cached sequences, then shrink the prompt chunks, then swap out

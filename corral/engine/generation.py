@@ -13,9 +13,10 @@ import numpy as np
 
 from corral.core.chunk import Chunk, FloatArray
 from corral.core.errors import CorralError, NotNumbers
+from corral.core.media import runs_in, text_tokens
 from corral.core.result import Admitted, Event, Failed, Progress, StopType, TokenProbs
 from corral.core.settings import EngineSettings
-from corral.engine.context_shift import plan_shift
+from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.guidance import guide
 from corral.engine.kv import KvStore
 from corral.engine.ports import Backend
@@ -92,6 +93,7 @@ class Generation:
                     self._backend.vocab.adds_bos,
                     params.n_system,
                 )
+                n_keep, n_discard = spare_media(runs_in(slot.tokens.view), n_keep, n_discard)
                 self._kv.shift(slot, n_keep, n_discard)
                 slot.moved_from = min(slot.moved_from, n_keep)
                 request.truncated = True
@@ -115,9 +117,8 @@ class Generation:
         is_whole = not len(request.pending)
         if request.phase is Phase.PREFILL:
             now = self._clock()
-            n_past = len(request.prompt) - len(request.pending)
             if request.leader is None:
-                self._note(Progress(request.id, n_past, request.prompt_ms(now)))
+                self._note(Progress(request.id, request.n_past, request.prompt_ms(now)))
             if is_whole:
                 self._serve_twins(self._backend.logits(i), slot, request)
         if chunk.logits > 1:
@@ -168,8 +169,8 @@ class Generation:
 
     def _draw_or_end(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         if request.sampler is None:
-            task = request.task
-            request.sampler = self._backend.open_sampler(task.params.sampling, task.prompt, request.grammar)
+            params, words = request.task.params, text_tokens(request.task.prompt)
+            request.sampler = self._backend.open_sampler(params.sampling, words, request.grammar)
         if request.is_budget_spent:
             request.stop_type = StopType.LIMIT
             self._finish(slot, request, "")

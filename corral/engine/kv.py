@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from corral.core.chunk import Memory, TokenArray
 from corral.core.errors import CorralError
+from corral.core.media import cell_positions, n_positions
 from corral.core.settings import EngineSettings
 from corral.engine.disk_cache import DiskCache
 from corral.engine.grouping import Grouping
@@ -33,6 +34,8 @@ class KvStore:
         self._grouping = grouping
         if self._grouping.is_active and not (backend.can_shift and backend.can_cut):
             raise CorralError("--grp-attn-n: the context of this model cannot be grouped")
+        if self._grouping.is_active and backend.projector is not None:
+            raise CorralError("--grp-attn-n cannot be combined with --mmproj")
         self._disk: DiskCache | None = None
         if settings.cache_disk:
             n_bytes = int(settings.cache_disk_gib * 2**30)
@@ -59,9 +62,12 @@ class KvStore:
         """Of a saved state of so many tokens, how many can be used only together."""
         return self._grouping.n_grouped(n_tokens) if self._backend.can_cut_states else n_tokens
 
-    def position(self, slot: Slot) -> int:
-        """Where the slot's next token goes."""
-        return self._grouping.position(len(slot.tokens))
+    def position(self, slot: Slot, n: int | None = None) -> int:
+        """Where the slot's next token goes, or the one behind its first `n`."""
+        return self._position(slot.tokens.view if n is None else slot.tokens.view[:n])
+
+    def _position(self, tokens: TokenArray) -> int:
+        return n_positions(tokens) if self._backend.has_planes else self._grouping.position(len(tokens))
 
     def room(self, slot: Slot) -> int:
         """How many tokens a slot can take at once."""
@@ -104,7 +110,7 @@ class KvStore:
         """Keep up to `n` tokens; returns how many stayed (0 where the model cannot cut)."""
         if len(slot.tokens) > n:
             is_cut = n >= self._grouping.n_grouped(len(slot.tokens)) or not n
-            position = self._grouping.position(n) if is_cut else 0
+            position = self.position(slot, n) if is_cut else 0
             slot.tokens.truncate(n if self._backend.trim(slot.id, position) and is_cut else 0)
         return self._trimmed(slot)
 
@@ -118,7 +124,7 @@ class KvStore:
 
     def copy(self, src: Slot, dst: Slot, n: int) -> int:
         """Give `dst` the first `n` tokens of `src`."""
-        shared = self._backend.share_prefix(src.id, dst.id, self._grouping.position(n))
+        shared = self._backend.share_prefix(src.id, dst.id, self.position(src, n))
         dst.tokens.assign(src.tokens.view[: n if shared else 0])
         dst.moved_from = src.moved_from
         dst.variant = src.variant
@@ -195,7 +201,7 @@ class KvStore:
         n = len(saved.tokens)
         self._backend.trim(slot.id, 0)
         self._backend.settle(slot.id)
-        is_loaded = self._backend.load(slot.id, saved.state, self._grouping.position(n)) if n else False
+        is_loaded = self._backend.load(slot.id, saved.state, self._end(saved.tokens)) if n else False
         slot.tokens.assign(saved.tokens[: n if is_loaded else 0])
         slot.moved_from = saved.moved_from
         slot.variant = saved.variant
@@ -223,6 +229,10 @@ class KvStore:
         if state is None:
             return None
         return Saved(slot.tokens.view.copy(), state, slot.moved_from, variant=slot.variant)
+
+    def _end(self, tokens: TokenArray) -> int:
+        """The position behind that of the last token; that of a flat picture is where it begins."""
+        return int(cell_positions(tokens)[-1]) + 1 if self._backend.has_planes else self._position(tokens)
 
     def _move(self, slot: Slot, moves: Sequence[Move]) -> None:
         for move in moves:

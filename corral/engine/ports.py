@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from corral.core.chunk import Chunk, DecodeStatus, FloatArray, Memory, State, TokenArray
+from corral.core.chunk import Chunk, DecodeStatus, Encoded, FloatArray, Memory, State, TokenArray
+from corral.core.media import MediaKind, Medium
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams
 from corral.core.pooling import Pooling
@@ -154,6 +155,29 @@ class Drafter(Protocol):
     def forget(self, seq: int) -> None: ...
 
 
+class Projector(Protocol):
+    """Makes rows of pictures and sounds, which a model reads like tokens."""
+
+    @property
+    def kinds(self) -> frozenset[MediaKind]: ...
+
+    @property
+    def sample_rate(self) -> int:
+        """Of the sounds it hears."""
+        ...
+
+    def arrange(self, medium: Medium) -> list[int]:
+        """The tokens that a medium becomes; any thread. InvalidRequest: it cannot be read."""
+        ...
+
+    def encode(
+        self, media: Sequence[tuple[Medium, memoryview]], go_on: Callable[[], bool]
+    ) -> Iterator[dict[bytes, Encoded]]:
+        """What the runs of media are evaluated as, by their `key_of`; one thread. `go_on` is called again
+        and again, and may wait; False: it is no longer wanted."""
+        ...
+
+
 class AdapterPort(Protocol):
     """LoRA adapters of a model."""
 
@@ -223,6 +247,14 @@ class Backend(Evaluator, StatePort, Protocol):
     def drafter(self) -> Drafter | None: ...
 
     @property
+    def projector(self) -> Projector | None: ...
+
+    @property
+    def has_planes(self) -> bool:
+        """Whether tokens have positions in several dimensions, where pictures are flat."""
+        ...
+
+    @property
     def adapters(self) -> AdapterPort: ...
 
     def adapt(self, lora: AdapterConfig) -> None:
@@ -260,7 +292,7 @@ class Backend(Evaluator, StatePort, Protocol):
         ...
 
     def load(self, seq: int, state: State, position: int) -> bool:
-        """Replace a sequence by a state whose next token goes to `position`. False: it is empty now."""
+        """Replace a sequence by a state that ends before `position`. False: it is empty now."""
         ...
 
     def compile(self, constraint: Constraint) -> Future[Any]:

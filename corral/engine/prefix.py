@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from corral.core.chunk import MIN_CHUNK, TokenArray, common_prefix
+from corral.core.media import runs_in
 from corral.engine.batch import align
 
 GAIN = 16  # a copy or a wait must save at least so many tokens
@@ -74,11 +75,27 @@ def plan_prefix(prompt: TokenArray, own: Holding, neighbours: Sequence[Holding],
 def reusable(held: TokenArray, prompt: TokenArray, n_fixed: int = 0) -> int:
     """How much of a prompt may come from a cache: as much as could have been evaluated in chunks, with one
     left to evaluate. The first `n_fixed` tokens serve together or not at all."""
-    n = min(common_prefix(held, prompt), len(prompt) - MIN_CHUNK)
+    n = common_prefix(held, prompt)
+    start, end = _segment(held, prompt, n)
+    n = max(min(n, end - MIN_CHUNK), start)
     if n < n_fixed:
         return 0
-    n = max(align(n), n_fixed)
+    n = max(start + align(n - start), n_fixed)
     return n if n >= MIN_CHUNK else 0
+
+
+def _segment(held: TokenArray, prompt: TokenArray, n: int) -> tuple[int, int]:
+    """Where the text begins and ends that the n-th token is in. Media are evaluated apart from the text
+    around them, and serve as a whole or not at all, as does a text that is followed by some in both."""
+    start, end = 0, len(prompt)
+    for run in runs_in(prompt):
+        is_edge = n > run.start or (n == run.start < len(held) and held[run.start] < 0)
+        if not is_edge:
+            return start, run.start
+        if n < run.end or run.end == len(prompt):
+            return run.start, run.start
+        start = run.end
+    return start, end
 
 
 class Run(Protocol):

@@ -11,6 +11,7 @@ import numpy as np
 from corral.core.chunk import FloatArray, TokenArray
 from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens
 from corral.core.task import Task
+from corral.engine.media import PromptMedia
 from corral.engine.pace import Pace
 from corral.engine.ports import Sampler
 from corral.engine.saved import Saved
@@ -53,6 +54,7 @@ class Request:
         self.stop_type = StopType.NONE
         self.swapped: Saved | None = None  # itself, while it has to wait for room
         self.fetched: Saved | None = None  # the beginning of its prompt, from disk
+        self.media: PromptMedia | None = None
         self.draft: TokenArray = _NO_TOKENS
         self.pace = Pace()
         self.n_drafted = 0
@@ -130,9 +132,22 @@ class Request:
         self.pending = self.prompt[n_cached:]
         self._t_start = now
 
+    @property
+    def n_past(self) -> int:
+        """How much of its prompt is in the context."""
+        return len(self.prompt) - len(self.pending)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Its prompt goes on with something that is not encoded yet."""
+        is_prompt = self.media is not None and self.phase is Phase.PREFILL
+        return is_prompt and self.media is not None and self.media.is_stalled(self.n_past)
+
     def evaluated(self, n: int) -> None:
         """Up to so many of its pending tokens are in the context now."""
         self.pending = self.pending[n:]
+        if self.media is not None and not len(self.pending):
+            self.media.release()
 
     def add(self, token: int, probs: TokenProbs | None, now: float) -> None:
         """The next token is drawn."""
@@ -216,6 +231,8 @@ class Request:
         )
 
     def close(self) -> None:
+        if self.media is not None:
+            self.media.close()
         if self.sampler is not None:
             self.sampler.close()
             self.sampler = None

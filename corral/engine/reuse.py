@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from corral.core.chunk import MIN_CHUNK, TokenArray, common_prefix
+from corral.core.media import has_media
 
 _TOKEN_BYTES = 4
 
@@ -31,6 +32,8 @@ class Move:
 def plan_reuse(held: TokenArray, prompt: TokenArray, n_min: int) -> list[Move]:
     """Runs of at least `n_min` tokens of `held` that continue the prompt behind what both begin with."""
     moves: list[Move] = []
+    if has_media(held) or has_media(prompt):
+        return moves  # a run could begin or end in the middle of a picture
     data = held.tobytes()
     n_max = max(len(prompt) - MIN_CHUNK, 0)
     start = to = common_prefix(held, prompt[:n_max])

@@ -19,6 +19,7 @@ import xxhash
 from corral.core.chunk import TokenArray
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.file import read_into, write_all
+from corral.core.media import cell_positions, is_spelled
 from corral.engine.grouping import Grouping
 from corral.engine.ports import StatePort
 from corral.engine.saved import Saved
@@ -98,7 +99,7 @@ class Ses1:
             room = self._port.n_ctx
             raise InvalidRequest(f"the state has {n} tokens, a slot here holds {room} (--ctx-size)")
         tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
-        if n and not 0 <= tokens.min() <= tokens.max() < self._port.n_vocab:
+        if n and not (tokens.max() < self._port.n_vocab and is_spelled(tokens)):
             raise InvalidRequest("the state has tokens that are none of this model's")
         return tokens
 
@@ -116,7 +117,8 @@ class Ses1:
         if is_sealed:
             title = self._check_seal(tokens, buffer[:n_bytes].data)
             n_bytes -= title.n_bytes
-        positions = self._grouping.positions(len(tokens))
+        is_grouped = self._grouping.is_active
+        positions = self._grouping.positions(len(tokens)) if is_grouped else cell_positions(tokens)
         state = self._port.unpack(buffer, n_bytes, positions, is_ours)
         if title is None:
             return Saved(tokens, state)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from corral.core.chunk import MAX_AHEAD, MIN_CHUNK, TokenArray
+from corral.core.media import has_media, text_tokens
 from corral.core.settings import EngineSettings
 from corral.engine.cost import CostModel
 from corral.engine.lookup import find_continuation
@@ -104,7 +105,7 @@ class Speculation:
             self._drafter.forget(slot.id)
         if self._dynamic is None:
             return
-        said = [*request.task.prompt[request.n_cached :], *request.generated]
+        said = [*text_tokens(request.task.prompt[request.n_cached :]), *request.generated]
         self._dynamic.learn(said[-_MAX_LEARNED:])
         self._is_changed = True
         if time.monotonic() - self._saved_at > SAVE_S:
@@ -121,6 +122,7 @@ class Speculation:
         tokens = np.concatenate([slot.tokens.view, request.pending])
         if self._looks_up:
             found, n_match = find_continuation(tokens, n_max)
+            found = found[: int((found < 0).argmax())] if has_media(found) else found
             if len(found):
                 kind = "long match" if n_match >= _LONG_MATCH else "short match"
                 yield _Offer(kind, len(found), lambda n: found[:n])
@@ -129,7 +131,7 @@ class Speculation:
             first = self._next(recent)
             if first is not None:
                 yield _Offer("cache", n_max, lambda n: self._follow(recent, n))
-        if self._drafter is not None:
+        if self._drafter is not None and not has_media(tokens):
             drafter, p_min = self._drafter, request.task.params.speculative.p_min
 
             def draft(n: int) -> list[int]:

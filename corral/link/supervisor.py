@@ -14,14 +14,18 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
 from corral.core.errors import CorralError, Unavailable
+from corral.core.media import Medium
 from corral.core.modifier import AdapterConfig, AdapterInfo, ScaledFile
 from corral.core.params import GenerationParams
 from corral.core.result import (
     AdapterLoaded,
+    Answer,
+    Arranged,
     Beat,
     Event,
     Failed,
@@ -35,7 +39,7 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
+from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
 from corral.link.board import Board
 from corral.link.process import EngineProcess
 from corral.link.stream import TaskStream
@@ -46,6 +50,18 @@ WATCH_S = 0.5
 FLUSH_S = 60.0  # for an engine to write its caches to disk at the end
 WEDGE_FACTOR = 50.0
 WEDGE_UNKNOWN_S = 600.0
+
+
+class MediaFile(Protocol):
+    """Media of prompts, in a file that stays open."""
+
+    @property
+    def media(self) -> list[list[Medium]]:
+        """Of every prompt."""
+        ...
+
+    @property
+    def fd(self) -> int: ...
 
 
 class EngineState(enum.Enum):
@@ -61,6 +77,7 @@ class _Entry:
 
     order: Task | Embed
     stream: TaskStream
+    media: MediaFile | None = None  # is open for as long as it may be sent
     delivered: list[int] = field(default_factory=list)
     n_losses: int = 0
     is_admitted: bool = False
@@ -91,7 +108,7 @@ class Supervisor:
         self._on_loading = on_loading
         self._on_restart = on_restart
         self._entries: dict[int, _Entry] = {}
-        self._answers: dict[int, asyncio.Future[SlotReport | AdapterLoaded]] = {}
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._loading_adapter = asyncio.Lock()
         self._leaving: set[int] = set()  # adapters that were freed
         self._ids = itertools.count()
@@ -123,22 +140,35 @@ class Supervisor:
         for entry in list(self._entries.values()):
             entry.stream.fail(Unavailable("the server is shutting down"))
 
-    def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]:
+    def submit(
+        self, prompt: list[int], params: GenerationParams, media: MediaFile | None = None
+    ) -> tuple[Task, TaskStream]:
         """Queue a task. It runs as soon as the engine can, also across restarts of the engine."""
-        task = Task(id=next(self._ids), prompt=prompt, params=params)
-        return task, self._enter(task)
+        found, fd = (media.media[0], media.fd) if media is not None else ([], -1)
+        task = Task(id=next(self._ids), prompt=prompt, params=params, media=found, fd=fd)
+        return task, self._enter(task, media)
 
-    def embed(self, inputs: list[list[int]], lora: AdapterConfig = ()) -> TaskStream:
+    def embed(
+        self, inputs: list[list[int]], lora: AdapterConfig = (), media: MediaFile | None = None
+    ) -> TaskStream:
         """Have vectors made of token lists, also across restarts of the engine."""
-        return self._enter(Embed(id=next(self._ids), inputs=inputs, lora=lora))
+        found, fd = (media.media, media.fd) if media is not None else ([], -1)
+        return self._enter(Embed(id=next(self._ids), inputs=inputs, lora=lora, media=found, fd=fd), media)
 
-    def _enter(self, order: Task | Embed) -> TaskStream:
+    async def arrange(self, media: list[Medium]) -> list[list[int]]:
+        """The tokens that media become."""
+        arranged = await self._ask(Arrange(next(self._ids), media))
+        assert isinstance(arranged, Arranged)
+        return arranged.tokens
+
+    def _enter(self, order: Task | Embed, media: MediaFile | None) -> TaskStream:
         if self.state is EngineState.FAILED:
             raise Unavailable(f"The engine is down: {self._lost_because}")
         stream = TaskStream(on_close=lambda: self.cancel(order.id))
-        self._entries[order.id] = _Entry(order, stream)
+        entry = _Entry(order, stream, media)
         if self.state is EngineState.READY and self._process:
-            self._process.send(order)
+            self._send(self._process, order)
+        self._entries[order.id] = entry
         return stream
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
@@ -172,11 +202,11 @@ class Supervisor:
         files = [ScaledFile("") if id in gone else file for id, file in enumerate(self._settings.lora)]
         return msgspec.structs.replace(self._settings, lora=tuple(files))
 
-    async def _ask(self, order: SlotAction | LoadAdapter, fd: int = -1) -> SlotReport | AdapterLoaded:
+    async def _ask(self, order: SlotAction | LoadAdapter | Arrange, fd: int = -1) -> Answer:
         """Send an order that this engine answers, or none."""
         if self.state is not EngineState.READY or self._process is None:
             raise Unavailable(f"The engine is {self.state.value}")
-        answer: asyncio.Future[SlotReport | AdapterLoaded] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[order.id] = answer
         try:
             self._process.send(order, fd)
@@ -260,7 +290,7 @@ class Supervisor:
             # The next engine opens the same weights, whatever has become of what --lora-base made them from.
             self._settings = msgspec.structs.replace(self._settings, model=event.model, lora_base="")
             self._on_ready(event.info, process)
-        elif isinstance(event, SlotReport | AdapterLoaded) or event.task_id in self._answers:
+        elif isinstance(event, Answer) or event.task_id in self._answers:
             self._answer(event)
         else:
             self._deliver(event)
@@ -269,13 +299,22 @@ class Supervisor:
         self.info = info
         self.state = EngineState.READY
         self.board.reset(info.n_slots)
-        for entry in self._entries.values():
+        for entry in list(self._entries.values()):
             entry.is_admitted = False
-            process.send(entry.again())
+            try:
+                self._send(process, entry.again())
+            except Unavailable as error:
+                self._end(entry, error)
         for id in self._leaving:
             process.send(FreeAdapter(id))
         if not self._loaded.done():
             self._loaded.set_result(info)
+
+    def _send(self, process: EngineProcess, order: Task | Embed) -> None:
+        try:
+            process.send(order, order.fd)
+        except OSError:
+            raise Unavailable("the media cannot be handed to the engine now") from None
 
     def _deliver(self, result: TaskResult) -> None:
         entry = self._entries.get(result.task_id)
@@ -290,11 +329,11 @@ class Supervisor:
             del self._entries[result.task_id]
         entry.stream.put(result)
 
-    def _answer(self, result: SlotReport | AdapterLoaded | TaskResult) -> None:
+    def _answer(self, result: Answer | TaskResult) -> None:
         answer = self._answers.get(result.task_id)
         if answer is None or answer.done():
             return
-        if isinstance(result, SlotReport | AdapterLoaded):
+        if isinstance(result, Answer):
             answer.set_result(result)
         elif isinstance(result, Failed):
             answer.set_exception(CorralError.from_info(result.error))

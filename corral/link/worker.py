@@ -19,7 +19,7 @@ import msgspec
 from corral.core.errors import CorralError
 from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Ready
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, SlotAction
+from corral.core.task import Cancel, Embed, SlotAction, Task
 from corral.engine import loop
 from corral.engine.adapter import load_adapters
 from corral.engine.embedding_engine import EmbeddingEngine
@@ -29,6 +29,7 @@ from corral.llama.backend import LlamaBackend
 from corral.llama.encoder import Encoder
 from corral.llama.lora_base import with_lora_base
 from corral.llama.model import Model
+from corral.llama.multimodal import Projector
 
 BEAT_S = 0.5
 
@@ -60,6 +61,7 @@ def _open(
     """An engine that generates, if the model can and the settings do not want otherwise."""
     model = Model.load(settings, lambda fraction: channel.send([Loading(fraction)]))
     adapters = load_adapters(model.adapters, settings.lora)
+    projector = Projector(model, settings) if settings.mmproj else None
     if settings.only_embeds or not model.can_generate:
         encoder = Encoder(model, settings)
         n_ctx = settings.n_ctx or model.n_ctx_train
@@ -68,10 +70,18 @@ def _open(
             n_slots=settings.n_parallel,
             encoder=encoder.info(),
             adapters=adapters,
+            projector=projector,
             can_generate=False,
         )
-        return EmbeddingEngine(encoder, model.adapters, channel.send), info
-    backend = LlamaBackend(model, settings)
+        return EmbeddingEngine(
+            encoder,
+            model.adapters,
+            channel.send,
+            wake=lambda: inbox.put(loop.WAKE),
+            projector=projector,
+            cache_media_bytes=settings.cache_media_mib << 20,
+        ), info
+    backend = LlamaBackend(model, settings, projector)
     engine = Engine(backend, settings, emit=channel.send, wake=lambda: inbox.put(loop.WAKE))
     return engine, backend.info(adapters)
 
@@ -99,7 +109,7 @@ def _read_orders(channel: BlockingChannel, engine: loop.AnyEngine, inbox: loop.I
         if body is None:
             os._exit(0)
         order = decode_order(body)
-        if isinstance(order, SlotAction) and order.fd >= 0:
+        if isinstance(order, SlotAction | Task | Embed) and order.fd >= 0:
             order = msgspec.structs.replace(order, fd=channel.receive_fd())
         inbox.put(order)
         if isinstance(order, Cancel):

@@ -25,6 +25,7 @@ from corral.llama.hardware import thread_counts, uses_flash_attn, uses_gpu
 from corral.llama.kv_cache import can_move_keys, fit_cache
 from corral.llama.library import lib
 from corral.llama.model import Model
+from corral.llama.multimodal import Projector
 from corral.llama.sampler import Sampler
 from corral.llama.state import StateLayout
 
@@ -35,7 +36,7 @@ _SAMPLE_TOKENS = 2
 class LlamaBackend(Context):
     """A `Context` that also knows its vocabulary, makes samplers and describes itself."""
 
-    def __init__(self, model: Model, settings: EngineSettings) -> None:
+    def __init__(self, model: Model, settings: EngineSettings, projector: Projector | None = None) -> None:
         settings = fit_cache(settings, model)
         n_threads, n_threads_batch = thread_counts(settings)
         super().__init__(
@@ -52,6 +53,8 @@ class LlamaBackend(Context):
         )
         self.vocab = model.vocab
         self.adapters = model.adapters
+        self.projector = projector
+        self.has_planes = model.has_planes
         self.is_exact = not uses_gpu(settings)
         self.drafter = Drafter.open(settings, model, self.n_seq, self.n_ctx) if settings.model_draft else None
         self.mixes_batches = settings.kv_unified
@@ -135,6 +138,7 @@ class LlamaBackend(Context):
     def info(self, adapters: list[AdapterInfo]) -> ModelInfo:
         return self._model.describe(
             adapters=adapters,
+            projector=self.projector,
             n_ctx=self.n_ctx,
             n_slots=self._settings.n_parallel,
             n_state_bytes=self.max_state_bytes,

@@ -11,6 +11,7 @@ import numpy as np
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.llama.library import LlamaError, last_words, lib
 
+_int32_p = ctypes.POINTER(ctypes.c_int32)
 _STATUS = {0: DecodeStatus.OK, 1: DecodeStatus.NO_ROOM, 2: DecodeStatus.ABORTED}
 
 
@@ -26,12 +27,11 @@ class Batch:
         self._logits = np.zeros(capacity, np.int8)
         self._outputs_all = outputs_all
         self._ramp = np.arange(capacity, dtype=np.int32)
-        int32_p = ctypes.POINTER(ctypes.c_int32)
         self._native: Any = lib.llama_batch(
-            token=self._token.ctypes.data_as(int32_p),
-            pos=self._pos.ctypes.data_as(int32_p),
-            n_seq_id=self._n_seq_id.ctypes.data_as(int32_p),
-            seq_id=self._seq_pointer.ctypes.data_as(ctypes.POINTER(int32_p)),
+            token=self._token.ctypes.data_as(_int32_p),
+            pos=self._pos.ctypes.data_as(_int32_p),
+            n_seq_id=self._n_seq_id.ctypes.data_as(_int32_p),
+            seq_id=self._seq_pointer.ctypes.data_as(ctypes.POINTER(_int32_p)),
             logits=self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
 
@@ -55,8 +55,40 @@ class Batch:
 
     def decode(self, context: Any, is_encoder: bool = False) -> DecodeStatus:
         """Evaluate what was filled in."""
-        code = (lib.llama_encode if is_encoder else lib.llama_decode)(context, self._native)
-        status = _STATUS.get(code)
-        if status is None:
-            raise LlamaError(f"decode failed with code {code}: {last_words()}")
-        return status
+        return _status((lib.llama_encode if is_encoder else lib.llama_decode)(context, self._native))
+
+
+def decode_rows(context: Any, chunk: Chunk, outputs_all: bool = False) -> DecodeStatus:
+    """Evaluate rows that take the place of tokens; nothing else can be in their batch."""
+    assert chunk.encoded is not None
+    encoded, n = chunk.encoded, len(chunk.tokens)
+    rows = np.ascontiguousarray(encoded.rows, np.float32)
+    if encoded.places is None or encoded.is_placed is None:
+        pos = np.arange(chunk.pos, chunk.pos + n, dtype=np.int32)
+    else:
+        pos = np.ascontiguousarray(encoded.places + chunk.pos * encoded.is_placed, np.int32)
+    seq, ones, logits = np.full(1, chunk.seq, np.int32), np.ones(n, np.int32), np.zeros(n, np.int8)
+    logits[0 if outputs_all else n - chunk.logits :] = 1
+    pointers = np.full(n, seq.ctypes.data, np.uintp)
+    native = lib.llama_batch(
+        n_tokens=n,
+        embd=rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+        pos=pos.ctypes.data_as(_int32_p),
+        n_seq_id=ones.ctypes.data_as(_int32_p),
+        seq_id=pointers.ctypes.data_as(ctypes.POINTER(_int32_p)),
+        logits=logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+    )
+    if encoded.is_causal:
+        return _status(lib.llama_decode(context, native))
+    lib.llama_set_causal_attn(context, False)
+    try:
+        return _status(lib.llama_decode(context, native))
+    finally:
+        lib.llama_set_causal_attn(context, True)
+
+
+def _status(code: int) -> DecodeStatus:
+    status = _STATUS.get(code)
+    if status is None:
+        raise LlamaError(f"decode failed with code {code}: {last_words()}")
+    return status

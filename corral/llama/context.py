@@ -13,7 +13,7 @@ import numpy as np
 
 from corral.core.chunk import MAX_AHEAD, Chunk, DecodeStatus, FloatArray, Memory, State
 from corral.core.modifier import AdapterConfig
-from corral.llama.batch import Batch
+from corral.llama.batch import Batch, decode_rows
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
 
@@ -154,9 +154,13 @@ class Context:
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""
-        self._rows = self._batch.fill(chunks)
+        """Evaluate the chunks in one batch; one that is no tokens has to be alone. Unless the status is OK,
+        parts of it may be left behind."""
         self._unsettled.clear()
+        if chunks[0].encoded is not None:
+            self._rows = [len(chunks[0].tokens) - 1]
+            return decode_rows(self.handle, chunks[0])
+        self._rows = self._batch.fill(chunks)
         return self._batch.decode(self.handle)
 
     def logits(self, i: int, back: int = 0) -> FloatArray:
@@ -241,8 +245,8 @@ class Context:
         return memory[:written].data if written else None
 
     def load(self, seq: int, state: State, position: int) -> bool:
-        """Replace the sequence by a saved state, whose next token goes to `position`. False: not possible
-        (now), and the sequence is empty."""
+        """Replace the sequence by a saved state that ends before `position`. False: not possible (now), and
+        the sequence is empty."""
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         if seq in self._unsettled:
             return False

@@ -17,7 +17,7 @@ from corral.core.modifier import AdapterConfig
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 from corral.core.settings import EngineSettings
-from corral.llama.batch import Batch
+from corral.llama.batch import Batch, decode_rows
 from corral.llama.context_params import context_params
 from corral.llama.gguf import has_tensor
 from corral.llama.hardware import thread_counts, uses_flash_attn, uses_gpu
@@ -83,9 +83,11 @@ class Encoder:
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""
+        self._chunks = chunks
+        if chunks[0].encoded is not None:
+            return decode_rows(self._handle, chunks[0], outputs_all=True)
         padding = self._padding(sum(len(chunk.tokens) for chunk in chunks))
         self._batch.fill([*chunks, *padding])
-        self._chunks = chunks
         try:
             return self._batch.decode(self._handle, is_encoder=not self._model.has_decoder)
         finally:

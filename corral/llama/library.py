@@ -35,7 +35,7 @@ def start(verbose: bool) -> None:
     """Initialise the backends; call once per process."""
     global _verbose
     _verbose = verbose
-    lib.llama_log_set(_on_log, ctypes.c_void_p(0))
+    lib.llama_log_set(on_log, ctypes.c_void_p(0))
     lib.llama_backend_init()
 
 
@@ -72,7 +72,8 @@ def strlen_callback() -> Any:
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
-def _on_log(level: int, text: bytes, _user_data: Any) -> None:
+def on_log(level: int, text: bytes, _user_data: Any) -> None:
+    """For whatever writes a log in libllama's way."""
     line = text.decode("utf-8", "replace").rstrip()
     for lines in _listeners:
         lines.append(line)

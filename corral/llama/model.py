@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corral.core.modifier import AdapterInfo, Override
 from corral.core.pooling import Pooling
@@ -22,8 +22,12 @@ from corral.llama.library import LlamaError, last_words, lib
 from corral.llama.override import check_overrides, native_overrides, overridden_texts
 from corral.llama.vocab import Vocab
 
+if TYPE_CHECKING:
+    from corral.llama.multimodal import Projector
+
 _TEMPLATES = ("", "tool_use", "rerank")
 _PROBE_TOKENS = 16
+_PLANES = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 _POOLINGS = {"0": Pooling.NONE, "1": Pooling.MEAN, "2": Pooling.CLS, "3": Pooling.LAST, "4": Pooling.RANK}
 
 
@@ -97,6 +101,7 @@ class Model:
         n_slots: int,
         encoder: EncoderInfo,
         adapters: list[AdapterInfo],
+        projector: Projector | None = None,
         n_state_bytes: int = 0,
         can_generate: bool = True,
     ) -> ModelInfo:
@@ -114,6 +119,8 @@ class Model:
             can_generate=can_generate,
             encoder=encoder,
             adapters=adapters,
+            media=sorted(projector.kinds) if projector is not None else [],
+            sample_rate=projector.sample_rate if projector is not None else 0,
         )
 
     @cached_property
@@ -207,6 +214,11 @@ class Model:
     def n_window(self) -> int:
         """How far back some layers look, and of them a saved state holds no more; 0: there are none."""
         return int(lib.llama_model_n_swa(self.handle))
+
+    @property
+    def has_planes(self) -> bool:
+        """Its tokens have positions in several dimensions, where pictures are flat."""
+        return lib.llama_model_rope_type(self.handle) in _PLANES
 
     @property
     def has_window(self) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from llama_cpp import llama_cpp as lib
 
-from corral.core.chunk import Chunk, DecodeStatus
+from corral.core.chunk import Chunk, DecodeStatus, TokenArray
+from corral.core.media import cell_positions
 from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import Admitted, Done, Failed, TokenProbs, Tokens
 from corral.core.settings import EngineSettings
@@ -17,6 +18,7 @@ from corral.core.task import Task
 from corral.engine.engine import Engine
 from corral.llama.backend import LlamaBackend
 from corral.llama.model import Model
+from corral.llama.multimodal import Projector
 
 GREEDY = SamplingParams(temperature=0.0, n_probs=2)
 SEEDED = SamplingParams(temperature=1.0, seed=7, n_probs=2)
@@ -54,7 +56,9 @@ class Bench:
         options = {"flash_attn": "off", "n_threads": 1, **options}
         n_ctx = options.pop("n_ctx", n_parallel * n_ctx_slot)
         settings = EngineSettings(model=str(model), n_ctx=n_ctx, n_parallel=n_parallel, **options)
-        self.backend = LlamaBackend(Model.load(settings), settings)
+        model = Model.load(settings)
+        self.projector = Projector(model, settings) if settings.mmproj else None
+        self.backend = LlamaBackend(model, settings, self.projector)
         self.events: list = []
         self.decodes: list[tuple[list[Chunk], DecodeStatus]] = []
         self.engine = Engine(self.backend, settings, self.events.extend)
@@ -67,6 +71,8 @@ class Bench:
         return self
 
     def __exit__(self, *exception) -> None:
+        if self.projector is not None:
+            self.projector.close()
         self.backend.close()
 
     def prompt(self, n: int, seed: int = 0) -> list[int]:
@@ -93,7 +99,7 @@ class Bench:
         self.engine.step()
         memory = lib.llama_get_memory(self.backend.handle)
         held = [lib.llama_memory_seq_pos_max(memory, slot.id) + 1 for slot in self.slots]
-        assert [len(slot.tokens) for slot in self.slots] == held
+        assert [_end(slot.tokens.view) for slot in self.slots] == held
 
     def of(self, task_id: int, kind: type) -> list:
         return [e for e in self.events if isinstance(e, kind) and e.task_id == task_id]
@@ -129,6 +135,10 @@ class Bench:
         status = self._decode(chunks)
         self.decodes.append((list(chunks), status))
         return status
+
+
+def _end(tokens: TokenArray) -> int:
+    return int(cell_positions(tokens)[-1]) + 1 if len(tokens) else 0
 
 
 def task(

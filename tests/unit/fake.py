@@ -275,6 +275,8 @@ class FakeBackend:
         self.lora: AdapterConfig = ()
         self.is_exact = True
         self.drafter = None
+        self.projector = None
+        self.has_planes = False
 
     @property
     def n_prompt_tokens_evaluated(self) -> int:

@@ -1,0 +1,1 @@
+"""Pictures and sounds of a request: where they are in it, and what their bytes mean."""

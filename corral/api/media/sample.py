@@ -1,0 +1,35 @@
+"""What a picture or a sound is once it is decoded, and the error for one that cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from corral.core.errors import InvalidRequest
+from corral.core.media import MediaKind
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows of RGB bytes, or the 32-bit little-endian floats of one channel (`height` is 1)."""
+
+    kind: MediaKind
+    width: int  # of sound: how many samples
+    height: int
+    data: bytes
+
+
+class BadMedia(InvalidRequest):
+    """The message says what is wrong with one picture or sound, in words that continue "image 2: "."""
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Whatever a decoder raises becomes `BadMedia`, without its text, which may hold addresses."""
+    try:
+        yield
+    except BadMedia:
+        raise
+    except Exception:  # a damaged file can make a decoder raise almost anything
+        raise BadMedia("cannot be read: the file is damaged or cut short") from None

@@ -1,0 +1,122 @@
+"""Pictures and sounds of a prompt, and how token lists speak of them.
+
+What a picture takes in the context is a run of negative tokens, spelled from a hash of what is in it: two
+lists are equal only where their pictures are, so that what compares and keeps tokens need not know of media.
+The first token of a run is marked. So is that of a flat one, whose tokens share a position (M-RoPE); its second
+one tells how many positions it takes.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from corral.core.chunk import TokenArray
+
+_FIRST = 1 << 30
+_FLAT = 1 << 29
+
+
+class MediaKind(str, enum.Enum):
+    IMAGE = "image"
+    AUDIO = "audio"
+
+
+class Medium(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture, or a sound of `width` samples. Its bytes, rows of RGB or 32-bit floats, begin at `start` of
+    the file that comes with it."""
+
+    kind: MediaKind
+    width: int
+    height: int
+    digest: bytes  # of all that
+    start: int = 0
+    n_runs: int = 0  # of tokens that it has become
+
+    @property
+    def n_bytes(self) -> int:
+        return self.width * (4 if self.kind is MediaKind.AUDIO else 3 * self.height)
+
+
+class Run(NamedTuple):
+    """Where a picture, or a part of it, is among tokens, and how many positions it takes."""
+
+    start: int
+    end: int
+    n_pos: int
+    is_flat: bool
+
+
+def spell(content: bytes, n_tokens: int, n_pos: int, is_flat: bool) -> list[int]:
+    """The tokens of a run; `content` tells what is in it."""
+    seed = b"%d %d %d " % (n_tokens, n_pos, is_flat) + content
+    words = np.frombuffer(hashlib.shake_128(seed).digest(4 * n_tokens), "<u4") & (_FIRST - 1)
+    words = words.astype(np.int64)
+    words[0] = words[0] & (_FLAT - 1) | _FIRST | (_FLAT if is_flat else 0)
+    if is_flat and n_tokens > 1:
+        words[1] = n_pos
+    return [int(token) for token in -1 - words]
+
+
+def key_of(run: Sequence[int] | TokenArray) -> bytes:
+    """What tells the tokens of a run from those of all others."""
+    return np.asarray(run, np.int32).tobytes()
+
+
+def has_media(tokens: TokenArray) -> bool:
+    return bool(len(tokens)) and int(tokens.min()) < 0
+
+
+def runs_in(tokens: TokenArray) -> list[Run]:
+    """The media among tokens, in order."""
+    if not has_media(tokens):
+        return []
+    words = -1 - tokens.astype(np.int64)
+    starts = np.flatnonzero((tokens < 0) & (words & _FIRST != 0))
+    texts = np.flatnonzero(tokens >= 0)
+    following = np.append(texts, len(tokens))[np.searchsorted(texts, starts)]
+    ends = np.minimum(following, np.append(starts[1:], len(tokens)))
+    return [_read_run(words, int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
+
+
+def _read_run(words: np.ndarray[tuple[int], np.dtype[np.int64]], start: int, end: int) -> Run:
+    is_flat = bool(words[start] & _FLAT)
+    n_pos = int(words[start + 1]) if is_flat and end - start > 1 else end - start
+    return Run(start, end, n_pos, is_flat)
+
+
+def is_spelled(tokens: TokenArray) -> bool:
+    """Whether negative tokens are nowhere but in runs, whose positions are possible."""
+    runs = runs_in(tokens)
+    n_in_runs = sum(run.end - run.start for run in runs)
+    return n_in_runs == np.count_nonzero(tokens < 0) and all(0 < r.n_pos <= r.end - r.start for r in runs)
+
+
+def n_positions(tokens: TokenArray) -> int:
+    """Where the next token goes."""
+    return len(tokens) - sum(run.end - run.start - run.n_pos for run in runs_in(tokens))
+
+
+def cell_positions(tokens: TokenArray) -> TokenArray:
+    """Where each token is."""
+    positions = np.arange(len(tokens), dtype=np.int32)
+    for run in runs_in(tokens):
+        if run.is_flat:
+            positions[run.end :] -= run.end - run.start - run.n_pos
+            positions[run.start : run.end] = positions[run.start]
+    return positions
+
+
+def run_around(tokens: TokenArray, n: int) -> Run | None:
+    """The run that a cut behind `n` tokens would go through."""
+    return next((run for run in runs_in(tokens) if run.start < n < run.end), None)
+
+
+def text_tokens(tokens: Sequence[int]) -> list[int]:
+    """What is left without media."""
+    return [token for token in tokens if token >= 0]

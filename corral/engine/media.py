@@ -1,0 +1,298 @@
+"""Pictures and sounds: what becomes of them before a model can read them.
+
+A projector encodes them in a thread of its own. It uses as many cores as decoding does, so the two take
+turns: while streams run, it gets a slice of every step; while nothing else does, it goes on without a pause.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import queue
+import threading
+import time
+import traceback
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from corral.core.chunk import Encoded, TokenArray
+from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
+from corral.core.media import Medium, Run, key_of, runs_in
+from corral.core.result import Beat
+from corral.engine.ports import Projector
+
+_MAX_TOGETHER = 8  # media that are prepared at once
+
+
+class PromptMedia:
+    """Mutable: the media of a prompt, and what they have been encoded as so far."""
+
+    def __init__(self, media: Sequence[Medium], file: mmap.mmap, prompt: TokenArray) -> None:
+        self.runs = runs_in(prompt)
+        self._prompt = prompt
+        self._file = file
+        self._starts = [run.start for run in self.runs]
+        owners = [medium for medium in media for _ in range(medium.n_runs)]
+        if len(owners) != len(self.runs):
+            raise InvalidRequest("the prompt does not go together with its media")
+        keys = [key_of(prompt[run.start : run.end]) for run in self.runs]
+        self._keys = dict(zip(self.runs, keys, strict=True))
+        self._medium_of = dict(zip(keys, owners, strict=True))
+        self._encoded: dict[bytes, Encoded] = {}
+        self.is_closed = False  # nobody wants it any more
+
+    def part(self, at: int) -> tuple[int, Run | None]:
+        """Where the text or the run ends that begins, or goes on, behind so many tokens."""
+        i = bisect_right(self._starts, at) - 1
+        if i >= 0 and at < self.runs[i].end:
+            return self.runs[i].end, self.runs[i]
+        return (self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt)), None
+
+    def encoded(self, run: Run) -> Encoded | None:
+        return self._encoded.get(self._keys[run])
+
+    def missing(self, at: int) -> dict[bytes, Medium]:
+        """Runs behind so many tokens that are not encoded yet."""
+        keys = [self._keys[run] for run in self.runs if run.end > at]
+        return {key: self._medium_of[key] for key in keys if key not in self._encoded}
+
+    def take(self, key: bytes, encoded: Encoded) -> None:
+        if key in self._medium_of:
+            self._encoded[key] = encoded
+
+    def samples(self, medium: Medium) -> memoryview:
+        return memoryview(self._file)[medium.start : medium.start + medium.n_bytes]
+
+    def is_stalled(self, at: int) -> bool:
+        """What comes behind so many tokens is not encoded yet."""
+        _, run = self.part(at)
+        return run is not None and self.encoded(run) is None
+
+    def release(self) -> None:
+        """All of it is evaluated."""
+        self._encoded.clear()
+
+    def close(self) -> None:
+        self.release()
+        self.is_closed = True
+
+
+@dataclass(slots=True, eq=False)
+class _Want:
+    """Mutable: a medium that is to be encoded, and for whom."""
+
+    medium: Medium
+    users: list[PromptMedia] = field(default_factory=list)
+
+    @property
+    def is_wanted(self) -> bool:
+        return any(not user.is_closed for user in self.users)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What has come of wants: some of it, or the end."""
+
+    wants: Sequence[_Want]
+    encoded: dict[bytes, Encoded] = field(default_factory=dict)
+    error: CorralError | None = None
+    is_end: bool = True
+
+
+class MediaDesk:
+    """Mutable. One thread calls everything here but `beat`."""
+
+    def __init__(
+        self, projector: Projector | None, n_bytes: int = 0, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        """`n_bytes`: of what is kept for those who show the same again."""
+        self._projector = projector
+        self._n_most = n_bytes
+        self._wake = wake
+        self._cache: OrderedDict[bytes, Encoded] = OrderedDict()
+        self._wants: dict[bytes, _Want] = {}  # by digest
+        self._waiting: queue.SimpleQueue[_Want] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._turns = _Turns()
+        self._arranging = ThreadPoolExecutor(1, "arrange")
+        self._encoding = ThreadPoolExecutor(1, "encode")
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._wants)
+
+    @property
+    def is_waiting(self) -> bool:
+        """It is busy, and there is nothing to collect yet."""
+        return self.is_busy and self._outcomes.empty()
+
+    def arrange(self, media: Sequence[Medium]) -> Future[list[list[int]]]:
+        """Begin to find out which tokens media become."""
+        projector = self._require()
+        return self._arranging.submit(lambda: [projector.arrange(medium) for medium in media])
+
+    def open(self, fd: int, *prompts: tuple[Sequence[Medium], TokenArray]) -> list[PromptMedia]:
+        """The media of prompts, from the file that came with them, which is closed."""
+        if fd < 0:
+            raise Unavailable("too many files are open")
+        try:
+            self._require()
+            file = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+        except (OSError, ValueError):
+            raise CorralError("the media cannot be read") from None
+        finally:
+            os.close(fd)
+        ends = [medium.start + medium.n_bytes for media, _ in prompts for medium in media]
+        if max(ends, default=0) > len(file):
+            raise CorralError("the media are cut off")
+        return [PromptMedia(media, file, prompt) for media, prompt in prompts]
+
+    def want(self, media: PromptMedia, at: int) -> None:
+        """Have everything encoded that a prompt needs behind so many tokens."""
+        for key, medium in media.missing(at).items():
+            known = self._cache.get(key)
+            if known is not None:
+                self._cache.move_to_end(key)
+                media.take(key, known)
+                continue
+            want = self._wants.get(medium.digest)
+            if want is None:
+                want = self._wants[medium.digest] = _Want(medium, [media])
+                self._waiting.put(want)
+                self._encoding.submit(self._work)
+            if media not in want.users:
+                want.users.append(media)
+
+    def collect(self) -> list[tuple[PromptMedia, CorralError]]:
+        """Hand out what has been encoded; returns whose media cannot be, and why."""
+        failed: list[tuple[PromptMedia, CorralError]] = []
+        while not self._outcomes.empty():
+            outcome = self._outcomes.get()
+            for key, encoded in outcome.encoded.items():
+                self._keep(key, encoded)
+            for want in outcome.wants:
+                for user in want.users:
+                    for key, encoded in outcome.encoded.items():
+                        user.take(key, encoded)
+                    if outcome.error is not None:
+                        failed.append((user, outcome.error))
+                if outcome.is_end and self._wants.get(want.medium.digest) is want:
+                    del self._wants[want.medium.digest]
+        return failed
+
+    def pause(self) -> None:
+        """The cores are needed for something else."""
+        self._turns.pause()
+
+    def go_on(self) -> None:
+        """Until the next `pause`."""
+        self._turns.go_on()
+
+    def go_on_for(self, ms: float) -> None:
+        """For a slice of time, if there is something to do."""
+        if self._wants:
+            self._turns.go_on()
+            self._turns.wait_idle(ms / 1e3)
+            self._turns.pause()
+
+    def beat(self) -> Beat:
+        """From any thread: how long the piece of an encoding has taken that is under way."""
+        return Beat(self._turns.ms, 0.0)
+
+    def _require(self) -> Projector:
+        if self._projector is None:
+            raise NotSupported("this server has no projector for media: start it with --mmproj FILE")
+        return self._projector
+
+    def _keep(self, key: bytes, encoded: Encoded) -> None:
+        self._cache[key] = encoded
+        n_bytes = sum(known.n_bytes for known in self._cache.values())
+        while n_bytes > self._n_most:
+            _, dropped = self._cache.popitem(last=False)
+            n_bytes -= dropped.n_bytes
+
+    def _work(self) -> None:
+        """In its own thread: encode what waits, together if there are several."""
+        wants: list[_Want] = []
+        while len(wants) < _MAX_TOGETHER and not self._waiting.empty():
+            wants.append(self._waiting.get())
+        if not wants:
+            return
+        error = self._encode(wants)
+        if error is not None and len(wants) > 1:
+            for want in wants:
+                self._end([want], self._encode([want]))
+        else:
+            self._end(wants, error)
+
+    def _encode(self, wants: Sequence[_Want]) -> CorralError | None:
+        """What went wrong, if anything."""
+        media = [(want.medium, want.users[0].samples(want.medium)) for want in wants if want.is_wanted]
+        try:
+            for encoded in self._require().encode(media, lambda: self._may_go_on(wants)):
+                self._outcomes.put(_Outcome(wants, encoded, is_end=False))
+                self._wake()
+        except CorralError as error:
+            return error
+        except Exception as error:
+            traceback.print_exc()
+            return CorralError(f"internal error of the engine ({type(error).__name__})")
+        finally:
+            self._turns.end()
+        return None
+
+    def _may_go_on(self, wants: Sequence[_Want]) -> bool:
+        """Wait while others have their turn; False: nobody wants it any more."""
+        self._turns.wait()
+        return any(want.is_wanted for want in wants)
+
+    def _end(self, wants: Sequence[_Want], error: CorralError | None) -> None:
+        self._outcomes.put(_Outcome(wants, error=error))
+        self._wake()
+
+
+class _Turns:
+    """Two threads, one of which works only while the other one lets it."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._is_allowed = True
+        self._is_engaged = False
+        self._is_working = False
+        self._since = 0.0
+
+    @property
+    def ms(self) -> float:
+        """For how long it has been working without a look at whether it may."""
+        return (time.perf_counter() - self._since) * 1e3 if self._is_working else 0.0
+
+    def wait(self) -> None:
+        """Before every piece of work: until it may be done."""
+        with self._condition:
+            self._is_engaged, self._is_working = True, False
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._is_allowed)
+            self._is_working = True
+            self._since = time.perf_counter()
+
+    def end(self) -> None:
+        with self._condition:
+            self._is_engaged = self._is_working = False
+            self._condition.notify_all()
+
+    def pause(self) -> None:
+        with self._condition:
+            self._is_allowed = False
+            self._condition.wait_for(lambda: not self._is_working)
+
+    def go_on(self) -> None:
+        with self._condition:
+            self._is_allowed = True
+            self._condition.notify_all()
+
+    def wait_idle(self, timeout_s: float) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: not self._is_engaged, timeout_s)
