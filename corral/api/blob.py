@@ -36,11 +36,11 @@ class Blob:
         self._fd = fd
 
     @classmethod
-    def create(cls) -> Blob:
+    def create(cls, what: str = "state") -> Blob:
         """An empty one, in memory where the system has such files."""
         if hasattr(os, "memfd_create"):
-            return cls(os.memfd_create("corral-state", os.MFD_CLOEXEC))
-        fd, path = tempfile.mkstemp(prefix="corral-state-")
+            return cls(os.memfd_create(f"corral-{what}", os.MFD_CLOEXEC))
+        fd, path = tempfile.mkstemp(prefix=f"corral-{what}-")
         os.unlink(path)
         return cls(fd)
 
@@ -56,7 +56,7 @@ class Blob:
         try:
             write_all(self._fd, data)
         except OSError as error:
-            raise InsufficientStorage(f"there is no room for the state: {error.strerror}") from None
+            raise InsufficientStorage(f"there is no room for it: {error.strerror}") from None
 
     def duplicate(self) -> Blob:
         """The same bytes, to be closed on its own."""

@@ -69,9 +69,10 @@ def start_runs(prepared: PreparedCompletion, engine: Engine) -> list[Run]:
     runs: list[Run] = []
     try:
         for prompt in prepared.prompts:
+            media = prepared.pictures.of(prompt) if prepared.pictures is not None else None
             for sample in range(prepared.n):
                 params = sample_params(prepared.params, sample)
-                runs.append(Run(len(runs), *engine.submit(prompt, params), is_first=sample == 0))
+                runs.append(Run(len(runs), *engine.submit(prompt, params, media), is_first=sample == 0))
     except BaseException:
         for run in runs:
             run.stream.close()

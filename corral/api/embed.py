@@ -10,8 +10,9 @@ from fastapi import Request, Response
 
 from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
+from corral.api.media.intake import Attached
 from corral.api.prepare_embedding import Fit, Inputs
-from corral.api.service import Service
+from corral.api.service import Service, Words
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
@@ -23,10 +24,15 @@ _LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not ha
 
 
 async def prepare(
-    service: Service, request: Request, truncate: bool, make: Callable[..., Inputs], *args: Any
+    service: Service,
+    request: Request,
+    truncate: bool,
+    make: Callable[..., Inputs],
+    *args: Any,
+    words: Words | None = None,
 ) -> Inputs:
-    """Tokenize what is to be embedded."""
-    fit = Fit(service.words, service.info.encoder, truncate)
+    """Tokenize what is to be embedded; `words`: with what is marked in it."""
+    fit = Fit(words or service.words, service.info.encoder, truncate)
     n_bytes = int(request.headers.get("content-length") or _LARGE_BYTES)
     return await _run_aside(service, n_bytes, make, *args, fit)
 
@@ -43,15 +49,17 @@ async def _run_aside(service: Service, n_bytes: int, function: Callable[..., T],
     return await run(function, *args)
 
 
-async def embed(service: Service, request: Request, inputs: Inputs) -> list[FloatArray]:
+async def embed(
+    service: Service, request: Request, inputs: Inputs, media: Attached | None = None
+) -> list[FloatArray]:
     """What each input has become: rows of numbers."""
-    return await run_for_client(_collect(service, inputs), request.receive)
+    return await run_for_client(_collect(service, inputs, media), request.receive)
 
 
-async def _collect(service: Service, inputs: Inputs) -> list[FloatArray]:
+async def _collect(service: Service, inputs: Inputs, media: Attached | None) -> list[FloatArray]:
     rows: list[FloatArray] = [np.empty((0, 0), np.float32)] * len(inputs.tokens)
     per_token = service.info.encoder.pooling is Pooling.NONE
-    async for result in service.engine.embed(inputs.tokens, service.adapters.config):
+    async for result in service.engine.embed(inputs.tokens, service.adapters.config, media):
         if isinstance(result, Vectors):
             n = len(inputs.tokens[result.index]) if per_token else 1
             rows[result.index] = np.frombuffer(result.data, np.float32).reshape(n, -1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from corral.api.adapter import make_config, parse_scales
 from corral.api.constraint import grammar_or_schema
 from corral.api.guidance import prepare_guidance
+from corral.api.media.intake import Pictures
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
 from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
@@ -29,7 +30,6 @@ from corral.core.params import (
 MAX_PROMPTS = 1024
 MAX_BIAS_CHARS = 1024
 MAX_PROBS = 1 << 20  # entries of token probabilities one answer may hold
-_LATER = ("image_data",)
 _SAMPLER_ALIASES = {
     "typical_p": "typ_p",
     "typical": "typ_p",
@@ -93,6 +93,13 @@ class PreparedCompletion:
     is_list: bool
     n: int = 1  # answers for each
     change: SystemPrompt | None = None  # what the server's system prompt is to become
+    pictures: Pictures | None = None  # the media that are in the prompts
+
+    def showing(self, pictures: Pictures | None) -> PreparedCompletion:
+        """The same, with the media that are in its prompts; none of them may have got lost."""
+        if pictures is not None:
+            pictures.require_all(self.prompts)
+        return replace(self, pictures=pictures)
 
 
 def prepare_completion(
@@ -191,10 +198,9 @@ def tokenize_mixed(
 
 
 def _refuse_later_features(request: GenerationFields) -> None:
-    for name in _LATER:
-        value = getattr(request, name)
-        if value not in (None, "", []):
-            raise NotSupported(f"Field '{name}': this server does not support it yet", param=name)
+    if request.image_data and not isinstance(request, CompletionRequest):
+        message = "only /completion takes it; images of a chat are parts of its messages"
+        raise InvalidRequest(message, field="image_data")
     if request.adaptive_target >= 0:
         message = "Field 'adaptive_target': this server does not support it yet"
         raise NotSupported(message, param="adaptive_target")
@@ -203,9 +209,6 @@ def _refuse_later_features(request: GenerationFields) -> None:
 def content_of(prompt: Any, field: str) -> str | list[Any]:
     """The text, or texts and tokens, that a prompt is."""
     if isinstance(prompt, dict) and "prompt_string" in prompt:
-        if "multimodal_data" in prompt:
-            message = f"Field '{field}': this server does not support multimodal data yet"
-            raise NotSupported(message, param=field)
         prompt = prompt["prompt_string"]
     if not isinstance(prompt, str | list):
         raise InvalidRequest(

@@ -16,11 +16,11 @@ from corral.chat.dialogue import Binding, Chat, Dialogue, Prompt
 from corral.chat.grammar import END
 from corral.chat.guard import Guard
 from corral.chat.json_schema import prepare_schema
-from corral.chat.message import has_media, legacy_tools, parse_messages, parse_tools
+from corral.chat.message import legacy_tools, parse_messages, parse_tools
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import RESERVED
 from corral.chat.tool import Freedom, Tool, ToolUse
-from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, GenerationParams, JsonWhitespace
 
 
@@ -109,9 +109,6 @@ def tokenize_chat(text: str, words: ChatVocabulary, guard: Guard | None, is_firs
 
 def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
     messages = parse_messages(body.messages)
-    if has_media(messages):
-        message = "Field 'messages': this server does not support images and audio yet"
-        raise NotSupported(message, param="messages")
     if settings.guard is not None:
         messages = settings.guard.hide(messages)
     tools, choice = body.tools, body.tool_choice

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+
 from corral.api.prepare import Vocabulary, as_list, content_of, tokenize_mixed
-from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.errors import InvalidRequest
+from corral.core.media import run_around
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 
@@ -65,8 +68,10 @@ class Fit:
 
     def cut(self, tokens: list[int]) -> list[int]:
         """As many tokens as fit; the last one stays if it marks the end."""
-        last = tokens[-1:] if self.vocab.is_control(tokens[-1]) else []
-        return tokens[: self.encoder.n_tokens - len(last)] + last
+        last = tokens[-1:] if tokens[-1] >= 0 and self.vocab.is_control(tokens[-1]) else []
+        n = self.encoder.n_tokens - len(last)
+        run = run_around(np.array(tokens, np.int32), n)
+        return tokens[: n if run is None else run.start] + last
 
     def refuse(self, n: int, name: str) -> InvalidRequest:
         return InvalidRequest(
@@ -172,9 +177,7 @@ def _tokenize(item: Any, fit: Fit, name: str) -> tuple[list[int], bool]:
 def _part_texts(parts: list[Any], name: str) -> Iterator[str]:
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind in ("image_url", "input_audio", "input_video"):
-            raise NotSupported(f"Field '{name}': this server does not support {kind} yet", param=name)
-        if kind != "text" or not isinstance(part.get("text"), str):
+        if kind not in ("text", "media") or not isinstance(part.get("text"), str):
             raise InvalidRequest("its 'content' must hold parts of the type 'text'", field=name)
         yield part["text"]
 

@@ -18,6 +18,11 @@ from fastapi import Request
 from corral.api.adapter import AdapterEngine, AdapterStore
 from corral.api.body import read_json
 from corral.api.disconnect import run_for_client
+from corral.api.media.collect import Collector
+from corral.api.media.intake import Arranger, Intake, MarkedWords, Pictures
+from corral.api.media.local import LocalMedia
+from corral.api.media.remote import RemoteMedia
+from corral.api.media.source import MediaSource
 from corral.api.prepare import Limits, PreparedCompletion
 from corral.api.prepare_chat import ChatSettings, ChatVocabulary
 from corral.api.prepare_embedding import PairVocabulary
@@ -30,19 +35,20 @@ from corral.core.errors import Conflict, NotSupported, Unavailable
 from corral.core.modifier import AdapterConfig
 from corral.core.params import GenerationParams, Guidance
 from corral.core.result import ModelInfo, SlotReport
-from corral.core.settings import Settings
+from corral.core.settings import ServerSettings, Settings
 from corral.core.task import Busy, SlotAction, Task
 from corral.link.board import Board
 from corral.link.stream import TaskStream
-from corral.link.supervisor import EngineState
+from corral.link.supervisor import EngineState, MediaFile
 
 T = TypeVar("T")
 
 _MAX_BLOBS = 2  # states in memory at once for each slot and way, beside sessions
+_SHORT_BYTES = 64 << 10  # of a body, whose texts are looked through at once
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
-class Engine(AdapterEngine, Protocol):
+class Engine(AdapterEngine, Arranger, Protocol):
     """The engine as routes use it; `Supervisor` is the real one."""
 
     @property
@@ -54,9 +60,13 @@ class Engine(AdapterEngine, Protocol):
     @property
     def board(self) -> Board: ...
 
-    def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]: ...
+    def submit(
+        self, prompt: list[int], params: GenerationParams, media: MediaFile | None = None
+    ) -> tuple[Task, TaskStream]: ...
 
-    def embed(self, inputs: list[list[int]], lora: AdapterConfig = ()) -> TaskStream: ...
+    def embed(
+        self, inputs: list[list[int]], lora: AdapterConfig = (), media: MediaFile | None = None
+    ) -> TaskStream: ...
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport: ...
 
@@ -84,6 +94,7 @@ class Service:
         self.engine = engine
         self._defaults = defaults
         self.adapters = AdapterStore(engine, settings.server.lora_dir)
+        self._intake = Intake(engine, _media_source(settings.server))
         self.started_at = int(time.time())
         path = settings.server.slot_save_path
         self.saves = SaveDirectory(Path(path)) if path else None
@@ -191,6 +202,19 @@ class Service:
         async for _ in results:
             pass
 
+    async def see(self, request: Request, mark: Callable[[Collector], T]) -> tuple[T, Pictures | None]:
+        """What is left of a request's content once its media are marked, and what these have become."""
+        collector = Collector()
+        is_short = int(request.headers.get("content-length") or _SHORT_BYTES) < _SHORT_BYTES
+        marked = mark(collector) if is_short else await self.in_background(mark, collector)
+        if not collector.refs:
+            return marked, None
+        return marked, await run_for_client(self._intake.take(collector, self.info), request.receive)
+
+    def words_for(self, pictures: Pictures | None) -> Words:
+        """The vocabulary, for texts in which media are marked."""
+        return self.words if pictures is None else MarkedWords(self.words, pictures)
+
     async def read(self, request: Request, default: Any = None) -> Any:
         """The body as JSON; an empty one is the default, if there is any."""
         return await read_json(request, self.settings.server.max_body_mib << 20, default)
@@ -207,6 +231,11 @@ class Service:
         if value is None:
             raise Unavailable("Loading model")
         return value
+
+
+def _media_source(server: ServerSettings) -> MediaSource:
+    remote = RemoteMedia() if server.allow_remote_media else None
+    return MediaSource(remote, LocalMedia(server.media_path) if server.media_path else None)
 
 
 def service_of(request: Request) -> Service:

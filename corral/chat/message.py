@@ -16,18 +16,18 @@ from corral.core.errors import InvalidRequest
 
 MAX_MESSAGES = 65536
 MAX_TOOLS = 1024
-MEDIA_MARK = "<__media__>"
+MEDIA_MARK = "<__media__>"  # where a medium is in a text, as clients write and see it
 
 _ROLES = {"developer": "system", "function": "tool"}
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-_MEDIA_PARTS = ("image_url", "input_audio", "image", "audio")
 _NAME = re.compile(r"[^\s\"'\\<>{}\[\]|@]{1,256}")
 
 Message = dict[str, Any]
 
 
 def parse_messages(raw: Any) -> list[Message]:
-    """Messages with string roles, contents that are texts or lists of text parts, and complete tool calls."""
+    """Messages with string roles, contents that are texts or lists of parts, and complete tool calls. Parts
+    are texts, or marks of media, which the caller has put there."""
     if not isinstance(raw, list) or not raw:
         raise InvalidRequest("must be a list with at least one message", field="messages")
     if len(raw) > MAX_MESSAGES:
@@ -69,16 +69,12 @@ def text_of(content: Any, separator: str = "\n") -> str:
     """A content as one text; nothing separates media from what is around them."""
     if isinstance(content, str):
         return content
-    joined = separator.join(part["text"] for part in content or ())
-    return joined.replace(f"{separator}{MEDIA_MARK}", MEDIA_MARK).replace(
-        f"{MEDIA_MARK}{separator}", MEDIA_MARK
-    )
-
-
-def has_media(messages: list[Message]) -> bool:
-    """Whether there is anything but text in the messages."""
-    contents = (m["content"] for m in messages if not isinstance(m["content"], str))
-    return any(part["text"] == MEDIA_MARK for content in contents for part in content)
+    text, was_text = "", False
+    for part in content or ():
+        is_text = part["type"] == "text"
+        text += (separator if was_text and is_text else "") + part["text"]
+        was_text = is_text
+    return text
 
 
 def _parse_message(raw: Any, where: str) -> Message:
@@ -118,8 +114,8 @@ def _parse_part(part: Any, where: str) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind in _MEDIA_PARTS:
-        return {"type": "text", "text": MEDIA_MARK}
+    if kind == "media":
+        return {"type": "media", "text": str(part["text"])}
     if kind not in _TEXT_PARTS:
         raise InvalidRequest("must be a part with 'type' and, where that is 'text', a 'text'", field=where)
     text = part.get(_TEXT_PARTS[kind])

@@ -15,10 +15,11 @@ _PLAIN_STEP = 0.25
 
 
 class Console:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, name: str = "") -> None:
+        """`name`: of what is loaded, if it is not the model."""
         self._settings = settings
         self._out = RichConsole(stderr=True, highlight=False)
-        self._name = Path(settings.engine.model).name
+        self._name = name or Path(settings.engine.model).name
         self._bar: Progress | None = None
         self._next_line = _PLAIN_STEP
 
@@ -39,7 +40,9 @@ class Console:
         self._line(f"  model    {self._settings.server.alias or self._name} ({info.description}, {size})")
         if info.can_generate:
             self._line(f"  slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
-        else:
+        if info.media:
+            self._line(f"  takes    text, {', '.join(kind.value for kind in info.media)}")
+        if not info.can_generate:
             encoder = info.encoder
             self._line(f"  vectors  of up to {encoder.n_tokens} tokens, pooling {encoder.pooling.value}")
         path, body = _example(info)
@@ -48,6 +51,9 @@ class Console:
     def restarting(self, reason: str) -> None:
         self._next_line = _PLAIN_STEP
         self._line(f"corral: engine lost ({reason}), starting a new one; running requests will go on")
+
+    def note(self, message: str) -> None:
+        self._line(f"corral: {message}")
 
     def error(self, message: str) -> None:
         self._end_bar()

@@ -13,6 +13,7 @@ import msgspec
 from corral.cli.arguments import parse_options
 from corral.cli.console import Console
 from corral.cli.default_model import REQUIREMENT, find_default_model
+from corral.cli.download import download
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
 from corral.server.run import serve
@@ -21,7 +22,7 @@ from corral.server.run import serve
 def main(argv: Sequence[str] | None = None) -> int:
     settings = parse_options(sys.argv[1:] if argv is None else argv)
     try:
-        settings = _resolve_model(settings)
+        settings = _resolve_projector(_resolve_model(settings))
     except CorralError as error:
         Console(settings).error(error.message)
         return 1
@@ -55,6 +56,21 @@ def _resolve_model(settings: Settings) -> Settings:
     return msgspec.structs.replace(
         settings, engine=msgspec.structs.replace(settings.engine, model=str(default))
     )
+
+
+def _resolve_projector(settings: Settings) -> Settings:
+    """Which file it is, if there is to be one."""
+    path, server = settings.engine.mmproj, settings.server
+    if server.media_files:
+        Console(settings).note("--image and --audio are ignored: a server gets images with its requests")
+    if not server.mmproj_auto:
+        path = ""
+    elif server.mmproj_url and not path:
+        console = Console(settings, Path(server.mmproj_url).name)
+        path = str(download(server.mmproj_url, "--mmproj-url", console.loading))
+    if path and not Path(path).is_file():
+        raise CorralError(f"projector file '{path}' does not exist (--mmproj)")
+    return msgspec.structs.replace(settings, engine=msgspec.structs.replace(settings.engine, mmproj=path))
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:

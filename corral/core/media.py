@@ -2,8 +2,8 @@
 
 What a picture takes in the context is a run of negative tokens, spelled from a hash of what is in it: two
 lists are equal only where their pictures are, so that what compares and keeps tokens need not know of media.
-The first token of a run is marked. So is that of a flat one, whose tokens share a position (M-RoPE); its second
-one tells how many positions it takes.
+The first token of a run is marked. So is that of a flat one, whose tokens share a position (M-RoPE); its
+second one tells how many positions it takes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 
 from corral.core.chunk import TokenArray
+
+NO_TOKEN = -1  # how the world is told of those of media
 
 _FIRST = 1 << 30
 _FLAT = 1 << 29

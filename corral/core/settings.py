@@ -120,6 +120,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cfg_scale: float = 1.0
     system_prompt_file: str = ""
     spm_infill: bool = False
+    mmproj_url: str = ""
+    mmproj_auto: bool = True
+    media_files: tuple[str, ...] = ()
+    allow_remote_media: bool = False
+    media_path: str = ""
     embd_normalize: int = 2
 
 

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from corral.core.media import Medium
+from corral.core.media import Medium, text_tokens
 from corral.core.modifier import AdapterConfig
 from corral.core.params import GenerationParams
 
@@ -24,8 +24,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
 
     @property
     def own_prompt(self) -> list[int]:
-        """The prompt without the server's system prompt."""
-        return self.prompt[self.params.n_system :]
+        """The text of the prompt, without the server's system prompt."""
+        return text_tokens(self.prompt[self.params.n_system :])
 
 
 class Arrange(msgspec.Struct, frozen=True, tag="arrange"):

@@ -22,7 +22,7 @@ from corral.core.errors import (
     Unavailable,
 )
 from corral.core.file import file_error
-from corral.core.media import run_around
+from corral.core.media import NO_TOKEN, run_around
 from corral.core.result import SlotReport
 from corral.core.task import Busy, SlotAction, Verb
 from corral.engine.job import Steps, Turn
@@ -108,7 +108,7 @@ class Actions:
             id_slot=slot.id,
             n_tokens=len(slot.tokens),
             n_evaluated=slot.n_evaluated,
-            tokens=slot.tokens.view.tolist(),
+            tokens=np.maximum(slot.tokens.view, NO_TOKEN).tolist(),
         )
 
     def _shift(self, action: SlotAction) -> Steps:

@@ -47,6 +47,7 @@ from corral.link.stream import TaskStream
 MAX_LOSSES = 3  # engines a task may take down with it
 MAX_STARTS = 5  # failed starts in a row before giving up
 WATCH_S = 0.5
+READY_S = 0.05  # between two looks at whether an engine is ready
 FLUSH_S = 60.0  # for an engine to write its caches to disk at the end
 WEDGE_FACTOR = 50.0
 WEDGE_UNKNOWN_S = 600.0
@@ -156,10 +157,23 @@ class Supervisor:
         return self._enter(Embed(id=next(self._ids), inputs=inputs, lora=lora, media=found, fd=fd), media)
 
     async def arrange(self, media: list[Medium]) -> list[list[int]]:
-        """The tokens that media become."""
-        arranged = await self._ask(Arrange(next(self._ids), media))
-        assert isinstance(arranged, Arranged)
-        return arranged.tokens
+        """The tokens that media become; also across restarts of the engine."""
+        for i in range(MAX_LOSSES):
+            await self._wait_ready()
+            try:
+                arranged = await self._ask(Arrange(next(self._ids), media))
+            except Unavailable:
+                if i == MAX_LOSSES - 1:
+                    raise
+            else:
+                assert isinstance(arranged, Arranged)
+                return arranged.tokens
+        raise AssertionError
+
+    async def _wait_ready(self) -> None:
+        """Until there is an engine, or never will be one."""
+        while self.state in (EngineState.LOADING, EngineState.RESTARTING):
+            await asyncio.sleep(READY_S)
 
     def _enter(self, order: Task | Embed, media: MediaFile | None) -> TaskStream:
         if self.state is EngineState.FAILED:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from corral.api.completion import Run
+from corral.core.media import NO_TOKEN
 
 
 def render_boundaries(tokens: Sequence[int], eot: int) -> dict[str, Any]:
     """Where messages end: at the token that ends a turn; what is behind the last one is a message too."""
     array = np.array(tokens, np.int64)
-    ends = np.flatnonzero(array == eot).tolist()
+    ends = np.flatnonzero((array == eot) & (array != NO_TOKEN)).tolist()
     if len(array) and (not ends or ends[-1] != len(array) - 1):
         ends.append(len(array) - 1)
     starts = [0, *(end + 1 for end in ends)]
@@ -36,9 +37,9 @@ def render_cache_report(run: Run, piece: Callable[[int], bytes]) -> dict[str, An
     if report.n_common < n_prompt:
         difference = {
             "index": report.n_common,
-            "token": report.token,
+            "token": _public(report.token),
             "text": _text(report.token, piece),
-            "cached_token": report.cached_token,
+            "cached_token": _public(report.cached_token),
             "cached_text": _text(report.cached_token, piece),
         }
     return {
@@ -55,4 +56,9 @@ def render_cache_report(run: Run, piece: Callable[[int], bytes]) -> dict[str, An
 
 
 def _text(token: int | None, piece: Callable[[int], bytes]) -> str | None:
-    return None if token is None else piece(token).decode("utf-8", "replace")
+    return None if token is None or token < 0 else piece(token).decode("utf-8", "replace")
+
+
+def _public(token: int | None) -> int | None:
+    """What is part of a picture or sound is no token."""
+    return token if token is None else max(token, NO_TOKEN)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Depends, Request, Response
 
 from corral.api.body import JsonResponse, body_of
 from corral.api.completion import respond
+from corral.api.media.collect import PlainCollector, mark_messages
+from corral.api.media.intake import Pictures
 from corral.api.prepare_chat import prepare_chat, render_chat, tokenize_chat
 from corral.api.render.chat import ChatRenderer
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
-from corral.api.service import Service, require_generation, service_of
+from corral.api.service import Service, Words, require_generation, service_of
 from corral.api.system_prompt import prepare_system_prompt
 
 router = APIRouter(tags=["openai"])
@@ -24,16 +28,17 @@ async def chat(request: Request) -> Response:
     """Answer a conversation."""
     service = service_of(request)
     body, warnings = parse_request(ChatRequest, await service.read(request))
+    body, pictures = await _see(service, request, body)
     prepared = await service.in_background(
         prepare_chat,
         body,
-        service.words,
+        service.words_for(pictures),
         service.limits,
         service.defaults,
         service.chat,
         service.system_prompt,
     )
-    completion = await service.settle(request, body, prepared.completion)
+    completion = await service.settle(request, body, prepared.completion.showing(pictures))
     renderer = ChatRenderer(service, body, prepared, warnings)
     return await respond(request, service.engine, completion, renderer, body.stream)
 
@@ -43,6 +48,7 @@ async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
     service = service_of(request)
     body, _ = parse_request(ChatRequest, await service.read(request))
+    body = body.model_copy(update={"messages": mark_messages(body.messages, PlainCollector())})
     _, _, prompt = await service.in_background(render_chat, body, service.chat)
     return JsonResponse({"prompt": prompt.text})
 
@@ -53,14 +59,19 @@ async def input_tokens(request: Request) -> Response:
     """How many tokens a conversation would take."""
     service = service_of(request)
     body, _ = parse_request(ChatRequest, await service.read(request))
-    n = await service.in_leisure(_count_tokens, body, service)
+    body, pictures = await _see(service, request, body)
+    n = await service.in_leisure(_count_tokens, body, service, service.words_for(pictures))
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})
 
 
-def _count_tokens(body: ChatRequest, service: Service) -> int:
+async def _see(service: Service, request: Request, body: ChatRequest) -> tuple[ChatRequest, Pictures | None]:
+    """The request with marks where its images and sounds were, and what these have become."""
+    messages, pictures = await service.see(request, partial(mark_messages, body.messages))
+    return (body if pictures is None else body.model_copy(update={"messages": messages})), pictures
+
+
+def _count_tokens(body: ChatRequest, service: Service, words: Words) -> int:
     _, _, prompt = render_chat(body, service.chat)
-    system, _ = prepare_system_prompt(
-        body.system_prompt, service.words, service.info.n_ctx, service.system_prompt
-    )
-    own = tokenize_chat(prompt.text, service.words, service.chat.guard, system.is_empty)
+    system, _ = prepare_system_prompt(body.system_prompt, words, service.info.n_ctx, service.system_prompt)
+    own = tokenize_chat(prompt.text, words, service.chat.guard, system.is_empty)
     return len(system.tokens) + len(own)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Depends, Request, Response
 
 from corral.api.body import body_of
 from corral.api.completion import respond
-from corral.api.prepare import prepare_completion
+from corral.api.media.collect import mark_prompt
+from corral.api.prepare import PreparedCompletion, prepare_completion
 from corral.api.render.completion import NativeRenderer, OpenAIRenderer
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.schema.parse import parse_request
-from corral.api.service import require_generation, service_of
+from corral.api.service import Service, require_generation, service_of
 
 router = APIRouter(dependencies=[Depends(require_generation)])
 
@@ -22,10 +25,7 @@ async def completion(request: Request) -> Response:
     """Continue a prompt."""
     service = service_of(request)
     body, warnings = parse_request(CompletionRequest, await service.read(request))
-    prepared = await service.in_background(
-        prepare_completion, body, service.words, service.limits, service.defaults, service.system_prompt
-    )
-    prepared = await service.settle(request, body, prepared)
+    prepared = await service.settle(request, body, await _prepare(service, request, body))
     renderer = NativeRenderer(service, body, warnings, prepared.is_list)
     return await respond(request, service.engine, prepared, renderer, body.stream)
 
@@ -36,9 +36,23 @@ async def openai_completion(request: Request) -> Response:
     service = service_of(request)
     body, warnings = parse_request(OpenAICompletionRequest, await service.read(request))
     body.refuse_unsupported()
-    prepared = await service.in_background(
-        prepare_completion, body, service.words, service.limits, service.defaults, service.system_prompt
-    )
-    prepared = await service.settle(request, body, prepared)
+    prepared = await service.settle(request, body, await _prepare(service, request, body))
     renderer = OpenAIRenderer(service, body, warnings)
     return await respond(request, service.engine, prepared, renderer, body.stream)
+
+
+async def _prepare(service: Service, request: Request, body: CompletionRequest) -> PreparedCompletion:
+    sees = bool(service.info.media)
+    mark = partial(mark_prompt, body.prompt, body.image_data, "prompt", sees)
+    prompt, pictures = await service.see(request, mark)
+    if pictures is not None:
+        body = body.model_copy(update={"prompt": prompt})
+    prepared = await service.in_background(
+        prepare_completion,
+        body,
+        service.words_for(pictures),
+        service.limits,
+        service.defaults,
+        service.system_prompt,
+    )
+    return prepared.showing(pictures)

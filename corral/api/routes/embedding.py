@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from corral.api.body import body_of
 from corral.api.embed import embed, prepare, require_embeddings, respond
+from corral.api.media.collect import mark_prompt
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.render.embedding import render_data, render_list, render_rows, shape
 from corral.api.schema.embedding import EmbeddingRequest
 from corral.api.schema.parse import parse_request
 from corral.api.service import Service, service_of
-from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.errors import InvalidRequest
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 
@@ -43,8 +45,12 @@ async def _answer(request: Request, is_openai: bool) -> Response:
     # compat: /v1/embeddings: `content` is no field of OpenAI's, and answered in the native shape.
     is_openai = is_openai and field == "input"
     _check(body, encoder, is_openai)
-    inputs = await prepare(service, request, body.truncate, prepare_inputs, getattr(body, field), field)
-    vectors = await embed(service, request, inputs)
+    mark = partial(mark_prompt, getattr(body, field), body.image_data, field, bool(service.info.media))
+    content, pictures = await service.see(request, mark)
+    words = service.words_for(pictures)
+    inputs = await prepare(service, request, body.truncate, prepare_inputs, content, field, words=words)
+    media = pictures.of(*inputs.tokens) if pictures is not None else None
+    vectors = await embed(service, request, inputs, media)
 
     def render() -> Any:
         rows = shape(vectors, body.dimensions, _norm(body, service, encoder))
@@ -59,8 +65,6 @@ async def _answer(request: Request, is_openai: bool) -> Response:
 
 def _check(body: EmbeddingRequest, encoder: EncoderInfo, is_openai: bool) -> None:
     require_embeddings(encoder, is_openai)
-    if body.image_data:
-        raise NotSupported("Field 'image_data': this server does not support it yet", param="image_data")
     if body.input is None and body.content is None:
         raise InvalidRequest('"input" or "content" must be provided', field="input")
     if body.dimensions is not None and body.dimensions > encoder.n_embd:

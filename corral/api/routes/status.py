@@ -11,7 +11,9 @@ from corral.api.body import JsonResponse, render_error
 from corral.api.render.native import render_slot
 from corral.api.service import Service, service_of
 from corral.api.slot_query import require_slots
+from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
+from corral.core.media import MediaKind
 from corral.link.board import SlotView
 
 router = APIRouter(tags=["native"])
@@ -64,7 +66,11 @@ async def props(request: Request) -> Response:
             "model_alias": service.model_name,
             "model_path": service.settings.engine.model,
             "model_ftype": info.description,
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {
+                "vision": MediaKind.IMAGE in info.media,
+                "audio": MediaKind.AUDIO in info.media,
+            },
+            "media_marker": MEDIA_MARK,
             "endpoint_slots": server.slots,
             "endpoint_props": server.props,
             "endpoint_metrics": False,

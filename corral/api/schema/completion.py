@@ -185,7 +185,10 @@ class GenerationFields(SamplingFields):
         _generation.json_whitespace,
         description="How JSON that follows a schema is laid out; default: as the option says.",
     )
-    image_data: list[Any] = Field(default_factory=list, description="Images. Not supported yet.")
+    image_data: list[Any] = Field(
+        default_factory=list,
+        description='Images as `{"data": base64, "id": 12}`, each in the prompt as `[img-12]`.',
+    )
     lora: Annotated[list[Any], Field(max_length=256)] = Field(
         default_factory=list,
         description='Adapters for this request, as `[{"id": 0, "scale": 0.5}]`; those not named are off. '

@@ -39,7 +39,10 @@ class EmbeddingRequest(TruncateFields):
         description="Norm that vectors are divided by: -1 none, 0 largest number (to 32760), 1 taxicab, "
         "2 euclidean, more: p-norm. Default: `--embd-normalize`. Not without pooling.",
     )
-    image_data: list[Any] = Field(default_factory=list, description="Images. Not supported yet.")
+    image_data: list[Any] = Field(
+        default_factory=list,
+        description='Images as `{"data": base64, "id": 12}`, each in the content as `[img-12]`.',
+    )
     user: str = Field("", description=ACCEPTED)
 
 

@@ -10,6 +10,11 @@ def files(words: list[str]) -> tuple[ScaledFile, ...]:
     return tuple(ScaledFile(path) for path in words[0].split(",") if path)
 
 
+def names(words: list[str]) -> tuple[str, ...]:
+    """`A.png,B.png`."""
+    return tuple(path for path in words[0].split(",") if path)
+
+
 def scaled_files(words: list[str]) -> tuple[ScaledFile, ...]:
     """`A.gguf 0.5`, as it was once, or `A.gguf:0.5,B.gguf:2`."""
     if len(words) == 2:

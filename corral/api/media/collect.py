@@ -1,0 +1,170 @@
+"""Where requests have pictures and sounds: each is noted, and a mark takes its place in the text.
+
+Nobody can guess a mark, so that no text is taken for one.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from corral.api.media.inline import InlineImage, split_inline
+from corral.chat.message import MEDIA_MARK
+from corral.core.errors import InvalidRequest
+from corral.core.media import MediaKind
+
+MAX_MEDIA = 64
+_IMAGE_ID = re.compile(r"\[img-(\d{1,10})\]")
+_IMAGE_PARTS = ("image_url", "input_image")
+
+
+@dataclass(frozen=True, slots=True)
+class MediaRef:
+    """A picture or sound as a client sent it: a URL, or base64. `field`: where."""
+
+    kind: MediaKind | None  # None: whatever the bytes are
+    source: str
+    is_url: bool
+    field: str
+
+
+class Collector:
+    """Mutable: the media of one request, in the order in which they were found."""
+
+    def __init__(self) -> None:
+        self._nonce = secrets.token_hex(8)
+        self.pattern = re.compile(f"<__media_{self._nonce}_(\\d+)__>")
+        self.refs: list[MediaRef] = []
+
+    def add(self, kind: MediaKind | None, source: Any, is_url: bool, field: str) -> str:
+        """The mark of another one."""
+        if not isinstance(source, str):
+            raise InvalidRequest("must be a string", field=field)
+        if len(self.refs) == MAX_MEDIA:
+            raise InvalidRequest(f"a request may have {MAX_MEDIA} images and sounds at most", field=field)
+        self.refs.append(MediaRef(kind, source, is_url, field))
+        return f"<__media_{self._nonce}_{len(self.refs) - 1}__>"
+
+
+class PlainCollector(Collector):
+    """For those who only want to see where media are."""
+
+    def add(self, kind: MediaKind | None, source: Any, is_url: bool, field: str) -> str:
+        super().add(kind, source, is_url, field)
+        return MEDIA_MARK
+
+
+def mark_messages(messages: Any, collector: Collector) -> Any:
+    """Messages of a chat whose media are parts of the type 'media'; what is wrong in other ways stays so."""
+    if not isinstance(messages, list):
+        return messages
+    return [_mark_message(message, f"messages[{i}].content", collector) for i, message in enumerate(messages)]
+
+
+def _mark_message(message: Any, field: str, collector: Collector) -> Any:
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, str):
+        parts = _mark_text(content, field, collector)
+        return {**message, "content": parts} if any(part["type"] == "media" for part in parts) else message
+    if not isinstance(content, list):
+        return message
+    marked = [new for i, part in enumerate(content) for new in mark_part(part, f"{field}[{i}]", collector)]
+    return {**message, "content": marked}
+
+
+def mark_part(part: Any, field: str, collector: Collector) -> list[Any]:
+    """A part of a content, as one or several."""
+    if isinstance(part, str):
+        return _mark_text(part, field, collector)
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _IMAGE_PARTS:
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, dict) else image
+        return [_media(collector.add(MediaKind.IMAGE, url, True, f"{field}.image_url"))]
+    if kind == "input_audio":
+        audio = part.get("input_audio")
+        data = audio.get("data") if isinstance(audio, dict) else audio
+        return [_media(collector.add(MediaKind.AUDIO, data, False, f"{field}.input_audio.data"))]
+    if kind == "text" and isinstance(part.get("text"), str):
+        return _mark_text(part["text"], field, collector)
+    if kind == "media":
+        raise InvalidRequest("has an unknown type", field=field)
+    return [part]
+
+
+def _mark_text(text: str, field: str, collector: Collector) -> list[dict[str, str]]:
+    """Text whose images are written into it."""
+    return [
+        _media(collector.add(MediaKind.IMAGE, piece.uri, True, field))
+        if isinstance(piece, InlineImage)
+        else {"type": "text", "text": piece}
+        for piece in split_inline(text) or [""]
+    ]
+
+
+def _media(mark: str) -> dict[str, str]:
+    return {"type": "media", "text": mark}
+
+
+def mark_prompt(prompt: Any, image_data: list[Any], field: str, sees: bool, collector: Collector) -> Any:
+    """A prompt, or several, in which `[img-12]` stands for an image of `image_data`; and those that come with
+    their media. `sees`: where there is no data, such a text is a mistake."""
+    marks = _mark_images(image_data, collector)
+    used: set[int] = set()
+
+    def mark(item: Any) -> Any:
+        if isinstance(item, str) and (marks or sees):
+            return _IMAGE_ID.sub(lambda found: _mark_of(int(found[1]), marks, used, field), item)
+        if isinstance(item, dict) and "multimodal_data" in item:
+            return _mark_object(item, field, collector)
+        if isinstance(item, dict) and isinstance(item.get("content"), list):
+            content = [new for part in item["content"] for new in mark_part(part, field, collector)]
+            return {**item, "content": content}
+        return item
+
+    marked = [mark(item) for item in prompt] if isinstance(prompt, list) else mark(prompt)
+    unused = sorted(set(marks) - used)
+    if unused:
+        message = f"the image with the id {unused[0]} is not in '{field}': there is no [img-{unused[0]}]"
+        raise InvalidRequest(message, field="image_data")
+    return marked
+
+
+def _mark_images(image_data: list[Any], collector: Collector) -> dict[int, str]:
+    marks: dict[int, str] = {}
+    for i, image in enumerate(image_data):
+        name = f"image_data[{i}]"
+        id = image.get("id") if isinstance(image, dict) else None
+        if not isinstance(id, int) or isinstance(id, bool) or id < 0:
+            raise InvalidRequest("must be an object with 'data' and an 'id' of 0 or more", field=name)
+        if id in marks:
+            raise InvalidRequest(f"there is another image with the id {id}", field=name)
+        data = image.get("data")
+        is_url = isinstance(data, str) and data[:5].lower() == "data:"
+        marks[id] = collector.add(MediaKind.IMAGE, data, is_url, f"{name}.data")
+    return marks
+
+
+def _mark_of(id: int, marks: Mapping[int, str], used: set[int], field: str) -> str:
+    if id not in marks:
+        raise InvalidRequest(f"[img-{id}] has no image with that id in 'image_data'", field=field)
+    used.add(id)
+    return marks[id]
+
+
+def _mark_object(prompt: dict[str, Any], field: str, collector: Collector) -> Any:
+    """compat: /completion: a text with `<__media__>` for each of the media that come with it."""
+    data, text = prompt["multimodal_data"], prompt.get("prompt_string")
+    if not isinstance(data, list) or not isinstance(text, str):
+        message = "needs 'prompt_string', a text, and 'multimodal_data', a list"
+        raise InvalidRequest(message, field=field)
+    first, *others = text.split(MEDIA_MARK)
+    if len(others) != len(data):
+        message = f"has {MEDIA_MARK} {len(others)} times, and {len(data)} items in 'multimodal_data'"
+        raise InvalidRequest(message, field=field)
+    names = [f"{field}.multimodal_data[{i}]" for i in range(len(data))]
+    marks = [collector.add(None, item, False, name) for item, name in zip(data, names, strict=True)]
+    return {"prompt_string": first + "".join(m + rest for m, rest in zip(marks, others, strict=True))}
