@@ -21,7 +21,6 @@ from corral.api.disconnect import run_for_client
 from corral.api.media.collect import Collector
 from corral.api.media.intake import Arranger, Intake, MarkedWords, Pictures
 from corral.api.media.local import LocalMedia
-from corral.api.media.remote import RemoteMedia
 from corral.api.media.source import MediaSource
 from corral.api.prepare import Limits, PreparedCompletion
 from corral.api.prepare_chat import ChatSettings, ChatVocabulary
@@ -204,7 +203,7 @@ class Service:
 
     async def see(self, request: Request, mark: Callable[[Collector], T]) -> tuple[T, Pictures | None]:
         """What is left of a request's content once its media are marked, and what these have become."""
-        collector = Collector()
+        collector = Collector(self.info.media)
         is_short = int(request.headers.get("content-length") or _SHORT_BYTES) < _SHORT_BYTES
         marked = mark(collector) if is_short else await self.in_background(mark, collector)
         if not collector.refs:
@@ -234,8 +233,12 @@ class Service:
 
 
 def _media_source(server: ServerSettings) -> MediaSource:
-    remote = RemoteMedia() if server.allow_remote_media else None
-    return MediaSource(remote, LocalMedia(server.media_path) if server.media_path else None)
+    local = LocalMedia(server.media_path) if server.media_path else None
+    if not server.allow_remote_media:
+        return MediaSource(None, local)
+    from corral.api.media.remote import RemoteMedia  # takes a while, and few servers need it
+
+    return MediaSource(RemoteMedia(), local)
 
 
 def service_of(request: Request) -> Service:

@@ -13,7 +13,6 @@ import msgspec
 from corral.cli.arguments import parse_options
 from corral.cli.console import Console
 from corral.cli.default_model import REQUIREMENT, find_default_model
-from corral.cli.download import download
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
 from corral.server.run import serve
@@ -66,6 +65,8 @@ def _resolve_projector(settings: Settings) -> Settings:
     if not server.mmproj_auto:
         path = ""
     elif server.mmproj_url and not path:
+        from corral.cli.download import download  # takes a while, and few need it
+
         console = Console(settings, Path(server.mmproj_url).name)
         path = str(download(server.mmproj_url, "--mmproj-url", console.loading))
     if path and not Path(path).is_file():

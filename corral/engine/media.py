@@ -132,7 +132,7 @@ class MediaDesk:
     def arrange(self, media: Sequence[Medium]) -> Future[list[list[int]]]:
         """Begin to find out which tokens media become."""
         projector = self._require()
-        return self._arranging.submit(lambda: [projector.arrange(medium) for medium in media])
+        return self._arranging.submit(lambda: [_arrange(projector, *item) for item in enumerate(media, 1)])
 
     def open(self, fd: int, *prompts: tuple[Sequence[Medium], TokenArray]) -> list[PromptMedia]:
         """The media of prompts, from the file that came with them, which is closed."""
@@ -252,6 +252,13 @@ class MediaDesk:
     def _end(self, wants: Sequence[_Want], error: CorralError | None) -> None:
         self._outcomes.put(_Outcome(wants, error=error))
         self._wake()
+
+
+def _arrange(projector: Projector, number: int, medium: Medium) -> list[int]:
+    try:
+        return projector.arrange(medium)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{medium.kind.value} {number}: {error.message}") from None
 
 
 class _Turns:

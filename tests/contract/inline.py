@@ -11,15 +11,16 @@ import msgspec
 
 from corral.api.service import Service
 from corral.core.errors import CorralError
+from corral.core.media import Medium
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import GenerationParams
-from corral.core.result import AdapterLoaded, Done, Embedded, Event, Failed, SlotReport
+from corral.core.result import Answer, Done, Embedded, Event, Failed, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
+from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
 from corral.engine.engine import Engine
 from corral.link.board import Board
 from corral.link.stream import TaskStream
-from corral.link.supervisor import EngineState
+from corral.link.supervisor import EngineState, MediaFile
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.run import default_params
@@ -44,12 +45,28 @@ class InlineEngine:
         self._n_adapters = 0
         self._stepper: asyncio.Task[None] | None = None
 
-    def submit(self, prompt: list[int], params: GenerationParams) -> tuple[Task, TaskStream]:
+    def submit(
+        self, prompt: list[int], params: GenerationParams, media: MediaFile | None = None
+    ) -> tuple[Task, TaskStream]:
         task = Task(id=next(self._ids), prompt=prompt, params=params)
+        if media is not None:
+            task = msgspec.structs.replace(task, media=media.media[0], fd=os.dup(media.fd))
         return task, self._enter(task)
 
-    def embed(self, inputs: list[list[int]], lora: AdapterConfig = ()) -> TaskStream:
-        return self._enter(Embed(id=next(self._ids), inputs=inputs, lora=lora))
+    def embed(
+        self, inputs: list[list[int]], lora: AdapterConfig = (), media: MediaFile | None = None
+    ) -> TaskStream:
+        order = Embed(id=next(self._ids), inputs=inputs, lora=lora)
+        if media is not None:
+            order = msgspec.structs.replace(order, media=media.media, fd=os.dup(media.fd))
+        return self._enter(order)
+
+    async def arrange(self, media: list[Medium]) -> list[list[int]]:
+        order = Arrange(next(self._ids), media)
+        answer = self._answers[order.id] = asyncio.get_running_loop().create_future()
+        self._engine.handle(order)
+        self._keep_stepping()
+        return (await answer).tokens
 
     async def load_adapter(self, path: str) -> AdapterInfo:
         order = LoadAdapter(id=next(self._ids), adapter=self._n_adapters, path=path)
@@ -126,7 +143,7 @@ class InlineEngine:
             stream.put(event)
 
     def _answer(self, event: Event) -> None:
-        if isinstance(event, SlotReport | AdapterLoaded):
+        if isinstance(event, Answer):
             self._answers[event.task_id].set_result(event)
         else:
             self._answers[event.task_id].set_exception(CorralError.from_info(event.error))

@@ -92,9 +92,9 @@ def submitted(server) -> list[dict[int, float]]:
     """The configurations of all tasks from now on."""
     seen, submit = [], server.engine.submit
 
-    def record(prompt, params):
+    def record(prompt, params, *media):
         seen.append(dict(params.lora))
-        return submit(prompt, params)
+        return submit(prompt, params, *media)
 
     server.engine.submit = record
     return seen

@@ -298,7 +298,8 @@ async def test_images_are_refused_not_ignored(server):
     body = {"messages": [{"role": "user", "content": parts}]}
     response = await server.http.post("/v1/chat/completions", json=body)
     assert response.status_code == 501
-    assert response.json()["error"]["param"] == "messages"
+    assert response.json()["error"]["param"] == "messages[0].content[1].image_url"
+    assert "--mmproj" in response.json()["error"]["message"]
 
 
 async def test_unknown_fields_come_back_as_warnings(server):

@@ -46,8 +46,8 @@ class Stall(Server):
         self._submit = self.engine.submit
         self.engine.submit = self._note
 
-    def _note(self, prompt, params):
-        task, stream = self._submit(prompt, params)
+    def _note(self, prompt, params, *media):
+        task, stream = self._submit(prompt, params, *media)
         self.tasks.append(task)
         return task, stream
 

@@ -28,6 +28,10 @@ EOG = 0
 LETTERS = " \nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,;:!?é"
 
 
+def _token(letter: str) -> int:
+    return 1 + LETTERS.index(letter) if letter in LETTERS else 1
+
+
 class FakeVocab:
     n_tokens = N_VOCAB
     eog_tokens = frozenset({EOG})
@@ -57,7 +61,7 @@ class FakeVocab:
         return EOG if text == "</s>" else None
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        return [1 + LETTERS.index(c) if c in LETTERS else 1 for c in text]
+        return [_token(c) for c in text]
 
     def pair(self, first: list[int], second: list[int]) -> list[int]:
         return [*first, EOG, *second, EOG]
@@ -75,7 +79,7 @@ class FakeSampler:
     def sample(self, logits: np.ndarray, index: int) -> tuple[int, TokenProbs | None]:
         assert self.is_open
         if self._left:
-            return 1 + LETTERS.index(self._left.pop(0)), None
+            return _token(self._left.pop(0)), None
         token = int((int(logits[0]) + int(uniform(self._params.seed, index) * 1e6)) % N_VOCAB)
         if any(banned == token for banned, _ in self._params.logit_bias):
             token += 1
@@ -88,7 +92,7 @@ class FakeSampler:
         """Capital letters follow by themselves."""
         while n > 0 and self._left and self._left[0].isupper():
             n -= 1
-            yield 1 + LETTERS.index(self._left.pop(0))
+            yield _token(self._left.pop(0))
 
     def prepare(self) -> None: ...
 
@@ -294,6 +298,8 @@ class FakeBackend:
             n_bytes=1,
             description="fake",
             encoder=self.encoder.info(),
+            media=sorted(self.projector.kinds) if self.projector is not None else [],
+            sample_rate=self.projector.sample_rate if self.projector is not None else 0,
         )
 
     def open_encoder(self) -> FakeEncoder:
@@ -312,6 +318,10 @@ class FakeBackend:
             return DecodeStatus.ABORTED
         for c in chunks:
             assert c.pos == len(self.sequences[c.seq]), "positions must be consecutive"
+            assert (c.encoded is not None) == bool((c.tokens < 0).all()), "rows stand for media only"
+            assert c.encoded is None or len(c.encoded.rows) == len(c.tokens)
+            assert c.encoded is None or len(chunks) == 1, "media are alone in their batch"
+            assert (c.tokens >= 0).all() or (c.tokens < 0).all(), "media and text in one chunk"
             assert 0 < len(c.tokens) <= self.n_ubatch
             assert c.pos + len(c.tokens) <= self.n_ctx
         n_new = sum(len(c.tokens) for c in chunks)

@@ -14,6 +14,7 @@ _WORDS = {
     "--control-vector-scaled": "a.gguf:0.5,b.gguf:-1",
     "--control-vector-layer-range": "3 7",
     "--override-kv": "a.b=int:3,c=bool:true",
+    "--audio": "a.png,b.wav",
 }
 
 

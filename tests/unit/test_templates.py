@@ -7,6 +7,7 @@ import json
 import pytest
 
 from corral.chat.dialogue import Chat, Dialogue
+from corral.api.media.collect import PlainCollector, mark_messages
 from corral.chat.message import parse_messages, parse_tools
 from corral.chat.template import ChatTemplate, TemplateError
 from corral.core.errors import CorralError
@@ -34,7 +35,7 @@ def test_there_are_many_families():
 
 def chat_of(name: str) -> Chat:
     conversation = CONVERSATIONS[name]
-    messages = parse_messages(list(conversation.messages))
+    messages = parse_messages(mark_messages(list(conversation.messages), PlainCollector()))
     use = parse_tools(list(conversation.tools) if conversation.tools else None, None, parallel=True)
     return Chat(messages, use, conversation.kwargs)
 

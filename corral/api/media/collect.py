@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from corral.api.media.inline import InlineImage, split_inline
 from corral.chat.message import MEDIA_MARK
-from corral.core.errors import InvalidRequest
+from corral.core.errors import InvalidRequest, NotSupported
 from corral.core.media import MediaKind
 
 MAX_MEDIA = 64
 _IMAGE_ID = re.compile(r"\[img-(\d{1,10})\]")
 _IMAGE_PARTS = ("image_url", "input_image")
+_VIDEO_PARTS = ("input_video", "video_url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,18 @@ class MediaRef:
 
 
 class Collector:
-    """Mutable: the media of one request, in the order in which they were found."""
+    """Mutable: the media of one request, in the order in which they were found. `kinds`: those that the
+    server takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Collection[MediaKind]) -> None:
+        self._kinds = kinds
         self._nonce = secrets.token_hex(8)
         self.pattern = re.compile(f"<__media_{self._nonce}_(\\d+)__>")
         self.refs: list[MediaRef] = []
 
     def add(self, kind: MediaKind | None, source: Any, is_url: bool, field: str) -> str:
         """The mark of another one."""
+        require_kind(kind, self._kinds, field)
         if not isinstance(source, str):
             raise InvalidRequest("must be a string", field=field)
         if len(self.refs) == MAX_MEDIA:
@@ -52,9 +56,23 @@ class Collector:
 class PlainCollector(Collector):
     """For those who only want to see where media are."""
 
+    def __init__(self) -> None:
+        super().__init__(list(MediaKind))
+
     def add(self, kind: MediaKind | None, source: Any, is_url: bool, field: str) -> str:
         super().add(kind, source, is_url, field)
         return MEDIA_MARK
+
+
+def require_kind(kind: MediaKind | None, kinds: Collection[MediaKind], field: str) -> None:
+    """Refuse what the server was not started for; `kind` None: whatever it turns out to be."""
+    named = kind.value if kind is not None else "image or audio"
+    what = f"Field '{field}': this server takes no {named} input"
+    if not kinds:
+        message = f"{what}: start it with a projector for its model, --mmproj FILE"
+        raise NotSupported(message, param=field)
+    if kind is not None and kind not in kinds:
+        raise NotSupported(f"{what}: its projector (--mmproj) has none", param=field)
 
 
 def mark_messages(messages: Any, collector: Collector) -> Any:
@@ -71,28 +89,34 @@ def _mark_message(message: Any, field: str, collector: Collector) -> Any:
         return {**message, "content": parts} if any(part["type"] == "media" for part in parts) else message
     if not isinstance(content, list):
         return message
-    marked = [new for i, part in enumerate(content) for new in mark_part(part, f"{field}[{i}]", collector)]
+    marked = [new for i, part in enumerate(content) for new in _mark_parts(part, f"{field}[{i}]", collector)]
     return {**message, "content": marked}
 
 
-def mark_part(part: Any, field: str, collector: Collector) -> list[Any]:
+def _mark_parts(part: Any, field: str, collector: Collector) -> list[Any]:
     """A part of a content, as one or several."""
     if isinstance(part, str):
         return _mark_text(part, field, collector)
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return _mark_text(part["text"], field, collector)
+    return [_mark_part(part, field, collector)]
+
+
+def _mark_part(part: Any, field: str, collector: Collector) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in _IMAGE_PARTS:
         image = part.get("image_url")
         url = image.get("url") if isinstance(image, dict) else image
-        return [_media(collector.add(MediaKind.IMAGE, url, True, f"{field}.image_url"))]
+        return _media(collector.add(MediaKind.IMAGE, url, True, f"{field}.image_url"))
     if kind == "input_audio":
         audio = part.get("input_audio")
         data = audio.get("data") if isinstance(audio, dict) else audio
-        return [_media(collector.add(MediaKind.AUDIO, data, False, f"{field}.input_audio.data"))]
-    if kind == "text" and isinstance(part.get("text"), str):
-        return _mark_text(part["text"], field, collector)
+        return _media(collector.add(MediaKind.AUDIO, data, False, f"{field}.input_audio.data"))
     if kind == "media":
         raise InvalidRequest("has an unknown type", field=field)
-    return [part]
+    if kind in _VIDEO_PARTS:
+        raise NotSupported(f"Field '{field}': this server takes no {kind}", param=field)
+    return part
 
 
 def _mark_text(text: str, field: str, collector: Collector) -> list[dict[str, str]]:
@@ -115,17 +139,19 @@ def mark_prompt(prompt: Any, image_data: list[Any], field: str, sees: bool, coll
     marks = _mark_images(image_data, collector)
     used: set[int] = set()
 
-    def mark(item: Any) -> Any:
+    def mark(item: Any, name: str) -> Any:
         if isinstance(item, str) and (marks or sees):
-            return _IMAGE_ID.sub(lambda found: _mark_of(int(found[1]), marks, used, field), item)
+            return _IMAGE_ID.sub(lambda found: _mark_of(int(found[1]), marks, used, name), item)
         if isinstance(item, dict) and "multimodal_data" in item:
-            return _mark_object(item, field, collector)
+            return _mark_object(item, name, collector)
         if isinstance(item, dict) and isinstance(item.get("content"), list):
-            content = [new for part in item["content"] for new in mark_part(part, field, collector)]
-            return {**item, "content": content}
+            return {**item, "content": [_mark_part(part, name, collector) for part in item["content"]]}
         return item
 
-    marked = [mark(item) for item in prompt] if isinstance(prompt, list) else mark(prompt)
+    if isinstance(prompt, list):
+        marked = [mark(item, f"{field}[{i}]") for i, item in enumerate(prompt)]
+    else:
+        marked = mark(prompt, field)
     unused = sorted(set(marks) - used)
     if unused:
         message = f"the image with the id {unused[0]} is not in '{field}': there is no [img-{unused[0]}]"
@@ -161,10 +187,10 @@ def _mark_object(prompt: dict[str, Any], field: str, collector: Collector) -> An
     if not isinstance(data, list) or not isinstance(text, str):
         message = "needs 'prompt_string', a text, and 'multimodal_data', a list"
         raise InvalidRequest(message, field=field)
+    names = [f"{field}.multimodal_data[{i}]" for i in range(len(data))]
+    marks = [collector.add(None, item, False, name) for item, name in zip(data, names, strict=True)]
     first, *others = text.split(MEDIA_MARK)
     if len(others) != len(data):
         message = f"has {MEDIA_MARK} {len(others)} times, and {len(data)} items in 'multimodal_data'"
         raise InvalidRequest(message, field=field)
-    names = [f"{field}.multimodal_data[{i}]" for i in range(len(data))]
-    marks = [collector.add(None, item, False, name) for item, name in zip(data, names, strict=True)]
     return {"prompt_string": first + "".join(m + rest for m, rest in zip(marks, others, strict=True))}

@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 
 from corral.api.blob import Blob
-from corral.api.media.collect import Collector, MediaRef
+from corral.api.media.collect import Collector, MediaRef, require_kind
 from corral.api.media.data_uri import decode_base64
-from corral.api.media.local import MAX_BYTES
+from corral.api.media.local import MAX_BYTES, too_large
 from corral.api.media.picture import decode_image
 from corral.api.media.sample import BadMedia, Sample
 from corral.api.media.sound import decode_audio, is_sound
 from corral.api.media.source import MediaSource
-from corral.core.errors import InvalidRequest, NotSupported
+from corral.core.errors import InvalidRequest
 from corral.core.media import MediaKind, Medium, key_of, runs_in
 from corral.core.result import ModelInfo
 
@@ -146,30 +146,18 @@ class Intake:
         return Pictures(collector.pattern, media, await self._engine.arrange(media), blob)
 
     async def _load(self, ref: MediaRef, info: ModelInfo) -> Sample:
-        if ref.kind is not None:
-            require_kind(ref.kind, info)
         if ref.is_url:
             data = await self._source.load(ref.source, ref.kind or MediaKind.IMAGE)
         else:
             data = await asyncio.to_thread(decode_base64, ref.source)
         kind = ref.kind or (MediaKind.AUDIO if is_sound(data) else MediaKind.IMAGE)
-        require_kind(kind, info)
+        require_kind(kind, info.media, ref.field)
         if len(data) > MAX_BYTES:
-            raise BadMedia(f"it is larger than {MAX_BYTES >> 20} MiB")
+            raise too_large()
         async with self._decoding:
             if kind is MediaKind.AUDIO:
                 return await asyncio.to_thread(decode_audio, data, info.sample_rate)
             return await asyncio.to_thread(decode_image, data)
-
-
-def require_kind(kind: MediaKind, info: ModelInfo) -> None:
-    if not info.media:
-        raise NotSupported(
-            f"this server takes no {kind.value} input: start it with a projector for its model, --mmproj FILE"
-        )
-    if kind not in info.media:
-        message = f"the projector of this server (--mmproj) takes no {kind.value} input"
-        raise NotSupported(message)
 
 
 def _digest(sample: Sample) -> bytes:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from corral.api.media.data_uri import parse_data_uri
 from corral.api.media.local import LocalMedia
-from corral.api.media.remote import RemoteMedia
 from corral.api.media.sample import BadMedia
 from corral.core.media import MediaKind
+
+if TYPE_CHECKING:
+    from corral.api.media.remote import RemoteMedia
 
 MAX_URL_CHARS = 8192  # of those that only name a place
 

@@ -79,6 +79,7 @@ OPTIONS = (
         "server.media_files",
         "accepted for other programs' sake; a server gets images with its requests",
         "FILE",
+        "LLAMA_ARG_IMAGE",
         parse=word.names,
     ),
 )
