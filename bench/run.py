@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from bench import media
 from bench.chat import chat_preparation_ms, chat_stream, completed_stream
 from bench.client import Answer, complete, get
 from bench.embedding import (
@@ -129,6 +130,7 @@ async def main() -> int:
         raw.close()
     rows += await speculative_rows(options.model, options.rounds)
     rows += await embedding_rows(options.rounds)
+    rows += await media_rows(options.model)
     out = Path(__file__).parent / "out"
     out.mkdir(exist_ok=True)
     (out / "bench.json").write_text(json.dumps(rows, indent=1))
@@ -192,6 +194,21 @@ async def state_rows(url: str) -> list[dict[str, object]]:
     return [
         row(f"{N_TOKENS} tokens from a session over evaluating them", session, 20, False, "x"),
         row(f"{N_TOKENS} tokens from a file over evaluating them", file, 20, False, "x"),
+    ]
+
+
+async def media_rows(model: str) -> list[dict[str, object]]:
+    path, n_picture = media.projector(model)
+    corral = Corral(model, "-c", 4096, "-np", 2, "--max-itl-ms", MAX_ITL_MS, "--mmproj", path)
+    try:
+        n_again, speedup = await media.second_turn(corral.url, n_picture)
+        gap = await media.worst_gap_ms(corral.url)
+    finally:
+        corral.close()
+    return [
+        row(f"of {n_picture} tokens of an image, evaluated in a 2nd turn", n_again, 0, True, "tokens"),
+        row("a first turn with an image over the second, prompt", speedup, 2, False, "x"),
+        row("worst gap while two images are encoded", gap, 2 * MAX_ITL_MS, True, "ms"),
     ]
 
 

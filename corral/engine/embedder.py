@@ -21,7 +21,7 @@ from corral.core.task import Embed
 from corral.engine.batch import FLOOR, chunk_size
 from corral.engine.cost import Load
 from corral.engine.decoder import Decoder
-from corral.engine.media import MediaDesk, PromptMedia
+from corral.engine.media import MediaDesk, Piece, PromptMedia
 from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
 from corral.engine.ports import Encoder
 
@@ -62,15 +62,10 @@ class _Long:
     def chunk(self, n_most: int) -> Chunk:
         """The next piece; media are pieces of their own."""
         tokens, at = self.order.inputs[self.index], self.n_done
-        end, run = self.media.part(at) if self.media is not None else (len(tokens), None)
-        encoded = self.media.encoded(run) if self.media is not None and run is not None else None
-        if encoded is None or run is None:
-            n = chunk_size(end - at, n_most)
-            return Chunk(_LONG_SEQ, n_positions(tokens[:at]), tokens[at : at + n], logits=True)
-        n = end - at if not encoded.is_causal else chunk_size(end - at, n_most)
-        pos = n_positions(tokens[: run.start]) + (at - run.start if encoded.places is None else 0)
-        rows = encoded.cut(at - run.start, at - run.start + n)
-        return Chunk(_LONG_SEQ, pos, tokens[at : at + n], True, rows)
+        piece = self.media.piece(at) if self.media is not None else Piece(at, len(tokens))
+        n = piece.n if piece.is_whole else chunk_size(piece.n, n_most)
+        pos = n_positions(tokens[: piece.origin])
+        return Chunk(_LONG_SEQ, pos, tokens[at : at + n], logits=True, encoded=piece.rows(n))
 
 
 class Embedder:

@@ -284,25 +284,17 @@ class Engine:
 
     def _prompt(self, slot: Slot, request: Request) -> Prompt:
         """What is left of a prompt, up to where media begin or end."""
-        n = min(len(request.pending), self._kv.room(slot))
-        if request.media is None or request.phase is not Phase.PREFILL:
+        n, piece = min(len(request.pending), self._kv.room(slot)), request.piece
+        if piece is None:
             return Prompt(slot.id, n, request.variant)
-        end, run = request.media.part(request.n_past)
-        encoded = request.media.encoded(run) if run is not None else None
-        is_whole = encoded is not None and not encoded.is_causal
-        return Prompt(slot.id, min(n, end - request.n_past), request.variant, encoded is not None, is_whole)
+        return Prompt(slot.id, min(n, piece.n), request.variant, piece.is_alone, piece.is_whole)
 
     def _chunk(self, slot: Slot, request: Request, n: int) -> Chunk:
         """So many of a request's pending tokens, and what they are evaluated as."""
-        pos, encoded = self._kv.position(slot), None
-        if request.media is not None and request.phase is Phase.PREFILL:
-            at = request.n_past
-            _, run = request.media.part(at)
-            encoded = request.media.encoded(run) if run is not None else None
-            if encoded is not None and run is not None:
-                pos = pos if encoded.places is None else self._kv.position(slot, run.start)
-                encoded = encoded.cut(at - run.start, at - run.start + n)
-        return Chunk(slot.id, pos, request.chunk(n), request.n_logits(n), encoded)
+        piece = request.piece
+        pos = self._kv.position(slot, piece.origin if piece is not None else None)
+        rows = piece.rows(n) if piece is not None else None
+        return Chunk(slot.id, pos, request.chunk(n), request.n_logits(n), rows)
 
     def _propose(self, slot: Slot, request: Request, n_streams: int) -> TokenArray:
         """What may follow the token that a stream is about to evaluate."""
@@ -346,21 +338,14 @@ class Engine:
     def _rewind(self, work: Sequence[Work]) -> None:
         """A batch came to nothing: back to where it began, or all the way where the model cannot."""
         for slot, request, n in work:
-            if self._is_in_flat(request):
-                self._kv.trim(slot, 0)
+            if request.piece is not None and request.piece.is_in_flat:
+                self._kv.trim(slot, 0)  # a picture's tokens share a position: it cannot be cut between them
             elif self._kv.rewind(slot):
                 continue
             if request.phase is Phase.PREFILL:
                 request.start(self._clock(), n_cached=0)
             else:
                 self._fail([(slot, request, n)], CorralError("the context was lost in a decode that failed"))
-
-    def _is_in_flat(self, request: Request) -> bool:
-        """A part of a picture is in the context whose tokens share a position: it cannot be cut off there."""
-        if request.media is None or request.phase is not Phase.PREFILL:
-            return False
-        _, run = request.media.part(request.n_past)
-        return run is not None and run.is_flat and run.start < request.n_past
 
     def _relieve(self, work: Sequence[Work]) -> None:
         """Too few KV cells are free: give up cached sequences, then shrink the prompt chunks, then swap out

@@ -27,6 +27,52 @@ from corral.engine.ports import Projector
 _MAX_TOGETHER = 8  # media that are prepared at once
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What comes behind `at` tokens of a prompt, up to `end`: text, or what is left of a run."""
+
+    at: int
+    end: int
+    run: Run | None = None
+    encoded: Encoded | None = None
+
+    @property
+    def n(self) -> int:
+        return self.end - self.at
+
+    @property
+    def is_stalled(self) -> bool:
+        """It is not encoded yet."""
+        return self.run is not None and self.encoded is None
+
+    @property
+    def is_alone(self) -> bool:
+        return self.run is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """It cannot be evaluated in parts."""
+        return self.encoded is not None and not self.encoded.is_causal
+
+    @property
+    def is_in_flat(self) -> bool:
+        """What precedes it shares a position with it."""
+        return self.run is not None and self.run.is_flat and self.run.start < self.at
+
+    @property
+    def origin(self) -> int:
+        """Behind how many tokens the position is that its rows count from."""
+        has_places = self.encoded is not None and self.encoded.places is not None
+        return self.run.start if self.run is not None and has_places else self.at
+
+    def rows(self, n: int) -> Encoded | None:
+        """Of its first `n` tokens."""
+        if self.run is None or self.encoded is None:
+            return None
+        start = self.at - self.run.start
+        return self.encoded.cut(start, start + n)
+
+
 class PromptMedia:
     """Mutable: the media of a prompt, and what they have been encoded as so far."""
 
@@ -44,15 +90,19 @@ class PromptMedia:
         self._encoded: dict[bytes, Encoded] = {}
         self.is_closed = False  # nobody wants it any more
 
-    def part(self, at: int) -> tuple[int, Run | None]:
-        """Where the text or the run ends that begins, or goes on, behind so many tokens."""
+    def piece(self, at: int) -> Piece:
+        """What begins, or goes on, behind so many tokens."""
         i = bisect_right(self._starts, at) - 1
         if i >= 0 and at < self.runs[i].end:
-            return self.runs[i].end, self.runs[i]
-        return (self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt)), None
+            run = self.runs[i]
+            return Piece(at, run.end, run, self._encoded.get(self._keys[run]))
+        return Piece(at, self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt))
 
-    def encoded(self, run: Run) -> Encoded | None:
-        return self._encoded.get(self._keys[run])
+    def part(self, at: int) -> tuple[int, Run | None]:  # TEMP
+        return self.piece(at).end, self.piece(at).run
+
+    def encoded(self, run: Run) -> Encoded | None:  # TEMP
+        return self.piece(run.start).encoded
 
     def missing(self, at: int) -> dict[bytes, Medium]:
         """Runs behind so many tokens that are not encoded yet."""
@@ -65,11 +115,6 @@ class PromptMedia:
 
     def samples(self, medium: Medium) -> memoryview:
         return memoryview(self._file)[medium.start : medium.start + medium.n_bytes]
-
-    def is_stalled(self, at: int) -> bool:
-        """What comes behind so many tokens is not encoded yet."""
-        _, run = self.part(at)
-        return run is not None and self.encoded(run) is None
 
     def release(self) -> None:
         """All of it is evaluated."""

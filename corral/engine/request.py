@@ -11,7 +11,7 @@ import numpy as np
 from corral.core.chunk import FloatArray, TokenArray
 from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens
 from corral.core.task import Task
-from corral.engine.media import PromptMedia
+from corral.engine.media import Piece, PromptMedia
 from corral.engine.pace import Pace
 from corral.engine.ports import Sampler
 from corral.engine.saved import Saved
@@ -138,10 +138,15 @@ class Request:
         return len(self.prompt) - len(self.pending)
 
     @property
+    def piece(self) -> Piece | None:
+        """What comes next in a prompt with media."""
+        is_prompt = self.media is not None and self.phase is Phase.PREFILL
+        return self.media.piece(self.n_past) if is_prompt and self.media is not None else None
+
+    @property
     def is_stalled(self) -> bool:
         """Its prompt goes on with something that is not encoded yet."""
-        is_prompt = self.media is not None and self.phase is Phase.PREFILL
-        return is_prompt and self.media is not None and self.media.is_stalled(self.n_past)
+        return self.piece is not None and self.piece.is_stalled
 
     def evaluated(self, n: int) -> None:
         """Up to so many of its pending tokens are in the context now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,33 @@ ALL = (
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a vision encoder and of what it projects to."""
+
+    n_embd: int = N_EMBD
+    n_width: int = N_WIDTH
+    n_wide: int = N_WIDE
+    n_head: int = N_HEAD
+    n_block: int = 2
+    image_size: int = 32
+    patch_size: int = PATCH_SIZE
+
+    @property
+    def n_tokens(self) -> int:
+        """Of every picture."""
+        return (self.image_size // self.patch_size) ** 2
+
+
+TINY = Shape()
+
+
+def llava(path: Path, shape: Shape) -> Path:
+    """A projector as `llava_mmproj`, of any size."""
+    add = partial(_add_llava, shape=shape)
+    return _write(path, _Recipe("mlp", 81, add))
+
+
+@dataclass(frozen=True, slots=True)
 class _Recipe:
     projector: str
     seed: int
@@ -123,16 +151,17 @@ def _add_qwen2vl(writer: GGUFWriter, weights: tiny.Weights) -> None:
     tiny._add_llama(writer, weights)
 
 
-def _add_llava(writer: GGUFWriter, weights: _Weights) -> None:
+def _add_llava(writer: GGUFWriter, weights: _Weights, shape: Shape = TINY) -> None:
     """What the last block gives is not used: a projector of this type takes the input of that."""
-    _add_vision_keys(writer, image_size=32, n_block=2)
-    weights.kernel("v.patch_embd.weight", N_WIDTH, 3, PATCH_SIZE, PATCH_SIZE)
-    weights.matrix("v.position_embd.weight", 16, N_WIDTH, gain=0.5 * np.sqrt(N_WIDTH))
-    weights.norm("v.pre_ln", N_WIDTH)
-    for i in range(2):
-        _add_block(weights, f"v.blk.{i}")
-    weights.linear("mm.0", N_EMBD, N_WIDTH)
-    weights.linear("mm.2", N_EMBD, N_EMBD, gain=0.65)
+    n = shape.n_width
+    _add_vision_keys(writer, shape)
+    weights.kernel("v.patch_embd.weight", n, 3, shape.patch_size, shape.patch_size)
+    weights.matrix("v.position_embd.weight", shape.n_tokens, n, gain=0.5 * np.sqrt(n))
+    weights.norm("v.pre_ln", n)
+    for i in range(shape.n_block):
+        _add_block(weights, f"v.blk.{i}", shape=shape)
+    weights.linear("mm.0", shape.n_embd, n)
+    weights.linear("mm.2", shape.n_embd, shape.n_embd, gain=0.65)
 
 
 def _add_sliced(writer: GGUFWriter, weights: _Weights) -> None:
@@ -142,7 +171,7 @@ def _add_sliced(writer: GGUFWriter, weights: _Weights) -> None:
 
 def _add_merger(writer: GGUFWriter, weights: _Weights) -> None:
     """Two kernels: one for each frame of a video, both for a still picture."""
-    _add_vision_keys(writer, image_size=32)
+    _add_vision_keys(writer, Shape(n_block=1))
     weights.kernel("v.patch_embd.weight", N_WIDTH, 3, PATCH_SIZE, PATCH_SIZE)
     weights.kernel("v.patch_embd.weight.1", N_WIDTH, 3, PATCH_SIZE, PATCH_SIZE)
     _add_block(weights, "v.blk.0")
@@ -152,7 +181,7 @@ def _add_merger(writer: GGUFWriter, weights: _Weights) -> None:
 
 
 def _add_pooling(writer: GGUFWriter, weights: _Weights) -> None:
-    _add_vision_keys(writer, image_size=64)
+    _add_vision_keys(writer, Shape(n_block=1, image_size=64))
     writer.add_vision_use_gelu(True)
     writer.add_vision_projector_scale_factor(2)
     weights.kernel("v.patch_embd.weight", N_WIDTH, 3, PATCH_SIZE, PATCH_SIZE)
@@ -180,16 +209,16 @@ def _add_ultravox(writer: GGUFWriter, weights: _Weights) -> None:
     weights.matrix("mm.a.mlp.2.weight", N_EMBD, N_EMBD // 2)
 
 
-def _add_vision_keys(writer: GGUFWriter, image_size: int, n_block: int = 1) -> None:
+def _add_vision_keys(writer: GGUFWriter, shape: Shape) -> None:
     writer.add_clip_has_vision_encoder(True)
-    writer.add_vision_embedding_length(N_WIDTH)
-    writer.add_vision_feed_forward_length(N_WIDE)
-    writer.add_vision_block_count(n_block)
-    writer.add_vision_head_count(N_HEAD)
+    writer.add_vision_embedding_length(shape.n_width)
+    writer.add_vision_feed_forward_length(shape.n_wide)
+    writer.add_vision_block_count(shape.n_block)
+    writer.add_vision_head_count(shape.n_head)
     writer.add_vision_attention_layernorm_eps(1e-5)
-    writer.add_vision_projection_dim(N_EMBD)
-    writer.add_vision_image_size(image_size)
-    writer.add_vision_patch_size(PATCH_SIZE)
+    writer.add_vision_projection_dim(shape.n_embd)
+    writer.add_vision_image_size(shape.image_size)
+    writer.add_vision_patch_size(shape.patch_size)
     writer.add_vision_image_mean(IMAGE_MEAN)
     writer.add_vision_image_std(IMAGE_STD)
 
@@ -206,18 +235,19 @@ def _add_audio_keys(writer: GGUFWriter) -> None:
     writer.add_audio_stack_factor(N_STACK)
 
 
-def _add_block(weights: _Weights, name: str, has_key_bias: bool = True) -> None:
-    weights.norm(f"{name}.ln1", N_WIDTH)
-    weights.linear(f"{name}.attn_q", N_WIDTH, N_WIDTH, gain=2.0)
+def _add_block(weights: _Weights, name: str, has_key_bias: bool = True, shape: Shape = TINY) -> None:
+    n, n_wide = shape.n_width, shape.n_wide
+    weights.norm(f"{name}.ln1", n)
+    weights.linear(f"{name}.attn_q", n, n, gain=2.0)
     if has_key_bias:
-        weights.linear(f"{name}.attn_k", N_WIDTH, N_WIDTH, gain=2.0)
+        weights.linear(f"{name}.attn_k", n, n, gain=2.0)
     else:
-        weights.matrix(f"{name}.attn_k.weight", N_WIDTH, N_WIDTH, gain=2.0)
-    weights.linear(f"{name}.attn_v", N_WIDTH, N_WIDTH, gain=2.0)
-    weights.linear(f"{name}.attn_out", N_WIDTH, N_WIDTH)
-    weights.norm(f"{name}.ln2", N_WIDTH)
-    weights.linear(f"{name}.ffn_up", N_WIDE, N_WIDTH)
-    weights.linear(f"{name}.ffn_down", N_WIDTH, N_WIDE, gain=2.0)
+        weights.matrix(f"{name}.attn_k.weight", n, n, gain=2.0)
+    weights.linear(f"{name}.attn_v", n, n, gain=2.0)
+    weights.linear(f"{name}.attn_out", n, n)
+    weights.norm(f"{name}.ln2", n)
+    weights.linear(f"{name}.ffn_up", n_wide, n)
+    weights.linear(f"{name}.ffn_down", n, n_wide, gain=2.0)
 
 
 if __name__ == "__main__":

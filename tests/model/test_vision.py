@@ -1,0 +1,643 @@
+"""Pictures and sounds on real libllama: what enters the context, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+
+import msgspec
+import numpy as np
+import pytest
+from llama_cpp import llama_cpp as lib
+
+from corral.api.constraint import grammar_or_schema
+from corral.core.errors import CorralError, InvalidRequest
+from corral.core.media import runs_in
+from corral.core.params import Guidance, SamplingParams, SpeculativeParams
+from corral.core.pooling import Pooling
+from corral.core.result import Arranged, Embedded, Failed, StopType, Vectors
+from corral.core.task import Arrange, Cancel, Embed, Verb
+from corral.engine.guidance import guide
+from corral.llama.library import LlamaError
+from tests.model.bench import GREEDY, Bench, task
+from tests.model.test_conversation import act, refuse
+from tests.model.vision import (
+    AFTER,
+    BEFORE,
+    MARK,
+    PAIRS,
+    TEXT,
+    arranged,
+    chosen,
+    cold,
+    encoded_chunks,
+    file_of_media,
+    media_for,
+    native,
+    open_pair,
+    pictured,
+    probabilities,
+    runs_of,
+    sound,
+)
+from tests.tools.pictures import BLUE, RED, noise
+from tests.tools.vision_reference import embed_llava
+
+MANY = SamplingParams(temperature=0.0, n_probs=20)
+CLOSE = 1e-4
+NEAR = 1e-2
+SEVERAL = TEXT + MARK + MARK + AFTER
+PICTURES = [pair for pair in PAIRS if pair != "ultravox"]
+SIZES = [noise(1), noise(2, 97, 45), noise(3, 17, 61), noise(4, 1, 1), noise(5, 200, 120)]
+
+on_all = pytest.mark.parametrize("pair", PAIRS)
+on_pictures = pytest.mark.parametrize("pair", PICTURES)
+
+
+# --- what enters the context
+
+
+@pytest.mark.parametrize("n_ubatch", [512, 8])
+def test_the_rows_of_pictures_are_those_of_the_reference(vision, n_ubatch):
+    with open_pair(vision, "llava", n_ubatch=n_ubatch) as bench:
+        one = pictured(
+            bench, 1, MARK.join(["hello "] * 3) + MARK + MARK + AFTER + MARK, [*SIZES[:4], SIZES[4]]
+        )
+        bench.run(one)
+        chunks = encoded_chunks(bench)
+        runs = runs_of(one)
+        assert len(runs) == len(SIZES)
+        assert [chunk.pos for chunk in chunks] == [
+            pos for run in runs for pos in range(run.start, run.end, min(16, n_ubatch))
+        ]
+        rows = np.concatenate([chunk.encoded.rows for chunk in chunks])
+        expected = np.concatenate([embed_llava(vision / "mmproj-llava.gguf", pixels) for pixels in SIZES])
+        assert rows.shape == expected.shape
+        assert np.abs(rows - expected).max() < 2e-3 * np.linalg.norm(expected, axis=1).mean()
+
+
+@on_all
+def test_every_token_is_evaluated_once_and_in_order(vision, pair):
+    with open_pair(vision, pair, n_ubatch=16) as bench:
+        one = pictured(bench, 1, SEVERAL, media_for(pair), n_predict=0)
+        bench.run(one)
+        chunks = [chunk for chunks, _ in bench.decodes for chunk in chunks]
+        assert np.concatenate([chunk.tokens for chunk in chunks]).tolist() == one.prompt
+        for chunk in chunks:
+            assert (chunk.encoded is None) == bool((chunk.tokens >= 0).all())
+            assert chunk.encoded is None or len(chunk.encoded.rows) == len(chunk.tokens)
+
+
+@on_all
+@pytest.mark.parametrize("text", [TEXT, MARK + AFTER, MARK + MARK + AFTER, SEVERAL])
+def test_an_answer_is_that_of_libmtmd(vision, pair, text):
+    media = media_for(pair)[: text.count(MARK)]
+    with open_pair(vision, pair) as bench:
+        bench.run(pictured(bench, 1, text, media, MANY))
+        answer = bench.answer(1)
+    with native(vision, pair) as alone:
+        alone.evaluate(text, media)
+        assert_agree(answer, alone.rows(24))
+
+
+@on_all
+def test_an_answer_right_behind_a_picture_is_that_of_libmtmd(vision, pair):
+    text, media = BEFORE + MARK, media_for(pair)[2:]
+    with open_pair(vision, pair) as bench:
+        bench.run(pictured(bench, 1, text, media, MANY))
+        first, *others = bench.answer(1)
+    with native(vision, pair) as alone:
+        alone.evaluate(text, media)
+        alone.go_on(first.chosen.id)
+        assert_agree(others, alone.rows(23))
+
+
+def assert_agree(answer, rows):
+    assert chosen(answer) == [int(row.argmax()) for row in rows]
+    for probs, row in zip(answer, rows, strict=True):
+        expected = probabilities(row)
+        assert len(probs.top) == 20
+        assert all(abs(expected[top.id] - top.prob) < CLOSE for top in probs.top)
+
+
+@on_all
+def test_answers_depend_on_media_and_their_order(vision, pair):
+    one, two, three = media_for(pair)
+    answers = [chosen(cold(vision, pair, TEXT, [medium])) for medium in (one, two, three)]
+    answers += [chosen(cold(vision, pair, TEXT + MARK + AFTER, order)) for order in ([one, two], [two, one])]
+    assert all(a != b for i, a in enumerate(answers) for b in answers[:i])
+
+
+def test_red_is_not_blue(vision):
+    red, blue = (chosen(cold(vision, "llava", TEXT, [color])) for color in (RED, BLUE))
+    assert red != blue
+
+
+# --- the context runs full
+
+N_CTX = 256
+
+
+def shifting(vision, pair):
+    return open_pair(vision, pair, n_ctx_slot=N_CTX, context_shift=True)
+
+
+def shifts_of(bench):
+    """What is kept and what is discarded from now on."""
+    seen, shift = [], bench.kv.shift
+
+    def record(slot, n_keep, n_discard):
+        seen.append((n_keep, n_discard))
+        shift(slot, n_keep, n_discard)
+
+    bench.kv.shift = record
+    return seen
+
+
+@pytest.mark.parametrize("n_keep", [0, 5, 16, 20, 31, 32, 40, -1])
+@pytest.mark.parametrize("n_discard", [0, 1, 7, 16, 30])
+def test_a_shift_keeps_or_drops_a_picture_as_a_whole(vision, n_keep, n_discard):
+    with shifting(vision, "llava") as bench:
+        one = pictured(bench, 1, TEXT, [noise(1)], n_keep=n_keep, n_discard=n_discard, n_predict=260)
+        (run,) = runs_of(one)
+        bench.run(one)
+        tokens = bench.slots[0].tokens.view
+        media = tokens[tokens < 0].tolist()
+        assert media in ([], one.prompt[run.start : run.end])
+        assert media or 0 <= n_keep < run.end
+        assert len(bench.tokens(1)) == 260
+        assert bench.done(1).truncated
+
+
+# The first shift, behind 16 tokens of text and before 13 of them there is the picture.
+SHIFTS = {
+    (0, 10): (0, 10),
+    (0, 16): (0, 16),
+    (0, 20): (0, 32),
+    (10, 6): (10, 6),
+    (10, 7): (10, 22),
+    (16, 1): (16, 16),
+    (20, 5): (16, 16),
+    (20, 12): (16, 16),
+    (20, 13): (32, 1),
+    (32, 10): (32, 10),
+    (40, 50): (40, 50),
+    (-1, 100): (45, 100),
+}
+
+
+@pytest.mark.parametrize("asked", SHIFTS)
+def test_a_shift_is_what_libllama_does(vision, asked):
+    with shifting(vision, "llava") as bench:
+        shifts = shifts_of(bench)
+        params = {"n_keep": asked[0], "n_discard": asked[1], "n_predict": 260}
+        one = pictured(bench, 1, TEXT, [noise(1)], **params)
+        bench.run(one)
+        answer = bench.answer(1)
+    assert shifts[0] == SHIFTS[asked]
+    with native(vision, "llava") as alone:
+        alone.evaluate(TEXT, [noise(1)])
+        n_held = len(one.prompt)
+        for probs in answer[:-1]:
+            assert_near(probs, alone.row())
+            if n_held == N_CTX - 1:
+                keep, discard = shifts.pop(0)
+                alone.shift(keep, discard)
+                n_held -= discard
+            alone.go_on(probs.chosen.id)
+            n_held += 1
+    assert not shifts
+
+
+def assert_near(probs, row):
+    """Sums in another order make some difference in half precision."""
+    expected = probabilities(row)
+    assert all(abs(expected[top.id] - top.prob) < NEAR for top in probs.top)
+
+
+@pytest.mark.parametrize("pair", ["sliced", "gemma3", "ultravox"])
+@pytest.mark.parametrize("n_keep", [0, 20, 40])
+def test_a_shift_leaves_nothing_but_whole_runs(vision, pair, n_keep):
+    with shifting(vision, pair) as bench:
+        one = pictured(bench, 1, SEVERAL, media_for(pair), n_keep=n_keep, n_discard=9, n_predict=0)
+        prompt = np.array(one.prompt, np.int32)
+        whole = {tuple(prompt[run.start : run.end]) for run in runs_of(one)}
+        bench.run(msgspec.structs.replace(one, params=msgspec.structs.replace(one.params, n_predict=250)))
+        left = bench.slots[0].tokens.view
+        assert {tuple(left[run.start : run.end]) for run in runs_in(left)} <= whole
+        assert len(bench.tokens(1)) == 250
+        assert bench.done(1).truncated
+
+
+@pytest.mark.xfail(reason="BUG: parts of a picture in slices go one by one", strict=True)
+def test_a_shift_keeps_or_drops_all_slices_of_a_picture(vision):
+    with shifting(vision, "sliced") as bench:
+        one = pictured(bench, 1, TEXT, [noise(1, 64, 48)], n_keep=20, n_discard=20, n_predict=250)
+        n_all = sum(run.end - run.start for run in runs_of(one))
+        bench.run(one)
+        assert np.count_nonzero(bench.slots[0].tokens.view < 0) in (0, n_all)
+
+
+def test_positions_in_a_plane_do_not_shift(vision):
+    with shifting(vision, "qwen2vl") as bench:
+        bench.run(pictured(bench, 1, TEXT, [noise(1)], n_predict=400))
+        done = bench.done(1)
+        assert (done.stop_type, done.truncated) == (StopType.LIMIT, True)
+        assert done.n_past < N_CTX
+        assert refuse(bench, Verb.SHIFT, n_keep=0, n_discard=4).status == 501
+
+
+@pytest.mark.parametrize(
+    ("n_keep", "n_discard"), [(20, 4), (0, 17), (0, 31), (17, 30), (20, 20), (10, 10), (31, 1)]
+)
+def test_no_cut_goes_through_a_picture(vision, n_keep, n_discard):
+    with open_pair(vision, "llava") as bench:
+        bench.run(pictured(bench, 1, TEXT, [noise(1)]))
+        before = bench.slots[0].tokens.view.tolist()
+        error = refuse(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
+        assert error.status == 400
+        assert "from 16 to 31" in error.message
+        assert bench.slots[0].tokens.view.tolist() == before
+
+
+@pytest.mark.parametrize(("n_keep", "n_discard"), [(16, 16), (0, 16), (4, 12), (32, 5), (0, 32), (4, 40)])
+def test_a_cut_beside_a_picture_is_what_libllama_does(vision, n_keep, n_discard):
+    with open_pair(vision, "llava") as bench:
+        one = pictured(bench, 1, TEXT, [noise(1)])
+        bench.run(one)
+        held = bench.slots[0].tokens.view.tolist()
+        act(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
+        left = [*held[:n_keep], *held[n_keep + n_discard :]]
+        assert bench.slots[0].tokens.view.tolist() == left
+        tail = bench.prompt(20)
+        two = task(2, [*left, *tail], id_slot=0)
+        if min(left) < 0:
+            _, media, fd = arranged(bench, MARK, [noise(1)])
+            two = msgspec.structs.replace(two, media=media, fd=fd)
+        bench.run(two)
+        assert bench.n_cached(2) > len(left) - 4
+        answer = bench.answer(2)
+    with native(vision, "llava") as alone:
+        alone.evaluate(TEXT, [noise(1)])
+        for token in held[len(one.prompt) :]:
+            alone.go_on(token)
+        alone.shift(n_keep, n_discard)
+        for token in tail:
+            alone.go_on(token)
+        for probs in answer:
+            assert_near(probs, alone.row())
+            alone.go_on(probs.chosen.id)
+
+
+# --- a lost engine
+
+
+@on_all
+@pytest.mark.parametrize("n", [1, 10, 23])
+def test_a_lost_answer_goes_on(vision, pair, n):
+    text, media = TEXT + MARK, media_for(pair)[:2]
+    answer = cold(vision, pair, text, media)
+    with open_pair(vision, pair) as bench:
+        bench.run(pictured(bench, 1, text, media, resume=chosen(answer)[:n]))
+        assert bench.answer(1) == answer[n:]
+
+
+def test_a_lost_answer_goes_on_after_shifts(vision):
+    with shifting(vision, "llava") as bench:
+        params = {"n_keep": 20, "n_discard": 9, "n_predict": 300}
+        bench.run(pictured(bench, 1, TEXT, [noise(1)], **params))
+        answer = bench.answer(1)
+    with shifting(vision, "llava") as bench:
+        bench.run(pictured(bench, 1, TEXT, [noise(1)], resume=chosen(answer)[:270], **params))
+        assert bench.answer(1) == answer[270:]
+
+
+# --- what else there is to generation
+
+
+@on_all
+def test_guided_answers_are_those_of_two_contexts(vision, pair):
+    scale, negative, media = 1.8, "you are not the one", media_for(pair)[:1]
+    with open_pair(vision, pair) as bench:
+        wrong = tuple(bench.backend.vocab.tokenize(negative, True, True))
+        for id in (1, 2):
+            bench.run(pictured(bench, id, TEXT, media, guidance=Guidance(scale, wrong)))
+        said = bench.tokens(1)
+        assert bench.tokens(2) == said != chosen(cold(vision, pair, TEXT, media))
+    with native(vision, pair) as own, native(vision, pair) as other:
+        own.evaluate(TEXT, media)
+        other.evaluate(negative, [])
+        for token in said:
+            rows = (row.astype(np.float32) for row in (own.row(), other.row()))
+            assert int(guide(*rows, scale).argmax()) == token
+            own.go_on(token)
+            other.go_on(token)
+
+
+@on_pictures
+def test_a_grammar_holds_behind_a_picture(vision, pair):
+    constraint = grammar_or_schema('root ::= "one " [a-z]{5} " two " [0-9]{3}', None, "spaced")
+    found = []
+    for media in ([noise(1)], [RED]):
+        with open_pair(vision, pair) as bench:
+            one = pictured(bench, 1, TEXT, media, SamplingParams(temperature=0.0), constraint=constraint)
+            bench.run(one)
+            assert re.fullmatch("one [a-z]{5} two [0-9]{3}", bench.text(1))
+            found.append(bench.text(1))
+    assert found[0] != found[1]
+
+
+# Pictures right behind, and soon behind, what the model will say.
+DRAFTED = {
+    "right behind": (20 * "a" + MARK + AFTER, ((97 - 33, 1000.0),), ""),
+    "soon behind": ("the cat sat on" + MARK + AFTER, (), 'root ::= "the cat sat on" [a-z]+'),
+    "far behind": (BEFORE + MARK + AFTER, ((64, 15.0), (65, 15.0)), ""),
+}
+
+
+@pytest.mark.parametrize("pair", ["llava", "qwen2vl"])
+@pytest.mark.parametrize("case", DRAFTED)
+def test_drafts_change_nothing_and_have_no_media(vision, pair, case, monkeypatch):
+    monkeypatch.setattr("corral.engine.speculation.plan_length", lambda acceptance, n_max, *rest: n_max)
+    text, bias, grammar = DRAFTED[case]
+    sampling = msgspec.structs.replace(GREEDY, logit_bias=bias)
+    params = {
+        "n_predict": 60,
+        "speculative": SpeculativeParams(n_max=16, p_min=0.0),
+        "constraint": grammar_or_schema(grammar, None, "spaced"),
+    }
+    answers = []
+    for lookup in (False, True):
+        with open_pair(vision, pair, lookup=lookup) as bench:
+            bench.engine.warm_up()
+            n_ahead = bench.engine._speculation.n_ahead
+            bench.decodes.clear()
+            bench.run(pictured(bench, 1, text, [noise(1)], sampling, **params))
+            chunks = [chunk for chunks, _ in bench.decodes for chunk in chunks if chunk.encoded is None]
+            assert all((chunk.tokens >= 0).all() for chunk in chunks)
+            assert any(chunk.logits > 1 for chunk in chunks) == (lookup and n_ahead > 1)
+            answers.append(bench.answer(1))
+    assert chosen(answers[0]) == chosen(answers[1])
+    for plain, drafted in zip(*answers, strict=True):
+        assert abs(plain.chosen.prob - drafted.chosen.prob) < CLOSE
+
+
+def test_a_draft_model_sees_no_pictures(vision):
+    with open_pair(vision, "llava", model_draft=str(vision / "llama-bpe.gguf"), lookup=False) as bench:
+        bench.engine.warm_up()
+        bench.run(pictured(bench, 1, TEXT, [noise(1)]))
+        assert bench.answer(1) == cold(vision, "llava", TEXT, [noise(1)])
+        assert bench.done(1).timings.draft_n == 0
+
+
+# --- embeddings
+
+
+def embed(bench, id, text, media):
+    tokens, placed, fd = arranged(bench, text, media)
+    return embed_all(bench, Embed(id=id, inputs=[tokens], media=[placed], fd=fd))[0]
+
+
+def embed_all(bench, order):
+    """The vectors of an order, in the order of its inputs."""
+    bench.run(order)
+    assert bench.of(order.id, Embedded), bench.of(order.id, Failed)
+    found = {e.index: np.frombuffer(e.data, np.float32) for e in bench.of(order.id, Vectors)}
+    width = bench.backend.info([]).n_embd
+    return [found[i].reshape(-1, width) for i in range(len(order.inputs))]
+
+
+@on_all
+@pytest.mark.parametrize("pooling", [Pooling.NONE, Pooling.MEAN, Pooling.LAST])
+def test_vectors_are_those_of_libmtmd(vision, pair, pooling):
+    media = media_for(pair)[:2]
+    text = TEXT + MARK + AFTER
+    with native(vision, pair, embeddings=True, pooling_type=lib.LLAMA_POOLING_TYPE_NONE) as alone:
+        rows = alone.vectors(text, media)
+    pools = {Pooling.NONE: rows, Pooling.MEAN: rows.mean(0, keepdims=True), Pooling.LAST: rows[-1:]}
+    with open_pair(vision, pair, pooling=pooling.value) as bench:
+        given = embed(bench, 1, text, media)
+        assert given.shape == pools[pooling].shape
+        assert np.abs(given - pools[pooling]).max() < NEAR * np.abs(rows).max()
+        assert np.array_equal(embed(bench, 2, text, media), given)
+
+
+@on_pictures
+def test_vectors_depend_on_the_picture_and_not_on_the_batch(vision, pair):
+    one, two, _ = media_for(pair)
+    with open_pair(vision, pair, pooling="mean") as bench, open_pair(vision, pair, pooling="mean") as small:
+        vectors = [embed(bench, i, TEXT, [medium]) for i, medium in enumerate((one, two))]
+        assert np.abs(vectors[0] - vectors[1]).max() > 0.01
+        assert np.array_equal(embed(small, 1, TEXT, [one]), vectors[0])
+
+
+def test_inputs_with_and_without_pictures_in_one_order(vision):
+    with open_pair(vision, "llava", pooling="mean") as bench:
+        words = bench.prompt(30)
+        first, second = (arranged(bench, TEXT, [color]) for color in (RED, BLUE))
+        placed, fd = file_of_media([RED, BLUE])
+        media = [[msgspec.structs.replace(medium, n_runs=1)] for medium in placed]
+        inputs = [first[0], words, second[0], words[:9]]
+        order = Embed(id=1, inputs=inputs, media=[media[0], [], media[1], []], fd=fd)
+        red, text, blue, short = embed_all(bench, order)
+        assert np.array_equal(red, embed(bench, 2, TEXT, [RED]))
+        assert np.array_equal(blue, embed(bench, 3, TEXT, [BLUE]))
+        plain = embed_all(bench, Embed(id=4, inputs=[words, words[:9]]))
+        assert np.array_equal(text, plain[0])
+        assert np.array_equal(short, plain[1])
+
+
+def test_embeddings_go_on_beside_a_stream(vision):
+    with open_pair(vision, "llava", pooling="mean") as bench:
+        alone = embed(bench, 1, TEXT, [RED])
+        bench.engine.handle(pictured(bench, 2, TEXT, [BLUE], n_predict=60))
+        bench.step_until(lambda: bench.tokens(2))
+        beside = embed(bench, 3, TEXT, [RED])
+        assert np.array_equal(alone, beside)
+        assert bench.answer(2)[:24] == cold(vision, "llava", TEXT, [BLUE])
+
+
+# --- what cannot be
+
+
+def test_a_picture_that_has_to_be_evaluated_at_once_needs_a_batch(vision):
+    with open_pair(vision, "gemma3", n_ubatch=8) as bench:
+        media, _ = file_of_media([noise(1)])
+        with pytest.raises(InvalidRequest, match="--ubatch-size 16"):
+            bench.projector.arrange(media[0])
+        bench.run(Arrange(1, media))
+        (failed,) = bench.of(1, Failed)
+        assert failed.error.status == 400
+        assert "--ubatch-size 16" in failed.error.message
+        bench.run(task(2, bench.prompt(20)))
+        assert bench.done(2)
+
+
+def test_what_media_become_is_told(vision):
+    with open_pair(vision, "sliced") as bench:
+        media, _ = file_of_media([noise(1, 64, 48), RED])
+        bench.run(Arrange(1, media))
+        (arranged_event,) = bench.of(1, Arranged)
+        assert arranged_event.tokens == [bench.projector.arrange(medium) for medium in media]
+
+
+@pytest.mark.parametrize(
+    ("pair", "medium"), [("llava", sound(1)), ("ultravox", RED)], ids=["sound", "picture"]
+)
+def test_a_projector_takes_only_its_kind(vision, pair, medium):
+    with open_pair(vision, pair) as bench:
+        media, _ = file_of_media([medium])
+        bench.run(Arrange(1, media))
+        assert bench.of(1, Failed)[0].error.status == 400
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.9, 0.999])
+def test_a_projector_that_is_cut_off_is_refused(vision, share, tmp_path):
+    data = (vision / "mmproj-llava.gguf").read_bytes()
+    path = tmp_path / "mmproj.gguf"
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(CorralError):
+        open_pair(vision, "llava", mmproj=str(path))
+
+
+@pytest.mark.parametrize("name", ["llama-bpe.gguf", "missing.gguf"])
+def test_what_is_no_projector_is_refused(vision, name):
+    with pytest.raises(CorralError, match=name):
+        open_pair(vision, "llava", mmproj=str(vision / name))
+
+
+def test_positions_of_pictures_are_not_grouped(vision):
+    with pytest.raises(CorralError, match="--mmproj"):
+        open_pair(vision, "llava", grp_attn_n=2)
+
+
+def test_media_without_a_projector_are_refused(vision):
+    with open_pair(vision, "llava") as bench:
+        one = pictured(bench, 1, TEXT, [RED])
+    with Bench(vision / "llama-bpe.gguf") as bench:
+        bench.run(one)
+        (failed,) = bench.of(1, Failed)
+        assert failed.error.status == 501
+        assert "--mmproj" in failed.error.message
+
+
+def cut_off(one):
+    os.truncate(one.fd, 100)
+    return one
+
+
+def closed(one):
+    os.close(one.fd)
+    return msgspec.structs.replace(one, fd=-1)
+
+
+def without_its_runs(one):
+    media = [msgspec.structs.replace(medium, n_runs=2) for medium in one.media]
+    return msgspec.structs.replace(one, media=media)
+
+
+def too_long(one):
+    return msgspec.structs.replace(one, prompt=[*one.prompt, *one.prompt[:16] * 40])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "status"), [(cut_off, 500), (closed, 503), (without_its_runs, 400), (too_long, 400)]
+)
+def test_a_prompt_whose_media_are_wrong_is_refused(vision, spoil, status):
+    with open_pair(vision, "llava") as bench:
+        bench.run(spoil(pictured(bench, 1, TEXT, [RED])))
+        (failed,) = bench.of(1, Failed)
+        assert failed.error.status == status
+        bench.run(pictured(bench, 2, TEXT, [RED]))
+        assert bench.answer(2) == cold(vision, "llava", TEXT, [RED])
+
+
+def test_a_picture_that_cannot_be_encoded_fails_alone(vision):
+    with open_pair(vision, "llava", 3) as bench:
+        encode = bench.projector.encode
+        broken, _ = file_of_media([BLUE])
+
+        def fail(media, go_on):
+            if any(medium.digest == broken[0].digest for medium, _ in media):
+                raise LlamaError("it cannot be encoded: as an example")
+            return encode(media, go_on)
+
+        bench.projector.encode = fail
+        bench.run(*(pictured(bench, id, TEXT, [color]) for id, color in enumerate((RED, BLUE, noise(1)))))
+        assert bench.of(1, Failed)[0].error.message == "it cannot be encoded: as an example"
+        assert bench.answer(0) == cold(vision, "llava", TEXT, [RED])
+        assert bench.answer(2) == cold(vision, "llava", TEXT, [noise(1)])
+        tokens, placed, fd = arranged(bench, TEXT, [BLUE])
+        bench.run(Embed(id=3, inputs=[tokens], media=[placed], fd=fd))
+        assert bench.of(3, Failed)
+        assert not bench.engine.has_work
+
+
+# --- nobody wants it any more
+
+
+class Gate:
+    """Encoding stands still at its `n`-th look at whether to go on."""
+
+    def __init__(self, bench, n):
+        self.n_looks = 0
+        self._n = n
+        self._encode = bench.projector.encode
+        self.is_reached = threading.Event()
+        self.is_open = threading.Event()
+        bench.projector.encode = lambda media, go_on: self._encode(media, lambda: self._look(go_on))
+
+    def _look(self, go_on):
+        self.n_looks += 1
+        if self.n_looks == self._n:
+            self.is_reached.set()
+            assert self.is_open.wait(60)
+        return go_on()
+
+
+@on_pictures
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_cancelled_picture_is_not_encoded_to_its_end(vision, pair, n):
+    text, media = MARK + AFTER, media_for(pair)[:1]
+    with open_pair(vision, pair) as bench:
+        gate = Gate(bench, n)
+        bench.engine.handle(pictured(bench, 1, text, media))
+        bench.engine.step()
+        assert gate.is_reached.wait(60)
+        bench.engine.handle(Cancel(1))
+        gate.is_open.set()
+        bench.step_until(lambda: not bench.engine._media.is_busy)
+        assert gate.n_looks == n
+        bench.run(pictured(bench, 2, text, media))
+        assert bench.answer(2) == cold(vision, pair, text, media)
+        assert gate.n_looks > 2 * n
+
+
+def test_a_picture_that_another_one_wants_is_encoded_to_its_end(vision):
+    text, media = MARK + AFTER, [noise(1)]
+    with open_pair(vision, "llava", 2) as bench:
+        gate = Gate(bench, 2)
+        bench.engine.handle(pictured(bench, 1, text, media))
+        bench.engine.handle(pictured(bench, 2, MARK + " that", media))
+        bench.engine.step()
+        assert gate.is_reached.wait(60)
+        bench.engine.handle(Cancel(1))
+        gate.is_open.set()
+        bench.step_until(lambda: not bench.engine.has_work)
+        assert bench.answer(2) == cold(vision, "llava", MARK + " that", media)
+        assert not bench.of(1, Failed)
+
+
+def test_a_cancelled_order_of_vectors_is_not_encoded_to_its_end(vision):
+    with open_pair(vision, "llava", pooling="mean") as bench:
+        gate = Gate(bench, 2)
+        tokens, placed, fd = arranged(bench, TEXT, [RED])
+        bench.engine.handle(Embed(id=1, inputs=[tokens], media=[placed], fd=fd))
+        bench.engine.step()
+        assert gate.is_reached.wait(60)
+        bench.engine.handle(Cancel(1))
+        gate.is_open.set()
+        bench.step_until(lambda: not bench.engine._media.is_busy)
+        assert gate.n_looks == 2
+        assert embed(bench, 2, TEXT, [RED]).any()
