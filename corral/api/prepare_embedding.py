@@ -15,7 +15,7 @@ import numpy as np
 
 from corral.api.prepare import Vocabulary, as_list, content_of, tokenize_mixed
 from corral.core.errors import InvalidRequest
-from corral.core.media import run_around
+from corral.core.media import span_around
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 
@@ -70,8 +70,8 @@ class Fit:
         """As many tokens as fit; the last one stays if it marks the end."""
         last = tokens[-1:] if tokens[-1] >= 0 and self.vocab.is_control(tokens[-1]) else []
         n = self.encoder.n_tokens - len(last)
-        run = run_around(np.array(tokens, np.int32), n)
-        return tokens[: n if run is None else run.start] + last
+        span = span_around(np.array(tokens, np.int32), n)
+        return tokens[: n if span is None else span.start] + last
 
     def refuse(self, n: int, name: str) -> InvalidRequest:
         return InvalidRequest(

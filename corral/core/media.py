@@ -2,8 +2,8 @@
 
 What a picture takes in the context is a run of negative tokens, spelled from a hash of what is in it: two
 lists are equal only where their pictures are, so that what compares and keeps tokens need not know of media.
-The first token of a run is marked. So is that of a flat one, whose tokens share a position (M-RoPE); its
-second one tells how many positions it takes.
+The first token of a run is marked, and tells whether the run goes on with the picture of the one before it,
+and whether it is flat: its tokens share a position (M-RoPE). How many it takes is in the second token then.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ NO_TOKEN = -1  # how the world is told of those of media
 
 _FIRST = 1 << 30
 _FLAT = 1 << 29
+_MORE = 1 << 28
 
 
 class MediaKind(str, enum.Enum):
@@ -52,14 +53,22 @@ class Run(NamedTuple):
     end: int
     n_pos: int
     is_flat: bool
+    is_more: bool
 
 
-def spell(content: bytes, n_tokens: int, n_pos: int, is_flat: bool) -> list[int]:
+class Span(NamedTuple):
+    """Where all the runs of a picture are, and the text between them."""
+
+    start: int
+    end: int
+
+
+def spell(content: bytes, n_tokens: int, n_pos: int, is_flat: bool, is_more: bool = False) -> list[int]:
     """The tokens of a run; `content` tells what is in it."""
-    seed = b"%d %d %d " % (n_tokens, n_pos, is_flat) + content
+    seed = b"%d %d %d %d " % (n_tokens, n_pos, is_flat, is_more) + content
     words = np.frombuffer(hashlib.shake_128(seed).digest(4 * n_tokens), "<u4") & (_FIRST - 1)
     words = words.astype(np.int64)
-    words[0] = words[0] & (_FLAT - 1) | _FIRST | (_FLAT if is_flat else 0)
+    words[0] = words[0] & (_MORE - 1) | _FIRST | is_flat * _FLAT | is_more * _MORE
     if is_flat and n_tokens > 1:
         words[1] = n_pos
     return [int(token) for token in -1 - words]
@@ -89,7 +98,7 @@ def runs_in(tokens: TokenArray) -> list[Run]:
 def _read_run(words: np.ndarray[tuple[int], np.dtype[np.int64]], start: int, end: int) -> Run:
     is_flat = bool(words[start] & _FLAT)
     n_pos = int(words[start + 1]) if is_flat and end - start > 1 else end - start
-    return Run(start, end, n_pos, is_flat)
+    return Run(start, end, n_pos, is_flat, bool(words[start] & _MORE))
 
 
 def is_spelled(tokens: TokenArray) -> bool:
@@ -114,9 +123,20 @@ def cell_positions(tokens: TokenArray) -> TokenArray:
     return positions
 
 
-def run_around(tokens: TokenArray, n: int) -> Run | None:
-    """The run that a cut behind `n` tokens would go through."""
-    return next((run for run in runs_in(tokens) if run.start < n < run.end), None)
+def spans_in(tokens: TokenArray) -> list[Span]:
+    """The pictures and sounds among tokens, in order."""
+    spans: list[Span] = []
+    for run in runs_in(tokens):
+        if run.is_more and spans:
+            spans[-1] = Span(spans[-1].start, run.end)
+        else:
+            spans.append(Span(run.start, run.end))
+    return spans
+
+
+def span_around(tokens: TokenArray, n: int) -> Span | None:
+    """What a cut behind `n` tokens would go through."""
+    return next((span for span in spans_in(tokens) if span.start < n < span.end), None)
 
 
 def text_tokens(tokens: Sequence[int]) -> list[int]:

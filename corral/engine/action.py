@@ -22,7 +22,7 @@ from corral.core.errors import (
     Unavailable,
 )
 from corral.core.file import file_error
-from corral.core.media import NO_TOKEN, run_around
+from corral.core.media import NO_TOKEN, span_around
 from corral.core.result import SlotReport
 from corral.core.task import Busy, SlotAction, Verb
 from corral.engine.job import Steps, Turn
@@ -125,11 +125,11 @@ class Actions:
         if not self._kv.can_shift_to(slot, n - n_keep - n_discard):
             raise NotSupported("of this slot only a sliding window is left, more of which has to stay")
         for at in (n_keep, n_keep + n_discard):
-            run = run_around(slot.tokens.view, at)
-            if run is not None:
+            span = span_around(slot.tokens.view, at)
+            if span is not None:
                 raise InvalidRequest(
                     f"a cut behind {at} tokens goes through an image or sound, "
-                    f"which has those from {run.start} to {run.end - 1}",
+                    f"which has those from {span.start} to {span.end - 1}",
                     field="n_discard",
                 )
         self._kv.shift(slot, n_keep, n_discard)

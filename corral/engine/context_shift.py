@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.core.media import Run
+from corral.core.media import Span
 
 
 def plan_shift(
@@ -21,15 +21,15 @@ def plan_shift(
     return keep, max(1, min(discard, left - 1))
 
 
-def spare_media(runs: Sequence[Run], keep: int, discard: int) -> tuple[int, int]:
+def spare_media(spans: Sequence[Span], keep: int, discard: int) -> tuple[int, int]:
     """The same, but so that every picture stays or goes as a whole: what is kept grows by the rest of one
     that it ends in, and so does what is discarded."""
-    end = _whole(runs, keep + discard)
-    longer = _whole(runs, keep)
+    end = _whole(spans, keep + discard)
+    longer = _whole(spans, keep)
     if longer >= end:  # there would be nothing to discard
-        longer = max((run.start for run in runs if run.start < keep < run.end), default=keep)
+        longer = max((span.start for span in spans if span.start < keep < span.end), default=keep)
     return longer, end - longer
 
 
-def _whole(runs: Sequence[Run], n: int) -> int:
-    return next((run.end for run in runs if run.start < n < run.end), n)
+def _whole(spans: Sequence[Span], n: int) -> int:
+    return next((span.end for span in spans if span.start < n < span.end), n)

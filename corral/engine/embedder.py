@@ -201,9 +201,12 @@ class Embedder:
         for order in list(self._orders):
             for index, media in order.media.items():
                 self._media.want(media, 0)
-                if not media.missing(0) and self._begin(encoder, _Long(order, index, media)):
+                if media.missing(0):
+                    continue
+                if self._begin(encoder, _Long(order, index, media)):
                     del order.media[index]
                     return
+                break
 
     def _begin(self, encoder: Encoder, long: _Long) -> bool:
         try:

@@ -15,6 +15,8 @@ from corral.engine.job import Jobs, Steps
 from corral.engine.media import MediaDesk
 from corral.engine.ports import AdapterPort, Encoder, Projector
 
+_SLICE_MS = 50.0  # for the projector, between two batches of others
+
 
 class EmbeddingEngine:
     """One thread calls everything here but `abort_if_running` and `beat`."""
@@ -75,7 +77,10 @@ class EmbeddingEngine:
         self._emit(self._jobs.run(()))
         self._has_rested = not (self._embedder.has_work and self._embedder.step())
         self._adapters.tidy(self._embedder.adapters_in_use)
-        self._media.go_on()
+        if self._has_rested:
+            self._media.go_on()
+        else:
+            self._media.go_on_for(_SLICE_MS)
 
     def beat(self) -> Beat:
         beat = self._embedder.beat()

@@ -13,7 +13,7 @@ import numpy as np
 
 from corral.core.chunk import Chunk, FloatArray
 from corral.core.errors import CorralError, NotNumbers
-from corral.core.media import runs_in, text_tokens
+from corral.core.media import spans_in, text_tokens
 from corral.core.result import Admitted, Event, Failed, Progress, StopType, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
@@ -93,7 +93,7 @@ class Generation:
                     self._backend.vocab.adds_bos,
                     params.n_system,
                 )
-                n_keep, n_discard = spare_media(runs_in(slot.tokens.view), n_keep, n_discard)
+                n_keep, n_discard = spare_media(spans_in(slot.tokens.view), n_keep, n_discard)
                 self._kv.shift(slot, n_keep, n_discard)
                 slot.moved_from = min(slot.moved_from, n_keep)
                 request.truncated = True

@@ -88,7 +88,7 @@ class PromptMedia:
         self._keys = dict(zip(self.runs, keys, strict=True))
         self._medium_of = dict(zip(keys, owners, strict=True))
         self._encoded: dict[bytes, Encoded] = {}
-        self.is_closed = False  # nobody wants it any more
+        self.is_closed = False
 
     def piece(self, at: int) -> Piece:
         """What begins, or goes on, behind so many tokens."""
@@ -113,16 +113,21 @@ class PromptMedia:
         if key in self._medium_of:
             self._encoded[key] = encoded
 
+    def keys_of(self, medium: Medium) -> list[bytes]:
+        return [key for key, owner in self._medium_of.items() if owner.digest == medium.digest]
+
     def samples(self, medium: Medium) -> memoryview:
         return memoryview(self._file)[medium.start : medium.start + medium.n_bytes]
 
-    def release(self) -> None:
-        """All of it is evaluated."""
-        self._encoded.clear()
+    def lacks(self, medium: Medium) -> bool:
+        """It still waits for some of it."""
+        lacking = (missing.digest for missing in self.missing(0).values())
+        return not self.is_closed and medium.digest in lacking
 
     def close(self) -> None:
-        self.release()
+        """All of it is evaluated, or not wanted any more."""
         self.is_closed = True
+        self._encoded.clear()
 
 
 @dataclass(slots=True, eq=False)
@@ -133,8 +138,13 @@ class _Want:
     users: list[PromptMedia] = field(default_factory=list)
 
     @property
+    def keys(self) -> list[bytes]:
+        """Of the runs it becomes."""
+        return self.users[0].keys_of(self.medium)
+
+    @property
     def is_wanted(self) -> bool:
-        return any(not user.is_closed for user in self.users)
+        return any(user.lacks(self.medium) for user in self.users)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,11 +247,9 @@ class MediaDesk:
         self._turns.go_on()
 
     def go_on_for(self, ms: float) -> None:
-        """For a slice of time, if there is something to do."""
+        """For a slice of time, and a piece of work at least, if there is something to do."""
         if self._wants:
-            self._turns.go_on()
-            self._turns.wait_idle(ms / 1e3)
-            self._turns.pause()
+            self._turns.go_on_for(ms / 1e3)
 
     def beat(self) -> Beat:
         """From any thread: how long the piece of an encoding has taken that is under way."""
@@ -253,6 +261,8 @@ class MediaDesk:
         return self._projector
 
     def _keep(self, key: bytes, encoded: Encoded) -> None:
+        if encoded.n_bytes > self._n_most:
+            return
         self._cache[key] = encoded
         n_bytes = sum(known.n_bytes for known in self._cache.values())
         while n_bytes > self._n_most:
@@ -266,18 +276,21 @@ class MediaDesk:
             wants.append(self._waiting.get())
         if not wants:
             return
-        error = self._encode(wants)
+        done: set[bytes] = set()
+        error = self._encode(wants, done)
         if error is not None and len(wants) > 1:
             for want in wants:
-                self._end([want], self._encode([want]))
+                is_done = done.issuperset(want.keys)
+                self._end([want], None if is_done else self._encode([want], done))
         else:
             self._end(wants, error)
 
-    def _encode(self, wants: Sequence[_Want]) -> CorralError | None:
-        """What went wrong, if anything."""
+    def _encode(self, wants: Sequence[_Want], done: set[bytes]) -> CorralError | None:
+        """What went wrong, if anything; `done`: which runs went well."""
         media = [(want.medium, want.users[0].samples(want.medium)) for want in wants if want.is_wanted]
         try:
             for encoded in self._require().encode(media, lambda: self._may_go_on(wants)):
+                done |= encoded.keys()
                 self._outcomes.put(_Outcome(wants, encoded, is_end=False))
                 self._wake()
         except CorralError as error:
@@ -314,6 +327,7 @@ class _Turns:
         self._is_allowed = True
         self._is_engaged = False
         self._is_working = False
+        self._n_pieces = 0
         self._since = 0.0
 
     @property
@@ -325,6 +339,7 @@ class _Turns:
         """Before every piece of work: until it may be done."""
         with self._condition:
             self._is_engaged, self._is_working = True, False
+            self._n_pieces += 1
             self._condition.notify_all()
             self._condition.wait_for(lambda: self._is_allowed)
             self._is_working = True
@@ -345,6 +360,12 @@ class _Turns:
             self._is_allowed = True
             self._condition.notify_all()
 
-    def wait_idle(self, timeout_s: float) -> None:
+    def go_on_for(self, seconds: float) -> None:
         with self._condition:
-            self._condition.wait_for(lambda: not self._is_engaged, timeout_s)
+            self._is_allowed, n_before = True, self._n_pieces
+            self._condition.notify_all()
+            started = time.perf_counter()
+            self._condition.wait_for(lambda: not self._is_engaged or self._n_pieces > n_before)
+            left = seconds - (time.perf_counter() - started)
+            self._condition.wait_for(lambda: not self._is_engaged, max(0.0, left))
+        self.pause()

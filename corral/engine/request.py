@@ -152,7 +152,7 @@ class Request:
         """Up to so many of its pending tokens are in the context now."""
         self.pending = self.pending[n:]
         if self.media is not None and not len(self.pending):
-            self.media.release()
+            self.media.close()
 
     def add(self, token: int, probs: TokenProbs | None, now: float) -> None:
         """The next token is drawn."""

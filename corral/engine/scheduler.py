@@ -94,10 +94,17 @@ class Scheduler:
         for other in freed:
             if other.request is not None:
                 other.n_evaluated = len(other.request.prompt) - other.request.n_cached
+                self._drop_half(other, other.request)
             other.request = None
             self.touch(other)
         self._has_freed_room = True
         return freed
+
+    def _drop_half(self, slot: Slot, request: Request) -> None:
+        """Of a picture, all is in a slot or nothing, unless it is being evaluated."""
+        piece = request.piece
+        if piece is not None and piece.run is not None and request.swapped is None:
+            self._kv.trim(slot, min(len(slot.tokens), piece.run.start))
 
     def _pair(self, slot: Slot) -> list[Slot]:
         """The slots of a request and of its follower."""

@@ -160,10 +160,13 @@ class Projector:
         code = mtmd.mtmd_tokenize_from_parts(self._handle, chunks, pointers, 1, False)
         if code:
             raise InvalidRequest(f"{_FAILURES.get(code, 'it cannot be read')}: {last_words()}")
-        found = range(mtmd.mtmd_input_chunks_size(chunks))
-        return [self._part(medium, i, mtmd.mtmd_input_chunks_get(chunks, i)) for i in found]
+        parts: list[_Part] = []
+        for i in range(mtmd.mtmd_input_chunks_size(chunks)):
+            is_more = any(part.chunk is not None for part in parts)
+            parts.append(self._part(medium, i, mtmd.mtmd_input_chunks_get(chunks, i), is_more))
+        return parts
 
-    def _part(self, medium: Medium, number: int, chunk: Any) -> _Part:
+    def _part(self, medium: Medium, number: int, chunk: Any, is_more: bool) -> _Part:
         n = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
         if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
             tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(ctypes.c_size_t()))
@@ -177,7 +180,7 @@ class Projector:
         is_flat = n > 1 and self._has_planes and bool(self._places(chunk, 0)[0, -1] == 0)
         n_pos = int(mtmd.mtmd_input_chunk_get_n_pos(chunk))
         content = medium.digest + self._fingerprint + b"%d" % number
-        return _Part(spell(content, n, n_pos, is_flat), chunk)
+        return _Part(spell(content, n, n_pos, is_flat, is_more), chunk)
 
     def _places(self, chunk: Any, start: int) -> TokenArray:
         """Where each token of a chunk is that begins at `start`: four dimensions, in libllama's order."""

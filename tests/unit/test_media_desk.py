@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from corral.core.chunk import Encoded
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
-from corral.core.media import MediaKind, Medium, key_of, runs_in
+from corral.core.media import MediaKind, Medium, Run, key_of, runs_in
 from corral.engine.media import MediaDesk, PromptMedia
 from tests.tools.pictures import media_of, noise
 from tests.unit.fake_projector import BROKEN, MARK, N_PIECES, UNREADABLE, FakeProjector
@@ -128,6 +129,10 @@ def described_of(*arrays) -> list[Medium]:
     return media
 
 
+def encoded_of(media: PromptMedia, run: Run) -> Encoded | None:
+    return media.piece(run.start).encoded
+
+
 def digest_of(pixels) -> bytes:
     return described_of(pixels)[0].digest
 
@@ -189,10 +194,6 @@ def test_what_cannot_be_arranged_is_an_error(lab, array, message):
         lab.desk.arrange(media).result(SECONDS)
 
 
-@pytest.mark.xfail(
-    reason="BUG: MediaDesk.arrange does not say which medium cannot be arranged, and nobody else does",
-    strict=True,
-)
 def test_an_error_says_which_one_cannot_be_arranged(lab):
     media = described_of(SMALL, noise(7, UNREADABLE, 8))
     with pytest.raises(InvalidRequest, match="image 2: "):
@@ -207,18 +208,37 @@ def test_parts_of_a_prompt(lab):
     tokens = lab.described(described_of(SMALL, TALL))[1]
     assert [run.end - run.start for run in media.runs] == [4, 10, 10]
     for at in range(len(tokens)):
-        end, run = media.part(at)
-        assert at < end <= len(tokens)
-        same = tokens[at:end] < 0
+        piece = media.piece(at)
+        assert (piece.at, piece.n) == (at, piece.end - at)
+        assert at < piece.end <= len(tokens)
+        same = tokens[at : piece.end] < 0
         assert same.all() or not same.any()
-        if run is None:
-            assert tokens[at] >= 0
-            assert end == len(tokens) or tokens[end] < 0
+        assert piece.is_stalled == piece.is_alone == (tokens[at] < 0)
+        if piece.run is None:
+            assert piece.end == len(tokens) or tokens[piece.end] < 0
         else:
-            assert run in media.runs
-            assert run.start <= at < run.end == end
-        assert media.is_stalled(at) == (run is not None)
-    assert media.part(len(tokens)) == (len(tokens), None)
+            assert piece.run in media.runs
+            assert piece.run.start <= at < piece.run.end == piece.end
+        assert piece.rows(1) is None
+        assert piece.origin == at
+    assert media.piece(len(tokens)).n == 0
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_pieces_of_a_picture_are_the_rows_that_are_left(make, is_causal):
+    lab = make(FakeProjector(is_causal=is_causal))
+    media = lab.want(TALL)
+    lab.finish()
+    rows = np.resize(TALL.ravel(), (10, 4))
+    for run in media.runs:
+        for at in range(run.start, run.end):
+            piece = media.piece(at)
+            assert not piece.is_stalled
+            assert piece.is_alone
+            assert piece.is_whole == (not is_causal)
+            assert not piece.is_in_flat
+            for n in range(1, piece.n + 1):
+                assert piece.rows(n).rows.tolist() == rows[at - run.start :][:n].tolist()
 
 
 def test_only_what_comes_later_is_missing(lab):
@@ -228,8 +248,8 @@ def test_only_what_comes_later_is_missing(lab):
     lab.desk.want(media, first.end)
     lab.finish()
     assert lab.projector.encoded == [[digest_of(OTHER)]]
-    assert media.encoded(first) is None
-    assert media.encoded(second) is not None
+    assert encoded_of(media, first) is None
+    assert encoded_of(media, second) is not None
 
 
 def test_a_prompt_that_does_not_go_together_with_its_media_is_refused(lab):
@@ -315,14 +335,14 @@ def test_a_picture_is_encoded_and_handed_out(lab):
     assert lab.desk.is_busy
     assert lab.desk.is_waiting
     assert lab.desk.collect() == []
-    assert media.is_stalled(run.start)
+    assert media.piece(run.start).is_stalled
     lab.projector.gate.set()
     until(lambda: not lab.desk.is_waiting)
-    assert media.encoded(run) is None, "only collect may hand it out"
+    assert encoded_of(media, run) is None, "only collect may hand it out"
     lab.finish()
-    encoded = media.encoded(run)
+    encoded = encoded_of(media, run)
     assert encoded.rows.tolist() == np.resize(SMALL.ravel(), (4, 4)).tolist()
-    assert not media.is_stalled(run.start)
+    assert not media.piece(run.start).is_stalled
     assert media.missing(0) == {}
     assert not lab.desk.is_waiting
     assert lab.failed == []
@@ -333,7 +353,7 @@ def test_each_picture_gets_its_own_rows(lab):
     lab.finish()
     for run, pixels in zip(media.runs, (SMALL, TALL, TALL, OTHER), strict=True):
         n = run.end - run.start
-        assert media.encoded(run).rows.tolist() == np.resize(pixels.ravel(), (n, 4)).tolist()
+        assert encoded_of(media, run).rows.tolist() == np.resize(pixels.ravel(), (n, 4)).tolist()
     assert lab.n_encoded == 3
 
 
@@ -358,7 +378,7 @@ def test_wanting_again_and_again_encodes_once(lab):
     lab.projector.gate.set()
     lab.finish()
     assert lab.n_encoded == 2
-    assert all(media.encoded(run) is not None for run in media.runs)
+    assert all(encoded_of(media, run) is not None for run in media.runs)
 
 
 def test_prompts_that_show_the_same_picture_share_its_encoding(lab):
@@ -377,7 +397,7 @@ def test_what_is_released_is_gone(lab):
     media = lab.want(SMALL)
     lab.finish()
     media.release()
-    assert media.encoded(media.runs[0]) is None
+    assert encoded_of(media, media.runs[0]) is None
     assert not media.is_closed
 
 
@@ -461,7 +481,7 @@ def test_an_encoding_stops_when_nobody_wants_it(lab):
     lab.finish()
     assert lab.projector.n_stopped == 1
     assert lab.failed == []
-    assert media.encoded(media.runs[0]) is None
+    assert encoded_of(media, media.runs[0]) is None
     again = lab.want(FIRST)
     lab.finish()
     assert lab.n_encoded == 2
@@ -743,5 +763,5 @@ def test_sounds_are_media_too(make):
     sound = np.arange(50, dtype=np.float32)
     media = lab.want(sound, SMALL)
     lab.finish()
-    rows = media.encoded(media.runs[0]).rows
+    rows = encoded_of(media, media.runs[0]).rows
     assert rows.tolist() == np.resize(np.frombuffer(sound.tobytes(), np.uint8), (8, 4)).tolist()
