@@ -192,12 +192,15 @@ class Service:
         if params.constraint is not None:
             # Only the engine can tell whether a grammar is right; a request that is wrong changes nothing.
             prompt = list(change.tokens) or max(prepared.prompts, key=len)
-            await run_for_client(self.evaluate(prompt, params), request.receive)
+            media = prepared.pictures.of(prompt) if prepared.pictures is not None else None
+            await run_for_client(self.evaluate(prompt, params, media), request.receive)
         self.system_prompt = change
 
-    async def evaluate(self, prompt: list[int], params: GenerationParams) -> None:
+    async def evaluate(
+        self, prompt: list[int], params: GenerationParams, media: MediaFile | None = None
+    ) -> None:
         """Have the engine do everything but answer; what it refuses is raised."""
-        _, results = self.engine.submit(prompt, msgspec.structs.replace(params, n_predict=0))
+        _, results = self.engine.submit(prompt, msgspec.structs.replace(params, n_predict=0), media)
         async for _ in results:
             pass
 

@@ -116,7 +116,7 @@ def _parse_part(part: Any, where: str) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "media":
         return {"type": "media", "text": str(part["text"])}
-    if kind not in _TEXT_PARTS:
+    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
         raise InvalidRequest("must be a part with 'type' and, where that is 'text', a 'text'", field=where)
     text = part.get(_TEXT_PARTS[kind])
     if not isinstance(text, str):

@@ -14,7 +14,7 @@ import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
 from corral.core.errors import CorralError, NotSupported
-from corral.core.media import n_positions
+from corral.core.media import has_media, n_positions
 from corral.core.modifier import AdapterConfig
 from corral.core.result import Beat, Begun, Embedded, Event, Failed, Vectors
 from corral.core.task import Embed
@@ -103,10 +103,11 @@ class Embedder:
             self._emit([Failed(order.id, error.info())])
 
     def _open_media(self, order: Embed, inputs: Sequence[TokenArray]) -> dict[int, PromptMedia]:
-        if not order.media:
+        media = order.media or [[] for _ in inputs]
+        pictured = [i for i, tokens in enumerate(inputs) if media[i] or has_media(tokens)]
+        if not pictured:
             return {}
-        pictured = [i for i, media in enumerate(order.media) if media]
-        opened = self._media.open(order.fd, *((order.media[i], inputs[i]) for i in pictured))
+        opened = self._media.open(order.fd, *((media[i], inputs[i]) for i in pictured))
         if self._open()[0].is_whole:
             raise NotSupported("a model that looks at a whole input at once cannot embed images or sounds")
         return dict(zip(pictured, opened, strict=True))

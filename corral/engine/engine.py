@@ -16,6 +16,7 @@ import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus, TokenArray
 from corral.core.errors import ContextExceeded, CorralError
+from corral.core.media import has_media
 from corral.core.result import Arranged, Beat, Event, Failed
 from corral.core.settings import EngineSettings
 from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, Order, SlotAction, Stop, Task
@@ -206,7 +207,8 @@ class Engine:
     def _open(self, task: Task) -> Request:
         """A request, with its follower if it has one; raises if it cannot be served."""
         tokens = np.array(task.prompt, np.int32)
-        media = self._media.open(task.fd, (task.media, tokens)) if task.media else [None]
+        is_pictured = bool(task.media) or has_media(tokens)
+        media = self._media.open(task.fd, (task.media, tokens)) if is_pictured else [None]
         n_ctx, guidance = self._backend.n_ctx, task.params.guidance
         if guidance is not None and guidance.scale == 1.0:
             guidance = None

@@ -290,7 +290,7 @@ class MediaDesk:
         media = [(want.medium, want.users[0].samples(want.medium)) for want in wants if want.is_wanted]
         try:
             for encoded in self._require().encode(media, lambda: self._may_go_on(wants)):
-                done |= encoded.keys()
+                done.update(encoded)
                 self._outcomes.put(_Outcome(wants, encoded, is_end=False))
                 self._wake()
         except CorralError as error:

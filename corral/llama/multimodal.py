@@ -49,6 +49,8 @@ class Projector:
             read_header(path)
         except InvalidRequest as error:
             raise CorralError(f"--mmproj '{path}': {error.message}") from None
+        except OSError as error:
+            raise CorralError(f"--mmproj '{path}' cannot be read: {error.strerror}") from None
         mtmd.mtmd_log_set(on_log, ctypes.c_void_p(0))
         params = mtmd.mtmd_context_params_default()
         params.use_gpu = settings.mmproj_offload and uses_gpu(settings)
@@ -134,7 +136,8 @@ class Projector:
         if is_question:
             self._n_nodes += 1
             return self._n_nodes % _PIECE == 0
-        self._is_stopped = self._go_on is not None and not self._go_on()
+        if not self._is_stopped and self._go_on is not None:
+            self._is_stopped = not self._go_on()
         return not self._is_stopped
 
     def _read(self, batch: Any, part: _Part) -> Encoded:

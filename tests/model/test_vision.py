@@ -13,15 +13,13 @@ from llama_cpp import llama_cpp as lib
 
 from corral.api.constraint import grammar_or_schema
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.media import runs_in
 from corral.core.params import Guidance, SamplingParams, SpeculativeParams
 from corral.core.pooling import Pooling
-from corral.core.result import Arranged, Embedded, Failed, StopType, Vectors
-from corral.core.task import Arrange, Cancel, Embed, Verb
+from corral.core.result import Arranged, Embedded, Failed, Vectors
+from corral.core.task import Arrange, Cancel, Embed
 from corral.engine.guidance import guide
 from corral.llama.library import LlamaError
 from tests.model.bench import GREEDY, Bench, task
-from tests.model.test_conversation import act, refuse
 from tests.model.vision import (
     AFTER,
     BEFORE,
@@ -35,6 +33,7 @@ from tests.model.vision import (
     file_of_media,
     media_for,
     native,
+    on_all_with,
     open_pair,
     pictured,
     probabilities,
@@ -89,8 +88,9 @@ def test_every_token_is_evaluated_once_and_in_order(vision, pair):
             assert chunk.encoded is None or len(chunk.encoded.rows) == len(chunk.tokens)
 
 
-@on_all
-@pytest.mark.parametrize("text", [TEXT, MARK + AFTER, MARK + MARK + AFTER, SEVERAL])
+@on_all_with(
+    "text", {"several": SEVERAL, "one": TEXT, "first": MARK + AFTER, "side by side": MARK + MARK + AFTER}
+)
 def test_an_answer_is_that_of_libmtmd(vision, pair, text):
     media = media_for(pair)[: text.count(MARK)]
     with open_pair(vision, pair) as bench:
@@ -98,6 +98,30 @@ def test_an_answer_is_that_of_libmtmd(vision, pair, text):
         answer = bench.answer(1)
     with native(vision, pair) as alone:
         alone.evaluate(text, media)
+        assert_agree(answer, alone.rows(24))
+
+
+@pytest.mark.parametrize("pair", ["qwen2vl+ultravox", "qwen2vl+llava", "gemma3+sliced"])
+@pytest.mark.parametrize("n_ubatch", [512, 16])
+def test_an_answer_of_an_odd_pair_is_that_of_libmtmd(vision, pair, n_ubatch):
+    media = media_for(pair)[:2]
+    with open_pair(vision, pair, n_ubatch=n_ubatch) as bench:
+        bench.run(pictured(bench, 1, TEXT + MARK + AFTER, media, MANY))
+        answer = bench.answer(1)
+    with native(vision, pair) as alone:
+        alone.evaluate(TEXT + MARK + AFTER, media)
+        assert_agree(answer, alone.rows(24))
+
+
+def test_a_long_sound_has_several_runs(vision):
+    media = [sound(4, 31.0)]
+    with open_pair(vision, "ultravox") as bench:
+        one = pictured(bench, 1, TEXT, media, MANY)
+        assert [run.end - run.start for run in runs_of(one)] == [15, 15]
+        bench.run(one)
+        answer = bench.answer(1)
+    with native(vision, "ultravox") as alone:
+        alone.evaluate(TEXT, media)
         assert_agree(answer, alone.rows(24))
 
 
@@ -132,185 +156,6 @@ def test_answers_depend_on_media_and_their_order(vision, pair):
 def test_red_is_not_blue(vision):
     red, blue = (chosen(cold(vision, "llava", TEXT, [color])) for color in (RED, BLUE))
     assert red != blue
-
-
-# --- the context runs full
-
-N_CTX = 256
-
-
-def shifting(vision, pair):
-    return open_pair(vision, pair, n_ctx_slot=N_CTX, context_shift=True)
-
-
-def shifts_of(bench):
-    """What is kept and what is discarded from now on."""
-    seen, shift = [], bench.kv.shift
-
-    def record(slot, n_keep, n_discard):
-        seen.append((n_keep, n_discard))
-        shift(slot, n_keep, n_discard)
-
-    bench.kv.shift = record
-    return seen
-
-
-@pytest.mark.parametrize("n_keep", [0, 5, 16, 20, 31, 32, 40, -1])
-@pytest.mark.parametrize("n_discard", [0, 1, 7, 16, 30])
-def test_a_shift_keeps_or_drops_a_picture_as_a_whole(vision, n_keep, n_discard):
-    with shifting(vision, "llava") as bench:
-        one = pictured(bench, 1, TEXT, [noise(1)], n_keep=n_keep, n_discard=n_discard, n_predict=260)
-        (run,) = runs_of(one)
-        bench.run(one)
-        tokens = bench.slots[0].tokens.view
-        media = tokens[tokens < 0].tolist()
-        assert media in ([], one.prompt[run.start : run.end])
-        assert media or 0 <= n_keep < run.end
-        assert len(bench.tokens(1)) == 260
-        assert bench.done(1).truncated
-
-
-# The first shift, behind 16 tokens of text and before 13 of them there is the picture.
-SHIFTS = {
-    (0, 10): (0, 10),
-    (0, 16): (0, 16),
-    (0, 20): (0, 32),
-    (10, 6): (10, 6),
-    (10, 7): (10, 22),
-    (16, 1): (16, 16),
-    (20, 5): (16, 16),
-    (20, 12): (16, 16),
-    (20, 13): (32, 1),
-    (32, 10): (32, 10),
-    (40, 50): (40, 50),
-    (-1, 100): (45, 100),
-}
-
-
-@pytest.mark.parametrize("asked", SHIFTS)
-def test_a_shift_is_what_libllama_does(vision, asked):
-    with shifting(vision, "llava") as bench:
-        shifts = shifts_of(bench)
-        params = {"n_keep": asked[0], "n_discard": asked[1], "n_predict": 260}
-        one = pictured(bench, 1, TEXT, [noise(1)], **params)
-        bench.run(one)
-        answer = bench.answer(1)
-    assert shifts[0] == SHIFTS[asked]
-    with native(vision, "llava") as alone:
-        alone.evaluate(TEXT, [noise(1)])
-        n_held = len(one.prompt)
-        for probs in answer[:-1]:
-            assert_near(probs, alone.row())
-            if n_held == N_CTX - 1:
-                keep, discard = shifts.pop(0)
-                alone.shift(keep, discard)
-                n_held -= discard
-            alone.go_on(probs.chosen.id)
-            n_held += 1
-    assert not shifts
-
-
-def assert_near(probs, row):
-    """Sums in another order make some difference in half precision."""
-    expected = probabilities(row)
-    assert all(abs(expected[top.id] - top.prob) < NEAR for top in probs.top)
-
-
-@pytest.mark.parametrize("pair", ["sliced", "gemma3", "ultravox"])
-@pytest.mark.parametrize("n_keep", [0, 20, 40])
-def test_a_shift_leaves_nothing_but_whole_runs(vision, pair, n_keep):
-    with shifting(vision, pair) as bench:
-        one = pictured(bench, 1, SEVERAL, media_for(pair), n_keep=n_keep, n_discard=9, n_predict=0)
-        prompt = np.array(one.prompt, np.int32)
-        whole = {tuple(prompt[run.start : run.end]) for run in runs_of(one)}
-        bench.run(msgspec.structs.replace(one, params=msgspec.structs.replace(one.params, n_predict=250)))
-        left = bench.slots[0].tokens.view
-        assert {tuple(left[run.start : run.end]) for run in runs_in(left)} <= whole
-        assert len(bench.tokens(1)) == 250
-        assert bench.done(1).truncated
-
-
-@pytest.mark.xfail(reason="BUG: parts of a picture in slices go one by one", strict=True)
-def test_a_shift_keeps_or_drops_all_slices_of_a_picture(vision):
-    with shifting(vision, "sliced") as bench:
-        one = pictured(bench, 1, TEXT, [noise(1, 64, 48)], n_keep=20, n_discard=20, n_predict=250)
-        n_all = sum(run.end - run.start for run in runs_of(one))
-        bench.run(one)
-        assert np.count_nonzero(bench.slots[0].tokens.view < 0) in (0, n_all)
-
-
-def test_positions_in_a_plane_do_not_shift(vision):
-    with shifting(vision, "qwen2vl") as bench:
-        bench.run(pictured(bench, 1, TEXT, [noise(1)], n_predict=400))
-        done = bench.done(1)
-        assert (done.stop_type, done.truncated) == (StopType.LIMIT, True)
-        assert done.n_past < N_CTX
-        assert refuse(bench, Verb.SHIFT, n_keep=0, n_discard=4).status == 501
-
-
-@pytest.mark.parametrize(
-    ("n_keep", "n_discard"), [(20, 4), (0, 17), (0, 31), (17, 30), (20, 20), (10, 10), (31, 1)]
-)
-def test_no_cut_goes_through_a_picture(vision, n_keep, n_discard):
-    with open_pair(vision, "llava") as bench:
-        bench.run(pictured(bench, 1, TEXT, [noise(1)]))
-        before = bench.slots[0].tokens.view.tolist()
-        error = refuse(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
-        assert error.status == 400
-        assert "from 16 to 31" in error.message
-        assert bench.slots[0].tokens.view.tolist() == before
-
-
-@pytest.mark.parametrize(("n_keep", "n_discard"), [(16, 16), (0, 16), (4, 12), (32, 5), (0, 32), (4, 40)])
-def test_a_cut_beside_a_picture_is_what_libllama_does(vision, n_keep, n_discard):
-    with open_pair(vision, "llava") as bench:
-        one = pictured(bench, 1, TEXT, [noise(1)])
-        bench.run(one)
-        held = bench.slots[0].tokens.view.tolist()
-        act(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
-        left = [*held[:n_keep], *held[n_keep + n_discard :]]
-        assert bench.slots[0].tokens.view.tolist() == left
-        tail = bench.prompt(20)
-        two = task(2, [*left, *tail], id_slot=0)
-        if min(left) < 0:
-            _, media, fd = arranged(bench, MARK, [noise(1)])
-            two = msgspec.structs.replace(two, media=media, fd=fd)
-        bench.run(two)
-        assert bench.n_cached(2) > len(left) - 4
-        answer = bench.answer(2)
-    with native(vision, "llava") as alone:
-        alone.evaluate(TEXT, [noise(1)])
-        for token in held[len(one.prompt) :]:
-            alone.go_on(token)
-        alone.shift(n_keep, n_discard)
-        for token in tail:
-            alone.go_on(token)
-        for probs in answer:
-            assert_near(probs, alone.row())
-            alone.go_on(probs.chosen.id)
-
-
-# --- a lost engine
-
-
-@on_all
-@pytest.mark.parametrize("n", [1, 10, 23])
-def test_a_lost_answer_goes_on(vision, pair, n):
-    text, media = TEXT + MARK, media_for(pair)[:2]
-    answer = cold(vision, pair, text, media)
-    with open_pair(vision, pair) as bench:
-        bench.run(pictured(bench, 1, text, media, resume=chosen(answer)[:n]))
-        assert bench.answer(1) == answer[n:]
-
-
-def test_a_lost_answer_goes_on_after_shifts(vision):
-    with shifting(vision, "llava") as bench:
-        params = {"n_keep": 20, "n_discard": 9, "n_predict": 300}
-        bench.run(pictured(bench, 1, TEXT, [noise(1)], **params))
-        answer = bench.answer(1)
-    with shifting(vision, "llava") as bench:
-        bench.run(pictured(bench, 1, TEXT, [noise(1)], resume=chosen(answer)[:270], **params))
-        assert bench.answer(1) == answer[270:]
 
 
 # --- what else there is to generation
@@ -408,8 +253,7 @@ def embed_all(bench, order):
     return [found[i].reshape(-1, width) for i in range(len(order.inputs))]
 
 
-@on_all
-@pytest.mark.parametrize("pooling", [Pooling.NONE, Pooling.MEAN, Pooling.LAST])
+@on_all_with("pooling", {pooling.value: pooling for pooling in (Pooling.NONE, Pooling.MEAN, Pooling.LAST)})
 def test_vectors_are_those_of_libmtmd(vision, pair, pooling):
     media = media_for(pair)[:2]
     text = TEXT + MARK + AFTER
@@ -592,11 +436,11 @@ class Gate:
         self.n_looks += 1
         if self.n_looks == self._n:
             self.is_reached.set()
-            assert self.is_open.wait(60)
+            assert self.is_open.wait(30)
         return go_on()
 
 
-@on_pictures
+@pytest.mark.parametrize("pair", ["llava", "sliced"])
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_a_cancelled_picture_is_not_encoded_to_its_end(vision, pair, n):
     text, media = MARK + AFTER, media_for(pair)[:1]
@@ -604,7 +448,7 @@ def test_a_cancelled_picture_is_not_encoded_to_its_end(vision, pair, n):
         gate = Gate(bench, n)
         bench.engine.handle(pictured(bench, 1, text, media))
         bench.engine.step()
-        assert gate.is_reached.wait(60)
+        assert gate.is_reached.wait(30)
         bench.engine.handle(Cancel(1))
         gate.is_open.set()
         bench.step_until(lambda: not bench.engine._media.is_busy)
@@ -614,18 +458,19 @@ def test_a_cancelled_picture_is_not_encoded_to_its_end(vision, pair, n):
         assert gate.n_looks > 2 * n
 
 
-def test_a_picture_that_another_one_wants_is_encoded_to_its_end(vision):
+@pytest.mark.parametrize("other", [MARK + AFTER, MARK + " that"], ids=["twin", "another"])
+def test_a_picture_that_another_one_wants_is_encoded_to_its_end(vision, other):
     text, media = MARK + AFTER, [noise(1)]
     with open_pair(vision, "llava", 2) as bench:
         gate = Gate(bench, 2)
         bench.engine.handle(pictured(bench, 1, text, media))
-        bench.engine.handle(pictured(bench, 2, MARK + " that", media))
+        bench.engine.handle(pictured(bench, 2, other, media))
         bench.engine.step()
-        assert gate.is_reached.wait(60)
+        assert gate.is_reached.wait(30)
         bench.engine.handle(Cancel(1))
         gate.is_open.set()
         bench.step_until(lambda: not bench.engine.has_work)
-        assert bench.answer(2) == cold(vision, "llava", MARK + " that", media)
+        assert bench.answer(2) == cold(vision, "llava", other, media)
         assert not bench.of(1, Failed)
 
 
@@ -635,7 +480,7 @@ def test_a_cancelled_order_of_vectors_is_not_encoded_to_its_end(vision):
         tokens, placed, fd = arranged(bench, TEXT, [RED])
         bench.engine.handle(Embed(id=1, inputs=[tokens], media=[placed], fd=fd))
         bench.engine.step()
-        assert gate.is_reached.wait(60)
+        assert gate.is_reached.wait(30)
         bench.engine.handle(Cancel(1))
         gate.is_open.set()
         bench.step_until(lambda: not bench.engine._media.is_busy)

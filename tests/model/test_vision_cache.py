@@ -1,30 +1,41 @@
-"""Prompts with pictures and sounds give the same answer, to the bit, wherever their beginning comes from."""
+"""Pictures and sounds in the context: the same answer, to the bit, wherever the beginning of a prompt comes
+from, and what becomes of them when the context runs full."""
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 import pytest
 
-from corral.core.result import Admitted
-from corral.core.task import Stop
+from corral.core.chunk import DecodeStatus
+from corral.core.media import runs_in
+from corral.core.result import Admitted, StopType
+from corral.core.task import Cancel, Stop, Verb
 from tests.model.bench import task
-from tests.model.test_conversation import held, restore, save
+from tests.model.test_conversation import act, held, refuse, restore, save
 from tests.model.vision import (
     AFTER,
     BEFORE,
     MARK,
     PAIRS,
     TEXT,
+    arranged,
     chosen,
     cold,
     encoded_chunks,
     media_for,
+    native,
+    on_all_with,
     open_pair,
     pictured,
+    probabilities,
     runs_of,
 )
-from tests.tools.pictures import noise
+from tests.tools.pictures import RED, noise
 
 BOTH = TEXT + MARK + AFTER
+N_CTX = 256
+NEAR = 1e-2
 OTHER = "be with them " + TEXT
 CUTTABLE = [pair for pair in PAIRS if pair != "gemma3"]  # a part of a saved state is of use
 SHAPES = {
@@ -37,7 +48,7 @@ SHAPES = {
 
 on_all = pytest.mark.parametrize("pair", PAIRS)
 on_pictures = pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair != "ultravox"])
-in_shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+in_shapes = on_all_with("shape", SHAPES)
 
 
 @pytest.fixture
@@ -89,7 +100,6 @@ def count_encoded(bench):
 # --- the same answer
 
 
-@on_all
 @in_shapes
 def test_an_answer_is_the_same_in_any_shape_and_from_its_slot(vision, answer, pair, shape):
     with open_pair(vision, pair, **shape) as bench:
@@ -116,8 +126,7 @@ def test_a_prompt_goes_on_from_the_beginning_of_another(vision, answer, pair, te
         assert bench.answer(2) == answer
 
 
-@on_all
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@on_all_with("unified", {"split": False, "unified": True})
 def test_a_prompt_is_copied_from_another_slot(vision, answer, pair, unified):
     with open_pair(vision, pair, 2, kv_unified=unified) as bench:
         bench.run(both(bench, 1, pair, id_slot=0))
@@ -147,10 +156,7 @@ def test_a_prompt_comes_back_from_memory(vision, answer, turns, pair):
         assert_same(pair, bench.answer(5), further)
 
 
-@on_all
-@pytest.mark.parametrize(
-    "shape", [{}, {"n_parallel": 2}, {"kv_unified": True}], ids=["one", "two", "unified"]
-)
+@on_all_with("shape", {"one": {}, "two": {"n_parallel": 2}, "unified": {"kv_unified": True}})
 def test_a_restored_slot_goes_on(vision, turns, pair, shape):
     said, further = turns[pair]
     with open_pair(vision, pair, **shape) as bench:
@@ -243,6 +249,7 @@ def test_a_full_buffer_swaps_pictured_prompts_out_and_in(vision, answer, pair):
         bench.run(*(both(bench, id, pair, n_predict=24, cache_prompt=False) for id in range(6)))
         for id in range(6):
             assert bench.tokens(id) == chosen(answer)
+        assert DecodeStatus.NO_ROOM in bench.statuses
 
 
 # --- what is reused
@@ -277,8 +284,7 @@ def in_memory(bench, make):
     return 0
 
 
-@on_all
-@pytest.mark.parametrize("place", [in_its_slot, beside_it, in_memory])
+@on_all_with("place", {"in its slot": in_its_slot, "beside it": beside_it, "in memory": in_memory})
 def test_prompts_that_differ_in_a_picture_do_not_share_it(vision, pair, place):
     one, two, three = media_for(pair)
     with open_pair(vision, pair, 2) as bench:
@@ -329,6 +335,56 @@ def test_pictures_with_other_limits_of_tokens_are_others(vision, tmp_path):
             bench.engine.handle(Stop())
 
 
+def test_pictures_of_another_projector_are_others(vision, tmp_path):
+    text = 8 * "not that one " + TEXT + 3 * AFTER
+    for pair in ("llava", "sliced"):
+        with open_pair(vision, pair, cache_disk=str(tmp_path)) as bench:
+            one = pictured(bench, 1, text, [RED])
+            bench.run(one)
+            assert bench.n_cached(1) <= runs_of(one)[0].start
+            assert bench.answer(1) == cold(vision, pair, text, [RED])
+            bench.engine.handle(Stop())
+
+
+@pytest.mark.parametrize("pair", ["llava", "qwen2vl"])
+def test_a_cancelled_prompt_leaves_no_half_of_a_picture(vision, pair):
+    picture = noise(7, 160, 112)
+    with open_pair(vision, pair, n_ubatch=8) as bench:
+        one = pictured(bench, 1, TEXT, [picture])
+        bench.engine.handle(one)
+        bench.step_until(lambda: encoded_chunks(bench))
+        assert len(encoded_chunks(bench)[0].tokens) < runs_of(one)[0].end - runs_of(one)[0].start
+        bench.engine.handle(Cancel(1))
+        assert held(bench, 0) == one.prompt[: runs_of(one)[0].start]
+        blob = save(bench, 0)
+        bench.run(pictured(bench, 2, TEXT, [picture]))
+        bench.run(pictured(bench, 3, TEXT, [picture], cache_prompt=False))
+        assert bench.answer(2) == bench.answer(3)
+    with open_pair(vision, pair) as bench:
+        restore(bench, blob)
+        bench.run(pictured(bench, 3, TEXT, [picture]))
+        assert bench.answer(3) == cold(vision, pair, TEXT, [picture])
+
+
+@pytest.mark.parametrize("pair", ["llava", "qwen2vl", "sliced"])
+@pytest.mark.parametrize("status", [DecodeStatus.ABORTED, DecodeStatus.NO_ROOM])
+def test_a_picture_is_evaluated_again_after_a_decode_that_came_to_nothing(vision, pair, status):
+    picture, n_before = noise(7, 160, 112), 1 if pair == "llava" else 2
+    with open_pair(vision, pair, 2, n_ubatch=16) as bench:
+        decode, seen = bench._decode, []
+
+        def fail(chunks):
+            found = decode(chunks)
+            seen.append(chunks[0].encoded is not None)
+            return status if seen[-1] and sum(seen) == n_before else found
+
+        bench.run(task(1, bench.prompt(30)))
+        bench._decode = fail
+        bench.run(pictured(bench, 2, TEXT, [picture]))
+        assert status in bench.statuses
+        assert bench.answer(2) == cold(vision, pair, TEXT, [picture])
+
+
 # --- what the projector has made
 
 
@@ -368,3 +424,178 @@ def test_a_picture_that_comes_twice_in_a_prompt_is_encoded_once(vision, pair):
         runs = runs_of(twice)
         n_evaluated = sum(len(chunk.tokens) for chunk in encoded_chunks(bench))
         assert n_evaluated == sum(run.end - run.start for run in runs)
+
+
+# --- the context runs full
+
+
+def shifting(vision, pair):
+    return open_pair(vision, pair, n_ctx_slot=N_CTX, context_shift=True)
+
+
+def shifts_of(bench):
+    """What is kept and what is discarded from now on."""
+    seen, shift = [], bench.kv.shift
+
+    def record(slot, n_keep, n_discard):
+        seen.append((n_keep, n_discard))
+        shift(slot, n_keep, n_discard)
+
+    bench.kv.shift = record
+    return seen
+
+
+@pytest.mark.parametrize("n_keep", [0, 16, 20, 32, 40, -1])
+@pytest.mark.parametrize("n_discard", [0, 1, 16, 30])
+def test_a_shift_keeps_or_drops_a_picture_as_a_whole(vision, n_keep, n_discard):
+    with shifting(vision, "llava") as bench:
+        one = pictured(bench, 1, TEXT, [noise(1)], n_keep=n_keep, n_discard=n_discard, n_predict=260)
+        (run,) = runs_of(one)
+        bench.run(one)
+        tokens = bench.slots[0].tokens.view
+        media = tokens[tokens < 0].tolist()
+        assert media in ([], one.prompt[run.start : run.end])
+        assert media or 0 <= n_keep < run.end
+        assert len(bench.tokens(1)) == 260
+        assert bench.done(1).truncated
+
+
+# The first shift, behind 16 tokens of text and before 13 of them there is the picture.
+SHIFTS = {
+    (0, 10): (0, 10),
+    (0, 16): (0, 16),
+    (0, 20): (0, 32),
+    (10, 6): (10, 6),
+    (10, 7): (10, 22),
+    (16, 1): (16, 16),
+    (20, 5): (16, 16),
+    (20, 12): (16, 16),
+    (20, 13): (32, 1),
+    (32, 10): (32, 10),
+    (40, 50): (40, 50),
+    (-1, 100): (45, 100),
+}
+
+
+@pytest.mark.parametrize("asked", SHIFTS)
+def test_a_shift_is_what_libllama_does(vision, asked):
+    with shifting(vision, "llava") as bench:
+        shifts = shifts_of(bench)
+        params = {"n_keep": asked[0], "n_discard": asked[1], "n_predict": 260}
+        one = pictured(bench, 1, TEXT, [noise(1)], **params)
+        bench.run(one)
+        answer = bench.answer(1)
+    assert shifts[0] == SHIFTS[asked]
+    with native(vision, "llava") as alone:
+        alone.evaluate(TEXT, [noise(1)])
+        n_held = len(one.prompt)
+        for probs in answer[:-1]:
+            assert_near(probs, alone.row())
+            if n_held == N_CTX - 1:
+                keep, discard = shifts.pop(0)
+                alone.shift(keep, discard)
+                n_held -= discard
+            alone.go_on(probs.chosen.id)
+            n_held += 1
+    assert not shifts
+
+
+def assert_near(probs, row):
+    """Sums in another order make some difference in half precision."""
+    expected = probabilities(row)
+    assert all(abs(expected[top.id] - top.prob) < NEAR for top in probs.top)
+
+
+@pytest.mark.parametrize("pair", ["sliced", "gemma3"])
+@pytest.mark.parametrize("n_keep", [0, 20, 40])
+def test_a_shift_leaves_nothing_but_whole_runs(vision, pair, n_keep):
+    with shifting(vision, pair) as bench:
+        one = pictured(bench, 1, BOTH, media_for(pair)[:2], n_keep=n_keep, n_discard=9, n_predict=0)
+        prompt = np.array(one.prompt, np.int32)
+        whole = {tuple(prompt[run.start : run.end]) for run in runs_of(one)}
+        bench.run(msgspec.structs.replace(one, params=msgspec.structs.replace(one.params, n_predict=250)))
+        left = bench.slots[0].tokens.view
+        assert {tuple(left[run.start : run.end]) for run in runs_in(left)} <= whole
+        assert len(bench.tokens(1)) == 250
+        assert bench.done(1).truncated
+
+
+def test_a_shift_keeps_or_drops_all_slices_of_a_picture(vision):
+    with shifting(vision, "sliced") as bench:
+        one = pictured(bench, 1, TEXT, [noise(1, 64, 48)], n_keep=20, n_discard=20, n_predict=250)
+        n_all = sum(run.end - run.start for run in runs_of(one))
+        bench.run(one)
+        assert np.count_nonzero(bench.slots[0].tokens.view < 0) in (0, n_all)
+
+
+def test_positions_in_a_plane_do_not_shift(vision):
+    with shifting(vision, "qwen2vl") as bench:
+        bench.run(pictured(bench, 1, TEXT, [noise(1)], n_predict=400))
+        done = bench.done(1)
+        assert (done.stop_type, done.truncated) == (StopType.LIMIT, True)
+        assert done.n_past < N_CTX
+        assert refuse(bench, Verb.SHIFT, n_keep=0, n_discard=4).status == 501
+
+
+@pytest.mark.parametrize(
+    ("n_keep", "n_discard"), [(20, 4), (0, 17), (0, 31), (17, 30), (20, 20), (10, 10), (31, 1)]
+)
+def test_no_cut_goes_through_a_picture(vision, n_keep, n_discard):
+    with open_pair(vision, "llava") as bench:
+        bench.run(pictured(bench, 1, TEXT, [noise(1)]))
+        before = bench.slots[0].tokens.view.tolist()
+        error = refuse(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
+        assert error.status == 400
+        assert "from 16 to 31" in error.message
+        assert bench.slots[0].tokens.view.tolist() == before
+
+
+@pytest.mark.parametrize(("n_keep", "n_discard"), [(16, 16), (0, 16), (4, 12), (32, 5), (0, 32), (4, 40)])
+def test_a_cut_beside_a_picture_is_what_libllama_does(vision, n_keep, n_discard):
+    with open_pair(vision, "llava") as bench:
+        one = pictured(bench, 1, TEXT, [noise(1)])
+        bench.run(one)
+        held = bench.slots[0].tokens.view.tolist()
+        act(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
+        left = [*held[:n_keep], *held[n_keep + n_discard :]]
+        assert bench.slots[0].tokens.view.tolist() == left
+        two = task(2, [*left, *bench.prompt(20)], id_slot=0)
+        if min(left) < 0:
+            _, media, fd = arranged(bench, MARK, [noise(1)])
+            two = msgspec.structs.replace(two, media=media, fd=fd)
+        bench.run(two)
+        n_cached, answer = bench.n_cached(2), bench.answer(2)
+        assert n_cached > len(left) - 4
+    with native(vision, "llava") as alone:
+        alone.evaluate(TEXT, [noise(1)])
+        for token in held[len(one.prompt) :]:
+            alone.go_on(token)
+        alone.shift(n_keep, n_discard)
+        alone.cut(n_cached)
+        for token in two.prompt[n_cached:]:
+            alone.go_on(token)
+        for probs in answer:
+            assert_near(probs, alone.row())
+            alone.go_on(probs.chosen.id)
+
+
+# --- a lost engine
+
+
+@on_all_with("n", {"10": 10, "1": 1, "23": 23})
+def test_a_lost_answer_goes_on(vision, pair, n):
+    text, media = TEXT + MARK, media_for(pair)[:2]
+    answer = cold(vision, pair, text, media)
+    with open_pair(vision, pair) as bench:
+        bench.run(pictured(bench, 1, text, media, resume=chosen(answer)[:n]))
+        assert bench.answer(1) == answer[n:]
+
+
+def test_a_lost_answer_goes_on_after_shifts(vision):
+    with shifting(vision, "llava") as bench:
+        params = {"n_keep": 20, "n_discard": 9, "n_predict": 300}
+        bench.run(pictured(bench, 1, TEXT, [noise(1)], **params))
+        answer = bench.answer(1)
+    with shifting(vision, "llava") as bench:
+        bench.run(pictured(bench, 1, TEXT, [noise(1)], resume=chosen(answer)[:270], **params))
+        assert bench.answer(1) == answer[270:]

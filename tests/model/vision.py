@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pytest
 from llama_cpp import llama_cpp as lib
 from llama_cpp import mtmd_cpp as mtmd
 
@@ -49,14 +50,31 @@ def sound(seed: int, seconds: float = 0.5) -> Samples:
 
 def media_for(pair: str) -> list[Samples]:
     """Three that this pair takes, of several sizes."""
-    if pair == "ultravox":
+    if pair.endswith("ultravox"):
         return [sound(1), sound(2, 1.5), sound(3, 0.1)]
     return [noise(1, 64, 48), solid(255, 0, 0), noise(3, 40, 90)]
 
 
+def on_all_with(name: str, values: Mapping[str, Any]) -> pytest.MarkDecorator:
+    """Every pair with every value. Sounds take their time: one value will do for them."""
+    cases = [
+        pytest.param(pair, value, id=f"{pair}-{label}")
+        for pair in PAIRS
+        for i, (label, value) in enumerate(values.items())
+        if pair != "ultravox" or not i
+    ]
+    return pytest.mark.parametrize(("pair", name), cases)
+
+
+def files_of(directory: Path, pair: str) -> tuple[Path, Path]:
+    """A pair by the name of its projector, or of "model+projector"."""
+    model, projector = pair.split("+") if "+" in pair else (PAIRS[pair], pair)
+    return directory / f"{model}.gguf", directory / f"mmproj-{projector}.gguf"
+
+
 def open_pair(vision: Path, pair: str, n_parallel: int = 1, **options: Any) -> Bench:
-    options = {"mmproj": str(vision / f"mmproj-{pair}.gguf"), "warmup": False, **options}
-    return Bench(vision / f"{PAIRS[pair]}.gguf", n_parallel, **options)
+    model, mmproj = files_of(vision, pair)
+    return Bench(model, n_parallel, **{"mmproj": str(mmproj), "warmup": False, **options})
 
 
 def pictured(
@@ -138,8 +156,8 @@ class Native:
     """libmtmd's own way to evaluate a prompt, then token by token."""
 
     def __init__(self, directory: Path, pair: str, stack: ExitStack, **options: Any) -> None:
-        path = str(directory / f"{PAIRS[pair]}.gguf").encode()
-        self._model = lib.llama_model_load_from_file(path, lib.llama_model_default_params())
+        model, mmproj = files_of(directory, pair)
+        self._model = lib.llama_model_load_from_file(str(model).encode(), lib.llama_model_default_params())
         stack.callback(lib.llama_model_free, self._model)
         params = lib.llama_context_default_params()
         params.n_ctx, params.flash_attn_type = 512, 0
@@ -152,8 +170,7 @@ class Native:
         mtmd_params = mtmd.mtmd_context_params_default()
         mtmd_params.use_gpu = mtmd_params.warmup = mtmd_params.print_timings = False
         mtmd_params.n_threads, mtmd_params.flash_attn_type = 1, 0
-        path = str(directory / f"mmproj-{pair}.gguf").encode()
-        self._projector = mtmd.mtmd_init_from_file(path, self._model, mtmd_params)
+        self._projector = mtmd.mtmd_init_from_file(str(mmproj).encode(), self._model, mtmd_params)
         stack.callback(mtmd.mtmd_free, self._projector)
         self._stack = stack
         self._n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
@@ -179,6 +196,11 @@ class Native:
         lib.llama_memory_seq_rm(self._memory, 0, n_keep, n_keep + n_discard)
         lib.llama_memory_seq_add(self._memory, 0, n_keep + n_discard, -1, -n_discard)
         self._pos -= n_discard
+
+    def cut(self, pos: int) -> None:
+        """Forget what is at a position and behind it."""
+        lib.llama_memory_seq_rm(self._memory, 0, pos, -1)
+        self._pos = pos
 
     def row(self) -> Row:
         """The logits behind everything."""

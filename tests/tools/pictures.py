@@ -51,7 +51,7 @@ def media_of(arrays: Sequence[npt.NDArray[np.generic]]) -> tuple[list[Medium], i
             kind=MediaKind.IMAGE if is_image else MediaKind.AUDIO,
             width=array.shape[1] if is_image else len(array),
             height=array.shape[0] if is_image else 1,
-            digest=hashlib.blake2b(data + bytes(array.shape[:1]), digest_size=16).digest(),
+            digest=hashlib.blake2b(data + b"%d" % array.shape[0], digest_size=16).digest(),
             start=start,
         )
         media.append(medium)

@@ -39,6 +39,11 @@ def sliced_mmproj(directory: Path) -> Path:
     return _write(directory / "mmproj-sliced.gguf", _Recipe("mlp", 82, _add_sliced))
 
 
+def tiled_mmproj(directory: Path) -> Path:
+    """One for `llama-bpe` that encodes pictures together: each is up to two tiles and itself, 4 tokens each."""
+    return _write(directory / "mmproj-tiled.gguf", _Recipe("internvl", 88, _add_tiled))
+
+
 def qwen2vl(directory: Path) -> Path:
     """A model whose positions have a time, a row and a column."""
     recipe = tiny._Recipe("qwen2vl", 83, _vocabulary("<|vision_start|>", "<|vision_end|>"), _add_qwen2vl)
@@ -70,6 +75,7 @@ ALL = (
     tiny.llama_bpe,
     llava_mmproj,
     sliced_mmproj,
+    tiled_mmproj,
     qwen2vl,
     qwen2vl_mmproj,
     gemma3,
@@ -167,6 +173,21 @@ def _add_llava(writer: GGUFWriter, weights: _Weights, shape: Shape = TINY) -> No
 def _add_sliced(writer: GGUFWriter, weights: _Weights) -> None:
     writer.add_array("clip.vision.image_grid_pinpoints", [64, 32, 32, 64, 64, 64])
     _add_llava(writer, weights)
+
+
+def _add_tiled(writer: GGUFWriter, weights: _Weights) -> None:
+    _add_vision_keys(writer, Shape(n_block=1))
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_projector_scale_factor(2)
+    writer.add_uint32("clip.vision.preproc_max_tiles", 2)
+    weights.kernel("v.patch_embd.weight", N_WIDTH, 3, PATCH_SIZE, PATCH_SIZE)
+    weights.noise("v.patch_embd.bias", N_WIDTH, 0.0, 0.1)
+    weights.noise("v.class_embd", N_WIDTH, 0.0, 0.1)
+    weights.matrix("v.position_embd.weight", 17, N_WIDTH, gain=0.5 * np.sqrt(N_WIDTH))
+    _add_block(weights, "v.blk.0")
+    weights.norm("mm.model.mlp.0", 4 * N_WIDTH)
+    weights.linear("mm.model.mlp.1", N_EMBD, 4 * N_WIDTH)
+    weights.linear("mm.model.mlp.3", N_EMBD, N_EMBD, gain=1.8)
 
 
 def _add_merger(writer: GGUFWriter, weights: _Weights) -> None:

@@ -59,7 +59,7 @@ class FakeProjector:
     def _runs(self, medium: Medium) -> list[list[int]]:
         n = max(1, (medium.width // 4) * (medium.height // 4)) if medium.kind is MediaKind.IMAGE else 8
         n_runs = 2 if medium.height > 2 * medium.width else 1
-        return [spell(medium.digest + bytes([i]), n, n, False) for i in range(n_runs)]
+        return [spell(medium.digest + bytes([i]), n, n, False, i > 0) for i in range(n_runs)]
 
     def _rows(self, run: list[int], data: memoryview) -> Encoded:
         rows = np.resize(np.frombuffer(data, np.uint8), (len(run), 4)).astype(np.float32)

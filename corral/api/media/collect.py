@@ -139,12 +139,21 @@ def mark_prompt(prompt: Any, image_data: list[Any], field: str, sees: bool, coll
     marks = _mark_images(image_data, collector)
     used: set[int] = set()
 
+    def mark_text(text: Any, name: str) -> Any:
+        if not isinstance(text, str) or not (marks or sees):
+            return text
+        return _IMAGE_ID.sub(lambda found: _mark_of(int(found[1]), marks, used, name), text)
+
     def mark(item: Any, name: str) -> Any:
-        if isinstance(item, str) and (marks or sees):
-            return _IMAGE_ID.sub(lambda found: _mark_of(int(found[1]), marks, used, name), item)
-        if isinstance(item, dict) and "multimodal_data" in item:
-            return _mark_object(item, name, collector)
-        if isinstance(item, dict) and isinstance(item.get("content"), list):
+        if isinstance(item, list):
+            return [mark_text(part, name) for part in item]
+        if not isinstance(item, dict):
+            return mark_text(item, name)
+        if "multimodal_data" in item:
+            item = _mark_object(item, name, collector)
+        if "prompt_string" in item:
+            return {"prompt_string": mark_text(item["prompt_string"], name)}
+        if isinstance(item.get("content"), list):
             return {**item, "content": [_mark_part(part, name, collector) for part in item["content"]]}
         return item
 
@@ -182,7 +191,7 @@ def _mark_of(id: int, marks: Mapping[int, str], used: set[int], field: str) -> s
 
 
 def _mark_object(prompt: dict[str, Any], field: str, collector: Collector) -> Any:
-    """compat: /completion: a text with `<__media__>` for each of the media that come with it."""
+    """A text with `<__media__>` for each of the media that come with it."""
     data, text = prompt["multimodal_data"], prompt.get("prompt_string")
     if not isinstance(data, list) or not isinstance(text, str):
         message = "needs 'prompt_string', a text, and 'multimodal_data', a list"
