@@ -25,6 +25,7 @@ from corral.core.result import Beat
 from corral.engine.ports import Projector
 
 _MAX_TOGETHER = 8  # media that are prepared at once
+_STRANGE = "the prompt does not go together with its media"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class PromptMedia:
         self._starts = [run.start for run in self.runs]
         owners = [medium for medium in media for _ in range(medium.n_runs)]
         if len(owners) != len(self.runs):
-            raise InvalidRequest("the prompt does not go together with its media")
+            raise InvalidRequest(_STRANGE)
         keys = [key_of(prompt[run.start : run.end]) for run in self.runs]
         self._keys = dict(zip(self.runs, keys, strict=True))
         self._medium_of = dict(zip(keys, owners, strict=True))
@@ -97,12 +98,6 @@ class PromptMedia:
             run = self.runs[i]
             return Piece(at, run.end, run, self._encoded.get(self._keys[run]))
         return Piece(at, self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt))
-
-    def part(self, at: int) -> tuple[int, Run | None]:  # TEMP
-        return self.piece(at).end, self.piece(at).run
-
-    def encoded(self, run: Run) -> Encoded | None:  # TEMP
-        return self.piece(run.start).encoded
 
     def missing(self, at: int) -> dict[bytes, Medium]:
         """Runs behind so many tokens that are not encoded yet."""
@@ -191,6 +186,8 @@ class MediaDesk:
 
     def open(self, fd: int, *prompts: tuple[Sequence[Medium], TokenArray]) -> list[PromptMedia]:
         """The media of prompts, from the file that came with them, which is closed."""
+        if fd < 0 and not any(media for media, _ in prompts):
+            raise InvalidRequest(_STRANGE)
         if fd < 0:
             raise Unavailable("too many files are open")
         try:
@@ -264,6 +261,7 @@ class MediaDesk:
         if encoded.n_bytes > self._n_most:
             return
         self._cache[key] = encoded
+        self._cache.move_to_end(key)
         n_bytes = sum(known.n_bytes for known in self._cache.values())
         while n_bytes > self._n_most:
             _, dropped = self._cache.popitem(last=False)

@@ -40,7 +40,7 @@ def sliced_mmproj(directory: Path) -> Path:
 
 
 def tiled_mmproj(directory: Path) -> Path:
-    """One for `llama-bpe` that encodes pictures together: each is up to two tiles and itself, 4 tokens each."""
+    """One for `llama-bpe` that encodes pictures together: up to two tiles and the whole, 4 tokens each."""
     return _write(directory / "mmproj-tiled.gguf", _Recipe("internvl", 88, _add_tiled))
 
 

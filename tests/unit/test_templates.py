@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from corral.chat.dialogue import Chat, Dialogue
 from corral.api.media.collect import PlainCollector, mark_messages
+from corral.chat.dialogue import Chat, Dialogue
 from corral.chat.message import parse_messages, parse_tools
 from corral.chat.template import ChatTemplate, TemplateError
 from corral.core.errors import CorralError
