@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from fastapi import Request, Response
@@ -12,15 +12,11 @@ from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
 from corral.api.media.intake import Attached
 from corral.api.prepare_embedding import Fit, Inputs
-from corral.api.service import Service, Words
+from corral.api.service import LARGE_BYTES, Service, Words
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, Vectors
-
-T = TypeVar("T")
-
-_LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not have to wait for
 
 
 async def prepare(
@@ -33,20 +29,14 @@ async def prepare(
 ) -> Inputs:
     """Tokenize what is to be embedded; `words`: with what is marked in it."""
     fit = Fit(words or service.words, service.info.encoder, truncate)
-    n_bytes = int(request.headers.get("content-length") or _LARGE_BYTES)
-    return await _run_aside(service, n_bytes, make, *args, fit)
+    n_bytes = int(request.headers.get("content-length") or LARGE_BYTES)
+    return await service.aside(n_bytes, make, *args, fit)
 
 
 async def respond(service: Service, vectors: Sequence[FloatArray], render: Callable[[], Any]) -> Response:
     """Answer with what the vectors are rendered as."""
     n_bytes = sum(rows.nbytes for rows in vectors)
-    return await _run_aside(service, n_bytes, lambda: JsonResponse(render()))
-
-
-async def _run_aside(service: Service, n_bytes: int, function: Callable[..., T], *args: Any) -> T:
-    """Off the event loop, and in nobody's way."""
-    run = service.in_background if n_bytes < _LARGE_BYTES else service.in_leisure
-    return await run(function, *args)
+    return await service.aside(n_bytes, lambda: JsonResponse(render()))
 
 
 async def embed(

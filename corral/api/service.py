@@ -44,6 +44,7 @@ T = TypeVar("T")
 
 _MAX_BLOBS = 2  # states in memory at once for each slot and way, beside sessions
 _SHORT_BYTES = 64 << 10  # of a body, whose texts are looked through at once
+LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not have to wait for
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
@@ -207,8 +208,9 @@ class Service:
     async def see(self, request: Request, mark: Callable[[Collector], T]) -> tuple[T, Pictures | None]:
         """What is left of a request's content once its media are marked, and what these have become."""
         collector = Collector(self.info.media)
-        is_short = int(request.headers.get("content-length") or _SHORT_BYTES) < _SHORT_BYTES
-        marked = mark(collector) if is_short else await self.in_background(mark, collector)
+        n_bytes = int(request.headers.get("content-length") or LARGE_BYTES)
+        is_short = n_bytes < _SHORT_BYTES
+        marked = mark(collector) if is_short else await self.aside(n_bytes, mark, collector)
         if not collector.refs:
             return marked, None
         return marked, await run_for_client(self._intake.take(collector, self.info), request.receive)
@@ -224,6 +226,11 @@ class Service:
     async def in_background(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context, off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._prompts, function, *args)
+
+    async def aside(self, n_bytes: int, function: Callable[..., T], *args: Any) -> T:
+        """Run work on so many bytes where it is in nobody's way."""
+        run = self.in_background if n_bytes < LARGE_BYTES else self.in_leisure
+        return await run(function, *args)
 
     async def in_leisure(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on texts of any length off the event loop, where no prompt has to wait for it."""

@@ -44,12 +44,15 @@ class EmbeddingEngine:
 
     @property
     def has_work(self) -> bool:
-        return self._embedder.has_work or bool(self._jobs)
+        return self._embedder.has_work or bool(self._jobs) or self._media.is_busy
 
     @property
     def is_waiting(self) -> bool:
-        is_stalled = not self._embedder.has_work or (self._has_rested and self._media.is_waiting)
-        return self.has_work and is_stalled and self._jobs.are_waiting(())
+        if self._media.is_busy:
+            has_to_wait = self._has_rested and self._media.is_waiting
+        else:
+            has_to_wait = bool(self._jobs) and not self._embedder.has_work
+        return has_to_wait and self._jobs.are_waiting(())
 
     def handle(self, order: Order) -> None:
         if isinstance(order, Embed):

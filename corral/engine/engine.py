@@ -81,14 +81,17 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._jobs) or self._embedder.has_work
+        is_busy = self._embedder.has_work or self._media.is_busy
+        return self._scheduler.has_work or bool(self._jobs) or is_busy
 
     @property
     def is_waiting(self) -> bool:
         """All that is left to do waits for other threads, or behind something that does."""
-        is_stalled = self._has_rested and self._media.is_waiting
-        is_running = self._scheduler.is_running or self._embedder.has_work
-        has_to_wait = is_stalled or (bool(self._jobs) and not is_running)
+        if self._media.is_busy:
+            has_to_wait = self._has_rested and self._media.is_waiting
+        else:
+            is_running = self._scheduler.is_running or self._embedder.has_work
+            has_to_wait = bool(self._jobs) and not is_running
         return has_to_wait and self._jobs.are_waiting(self._idle())
 
     def handle(self, order: Order) -> None:

@@ -564,10 +564,10 @@ def test_who_leaves_while_a_picture_is_encoded_is_gone(lab):
     lab.engine.handle(pictured(0, TEXT, SMALL, TEXT))
     lab.step_until(lambda: lab.engine.is_waiting and lab.projector.encoded)
     lab.engine.handle(Cancel(0))
-    assert not lab.engine.has_work
     assert all(slot.is_idle for slot in lab.slots)
     lab.projector.gate.set()
-    until(lambda: lab.projector.n_stopped == 1)
+    lab.run()
+    assert lab.projector.n_stopped == 1
     lab.run(pictured(1, TEXT, SMALL, TEXT))
     assert lab.tokens(1) == alone(TEXT, SMALL, TEXT)
     assert not lab.of(0, Done)
@@ -575,7 +575,7 @@ def test_who_leaves_while_a_picture_is_encoded_is_gone(lab):
 
 
 def test_who_leaves_while_a_picture_waits_in_vain_for_its_turn_is_gone(make):
-    """The engine has nothing to do any more, and the projector stands still; the next request moves it."""
+    """It stands still while others have their turn; then it notices."""
     lab = make(max_itl_ms=50)
     lab.engine.handle(task(0, TEXT, n_predict=20))
     lab.step_until(lambda: lab.tokens(0))
@@ -583,8 +583,8 @@ def test_who_leaves_while_a_picture_waits_in_vain_for_its_turn_is_gone(make):
     lab.engine.handle(pictured(1, SMALL, TEXT))
     lab.step()
     lab.engine.handle(Cancel(1))
-    lab.run()
     lab.projector.door.set()
+    lab.run()
     lab.run(pictured(2, SMALL, TEXT))
     assert lab.tokens(2) == alone(SMALL, TEXT)
 
@@ -1142,9 +1142,9 @@ def test_who_leaves_while_his_picture_is_encoded_is_not_embedded(embedder):
     lab.engine.handle(embed(0, (TEXT, SMALL), (OTHER,)))
     lab.step_until(lambda: lab.engine.is_waiting and lab.projector.encoded)
     lab.engine.handle(Cancel(0))
-    assert not lab.engine.has_work
     lab.projector.gate.set()
-    until(lambda: lab.projector.n_stopped == 1)
+    lab.run()
+    assert lab.projector.n_stopped == 1
     later = embed(1, (TEXT, SMALL))
     lab.run(later)
     lab.check(later)

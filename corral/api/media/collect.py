@@ -17,7 +17,8 @@ from corral.core.errors import InvalidRequest, NotSupported
 from corral.core.media import MediaKind
 
 MAX_MEDIA = 64
-_IMAGE_ID = re.compile(r"\[img-(\d{1,10})\]")
+_IMAGE_ID = re.compile(r"\[img-(\d{1,18})\]")
+_MAX_ID = 10**18 - 1
 _IMAGE_PARTS = ("image_url", "input_image")
 _VIDEO_PARTS = ("input_video", "video_url")
 
@@ -173,7 +174,7 @@ def _mark_images(image_data: list[Any], collector: Collector) -> dict[int, str]:
     for i, image in enumerate(image_data):
         name = f"image_data[{i}]"
         id = image.get("id") if isinstance(image, dict) else None
-        if not isinstance(id, int) or isinstance(id, bool) or id < 0:
+        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id <= _MAX_ID:
             raise InvalidRequest("must be an object with 'data' and an 'id' of 0 or more", field=name)
         if id in marks:
             raise InvalidRequest(f"there is another image with the id {id}", field=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from corral.api.media.collect import Collector, MediaRef, require_kind
 from corral.api.media.data_uri import decode_base64
 from corral.api.media.local import MAX_BYTES, too_large
 from corral.api.media.picture import decode_image
+from corral.api.media.room import Room
 from corral.api.media.sample import BadMedia, Sample
 from corral.api.media.sound import decode_audio, is_sound
 from corral.api.media.source import MediaSource
@@ -24,8 +26,9 @@ from corral.core.errors import InvalidRequest
 from corral.core.media import MediaKind, Medium, key_of, runs_in
 from corral.core.result import ModelInfo
 
-MAX_DECODED_BYTES = 256 << 20  # of all the media of a request
-_N_DECODING = 2  # at once: each may take hundreds of megabytes
+MAX_ENCODED_BYTES = 64 << 20  # of all the media of a request
+MAX_DECODED_BYTES = 256 << 20
+_N_DECODING = 2  # requests at once: each may take hundreds of megabytes
 
 
 class Arranger(Protocol):
@@ -121,48 +124,82 @@ class Intake:
         self._engine = engine
         self._source = source
         self._decoding = asyncio.Semaphore(_N_DECODING)
+        self._room = Room()
 
     async def take(self, collector: Collector, info: ModelInfo) -> Pictures:
         """All that a request has; an error says which one is wrong."""
-        blob, media, n_bytes = Blob.create("media"), [], 0
-        known: dict[bytes, Medium] = {}
-        for i, ref in enumerate(collector.refs):
-            try:
-                sample = await self._load(ref, info)
-            except BadMedia as error:
-                kind = ref.kind or MediaKind.IMAGE
-                raise InvalidRequest(f"{kind.value} {i + 1}: {error.message}", field=ref.field) from None
-            digest = _digest(sample)
-            if digest not in known:
-                known[digest] = Medium(
-                    kind=sample.kind, width=sample.width, height=sample.height, digest=digest, start=n_bytes
-                )
-                n_bytes += len(sample.data)
-                if n_bytes > MAX_DECODED_BYTES:
-                    message = f"a request may have {MAX_DECODED_BYTES >> 20} MiB of decoded media at most"
-                    raise InvalidRequest(message, field=ref.field)
-                await asyncio.to_thread(blob.write, sample.data)
-            media.append(known[digest])
+        loaded = await self._load(collector.refs, info)
+        async with self._decoding:
+            blob, media = await self._decode(collector.refs, loaded, info.sample_rate)
+            await self._room.hold(blob)
         return Pictures(collector.pattern, media, await self._engine.arrange(media), blob)
 
-    async def _load(self, ref: MediaRef, info: ModelInfo) -> Sample:
-        if ref.is_url:
-            data = await self._source.load(ref.source, ref.kind or MediaKind.IMAGE)
-        else:
-            data = await asyncio.to_thread(decode_base64, ref.source)
-        kind = ref.kind or (MediaKind.AUDIO if is_sound(data) else MediaKind.IMAGE)
-        require_kind(kind, info.media, ref.field)
-        if len(data) > MAX_BYTES:
-            raise too_large()
-        async with self._decoding:
-            if kind is MediaKind.AUDIO:
-                return await asyncio.to_thread(decode_audio, data, info.sample_rate)
-            return await asyncio.to_thread(decode_image, data)
+    async def _load(self, refs: Sequence[MediaRef], info: ModelInfo) -> list[bytes]:
+        """As they were encoded."""
+        loaded: list[bytes] = []
+        for i, ref in enumerate(refs):
+            with _naming(i, ref):
+                if ref.is_url:
+                    data = await self._source.load(ref.source, ref.kind or MediaKind.IMAGE)
+                else:
+                    data = await asyncio.to_thread(decode_base64, ref.source)
+                if len(data) > MAX_BYTES:
+                    raise too_large()
+            require_kind(_kind_of(ref, data), info.media, ref.field)
+            loaded.append(data)
+            if sum(map(len, loaded)) > MAX_ENCODED_BYTES:
+                raise _too_much(MAX_ENCODED_BYTES, "encoded", ref)
+        return loaded
+
+    async def _decode(
+        self, refs: Sequence[MediaRef], loaded: Sequence[bytes], rate: int
+    ) -> tuple[Blob, list[Medium]]:
+        """In a file, one behind the other; what is there twice is written once."""
+        blob = Blob.create("media")
+        media: list[Medium] = []
+        known: dict[bytes, Medium] = {}
+        for i, (ref, data) in enumerate(zip(refs, loaded, strict=True)):
+            with _naming(i, ref):
+                sample, digest = await asyncio.to_thread(_decode, _kind_of(ref, data), data, rate)
+            if digest not in known:
+                known[digest] = Medium(
+                    kind=sample.kind,
+                    width=sample.width,
+                    height=sample.height,
+                    digest=digest,
+                    start=blob.n_bytes,
+                )
+                await asyncio.to_thread(blob.write, sample.data)
+                if blob.n_bytes > MAX_DECODED_BYTES:
+                    raise _too_much(MAX_DECODED_BYTES, "decoded", ref)
+            media.append(known[digest])
+        return blob, media
 
 
-def _digest(sample: Sample) -> bytes:
-    head = f"{sample.kind.value} {sample.width} {sample.height} ".encode()
-    return hashlib.blake2b(head + sample.data, digest_size=16).digest()
+def _kind_of(ref: MediaRef, data: bytes) -> MediaKind:
+    return ref.kind or (MediaKind.AUDIO if is_sound(data) else MediaKind.IMAGE)
+
+
+def _decode(kind: MediaKind, data: bytes, rate: int) -> tuple[Sample, bytes]:
+    """And what tells it from all others."""
+    sample = decode_audio(data, rate) if kind is MediaKind.AUDIO else decode_image(data)
+    digest = hashlib.blake2b(f"{kind.value} {sample.width} {sample.height} ".encode(), digest_size=16)
+    digest.update(sample.data)
+    return sample, digest.digest()
+
+
+@contextlib.contextmanager
+def _naming(number: int, ref: MediaRef) -> Iterator[None]:
+    """What is wrong says of which it is."""
+    try:
+        yield
+    except BadMedia as error:
+        kind = ref.kind or MediaKind.IMAGE
+        raise InvalidRequest(f"{kind.value} {number + 1}: {error.message}", field=ref.field) from None
+
+
+def _too_much(n_most: int, what: str, ref: MediaRef) -> InvalidRequest:
+    return InvalidRequest(f"a request may have {n_most >> 20} MiB of {what} media at most", field=ref.field)
 
 
 def _runs_of(tokens: Sequence[int]) -> list[bytes]:

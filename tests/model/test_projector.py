@@ -1,14 +1,16 @@
-"""Pictures that wait together, with a projector that can encode several at once."""
+"""A projector's options, and pictures that wait together for one that can encode several at once."""
 
 from __future__ import annotations
 
+import os
 import threading
 
+import pytest
 from llama_cpp import mtmd_cpp
 
 from corral.llama import multimodal
 from tests.model.vision import MARK, open_pair, pictured
-from tests.tools.pictures import noise
+from tests.tools.pictures import media_of, noise
 
 PAIR = "llama-bpe+tiled"
 TEXT = f"{MARK} and it was in the hill"
@@ -64,3 +66,27 @@ def test_together_they_are_what_they_are_alone(vision, monkeypatch):
     # The first one is taken as soon as it comes; those behind it wait for it, and then go together.
     assert counting.batches in ([3, 4], [7])
     assert len({str(answer) for answer in alone.values()}) == len(PICTURES)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "low", "high"),
+    [
+        ({}, (320, 240), 300, 300),
+        ({"image_max_tokens": 64}, (320, 240), 8, 64),
+        ({"image_min_tokens": 64}, (32, 32), 64, 100),
+        ({"image_min_tokens": 20, "image_max_tokens": 30}, (640, 480), 20, 30),
+    ],
+)
+def test_how_many_tokens_a_picture_may_have(vision, options, size, low, high):
+    with open_pair(vision, "qwen2vl", **options) as bench:
+        one = pictured(bench, 1, TEXT, [noise(1, *size)], n_predict=2)
+        assert low <= sum(token < 0 for token in one.prompt) <= high
+        bench.run(one)
+        assert len(bench.tokens(1)) == 2
+
+
+def test_limits_of_size_make_another_picture(vision):
+    with open_pair(vision, "qwen2vl") as bench, open_pair(vision, "qwen2vl", image_max_tokens=4096) as other:
+        (medium,), fd = media_of([noise(1)])
+        os.close(fd)
+        assert bench.projector.arrange(medium) != other.projector.arrange(medium)
