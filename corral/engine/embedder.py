@@ -21,9 +21,10 @@ from corral.core.task import Embed
 from corral.engine.batch import FLOOR, chunk_size
 from corral.engine.cost import Load
 from corral.engine.decoder import Decoder
-from corral.engine.media import MediaDesk, Piece, PromptMedia
+from corral.engine.media import MediaDesk
 from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
 from corral.engine.ports import Encoder
+from corral.engine.prompt_media import Piece, PromptMedia
 
 _LONG_SEQ = 0
 

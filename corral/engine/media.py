@@ -9,10 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import queue
-import threading
-import time
 import traceback
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,109 +17,13 @@ from dataclasses import dataclass, field
 
 from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
-from corral.core.media import Medium, Run, key_of, runs_in
+from corral.core.media import Medium
 from corral.core.result import Beat
 from corral.engine.ports import Projector
+from corral.engine.prompt_media import PromptMedia
+from corral.engine.turns import Turns
 
 _MAX_TOGETHER = 8  # media that are prepared at once
-_STRANGE = "the prompt does not go together with its media"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What comes behind `at` tokens of a prompt, up to `end`: text, or what is left of a run."""
-
-    at: int
-    end: int
-    run: Run | None = None
-    encoded: Encoded | None = None
-
-    @property
-    def n(self) -> int:
-        return self.end - self.at
-
-    @property
-    def is_stalled(self) -> bool:
-        """It is not encoded yet."""
-        return self.run is not None and self.encoded is None
-
-    @property
-    def is_alone(self) -> bool:
-        return self.run is not None
-
-    @property
-    def is_whole(self) -> bool:
-        """It cannot be evaluated in parts."""
-        return self.encoded is not None and not self.encoded.is_causal
-
-    @property
-    def is_in_flat(self) -> bool:
-        """What precedes it shares a position with it."""
-        return self.run is not None and self.run.is_flat and self.run.start < self.at
-
-    @property
-    def origin(self) -> int:
-        """Behind how many tokens the position is that its rows count from."""
-        has_places = self.encoded is not None and self.encoded.places is not None
-        return self.run.start if self.run is not None and has_places else self.at
-
-    def rows(self, n: int) -> Encoded | None:
-        """Of its first `n` tokens."""
-        if self.run is None or self.encoded is None:
-            return None
-        start = self.at - self.run.start
-        return self.encoded.cut(start, start + n)
-
-
-class PromptMedia:
-    """Mutable: the media of a prompt, and what they have been encoded as so far."""
-
-    def __init__(self, media: Sequence[Medium], file: mmap.mmap, prompt: TokenArray) -> None:
-        self.runs = runs_in(prompt)
-        self._prompt = prompt
-        self._file = file
-        self._starts = [run.start for run in self.runs]
-        owners = [medium for medium in media for _ in range(medium.n_runs)]
-        if len(owners) != len(self.runs):
-            raise InvalidRequest(_STRANGE)
-        keys = [key_of(prompt[run.start : run.end]) for run in self.runs]
-        self._keys = dict(zip(self.runs, keys, strict=True))
-        self._medium_of = dict(zip(keys, owners, strict=True))
-        self._encoded: dict[bytes, Encoded] = {}
-        self.is_closed = False
-
-    def piece(self, at: int) -> Piece:
-        """What begins, or goes on, behind so many tokens."""
-        i = bisect_right(self._starts, at) - 1
-        if i >= 0 and at < self.runs[i].end:
-            run = self.runs[i]
-            return Piece(at, run.end, run, self._encoded.get(self._keys[run]))
-        return Piece(at, self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt))
-
-    def missing(self, at: int) -> dict[bytes, Medium]:
-        """Runs behind so many tokens that are not encoded yet."""
-        keys = [self._keys[run] for run in self.runs if run.end > at]
-        return {key: self._medium_of[key] for key in keys if key not in self._encoded}
-
-    def take(self, key: bytes, encoded: Encoded) -> None:
-        if key in self._medium_of:
-            self._encoded[key] = encoded
-
-    def keys_of(self, medium: Medium) -> list[bytes]:
-        return [key for key, owner in self._medium_of.items() if owner.digest == medium.digest]
-
-    def samples(self, medium: Medium) -> memoryview:
-        return memoryview(self._file)[medium.start : medium.start + medium.n_bytes]
-
-    def lacks(self, medium: Medium) -> bool:
-        """It still waits for some of it."""
-        lacking = (missing.digest for missing in self.missing(0).values())
-        return not self.is_closed and medium.digest in lacking
-
-    def close(self) -> None:
-        """All of it is evaluated, or not wanted any more."""
-        self.is_closed = True
-        self._encoded.clear()
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +67,7 @@ class MediaDesk:
         self._wants: dict[bytes, _Want] = {}  # by digest
         self._waiting: queue.SimpleQueue[_Want] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        self._turns = _Turns()
+        self._turns = Turns()
         self._arranging = ThreadPoolExecutor(1, "arrange")
         self._encoding = ThreadPoolExecutor(1, "encode")
 
@@ -186,8 +87,8 @@ class MediaDesk:
 
     def open(self, fd: int, *prompts: tuple[Sequence[Medium], TokenArray]) -> list[PromptMedia]:
         """The media of prompts, from the file that came with them, which is closed."""
-        if fd < 0 and not any(media for media, _ in prompts):
-            raise InvalidRequest(_STRANGE)
+        if not any(media for media, _ in prompts):
+            raise InvalidRequest("the prompt speaks of media that did not come with it")
         if fd < 0:
             raise Unavailable("too many files are open")
         try:
@@ -315,55 +216,3 @@ def _arrange(projector: Projector, number: int, medium: Medium) -> list[int]:
         return projector.arrange(medium)
     except InvalidRequest as error:
         raise InvalidRequest(f"{medium.kind.value} {number}: {error.message}") from None
-
-
-class _Turns:
-    """Two threads, one of which works only while the other one lets it."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._is_allowed = True
-        self._is_engaged = False
-        self._is_working = False
-        self._n_pieces = 0
-        self._since = 0.0
-
-    @property
-    def ms(self) -> float:
-        """For how long it has been working without a look at whether it may."""
-        return (time.perf_counter() - self._since) * 1e3 if self._is_working else 0.0
-
-    def wait(self) -> None:
-        """Before every piece of work: until it may be done."""
-        with self._condition:
-            self._is_engaged, self._is_working = True, False
-            self._n_pieces += 1
-            self._condition.notify_all()
-            self._condition.wait_for(lambda: self._is_allowed)
-            self._is_working = True
-            self._since = time.perf_counter()
-
-    def end(self) -> None:
-        with self._condition:
-            self._is_engaged = self._is_working = False
-            self._condition.notify_all()
-
-    def pause(self) -> None:
-        with self._condition:
-            self._is_allowed = False
-            self._condition.wait_for(lambda: not self._is_working)
-
-    def go_on(self) -> None:
-        with self._condition:
-            self._is_allowed = True
-            self._condition.notify_all()
-
-    def go_on_for(self, seconds: float) -> None:
-        with self._condition:
-            self._is_allowed, n_before = True, self._n_pieces
-            self._condition.notify_all()
-            started = time.perf_counter()
-            self._condition.wait_for(lambda: not self._is_engaged or self._n_pieces > n_before)
-            left = seconds - (time.perf_counter() - started)
-            self._condition.wait_for(lambda: not self._is_engaged, max(0.0, left))
-        self.pause()

@@ -11,9 +11,9 @@ import numpy as np
 from corral.core.chunk import FloatArray, TokenArray
 from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens
 from corral.core.task import Task
-from corral.engine.media import Piece, PromptMedia
 from corral.engine.pace import Pace
 from corral.engine.ports import Sampler
+from corral.engine.prompt_media import Piece, PromptMedia
 from corral.engine.saved import Saved
 from corral.text.output import OutputText
 

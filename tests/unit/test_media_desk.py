@@ -15,7 +15,8 @@ import pytest
 from corral.core.chunk import Encoded
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
 from corral.core.media import MediaKind, Medium, Run, key_of, runs_in
-from corral.engine.media import MediaDesk, PromptMedia
+from corral.engine.media import MediaDesk
+from corral.engine.prompt_media import PromptMedia
 from tests.tools.pictures import media_of, noise
 from tests.unit.fake_projector import BROKEN, MARK, N_PIECES, UNREADABLE, FakeProjector
 

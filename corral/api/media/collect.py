@@ -142,7 +142,7 @@ def mark_prompt(prompt: Any, image_data: list[Any], field: str, sees: bool, coll
 
     def mark_text(text: Any, name: str) -> Any:
         if not isinstance(text, str) or not (marks or sees):
-            return text
+            return text  # tokens, and what is refused later
         return _IMAGE_ID.sub(lambda found: _mark_of(int(found[1]), marks, used, name), text)
 
     def mark(item: Any, name: str) -> Any:
@@ -159,7 +159,10 @@ def mark_prompt(prompt: Any, image_data: list[Any], field: str, sees: bool, coll
         return item
 
     if isinstance(prompt, list):
-        marked = [mark(item, f"{field}[{i}]") for i, item in enumerate(prompt)]
+        marked = [
+            mark(item, f"{field}[{i}]") if isinstance(item, str | list | dict) else item
+            for i, item in enumerate(prompt)
+        ]
     else:
         marked = mark(prompt, field)
     unused = sorted(set(marks) - used)

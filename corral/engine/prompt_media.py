@@ -1,0 +1,109 @@
+"""The pictures and sounds of one prompt, and which part of it comes next."""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from corral.core.chunk import Encoded, TokenArray
+from corral.core.errors import InvalidRequest
+from corral.core.media import Medium, Run, key_of, runs_in
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What comes behind `at` tokens of a prompt, up to `end`: text, or what is left of a run."""
+
+    at: int
+    end: int
+    run: Run | None = None
+    encoded: Encoded | None = None
+
+    @property
+    def n(self) -> int:
+        return self.end - self.at
+
+    @property
+    def is_stalled(self) -> bool:
+        """It is not encoded yet."""
+        return self.run is not None and self.encoded is None
+
+    @property
+    def is_alone(self) -> bool:
+        return self.run is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """It cannot be evaluated in parts."""
+        return self.encoded is not None and not self.encoded.is_causal
+
+    @property
+    def is_in_flat(self) -> bool:
+        """What precedes it shares a position with it."""
+        return self.run is not None and self.run.is_flat and self.run.start < self.at
+
+    @property
+    def origin(self) -> int:
+        """Behind how many tokens the position is that its rows count from."""
+        has_places = self.encoded is not None and self.encoded.places is not None
+        return self.run.start if self.run is not None and has_places else self.at
+
+    def rows(self, n: int) -> Encoded | None:
+        """Of its first `n` tokens."""
+        if self.run is None or self.encoded is None:
+            return None
+        start = self.at - self.run.start
+        return self.encoded.cut(start, start + n)
+
+
+class PromptMedia:
+    """Mutable: the media of a prompt, and what they have been encoded as so far."""
+
+    def __init__(self, media: Sequence[Medium], file: mmap.mmap, prompt: TokenArray) -> None:
+        self.runs = runs_in(prompt)
+        self._prompt = prompt
+        self._file = file
+        self._starts = [run.start for run in self.runs]
+        owners = [medium for medium in media for _ in range(medium.n_runs)]
+        if len(owners) != len(self.runs):
+            raise InvalidRequest("the prompt does not go together with its media")
+        keys = [key_of(prompt[run.start : run.end]) for run in self.runs]
+        self._keys = dict(zip(self.runs, keys, strict=True))
+        self._medium_of = dict(zip(keys, owners, strict=True))
+        self._encoded: dict[bytes, Encoded] = {}
+        self.is_closed = False
+
+    def piece(self, at: int) -> Piece:
+        """What begins, or goes on, behind so many tokens."""
+        i = bisect_right(self._starts, at) - 1
+        if i >= 0 and at < self.runs[i].end:
+            run = self.runs[i]
+            return Piece(at, run.end, run, self._encoded.get(self._keys[run]))
+        return Piece(at, self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt))
+
+    def missing(self, at: int) -> dict[bytes, Medium]:
+        """Runs behind so many tokens that are not encoded yet."""
+        keys = [self._keys[run] for run in self.runs if run.end > at]
+        return {key: self._medium_of[key] for key in keys if key not in self._encoded}
+
+    def take(self, key: bytes, encoded: Encoded) -> None:
+        if key in self._medium_of:
+            self._encoded[key] = encoded
+
+    def keys_of(self, medium: Medium) -> list[bytes]:
+        return [key for key, owner in self._medium_of.items() if owner.digest == medium.digest]
+
+    def samples(self, medium: Medium) -> memoryview:
+        return memoryview(self._file)[medium.start : medium.start + medium.n_bytes]
+
+    def lacks(self, medium: Medium) -> bool:
+        """It still waits for some of it."""
+        lacking = (missing.digest for missing in self.missing(0).values())
+        return not self.is_closed and medium.digest in lacking
+
+    def close(self) -> None:
+        """All of it is evaluated, or not wanted any more."""
+        self.is_closed = True
+        self._encoded.clear()
