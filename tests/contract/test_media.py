@@ -993,3 +993,14 @@ async def test_a_client_that_leaves_leaves_no_file_open(server):
     await until(lambda: not server.engine.has_work)
     del request
     assert n_files() == n
+
+
+# --- what clients can find out
+
+
+async def test_models_tell_whether_they_see(server):
+    for path in ("/v1/models", "/models"):
+        (model,) = (await server.http.get(path)).json()["models"]
+        assert (model["name"], model["capabilities"]) == ("fake.gguf", ["completion", "multimodal"])
+    (model,) = (await Server().http.get("/v1/models")).json()["models"]
+    assert model["capabilities"] == ["completion"]

@@ -17,7 +17,10 @@ router = APIRouter(tags=["openai"])
 @router.get("/models")
 async def models(request: Request) -> Response:
     """All models: there is one."""
-    return JsonResponse({"object": "list", "data": [_render(service_of(request))]})
+    service = service_of(request)
+    return JsonResponse(
+        {"object": "list", "data": [_render(service)], "models": [_render_capabilities(service)]}
+    )
 
 
 @router.get("/v1/models/{name:path}")
@@ -27,6 +30,21 @@ async def model(request: Request, name: str) -> Response:
     if name != service.model_name:
         raise NotFound(f"there is no model '{name:.256}'")
     return JsonResponse(_render(service))
+
+
+def _render_capabilities(service: Service) -> dict[str, Any]:
+    # compat: /v1/models: what else clients look for, in another server's shape.
+    info = service.engine.info
+    return {
+        "name": service.model_name,
+        "model": service.model_name,
+        "type": "model",
+        "capabilities": [
+            "completion" if info is None or info.can_generate else "embedding",
+            *(["multimodal"] if info is not None and info.media else []),
+        ],
+        "details": {"format": "gguf"},
+    }
 
 
 def _render(service: Service) -> dict[str, Any]:
