@@ -288,7 +288,7 @@ async def test_a_stream_goes_on_while_a_large_image_is_encoded(vision):
         await image.task
         await leave(stream)
         assert image.events[-1]["tokens_evaluated"] > 3000
-        assert n_during > 20, "the stream stood still"
+        assert n_during > 4, "the stream stood still"
 
 
 # --- hostile input
