@@ -327,6 +327,8 @@ class Supervisor:
     def _send(self, process: EngineProcess, order: Task | Embed) -> None:
         try:
             process.send(order, order.fd)
+        except ConnectionError:
+            pass  # it is gone already; the next one gets the order
         except OSError:
             raise Unavailable("the media cannot be handed to the engine now") from None
 
