@@ -28,6 +28,8 @@ from corral.llama.preflight import read_header
 mtmd: Any = mtmd_cpp
 
 _PIECE = 8  # nodes of a graph that are computed without a look at what else there is to do
+_TYPE_KEYS = ("clip.projector_type", "clip.vision.projector_type")
+_POSITIONED = ("deepseek4v",)  # what an image becomes there depends on where it is
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _FAILURES = {1: "it does not go together with its marks", 2: "it cannot be prepared"}
 
@@ -45,12 +47,7 @@ class Projector:
 
     def __init__(self, model: Model, settings: EngineSettings) -> None:
         path = settings.mmproj
-        try:
-            read_header(path)
-        except InvalidRequest as error:
-            raise CorralError(f"--mmproj '{path}': {error.message}") from None
-        except OSError as error:
-            raise CorralError(f"--mmproj '{path}' cannot be read: {error.strerror}") from None
+        _check_file(path)
         mtmd.mtmd_log_set(on_log, ctypes.c_void_p(0))
         params = mtmd.mtmd_context_params_default()
         params.use_gpu = settings.mmproj_offload and uses_gpu(settings)
@@ -196,6 +193,19 @@ class Projector:
         mtmd.mtmd_helper_image_get_decoder_pos(image, start, found)
         places = np.frombuffer(found, np.int32).reshape(n, 4)
         return np.ascontiguousarray(places[:, [0, 2, 1, 3]].T)
+
+
+def _check_file(path: str) -> None:
+    """Refuse what native code should not see, and what it would read in another way than it is meant."""
+    try:
+        metadata = read_header(path).metadata
+    except InvalidRequest as error:
+        raise CorralError(f"--mmproj '{path}': {error.message}") from None
+    except OSError as error:
+        raise CorralError(f"--mmproj '{path}' cannot be read: {error.strerror}") from None
+    for kind in (metadata.get(key) for key in _TYPE_KEYS):
+        if kind in _POSITIONED:
+            raise CorralError(f"--mmproj '{path}': projectors of the type {kind} are not supported")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import threading
 import pytest
 from llama_cpp import mtmd_cpp
 
+from corral.core.errors import CorralError
 from corral.llama import multimodal
 from tests.model.vision import MARK, open_pair, pictured
 from tests.tools.pictures import media_of, noise
@@ -90,3 +91,14 @@ def test_limits_of_size_make_another_picture(vision):
         (medium,), fd = media_of([noise(1)])
         os.close(fd)
         assert bench.projector.arrange(medium) != other.projector.arrange(medium)
+
+
+def test_a_type_whose_images_depend_on_their_place_is_refused(vision, tmp_path):
+    data = (vision / "mmproj-tiled.gguf").read_bytes()
+    length = (8).to_bytes(8, "little")
+    assert data.count(length + b"internvl") == 1
+    other = data.replace(length + b"internvl", (10).to_bytes(8, "little") + b"deepseek4v")
+    path = tmp_path / "other.gguf"
+    path.write_bytes(other + bytes(64))
+    with pytest.raises(CorralError, match="deepseek4v are not supported"):
+        open_pair(vision, "llava", mmproj=str(path))
