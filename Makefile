@@ -70,5 +70,5 @@ $(STAMPS)/dev: $(STAMPS)/install requirements-dev.txt
 	@touch $@
 
 $(STAMPS)/tools: $(STAMPS)/venv
-	@sh tools/install_programs.sh curl jq
+	@sh tools/install_programs.sh curl jq openssl
 	@touch $@

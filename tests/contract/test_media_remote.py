@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import itertools
-import shutil
 import socket
 import ssl
 import subprocess
@@ -13,9 +12,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from corral.api.media.local import MAX_BYTES
 from corral.api.media.remote import MAX_PIECES, RemoteMedia, is_public
-from corral.api.media.sample import BadMedia
+from corral.api.media.sample import MAX_BYTES, BadMedia
 
 HERE = ip_address("127.0.0.1")
 NEAR = ip_address("127.0.0.2")  # an address of this machine that is not allowed
@@ -403,8 +401,6 @@ async def test_a_name_that_nobody_has(remote, monkeypatch):
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """The certificate of good.test, signed by itself, with its key in the same file."""
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl")
     directory = tmp_path_factory.mktemp("tls")
     command = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=good.test"

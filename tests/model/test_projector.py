@@ -102,3 +102,19 @@ def test_a_type_whose_images_depend_on_their_place_is_refused(vision, tmp_path):
     path.write_bytes(other + bytes(64))
     with pytest.raises(CorralError, match="deepseek4v are not supported"):
         open_pair(vision, "llava", mmproj=str(path))
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_gpu_is_used_only_where_it_is_wanted(vision, monkeypatch, is_wanted):
+    used = []
+
+    class Noting(CountingMtmd):
+        def mtmd_init_from_file(self, path, model, params):
+            used.append(params.use_gpu)
+            return mtmd_cpp.mtmd_init_from_file(path, model, params)
+
+    monkeypatch.setattr(multimodal, "mtmd", Noting())
+    monkeypatch.setattr(multimodal, "uses_gpu", lambda settings: True)
+    with open_pair(vision, "llava", mmproj_offload=is_wanted) as bench:
+        bench.run(pictured(bench, 1, TEXT, [noise(1)], n_predict=1))
+    assert used == [is_wanted]

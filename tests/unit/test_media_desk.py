@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -703,15 +702,6 @@ def test_with_nothing_to_do_a_slice_is_none(lab):
     time.sleep(0.005)
     assert lab.desk.collect() == []
     assert media.missing(0)
-
-
-@pytest.fixture
-def busy_interpreter():
-    """A thread has the interpreter until it waits for something."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(60.0)
-    yield
-    sys.setswitchinterval(interval)
 
 
 @pytest.mark.usefixtures("busy_interpreter")

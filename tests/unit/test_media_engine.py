@@ -8,7 +8,6 @@ import gc
 import os
 import pickle
 import queue
-import sys
 import threading
 import time
 
@@ -127,6 +126,21 @@ class FlatBackend(FakeBackend):
 PLAIN, FLAT = Doored(kinds=tuple(MediaKind)), Flat()
 
 
+def sleep(engine, wakes: threading.Semaphore) -> None:
+    """As the engine's loop does."""
+    if engine.is_waiting:
+        assert wakes.acquire(timeout=SECONDS), "it sleeps for ever"
+
+
+def run_out(engine, wakes: threading.Semaphore, step) -> None:
+    """Until nothing is left to do."""
+    deadline = time.monotonic() + SECONDS
+    while engine.has_work:
+        assert time.monotonic() < deadline, "the engine does not come to an end"
+        sleep(engine, wakes)
+        step()
+
+
 class Lab(Bench):
     """A bench with a projector, that sleeps as the engine's loop does."""
 
@@ -147,15 +161,10 @@ class Lab(Bench):
     def run(self, *orders) -> None:
         for order in orders:
             self.engine.handle(order)
-        deadline = time.monotonic() + SECONDS
-        while self.engine.has_work:
-            assert time.monotonic() < deadline, "the engine does not come to an end"
-            self.sleep()
-            self.step()
+        run_out(self.engine, self.wakes, self.step)
 
     def sleep(self) -> None:
-        if self.engine.is_waiting:
-            assert self.wakes.acquire(timeout=SECONDS), "it sleeps for ever"
+        sleep(self.engine, self.wakes)
 
     def step(self) -> None:
         self.engine.step()
@@ -406,15 +415,6 @@ def test_a_picture_is_encoded_in_slices_beside_a_stream(make):
         assert len(lab.tokens(0)) == n or lab.of(0, Done)
     lab.run()
     assert lab.of(1, Done)
-
-
-@pytest.fixture
-def busy_interpreter():
-    """A thread has the interpreter until it waits for something."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(60.0)
-    yield
-    sys.setswitchinterval(interval)
 
 
 @pytest.mark.usefixtures("busy_interpreter")
@@ -1051,12 +1051,7 @@ class EmbedLab:
     def run(self, *orders) -> None:
         for order in orders:
             self.engine.handle(order)
-        deadline = time.monotonic() + SECONDS
-        while self.engine.has_work:
-            assert time.monotonic() < deadline, "the engine does not come to an end"
-            if self.engine.is_waiting:
-                assert self.wakes.acquire(timeout=SECONDS), "it sleeps for ever"
-            self.engine.step()
+        run_out(self.engine, self.wakes, self.engine.step)
 
     def step_until(self, condition) -> None:
         until(lambda: condition() or self.engine.step())

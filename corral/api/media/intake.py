@@ -16,10 +16,9 @@ import numpy as np
 from corral.api.blob import Blob
 from corral.api.media.collect import Collector, MediaRef, require_kind
 from corral.api.media.data_uri import decode_base64
-from corral.api.media.local import MAX_BYTES, too_large
 from corral.api.media.picture import decode_image
 from corral.api.media.room import Room
-from corral.api.media.sample import BadMedia, Sample
+from corral.api.media.sample import MAX_BYTES, BadMedia, Sample, too_large
 from corral.api.media.sound import decode_audio, is_sound
 from corral.api.media.source import MediaSource
 from corral.core.errors import InvalidRequest

@@ -11,11 +11,9 @@ import os
 import stat
 from urllib.parse import unquote_to_bytes
 
-from corral.api.media.sample import BadMedia
+from corral.api.media.sample import MAX_BYTES, BadMedia, too_large
 from corral.core.errors import CorralError
 from corral.core.file import file_error
-
-MAX_BYTES = 32 << 20  # of one picture or sound that is not in the request itself
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -69,10 +67,6 @@ class LocalMedia:
             finally:
                 os.close(outer)
         return fd
-
-
-def too_large() -> BadMedia:
-    return BadMedia(f"it is larger than {MAX_BYTES >> 20} MiB")
 
 
 def _decode(url: str) -> bytes:

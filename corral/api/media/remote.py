@@ -19,8 +19,7 @@ import anyio
 import httpx
 
 from corral import __version__
-from corral.api.media.local import MAX_BYTES, too_large
-from corral.api.media.sample import BadMedia
+from corral.api.media.sample import MAX_BYTES, BadMedia, too_large
 
 IPAddress = IPv4Address | IPv6Address
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from corral.core.errors import InvalidRequest
 from corral.core.media import MediaKind
 
+MAX_BYTES = 32 << 20  # of one picture or sound, as it is encoded
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -22,6 +24,10 @@ class Sample:
 
 class BadMedia(InvalidRequest):
     """The message says what is wrong with one picture or sound, in words that continue "image 2: "."""
+
+
+def too_large() -> BadMedia:
+    return BadMedia(f"it is larger than {MAX_BYTES >> 20} MiB")
 
 
 @contextlib.contextmanager

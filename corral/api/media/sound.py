@@ -10,8 +10,8 @@ import io
 from collections.abc import Iterator
 
 import numpy as np
-import soundfile  # type: ignore[import-untyped]
-import soxr  # type: ignore[import-untyped]
+import soundfile
+import soxr
 
 from corral.api.media.sample import BadMedia, Sample, reading
 from corral.core.media import MediaKind
