@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.core.modifier import Override, ScaledFile
-from corral.core.params import GenerationParams, JsonWhitespace, SpeculativeParams
+from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams, SpeculativeParams
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +18,17 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     n_ubatch: int = 512
     n_threads: int = 0
     n_threads_batch: int = 0
+    numa: str = ""  # distribute, isolate or numactl
     n_gpu_layers: int = -1
+    split_mode: str = "layer"
+    tensor_split: tuple[float, ...] = ()
+    main_gpu: int = 0
+    devices: tuple[str, ...] = ()  # their names; ("none",): no GPU at all
+    rpc: tuple[str, ...] = ()  # HOST:PORT of servers whose devices are used too
+    kv_offload: bool = True
+    fit: str = "check"  # on, off or check
+    fit_target_mib: int = 1024  # memory to leave free on each device
+    fit_ctx: int = 4096  # no context becomes smaller to fit
     flash_attn: str = "auto"
     kv_unified: bool = False
     mmap: bool = True
@@ -26,6 +36,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     warmup: bool = True
     max_itl_ms: float = 200.0
     slot_prompt_similarity: float = 0.5
+    cont_batching: bool = True
     context_shift: bool = False
     cache_ram_mib: int = 8192
     cache_disk: str = ""
@@ -83,8 +94,26 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # or the path of a socket, which ends with .sock
     port: int = 8080
+    n_threads_http: int = -1  # -1: as many as asyncio thinks fit
+    api_keys: tuple[str, ...] = ()
+    api_key_file: str = ""
+    ssl_key_file: str = ""
+    ssl_cert_file: str = ""
+    static_path: str = ""
+    metrics: bool = False
+    verbosity: int = 3  # 0: nothing, 1: errors, 2: warnings, 3: what happens, 4: all that libllama says
+    log: bool = True
+    log_format: str = "text"
+    log_file: str = ""
+    log_append: bool = False
+    log_new: bool = False
+    model_url: str = ""
+    hf_repo: str = ""  # user/model, or user/model:quant
+    hf_file: str = ""
+    hf_token: str = ""
+    offline: bool = False
     alias: str = ""
     slots: bool = False
     props: bool = False
@@ -131,3 +160,4 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineSettings
     server: ServerSettings = ServerSettings()
+    sampling: SamplingParams = SamplingParams()  # of requests that do not say otherwise

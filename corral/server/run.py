@@ -7,35 +7,21 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Protocol
 
-import msgspec
-import orjson
 import uvicorn
 
-from corral.api.constraint import grammar_or_schema
-from corral.api.guidance import make_guidance
-from corral.api.prepare import resolve_seed
 from corral.api.service import Service
 from corral.api.system_prompt import SystemText
 from corral.core.errors import CorralError
-from corral.core.params import (
-    RANDOM_SEED,
-    Constraint,
-    GenerationParams,
-    Guidance,
-    SamplingParams,
-    SpeculativeParams,
-)
 from corral.core.result import ModelInfo
-from corral.core.settings import ServerSettings, Settings
+from corral.core.settings import Settings
 from corral.link.supervisor import Supervisor
 from corral.llama import library
 from corral.llama.model import Model
-from corral.llama.vocab import Vocab
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
+from corral.server.defaults import default_guidance, default_params
 from corral.server.system_prompt import evaluate_system_prompt, read_system_prompt
 
 
@@ -78,53 +64,6 @@ async def serve(settings: Settings, reporter: Reporter) -> None:
         await service.sessions.close()
 
 
-def default_params(settings: Settings) -> GenerationParams:
-    """What a request gets that asks for nothing in particular."""
-    server = settings.server
-    seed = RANDOM_SEED if server.seed < 0 else resolve_seed(server.seed)
-    sampling = msgspec.structs.replace(SamplingParams(), seed=seed, temperature=server.temperature)
-    return GenerationParams(
-        sampling=sampling,
-        n_predict=server.n_predict,
-        n_keep=server.n_keep,
-        n_cache_reuse=server.cache_reuse,
-        json_whitespace=server.json_whitespace,
-        constraint=_default_constraint(server),
-        speculative=SpeculativeParams(
-            n_max=server.n_draft, n_min=server.n_draft_min, p_min=server.p_draft_min
-        ),
-    )
-
-
-def _default_constraint(server: ServerSettings) -> Constraint | None:
-    grammar = _text_of(server.grammar, server.grammar_file, "--grammar-file")
-    try:
-        schema = orjson.loads(server.json_schema) if server.json_schema else None
-    except orjson.JSONDecodeError as error:
-        raise CorralError(f"--json-schema is not valid JSON: {error}") from None
-    return grammar_or_schema(grammar, schema, server.json_whitespace)
-
-
-def _text_of(text: str, path: str, option: str) -> str:
-    """What an option says, or the file that another one names."""
-    if not path:
-        return text
-    try:
-        return Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CorralError(f"cannot read {option}: {error}") from None
-
-
-def _default_guidance(server: ServerSettings, vocab: Vocab, n_ctx: int) -> Guidance | None:
-    """Also where it is for requests that say how strongly."""
-    prompt = _text_of(
-        server.cfg_negative_prompt, server.cfg_negative_prompt_file, "--cfg-negative-prompt-file"
-    )
-    if server.cfg_scale == 1.0 and not prompt:
-        return None
-    return make_guidance(server.cfg_scale, prompt, vocab, n_ctx)
-
-
 async def _load(service: Service, engine: Supervisor, system_text: SystemText | None) -> ModelInfo:
     info = await engine.start()
     # Only a file that the engine process has survived is opened here, and only for its vocabulary.
@@ -133,7 +72,7 @@ async def _load(service: Service, engine: Supervisor, system_text: SystemText | 
     server = service.settings.server
     service.adapters.open(info.adapters, service.settings.engine.lora, not server.lora_init_without_apply)
     if info.can_generate:
-        service.guide(_default_guidance(server, model.vocab, info.n_ctx))
+        service.guide(default_guidance(server, model.vocab, info.n_ctx))
         if service.defaults.constraint or service.defaults.guidance:
             # Only the engine can tell what is wrong with a grammar, and whether there is room to be guided.
             await service.evaluate([0], service.defaults)

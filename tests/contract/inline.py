@@ -23,7 +23,7 @@ from corral.link.stream import TaskStream
 from corral.link.supervisor import EngineState, MediaFile
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
-from corral.server.run import default_params
+from corral.server.defaults import default_params
 from tests.unit.fake import FakeBackend
 
 SECONDS = 20  # for what takes milliseconds

@@ -11,7 +11,7 @@ from corral.core.errors import CorralError
 from corral.core.fim import FimTokens
 from corral.core.params import Guidance
 from corral.core.settings import ServerSettings
-from corral.server.run import _default_guidance
+from corral.server.defaults import default_guidance
 from tests.contract.inline import Server
 from tests.contract.test_completion import events_of
 from tests.unit.fake import FakeVocab
@@ -41,7 +41,7 @@ class Stall(Server):
         backend.vocab.fim = FimTokens(60, 61, 62)
         super().__init__(backend, **options)
         server = self.service.settings.server
-        self.service.guide(_default_guidance(server, backend.vocab, N_CTX))
+        self.service.guide(default_guidance(server, backend.vocab, N_CTX))
         self.tasks = []
         self._submit = self.engine.submit
         self.engine.submit = self._note
@@ -303,7 +303,7 @@ def test_a_negative_prompt_from_a_file(tmp_path):
     path = tmp_path / "bad.txt"
     path.write_text("éa\n")
     server = ServerSettings(cfg_scale=2.0, cfg_negative_prompt="no", cfg_negative_prompt_file=str(path))
-    found = _default_guidance(server, FakeVocab(), N_CTX)
+    found = default_guidance(server, FakeVocab(), N_CTX)
     assert found == Guidance(2.0, tuple(tokens_of("éa\n")))
 
 
@@ -315,12 +315,12 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, content, scale):
         path.write_bytes(content)
     server = ServerSettings(cfg_scale=scale, cfg_negative_prompt_file=str(path))
     with pytest.raises(CorralError, match="cannot read --cfg-negative-prompt-file"):
-        _default_guidance(server, FakeVocab(), N_CTX)
+        default_guidance(server, FakeVocab(), N_CTX)
 
 
 def test_a_default_that_does_not_fit_is_told():
     with pytest.raises(CorralError, match="exceeds the available context size"):
-        _default_guidance(ServerSettings(cfg_scale=2.0, cfg_negative_prompt="x" * N_CTX), FakeVocab(), N_CTX)
+        default_guidance(ServerSettings(cfg_scale=2.0, cfg_negative_prompt="x" * N_CTX), FakeVocab(), N_CTX)
 
 
 # --- what the world sees
