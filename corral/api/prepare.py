@@ -19,44 +19,12 @@ from corral.api.media.intake import Pictures
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
 from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
-from corral.core.params import (
-    RANDOM_SEED,
-    SAMPLER_NAMES,
-    GenerationParams,
-    SamplingParams,
-    SpeculativeParams,
-)
+from corral.core.params import RANDOM_SEED, GenerationParams, SamplingParams, SpeculativeParams
+from corral.core.sampler_name import samplers_by_letter, samplers_by_name
 
 MAX_PROMPTS = 1024
 MAX_BIAS_CHARS = 1024
 MAX_PROBS = 1 << 20  # entries of token probabilities one answer may hold
-_SAMPLER_ALIASES = {
-    "typical_p": "typ_p",
-    "typical": "typ_p",
-    "tfs": "tfs_z",
-    "temp": "temperature",
-    "nucleus": "top_p",
-    "top-k": "top_k",
-    "top-p": "top_p",
-    "min-p": "min_p",
-    "typ-p": "typ_p",
-    "typical-p": "typ_p",
-    "top-n-sigma": "top_n_sigma",
-    "tfs-z": "tfs_z",
-}
-_SAMPLER_LETTERS = {
-    "e": "penalties",
-    "d": "dry",
-    "s": "top_n_sigma",
-    "k": "top_k",
-    "f": "tfs_z",
-    "y": "typ_p",
-    "p": "top_p",
-    "m": "min_p",
-    "x": "xtc",
-    "t": "temperature",
-    "i": "infill",
-}
 
 
 class Vocabulary(Protocol):
@@ -278,16 +246,10 @@ def resolve_seed(seed: int) -> int:
 
 
 def _parse_samplers(samplers: str | list[str]) -> tuple[str, ...]:
-    if isinstance(samplers, str):
-        names = [_SAMPLER_LETTERS.get(letter, letter) for letter in samplers]
-    else:
-        names = [_SAMPLER_ALIASES.get(name, name) for name in samplers]
-    for name in names:
-        if name not in SAMPLER_NAMES:
-            raise InvalidRequest(
-                f"unknown sampler '{name}'; known are {', '.join(SAMPLER_NAMES)}", field="samplers"
-            )
-    return tuple(names)
+    try:
+        return samplers_by_letter(samplers) if isinstance(samplers, str) else samplers_by_name(samplers)
+    except ValueError as error:
+        raise InvalidRequest(str(error), field="samplers") from None
 
 
 def _parse_logit_bias(bias: list[Any] | dict[str, Any], vocab: Vocabulary) -> list[tuple[int, float]]:

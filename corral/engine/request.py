@@ -114,7 +114,7 @@ class Request:
 
     def shows(self, token: int) -> bool:
         """Whether a control token appears in the answer."""
-        return token in self._preserved
+        return self.task.params.special or token in self._preserved
 
     @property
     def is_stopped(self) -> bool:

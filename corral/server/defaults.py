@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -9,29 +10,26 @@ import orjson
 
 from corral.api.constraint import grammar_or_schema
 from corral.api.guidance import make_guidance
-from corral.api.prepare import resolve_seed
 from corral.core.errors import CorralError
-from corral.core.params import (
-    RANDOM_SEED,
-    Constraint,
-    GenerationParams,
-    Guidance,
-    SamplingParams,
-    SpeculativeParams,
-)
+from corral.core.params import Constraint, GenerationParams, Guidance, SamplingParams, SpeculativeParams
 from corral.core.settings import ServerSettings, Settings
 from corral.llama.vocab import Vocab
+
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
+_ESCAPE = re.compile(r"\\([nrt'\"\\]|x[0-9a-fA-F]{2})")
 
 
 def default_params(settings: Settings) -> GenerationParams:
     """What a request gets that asks for nothing in particular."""
-    server = settings.server
-    seed = RANDOM_SEED if server.seed < 0 else resolve_seed(server.seed)
-    sampling = msgspec.structs.replace(SamplingParams(), seed=seed, temperature=server.temperature)
+    server, sampling = settings.server, settings.sampling
+    breakers = tuple(_text(server, breaker) for breaker in sampling.dry_sequence_breakers)
     return GenerationParams(
-        sampling=sampling,
+        sampling=msgspec.structs.replace(sampling, dry_sequence_breakers=breakers),
         n_predict=server.n_predict,
         n_keep=server.n_keep,
+        stop=tuple(_text(server, stop) for stop in server.stop),
+        ignore_eos=server.ignore_eos,
+        special=server.special,
         n_cache_reuse=server.cache_reuse,
         json_whitespace=server.json_whitespace,
         constraint=_default_constraint(server),
@@ -43,12 +41,18 @@ def default_params(settings: Settings) -> GenerationParams:
 
 def default_guidance(server: ServerSettings, vocab: Vocab, n_ctx: int) -> Guidance | None:
     """Also where it is for requests that say how strongly."""
-    prompt = _text_of(
-        server.cfg_negative_prompt, server.cfg_negative_prompt_file, "--cfg-negative-prompt-file"
-    )
+    said = _text(server, server.cfg_negative_prompt)
+    prompt = _text_of(said, server.cfg_negative_prompt_file, "--cfg-negative-prompt-file")
     if server.cfg_scale == 1.0 and not prompt:
         return None
     return make_guidance(server.cfg_scale, prompt, vocab, n_ctx)
+
+
+def check_tokens(sampling: SamplingParams, n_vocab: int) -> None:
+    """What only the model can tell of them."""
+    for token, _ in sampling.logit_bias:
+        if token >= n_vocab:
+            raise CorralError(f"--logit-bias: there is no token {token}; ids go from 0 to {n_vocab - 1}")
 
 
 def _default_constraint(server: ServerSettings) -> Constraint | None:
@@ -68,3 +72,13 @@ def _text_of(text: str, path: str, option: str) -> str:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CorralError(f"cannot read {option}: {error}") from None
+
+
+def _text(server: ServerSettings, text: str) -> str:
+    """What an option's text stands for."""
+    return _ESCAPE.sub(_unescape, text) if server.escape else text
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code = match[1]
+    return chr(int(code[1:], 16)) if code[0] == "x" else _ESCAPES[code]

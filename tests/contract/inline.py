@@ -82,6 +82,7 @@ class InlineEngine:
     def _enter(self, order: Task | Embed) -> TaskStream:
         stream = TaskStream(lambda: self.cancel(order.id))
         self._tasks[order.id] = (order, stream)
+        self.board.enter(order)
         self._engine.handle(order)
         self._keep_stepping()
         return stream
@@ -136,8 +137,7 @@ class InlineEngine:
                 self._answer(event)
                 continue
             task, stream = self._tasks[event.task_id]
-            if isinstance(task, Task):
-                self.board.note(event, task)
+            self.board.note(event, task)
             if isinstance(event, Done | Embedded | Failed):
                 del self._tasks[event.task_id]
             stream.put(event)
@@ -152,8 +152,15 @@ class InlineEngine:
 class Server:
     """An application and a client that talks to it."""
 
-    def __init__(self, backend: FakeBackend | None = None, is_open: bool = True, **server) -> None:
-        settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**server))
+    def __init__(
+        self,
+        backend: FakeBackend | None = None,
+        is_open: bool = True,
+        settings: Settings | None = None,
+        **server,
+    ) -> None:
+        if settings is None:
+            settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**server))
         self.backend = backend or FakeBackend()
         self.engine = InlineEngine(self.backend, settings.engine)
         self.service = Service(settings, self.engine, default_params(settings))

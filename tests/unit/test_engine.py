@@ -84,10 +84,11 @@ tasks = st.lists(
 )
 
 
-@given(tasks, st.data(), st.booleans())
+@given(tasks, st.data(), st.booleans(), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes):
-    bench = Bench(FakeBackend(n_seq=4, n_ubatch=16, n_batch=32, mixes_batches=mixes), max_itl_ms=5)
+def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes, continuous):
+    backend = FakeBackend(n_seq=4, n_ubatch=16, n_batch=32, mixes_batches=mixes)
+    bench = Bench(backend, max_itl_ms=5, cont_batching=continuous)
     all_tasks = [
         task(i, prompt, seed, n, cache_prompt=cache, id_slot=slot)
         for i, (prompt, seed, n, cache, slot) in enumerate(specs)
@@ -163,6 +164,18 @@ def test_generating_slots_get_a_token_in_every_step():
         bench.engine.step()
         assert (len(bench.tokens(0)), len(bench.tokens(1))) == (counts[0] + n, counts[1] + n)
     assert not bench.tokens(2), "the long prompt must not have fitted into those steps"
+
+
+def test_without_continuous_batching_prompts_wait_until_nobody_writes():
+    bench = Bench(FakeBackend(n_seq=2, n_ubatch=16), cont_batching=False)
+    bench.engine.handle(task(0, [1, 2, 3], n_predict=20))
+    while not bench.tokens(0):
+        bench.engine.step()
+    bench.run(task(1, [3, 2, 1], n_predict=5))
+    is_done = [event.task_id for event in bench.events if isinstance(event, Done)]
+    first_of_1 = next(i for i, e in enumerate(bench.events) if isinstance(e, Tokens) and e.task_id == 1)
+    assert is_done == [0, 1]
+    assert all(event.task_id == 1 for event in bench.events[first_of_1:])
 
 
 def test_one_prefix_is_evaluated_once_for_requests_that_arrive_together():

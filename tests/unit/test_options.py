@@ -1,83 +1,293 @@
-"""The option table, as a command line and as environment."""
+"""The option table, as a command line, as environment, and as a file."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from corral.cli.arguments import build_parser, parse_options
-from corral.cli.options import OPTIONS
+from corral.cli.arguments import read_arguments
+from corral.cli.configuration import configure
+from corral.cli.given import UsageError
+from corral.cli.help import build_parser
+from corral.cli.options import GROUPS, OPTIONS, SETTINGS
+from corral.cli.print_config import render_config
+from corral.core.settings import EngineSettings, Settings
+from tests.tools import llama_server_options
 
+# One value for each option that makes something else of its words.
 _WORDS = {
+    "--seed": "7",
+    "--reverse-prompt": "User:",
     "--lora": "a.gguf,b.gguf",
     "--lora-scaled": "a.gguf 0.5",
     "--control-vector": "a.gguf",
     "--control-vector-scaled": "a.gguf:0.5,b.gguf:-1",
     "--control-vector-layer-range": "3 7",
     "--override-kv": "a.b=int:3,c=bool:true",
-    "--audio": "a.png,b.wav",
+    "--samplers": "top_k;temperature",
+    "--sampler-seq": "kt",
+    "--dry-sequence-breaker": "x",
+    "--logit-bias": "15043-inf",
+    "--rpc": "127.0.0.1:50052",
+    "--device": "CPU,CUDA0",
+    "--n-gpu-layers": "12",
+    "--spec-draft-ngl": "12",
+    "--tensor-split": "3,1",
+    "--api-key": "one,two",
 }
 
 
 def parse(*argv, **environ):
-    return parse_options(argv, environ)
+    return configure(argv, environ).settings
+
+
+def notes(*argv, **environ):
+    return configure(argv, environ).notes
+
+
+def value_of(settings, option):
+    part, name = option.target.split(".")
+    return getattr(getattr(settings, part), name)
+
+
+def example(option):
+    """Words for an option, not those of its default."""
+    if option.parse is not None:
+        return _WORDS[option.long_name].split()
+    if option.choices:
+        return [next(choice for choice in option.choices if choice != option.default)]
+    if option.is_flag:
+        return []
+    if isinstance(option.default, str):
+        return ["some-text"]
+    low = option.low if option.low is not None else -5
+    return [str(type(option.default)(low if low != option.default else min(low + 1, option.high or low + 1)))]
 
 
 def test_defaults_are_the_settings_own():
-    assert parse().engine.n_parallel == 1
-    assert parse().server.port == 8080
+    assert parse() == Settings(engine=EngineSettings(model=""))
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: o.names[-1])
+@pytest.mark.parametrize("option", SETTINGS, ids=lambda o: o.long_name)
 def test_every_name_and_every_variable_of_the_table_works(option):
-    part, name = option.target.split(".")
-    default = option.default
-    if isinstance(default, bool):
-        arguments, value, text = [], True, "1"
-    elif option.parse is not None:
-        text = _WORDS[option.names[-1]]
-        arguments, value = text.split(), option.parse(text.split())
-    else:
-        value = option.choices[0] if option.choices else type(default)(min(16, option.high or 16))
-        arguments = [text] = [str(value)]
-    for flag in option.names:
-        assert getattr(getattr(parse(flag, *arguments), part), name) == value
-    for flag in option.negative:
-        assert getattr(getattr(parse(flag), part), name) is False
-    assert getattr(getattr(parse(**{option.env: text}), part), name) == value
+    words = example(option)
+    value = option.read(words)
+    if not isinstance(option.default, bool):
+        assert value != option.default
+    for name in option.names:
+        assert value_of(parse(name, *words), option) == value
+    for name in option.negative:
+        assert value_of(parse(name), option) is False
+    for variable in option.variables:
+        text = " ".join(words) if words else "1"
+        assert value_of(parse(**{variable: text}), option) == value
+        if isinstance(option.default, bool):
+            assert value_of(parse(**{variable: "off"}), option) is False
+    if option.negative:
+        name = option.variables[-1].replace("LLAMA_ARG_", "LLAMA_ARG_NO_")
+        assert value_of(parse(**{name: "1"}), option) is False
 
 
-def test_the_command_line_wins_over_the_environment():
-    assert parse("--port", "1", LLAMA_ARG_PORT="2").server.port == 1
+@pytest.mark.parametrize("option", SETTINGS, ids=lambda o: o.long_name)
+def test_a_file_says_the_same(option, tmp_path):
+    words = example(option)
+    path = tmp_path / "corral.toml"
+    said = parse(option.names[0], *words)
+    text = render_config(configure([option.names[0], *words], {}))
+    path.write_text(text)
+    if option.secret:
+        assert not any(word in text for word in words)
+        text += f"{option.key} = {words[0]!r}\n"
+        path.write_text(text)
+    assert parse("--config", str(path)) == said
+
+
+def test_all_that_is_said_at_once_is_the_same_in_a_file(tmp_path):
+    words = [w for o in SETTINGS if not o.secret for w in (o.long_name, *example(o))]
+    path = tmp_path / "corral.toml"
+    path.write_text(render_config(configure(words, {})))
+    assert parse("--config", str(path)) == parse(*words)
 
 
 def test_names_are_said_once():
     names = [n for option in OPTIONS for n in (*option.names, *option.negative)]
     assert len(names) == len(set(names))
-    assert len({option.env for option in OPTIONS}) == len(OPTIONS)
+    variables = [name for option in OPTIONS for name in option.variables]
+    assert len(variables) == len(set(variables))
+    assert all(option.long_name.startswith("--") for option in OPTIONS)
+
+
+@pytest.mark.parametrize("field", [f"engine.{n}" for n in EngineSettings.__struct_fields__])
+def test_every_setting_of_the_engine_has_an_option(field):
+    assert field == "engine.verbose" or any(option.target == field for option in OPTIONS)
+
+
+_SERVER = [
+    (name, command)
+    for name, text in [("oldest", llama_server_options.OLDEST), *llama_server_options.GROUPS.items()]
+    for command in llama_server_options.command_lines(text)
+]
+
+
+@pytest.mark.parametrize(("group", "words"), _SERVER, ids=lambda v: v if isinstance(v, str) else " ".join(v))
+def test_options_of_llama_server_are_accepted_where_it_lists_them(group, words):
+    [given] = read_arguments(words)
+    found = next(g.title for g in GROUPS if given.option in g.options)
+    assert group in ("oldest", found)
+    configuration = configure(words, {})
+    if words[0] in llama_server_options.UNUSED:
+        assert configuration.notes == [f"{words[0]} is ignored: a server has no use for it"]
+        assert configuration.settings == parse()
+        return
+    assert configuration.notes == []
+    is_default = given.option.command or value_of(configuration.settings, given.option) == given.option.default
+    assert not is_default or words[0] in _AS_BY_DEFAULT or given.option.command
+
+
+_AS_BY_DEFAULT = (
+    *("--host", "-mg", "--main-gpu", "--slots-endpoint-disable", "--no-slots", "-cb", "--cont-batching"),
+    *("-e", "--escape", "--penalize-nl", "--log-enable", "-fa", "--log-format"),
+)
+
+
+@pytest.mark.parametrize("text", llama_server_options.VARIABLES)
+def test_variables_of_llama_server_are_accepted(text):
+    name, _, value = text.partition("=")
+    assert parse(**{name: value}) != parse()
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_a_file(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('port = 1\nctx_size = 256\nalias = "file"\nlora = ["a.gguf", "b.gguf"]\n')
+    environ = {"LLAMA_ARG_PORT": "2", "LLAMA_ARG_ALIAS": "environment", "LLAMA_ARG_CONFIG": str(path)}
+    configuration = configure(["--port", "3"], environ)
+    settings = configuration.settings
+    assert (settings.server.port, settings.engine.n_ctx, settings.server.alias) == (3, 256, "environment")
+    assert [file.path for file in settings.engine.lora] == ["a.gguf", "b.gguf"]
+    assert configuration.notes == ["--port 3 wins over LLAMA_ARG_PORT=2 in the environment"]
+    assert notes("--port", "2", LLAMA_ARG_PORT="2") == []
+    text = render_config(configuration)
+    assert "port = 3" in text and "# --port on the command line" in text
+    assert "# LLAMA_ARG_ALIAS in the environment" in text
+    assert f"# {path}: ctx_size" in text
+
+
+def test_a_list_is_taken_from_one_place():
+    environ = {"LLAMA_ARG_LORA": "a.gguf"}
+    assert [f.path for f in parse("--lora", "b.gguf", "--lora", "c.gguf", **environ).engine.lora] == [
+        "b.gguf",
+        "c.gguf",
+    ]
+
+
+def test_keys_and_tokens_are_never_shown():
+    configuration = configure(["--api-key", "hush"], {"LLAMA_API_KEY": "quiet", "HF_TOKEN": "still"})
+    assert configuration.settings.server.api_keys == ("hush",)
+    text = render_config(configuration) + "".join(configuration.notes)
+    assert not any(secret in text for secret in ("hush", "quiet", "still"))
+    assert "--api-key (not shown) wins over LLAMA_API_KEY (not shown)" in text
 
 
 @pytest.mark.parametrize(
     ("argv", "environ", "message"),
     [
-        (["--paralel", "3"], {}, "did you mean '--parallel'?"),
-        (["-np", "0"], {}, "must be between 1 and 256"),
-        (["-np", "x"], {}, "invalid int value"),
-        (["-fa", "maybe"], {}, "invalid choice"),
-        ([], {"LLAMA_ARG_PORT": "x"}, "LLAMA_ARG_PORT: invalid value 'x'"),
-        ([], {"LLAMA_ARG_FLASH_ATTN": "x"}, "is not one of on, off, auto"),
+        (["--paralel", "3"], {}, "unknown option '--paralel'; did you mean '--parallel'?"),
+        (["-xyzzy"], {}, "unknown option '-xyzzy'"),
+        (["model.gguf"], {}, "'model.gguf' is no option, nor a command"),
+        (["-np", "0"], {}, "-np: 0 is not allowed, it must be between 1 and 256"),
+        (["-np", "x"], {}, "-np: 'x' is not a whole number"),
+        (["-np"], {}, "-np needs a value: -np N"),
+        (["--temp", "nan"], {}, "--temp: nan is not allowed"),
+        (["--temp", "inf"], {}, "--temp: inf is not allowed"),
+        (["--timeout", "1e10"], {}, "not allowed, it must be between 0 and"),
+        (["-c", "99999999999"], {}, "not allowed"),
+        (["-fa", "maybe"], {}, "-fa: 'maybe' is not one of on, off, auto"),
+        (["--mlock=1"], {}, "--mlock takes no value"),
+        (["--no-mmap=1"], {}, "--no-mmap takes no value"),
+        (["-l", "x+1"], {}, "-l: 'x+1' is not a token and its bias"),
+        (["--samplers", "top_k;guess"], {}, "--samplers: unknown sampler 'guess'"),
+        (["--sampling-seq", "kq"], {}, "unknown sampler 'q'"),
+        (["-ts", "3,-1"], {}, "negative share"),
+        (["-ngl", "some"], {}, "neither a number of layers nor all"),
+        (["-s", "5000000000"], {}, "at most 4294967295"),
+        (["--control-vector-layer-range", "3"], {}, "needs a value: --control-vector-layer-range START END"),
+        ([], {"LLAMA_ARG_PORT": "x"}, "LLAMA_ARG_PORT: 'x' is not a whole number"),
+        ([], {"LLAMA_ARG_FLASH_ATTN": "x"}, "LLAMA_ARG_FLASH_ATTN: 'x' is not one of on, off, auto"),
+        ([], {"LLAMA_ARG_MLOCK": "maybe"}, "LLAMA_ARG_MLOCK: 'maybe' is neither on nor off"),
+        (["--config", "/nowhere.toml"], {}, "--config: cannot read /nowhere.toml"),
     ],
 )
-def test_a_mistake_exits_with_2_and_says_what_is_wrong(argv, environ, message, capsys):
-    with pytest.raises(SystemExit) as exit:
+def test_a_mistake_says_what_is_wrong(argv, environ, message):
+    with pytest.raises(UsageError) as error:
         parse(*argv, **environ)
-    assert exit.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in error.value.message
 
 
-def test_help_names_every_option():
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port = ", "is not valid TOML"),
+        ("prot = 1", "prot: there is no such option; did you mean 'port'?"),
+        ("help = true", "help: there is no such option"),
+        ("port = true", "port: true and false are no values of it"),
+        ("port = 1.5", "port: '1.5' is not a whole number"),
+        ("port = 99999", "port: 99999 is not allowed"),
+        ("[server]\nport = 1", "server: there is no such option"),
+        ("alias = 1979-05-27", "alias: a date is no value of it"),
+        ("parallel = [1, [2]]", "parallel"),
+    ],
+)
+def test_a_mistake_in_a_file_names_it(text, message, tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as error:
+        parse("--config", str(path))
+    assert message in error.value.message
+    assert str(path) in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("argv", "target", "value"),
+    [
+        (["-fa", "-np", "2"], "engine.flash_attn", "on"),
+        (["-fa", "off"], "engine.flash_attn", "off"),
+        (["--ctx_size=512"], "engine.n_ctx", 512),
+        (["--alias=a=b"], "server.alias", "a=b"),
+        (["--alias", "--odd"], "server.alias", "--odd"),
+        (["-r", "-", "-r", "b"], "server.stop", ("-", "b")),
+        (["--keep", "-1"], "server.n_keep", -1),
+        (["-ngl", "all"], "engine.n_gpu_layers", -1),
+        (["-v"], "server.verbosity", 4),
+        (["-v", "--verbosity", "1"], "server.verbosity", 1),
+        (["-s", "-5"], "sampling.seed", 2**32 - 1),
+        (["-l", "3+0.5", "-l", "4-inf"], "sampling.logit_bias", ((3, 0.5), (4, -math.inf))),
+        (["--samplers", "temp;typical-p"], "sampling.samplers", ("temperature", "typ_p")),
+        (["--sampling-seq", "edskfypmxti"], "sampling.samplers", ("penalties", "dry", "top_n_sigma", "top_k")),
+        (["--dry-sequence-breaker", "none"], "sampling.dry_sequence_breakers", ()),
+        (["--lora-scaled", "a", "0.5", "--port", "1"], "engine.lora", 1),
+        (["--no-slots", "--slots"], "server.slots", True),
+        (["--log-disable", "--log-enable"], "server.log", True),
+        (["--api-key", "a, b", "--api-key", "c"], "server.api_keys", ("a", "b", "c")),
+        (["-ts", "3/1"], "engine.tensor_split", (3.0, 1.0)),
+    ],
+)
+def test_how_words_are_read(argv, target, value):
+    part, name = target.split(".")
+    found = getattr(getattr(parse(*argv), part), name)
+    if name in ("lora", "samplers") and not isinstance(value, tuple):
+        found = len(found)
+    assert (found[: len(value)] if name == "samplers" else found) == value
+
+
+def test_verbose_reaches_the_engine():
+    assert parse("-v").engine.verbose
+    assert not parse("--verbosity", "3").engine.verbose
+
+
+def test_help_names_every_option_and_the_groups():
     text = build_parser().format_help()
-    assert all(option.names[0] in text for option in OPTIONS)
-
-
-def test_flash_attention_may_be_asked_for_without_a_value():
-    assert parse("-fa", "-np", "2").engine.flash_attn == "on"
+    for option in OPTIONS:
+        assert all(f"{name}," in text or f"{name} " in text or f"{name}\n" in text for name in option.names)
+    assert all(f"\n{group.title}:\n" in text for group in GROUPS)
+    assert [g.title for g in GROUPS] == list(llama_server_options.GROUPS)

@@ -1,34 +1,54 @@
-"""Every command-line option, said once: names, environment variable, type, default, help, where it goes."""
+"""Every option, said once: names, environment variable, type, default, help, where it goes.
+
+The groups are those of llama-server. The command line itself, the environment, configuration files, `--help`,
+completion in shells and the reference pages are made from here.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from corral.cli.options import (
+    backend,
     chat,
     context,
     embedding,
+    general,
+    grammar,
+    logging,
     media,
     model,
-    modifier,
-    scheduling,
+    other_program,
+    parallel,
+    sampling,
     server,
     speculative,
     state,
-    structured,
 )
 from corral.cli.options.option import Option
 
-GROUPS: dict[str, tuple[Option, ...]] = {
-    "model": model.OPTIONS,
-    "context": context.OPTIONS,
-    "modifiers": modifier.OPTIONS,
-    "images and sounds": media.OPTIONS,
-    "speculative decoding": speculative.OPTIONS,
-    "scheduling": scheduling.OPTIONS,
-    "conversation state": state.OPTIONS,
-    "chat": chat.OPTIONS,
-    "structured output": structured.OPTIONS,
-    "embeddings": embedding.OPTIONS,
-    "server": server.OPTIONS,
-}
 
-OPTIONS = tuple(option for group in GROUPS.values() for option in group)
+@dataclass(frozen=True, slots=True)
+class Group:
+    title: str
+    options: tuple[Option, ...]
+    about: str = ""
+
+
+GROUPS = (
+    Group("general", general.OPTIONS + speculative.OPTIONS + other_program.GENERAL),
+    Group("sampling", sampling.OPTIONS, "for requests that do not say otherwise"),
+    Group("grammar", grammar.OPTIONS),
+    Group("embedding", embedding.OPTIONS),
+    Group("context hacking", context.OPTIONS + other_program.CONTEXT),
+    Group("perplexity", other_program.PERPLEXITY),
+    Group("parallel", parallel.OPTIONS + other_program.PARALLEL),
+    Group("multi-modality", media.OPTIONS + other_program.MEDIA),
+    Group("backend", backend.OPTIONS),
+    Group("model", model.OPTIONS),
+    Group("server", server.OPTIONS + chat.OPTIONS + state.OPTIONS),
+    Group("logging", logging.OPTIONS + other_program.LOGGING),
+)
+
+OPTIONS = tuple(option for group in GROUPS for option in group.options)
+SETTINGS = tuple(option for option in OPTIONS if option.is_used and not option.command)

@@ -10,27 +10,23 @@ OPTIONS = (
         "server.chat_template",
         "chat template: the name of a well-known one, or jinja (default: the model's own, else chatml)",
         "TEMPLATE",
-        "LLAMA_ARG_CHAT_TEMPLATE",
     ),
     Option(
         ("--chat-template-file",),
         "server.chat_template_file",
         "file with a chat template in jinja",
         "FNAME",
-        "LLAMA_ARG_CHAT_TEMPLATE_FILE",
     ),
     Option(
         ("--chat-template-kwargs",),
         "server.chat_template_kwargs",
         "more names for the chat template, as a JSON object",
         "JSON",
-        "LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
     ),
     Option(
         ("--jinja",),
         "server.jinja",
         "allow tools, which need jinja templates",
-        env="LLAMA_ARG_JINJA",
         negative=("--no-jinja",),
     ),
     Option(
@@ -38,7 +34,6 @@ OPTIONS = (
         "server.reasoning",
         "whether models that can think do so unless a request says otherwise; auto: yes",
         "on|off|auto",
-        "LLAMA_ARG_REASONING",
         choices=("on", "off", "auto"),
     ),
     Option(
@@ -47,21 +42,18 @@ OPTIONS = (
         "where a model's thoughts go: none leaves them in the content, deepseek puts them into "
         "reasoning_content, deepseek-legacy does both, auto is deepseek",
         "FORMAT",
-        "LLAMA_ARG_REASONING_FORMAT",
         choices=("none", "auto", "deepseek", "deepseek-legacy"),
     ),
     Option(
         ("--prefill-assistant",),
         "server.prefill_assistant",
         "a chat that ends with an assistant's message is continued there",
-        env="LLAMA_ARG_PREFILL_ASSISTANT",
         negative=("--no-prefill-assistant",),
     ),
     Option(
         ("--parse-special",),
         "server.parse_special",
         "texts like <|im_end|> in chat messages are control tokens, as in llama-server",
-        env="LLAMA_ARG_PARSE_SPECIAL",
         negative=("--no-parse-special",),
     ),
 )

@@ -1,4 +1,4 @@
-"""Options: embeddings, reranking, classification."""
+"""Options: embeddings."""
 
 from __future__ import annotations
 
@@ -7,23 +7,10 @@ from corral.core.pooling import Pooling
 
 OPTIONS = (
     Option(
-        ("--embedding", "--embeddings"),
-        "engine.embedding",
-        "do nothing but embed; without it a model that generates does both",
-        env="LLAMA_ARG_EMBEDDINGS",
-    ),
-    Option(
-        ("--reranking", "--rerank"),
-        "engine.reranking",
-        "do nothing but rerank or classify, with a model that has a head for it: --embedding --pooling rank",
-        env="LLAMA_ARG_RERANKING",
-    ),
-    Option(
         ("--pooling",),
         "engine.pooling",
         "how the vectors of all tokens become one (default: as the model says, else mean)",
         "|".join(pooling.value for pooling in Pooling),
-        "LLAMA_ARG_POOLING",
         choices=tuple(pooling.value for pooling in Pooling),
     ),
     Option(
@@ -31,7 +18,6 @@ OPTIONS = (
         "engine.attention",
         "whether tokens see those behind them when they are embedded (default: as the model says)",
         "causal|non-causal",
-        "LLAMA_ARG_ATTENTION",
         choices=("causal", "non-causal"),
     ),
     Option(
@@ -40,7 +26,6 @@ OPTIONS = (
         "norm that vectors are divided by unless a request says so; -1: none, 0: largest number, "
         "to 32760, 1: taxicab, 2: euclidean, more: p-norm",
         "N",
-        "LLAMA_ARG_EMBD_NORMALIZE",
         low=-1,
         high=1024,
     ),

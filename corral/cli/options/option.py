@@ -1,41 +1,126 @@
-"""What the command line knows of an option."""
+"""What the command line knows of an option, and how words become its value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from corral.core.params import SamplingParams
 from corral.core.settings import EngineSettings, ServerSettings
+
+PREFIX = "LLAMA_ARG_"
+_PARTS = {"engine": EngineSettings(model=""), "server": ServerSettings(), "sampling": SamplingParams()}
+_COMMAND = "command."
+_MOST = 2**31 - 1  # of any number whose limits are not said
+_ON, _OFF = ("1", "true", "on", "yes", "enabled"), ("0", "false", "off", "no", "disabled")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`target` names a field of the settings, as `engine.n_ctx`, whose default and type count here too.
+    """`target` names a field of the settings, as `engine.n_ctx`, whose default and type count here too, or
+    something to do instead of serving, as `command.help`; options of other programs have none.
 
-    Where that is a tuple, `parse` makes it of the words behind a name, of which there are `n_words` ("+":
-    at least one); what `repeats` adds up. It raises ValueError.
+    Behind a name are `n_words` ("+": at least one); where there are none, or none is needed, the value is
+    `bare`. `parse` makes other things of them than a text or a number; what `repeats` adds up.
     """
 
     names: tuple[str, ...]
     target: str
     help: str
     metavar: str = ""
-    env: str = ""
+    env: str = ""  # beside the one that follows from its name
     negative: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     low: float | None = None
     high: float | None = None
-    bare: str | None = None  # the value when the name stands alone
-    parse: Callable[[list[str]], tuple[Any, ...]] | None = None
+    bare: Any = None
+    parse: Callable[[list[str]], Any] | None = None
     n_words: int | str = 1
     repeats: bool = True
+    secret: bool = False
+    shown: Any = None  # instead of its default
 
     @property
-    def dest(self) -> str:
-        return self.target.replace(".", "__")
+    def long_name(self) -> str:
+        return self.names[-1]
+
+    @property
+    def key(self) -> str:
+        """Its name in a file."""
+        return self.long_name.removeprefix("--")
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Environment variables, the one that wins first."""
+        if self.command and self.is_flag:
+            return ()
+        derived = PREFIX + self.key.upper().replace("-", "_")
+        return (self.env, derived) if self.env and self.env != derived else (derived,)
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.target)
+
+    @property
+    def command(self) -> str:
+        return self.target.removeprefix(_COMMAND) if self.target.startswith(_COMMAND) else ""
+
+    @property
+    def is_flag(self) -> bool:
+        """Its name says all."""
+        return (
+            self.n_words == 0 or isinstance(self.default, bool) or (bool(self.command) and not self.metavar)
+        )
 
     @property
     def default(self) -> Any:
-        part, name = self.target.split(".")
-        return getattr(EngineSettings(model="") if part == "engine" else ServerSettings(), name)
+        part, _, name = self.target.partition(".")
+        return getattr(_PARTS[part], name) if part in _PARTS else ""
+
+    @property
+    def default_text(self) -> str:
+        """For people; nothing where nothing is the default."""
+        default = self.default if self.shown is None else self.shown
+        if default in ("", (), (0, 0)) or self.command or self.n_words == 0:
+            return ""
+        if isinstance(default, bool):
+            return "on" if default else "off"
+        return " ".join(repr(item) for item in default) if isinstance(default, tuple) else str(default)
+
+    def read(self, words: Sequence[str]) -> Any:
+        """The value that words stand for; ValueError says what is wrong with them."""
+        if not words:
+            return True if isinstance(self.default, bool) else self.bare
+        if self.parse is not None:
+            return self.parse(list(words))
+        value = _convert(type(self.default), words[0])
+        if self.choices and value not in self.choices:
+            raise ValueError(f"'{value}' is not one of {', '.join(self.choices)}")
+        if isinstance(value, int | float):
+            self._check_limits(value)
+        return value
+
+    def _check_limits(self, value: float) -> None:
+        low = -_MOST if self.low is None else self.low
+        high = _MOST if self.high is None else self.high
+        if not low <= value <= high:
+            raise ValueError(f"{value} is not allowed, it must be between {low:,g} and {high:,g}")
+
+
+def is_on(word: str) -> bool:
+    if word.lower() not in _ON + _OFF:
+        raise ValueError(f"'{word}' is neither on nor off")
+    return word.lower() in _ON
+
+
+def _convert(kind: type, word: str) -> Any:
+    if kind is bool:
+        return is_on(word)
+    if kind is str:
+        return word
+    try:
+        return kind(word)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"'{word}' is not {what}") from None

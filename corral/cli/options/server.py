@@ -1,19 +1,85 @@
-"""Options: server."""
+"""Options: the server."""
 
 from __future__ import annotations
 
+from corral.cli.options import word
 from corral.cli.options.option import Option
 
 OPTIONS = (
-    Option(("--host",), "server.host", "address to listen on", "HOST", "LLAMA_ARG_HOST"),
+    Option(("--host",), "server.host", "address to listen on, or a path that ends with .sock", "HOST"),
     Option(
         ("--port",),
         "server.port",
         "port to listen on; 0: any free one",
         "PORT",
-        "LLAMA_ARG_PORT",
         low=0,
         high=65535,
+    ),
+    Option(
+        ("--path",),
+        "server.static_path",
+        "directory of files to serve at / (default: none)",
+        "PATH",
+        env="LLAMA_ARG_STATIC_PATH",
+    ),
+    Option(
+        ("--embedding", "--embeddings"),
+        "engine.embedding",
+        "do nothing but embed; without it a model that generates does both",
+    ),
+    Option(
+        ("--reranking", "--rerank"),
+        "engine.reranking",
+        "do nothing but rerank or classify, with a model that has a head for it: --embedding --pooling rank",
+        env="LLAMA_ARG_RERANKING",
+    ),
+    Option(
+        ("--api-key",),
+        "server.api_keys",
+        "key that requests must have, several with commas between them; may be repeated (default: none)",
+        "KEY",
+        env="LLAMA_API_KEY",
+        parse=word.names,
+        secret=True,
+    ),
+    Option(("--api-key-file",), "server.api_key_file", "file with such keys, one in a line", "FNAME"),
+    Option(("--ssl-key-file",), "server.ssl_key_file", "private key for https, in PEM", "FNAME"),
+    Option(("--ssl-cert-file",), "server.ssl_cert_file", "certificate for https, in PEM", "FNAME"),
+    Option(
+        ("-to", "--timeout"),
+        "server.timeout_s",
+        "seconds that running requests get to finish after SIGTERM",
+        "S",
+        low=0,
+    ),
+    Option(
+        ("--threads-http",),
+        "server.n_threads_http",
+        "threads of the HTTP side; -1: as it thinks fit",
+        "N",
+        low=-1,
+        high=1024,
+    ),
+    Option(
+        ("-spf", "--system-prompt-file"),
+        "server.system_prompt_file",
+        "file with a prompt that all others begin with: JSON with prompt, anti_prompt and assistant_name, or "
+        "just text",
+        "FNAME",
+    ),
+    Option(
+        ("--log-format",),
+        "server.log_format",
+        "how log lines are written",
+        "text|json",
+        choices=("text", "json"),
+    ),
+    Option(
+        ("--metrics",),
+        "server.metrics",
+        "GET /metrics, for Prometheus",
+        env="LLAMA_ARG_ENDPOINT_METRICS",
+        negative=("--no-metrics",),
     ),
     Option(
         ("--slots",),
@@ -29,19 +95,23 @@ OPTIONS = (
         env="LLAMA_ARG_ENDPOINT_PROPS",
     ),
     Option(
-        ("-to", "--timeout"),
-        "server.timeout_s",
-        "seconds that running requests get to finish after SIGTERM",
-        "S",
-        "LLAMA_ARG_TIMEOUT",
+        ("-sps", "--slot-prompt-similarity"),
+        "engine.slot_prompt_similarity",
+        "share of a prompt an idle slot must hold to be preferred; 0: off",
+        "SHARE",
         low=0,
+        high=1,
+    ),
+    Option(
+        ("--lora-init-without-apply",),
+        "server.lora_init_without_apply",
+        "adapters begin with a scale of 0, until POST /lora-adapters or a request says otherwise",
     ),
     Option(
         ("--engine-timeout",),
         "server.engine_timeout_s",
         "seconds without a sign of life before the engine is restarted",
         "S",
-        "LLAMA_ARG_ENGINE_TIMEOUT",
         low=1,
     ),
     Option(
@@ -49,8 +119,6 @@ OPTIONS = (
         "server.max_body_mib",
         "largest request body",
         "MiB",
-        "LLAMA_ARG_MAX_BODY_MB",
         low=1,
     ),
-    Option(("-v", "--verbose"), "engine.verbose", "print what libllama logs", env="LLAMA_ARG_VERBOSE"),
 )

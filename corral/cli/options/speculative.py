@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.cli.options import word
 from corral.cli.options.option import Option
 from corral.core.chunk import MAX_AHEAD
 
@@ -10,7 +11,6 @@ OPTIONS = (
         ("--lookup",),
         "engine.lookup",
         "draft what follows from what was said before: faster where an answer repeats its prompt",
-        env="LLAMA_ARG_LOOKUP",
         negative=("--no-lookup",),
     ),
     Option(
@@ -18,28 +18,19 @@ OPTIONS = (
         "engine.lookup_cache_static",
         "file of what often follows what, to draft from",
         "FNAME",
-        "LLAMA_ARG_LOOKUP_CACHE_STATIC",
     ),
     Option(
         ("-lcd", "--lookup-cache-dynamic"),
         "engine.lookup_cache_dynamic",
         "the same, which learns from all requests and is written back",
         "FNAME",
-        "LLAMA_ARG_LOOKUP_CACHE_DYNAMIC",
-    ),
-    Option(
-        ("-md", "--model-draft", "--spec-draft-model"),
-        "engine.model_draft",
-        "small model with the same vocabulary that drafts (default: none)",
-        "FNAME",
-        "LLAMA_ARG_MODEL_DRAFT",
     ),
     Option(
         ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max"),
         "server.n_draft",
         "most tokens to draft at once unless a request says so; 0: no drafts",
         "N",
-        "LLAMA_ARG_DRAFT_MAX",
+        env="LLAMA_ARG_DRAFT_MAX",
         low=0,
         high=MAX_AHEAD - 1,
     ),
@@ -48,7 +39,7 @@ OPTIONS = (
         "server.n_draft_min",
         "shorter drafts are not used unless a request says so",
         "N",
-        "LLAMA_ARG_DRAFT_MIN",
+        env="LLAMA_ARG_DRAFT_MIN",
         low=0,
         high=MAX_AHEAD - 1,
     ),
@@ -57,7 +48,7 @@ OPTIONS = (
         "server.p_draft_min",
         "a draft of the draft model ends where it is less sure than this, unless a request says so",
         "P",
-        "LLAMA_ARG_DRAFT_P_MIN",
+        env="LLAMA_ARG_DRAFT_P_MIN",
         low=0,
         high=1,
     ),
@@ -66,7 +57,7 @@ OPTIONS = (
         "engine.p_split",
         "a draft of the draft model ends where a second token is at least so probable; 1: never",
         "P",
-        "LLAMA_ARG_DRAFT_P_SPLIT",
+        env="LLAMA_ARG_DRAFT_P_SPLIT",
         low=0,
         high=1,
     ),
@@ -75,28 +66,32 @@ OPTIONS = (
         "engine.n_threads_draft",
         "threads of the draft model for generation; 0: as --threads",
         "N",
-        "LLAMA_ARG_THREADS_DRAFT",
+        env="LLAMA_ARG_THREADS_DRAFT",
+        low=-1,
+        high=1024,
     ),
     Option(
         ("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"),
         "engine.n_threads_batch_draft",
         "threads of the draft model for prompts; 0: as --threads-draft",
         "N",
-        "LLAMA_ARG_THREADS_BATCH_DRAFT",
+        env="LLAMA_ARG_THREADS_BATCH_DRAFT",
+        low=-1,
+        high=1024,
     ),
     Option(
         ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"),
         "engine.n_gpu_layers_draft",
-        "layers of the draft model to put on a GPU; -1: all that libllama can",
+        "layers of the draft model to put on a GPU; all, auto or -1: all that libllama can",
         "N",
-        "LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-        low=-1,
+        env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+        parse=word.layers,
+        repeats=False,
     ),
     Option(
         ("--draft-exact",),
         "engine.draft_exact",
         "on a CPU, evaluate drafts only where that rounds as token by token: answers stay the same",
-        env="LLAMA_ARG_DRAFT_EXACT",
         negative=("--no-draft-exact",),
     ),
 )

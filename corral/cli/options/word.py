@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from corral.core.modifier import Override, ScaledFile
+from corral.core.params import RANDOM_SEED
+from corral.core.sampler_name import samplers_by_letter, samplers_by_name
+
+_BIAS = re.compile(r"(\d{1,9})([+-])(\d{1,9}(?:\.\d{1,9})?|inf)")
 
 
 def files(words: list[str]) -> tuple[ScaledFile, ...]:
@@ -11,8 +17,63 @@ def files(words: list[str]) -> tuple[ScaledFile, ...]:
 
 
 def names(words: list[str]) -> tuple[str, ...]:
-    """`A.png,B.png`."""
-    return tuple(path for path in words[0].split(",") if path)
+    """`A,B`."""
+    return tuple(name.strip() for name in words[0].split(",") if name.strip())
+
+
+def text(words: list[str]) -> tuple[str, ...]:
+    return (words[0],)
+
+
+def seed(words: list[str]) -> int:
+    """Any negative one is random."""
+    try:
+        value = int(words[0])
+    except ValueError:
+        raise ValueError(f"'{words[0]}' is not a whole number") from None
+    if value > RANDOM_SEED:
+        raise ValueError(f"{value} is not allowed, it must be at most {RANDOM_SEED}")
+    return value if value >= 0 else RANDOM_SEED
+
+
+def layers(words: list[str]) -> int:
+    """How many; -1 for all."""
+    if words[0] in ("all", "auto"):
+        return -1
+    if not re.fullmatch(r"-1|\d{1,6}", words[0]):
+        raise ValueError(f"'{words[0]}' is neither a number of layers nor all")
+    return int(words[0])
+
+
+def samplers(words: list[str]) -> tuple[str, ...]:
+    """`top_k;temperature`."""
+    return samplers_by_name(name.strip() for name in words[0].split(";") if name.strip())
+
+
+def sampler_letters(words: list[str]) -> tuple[str, ...]:
+    """`kt`."""
+    return samplers_by_letter(words[0])
+
+
+def breakers(words: list[str]) -> tuple[str, ...]:
+    return () if words[0] == "none" else (words[0],)
+
+
+def logit_bias(words: list[str]) -> tuple[tuple[int, float], ...]:
+    """`15043+1`."""
+    match = _BIAS.fullmatch(words[0])
+    if match is None:
+        raise ValueError(f"'{words[0]}' is not a token and its bias, as 15043+1 or 15043-inf")
+    token, sign, amount = match.groups()
+    return ((int(token), float(sign + amount)),)
+
+
+def shares(words: list[str]) -> tuple[float, ...]:
+    """`3,1`, or `3/1`."""
+    values = tuple(_number(part) for part in re.split("[,/]", words[0]))
+    if min(values) < 0:
+        raise ValueError(f"'{words[0]}' has a negative share")
+    return values
 
 
 def scaled_files(words: list[str]) -> tuple[ScaledFile, ...]:

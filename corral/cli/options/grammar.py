@@ -1,4 +1,4 @@
-"""Options: structured output."""
+"""Options: grammars and JSON Schema."""
 
 from __future__ import annotations
 
@@ -13,28 +13,24 @@ OPTIONS = (
         "server.grammar",
         "GBNF grammar of answers, unless a request brings its own",
         "GRAMMAR",
-        "LLAMA_ARG_GRAMMAR",
     ),
     Option(
         ("--grammar-file",),
         "server.grammar_file",
         "file with such a grammar",
         "FNAME",
-        "LLAMA_ARG_GRAMMAR_FILE",
     ),
     Option(
         ("-j", "--json-schema"),
         "server.json_schema",
         "JSON Schema of answers, unless a request brings its own; {} is any JSON",
         "SCHEMA",
-        "LLAMA_ARG_JSON_SCHEMA",
     ),
     Option(
         ("--json-whitespace",),
         "server.json_whitespace",
         "layout of JSON that follows a schema: compact, spaced, or flexible, where the model decides",
         "LAYOUT",
-        "LLAMA_ARG_JSON_WHITESPACE",
         choices=get_args(JsonWhitespace),
     ),
 )

@@ -1,0 +1,56 @@
+"""A TOML file, as values of options: `ctx-size = 4096`."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Any
+
+from corral.cli.given import Given, Source, UsageError, give
+from corral.cli.options import SETTINGS
+from corral.cli.options.option import Option
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_BY_KEY = {name.lstrip("-"): option for option in SETTINGS for name in option.names}
+
+
+def read_config_file(path: str) -> list[Given]:
+    try:
+        values = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config: cannot read {path}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--config: {path} is not valid TOML: {error}") from None
+    return [given for key, value in values.items() for given in _read(path, key, value)]
+
+
+def _read(path: str, key: str, value: Any) -> list[Given]:
+    option = _BY_KEY.get(key.replace("_", "-"))
+    name = f"{path}: {key}"
+    if option is None:
+        near = difflib.get_close_matches(key, _BY_KEY, 1)
+        raise UsageError(
+            f"{name}: there is no such option" + (f"; did you mean '{near[0]}'?" if near else "")
+        )
+    if value in (option.default, option.shown, []):
+        return []  # as --print-config writes what nobody has set, whatever the limits are
+    if isinstance(value, list) and isinstance(option.default, tuple) and option.n_words != 2:
+        return [give(option, _words(option, name, item), Source.FILE, name) for item in value]
+    return [give(option, _words(option, name, value), Source.FILE, name)]
+
+
+def _words(option: Option, name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        if not (isinstance(option.default, bool) or option.choices):
+            raise UsageError(f"{name}: true and false are no values of it")
+        return ("on" if value else "off",)
+    if isinstance(value, list) and option.n_words == 2:
+        return tuple(str(item) for item in value)
+    if not isinstance(value, str | int | float):
+        raise UsageError(f"{name}: a {type(value).__name__} is no value of it")
+    return tuple(str(value).split()) if option.n_words in (2, "+") else (str(value),)

@@ -1,0 +1,48 @@
+"""A value that somebody gave to an option, and where."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from corral.cli.options.option import Option
+from corral.core.errors import CorralError
+
+
+class UsageError(CorralError):
+    """The command line, or what stands in for it, is wrong."""
+
+
+class Source(enum.IntEnum):
+    """Who wins over those before them."""
+
+    FILE = 1
+    ENVIRONMENT = 2
+    COMMAND_LINE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """`name` is what was written where the value was found, and `words` what followed it."""
+
+    option: Option
+    value: Any
+    words: tuple[str, ...]
+    source: Source
+    name: str
+
+    @property
+    def text(self) -> str:
+        """As it was said."""
+        if self.option.secret:
+            return f"{self.name} (not shown)"
+        between = "=" if self.source is Source.ENVIRONMENT else " "
+        return between.join((self.name, " ".join(self.words))) if self.words else self.name
+
+
+def give(option: Option, words: tuple[str, ...], source: Source, name: str) -> Given:
+    try:
+        return Given(option, option.read(words), words, source, name)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None

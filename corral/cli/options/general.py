@@ -1,0 +1,151 @@
+"""Options: general."""
+
+from __future__ import annotations
+
+from corral.cli.options import word
+from corral.cli.options.option import Option
+
+OPTIONS = (
+    Option(("-h", "--help", "--usage"), "command.help", "print this and exit"),
+    Option(("--version",), "command.version", "print the version and exit"),
+    Option(
+        ("--print-config",),
+        "command.print_config",
+        "print every value and where it came from, as TOML, and exit",
+    ),
+    Option(
+        ("--config",),
+        "command.config",
+        "TOML file of options by their long names, as ctx-size = 4096; environment and command line win",
+        "FILE",
+    ),
+    Option(
+        ("--completion-bash",),
+        "command.completion_bash",
+        "print a script that completes options in bash, and exit; others: corral completion -h",
+    ),
+    Option(
+        ("-v", "--verbose"),
+        "server.verbosity",
+        "log everything, also what libllama says: --verbosity 4",
+        n_words=0,
+        bare=4,
+    ),
+    Option(
+        ("-lv", "--log-verbosity", "--verbosity"),
+        "server.verbosity",
+        "how much to log; 0: nothing, 1: errors, 2: warnings, 3: what happens, 4: everything",
+        "N",
+        env="LLAMA_ARG_LOG_VERBOSITY",
+        low=0,
+        high=5,
+    ),
+    Option(
+        ("-s", "--seed"),
+        "sampling.seed",
+        "seed unless a request says so; -1: random",
+        "SEED",
+        parse=word.seed,
+        repeats=False,
+        shown=-1,
+    ),
+    Option(
+        ("-t", "--threads"),
+        "engine.n_threads",
+        "threads for generation; 0: one per physical core",
+        "N",
+        low=-1,
+        high=1024,
+    ),
+    Option(
+        ("-tb", "--threads-batch"),
+        "engine.n_threads_batch",
+        "threads for prompts; 0: as --threads",
+        "N",
+        low=-1,
+        high=1024,
+    ),
+    Option(
+        ("-c", "--ctx-size"),
+        "engine.n_ctx",
+        "context size, shared by all slots; 0: as the model was trained",
+        "N",
+        low=0,
+    ),
+    Option(
+        ("-n", "--predict", "--n-predict"),
+        "server.n_predict",
+        "tokens to generate unless a request says so; -1: no limit, -2: until the context is full",
+        "N",
+        low=-2,
+    ),
+    Option(
+        ("-b", "--batch-size"),
+        "engine.n_batch",
+        "logical maximum batch size",
+        "N",
+        env="LLAMA_ARG_BATCH",
+        low=16,
+        high=1 << 20,
+    ),
+    Option(
+        ("-ub", "--ubatch-size"),
+        "engine.n_ubatch",
+        "physical maximum batch size: prompt tokens evaluated at once",
+        "N",
+        env="LLAMA_ARG_UBATCH",
+        low=16,
+        high=1 << 20,
+    ),
+    Option(
+        ("--keep",),
+        "server.n_keep",
+        "prompt tokens that survive a context shift unless a request says so; -1: all",
+        "N",
+        low=-1,
+    ),
+    Option(
+        ("--context-shift",),
+        "engine.context_shift",
+        "forget old tokens when a context is full, instead of stopping",
+        negative=("--no-context-shift",),
+    ),
+    Option(
+        ("-fa", "--flash-attn"),
+        "engine.flash_attn",
+        "flash attention; auto: on a GPU only, since on a CPU answers would depend on their neighbours",
+        "on|off|auto",
+        choices=("on", "off", "auto"),
+        bare="on",
+    ),
+    Option(
+        ("--warmup",),
+        "engine.warmup",
+        "run the model once before serving",
+        negative=("--no-warmup",),
+    ),
+    Option(
+        ("-e", "--escape"),
+        "server.escape",
+        "backslashes mean something in --reverse-prompt, --cfg-negative-prompt and --dry-sequence-breaker",
+        negative=("--no-escape",),
+    ),
+    Option(
+        ("-r", "--reverse-prompt"),
+        "server.stop",
+        "text at which answers stop unless a request brings its own; may be repeated",
+        "PROMPT",
+        parse=word.text,
+    ),
+    Option(
+        ("-sp", "--special"),
+        "server.special",
+        "control tokens appear in answers as text",
+        negative=("--no-special",),
+    ),
+    Option(
+        ("--spm-infill",),
+        "server.spm_infill",
+        "infill with the suffix first, as some models prefer",
+    ),
+)

@@ -1,0 +1,52 @@
+"""What samplers are called: their names, other spellings of them, and their letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from corral.core.params import SAMPLER_NAMES
+
+_ALIASES = {
+    "typical_p": "typ_p",
+    "typical": "typ_p",
+    "tfs": "tfs_z",
+    "temp": "temperature",
+    "nucleus": "top_p",
+    "top-k": "top_k",
+    "top-p": "top_p",
+    "min-p": "min_p",
+    "typ-p": "typ_p",
+    "typical-p": "typ_p",
+    "top-n-sigma": "top_n_sigma",
+    "tfs-z": "tfs_z",
+}
+_LETTERS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "f": "tfs_z",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "i": "infill",
+}
+
+
+def samplers_by_name(names: Iterable[str]) -> tuple[str, ...]:
+    """Raises ValueError for a name that is none."""
+    return _known(_ALIASES.get(name, name) for name in names)
+
+
+def samplers_by_letter(letters: str) -> tuple[str, ...]:
+    return _known(_LETTERS.get(letter, letter) for letter in letters)
+
+
+def _known(names: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(names)
+    for name in found:
+        if name not in SAMPLER_NAMES:
+            raise ValueError(f"unknown sampler '{name}'; known are {', '.join(SAMPLER_NAMES)}")
+    return found

@@ -1,0 +1,94 @@
+"""The command, when it does something else than to serve."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from corral import __version__
+from corral.cli.options import OPTIONS
+
+
+def corral(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "corral", *words],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", **environ},
+    )
+
+
+def complete(script: str, *words: str) -> set[str]:
+    """What bash offers for the last of the words."""
+    line = " ".join(repr(word) for word in words)
+    code = f"""
+source /dev/stdin
+COMP_WORDS=({line})
+COMP_CWORD={len(words) - 1}
+_shtab_corral corral {words[-1]!r} {words[-2]!r}
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    answer = subprocess.run(["bash", "-c", code], input=script, capture_output=True, text=True, check=True)
+    return set(answer.stdout.split())
+
+
+@pytest.mark.parametrize("name", ["-h", "--help", "--usage"])
+def test_help(name):
+    answer = corral(name)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert all(option.long_name in answer.stdout for option in OPTIONS)
+
+
+def test_version():
+    assert corral("--version").stdout == f"corral {__version__}\n"
+
+
+def test_an_unknown_option_is_exit_2_with_the_nearest_name():
+    answer = corral("--ctx-sise", "4096")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == "corral: unknown option '--ctx-sise'; did you mean '--ctx-size'?\n"
+
+
+def test_an_unknown_command_is_exit_2():
+    answer = corral("serve")
+    assert answer.returncode == 2
+    assert "models, doctor and completion" in answer.stderr
+
+
+def test_print_config_can_be_read_again(tmp_path):
+    first = corral("-c", "4096", "--print-config", LLAMA_ARG_N_PARALLEL="3", LLAMA_API_KEY="hush")
+    assert first.returncode == 0, first.stderr
+    assert "hush" not in first.stdout
+    path = tmp_path / "corral.toml"
+    path.write_text(first.stdout)
+    again = corral("--config", str(path), "--print-config")
+    assert again.returncode == 0, again.stderr
+    values = [[line.partition("#")[0] for line in text.splitlines()] for text in (first.stdout, again.stdout)]
+    assert [v for v in values[0] if v] == [v for v in values[1] if v and not v.startswith("api-key =")]
+    assert f"# {path}: parallel" in again.stdout
+
+
+@pytest.mark.parametrize("words", [("completion", "bash"), ("--completion-bash",)])
+def test_bash_completes_names_values_and_files(words, tmp_path):
+    script = corral(*words).stdout
+    assert complete(script, "corral", "--ctx-s") == {"--ctx-size"}
+    assert complete(script, "corral", "mod") == {"models"}
+    assert complete(script, "corral", "--split-mode", "") == {"none", "layer", "row", "tensor"}
+    (tmp_path / "model.gguf").touch()
+    assert complete(script, "corral", "-m", f"{tmp_path}/mod") == {f"{tmp_path}/model.gguf"}
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_other_shells_get_scripts_too(shell):
+    answer = corral("completion", shell)
+    assert answer.returncode == 0
+    assert "ctx-size" in answer.stdout
+
+
+@pytest.mark.parametrize("words", [("completion",), ("completion", "csh"), ("completion", "bash", "zsh")])
+def test_a_shell_that_is_not_known(words):
+    answer = corral(*words)
+    assert answer.returncode == 2
+    assert "bash,zsh,tcsh" in answer.stderr
