@@ -1,5 +1,6 @@
 #!/bin/sh
 # Installs llama-cpp-python, built for this machine's CPU: build_native.sh PYTHON REQUIREMENT [PIP ARGUMENTS]
+# CMAKE_ARGS is for other hardware; with pip arguments that want a wheel nothing is built. See docs/install.md.
 set -eu
 python=$1
 requirement=$2
@@ -9,24 +10,27 @@ if "$python" -m pip show --quiet llama-cpp-python 2>/dev/null; then
     exit 0
 fi
 
+cores=1
 case "$*" in
-*prefer-binary* | *only-binary*) ;;
+*prefer-binary* | *only-binary*)
+    echo "installing a wheel of $requirement"
+    ;;
 *)
     if ! { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 ||
         ! { command -v c++ || command -v g++ || command -v clang++; } >/dev/null 2>&1; then
         cat >&2 <<'EOF'
 There is no C and C++ compiler here, and libllama is built from source by default.
 Either install one (Debian: apt-get install build-essential; macOS: xcode-select --install),
-or use a prebuilt wheel of llama-cpp-python: its README names the index that holds them, then
-  make serve NATIVE_PIP_ARGS="--prefer-binary --extra-index-url INDEX"
+or use a prebuilt wheel of llama-cpp-python: docs/install.md names the index that holds them, then
+  make serve NATIVE_PIP_ARGS="--only-binary llama-cpp-python --extra-index-url INDEX"
 EOF
         exit 1
     fi
+    cores=$("$python" -c 'import os; print(os.cpu_count() or 1)')
+    echo "building libllama ($requirement): for a CPU about $((16 / cores + 1)) minutes on $cores cores, once;"
+    echo "pip keeps the result in its cache. It reports every minute or so that it is still running."
     ;;
 esac
 
-cores=$("$python" -c 'import os; print(os.cpu_count() or 1)')
-echo "building libllama for this CPU ($requirement): about $((16 / cores + 1)) minutes on $cores cores, once;"
-echo "pip keeps the result in its cache. It reports every minute or so that it is still running."
 CMAKE_ARGS="${CMAKE_ARGS:-} -DGGML_RPC=ON" CMAKE_BUILD_PARALLEL_LEVEL=$cores \
     "$python" -m pip --disable-pip-version-check install --progress-bar off "$@" "$requirement"

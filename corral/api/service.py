@@ -45,6 +45,7 @@ T = TypeVar("T")
 _MAX_BLOBS = 2  # states in memory at once for each slot and way, beside sessions
 _SHORT_BYTES = 64 << 10  # of a body, whose texts are looked through at once
 LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not have to wait for
+_PROMPT_THREADS, _MAX_PROMPT_THREADS = 2, 32
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
@@ -105,7 +106,8 @@ class Service:
         self._chat: ChatSettings | None = None
         self.rerank_template = ""
         self.system_prompt = SystemPrompt()
-        self._prompts = _big_stack_pool(2)
+        n_threads = min(settings.server.n_threads_http, _MAX_PROMPT_THREADS)
+        self._prompts = _big_stack_pool(max(_PROMPT_THREADS, n_threads))
         self._texts = _big_stack_pool(1)
 
     @property

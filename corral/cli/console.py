@@ -1,7 +1,10 @@
-"""What a person at the terminal sees: a bar where there is a terminal, plain lines elsewhere."""
+"""What a person at the terminal sees while the server starts and runs: log lines, and a bar where there is a
+terminal."""
 
 from __future__ import annotations
 
+import logging
+import shlex
 from pathlib import Path
 
 from rich.console import Console as RichConsole
@@ -9,9 +12,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from corral.core.pooling import Pooling
 from corral.core.result import ModelInfo
-from corral.core.settings import Settings
+from corral.core.settings import ServerSettings, Settings
+from corral.server.listen import UNIX
+from corral.server.log import level_of
 
 _PLAIN_STEP = 0.25
+_log = logging.getLogger("corral")
 
 
 class Console:
@@ -24,40 +30,43 @@ class Console:
         self._next_line = _PLAIN_STEP
 
     def listening(self, address: str) -> None:
-        self._line(f"corral: listening on {address}, loading {self._name}")
+        fields = {"address": address, "model": self._name}
+        _log.info("listening on %(address)s, loading %(model)s", fields)
 
     def loading(self, fraction: float) -> None:
-        if self._out.is_terminal:
+        if self._has_bar:
             self._show_bar(fraction)
         elif fraction >= self._next_line:
-            self._line(f"corral: loading {self._name}: {fraction:.0%}")
+            fields = {"model": self._name, "fraction": round(fraction, 3), "percent": int(100 * fraction)}
+            _log.info("loading %(model)s: %(percent)d%%", fields)
             self._next_line = fraction + _PLAIN_STEP
 
     def ready(self, address: str, info: ModelInfo) -> None:
         self._end_bar()
-        size = f"{info.n_bytes / 2**20:,.0f} MiB"
-        self._line(f"corral: ready on {address}")
-        self._line(f"  model    {self._settings.server.alias or self._name} ({info.description}, {size})")
-        if info.can_generate:
-            self._line(f"  slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
-        if info.media:
-            self._line(f"  takes    text, {', '.join(kind.value for kind in info.media)}")
-        if not info.can_generate:
-            encoder = info.encoder
-            self._line(f"  vectors  of up to {encoder.n_tokens} tokens, pooling {encoder.pooling.value}")
-        path, body = _example(info)
-        self._line(f"  try      curl {address}{path} -d '{body}'")
+        name = self._settings.server.alias or self._name
+        fields = {
+            "address": address,
+            "model": name,
+            "description": info.description,
+            "n_bytes": info.n_bytes,
+            "n_slots": info.n_slots,
+            "n_ctx": info.n_ctx,
+            "media": [kind.value for kind in info.media],
+        }
+        details = "\n".join(
+            [*_describe(name, info), f"try      {_example(address, self._settings.server, info)}"]
+        )
+        _log.info("ready on %(address)s", fields, extra={"details": details})
 
     def restarting(self, reason: str) -> None:
         self._next_line = _PLAIN_STEP
-        self._line(f"corral: engine lost ({reason}), starting a new one; running requests will go on")
+        message = "engine lost (%(reason)s), starting a new one; running requests will go on"
+        _log.warning(message, {"reason": reason})
 
-    def note(self, message: str) -> None:
-        self._line(f"corral: {message}")
-
-    def error(self, message: str) -> None:
-        self._end_bar()
-        self._line(f"corral: {message}")
+    @property
+    def _has_bar(self) -> bool:
+        server = self._settings.server
+        return self._out.is_terminal and server.log_format == "text" and level_of(server) <= logging.INFO
 
     def _show_bar(self, fraction: float) -> None:
         if self._bar is None:
@@ -74,11 +83,32 @@ class Console:
             self._bar.stop()
             self._bar = None
 
-    def _line(self, text: str) -> None:
-        self._out.print(text, markup=False, soft_wrap=True)
+
+def _describe(name: str, info: ModelInfo) -> list[str]:
+    lines = [f"model    {name} ({info.description}, {info.n_bytes / 2**20:,.0f} MiB)"]
+    if info.can_generate:
+        lines.append(f"slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
+    if info.media:
+        lines.append(f"takes    text, {', '.join(kind.value for kind in info.media)}")
+    if not info.can_generate:
+        encoder = info.encoder
+        lines.append(f"vectors  of up to {encoder.n_tokens} tokens, pooling {encoder.pooling.value}")
+    return lines
 
 
-def _example(info: ModelInfo) -> tuple[str, str]:
+def _example(address: str, server: ServerSettings, info: ModelInfo) -> str:
+    """A command that asks the server something."""
+    words = ["curl"]
+    if address.startswith(UNIX):
+        words += ["--unix-socket", shlex.quote(address.removeprefix(UNIX))]
+        address = "https://localhost" if server.ssl_cert_file else "http://localhost"
+    if server.api_keys or server.api_key_file:
+        words.append('-H "Authorization: Bearer $API_KEY"')
+    path, body = _question(info)
+    return " ".join([*words, address + path, f"-d '{body}'"])
+
+
+def _question(info: ModelInfo) -> tuple[str, str]:
     if info.can_generate:
         return "/v1/chat/completions", '{"messages": [{"role": "user", "content": "Tell me a joke."}]}'
     if info.encoder.pooling is not Pooling.RANK:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -13,7 +14,9 @@ from corral.cli.console import Console
 from corral.cli.given import UsageError
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
+from corral.server.log import log_to_file, log_to_stderr, report_fatal
 
+_log = logging.getLogger("corral")
 _USAGE_STATUS = 2
 
 
@@ -26,12 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if configuration.command:
             return _print(configuration)
         return _serve(configuration)
-    except UsageError as error:
-        sys.stderr.write(f"corral: {error.message}\n")
-        return _USAGE_STATUS
     except CorralError as error:
-        sys.stderr.write(f"corral: {error.message}\n")
-        return 1
+        report_fatal(error.message)
+        return _USAGE_STATUS if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
 
@@ -45,8 +45,10 @@ def run(settings: Settings, console: Console) -> None:
 def _serve(configuration: Configuration) -> int:
     from corral.cli.model_source import resolve_model
 
+    log_to_stderr(configuration.settings.server)
+    log_to_file(configuration.settings.server)
     for note in configuration.notes:
-        Console(configuration.settings).note(note)
+        _log.warning("%s", note)
     settings = resolve_model(configuration.settings)
     run(settings, Console(settings))
     return 0

@@ -5,6 +5,7 @@
       InvalidRequest            400  invalid_request_error
         ContextExceeded         400  exceed_context_size_error
         TooLarge                413  invalid_request_error
+      Unauthorized              401  authentication_error
       NotFound                  404  not_found_error
         NoSuchSlot
       Conflict                  409  conflict_error
@@ -84,6 +85,14 @@ class ContextExceeded(InvalidRequest):
 
 class TooLarge(InvalidRequest):
     status = 413
+
+
+class Unauthorized(CorralError):
+    status = 401
+    type = "authentication_error"
+
+    def __init__(self) -> None:
+        super().__init__("Invalid API Key")
 
 
 class NotFound(CorralError):

@@ -10,6 +10,7 @@ from corral.core.errors import ErrorInfo
 from corral.core.media import MediaKind
 from corral.core.modifier import AdapterInfo
 from corral.core.pooling import Pooling
+from corral.core.settings import EngineSettings
 
 
 class StopType(str, enum.Enum):
@@ -79,7 +80,7 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     info: ModelInfo
-    model: str  # the file that was opened in the end
+    settings: EngineSettings  # as they are in the end: with the file that was opened, and what fits
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):

@@ -150,7 +150,7 @@ class Engine:
             self._events += self._scheduler.admit(self._clock())
         for request in self._scheduler.take_stuck():
             self._events.append(
-                Failed(request.id, CorralError("its saved state could not be restored").info())
+                Failed(request.id, CorralError("the context is full: its state could not be restored").info())
             )
             request.close()
         self._want_encoded()

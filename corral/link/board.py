@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corral.core.result import Admitted, Done, Failed, Progress, SlotReport, TaskResult, Tokens
-from corral.core.task import SlotAction, Task, Verb
+from corral.core.result import (
+    Admitted,
+    Done,
+    Failed,
+    LastResult,
+    Progress,
+    SlotReport,
+    TaskResult,
+    Tokens,
+)
+from corral.core.task import Embed, SlotAction, Task, Verb
+from corral.link.tally import Tally
 
 _CHANGES = (Verb.RESTORE, Verb.ERASE, Verb.SHIFT, Verb.FORK)
 
@@ -20,6 +30,7 @@ class SlotView:
     n_past: int = 0
     n_cached: int = 0
     n_decoded: int = 0
+    n_held: int = 0  # tokens in the context
     has_new_line: bool = False
     stopping_word: str = ""
 
@@ -27,19 +38,38 @@ class SlotView:
 class Board:
     def __init__(self) -> None:
         self.slots: list[SlotView] = []
+        self.tally = Tally()
         self._by_task: dict[int, SlotView] = {}
 
     @property
     def n_idle(self) -> int:
         return sum(not slot.is_processing for slot in self.slots)
 
+    @property
+    def n_held(self) -> int:
+        """Tokens in all slots, also in those that are idle."""
+        return sum(slot.n_held for slot in self.slots)
+
     def reset(self, n_slots: int) -> None:
         self.slots = [SlotView(id) for id in range(n_slots)]
         self._by_task = {}
+        self.tally.lose_engine()
 
-    def note(self, result: TaskResult, task: Task) -> None:
+    def enter(self, order: Task | Embed) -> None:
+        """An order waits for an engine from now on."""
+        self.tally.enter(order.id)
+
+    def note(self, result: TaskResult, order: Task | Embed) -> None:
+        self.tally.note(result, order)
+        if isinstance(order, Task):
+            self._note_task(result, order)
+        if isinstance(result, LastResult | Failed):
+            self.leave(order.id)
+
+    def _note_task(self, result: TaskResult, task: Task) -> None:
         if isinstance(result, Admitted):
-            slot = SlotView(result.id_slot, task, True, n_past=result.n_cached, n_cached=result.n_cached)
+            n_cached = result.n_cached
+            slot = SlotView(result.id_slot, task, True, n_past=n_cached, n_cached=n_cached, n_held=n_cached)
             self.slots[result.id_slot] = slot
             self._by_task[task.id] = slot
             return
@@ -47,22 +77,23 @@ class Board:
         if view is None:
             return
         if isinstance(result, Progress):
-            view.n_past = result.n_past
+            view.n_past = view.n_held = result.n_past
         elif isinstance(result, Tokens):
             view.n_decoded = result.timings.predicted_n
+            view.n_held = len(task.prompt) + view.n_decoded - 1
             view.has_new_line = view.has_new_line or "\n" in result.text
         elif isinstance(result, Done):
             view.stopping_word = result.stopping_word
-        if isinstance(result, Done | Failed):
-            self.leave(task.id)
+            view.n_held = result.n_past
 
     def note_action(self, action: SlotAction, report: SlotReport) -> None:
         """A slot holds something else than its last task left there."""
         if action.verb in _CHANGES and not self.slots[action.slot].is_processing:
             n_left = 0 if action.verb is Verb.ERASE else report.n_tokens
-            self.slots[action.slot] = SlotView(action.slot, n_past=n_left)
+            self.slots[action.slot] = SlotView(action.slot, n_past=n_left, n_held=n_left)
 
     def leave(self, task_id: int) -> None:
+        self.tally.leave(task_id)
         view = self._by_task.pop(task_id, None)
         if view is not None:
             view.is_processing = False

@@ -6,12 +6,16 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 from corral.core.result import Event
 from corral.core.settings import EngineSettings
 from corral.core.task import Order, Stop
 from corral.link.frame import FrameAssembler, decode_events, encode_frame
+from corral.link.log import relay_log
+
+_LAST_LINES_S = 1.0  # for what it wrote at its end to be logged
 
 
 class EngineProcess(asyncio.Protocol):
@@ -24,6 +28,7 @@ class EngineProcess(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._parcels: socket.socket | None = None
+        self._log: threading.Thread | None = None
 
     async def spawn(self, settings: EngineSettings) -> None:
         ours, theirs = socket.socketpair()
@@ -35,8 +40,12 @@ class EngineProcess(asyncio.Protocol):
                 [sys.executable, "-m", "corral.link.worker", *map(str, fds)],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the front's business
             )
+        # A thread: an engine that has much to say never waits for the event loop.
+        self._log = threading.Thread(target=relay_log, args=(self._process.stderr,), daemon=True)
+        self._log.start()
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))
 
@@ -66,7 +75,13 @@ class EngineProcess(asyncio.Protocol):
             self._transport.close()
         if self._parcels is not None:
             self._parcels.close()
-        return await asyncio.to_thread(self._process.wait) if self._process else None
+        return await asyncio.to_thread(self._reap)
+
+    def _reap(self) -> int | None:
+        code = self._process.wait() if self._process is not None else None
+        if self._log is not None:
+            self._log.join(_LAST_LINES_S)
+        return code
 
     def data_received(self, data: bytes) -> None:
         for body in self._frames.feed(data):

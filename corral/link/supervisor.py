@@ -183,6 +183,7 @@ class Supervisor:
         if self.state is EngineState.READY and self._process:
             self._send(self._process, order)
         self._entries[order.id] = entry
+        self.board.enter(order)
         return stream
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
@@ -301,8 +302,9 @@ class Supervisor:
         elif isinstance(event, LoadFailed):
             self._lost_because = event.message
         elif isinstance(event, Ready):
-            # The next engine opens the same weights, whatever has become of what --lora-base made them from.
-            self._settings = msgspec.structs.replace(self._settings, model=event.model, lora_base="")
+            # The next engine is the same, whatever has become of --lora-base and of the memory since.
+            lora = self._settings.lora
+            self._settings = msgspec.structs.replace(event.settings, lora=lora, lora_base="", fit="off")
             self._on_ready(event.info, process)
         elif isinstance(event, Answer) or event.task_id in self._answers:
             self._answer(event)
@@ -336,8 +338,7 @@ class Supervisor:
         entry = self._entries.get(result.task_id)
         if entry is None:
             return
-        if isinstance(entry.order, Task):
-            self.board.note(result, entry.order)
+        self.board.note(result, entry.order)
         entry.is_admitted = True
         if isinstance(result, Tokens):
             entry.delivered += result.tokens

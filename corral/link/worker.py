@@ -25,9 +25,12 @@ from corral.engine.adapter import load_adapters
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
 from corral.link.frame import BlockingChannel, decode_order, decode_settings
+from corral.link.log import log_to_front
 from corral.llama.backend import LlamaBackend
+from corral.llama.context_size import total_ctx
 from corral.llama.encoder import Encoder
 from corral.llama.lora_base import with_lora_base
+from corral.llama.memory_probe import fit_memory
 from corral.llama.model import Model
 from corral.llama.multimodal import Projector
 
@@ -36,12 +39,15 @@ BEAT_S = 0.5
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_to_front()
     channel = BlockingChannel(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:3]))
     settings = decode_settings(channel.receive() or b"")
     beat = _Beat(channel)
     try:
         inbox: loop.Inbox = queue.SimpleQueue()
         settings = with_lora_base(settings)
+        plan = fit_memory(settings)
+        settings = plan.settings if plan is not None else settings
         engine, info = _open(settings, channel, inbox)
         if settings.warmup:
             engine.warm_up()
@@ -50,7 +56,7 @@ def main() -> None:
         raise SystemExit(1) from None
     beat.engine = engine
     threading.Thread(target=_read_orders, args=(channel, engine, inbox), daemon=True).start()
-    channel.send([Ready(info, settings.model)])
+    channel.send([Ready(info, settings)])
     loop.run(engine, inbox)
     os._exit(0)
 
@@ -64,9 +70,8 @@ def _open(
     projector = Projector(model, settings) if settings.mmproj else None
     if settings.only_embeds or not model.can_generate:
         encoder = Encoder(model, settings)
-        n_ctx = settings.n_ctx or model.n_ctx_train
         info = model.describe(
-            n_ctx=n_ctx,
+            n_ctx=total_ctx(settings, model),
             n_slots=settings.n_parallel,
             encoder=encoder.info(),
             adapters=adapters,

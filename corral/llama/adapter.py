@@ -14,8 +14,8 @@ import xxhash
 from corral.core.errors import InvalidRequest
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.llama.fingerprint import fingerprint
-from corral.llama.gguf import shards_of
 from corral.llama.library import last_words, lib
+from corral.llama.model_file import part_names
 from corral.llama.preflight import GgufHeader, check_adapter, check_fit, read_header
 
 _NONE = b""
@@ -54,7 +54,7 @@ class Adapters:
 
     def _check(self, header: GgufHeader) -> None:
         """libllama is brought down by some adapters that do not fit."""
-        shards = [read_header(shard) for shard in shards_of(self._path)]
+        shards = [read_header(shard) for shard in part_names(self._path)]
         check_adapter(header, shards[0].architecture)
         check_fit(header, {name: info for shard in shards for name, info in shard.tensors.items()})
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +20,11 @@ from corral.llama.candidates import Candidates
 from corral.llama.constraint import Compiler, Matcher
 from corral.llama.context import Context
 from corral.llama.context_params import context_params
+from corral.llama.context_size import notes_on_context, total_ctx
 from corral.llama.drafter import Drafter
 from corral.llama.encoder import Encoder, encoder_info
 from corral.llama.fingerprint import model_fingerprint
-from corral.llama.hardware import thread_counts, uses_flash_attn, uses_gpu
+from corral.llama.hardware import flash_attn_type, thread_counts, uses_gpu
 from corral.llama.kv_cache import can_move_keys, fit_cache
 from corral.llama.library import lib
 from corral.llama.model import Model
@@ -31,6 +34,7 @@ from corral.llama.state import StateLayout
 
 MIN_PROMPT_ROOM = 16  # of a batch, beside a token for every slot
 _SAMPLE_TOKENS = 2
+_log = logging.getLogger(__name__)
 
 
 class LlamaBackend(Context):
@@ -38,19 +42,9 @@ class LlamaBackend(Context):
 
     def __init__(self, model: Model, settings: EngineSettings, projector: Projector | None = None) -> None:
         settings = fit_cache(settings, model)
-        n_threads, n_threads_batch = thread_counts(settings)
-        super().__init__(
-            model,
-            n_ctx=settings.n_ctx or model.n_ctx_train,
-            n_seq=settings.n_parallel,
-            n_batch=max(settings.n_batch, 2 * settings.n_parallel + MIN_PROMPT_ROOM),
-            n_ubatch=min(settings.n_ubatch, settings.n_batch),
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            flash_attn=uses_flash_attn(settings),
-            kv_unified=settings.kv_unified,
-            params=context_params(settings),
-        )
+        super().__init__(model, **context_arguments(settings, model))
+        for note in notes_on_context(settings, model):
+            _log.warning("%s", note)
         self.vocab = model.vocab
         self.adapters = model.adapters
         self.projector = projector
@@ -144,3 +138,19 @@ class LlamaBackend(Context):
             n_state_bytes=self.max_state_bytes,
             encoder=encoder_info(self._model, self._settings),
         )
+
+
+def context_arguments(settings: EngineSettings, model: Model) -> dict[str, Any]:
+    """Those of the context that generates."""
+    n_threads, n_threads_batch = thread_counts(settings)
+    return {
+        "n_ctx": total_ctx(settings, model),
+        "n_seq": settings.n_parallel,
+        "n_batch": max(settings.n_batch, 2 * settings.n_parallel + MIN_PROMPT_ROOM),
+        "n_ubatch": min(settings.n_ubatch, settings.n_batch),
+        "n_threads": n_threads,
+        "n_threads_batch": n_threads_batch,
+        "flash_attn": flash_attn_type(settings),
+        "kv_unified": settings.kv_unified,
+        "params": context_params(settings),
+    }

@@ -17,6 +17,7 @@ from corral.llama.batch import Batch, decode_rows
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
 
+MAX_CTX = 2**31 - 1
 _ANY_TOKEN = np.zeros(1, np.int32)
 
 
@@ -33,26 +34,26 @@ class Context:
         n_ubatch: int,
         n_threads: int,
         n_threads_batch: int,
-        flash_attn: bool,
+        flash_attn: int,
         kv_unified: bool,
         params: Any = None,
     ) -> None:
         """`params`: what else there is to say, from `context_params`."""
         self._abort_flag = (ctypes.c_ubyte * 2)(0, 0)
         self._abort_callback = strlen_callback()
-        params = params or lib.llama_context_default_params()
-        params.n_ctx = n_ctx
-        params.n_seq_max = n_seq
-        params.n_batch = n_batch
-        params.n_ubatch = n_ubatch
-        params.n_outputs_max = max(n_seq, MAX_AHEAD)
-        params.n_threads = n_threads
-        params.n_threads_batch = n_threads_batch
-        params.flash_attn_type = int(flash_attn)
-        params.kv_unified = kv_unified
-        params.abort_callback = self._abort_callback
-        params.abort_callback_data = ctypes.addressof(self._abort_flag)
-        self._params = params
+        self._params = fill_params(
+            params or lib.llama_context_default_params(),
+            n_ctx=n_ctx,
+            n_seq=n_seq,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_threads=n_threads,
+            n_threads_batch=n_threads_batch,
+            flash_attn=flash_attn,
+            kv_unified=kv_unified,
+        )
+        self._params.abort_callback = self._abort_callback
+        self._params.abort_callback_data = ctypes.addressof(self._abort_flag)
         self._model_handle = model.handle
         self._control_vector = model.control_vector
         self.handle = self._open()
@@ -69,7 +70,8 @@ class Context:
         self._copies_later = not kv_unified and model.has_cells
         self._is_recurrent = model.is_recurrent
         self.n_seq = n_seq
-        self.n_ctx = int(lib.llama_n_ctx_seq(self.handle))
+        # Beyond the positions that a model has learned it would read what is behind them.
+        self.n_ctx = min(int(lib.llama_n_ctx_seq(self.handle)), model.n_positions or MAX_CTX)
         self.n_batch = int(lib.llama_n_batch(self.handle))
         self.n_ubatch = int(lib.llama_n_ubatch(self.handle))
 
@@ -257,6 +259,31 @@ class Context:
 
     def _n_past(self, seq: int) -> int:
         return int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+
+
+def fill_params(
+    params: Any,
+    *,
+    n_ctx: int,
+    n_seq: int,
+    n_batch: int,
+    n_ubatch: int,
+    n_threads: int,
+    n_threads_batch: int,
+    flash_attn: int,
+    kv_unified: bool,
+) -> Any:
+    """The parameters of such a context, as libllama has them."""
+    params.n_ctx = n_ctx
+    params.n_seq_max = n_seq
+    params.n_batch = n_batch
+    params.n_ubatch = n_ubatch
+    params.n_outputs_max = max(n_seq, MAX_AHEAD)
+    params.n_threads = n_threads
+    params.n_threads_batch = n_threads_batch
+    params.flash_attn_type = int(flash_attn)
+    params.kv_unified = kv_unified
+    return params
 
 
 def _address(state: State | Memory) -> Any:

@@ -25,7 +25,7 @@ def context_params(settings: EngineSettings) -> Any:
         raise CorralError(
             f"--cache-type-v {settings.cache_type_v} needs flash attention: leave --flash-attn at auto or on"
         )
-    params = lib.llama_context_default_params()
+    params = plain_params(settings)
     params.type_k = type_number(settings.cache_type_k)
     params.type_v = type_number(settings.cache_type_v)
     params.defrag_thold = settings.defrag_thold
@@ -37,6 +37,13 @@ def context_params(settings: EngineSettings) -> Any:
     params.yarn_attn_factor = settings.yarn_attn_factor
     params.yarn_beta_slow = settings.yarn_beta_slow
     params.yarn_beta_fast = settings.yarn_beta_fast
+    return params
+
+
+def plain_params(settings: EngineSettings) -> Any:
+    """Those that also hold for other models than the one the settings are about."""
+    params = lib.llama_context_default_params()
+    params.offload_kqv = settings.kv_offload
     return params
 
 

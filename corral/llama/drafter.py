@@ -6,14 +6,18 @@ Its sequences follow those of the large model; what is in them is nobody else's 
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray, common_prefix
 from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings
 from corral.llama.context import Context
-from corral.llama.hardware import draft_thread_counts, uses_flash_attn
+from corral.llama.context_params import plain_params
+from corral.llama.device import place
+from corral.llama.hardware import draft_thread_counts, flash_attn_type
 from corral.llama.library import lib
 from corral.llama.model import Model
 from corral.llama.vocab import Vocab
@@ -45,22 +49,12 @@ class Drafter:
             mmap=settings.mmap,
             mlock=settings.mlock,
             n_gpu_layers=settings.n_gpu_layers_draft,
+            placement=place(settings),
         )
         _check_vocabulary(model.vocab, target.vocab)
         if model.is_recurrent or not model.can_generate:
             raise CorralError("--model-draft: this model generates nothing, or cannot take it back")
-        n_threads, n_threads_batch = draft_thread_counts(settings)
-        context = Context(
-            model,
-            n_ctx=n_ctx * n_seq,
-            n_seq=n_seq,
-            n_batch=_MAX_CHUNK,
-            n_ubatch=_MAX_CHUNK,
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            flash_attn=uses_flash_attn(settings),
-            kv_unified=False,
-        )
+        context = Context(model, **draft_arguments(settings, n_seq, n_ctx))
         drafter = cls(model, context, target.vocab.n_tokens, settings.p_split)
         drafter._measure()
         return drafter
@@ -134,6 +128,27 @@ class Drafter:
         if 1 / total < p_min or self._p_split <= second < 1 or best >= self._n_vocab:
             return None
         return best
+
+
+def draft_arguments(settings: EngineSettings, n_seq: int, n_ctx: int) -> dict[str, Any]:
+    """Those of the draft model's context: a sequence of `n_ctx` tokens for each of the large model's."""
+    n_threads, n_threads_batch = draft_thread_counts(settings)
+    return {
+        "n_ctx": n_ctx * n_seq,
+        "n_seq": n_seq,
+        "n_batch": _MAX_CHUNK,
+        "n_ubatch": _MAX_CHUNK,
+        "n_threads": n_threads,
+        "n_threads_batch": n_threads_batch,
+        "flash_attn": flash_attn_type(_of_draft(settings)),
+        "kv_unified": False,
+        "params": plain_params(settings),
+    }
+
+
+def _of_draft(settings: EngineSettings) -> EngineSettings:
+    """Where it computes; its cache is of the plain types."""
+    return msgspec.structs.replace(settings, n_gpu_layers=settings.n_gpu_layers_draft)
 
 
 def _check_vocabulary(ours: Vocab, theirs: Vocab) -> None:

@@ -19,8 +19,7 @@ from corral.core.result import EncoderInfo
 from corral.core.settings import EngineSettings
 from corral.llama.batch import Batch, decode_rows
 from corral.llama.context_params import context_params
-from corral.llama.gguf import has_tensor
-from corral.llama.hardware import thread_counts, uses_flash_attn, uses_gpu
+from corral.llama.hardware import flash_attn_type, thread_counts, uses_gpu
 from corral.llama.kv_cache import fit_cache
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model
@@ -54,7 +53,7 @@ class Encoder:
         self.pooling = _resolve_pooling(model, settings)
         self.is_whole = _is_whole(model, settings)
         self.n_batch = _batch_size(settings)
-        n_seq = _N_RECURRENT if model.is_recurrent else _sequences(self.n_batch)
+        n_seq = _count_sequences(model, self.n_batch)
         self._padding_seq = None if model.is_recurrent else n_seq - 1
         self.n_seq = n_seq if self._padding_seq is None else self._padding_seq
         self.n_pack = min(self.n_batch, _pack_size(model, settings))
@@ -149,16 +148,7 @@ class Encoder:
         return np.frombuffer(data, np.float32).reshape(n_rows, self._width)
 
     def _open(self, n_cells: int) -> Any:
-        params = context_params(self._settings)
-        params.embeddings = True
-        params.pooling_type = _NATIVE_POOLING[self.pooling]
-        params.attention_type = _NATIVE_ATTENTION[self._settings.attention]
-        params.n_ctx = n_cells
-        params.n_seq_max = self.n_seq + (self._padding_seq is not None)
-        params.kv_unified = True
-        params.n_batch = params.n_ubatch = self.n_batch
-        params.n_threads, params.n_threads_batch = thread_counts(self._settings)
-        params.flash_attn_type = int(uses_flash_attn(self._settings))
+        params = encoder_params(self._model, self._settings, n_cells)
         params.abort_callback = self._abort_callback
         params.abort_callback_data = ctypes.addressof(self._abort_flag)
         handle = lib.llama_init_from_model(self._model.handle, params)
@@ -169,6 +159,26 @@ class Encoder:
         return handle
 
 
+def encoder_params(model: Model, settings: EngineSettings, n_cells: int) -> Any:
+    """Those of an encoder's context with room for so many tokens, as libllama has them."""
+    params = context_params(settings)
+    params.embeddings = True
+    params.pooling_type = _NATIVE_POOLING[_resolve_pooling(model, settings)]
+    params.attention_type = _NATIVE_ATTENTION[settings.attention]
+    params.n_ctx = n_cells
+    params.n_batch = params.n_ubatch = _batch_size(settings)
+    params.n_seq_max = _count_sequences(model, params.n_batch)
+    params.kv_unified = True
+    params.n_threads, params.n_threads_batch = thread_counts(settings)
+    params.flash_attn_type = flash_attn_type(settings)
+    return params
+
+
+def most_cells(model: Model, settings: EngineSettings) -> int:
+    """How many tokens an encoder may have to have room for at the same time."""
+    return max(_batch_size(settings), encoder_info(model, settings).n_tokens)
+
+
 def encoder_info(model: Model, settings: EngineSettings) -> EncoderInfo:
     n_ctx = min(settings.n_ctx or model.n_ctx_train, model.n_ctx_train)
     return EncoderInfo(
@@ -176,7 +186,7 @@ def encoder_info(model: Model, settings: EngineSettings) -> EncoderInfo:
         n_embd=model.n_embd_out,
         n_tokens=min(n_ctx, _batch_size(settings)) if _is_whole(model, settings) else n_ctx,
         n_ctx=n_ctx,
-        has_head=has_tensor(settings.model, *_HEAD_TENSORS),
+        has_head=model.has_tensor(*_HEAD_TENSORS),
         labels=model.labels,
     )
 
@@ -208,7 +218,9 @@ def _batch_size(settings: EngineSettings) -> int:
     return n + -n % _BATCH_STEP
 
 
-def _sequences(n_batch: int) -> int:
+def _count_sequences(model: Model, n_batch: int) -> int:
     """How many a batch may have. libllama dies of a mean over batches that they do not come out even in."""
+    if model.is_recurrent:
+        return _N_RECURRENT
     n_most = int(lib.llama_max_parallel_sequences())
     return max(n for n in range(1, n_most + 1) if n_batch % n == 0)

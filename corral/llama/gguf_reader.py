@@ -13,6 +13,7 @@ from corral.core.errors import InvalidRequest
 _MAX_HEADER_BYTES = 256 << 20
 _MAX_KEPT = 64  # elements of an array
 _MAX_QUOTED = 63
+_MAX_MAGIC = 16
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
@@ -68,6 +69,11 @@ class GgufReader:
         self._data = data
         self._end = min(len(data), _MAX_HEADER_BYTES)
         self.offset = 0
+
+    @property
+    def start(self) -> bytes:
+        """Enough of the file to tell what it is."""
+        return self._data[:_MAX_MAGIC]
 
     def take(self, n_bytes: int) -> bytes:
         start = self.offset

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
+from collections.abc import Sequence
 
 import psutil
 
 from corral.core.settings import EngineSettings
 from corral.llama import library
 from corral.llama.cache_type import is_quantized
+from corral.llama.control_group import cpu_quota
+from corral.llama.library import lib
+
+_NOT_LOCKED = re.compile(r"failed to mlock|mlock not supported")
 
 
 def thread_counts(settings: EngineSettings) -> tuple[int, int]:
@@ -24,7 +31,8 @@ def draft_thread_counts(settings: EngineSettings) -> tuple[int, int]:
 
 
 def uses_gpu(settings: EngineSettings) -> bool:
-    return settings.n_gpu_layers != 0 and library.has_gpu()
+    """Also one behind `--rpc`, though it may be a CPU there: nobody tells how it computes."""
+    return settings.n_gpu_layers != 0 and settings.devices != ("none",) and library.has_gpu()
 
 
 def uses_flash_attn(settings: EngineSettings) -> bool:
@@ -35,7 +43,27 @@ def uses_flash_attn(settings: EngineSettings) -> bool:
     return settings.flash_attn == "on" or (settings.flash_attn == "auto" and is_better)
 
 
+def flash_attn_type(settings: EngineSettings) -> int:
+    """As libllama counts them. Of `auto` it decides itself where GPUs may lack it for heads of some sizes."""
+    is_open = settings.flash_attn == "auto" and not is_quantized(settings.cache_type_v)
+    if is_open and uses_gpu(settings):
+        return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
+    return int(uses_flash_attn(settings))
+
+
+def notes_on_locking(log: Sequence[str]) -> list[str]:
+    """What `--mlock` could not do, as libllama's log of loading a model shows."""
+    if not any(_NOT_LOCKED.search(line) for line in log):
+        return []
+    return [
+        "--mlock: the system does not let the whole model be locked in memory; "
+        "`ulimit -l unlimited` before the start allows it (LimitMEMLOCK=infinity for systemd, "
+        "--ulimit memlock=-1 for docker)"
+    ]
+
+
 def physical_cores() -> int:
-    """Cores this process may use, hyper-threads not counted."""
+    """Cores this process may use, hyper-threads not counted: more threads would wait for each other."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+    quota = math.ceil(cpu_quota() or allowed)
+    return max(1, min(allowed, quota, psutil.cpu_count(logical=False) or allowed))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import logging
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,22 +21,35 @@ from corral.core.errors import CorralError
 lib: Any = llama_cpp
 
 _ERROR_LEVEL = 4
+_LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, _ERROR_LEVEL: logging.ERROR}
 _GPU_KINDS = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
+_NUMA = {
+    "distribute": lib.GGML_NUMA_STRATEGY_DISTRIBUTE,
+    "isolate": lib.GGML_NUMA_STRATEGY_ISOLATE,
+    "numactl": lib.GGML_NUMA_STRATEGY_NUMACTL,
+}
 _log_tail: collections.deque[str] = collections.deque(maxlen=8)
 _listeners: list[list[str]] = []
 _verbose = False
+_n_private = 0
+_unfinished = ""  # line of the log
+_log = logging.getLogger("corral.llama")
+_numa = ""
 
 
 class LlamaError(CorralError):
     """libllama refused or failed."""
 
 
-def start(verbose: bool) -> None:
-    """Initialise the backends; call once per process."""
-    global _verbose
+def start(verbose: bool, numa: str = "") -> None:
+    """Initialise the backends; more than once does no harm, but `numa` counts only the first time."""
+    global _verbose, _numa
     _verbose = verbose
     lib.llama_log_set(on_log, ctypes.c_void_p(0))
     lib.llama_backend_init()
+    if numa and not _numa:
+        _numa = numa
+        lib.llama_numa_init(_NUMA[numa])
 
 
 def last_words() -> str:
@@ -45,21 +58,31 @@ def last_words() -> str:
 
 
 @contextlib.contextmanager
-def overhear() -> Iterator[list[str]]:
-    """Everything that libllama logs meanwhile, errors or not."""
+def overhear(is_private: bool = False) -> Iterator[list[str]]:
+    """Everything that libllama logs meanwhile, errors or not; what is private nobody else gets to see."""
+    global _n_private
     lines: list[str] = []
     _listeners.append(lines)
+    _n_private += is_private
     try:
         yield lines
     finally:
-        _listeners.remove(lines)
+        _n_private -= is_private
+        _listeners[:] = [others for others in _listeners if others is not lines]
 
 
 def has_gpu() -> bool:
-    """Whether a real GPU is there. (`llama_supports_gpu_offload` is also true for a build with RPC.)"""
-    find = lib._lib.ggml_backend_dev_by_type
-    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_int]
-    return any(find(kind) for kind in _GPU_KINDS)
+    """Whether a GPU is there, or a device of an RPC server that was added. (`llama_supports_gpu_offload` is
+    also true for a build with RPC.)"""
+    find = "ggml_backend_dev_by_type"
+    return any(ggml(find, ctypes.c_void_p, ctypes.c_int(kind)) for kind in _GPU_KINDS)
+
+
+def ggml(name: str, result: Any, *arguments: Any) -> Any:
+    """Call a function that the bindings lack; whole numbers are pointers, unless they say what they are."""
+    function = getattr(lib._lib, name)
+    function.restype, function.argtypes = result, None
+    return function(*(ctypes.c_void_p(a) if isinstance(a, int) else a for a in arguments))
 
 
 def strlen_callback() -> Any:
@@ -79,5 +102,14 @@ def on_log(level: int, text: bytes, _user_data: Any) -> None:
         lines.append(line)
     if level == _ERROR_LEVEL and line:
         _log_tail.append(line)
-    if _verbose and line:
-        sys.stderr.write(line + "\n")
+    if _verbose and not _n_private:
+        _repeat(level, text.decode("utf-8", "replace"))
+
+
+def _repeat(level: int, text: str) -> None:
+    """Log what libllama says, in whole lines."""
+    global _unfinished
+    *lines, _unfinished = (_unfinished + text).split("\n")
+    for line in lines:
+        if line.strip():
+            _log.log(_LOG_LEVELS.get(level, logging.INFO), "%s", line)

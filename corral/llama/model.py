@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,20 @@ from corral.llama import library
 from corral.llama.adapter import Adapters
 from corral.llama.context_params import context_params
 from corral.llama.control_vector import ControlVector, read_directions
+from corral.llama.device import NOWHERE, Placement, place, start
+from corral.llama.hardware import notes_on_locking
 from corral.llama.library import LlamaError, last_words, lib
+from corral.llama.model_file import read_model
 from corral.llama.override import check_overrides, native_overrides, overridden_texts
 from corral.llama.vocab import Vocab
 
 if TYPE_CHECKING:
     from corral.llama.multimodal import Projector
 
+_log = logging.getLogger(__name__)
+
 _TEMPLATES = ("", "tool_use", "rerank")
+_POSITIONS = "position_embd.weight"
 _PROBE_TOKENS = 16
 _PLANES = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 _POOLINGS = {"0": Pooling.NONE, "1": Pooling.MEAN, "2": Pooling.CLS, "3": Pooling.LAST, "4": Pooling.RANK}
@@ -40,6 +47,8 @@ class Model:
         self._overrides = overridden_texts(overrides)
         self.vocab = Vocab(lib.llama_model_get_vocab(handle))
         self.control_vector: ControlVector | None = None  # for all of its contexts
+        self._placement: Placement | None = None
+        self._tensors: frozenset[str] = frozenset()
 
     @classmethod
     def open(
@@ -47,32 +56,43 @@ class Model:
         path: str,
         *,
         vocab_only: bool = False,
+        is_dry: bool = False,
         mmap: bool = True,
         mlock: bool = False,
         n_gpu_layers: int = -1,
+        placement: Placement | None = None,
         overrides: Sequence[Override] = (),
         check_tensors: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> Model:
+        """`is_dry`: as it would be, but without weights; contexts of it can be opened, not used.
+
+        A file with weights is checked before libllama sees it.
+        """
+        headers = [] if vocab_only else read_model(path)[1]
+        placement = placement or (NOWHERE if vocab_only else Placement())
         params = lib.llama_model_default_params()
         params.vocab_only = vocab_only
+        params.no_alloc = is_dry
         params.kv_overrides = native_overrides(overrides)
         params.check_tensors = check_tensors
         params.n_gpu_layers = n_gpu_layers
-        params.load_mode = (lib.LLAMA_LOAD_MODE_MMAP if mmap else 0) | (
-            lib.LLAMA_LOAD_MODE_MLOCK if mlock else 0
-        )
+        params.load_mode = _load_mode(mmap and not is_dry, mlock and not is_dry)
+        placement.apply(params)
         callback = lib.llama_progress_callback(_progress_adapter(on_progress))
         params.progress_callback = callback
         handle = lib.llama_model_load_from_file(path.encode(), params)
         if not handle:
-            raise LlamaError(f"cannot load model '{path}': {last_words()}")
-        return cls(handle, path, overrides)
+            raise _refusal(path, last_words())
+        model = cls(handle, path, overrides)
+        model._tensors = frozenset(name for header in headers for name in header.tensors)
+        model._placement = placement  # libllama goes on to look into it
+        return model
 
     @classmethod
     def load(cls, settings: EngineSettings, on_progress: Callable[[float], None] | None = None) -> Model:
-        """The model of an engine, weights and all; call once per process."""
-        library.start(settings.verbose)
+        """The model of an engine, weights and all."""
+        start(settings)
         context_params(settings)  # what is wrong with them is told before weights are read
         directions = [(file, read_directions(file.path)) for file in settings.control_vectors]
         with library.overhear() as log:
@@ -81,11 +101,14 @@ class Model:
                 mmap=settings.mmap,
                 mlock=settings.mlock,
                 n_gpu_layers=settings.n_gpu_layers,
+                placement=place(settings),
                 overrides=settings.overrides,
                 check_tensors=settings.check_tensors,
                 on_progress=on_progress,
             )
         check_overrides(settings.overrides, log)
+        for note in notes_on_locking(log):
+            _log.warning("%s", note)
         if directions:
             layers = settings.control_vector_layers
             model.control_vector = ControlVector.combine(directions, model.n_embd, model.n_layer, layers)
@@ -130,6 +153,20 @@ class Model:
     @property
     def n_ctx_train(self) -> int:
         return int(lib.llama_model_n_ctx_train(self.handle))
+
+    def has_tensor(self, *names: str) -> bool:
+        """Whether it has any of these."""
+        return not self._tensors.isdisjoint(names)
+
+    @cached_property
+    def n_positions(self) -> int:
+        """How many it has learned one by one; 0: they are computed, and there is no last one."""
+        return self.n_ctx_train if self.has_tensor(_POSITIONS) else 0
+
+    @property
+    def turns_positions(self) -> bool:
+        """It tells positions apart by turning keys (RoPE)."""
+        return bool(lib.llama_model_rope_type(self.handle) != lib.LLAMA_ROPE_TYPE_NONE)
 
     @property
     def n_embd(self) -> int:
@@ -268,6 +305,17 @@ class Model:
         buffer = ctypes.create_string_buffer(256)
         n = lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
+
+
+def _refusal(path: str, reason: str) -> LlamaError:
+    if "does not support split buffers" in reason:
+        return LlamaError("--split-mode row is not possible on these devices: take layer, tensor or none")
+    return LlamaError(f"cannot load model '{path}': {reason}")
+
+
+def _load_mode(mmap: bool, mlock: bool) -> int:
+    mapped = lib.LLAMA_LOAD_MODE_MMAP if mmap else lib.LLAMA_LOAD_MODE_NONE
+    return int(mapped | (lib.LLAMA_LOAD_MODE_MLOCK if mlock else lib.LLAMA_LOAD_MODE_NONE))
 
 
 def _progress_adapter(on_progress: Callable[[float], None] | None) -> Callable[[float, Any], bool]:

@@ -19,6 +19,7 @@ from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media import MediaKind, Medium, key_of, spell
 from corral.core.settings import EngineSettings
+from corral.llama.device import projector_device
 from corral.llama.fingerprint import fingerprint
 from corral.llama.hardware import thread_counts, uses_gpu
 from corral.llama.library import LlamaError, last_words, lib, on_log
@@ -51,6 +52,8 @@ class Projector:
         mtmd.mtmd_log_set(on_log, ctypes.c_void_p(0))
         params = mtmd.mtmd_context_params_default()
         params.use_gpu = settings.mmproj_offload and uses_gpu(settings)
+        device = projector_device(settings) if params.use_gpu else None
+        params.device = device.handle if device else None
         params.print_timings = False
         params.n_threads = thread_counts(settings)[1]
         params.flash_attn_type = _FLASH_ATTN[settings.flash_attn]

@@ -19,6 +19,19 @@ from corral.llama.ggml_type import GGML_TYPES
 from corral.llama.gguf_reader import GgufReader, Value, ValueType, quoted
 
 _MAGIC = b"GGUF"
+_OTHER_MAGICS = (  # what is mistaken for it
+    (
+        (b"lmgg", b"fmgg", b"tjgg", b"algg"),
+        "a GGML file from before GGUF: take one of today, or convert it anew",
+    ),
+    ((b"version http",), "the pointer of Git LFS that stands for one: get the file itself"),
+    (
+        (b"<!doctype", b"<!DOCTYPE", b"<html", b"<HTML"),
+        "a page for a browser: the link was to a page, not to a file",
+    ),
+    ((b"PK\3\4",), "an archive, perhaps of PyTorch: convert the model to GGUF"),
+    ((b"\x80\x02}", b"\x80\x02\x8a"), "a file of PyTorch: convert the model to GGUF"),
+)
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
 _DEFAULT_ALIGNMENT = 32
@@ -166,17 +179,28 @@ def _read(data: mmap.mmap) -> GgufHeader:
 
 def _read_counts(reader: GgufReader) -> tuple[int, int]:
     if reader.take(len(_MAGIC)) != _MAGIC:
-        raise InvalidRequest("it is not a GGUF file")
+        raise InvalidRequest(f"it is not a GGUF file{_told_apart(reader.start)}")
     version = reader.u32()
     if version not in _VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         what = "big-endian files" if swapped in _VERSIONS else f"files of version {version}"
-        raise InvalidRequest(f"GGUF {what} are not supported")
+        remedy = ": convert the model anew" if version < min(_VERSIONS) or swapped in _VERSIONS else ""
+        raise InvalidRequest(f"GGUF {what} are not supported{remedy}")
     n_tensors, n_keys = reader.u64(), reader.u64()
     for what, n in (("tensors", n_tensors), ("keys", n_keys)):
         if n > _MAX_ENTRIES:
             raise InvalidRequest(f"it claims to have {n} {what}; at most {_MAX_ENTRIES} are accepted")
     return n_tensors, n_keys
+
+
+def _told_apart(start: bytes) -> str:
+    """What a file is that begins like this, if that is known."""
+    for magics, what in _OTHER_MAGICS:
+        if start.startswith(magics):
+            return f", but {what}"
+    if start[8:10] == b'{"':
+        return ", but one of safetensors: convert the model to GGUF"
+    return ""
 
 
 def _read_metadata(reader: GgufReader, n: int) -> tuple[dict[str, Value], dict[str, ValueType]]:

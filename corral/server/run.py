@@ -1,14 +1,21 @@
-"""A server's life: listen at once, load the model, serve, stop on a signal with nothing half-done."""
+"""A server's life: listen at once, load the model, serve, stop on a signal with nothing half-done.
+
+What is wrong with options of the server itself is said before anything is loaded.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+import anyio.to_thread
 import uvicorn
 
 from corral.api.service import Service
@@ -21,8 +28,14 @@ from corral.llama import library
 from corral.llama.model import Model
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
-from corral.server.defaults import default_guidance, default_params
+from corral.server.connection import patient_protocol
+from corral.server.defaults import check_tokens, default_guidance, default_params
+from corral.server.listen import Listener, open_listener
+from corral.server.request_log import RequestLog
 from corral.server.system_prompt import evaluate_system_prompt, read_system_prompt
+from corral.server.tls import open_tls
+
+_log = logging.getLogger("corral")
 
 
 class Reporter(Protocol):
@@ -39,6 +52,8 @@ class Reporter(Protocol):
 
 async def serve(settings: Settings, reporter: Reporter) -> None:
     """Serve until a signal; raises CorralError if the model cannot be loaded."""
+    tls = open_tls(settings.server)
+    use_threads(settings.server.n_threads_http)
     engine = Supervisor(
         settings.engine,
         settings.server.engine_timeout_s,
@@ -47,8 +62,17 @@ async def serve(settings: Settings, reporter: Reporter) -> None:
     )
     service = Service(settings, engine, default_params(settings))
     system_text = read_system_prompt(settings.server.system_prompt_file)
-    server = _Server(_uvicorn_config(settings, service), reporter.listening)
-    http = asyncio.create_task(server.serve())
+    config = _uvicorn_config(settings, service)
+    with open_listener(settings.server) as listener:
+        await _serve(
+            _Server(config, listener, tls, reporter.listening), service, engine, system_text, reporter
+        )
+
+
+async def _serve(
+    server: _Server, service: Service, engine: Supervisor, system_text: SystemText | None, reporter: Reporter
+) -> None:
+    http = asyncio.create_task(server.run_here())
     try:
         loading = asyncio.create_task(_load(service, engine, system_text))
         await asyncio.wait({loading, http}, return_when=asyncio.FIRST_COMPLETED)
@@ -64,12 +88,20 @@ async def serve(settings: Settings, reporter: Reporter) -> None:
         await service.sessions.close()
 
 
+def use_threads(n: int) -> None:
+    """Have so many threads at most do what would hold up the event loop; -1: as many as others think fit."""
+    if n > 0:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(n, "http"))
+        anyio.to_thread.current_default_thread_limiter().total_tokens = n
+
+
 async def _load(service: Service, engine: Supervisor, system_text: SystemText | None) -> ModelInfo:
     info = await engine.start()
     # Only a file that the engine process has survived is opened here, and only for its vocabulary.
     model = await asyncio.to_thread(_open_vocabulary, service.settings)
     chat = chat_settings(service.settings.server, model.chat_templates, model.vocab)
     server = service.settings.server
+    check_tokens(service.defaults.sampling, info.n_vocab)
     service.adapters.open(info.adapters, service.settings.engine.lora, not server.lora_init_without_apply)
     if info.can_generate:
         service.guide(default_guidance(server, model.vocab, info.n_ctx))
@@ -94,9 +126,9 @@ def _open_vocabulary(settings: Settings) -> Model:
 
 def _uvicorn_config(settings: Settings, service: Service) -> uvicorn.Config:
     return uvicorn.Config(
-        create_app(service),
-        host=settings.server.host,
-        port=settings.server.port,
+        RequestLog(create_app(service)),
+        http=patient_protocol(settings.server.timeout_s),
+        log_config=None,
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -109,19 +141,26 @@ def _uvicorn_config(settings: Settings, service: Service) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """Uvicorn with our signals: the first asks it to finish, the second to stop at once; both exit with 0."""
 
-    def __init__(self, config: uvicorn.Config, on_listening: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listener: Listener,
+        tls: ssl.SSLContext | None,
+        on_listening: Callable[[str], None],
+    ) -> None:
         super().__init__(config)
+        self._sockets = listener.sockets
+        self._tls = tls
         self._on_listening = on_listening
-        self.address = ""
+        self.address = listener.address
+
+    async def run_here(self) -> None:
+        """Serve on the running event loop."""
+        await self.serve(self._sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        try:
-            await super().startup(sockets)
-        except SystemExit:
-            where = f"{self.config.host}:{self.config.port}"
-            raise CorralError(f"cannot listen on {where}; choose another --port or --host") from None
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
-        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self.config.ssl = self._tls
+        await super().startup(sockets)
         self._on_listening(self.address)
 
     @contextlib.contextmanager
@@ -132,5 +171,6 @@ class _Server(uvicorn.Server):
         yield
 
     def _on_signal(self) -> None:
+        _log.info("stopping at once" if self.should_exit else "stopping, when running requests are done")
         self.force_exit = self.should_exit
         self.should_exit = True

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from corral.cli.configuration import configure
 from corral.link.supervisor import EngineState
 from tests.contract.inline import Server
 
@@ -107,7 +108,8 @@ async def test_slots_are_off_unless_asked_for():
 
 
 async def test_props():
-    server = Server(alias="pet", seed=42, n_predict=7)
+    settings = configure(["-m", "fake.gguf", "--alias", "pet", "-s", "42", "-n", "7"], {}).settings
+    server = Server(settings=settings)
     props = (await server.http.get("/props")).json()
     assert props["total_slots"] == 4
     assert props["model_path"] == "fake.gguf"

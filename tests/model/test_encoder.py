@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGUFWriter
 
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.pooling import Pooling
@@ -21,8 +20,6 @@ from corral.core.task import Embed
 from corral.engine.batch import FLOOR
 from corral.engine.embedder import Embedder
 from corral.llama.encoder import Encoder
-from corral.llama.gguf import has_tensor
-from corral.llama.library import LlamaError
 from corral.llama.model import Model
 from tests.model import bert_reference, decoder_reference
 from tests.model.bench import Bench, task
@@ -457,36 +454,11 @@ def test_the_encoder_is_opened_by_the_first_who_wants_to_embed(model):
         encoder.close()
 
 
-def test_a_file_is_asked_for_its_tensors(encoders):
+def test_a_model_is_asked_for_its_tensors(encoders):
     heads = ("cls.weight", "cls.output.weight")
     for name, has_head in [("bert-embed", False), ("bert-rerank", True), ("qwen3-rerank", True)]:
-        assert has_tensor(str(encoders / f"{name}.gguf"), *heads) is has_head
-    assert has_tensor(str(encoders / "bert-embed.gguf"), "token_embd.weight")
-    assert not has_tensor(str(encoders / "bert-rerank.gguf"), "cls", "", "weight")
-
-
-def test_a_model_in_several_files_is_asked_for_all_its_tensors(tmp_path):
-    for i, name in enumerate(["token_embd.weight", "cls.weight"], 1):
-        write_shard(tmp_path / f"größe-{i:05}-of-00002.gguf", name)
-    for i in (1, 2):
-        path = str(tmp_path / f"größe-{i:05}-of-00002.gguf")
-        assert has_tensor(path, "token_embd.weight")
-        assert has_tensor(path, "none", "cls.weight")
-        assert not has_tensor(path, "cls.output.weight")
-
-
-def test_a_file_that_is_missing_or_none_of_ours_is_an_error(tmp_path):
-    write_shard(tmp_path / "x-00001-of-00002.gguf", "token_embd.weight")
-    (tmp_path / "text.gguf").write_text("no tensors")
-    for name in ("x-00001-of-00002.gguf", "text.gguf", "none.gguf"):
-        with pytest.raises(LlamaError, match="cannot read"):
-            has_tensor(str(tmp_path / name), "cls.weight")
-
-
-def write_shard(path: Path, tensor: str) -> None:
-    writer = GGUFWriter(path, "bert")
-    writer.add_tensor(tensor, np.zeros((2, 4), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        model = Model.open(str(encoders / f"{name}.gguf"))
+        assert model.has_tensor(*heads) is has_head
+        assert model.has_tensor("token_embd.weight")
+        assert not model.has_tensor("cls", "", "weight")
+        model.close()

@@ -6,15 +6,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import httpx
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.system.document import ROOT, marked_blocks, run_block
+
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"<!-- test: (curl|python) -->\n```\w+\n(.*?)```", README, re.S)
+BLOCKS = marked_blocks(README)
 
 
 def test_no_command_is_left_out():
@@ -25,12 +24,7 @@ def test_no_command_is_left_out():
 
 @pytest.mark.parametrize(("kind", "text"), BLOCKS, ids=[text[:60] for _, text in BLOCKS])
 def test_readme_block(corral, kind, text):
-    text = text.replace("http://127.0.0.1:8080", corral.url)
-    command = [sys.executable, "-c", text] if kind == "python" else ["bash", "-euo", "pipefail", "-c", text]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip()
-    assert '"error"' not in result.stdout
+    run_block(kind, text, corral.url)
 
 
 def test_make_serve_serves():

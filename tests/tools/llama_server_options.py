@@ -1,4 +1,4 @@
-"""The options that llama-server had at two ages, each as one may write it; `/` stands between its spellings."""
+"""The options that llama-server had at two ages, each as one may write it, with `/` between spellings."""
 
 from __future__ import annotations
 
@@ -243,19 +243,17 @@ LLAMA_ARG_EMBEDDINGS=1
 LLAMA_ARG_FLASH_ATTN=on
 LLAMA_ARG_DEFRAG_THOLD=0.1
 HF_TOKEN=token
-""".split()
+"""
 
 # Of other programs of llama.cpp: a server can only say so.
-UNUSED = frozenset(
-    """
---verbose-prompt --no-display-prompt -co --color --chunks -p --prompt -f --file --in-file -bf --binary-file -ptc
---print-token-count --prompt-cache --prompt-cache-all --prompt-cache-ro -cnv --conversation -i --interactive -if
---interactive-first -mli --multiline-input --in-prefix-bos --in-prefix --in-suffix -dkvc --dump-kv-cache
---all-logits --hellaswag --hellaswag-tasks --winogrande --winogrande-tasks --multiple-choice
---multiple-choice-tasks --kl-divergence --ppl-stride --ppl-output-type -ns --sequences --image --simple-io -ld
---logdir --log-test
-""".split()
-)
+UNUSED = """
+--verbose-prompt --no-display-prompt -co --color --chunks -p --prompt -f --file --in-file -bf --binary-file
+-ptc --print-token-count --prompt-cache --prompt-cache-all --prompt-cache-ro -cnv --conversation
+-i --interactive -if --interactive-first -mli --multiline-input --in-prefix-bos --in-prefix --in-suffix -dkvc
+--dump-kv-cache --all-logits --hellaswag --hellaswag-tasks --winogrande --winogrande-tasks --multiple-choice
+--image --multiple-choice-tasks --kl-divergence --ppl-stride --ppl-output-type -ns --sequences --simple-io
+-ld --logdir --log-test
+"""
 
 
 def command_lines(text: str) -> list[list[str]]:

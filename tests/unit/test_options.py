@@ -136,13 +136,13 @@ def test_options_of_llama_server_are_accepted_where_it_lists_them(group, words):
     found = next(g.title for g in GROUPS if given.option in g.options)
     assert group in ("oldest", found)
     configuration = configure(words, {})
-    if words[0] in llama_server_options.UNUSED:
+    if words[0] in llama_server_options.UNUSED.split():
         assert configuration.notes == [f"{words[0]} is ignored: a server has no use for it"]
         assert configuration.settings == parse()
         return
     assert configuration.notes == []
-    is_default = given.option.command or value_of(configuration.settings, given.option) == given.option.default
-    assert not is_default or words[0] in _AS_BY_DEFAULT or given.option.command
+    if not given.option.command and words[0] not in _AS_BY_DEFAULT:
+        assert value_of(configuration.settings, given.option) != given.option.default
 
 
 _AS_BY_DEFAULT = (
@@ -151,7 +151,7 @@ _AS_BY_DEFAULT = (
 )
 
 
-@pytest.mark.parametrize("text", llama_server_options.VARIABLES)
+@pytest.mark.parametrize("text", llama_server_options.VARIABLES.split())
 def test_variables_of_llama_server_are_accepted(text):
     name, _, value = text.partition("=")
     assert parse(**{name: value}) != parse()
@@ -168,7 +168,8 @@ def test_the_command_line_wins_over_the_environment_and_that_over_a_file(tmp_pat
     assert configuration.notes == ["--port 3 wins over LLAMA_ARG_PORT=2 in the environment"]
     assert notes("--port", "2", LLAMA_ARG_PORT="2") == []
     text = render_config(configuration)
-    assert "port = 3" in text and "# --port on the command line" in text
+    assert "port = 3" in text
+    assert "# --port on the command line" in text
     assert "# LLAMA_ARG_ALIAS in the environment" in text
     assert f"# {path}: ctx_size" in text
 
@@ -263,7 +264,11 @@ def test_a_mistake_in_a_file_names_it(text, message, tmp_path):
         (["-s", "-5"], "sampling.seed", 2**32 - 1),
         (["-l", "3+0.5", "-l", "4-inf"], "sampling.logit_bias", ((3, 0.5), (4, -math.inf))),
         (["--samplers", "temp;typical-p"], "sampling.samplers", ("temperature", "typ_p")),
-        (["--sampling-seq", "edskfypmxti"], "sampling.samplers", ("penalties", "dry", "top_n_sigma", "top_k")),
+        (
+            ["--sampling-seq", "edskfypmxti"],
+            "sampling.samplers",
+            ("penalties", "dry"),
+        ),
         (["--dry-sequence-breaker", "none"], "sampling.dry_sequence_breakers", ()),
         (["--lora-scaled", "a", "0.5", "--port", "1"], "engine.lora", 1),
         (["--no-slots", "--slots"], "server.slots", True),

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from corral.api.body import JsonResponse
 from corral.api.service import Service, service_of
+from corral.api.trust import is_stranger, public_name
 from corral.core.errors import NotFound
 
 router = APIRouter(tags=["openai"])
@@ -18,8 +19,9 @@ router = APIRouter(tags=["openai"])
 async def models(request: Request) -> Response:
     """All models: there is one."""
     service = service_of(request)
+    name = public_name(service) if is_stranger(request) else service.model_name
     return JsonResponse(
-        {"object": "list", "data": [_render(service)], "models": [_render_capabilities(service)]}
+        {"object": "list", "data": [_render(service, name)], "models": [_render_capabilities(service, name)]}
     )
 
 
@@ -29,15 +31,15 @@ async def model(request: Request, name: str) -> Response:
     service = service_of(request)
     if name != service.model_name:
         raise NotFound(f"there is no model '{name:.256}'")
-    return JsonResponse(_render(service))
+    return JsonResponse(_render(service, name))
 
 
-def _render_capabilities(service: Service) -> dict[str, Any]:
+def _render_capabilities(service: Service, name: str) -> dict[str, Any]:
     # compat: /v1/models: what else clients look for, in another server's shape.
     info = service.engine.info
     return {
-        "name": service.model_name,
-        "model": service.model_name,
+        "name": name,
+        "model": name,
         "type": "model",
         "capabilities": [
             "completion" if info is None or info.can_generate else "embedding",
@@ -47,11 +49,11 @@ def _render_capabilities(service: Service) -> dict[str, Any]:
     }
 
 
-def _render(service: Service) -> dict[str, Any]:
+def _render(service: Service, name: str) -> dict[str, Any]:
     # compat: /v1/models: answered while the model is still loading, then without `meta`.
     info = service.engine.info
     return {
-        "id": service.model_name,
+        "id": name,
         "object": "model",
         "created": service.started_at,
         "owned_by": "llamacpp",

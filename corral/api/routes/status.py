@@ -11,9 +11,11 @@ from corral.api.body import JsonResponse, render_error
 from corral.api.render.native import render_slot
 from corral.api.service import Service, service_of
 from corral.api.slot_query import require_slots
+from corral.api.trust import is_stranger, public_name
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
 from corral.core.media import MediaKind
+from corral.core.result import ModelInfo
 from corral.link.board import SlotView
 
 router = APIRouter(tags=["native"])
@@ -32,7 +34,7 @@ async def health(request: Request) -> Response:
         "slots_idle": n_idle,
         "slots_processing": len(board.slots) - n_idle,
     }
-    if "include_slots" in query and service.settings.server.slots:
+    if "include_slots" in query and service.settings.server.slots and not is_stranger(request):
         status["slots"] = _render_slots(service)
     if "fail_on_no_slot" in query and not n_idle:
         # compat: /health: the old status beside today's error shape.
@@ -57,6 +59,8 @@ async def props(request: Request) -> Response:
     """Settings of the server and facts of the model."""
     service = service_of(request)
     words, info, server = service.words, service.info, service.settings.server
+    if is_stranger(request):
+        return JsonResponse(_public_props(service))
     return JsonResponse(
         {
             "default_generation_settings": render_slot(
@@ -66,14 +70,11 @@ async def props(request: Request) -> Response:
             "model_alias": service.model_name,
             "model_path": service.settings.engine.model,
             "model_ftype": info.description,
-            "modalities": {
-                "vision": MediaKind.IMAGE in info.media,
-                "audio": MediaKind.AUDIO in info.media,
-            },
+            "modalities": _modalities(info),
             "media_marker": MEDIA_MARK,
             "endpoint_slots": server.slots,
             "endpoint_props": server.props,
-            "endpoint_metrics": False,
+            "endpoint_metrics": server.metrics,
             "chat_template": service.chat.dialogue.template.source,
             "bos_token": words.bos_text,
             "eos_token": words.eos_text,
@@ -93,6 +94,24 @@ async def set_props(request: Request) -> Response:
         message = "This server does not support changing global properties. Start it with `--props`"
         raise NotSupported(message)
     return JsonResponse({"success": True})
+
+
+def _public_props(service: Service) -> dict[str, Any]:
+    """What is told without a key: nothing that somebody has written into the options, and no path."""
+    info = service.info
+    return {
+        "default_generation_settings": {"n_ctx": info.n_ctx},
+        "total_slots": info.n_slots,
+        "model_alias": public_name(service),
+        "model_ftype": info.description,
+        "modalities": _modalities(info),
+        "media_marker": MEDIA_MARK,
+        "build_info": BUILD_INFO,
+    }
+
+
+def _modalities(info: ModelInfo) -> dict[str, bool]:
+    return {"vision": MediaKind.IMAGE in info.media, "audio": MediaKind.AUDIO in info.media}
 
 
 def _render_slots(service: Service) -> list[dict[str, Any]]:

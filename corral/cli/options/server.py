@@ -48,7 +48,8 @@ OPTIONS = (
     Option(
         ("-to", "--timeout"),
         "server.timeout_s",
-        "seconds that running requests get to finish after SIGTERM",
+        "seconds that a client may neither send nor take anything, and that running requests get to finish "
+        "after SIGTERM; 0: clients have no limit",
         "S",
         low=0,
     ),

@@ -1,0 +1,23 @@
+"""`GET /metrics`: numbers for Prometheus."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from corral.api.service import service_of
+from corral.core.errors import NotSupported
+
+router = APIRouter(tags=["native"])
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """What the server has done so far, and does now."""
+    found = request.app.state.metrics
+    if found is None:
+        raise NotSupported("This server does not support metrics endpoint. Start it with `--metrics`")
+    from corral.api.metrics import CONTENT_TYPE
+
+    # compat: /metrics: by this, older clients notice a restart.
+    headers = {"process-start-time-unix": str(service_of(request).started_at)}
+    return Response(found.render(), media_type=CONTENT_TYPE, headers=headers)

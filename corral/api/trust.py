@@ -1,0 +1,27 @@
+"""Whether a client may see everything: set at the door, asked by the routes that answer strangers too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import Request
+from starlette.types import Scope
+
+from corral.api.service import Service
+
+_KEY = "corral.is_stranger"
+
+
+def mark_stranger(scope: Scope) -> None:
+    """The request has shown no key, where one is needed."""
+    scope[_KEY] = True
+
+
+def is_stranger(request: Request) -> bool:
+    """To whom neither paths nor prompts are told."""
+    return bool(request.scope.get(_KEY))
+
+
+def public_name(service: Service) -> str:
+    """The model's name, without the path to it."""
+    return service.settings.server.alias or Path(service.settings.engine.model).name

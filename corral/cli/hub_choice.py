@@ -1,0 +1,86 @@
+"""Which files of a repository make up a model: by quantization, in parts, with a projector.
+
+Decides by names alone, as llama-server does; asks nobody.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+from corral.core.errors import CorralError
+from corral.llama.model_file import part_names
+
+_NO_MODELS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+_DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
+_TAG = re.compile(r"[-.]([A-Za-z0-9_]+)$")
+_MAX_NAMED = 12
+
+
+def choose_model(paths: Sequence[str], quant: str) -> str | None:
+    """The file of a repository to load: of this quantization, or of one that most people want."""
+    firsts = [path for path in paths if _is_model(path) and part_names(path)[0] == path]
+    for wanted in (quant,) if quant else _DEFAULT_QUANTS:
+        exact = re.compile(rf"(?<![a-z0-9_]){re.escape(wanted)}[.-]", re.IGNORECASE)
+        loose = re.compile(rf"{re.escape(wanted)}[.-]", re.IGNORECASE)
+        for pattern in (exact, loose):
+            for path in firsts:
+                if pattern.search(path):
+                    return path
+    if quant:
+        return None
+    of_four_bits = [path for path in firsts if "Q4" in quant_of(path)]
+    return next(iter(of_four_bits or firsts), None)
+
+
+def choose_projector(paths: Iterable[str], model: str) -> str | None:
+    """The projector that is nearest to a model: in its directory or one above, and of as many bits."""
+    directory = model.split("/")[:-1]
+    best: tuple[tuple[int, int], str] | None = None
+    for path in paths:
+        above = path.split("/")[:-1]
+        if not path.endswith(".gguf") or "mmproj" not in path or directory[: len(above)] != above:
+            continue
+        distance = (-len(above), abs(_n_bits(path) - _n_bits(model)))
+        if best is None or distance < best[0]:
+            best = distance, path
+    return best[1] if best else None
+
+
+def no_such_quant(repo: str, paths: Iterable[str], quant: str) -> CorralError:
+    quants = sorted({quant_of(path) for path in paths if _is_model(path)} - {""})
+    if not quants:
+        return CorralError(f"--hf-repo: {repo} has no GGUF model")
+    return CorralError(f"--hf-repo: {repo} has no {quant}; there is {_listed(quants)}")
+
+
+def no_such_file(repo: str, paths: Iterable[str], name: str) -> CorralError:
+    models = [path for path in paths if path.endswith(".gguf")]
+    if not models:
+        return CorralError(f"--hf-file: {repo} has no GGUF files at all")
+    near = difflib.get_close_matches(name, models, 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"there is {_listed(models)}"
+    return CorralError(f"--hf-file: {repo} has no file '{name}'; {hint}")
+
+
+def quant_of(path: str) -> str:
+    """What the name of a model file ends with, which is its quantization by convention."""
+    found = _TAG.search(_PART.sub("", path.removesuffix(".gguf")))
+    return found[1].upper() if found else ""
+
+
+def _is_model(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.endswith(".gguf") and not any(word in name for word in _NO_MODELS)
+
+
+def _n_bits(path: str) -> int:
+    found = re.search(r"\d+", quant_of(path))
+    return int(found[0]) if found else 0
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

@@ -1,0 +1,127 @@
+"""The command `corral models`: what is in the cache, and how to get rid of it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from corral.cli.cached_model import CachedModel, find_models, remove_model
+from corral.cli.transfer import sized
+from corral.core.cache_dir import cache_dir
+from corral.core.errors import CorralError, NotFound
+
+_COLUMNS = ("NAME", "SIZE", "FORMAT", "FROM", "SINCE")
+
+
+def cached_models() -> list[CachedModel]:
+    """All models in the cache, and what there is of those that did not come whole."""
+    return find_models()
+
+
+def remove_cached(name: str) -> CachedModel:
+    """Remove the model of this name, or the only one whose name begins like it."""
+    model = _find(name, find_models())
+    remove_model(model)
+    return model
+
+
+def run_models(argv: Sequence[str]) -> int:
+    options = _parser().parse_args(argv)
+    out = Console(highlight=False)
+    try:
+        if options.command == "rm":
+            return _remove(options.name, out, asks=not options.yes and sys.stdin.isatty() and out.is_terminal)
+        _print(find_models(), out, as_json=options.json)
+    except CorralError as error:
+        sys.stderr.write(f"corral: {error.message}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="corral models",
+        description="List the models that were downloaded, or remove some.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.set_defaults(command="")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    rm = commands.add_parser("rm", help="remove models", description="Remove models from the cache.")
+    rm.add_argument("name", metavar="NAME", nargs="+", help="as it is listed, or how it begins")
+    rm.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    rm.set_defaults(command="rm")
+    return parser
+
+
+def _print(models: Sequence[CachedModel], out: Console, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode([_facts(model) for model in models])))
+        sys.stdout.buffer.write(b"\n")
+        sys.stdout.buffer.flush()
+    elif not models:
+        out.print(f"no models in {cache_dir()}", markup=False, soft_wrap=True)
+    elif out.is_terminal:
+        _print_table(models, out)
+    else:
+        _print_lines([_COLUMNS, *map(_row, models)], out)
+
+
+def _print_table(models: Sequence[CachedModel], out: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in _COLUMNS:
+        table.add_column(column, overflow="fold", justify="right" if column == "SIZE" else "left")
+    for model in models:
+        table.add_row(*_row(model))
+    out.print(table, markup=False)
+    total = sum(model.n_bytes for model in models)
+    out.print(f"{sized(total)} in {cache_dir()}", markup=False, soft_wrap=True)
+
+
+def _print_lines(rows: Sequence[Sequence[str]], out: Console) -> None:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        out.print(line.rstrip(), markup=False, soft_wrap=True)
+
+
+def _row(model: CachedModel) -> tuple[str, ...]:
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(model.time))
+    return model.name, sized(model.n_bytes), model.format, model.source or "-", since
+
+
+def _facts(model: CachedModel) -> dict[str, object]:
+    facts = msgspec.structs.asdict(model)
+    del facts["others"]
+    return {**facts, "format": model.format}
+
+
+def _remove(names: Sequence[str], out: Console, *, asks: bool) -> int:
+    models = find_models()
+    chosen = {model.name: model for model in (_find(name, models) for name in names)}
+    for model in chosen.values():
+        what = f"{model.name} ({sized(model.n_bytes)})"
+        if asks and input(f"remove {what}? [y/N] ").strip().lower() not in ("y", "yes"):
+            continue
+        remove_model(model)
+        out.print(f"removed {what}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _find(name: str, models: Sequence[CachedModel]) -> CachedModel:
+    exact = [model for model in models if model.name == name]
+    alike = exact or [model for model in models if model.name.lower().startswith(name.lower())]
+    if len(alike) == 1:
+        return alike[0]
+    if alike:
+        raise CorralError(f"'{name}' can be {', '.join(model.name for model in alike)}")
+    near = difflib.get_close_matches(name, [model.name for model in models], 1, 0.4)
+    hint = f"; did you mean '{near[0]}'?" if near else "; 'corral models' lists what is there"
+    raise NotFound(f"there is no model '{name}' in the cache{hint}")

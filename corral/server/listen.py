@@ -1,0 +1,150 @@
+"""Where the server listens: sockets, bound before anything is loaded, and what is wrong if they cannot be.
+
+A host that ends with `.sock` is the path of a Unix socket, which belongs to the server while it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from corral.core.errors import CorralError
+from corral.core.settings import ServerSettings
+
+UNIX = "unix:"  # in front of a path, where others have http://
+_BACKLOG = 2048
+_ANSWER_S = 5.0  # for whoever has the socket file to be noticed
+_MODE = 0o660  # of a socket file at most: the umask says whether the group may connect
+
+_REMEDIES = {
+    errno.EADDRINUSE: "choose another --port, or end the server that has this one",
+    errno.EADDRNOTAVAIL: "it is no address of this machine, choose another --host",
+    errno.EACCES: "ports below 1024 need privileges, choose another --port",
+}
+
+
+@dataclass(frozen=True)
+class Listener:
+    sockets: list[socket.socket]
+    address: str  # for people, and for clients on this machine
+
+
+@contextlib.contextmanager
+def open_listener(server: ServerSettings) -> Iterator[Listener]:
+    """Listen, from now until the end; raises CorralError with the option that is to blame."""
+    if server.host.endswith(".sock"):
+        with _unix_socket(server.host) as bound:
+            yield Listener([bound], UNIX + server.host)
+        return
+    sockets = _internet_sockets(server.host, server.port)
+    try:
+        scheme = "https" if server.ssl_cert_file else "http"
+        host, port = sockets[0].getsockname()[:2]
+        yield Listener(sockets, f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+    finally:
+        for bound in sockets:
+            bound.close()
+
+
+def _internet_sockets(host: str, port: int) -> list[socket.socket]:
+    """One for every address of the host, all with the same port."""
+    if not host:
+        raise CorralError("--host is empty; 127.0.0.1 is this machine only, 0.0.0.0 everybody")
+    try:
+        found = socket.getaddrinfo(
+            host.removeprefix("[").removesuffix("]"),
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "that is no name of a host"
+        raise CorralError(f"cannot listen on '{host}': {reason}; choose another --host") from None
+    sockets: list[socket.socket] = []
+    with contextlib.ExitStack() as on_error:
+        for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+            # With --port 0 the first one finds the port, and the others follow.
+            chosen = (address[0], port or (sockets[0].getsockname()[1] if sockets else 0), *address[2:])
+            sockets.append(on_error.enter_context(_bind(family, chosen)))
+        on_error.pop_all()
+    return sockets
+
+
+def _bind(family: int, address: tuple[str | int, ...]) -> socket.socket:
+    with contextlib.ExitStack() as on_error:
+        bound = on_error.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        try:
+            if os.name == "posix":
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # compat: --host ::, where IPv4 comes in too.
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != "::")
+            bound.bind(address)
+            bound.listen(_BACKLOG)
+        except OSError as error:
+            host, port = address[:2]
+            remedy = _REMEDIES.get(error.errno or 0, "choose another --host or --port")
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise CorralError(f"cannot listen on {host}, port {port}: {reason}; {remedy}") from None
+        on_error.pop_all()
+    return bound
+
+
+@contextlib.contextmanager
+def _unix_socket(path: str) -> Iterator[socket.socket]:
+    try:
+        _make_way(path)
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise _unix_error(path, error) from None
+    with bound:
+        try:
+            bound.bind(path)
+            made = os.stat(path)
+            os.chmod(path, stat.S_IMODE(made.st_mode) & _MODE)  # before anybody can be heard
+            bound.listen(_BACKLOG)
+        except OSError as error:
+            raise _unix_error(path, error) from None
+        try:
+            yield bound
+        finally:
+            _remove(path, made)
+
+
+def _make_way(path: str) -> None:
+    """Remove the socket of a server that is no more."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise CorralError(f"--host '{path}' exists and is no socket; choose another path")
+        if _answers(path):
+            raise CorralError(f"cannot listen on '{path}': a server has it already; choose another --host")
+        os.unlink(path)
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(_ANSWER_S)
+        try:
+            client.connect(path)
+        except ConnectionRefusedError:
+            return False
+        except TimeoutError:
+            pass  # it is there, but busy
+        return True
+
+
+def _remove(path: str, made: os.stat_result) -> None:
+    """Unless another server has put its own there meanwhile."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        if (found.st_dev, found.st_ino) == (made.st_dev, made.st_ino):
+            os.unlink(path)
+
+
+def _unix_error(path: str, error: OSError) -> CorralError:
+    return CorralError(f"cannot listen on '{path}': {error.strerror or error}; choose another --host")

@@ -1,0 +1,209 @@
+"""Where log lines go and what they look like: stderr, and a file; for people, or JSON for programs.
+
+Everything is logged with Python's `logging`, most of it as "corral". A record whose arguments have names
+becomes an object with these fields. `details` of a record are further lines that only people get.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+import orjson
+
+from corral.core.errors import CorralError
+from corral.core.file import write_all
+from corral.core.settings import ServerSettings
+
+_LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)  # by verbosity
+_NAMES = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+    logging.CRITICAL: "fatal",
+}
+_OURS = "corral"
+_SOURCES = {"corral.engine": "engine", "uvicorn.error": "http"}  # that people know by other names
+_DEFAULT_NAME = "corral"  # of new files, if there is no --log-file
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_log = logging.getLogger(_OURS)
+
+
+def log_to_stderr(server: ServerSettings) -> None:
+    """From now on, and instead of what was said before. What ends the server is shown in any case."""
+    _replace(_Stderr, _Stderr(), server)
+
+
+def log_to_file(server: ServerSettings) -> None:
+    """Beside stderr, to the file that the settings want, if they do; a second time does nothing."""
+    if not server.log or not (server.log_file or server.log_new) or _installed(_File):
+        return
+    try:
+        fd = _create_new(server.log_file) if server.log_new else _open(server.log_file, server.log_append)
+    except OSError as error:
+        where = f"'{server.log_file or _DEFAULT_NAME}'"
+        raise CorralError(
+            f"--log-file {where} cannot be written: {error.strerror}; choose another one"
+        ) from None
+    _replace(_File, _File(fd), server)
+
+
+def close_log() -> None:
+    """Log nowhere again."""
+    for handler in _installed(_Stderr) + _installed(_File):
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+    _log.setLevel(logging.NOTSET)
+
+
+def report_fatal(message: str) -> None:
+    """Say why the server ends, in the way of its log, or plainly if there is none yet."""
+    if _installed(_Stderr):
+        _log.critical("%s", message)
+    else:
+        sys.stderr.write(f"{_OURS}: {message}\n")
+
+
+def level_of(server: ServerSettings) -> int:
+    """The least that is logged."""
+    return _LEVELS[max(0, min(server.verbosity, len(_LEVELS) - 1))] if server.log else logging.CRITICAL
+
+
+class JsonFormatter(logging.Formatter):
+    """One object in a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = record.args if isinstance(record.args, Mapping) else {}
+        line: dict[str, object] = {
+            "ts": _utc(record.created),
+            "level": _NAMES.get(record.levelno, "info"),
+            "msg": _clean(record.getMessage()),
+            **({"logger": record.name} if record.name != _OURS else {}),
+            **({"exception": _clean(self.formatException(record.exc_info))} if record.exc_info else {}),
+        }
+        for name, value in fields.items():
+            line.setdefault(name, _clean(value) if isinstance(value, str) else value)
+        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(line, default=str).decode())
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people. Nothing that comes from outside can look like another one, or command a terminal."""
+
+    def __init__(self, is_dated: bool) -> None:
+        super().__init__()
+        self._is_dated = is_dated
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{self.formatException(record.exc_info)}"
+        if details := getattr(record, "details", ""):
+            text = f"{text}\n{details}"
+        return self._prefix(record) + "\n  ".join(map(_escape, text.split("\n")))
+
+    def _prefix(self, record: logging.LogRecord) -> str:
+        if record.levelno >= logging.CRITICAL and not self._is_dated:
+            return f"{_OURS}: "
+        moment = time.localtime(record.created)
+        when = time.strftime("%Y-%m-%d %H:%M:%S" if self._is_dated else "%H:%M:%S", moment)
+        level = "" if record.levelno <= logging.INFO else f"{_NAMES.get(record.levelno, 'error')}: "
+        source = "" if record.name == _OURS else f"{_SOURCES.get(record.name, record.name)}: "
+        return f"{when} {level}{source}"
+
+
+class _Stderr(logging.Handler):
+    """Asks for stderr every time: while a progress bar is shown, another one stands in its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except OSError:
+            pass  # nobody is there to be told
+        except Exception:
+            self.handleError(record)
+
+
+class _File(logging.Handler):
+    """A file that only grows. Lines that there is no room for are missing, and nothing else happens."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._is_torn = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+            # What there was room for of the last line is left alone in its own.
+            write_all(self._fd, b"\n" + line if self._is_torn else line)
+            self._is_torn = False
+        except OSError as error:
+            self._tell(error)
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+        super().close()
+
+    def _tell(self, error: OSError) -> None:
+        if not self._is_torn:
+            self._is_torn = True
+            _log.warning("--log-file cannot be written now: %s; lines will be missing there", error.strerror)
+
+
+def _installed(kind: type[logging.Handler]) -> list[logging.Handler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, kind)]
+
+
+def _replace(kind: type[logging.Handler], handler: logging.Handler, server: ServerSettings) -> None:
+    """The root has the handlers: what libraries have to warn of goes the same way."""
+    for old in _installed(kind):
+        logging.getLogger().removeHandler(old)
+        old.close()
+    handler.setLevel(level_of(server))
+    is_json = server.log_format == "json"
+    handler.setFormatter(JsonFormatter() if is_json else TextFormatter(is_dated=kind is _File))
+    logging.getLogger().addHandler(handler)
+    _log.setLevel(level_of(server))
+
+
+def _open(path: str, appends: bool) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    return os.open(path, flags if appends else flags | os.O_TRUNC, 0o666)
+
+
+def _create_new(path: str) -> int:
+    """A file NAME.ID.log that nobody else has."""
+    stem = (path or _DEFAULT_NAME).removesuffix(".log")
+    start = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    for i in range(1000):
+        try:
+            return os.open(f"{stem}.{start}{f'-{i}' if i else ''}.log", flags, 0o666)
+        except FileExistsError:
+            continue
+    raise FileExistsError(17, "there are too many of its name", path)
+
+
+def _utc(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _clean(text: str) -> str:
+    """Without halves of surrogate pairs, which no encoding takes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _escape(line: str) -> str:
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), line)

@@ -1,0 +1,49 @@
+"""The certificate and key for https, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from corral.core.errors import CorralError
+from corral.core.settings import ServerSettings
+
+_CERTIFICATE = b"CERTIFICATE-----"
+_KEY = b"PRIVATE KEY-----"
+
+
+def open_tls(server: ServerSettings) -> ssl.SSLContext | None:
+    """What connections are encrypted with, if they are; raises CorralError that names the option to blame."""
+    certificate, key = server.ssl_cert_file, server.ssl_key_file
+    if not certificate and not key:
+        return None
+    if not certificate or not key:
+        given, missing = ("--ssl-cert-file", "--ssl-key-file")[:: 1 if certificate else -1]
+        raise CorralError(f"https needs {missing} beside {given}")
+    _check(certificate, "--ssl-cert-file", _CERTIFICATE, "certificate")
+    _check(key, "--ssl-key-file", _KEY, "private key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, password=_refuse_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            message = f"the key of --ssl-key-file '{key}' does not fit the certificate of --ssl-cert-file"
+        else:
+            reason = (error.reason or str(error)).replace("_", " ").lower()
+            message = f"--ssl-cert-file '{certificate}' and --ssl-key-file '{key}' cannot be used: {reason}"
+        raise CorralError(message) from None
+    return context
+
+
+def _check(path: str, option: str, mark: bytes, what: str) -> None:
+    try:
+        if mark not in Path(path).read_bytes():
+            raise CorralError(f"{option} '{path}' holds no {what} in PEM")
+    except OSError as error:
+        raise CorralError(f"{option} '{path}' cannot be read: {error.strerror}") from None
+
+
+def _refuse_password() -> str:
+    """Otherwise OpenSSL would ask at the terminal."""
+    raise CorralError("the key of --ssl-key-file is encrypted; use one without a passphrase")

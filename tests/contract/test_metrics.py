@@ -1,0 +1,245 @@
+"""GET /metrics: numbers that are true, under the names that dashboards look for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from corral.core.errors import ErrorInfo
+from corral.core.params import GenerationParams
+from corral.core.result import (
+    Admitted,
+    Begun,
+    Done,
+    Embedded,
+    Failed,
+    Progress,
+    StopType,
+    Timings,
+    Tokens,
+    Vectors,
+)
+from corral.core.task import Embed, Task
+from corral.link.board import Board
+from corral.link.tally import Tally
+from tests.contract.inline import Server
+
+DOCUMENTED = {
+    "llamacpp:prompt_tokens_total": "counter",
+    "llamacpp:tokens_predicted_total": "counter",
+    "llamacpp:prompt_tokens_seconds": "gauge",
+    "llamacpp:predicted_tokens_seconds": "gauge",
+    "llamacpp:kv_cache_usage_ratio": "gauge",
+    "llamacpp:kv_cache_tokens": "gauge",
+    "llamacpp:requests_processing": "gauge",
+    "llamacpp:requests_deferred": "gauge",
+}
+
+
+async def read(server: Server) -> dict[str, float]:
+    response = await server.http.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = list(text_string_to_metric_families(response.text))
+    values = {}
+    for family in families:
+        assert family.documentation
+        (sample,) = family.samples
+        values[sample.name.removeprefix("llamacpp:")] = sample.value
+    return values
+
+
+async def test_names_are_spelled_as_everywhere():
+    text = (await Server(metrics=True).http.get("/metrics")).text
+    lines = text.splitlines()
+    for name, kind in DOCUMENTED.items():
+        assert f"# TYPE {name} {kind}" in lines
+        assert any(line.startswith(f"{name} ") for line in lines)
+        assert any(line.startswith(f"# HELP {name} ") for line in lines)
+
+
+async def test_metrics_are_off_unless_asked_for():
+    server = Server()
+    response = await server.http.get("/metrics")
+    assert response.status_code == 501
+    assert response.json()["error"]["type"] == "not_supported_error"
+    assert "--metrics" in response.json()["error"]["message"]
+    assert (await server.http.get("/props")).json()["endpoint_metrics"] is False
+    assert (await Server(metrics=True).http.get("/props")).json()["endpoint_metrics"] is True
+
+
+async def test_a_server_that_has_done_nothing():
+    for is_open in (True, False):
+        assert set((await read(Server(metrics=True, is_open=is_open))).values()) == {0.0}
+
+
+async def test_what_was_cached_was_not_evaluated():
+    server = Server(metrics=True)
+    first = await server.complete(prompt="hello there " * 8, n_predict=5, ignore_eos=True)
+    values = await read(server)
+    assert values["prompt_tokens_total"] == first["timings"]["prompt_n"] == first["tokens_evaluated"]
+    assert values["tokens_predicted_total"] == 5
+    assert values["prompt_seconds_total"] == pytest.approx(first["timings"]["prompt_ms"] / 1e3)
+    assert values["tokens_predicted_seconds_total"] == pytest.approx(first["timings"]["predicted_ms"] / 1e3)
+    assert values["kv_cache_tokens"] == first["tokens_cached"]
+    assert values["kv_cache_usage_ratio"] == first["tokens_cached"] / (4 * 256)
+    second = await server.complete(prompt="hello there " * 8, n_predict=2, ignore_eos=True)
+    assert second["timings"]["cache_n"] > 0
+    values = await read(server)
+    n_prompt = first["timings"]["prompt_n"] + second["timings"]["prompt_n"]
+    assert values["prompt_tokens_total"] == n_prompt < 2 * first["timings"]["prompt_n"]
+    assert values["tokens_predicted_total"] == 7
+    seconds = sum(answer["timings"]["prompt_ms"] for answer in (first, second)) / 1e3
+    assert values["prompt_tokens_seconds"] == pytest.approx(n_prompt / seconds)
+
+
+async def test_streams_and_choices_count_as_what_they_are():
+    server = Server(metrics=True)
+    body = {"prompt": ["a", "bc"], "max_tokens": 3, "n": 2, "stream": True, "ignore_eos": True}
+    await server.http.post("/v1/completions", json=body)
+    assert (await read(server))["tokens_predicted_total"] == 12
+
+
+async def test_requests_that_wait_and_that_are_worked_on():
+    server = Server(metrics=True)
+    server.engine.is_paused = True
+    body = {"prompt": "hello", "n_predict": 50, "ignore_eos": True}
+    requests = [asyncio.create_task(server.http.post("/completion", json=body)) for _ in range(6)]
+    while server.engine.n_tasks < 6:
+        await asyncio.sleep(0)
+    assert (await read(server))["requests_deferred"] == 6
+    server.engine.step()
+    server.engine.step()
+    values = await read(server)
+    assert (values["requests_processing"], values["requests_deferred"]) == (4, 2)
+    requests.pop().cancel()
+    server.engine.is_paused = False
+    for request in requests:
+        await request
+    values = await read(server)
+    assert (values["requests_processing"], values["requests_deferred"]) == (0, 0)
+    assert values["tokens_predicted_total"] >= 250
+
+
+async def test_a_client_that_leaves_has_caused_work():
+    server = Server(metrics=True)
+    server.engine.is_paused = True
+    body = {"prompt": "hello", "n_predict": 50, "ignore_eos": True}
+    request = asyncio.create_task(server.http.post("/completion", json=body))
+    while not server.engine.n_tasks:
+        await asyncio.sleep(0)
+    for _ in range(4):
+        server.engine.step()
+    request.cancel()
+    await asyncio.wait({request})
+    values = await read(server)
+    assert values["prompt_tokens_total"] == 5
+    assert 0 < values["tokens_predicted_total"] < 50
+    assert values["requests_processing"] == 0
+
+
+def timings(prompt_n: int, prompt_ms: float, predicted_n: int, predicted_ms: float) -> Timings:
+    return Timings(
+        cache_n=0, prompt_n=prompt_n, prompt_ms=prompt_ms, predicted_n=predicted_n, predicted_ms=predicted_ms
+    )
+
+
+def tokens(n: int, t: Timings) -> Tokens:
+    return Tokens(task_id=0, tokens=[1] * n, text="", timings=t)
+
+
+def done(n_past: int, t: Timings) -> Done:
+    return Done(
+        task_id=0, stop_type=StopType.LIMIT, truncated=False, has_new_line=False, n_past=n_past, timings=t
+    )
+
+
+TASK = Task(id=0, prompt=[1] * 10, params=GenerationParams())
+
+
+def sums(tally: Tally) -> tuple[float, ...]:
+    return tally.n_prompt, tally.prompt_ms, tally.n_predicted, tally.predicted_ms
+
+
+def test_a_long_prompt_counts_as_it_goes():
+    board = Board()
+    board.reset(1)
+    board.enter(TASK)
+    board.note(Admitted(0, 0, 4), TASK)
+    assert (sums(board.tally), board.n_held) == ((0, 0, 0, 0), 4)
+    board.note(Progress(0, 7, 30.0), TASK)
+    assert (sums(board.tally), board.n_held) == ((3, 30, 0, 0), 7)
+    board.note(Progress(0, 10, 60.0), TASK)
+    board.note(tokens(1, timings(6, 61.0, 1, 0.0)), TASK)
+    assert (sums(board.tally), board.n_held) == ((6, 61, 1, 0), 10)
+    board.note(tokens(2, timings(6, 61.0, 3, 20.0)), TASK)
+    assert board.n_held == 12
+    board.note(done(12, timings(6, 61.0, 3, 21.0)), TASK)
+    assert (sums(board.tally), board.n_held) == ((6, 61, 3, 21), 12)
+    assert (board.tally.n_running, board.tally.n_waiting) == (0, 0)
+
+
+def test_counts_survive_an_engine_and_tokens_count_once():
+    board = Board()
+    board.reset(1)
+    board.enter(TASK)
+    board.note(Admitted(0, 0, 0), TASK)
+    board.note(tokens(3, timings(10, 50.0, 3, 20.0)), TASK)
+    board.reset(1)
+    assert (board.tally.n_running, board.tally.n_waiting, board.n_held) == (0, 1, 0)
+    again = msgspec.structs.replace(TASK, resume=[1] * 3)
+    board.note(Admitted(0, 0, 0), again)
+    assert (board.tally.n_running, board.tally.n_waiting) == (1, 0)
+    # Its prompt and its tokens are evaluated once more, but nobody gets those again.
+    board.note(tokens(1, timings(10, 40.0, 4, 30.0)), again)
+    board.note(done(13, timings(10, 40.0, 5, 40.0)), again)
+    assert sums(board.tally) == (20, 90, 5, 60)
+
+
+def test_failures_and_cancels_leave_nothing_behind():
+    board = Board()
+    board.reset(2)
+    for end in (lambda: board.note(Failed(0, ErrorInfo(500, "x", "y")), TASK), lambda: board.leave(0)):
+        board.enter(TASK)
+        assert board.tally.n_waiting == 1
+        board.note(Admitted(0, 1, 0), TASK)
+        end()
+        assert (board.tally.n_running, board.tally.n_waiting, board.n_idle) == (0, 0, 2)
+        assert not board.tally._shares
+
+
+def test_inputs_that_are_embedded_together_take_their_time_once():
+    now = 0.0
+    tally = Tally(clock=lambda: now)
+    first, second = (Embed(id=i, inputs=[[1] * 5, [1] * 7]) for i in (1, 2))
+    for order in (first, second):
+        tally.enter(order.id)
+    assert tally.n_waiting == 2
+    now = 10.0
+    tally.note(Begun(1), first)
+    now = 11.0
+    tally.note(Begun(2), second)
+    tally.note(Vectors(task_id=1, index=1, data=b""), first)
+    now = 13.0
+    tally.note(Vectors(task_id=2, index=0, data=b""), second)
+    assert (tally.n_prompt, tally.prompt_ms, tally.n_running) == (12, 3000, 2)
+    for order in (first, second):
+        tally.note(Embedded(order.id), order)
+        tally.leave(order.id)
+    now = 99.0
+    tally.enter(3)
+    tally.note(Begun(3), Embed(id=3, inputs=[[1]]))
+    assert (tally.n_prompt, tally.prompt_ms, tally.n_running) == (12, 3000, 1)
+
+
+async def test_embedding_counts_its_tokens():
+    server = Server(metrics=True)
+    response = await server.http.post("/embedding", json={"content": ["hello", "you"]})
+    assert response.status_code == 200, response.text
+    values = await read(server)
+    assert values["prompt_tokens_total"] >= len("hello") + len("you")
+    assert values["prompt_seconds_total"] > 0
+    assert values["requests_processing"] == values["requests_deferred"] == 0

@@ -1,0 +1,175 @@
+"""One log line for every request: what it was and how it ended, and nothing of what was in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import httpx
+import pytest
+
+from corral.server.request_log import RequestLog
+from tests.contract.inline import Server
+
+SECRET = "attack at dawn"
+
+
+@pytest.fixture
+def lines(caplog):
+    """Makes the fields of all request lines so far."""
+    caplog.set_level(logging.INFO, "corral")
+    return lambda: [r.args for r in caplog.records if r.levelno == logging.INFO and isinstance(r.args, dict)]
+
+
+def logged(server: Server) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(RequestLog(server.app), client=("10.1.2.3", 5))
+    return httpx.AsyncClient(transport=transport, base_url="http://corral")
+
+
+async def test_a_line_for_every_request(lines, caplog):
+    http = logged(Server())
+    body = b'{"prompt": "a", "n_predict": 2}'
+    answer = await http.post("/completion", content=body)
+    await http.get("/none?x=1")
+    await http.get("/completion")
+    await http.post("/completion", content=b"{")
+    assert [(f["method"], f["path"], f["status"]) for f in lines()] == [
+        ("POST", "/completion", 200),
+        ("GET", "/none", 404),
+        ("GET", "/completion", 405),
+        ("POST", "/completion", 400),
+    ]
+    first = lines()[0]
+    assert first["client"] == "10.1.2.3"
+    assert (first["request_bytes"], first["response_bytes"]) == (len(body), len(answer.content))
+    assert first["ms"] > 0
+    assert caplog.records[0].getMessage().startswith("POST /completion 200 in ")
+
+
+async def test_nothing_of_what_was_in_it(caplog, lines):
+    http = logged(Server(api_keys=("sk-123",)))
+    for headers in ({"x-api-key": "sk-123"}, {"x-api-key": "sk-wrong"}):
+        await http.post("/completion", json={"prompt": SECRET, "n_predict": 2}, headers=headers)
+        await http.get("/slots", params={"q": SECRET, "api_key": "sk-123"}, headers=headers)
+    assert len(lines()) == 4
+    for word in (SECRET, "attack", "sk-", "?"):
+        assert word not in caplog.text
+
+
+async def test_a_stream_is_logged_when_it_has_ended(lines):
+    http = logged(Server())
+    body = {"prompt": "a", "n_predict": 5, "stream": True, "ignore_eos": True}
+    response = await http.post("/completion", json=body)
+    (line,) = lines()
+    assert (line["status"], line["response_bytes"]) == (200, len(response.content))
+
+
+def call(app, path: str, body: bytes, left: asyncio.Event):
+    """A client that sends everything and leaves when it is told to; returns the call and what it gets."""
+    sent, messages = [], iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive():
+        message = next(messages, None)
+        if message is None:
+            await left.wait()
+            return {"type": "http.disconnect"}
+        return message
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"spec_version": "2.3"},
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [],
+        "root_path": "",
+        "scheme": "http",
+        "server": ("corral", 80),
+        "client": None,
+    }
+    return asyncio.create_task(app(scope, receive, send)), sent
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+async def test_a_client_that_leaves_is_499(lines, stream):
+    server, left = Server(), asyncio.Event()
+    body = b'{"prompt": "a", "n_predict": -1, "ignore_eos": true, "stream": %s}' % stream.encode()
+    task, sent = call(RequestLog(server.app), "/completion", body, left)
+    while not server.engine.n_tasks or (stream == "true" and len(sent) < 3):
+        await asyncio.sleep(0)
+    left.set()
+    await task
+    (line,) = lines()
+    assert (line["status"], line["client"], line["path"]) == (499, "unix", "/completion")
+
+
+async def test_a_bug_is_logged_once_and_answered(lines, caplog, monkeypatch):
+    server = Server()
+    monkeypatch.setattr(server.engine, "submit", lambda *_: 1 / 0)
+    response = await logged(server).post("/completion", json={"prompt": SECRET})
+    assert response.status_code == 500
+    (line,) = lines()
+    assert line["status"] == 500
+    assert caplog.text.count("ZeroDivisionError") == 1
+    assert SECRET not in caplog.text
+
+
+async def test_an_application_that_breaks_before_it_answers_is_500(lines):
+    async def app(*_):
+        raise ValueError
+
+    transport = httpx.ASGITransport(RequestLog(app))
+    with pytest.raises(ValueError, match=r"^$"):
+        await httpx.AsyncClient(transport=transport).get("http://corral/x")
+    assert lines()[0]["status"] == 500
+
+
+async def test_a_request_that_the_server_gives_up_is_503(lines):
+    server, left = Server(), asyncio.Event()
+    server.engine.is_paused = True
+    task, _ = call(RequestLog(server.app), "/completion", b'{"prompt": "a"}', left)
+    while not server.engine.n_tasks:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert lines()[0]["status"] == 503
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/a%0d%0aGET%20/forged", "/a%0d%0aGET%20/forged"),
+        ("/%1b[2J", "/%1b%5B2J"),
+        ("/" + "x" * 5000, "/" + "x" * 255),
+        ("/ü", "/%C3%BC"),
+    ],
+)
+async def test_paths_stay_encoded_and_short(lines, path, shown):
+    await logged(Server()).get(path)
+    assert lines()[0]["path"] == shown
+
+
+@pytest.mark.parametrize("raw", [None, b"/a\r\nb\xff"])
+async def test_a_path_that_was_not_encoded_is(lines, raw):
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def nothing(*_):
+        pass
+
+    scope = {"type": "http", "method": "GET", "path": "/a\r\nb", "headers": [(b"content-length", b"x")]}
+    await RequestLog(app)({**scope, **({"raw_path": raw} if raw else {})}, nothing, nothing)
+    (line,) = lines()
+    assert line["path"].startswith("/a%0D%0Ab")
+    assert line["request_bytes"] == 0
+
+
+async def test_nothing_is_made_for_a_log_that_wants_nothing(caplog, monkeypatch):
+    caplog.set_level(logging.WARNING, "corral")
+    monkeypatch.setattr("corral.server.request_log._fields", lambda *_: 1 / 0)
+    assert (await logged(Server()).get("/health")).status_code == 200
+    assert not caplog.records

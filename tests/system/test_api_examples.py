@@ -1,0 +1,107 @@
+"""Every command of the API's page and of the guides, run as printed on servers that can answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.system.document import ROOT, marked_blocks, run_block
+from tests.system.process import CorralProcess
+from tools.api_reference import SOURCE, Endpoint, endpoints
+
+EXAMPLES = [
+    pytest.param(endpoint, commands, id=f"{endpoint.name} {caption}".strip())
+    for endpoint in endpoints()
+    for caption, commands in endpoint.examples
+]
+GUIDES = [
+    pytest.param(kind, text, id=f"{path.name}: {text[:50]}")
+    for path in sorted((ROOT / "docs").glob("*.md"))
+    for kind, text in marked_blocks(path.read_text())
+]
+ONE_THREAD = ("-t", 1)
+
+
+@pytest.fixture(scope="module")
+def generates(models, modifiers, vision, tmp_path_factory):
+    """A tiny model with everything that can be had at once: marks of infilling, adapters, eyes, files."""
+    path = tmp_path_factory.mktemp("server")
+    adapters, saves = path / "adapters", path / "saves"
+    adapters.mkdir()
+    saves.mkdir()
+    shutil.copy(modifiers / "lora-a.gguf", path / "style.gguf")
+    shutil.copy(modifiers / "lora-b.gguf", adapters / "law.gguf")
+    files = (
+        "-m",
+        models / "llama-fim.gguf",
+        "--mmproj",
+        vision / "mmproj-llava.gguf",
+        "--lora",
+        path / "style.gguf",
+    )
+    places = ("--lora-dir", adapters, "--slot-save-path", saves)
+    with CorralProcess(
+        *files, *places, "--slots", "--props", "--metrics", "-c", 2048, "-np", 2, *ONE_THREAD
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def scores(encoders):
+    with CorralProcess("-m", encoders / "bert-classify.gguf", "--reranking", *ONE_THREAD) as server:
+        yield server
+
+
+@pytest.mark.parametrize(("endpoint", "commands"), EXAMPLES)
+def test_example(request, endpoint: Endpoint, commands: str):
+    server = request.getfixturevalue(endpoint.facts.get("server", "generates"))
+    if "slot" in commands:
+        server.complete(prompt="Once upon a time there was a small model", n_predict=4, id_slot=0)
+    printed = run_block("curl", commands, server.url)
+    is_text = endpoint.facts.get("kind") == "text"
+    there = re.findall(r"[\w:]+", printed) if is_text else keys_of(parse(printed)[-1])
+    assert set(named_fields(endpoint)) <= set(there), printed
+
+
+@pytest.mark.parametrize(("kind", "text"), GUIDES)
+def test_guide(corral, kind: str, text: str):
+    run_block(kind, text, corral.url)
+
+
+def test_the_error_on_the_page_is_what_comes(generates):
+    (shown,) = re.findall(r"```json\n(.*?)```", SOURCE.read_text(), re.S)
+    assert generates.post("/completion", prompt="Once", n="two").json() == json.loads(shown)
+
+
+def test_every_endpoint_has_an_example_that_calls_it():
+    for endpoint in endpoints():
+        path = endpoint.name.partition(" ")[2].replace("?", r"\?")
+        pattern = re.sub(r"\{\w+\}", r"[^/?]+", path)
+        assert endpoint.examples, endpoint.name
+        for _, commands in endpoint.examples:
+            assert re.search(rf'curl .*http://127\.0\.0\.1:8080{pattern}["& \n]', commands), endpoint.name
+
+
+def parse(printed: str) -> list[Any]:
+    """The values in it, as jq reads them."""
+    result = subprocess.run(["jq", "-s", "."], input=printed, capture_output=True, text=True)
+    assert result.returncode == 0, printed
+    return json.loads(result.stdout)
+
+
+def named_fields(endpoint: Endpoint) -> list[str]:
+    return re.findall(r"`([a-z_:]+)`", endpoint.facts["answer"])
+
+
+def keys_of(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from value
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from keys_of(item)

@@ -1,0 +1,273 @@
+"""Where the server listens, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shlex
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from corral.core.errors import CorralError
+from corral.core.settings import ServerSettings
+from corral.server import listen
+from corral.server.listen import open_listener
+from tests.system.process import START_S, CorralProcess
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as sock:
+        sock.bind(("::1", 0))
+        return True
+    return False
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+def over(path: object) -> httpx.Client:
+    return httpx.Client(
+        transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost", timeout=START_S
+    )
+
+
+def run(*options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "corral", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+
+
+@pytest.fixture
+def sock(tmp_path_factory):
+    """A path short enough for a socket, wherever tests keep their files."""
+    path = tmp_path_factory.mktemp("s") / "corral.sock"
+    if len(str(path)) > 100:
+        pytest.skip("the directory for temporary files has too long a name")
+    return path
+
+
+def test_a_unix_socket_from_start_to_end(sock, tiny):
+    with CorralProcess("-m", tiny, "-c", 512, "--host", sock) as server:
+        assert server.url == f"unix:{sock}"
+        assert stat.S_IMODE(sock.stat().st_mode) & 0o007 == 0
+        with over(sock) as http:
+            answer = http.post("/completion", json={"prompt": "hello", "n_predict": 3}).json()
+        assert answer["tokens_predicted"] == 3
+        example = server.wait_for(r"try +(.*)$").strip()
+        assert shlex.split(example)[:3] == ["curl", "--unix-socket", str(sock)]
+        shown = subprocess.run(shlex.split(example), capture_output=True, text=True, timeout=START_S)
+        assert '"choices"' in shown.stdout
+        server.wait_for(r"POST /v1/chat/completions 200 .* unix$")
+        taken = run("-m", tiny, "--host", sock)
+        assert taken.returncode == 1
+        assert re.search(r"'.*\.sock'.* a server has it already; choose another --host", taken.stderr)
+        with over(sock) as http:
+            assert http.get("/health").status_code == 200
+        assert server.stop() == 0
+    assert not sock.exists()
+
+
+def test_the_socket_of_a_server_that_was_killed_is_replaced(sock, tiny):
+    server = CorralProcess("-m", tiny, "-c", 512, "--host", sock)
+    server.process.kill()
+    server.stop()
+    assert sock.exists()
+    with CorralProcess("-m", tiny, "-c", 512, "--host", sock), over(sock) as http:
+        assert http.get("/health").status_code == 200
+    assert not sock.exists()
+
+
+@needs_ipv6
+def test_ipv6(tiny):
+    with CorralProcess("-m", tiny, "-c", 512, "--host", "::1") as server:
+        assert re.fullmatch(r"http://\[::1\]:\d+", server.url)
+        assert server.get("/health").status_code == 200
+        server.wait_for(r"GET /health 200 .* ::1$")
+
+
+def test_all_addresses_of_a_name_have_the_same_port(tiny):
+    with CorralProcess("-m", tiny, "-c", 512, "--host", "localhost") as server:
+        port = int(server.url.rpartition(":")[2])
+        found = socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)
+        for family, _, _, _, address in found:
+            with socket.socket(family, socket.SOCK_STREAM) as client:
+                client.settimeout(START_S)
+                client.connect(address)
+
+
+def test_a_client_that_does_nothing_is_cut_off(tiny, tmp_path):
+    n_bytes = 256 << 20
+    with open(tmp_path / "large.bin", "wb") as file:
+        file.truncate(n_bytes)
+    options = ("-m", tiny, "-c", 512, "--timeout", 1, "--path", tmp_path)
+    with CorralProcess(*options) as server:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with socket.create_connection(address, START_S) as client:
+            client.sendall(b"POST /completion HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+            with contextlib.suppress(ConnectionError):
+                assert client.recv(1000) == b""
+        server.wait_for(r"POST /completion 499 ")
+        with socket.create_connection(address, START_S) as client:
+            client.sendall(b"GET /large.bin HTTP/1.1\r\nhost: x\r\n\r\n")
+            server.wait_for(r"GET /large.bin ")
+            n = 0
+            with contextlib.suppress(ConnectionError):
+                while part := client.recv(1 << 20):
+                    n += len(part)
+            assert n < n_bytes
+        assert server.complete(prompt="hello", n_predict=3)["tokens_predicted"] == 3
+
+
+def test_a_port_that_is_taken():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            CorralError, match=rf"127\.0\.0\.1, port {port}: Address already in use; .*--port"
+        ):
+            open_listener(ServerSettings(port=port)).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("192.0.2.1", "no address of this machine, choose another --host"),
+        ("a" * 80, "choose another --host"),
+        ("", "--host is empty"),
+    ],
+)
+def test_a_host_that_is_not_ours(host, message):
+    with pytest.raises(CorralError, match=message), open_listener(ServerSettings(host=host, port=0)):
+        pass
+
+
+def test_a_port_that_needs_privileges(monkeypatch):
+    class Socket(socket.socket):
+        def bind(self, _address) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(listen.socket, "socket", Socket)
+    with (
+        pytest.raises(CorralError, match=r"port 80: Permission denied; .*choose another --port"),
+        open_listener(ServerSettings(port=80)),
+    ):
+        pass
+
+
+@needs_ipv6
+@pytest.mark.parametrize(
+    ("host", "address"), [("::1", "[::1]"), ("[::1]", "[::1]"), ("::", "[::]"), ("127.0.0.1", "127.0.0.1")]
+)
+def test_addresses(host, address):
+    for cert, scheme in (("", "http"), ("c", "https")):
+        settings = ServerSettings(host=host, port=0, ssl_cert_file=cert)
+        with open_listener(settings) as listener:
+            port = listener.sockets[0].getsockname()[1]
+            assert port
+            assert listener.address == f"{scheme}://{address}:{port}"
+
+
+@needs_ipv6
+def test_everybody_is_heard_on_two_colons():
+    with open_listener(ServerSettings(host="::", port=0)) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), START_S).close()
+
+
+class TestUnixSocket:
+    @pytest.mark.parametrize(
+        ("umask", "mode"), [(0o022, 0o640), (0o002, 0o660), (0o007, 0o660), (0o077, 0o600)]
+    )
+    def test_only_the_group_may_connect_if_the_umask_says_so(self, sock, umask, mode):
+        before = os.umask(umask)
+        try:
+            with open_listener(ServerSettings(host=str(sock))):
+                assert stat.S_IMODE(sock.stat().st_mode) == mode
+        finally:
+            os.umask(before)
+
+    def test_a_stale_one_is_replaced_a_living_one_is_not(self, sock):
+        settings = ServerSettings(host=str(sock))
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(sock))
+        with open_listener(settings):
+            inode = sock.stat().st_ino
+            with pytest.raises(CorralError, match="a server has it already"), open_listener(settings):
+                pass
+            assert sock.stat().st_ino == inode
+        assert not sock.exists()
+
+    @pytest.mark.parametrize("make", [lambda path: path.write_text("mine"), lambda path: path.mkdir()])
+    def test_what_is_no_socket_is_left_alone(self, sock, make):
+        make(sock)
+        with (
+            pytest.raises(CorralError, match="exists and is no socket"),
+            open_listener(ServerSettings(host=str(sock))),
+        ):
+            pass
+        assert sock.exists()
+
+    def test_a_link_is_left_alone(self, sock):
+        other = sock.with_name("other.sock")
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(other))
+        sock.symlink_to(other)
+        with pytest.raises(CorralError, match="no socket"), open_listener(ServerSettings(host=str(sock))):
+            pass
+        assert other.exists()
+
+    @pytest.mark.parametrize("name", ["missing/x.sock", "x" * 200 + ".sock"])
+    def test_a_path_that_cannot_be(self, tmp_path, name):
+        with (
+            pytest.raises(CorralError, match=r"cannot listen on '.*': .*; choose another --host"),
+            open_listener(ServerSettings(host=str(tmp_path / name))),
+        ):
+            pass
+
+    def test_the_file_of_a_successor_is_not_removed(self, sock):
+        with open_listener(ServerSettings(host=str(sock))):
+            sock.unlink()
+            sock.write_text("another's")
+        assert sock.read_text() == "another's"
+
+
+def test_errors_come_before_anything_is_loaded(tmp_path):
+    """A model that would end the server otherwise is never opened."""
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF" + b"\xff" * 64)
+    for options, message in (
+        (("--host", "192.0.2.1"), "--host"),
+        (("--ssl-cert-file", "x"), "--ssl-key-file"),
+        (("--api-key-file", tmp_path / "none"), "--api-key-file"),
+        (("--path", tmp_path / "none"), "--path"),
+        (("--log-file", tmp_path / "none" / "log"), "--log-file"),
+    ):
+        result = run("-m", path, "--port", 0, *options)
+        assert result.returncode == 1
+        assert message in result.stderr
+        assert "load" not in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_a_second_signal_ends_it_at_once(tiny):
+    with CorralProcess("-m", tiny, "-c", 512, "--context-shift") as server:
+        body = {"prompt": "hello", "n_predict": -1, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", server.url + "/completion", json=body, timeout=START_S) as response:
+            lines = response.iter_lines()
+            next(lines)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for("stopping, when running requests are done")
+            time.sleep(0.2)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for("stopping at once")
+            assert server.process.wait(START_S) == 0

@@ -1,0 +1,132 @@
+"""https, with certificates that openssl makes here."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from corral.core.errors import CorralError
+from corral.core.settings import ServerSettings
+from corral.server.tls import open_tls
+from tests.system.process import START_S, CorralProcess
+
+
+def make_certificate(directory, name: str) -> tuple[str, str]:
+    """A certificate for this machine that nobody but its own key has signed."""
+    certificate, key = str(directory / f"{name}.crt"), str(directory / f"{name}.key")
+    openssl(
+        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
+        *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+        *("-keyout", key, "-out", certificate),
+    )
+    return certificate, key
+
+
+def openssl(*words: str) -> None:
+    subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> tuple[str, str]:
+    return make_certificate(tmp_path_factory.mktemp("tls"), "ours")
+
+
+@pytest.fixture(scope="module")
+def server(pair, tiny):
+    with CorralProcess(
+        "-m", tiny, "-c", 512, "--ssl-cert-file", pair[0], "--ssl-key-file", pair[1]
+    ) as server:
+        yield server
+
+
+def test_a_client_that_trusts_the_certificate(server, pair):
+    assert server.url.startswith("https://127.0.0.1:")
+    context = ssl.create_default_context(cafile=pair[0])
+    with httpx.Client(verify=context, base_url=server.url, timeout=START_S) as http:
+        assert http.get("/health").json()["status"] == "ok"
+        body = {"prompt": "hello", "n_predict": 5, "stream": True, "ignore_eos": True}
+        with http.stream("POST", "/completion", json=body) as response:
+            assert sum(line.startswith("data: ") for line in response.iter_lines()) >= 2
+
+
+def test_curl(server, pair):
+    assert shutil.which("curl")
+    command = ["curl", "-sS", "--cacert", pair[0], server.url + "/health"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+    assert '"status":"ok"' in result.stdout, result.stderr
+
+
+def test_a_client_that_does_not_trust_it(server):
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx.get(server.url + "/health", timeout=START_S)
+
+
+def test_what_is_no_https_does_no_harm(server, pair):
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    for data in (b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n", b"\x16\x03\x01" + b"\xff" * 600, b"\x00" * 9):
+        with socket.create_connection(address, START_S) as client:
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+            answer = client.recv(1000) if data else b""
+            assert b"200" not in answer
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with socket.create_connection(address, START_S) as client, pytest.raises((ssl.SSLError, ConnectionError)):
+        old.wrap_socket(client)
+    test_a_client_that_trusts_the_certificate(server, pair)
+
+
+def test_one_file_alone_is_an_error(pair):
+    with pytest.raises(CorralError, match="needs --ssl-key-file beside --ssl-cert-file"):
+        open_tls(ServerSettings(ssl_cert_file=pair[0]))
+    with pytest.raises(CorralError, match="needs --ssl-cert-file beside --ssl-key-file"):
+        open_tls(ServerSettings(ssl_key_file=pair[1]))
+    assert open_tls(ServerSettings()) is None
+
+
+def test_files_that_cannot_be_used(pair, tmp_path):
+    certificate, key = pair
+    _, other_key = make_certificate(tmp_path, "other")
+    encrypted, broken, missing = tmp_path / "encrypted.key", tmp_path / "broken.crt", str(tmp_path / "none")
+    openssl("ec", "-in", key, "-aes256", "-passout", "pass:secret", "-out", str(encrypted))
+    broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    for files, message in (
+        ((certificate, other_key), "the key of --ssl-key-file '.*' does not fit"),
+        ((key, key), "--ssl-cert-file '.*' holds no certificate in PEM"),
+        ((certificate, certificate), "--ssl-key-file '.*' holds no private key in PEM"),
+        ((missing, key), "--ssl-cert-file '.*' cannot be read: No such file"),
+        ((certificate, missing), "--ssl-key-file '.*' cannot be read: No such file"),
+        ((certificate, str(tmp_path)), "--ssl-key-file '.*' cannot be read: Is a directory"),
+        ((certificate, str(encrypted)), "--ssl-key-file is encrypted"),
+        ((str(broken), key), "--ssl-cert-file '.*' and --ssl-key-file '.*' cannot be used: "),
+    ):
+        with pytest.raises(CorralError, match=message):
+            open_tls(ServerSettings(ssl_cert_file=files[0], ssl_key_file=files[1]))
+
+
+def test_a_key_that_does_not_fit_ends_the_command(pair, tmp_path):
+    _, other_key = make_certificate(tmp_path, "other")
+    command = [sys.executable, "-m", "corral", "--ssl-cert-file", pair[0], "--ssl-key-file", other_key]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+    assert result.returncode == 1
+    assert "does not fit" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_https_on_a_unix_socket(pair, tiny, tmp_path_factory):
+    path = tmp_path_factory.mktemp("s") / "t.sock"
+    options = ("-m", tiny, "-c", 512, "--host", path, "--ssl-cert-file", pair[0], "--ssl-key-file", pair[1])
+    with CorralProcess(*options) as server:
+        assert "https://localhost/" in server.wait_for(r"try +(.*)$")
+        transport = httpx.HTTPTransport(uds=str(path), verify=ssl.create_default_context(cafile=pair[0]))
+        with httpx.Client(transport=transport, timeout=START_S) as http:
+            assert http.get("https://localhost/health").status_code == 200

@@ -1,0 +1,356 @@
+"""Log lines: where they go, what they look like, and what they can never do."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import stat
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from corral.core.errors import CorralError
+from corral.core.settings import EngineSettings, ServerSettings, Settings
+from corral.link.log import log_to_front, parse_line, relay_log
+from corral.server import log
+
+logger = logging.getLogger("corral")
+
+
+@pytest.fixture(autouse=True)
+def _quiet_afterwards():
+    yield
+    log.close_log()
+
+
+def start(**server) -> None:
+    settings = ServerSettings(**server)
+    log.log_to_stderr(settings)
+    log.log_to_file(settings)
+
+
+def say_everything() -> None:
+    logger.debug("a detail")
+    logger.info("a fact")
+    logger.warning("a warning")
+    logger.error("an error")
+    log.report_fatal("the end")
+
+
+ALL = ["a detail", "a fact", "a warning", "an error", "the end"]
+
+
+@pytest.mark.parametrize(("verbosity", "n"), [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 5)])
+def test_verbosity_says_how_much_is_logged(tmp_path, capsys, verbosity, n):
+    start(verbosity=verbosity, log_file=str(tmp_path / "log"))
+    say_everything()
+    for text in (capsys.readouterr().err, (tmp_path / "log").read_text()):
+        assert [word for word in ALL if word in text] == ALL[-n:]
+
+
+def test_without_a_log_only_the_reason_of_the_end_is_said(tmp_path, capsys):
+    start(log=False, log_file=str(tmp_path / "log"), verbosity=4)
+    say_everything()
+    assert capsys.readouterr().err == "corral: the end\n"
+    assert not (tmp_path / "log").exists()
+
+
+def test_the_end_is_said_also_where_no_log_was_begun(capsys):
+    log.report_fatal("the end")
+    assert capsys.readouterr().err == "corral: the end\n"
+
+
+def test_lines_for_people(capsys):
+    start()
+    logger.info("ready on %(address)s", {"address": "x"}, extra={"details": "model  m\nslots  1"})
+    logger.warning("careful")
+    logging.getLogger("corral.engine").warning("from the engine")
+    logging.getLogger("uvicorn.error").warning("from uvicorn")
+    lines = [re.sub(r"^\d\d:\d\d:\d\d", "T", line) for line in capsys.readouterr().err.splitlines()]
+    assert lines == [
+        "T ready on x",
+        "  model  m",
+        "  slots  1",
+        "T warning: careful",
+        "T warning: engine: from the engine",
+        "T warning: http: from uvicorn",
+    ]
+
+
+def test_lines_of_a_file_have_a_date(tmp_path):
+    start(log_file=str(tmp_path / "log"))
+    logger.info("a fact")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d a fact\n", (tmp_path / "log").read_text())
+
+
+def test_lines_for_programs(tmp_path, capsys):
+    start(log_format="json", log_file=str(tmp_path / "log"))
+    logger.info("ready on %(address)s", {"address": "x", "n": 3, "msg": "no"}, extra={"details": "more"})
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("corral.engine").exception("a\nb")
+    text = capsys.readouterr().err
+    assert (tmp_path / "log").read_text() == text
+    first, second = map(json.loads, text.splitlines())
+    assert datetime.fromisoformat(first.pop("ts").replace("Z", "+00:00")).utcoffset() is not None
+    assert first == {"level": "info", "msg": "ready on x", "address": "x", "n": 3}
+    assert (second["level"], second["msg"], second["logger"]) == ("error", "a\nb", "corral.engine")
+    assert "ValueError: broken" in second["exception"]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_nothing_from_outside_looks_like_a_line_or_commands_a_terminal(capsys, monkeypatch, log_format):
+    start(log_format=log_format)
+    root = logging.getLogger()
+    # Others cannot report such a line: half a surrogate pair has no encoding.
+    monkeypatch.setattr(root, "handlers", [h for h in root.handlers if type(h).__module__ == log.__name__])
+    logger.warning("%s", "a\r\n12:00:00 forged\x1b[2J\x9b\u2028\x00 \ud800 b")
+    text = capsys.readouterr().err
+    assert not set(text) & {"\r", "\x1b", "\x9b", "\x00"}
+    lines = text.splitlines()
+    if log_format == "json":
+        assert len(lines) == 1
+        assert "forged" in json.loads(lines[0])["msg"]
+    else:
+        assert len(lines) == 2
+        assert lines[1].startswith("  12:00:00 forged\\x1b")
+
+
+def test_a_traceback_is_one_entry(capsys):
+    start()
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logger.exception("unexpected")
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert "error: unexpected" in first
+    assert all(line.startswith("  ") for line in rest)
+    assert "ValueError: broken" in rest[-1]
+
+
+def test_libraries_warn_through_the_same_log(capsys):
+    start(log_format="json")
+    logging.getLogger("some.library").warning("careful")
+    logging.getLogger("some.library").info("chatter")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["logger"] == "some.library"
+
+
+def test_a_file_is_emptied_unless_it_is_to_be_continued(tmp_path):
+    path = tmp_path / "log"
+    for options, n in (({}, 1), ({"log_append": True}, 2), ({}, 1)):
+        start(log_file=str(path), **options)
+        logger.info("a fact")
+        log.close_log()
+        assert path.read_text().count("a fact") == n
+
+
+def test_a_second_start_in_the_same_process_leaves_the_file_alone(tmp_path):
+    start(log_file=str(tmp_path / "log"))
+    logger.info("a fact")
+    start(log_file=str(tmp_path / "log"))
+    logger.info("a fact")
+    assert (tmp_path / "log").read_text().count("a fact") == 2
+
+
+@pytest.mark.parametrize("name", ["corral", "corral.log"])
+def test_new_files_have_names_of_their_own(tmp_path, name):
+    for _ in range(3):
+        start(log_file=str(tmp_path / name), log_new=True)
+        logger.info("a fact")
+        log.close_log()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    assert all(re.fullmatch(r"corral\.[0-9-]+\.log", path.name) for path in files)
+    assert all(path.read_text().count("a fact") == 1 for path in files)
+
+
+def test_a_new_file_needs_no_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start(log_new=True)
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("corral.")
+
+
+@pytest.mark.parametrize("where", ["missing/log", "."])
+@pytest.mark.parametrize("options", [{}, {"log_append": True}])
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path, where, options):
+    with pytest.raises(CorralError, match=r"--log-file '.*' cannot be written: .*choose another"):
+        start(log_file=str(tmp_path / where), **options)
+
+
+def test_a_new_file_that_cannot_be_written_is_an_error_too(tmp_path):
+    with pytest.raises(CorralError, match="--log-file"):
+        start(log_file=str(tmp_path / "missing/log"), log_new=True)
+
+
+def test_a_full_disk_is_told_once_and_disturbs_nobody(capsys):
+    if not (os.path.exists("/dev/full") and stat.S_ISCHR(os.stat("/dev/full").st_mode)):
+        pytest.skip("no /dev/full here")
+    start(log_file="/dev/full")
+    for i in range(3):
+        logger.info("fact %d", i)
+    text = capsys.readouterr().err
+    assert text.count("--log-file cannot be written now: No space left") == 1
+    assert all(f"fact {i}" in text for i in range(3))
+
+
+def test_when_there_is_room_again_a_torn_line_is_alone(tmp_path, monkeypatch):
+    start(log_file=str(tmp_path / "log"))
+    real = log.write_all
+
+    def tear(fd: int, data: bytes) -> None:
+        real(fd, data[:5])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(log, "write_all", tear)
+    logger.info("lost")
+    monkeypatch.setattr(log, "write_all", real)
+    logger.info("kept")
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[-1].endswith(" kept")
+    assert not any("kept" in line for line in lines[:-1])
+
+
+def test_a_stderr_that_is_gone_disturbs_nobody(monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    start()
+    monkeypatch.setattr("sys.stderr", Gone())
+    logger.warning("careful")
+
+
+def test_the_engine_s_lines_keep_their_level_on_the_way(monkeypatch, caplog):
+    root, pipe = logging.getLogger(), io.StringIO()
+    monkeypatch.setattr("sys.stderr", pipe)
+    before = list(root.handlers)
+    log_to_front()
+    try:
+        logging.getLogger("corral.llama").info("loaded")
+        logger.error("two\nlines")
+    finally:
+        for handler in set(root.handlers) - set(before):
+            root.removeHandler(handler)
+    pipe.write("terminate called\n\n")
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "corral"):
+        relay_log(io.BytesIO(pipe.getvalue().encode() + b"<40>\xff\n"))
+    assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [
+        ("corral.engine", logging.INFO, "loaded"),
+        ("corral.engine", logging.ERROR, "two"),
+        ("corral.engine", logging.ERROR, "lines"),
+        ("corral.engine", logging.WARNING, "terminate called"),
+        ("corral.engine", logging.ERROR, "\ufffd"),
+    ]
+
+
+@pytest.mark.parametrize("line", [b"<4>x", b"<400>x", b"x <40>", b"", b"<ab>", b"\x00" * 9])
+def test_what_has_no_level_is_a_warning(line):
+    assert parse_line(line) == (logging.WARNING, line.decode())
+
+
+def test_no_line_is_too_long(caplog):
+    with caplog.at_level(logging.DEBUG, "corral"):
+        relay_log(io.BytesIO(b"x" * (200 << 10)))
+    assert sum(len(record.getMessage()) for record in caplog.records) == 200 << 10
+    assert len(caplog.records) > 1
+
+
+class TestConsole:
+    def console(self, **server):
+        from corral.cli.console import Console
+
+        log.log_to_stderr(ServerSettings(**server))
+        return Console(
+            Settings(engine=EngineSettings(model="/models/m.gguf"), server=ServerSettings(**server))
+        )
+
+    def info(self, **fields):
+        from corral.core.pooling import Pooling
+        from corral.core.result import EncoderInfo, ModelInfo
+
+        encoder = EncoderInfo(pooling=Pooling.MEAN, n_embd=4, n_tokens=64, n_ctx=64, has_head=False)
+        numbers = dict.fromkeys(("vocab_type", "n_vocab", "n_embd", "n_params"), 1)
+        sizes = {"n_ctx": 512, "n_slots": 2, "n_ctx_train": 512, "n_bytes": 3 << 20}
+        return ModelInfo(**numbers, **sizes, description="tiny", encoder=encoder, **fields)
+
+    def test_a_start_in_json(self, capsys):
+        console = self.console(log_format="json", alias="pet")
+        console.listening("http://h:1")
+        for fraction in (0.1, 0.3, 0.4, 0.9, 1.0):
+            console.loading(fraction)
+        console.ready("http://h:1", self.info())
+        console.restarting("it died")
+        log.report_fatal("the end")
+        lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        assert [line["level"] for line in lines] == ["info"] * 4 + ["warning", "fatal"]
+        assert lines[0]["address"] == "http://h:1"
+        assert [line.get("fraction") for line in lines[1:3]] == [0.3, 0.9]
+        ready = lines[3]
+        assert (ready["msg"], ready["model"], ready["n_slots"]) == ("ready on http://h:1", "pet", 2)
+        assert lines[4]["reason"] == "it died"
+        assert lines[5]["msg"] == "the end"
+
+    def test_a_start_for_people(self, capsys):
+        self.console().ready("http://h:1", self.info())
+        text = capsys.readouterr().err
+        assert re.search(r"^\d\d:\d\d:\d\d ready on http://h:1$", text, re.MULTILINE)
+        assert "  model    m.gguf (tiny, 3 MiB)\n" in text
+        assert "  slots    2, each with a context of 512 tokens\n" in text
+        assert "  try      curl http://h:1/v1/chat/completions -d '{" in text
+
+    def test_the_example_of_a_unix_socket_with_a_key(self, capsys):
+        console = self.console(host="/run/my corral.sock", api_keys=("secret",))
+        console.ready("unix:/run/my corral.sock", self.info())
+        text = capsys.readouterr().err
+        assert (
+            "curl --unix-socket '/run/my corral.sock' -H \"Authorization: Bearer $API_KEY\" http://localhost/v1/"
+            in text
+        )
+        assert "secret" not in text
+
+    @pytest.mark.parametrize("options", [{"log": False}, {"verbosity": 2}])
+    def test_a_quiet_start(self, capsys, options):
+        console = self.console(**options)
+        console.listening("http://h:1")
+        console.loading(1.0)
+        console.ready("http://h:1", self.info())
+        assert capsys.readouterr().err == ""
+
+
+def test_levels_of_libllama_are_kept_and_lines_are_whole(monkeypatch, caplog):
+    library = pytest.importorskip("corral.llama.library")
+    monkeypatch.setattr(library, "_verbose", True)
+    with caplog.at_level(logging.DEBUG, "corral"):
+        for level, text in ((2, b"loading"), (5, b"..."), (5, b".\n\n"), (4, b"failed\nbadly\n"), (2, b"")):
+            library.on_log(level, text, None)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.INFO, "loading...."),
+        (logging.ERROR, "failed"),
+        (logging.ERROR, "badly"),
+    ]
+
+
+def test_without_verbose_libllama_is_not_logged(monkeypatch, caplog):
+    library = pytest.importorskip("corral.llama.library")
+    monkeypatch.setattr(library, "_verbose", False)
+    with caplog.at_level(logging.DEBUG, "corral"):
+        library.on_log(4, b"failed\n", None)
+    assert not caplog.records
+    assert "failed" in library.last_words()
+
+
+def test_the_file_s_mode_follows_the_umask(tmp_path: Path):
+    before = os.umask(0o027)
+    try:
+        start(log_file=str(tmp_path / "log"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o640

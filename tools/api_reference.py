@@ -1,0 +1,256 @@
+"""The pages of the API: endpoints from the application, fields from the request tables, the rest from
+`endpoints.md`. Knows how these are joined and shown, and nothing that is said there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from fastapi.routing import iter_route_contexts
+
+from corral.api.schema.completion import CompletionRequest
+from corral.api.schema.parse import RequestModel
+from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
+from corral.api.service import Engine, Service
+from corral.core.errors import CorralError
+from corral.core.params import GenerationParams
+from corral.core.settings import EngineSettings, Settings
+from corral.server.access import PUBLIC_PATHS
+from corral.server.app import create_app
+
+SOURCE = Path(__file__).with_name("endpoints.md")
+# By-products of FastAPI that nobody calls.
+_SILENT = {"GET /docs/oauth2-redirect"}
+# The bodies of actions, which share a path.
+_ACTION_FIELDS: dict[str, type[RequestModel]] = {
+    "POST /slots/{id_slot}?action=save": SlotFileRequest,
+    "POST /slots/{id_slot}?action=restore": SlotFileRequest,
+    "POST /slots/{id_slot}?action=context-shift": ShiftRequest,
+    "POST /sessions/{id_session}?action=restore": SessionRequest,
+    "POST /sessions/{id_session}?action=remove": SessionRequest,
+}
+_COMMON = "POST /completion"
+_CODES = {
+    400: "the request is wrong: `message` says what, `param` which field",
+    401: "the server has keys, and the request has none of them",
+    404: "there is no such thing",
+    409: "it is busy, or there already",
+    413: "the body is larger than `--max-body-mb`",
+    500: "the model or the server failed",
+    501: "this server, or its model, cannot do it: `message` names the option it takes",
+    503: "the model is loading, or the engine is being restarted: try again",
+    507: "no room left, in memory or on disk",
+}
+
+
+@dataclass(frozen=True)
+class Route:
+    """An endpoint as the application has it, under its own name and others."""
+
+    names: tuple[str, ...]
+    summary: str
+    body: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A row of the table. `name`: method and path, with the action where a path has several."""
+
+    name: str
+    facts: dict[str, str]
+    examples: tuple[tuple[str, str], ...]  # captions and commands
+
+    @property
+    def route(self) -> str:
+        return self.name.partition("?")[0]
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    text: str
+    endpoints: tuple[Endpoint, ...]
+
+
+def slug(title: str) -> str:
+    """The anchor that a heading has on the pages of code hosts."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+@cache
+def sections() -> tuple[Section, ...]:
+    return tuple(_parse_section(part) for part in _read()[1:])
+
+
+def endpoints() -> Iterator[Endpoint]:
+    for section in sections():
+        yield from section.endpoints
+
+
+@cache
+def routes() -> dict[str, Route]:
+    """All routes of the application, under each of their names."""
+    found: dict[Callable[..., Any], list[tuple[str, Any]]] = {}
+    for context in iter_route_contexts(_application().routes):
+        for method in sorted((context.methods or set()) - {"HEAD"}):
+            path = re.sub(r"\{(\w+):\w+\}", r"{\1}", context.path or "")
+            if f"{method} {path}" not in _SILENT:
+                assert context.endpoint is not None
+                found.setdefault(context.endpoint, []).append((f"{method} {path}", context))
+    return {
+        name: Route(tuple(n for n, _ in group), _summary(endpoint), _body(group[0][1]))
+        for endpoint, group in found.items()
+        for name, _ in group
+    }
+
+
+def render_api() -> str:
+    errors = [f"| {code} | {types} | {_CODES[code]} |" for code, types in _error_types()]
+    index = [f"| [`{e.name}`](#{slug(e.name)}) | {_what(e)} |" for e in endpoints()]
+    intro = _read()[0].partition("-->\n\n")[2]
+    for mark, text in (("errors", "\n".join(errors)), ("index", "\n".join(index)), ("public", _public())):
+        intro = intro.replace(f"<!-- {mark} -->", text)
+    lines = [intro]
+    for section in sections():
+        lines += [f"## {section.title}", "", *([section.text, ""] if section.text else [])]
+        for endpoint in section.endpoints:
+            lines += _render_endpoint(endpoint)
+    return "\n".join(lines)
+
+
+def render_requests() -> str:
+    lines = [
+        "# Request fields",
+        "",
+        "Written from the tables in `corral/api/schema`. A null field counts as absent.",
+        "[API](api.md) tells what the endpoints do.",
+        "",
+    ]
+    for name, fields in _request_tables():
+        lines += [f"## `{name}`", ""]
+        shared = _fields(CompletionRequest.model_json_schema())
+        is_more = name != _COMMON and "n_predict" in fields
+        if is_more:
+            lines += [f"The fields of `{_COMMON}` (a chat has `messages` instead of `prompt`), and:", ""]
+        lines += ["| field | default | |", "| --- | --- | --- |"]
+        lines += [_field_row(n, f) for n, f in fields.items() if not (is_more and shared.get(n) == f)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _render_endpoint(endpoint: Endpoint) -> list[str]:
+    names = routes()[endpoint.route].names
+    others = [f"`{name.partition(' ')[2]}`" for name in names if name != endpoint.route]
+    facts = endpoint.facts
+    also = f" Also {', '.join(others)}." if others else ""
+    lines = [f"### `{endpoint.name}`", "", _what(endpoint) + also, ""]
+    if "needs" in facts:
+        lines.append(f"- Needs {facts['needs']}; else 501.")
+    if table := _table_of(endpoint):
+        lines.append(f"- [Fields](requests.md#{slug(table)}).")
+    lines.append(f"- Answer: {facts['answer']}")
+    if "codes" in facts:
+        lines.append(f"- Errors: {facts['codes']}.")
+    for caption, commands in endpoint.examples:
+        lines += ["", *([caption, ""] if caption else []), "```sh", commands.rstrip("\n"), "```"]
+    return [*lines, ""]
+
+
+def _request_tables() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every table of fields once, under the name of the first endpoint that has it."""
+    names: set[str] = set()
+    for endpoint in sorted(endpoints(), key=lambda e: e.name != _COMMON):
+        table = _table_of(endpoint)
+        if table == endpoint.name and table not in names:
+            names.add(table)
+            yield table, _fields(_schema_of(endpoint) or {})
+
+
+def _table_of(endpoint: Endpoint) -> str | None:
+    """The name under which its fields are shown."""
+    schema = _schema_of(endpoint)
+    if schema is None:
+        return None
+    return next(e.name for e in endpoints() if (other := _schema_of(e)) and other["title"] == schema["title"])
+
+
+def _schema_of(endpoint: Endpoint) -> dict[str, Any] | None:
+    model = _ACTION_FIELDS.get(endpoint.name)
+    return model.model_json_schema() if model is not None else routes()[endpoint.route].body
+
+
+def _fields(schema: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = schema["properties"]
+    return fields
+
+
+def _field_row(name: str, facts: dict[str, Any]) -> str:
+    default = facts.get("default")
+    shown = "" if default in (None, "", []) else f"`{json.dumps(default)}`"
+    return f"| `{name}` | {shown} | {facts.get('description', '')} |"
+
+
+def _what(endpoint: Endpoint) -> str:
+    return endpoint.facts.get("what") or routes()[endpoint.route].summary
+
+
+def _public() -> str:
+    return ", ".join(f"`{path}`" for path in PUBLIC_PATHS)
+
+
+def _error_types() -> list[tuple[int, str]]:
+    """Status codes of the tree of errors, with the types that errors of theirs have."""
+    types: dict[int, list[str]] = {}
+    for error in _tree(CorralError):
+        if error.type not in types.setdefault(error.status, []):
+            types[error.status].append(error.type)
+    return [(code, ", ".join(f"`{t}`" for t in names)) for code, names in sorted(types.items())]
+
+
+def _tree(error: type[CorralError]) -> Iterator[type[CorralError]]:
+    yield error
+    for child in error.__subclasses__():
+        yield from _tree(child)
+
+
+def _read() -> list[str]:
+    return re.split(r"^## ", SOURCE.read_text(), flags=re.M)
+
+
+def _parse_section(text: str) -> Section:
+    head, *rows = re.split(r"^### ", text, flags=re.M)
+    title, _, about = head.partition("\n")
+    return Section(title, about.strip(), tuple(_parse_endpoint(row) for row in rows))
+
+
+def _parse_endpoint(text: str) -> Endpoint:
+    head, _, rest = text.partition("\n\n")
+    name, *facts = head.splitlines()
+    pairs = (fact.partition(": ") for fact in facts)
+    blocks = re.findall(r"(.*?)```sh\n(.*?)```\n", rest, flags=re.S)
+    return Endpoint(
+        name,
+        {key: value for key, _, value in pairs},
+        tuple((caption.strip(), commands) for caption, commands in blocks),
+    )
+
+
+def _application() -> Any:
+    settings = Settings(engine=EngineSettings(model=""))
+    return create_app(Service(settings, cast(Engine, None), GenerationParams()))
+
+
+def _summary(endpoint: Callable[..., Any]) -> str:
+    return (endpoint.__doc__ or "").strip().partition("\n")[0]
+
+
+def _body(route: Any) -> dict[str, Any] | None:
+    extra = getattr(route, "openapi_extra", None)
+    body: dict[str, Any] | None = extra and extra["requestBody"]["content"]["application/json"]["schema"]
+    return body
