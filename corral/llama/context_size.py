@@ -6,9 +6,12 @@ from corral.core.settings import EngineSettings
 from corral.llama.model import Model
 
 
+_LEAST = 256  # libllama makes no smaller ones, but batches that are, if a smaller one is asked for
+
+
 def total_ctx(settings: EngineSettings, model: Model) -> int:
     """Of all slots together."""
-    n_ctx = settings.n_ctx or model.n_ctx_train
+    n_ctx = max(settings.n_ctx, _LEAST) if settings.n_ctx else model.n_ctx_train
     return min(n_ctx, model.n_positions * settings.n_parallel) if model.n_positions else n_ctx
 
 

@@ -85,7 +85,7 @@ OPTIONS = (
         "logical maximum batch size",
         "N",
         env="LLAMA_ARG_BATCH",
-        low=16,
+        low=32,
         high=1 << 20,
     ),
     Option(
