@@ -18,7 +18,7 @@ from corral.core.result import ModelInfo
 from corral.core.settings import EngineSettings
 from corral.llama.candidates import Candidates
 from corral.llama.constraint import Compiler, Matcher
-from corral.llama.context import Context
+from corral.llama.context import Context, fill_params
 from corral.llama.context_params import context_params
 from corral.llama.context_size import notes_on_context, total_ctx
 from corral.llama.drafter import Drafter
@@ -42,7 +42,7 @@ class LlamaBackend(Context):
 
     def __init__(self, model: Model, settings: EngineSettings, projector: Projector | None = None) -> None:
         settings = fit_cache(settings, model)
-        super().__init__(model, **context_arguments(settings, model))
+        super().__init__(model, generation_params(settings, model))
         for note in notes_on_context(settings, model):
             _log.warning("%s", note)
         self.vocab = model.vocab
@@ -140,17 +140,17 @@ class LlamaBackend(Context):
         )
 
 
-def context_arguments(settings: EngineSettings, model: Model) -> dict[str, Any]:
+def generation_params(settings: EngineSettings, model: Model) -> Any:
     """Those of the context that generates."""
     n_threads, n_threads_batch = thread_counts(settings)
-    return {
-        "n_ctx": total_ctx(settings, model),
-        "n_seq": settings.n_parallel,
-        "n_batch": max(settings.n_batch, 2 * settings.n_parallel + MIN_PROMPT_ROOM),
-        "n_ubatch": min(settings.n_ubatch, settings.n_batch),
-        "n_threads": n_threads,
-        "n_threads_batch": n_threads_batch,
-        "flash_attn": flash_attn_type(settings),
-        "kv_unified": settings.kv_unified,
-        "params": context_params(settings),
-    }
+    return fill_params(
+        context_params(settings),
+        n_ctx=total_ctx(settings, model),
+        n_seq=settings.n_parallel,
+        n_batch=max(settings.n_batch, 2 * settings.n_parallel + MIN_PROMPT_ROOM),
+        n_ubatch=min(settings.n_ubatch, settings.n_batch),
+        n_threads=n_threads,
+        n_threads_batch=n_threads_batch,
+        flash_attn=flash_attn_type(settings),
+        kv_unified=settings.kv_unified,
+    )

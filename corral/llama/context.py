@@ -24,34 +24,11 @@ _ANY_TOKEN = np.zeros(1, np.int32)
 class Context:
     """Owns one `llama_context` with `n_seq` sequences of up to `n_ctx` tokens each."""
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        n_ctx: int,
-        n_seq: int,
-        n_batch: int,
-        n_ubatch: int,
-        n_threads: int,
-        n_threads_batch: int,
-        flash_attn: int,
-        kv_unified: bool,
-        params: Any = None,
-    ) -> None:
-        """`params`: what else there is to say, from `context_params`."""
+    def __init__(self, model: Model, params: Any) -> None:
+        """`params`: libllama's, from `fill_params`."""
         self._abort_flag = (ctypes.c_ubyte * 2)(0, 0)
         self._abort_callback = strlen_callback()
-        self._params = fill_params(
-            params or lib.llama_context_default_params(),
-            n_ctx=n_ctx,
-            n_seq=n_seq,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            flash_attn=flash_attn,
-            kv_unified=kv_unified,
-        )
+        self._params = params
         self._params.abort_callback = self._abort_callback
         self._params.abort_callback_data = ctypes.addressof(self._abort_flag)
         self._model_handle = model.handle
@@ -66,10 +43,10 @@ class Context:
         self._unsettled: set[int] = set()
         # By saving and loading: with a window that would lose what is behind it, and in a buffer that
         # sequences share there always are gaps.
-        self._closes_gaps = not (kv_unified or model.has_window)
-        self._copies_later = not kv_unified and model.has_cells
+        self._closes_gaps = not (params.kv_unified or model.has_window)
+        self._copies_later = not params.kv_unified and model.has_cells
         self._is_recurrent = model.is_recurrent
-        self.n_seq = n_seq
+        self.n_seq = int(params.n_seq_max)
         # Beyond the positions that a model has learned it would read what is behind them.
         self.n_ctx = min(int(lib.llama_n_ctx_seq(self.handle)), model.n_positions or MAX_CTX)
         self.n_batch = int(lib.llama_n_batch(self.handle))
@@ -110,7 +87,7 @@ class Context:
     def _resize(self, n_ctx: int, n_seq: int) -> None:
         params, n_outputs = self._params, max(n_seq, MAX_AHEAD)
         params.n_ctx, params.n_seq_max, params.n_outputs_max = n_ctx, n_seq, n_outputs
-        self.n_seq = n_seq
+        self.n_seq = int(params.n_seq_max)
 
     def _use(self, handle: Any) -> None:
         self.handle = handle

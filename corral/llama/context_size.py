@@ -5,7 +5,6 @@ from __future__ import annotations
 from corral.core.settings import EngineSettings
 from corral.llama.model import Model
 
-
 _LEAST = 256  # libllama makes no smaller ones, but batches that are, if a smaller one is asked for
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray, common_prefix
 from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings
-from corral.llama.context import Context
+from corral.llama.context import Context, fill_params
 from corral.llama.context_params import plain_params
 from corral.llama.device import place
 from corral.llama.hardware import draft_thread_counts, flash_attn_type
@@ -54,7 +54,7 @@ class Drafter:
         _check_vocabulary(model.vocab, target.vocab)
         if model.is_recurrent or not model.can_generate:
             raise CorralError("--model-draft: this model generates nothing, or cannot take it back")
-        context = Context(model, **draft_arguments(settings, n_seq, n_ctx))
+        context = Context(model, draft_params(settings, n_seq, n_ctx))
         drafter = cls(model, context, target.vocab.n_tokens, settings.p_split)
         drafter._measure()
         return drafter
@@ -130,20 +130,20 @@ class Drafter:
         return best
 
 
-def draft_arguments(settings: EngineSettings, n_seq: int, n_ctx: int) -> dict[str, Any]:
+def draft_params(settings: EngineSettings, n_seq: int, n_ctx: int) -> Any:
     """Those of the draft model's context: a sequence of `n_ctx` tokens for each of the large model's."""
     n_threads, n_threads_batch = draft_thread_counts(settings)
-    return {
-        "n_ctx": n_ctx * n_seq,
-        "n_seq": n_seq,
-        "n_batch": _MAX_CHUNK,
-        "n_ubatch": _MAX_CHUNK,
-        "n_threads": n_threads,
-        "n_threads_batch": n_threads_batch,
-        "flash_attn": flash_attn_type(_of_draft(settings)),
-        "kv_unified": False,
-        "params": plain_params(settings),
-    }
+    return fill_params(
+        plain_params(settings),
+        n_ctx=n_ctx * n_seq,
+        n_seq=n_seq,
+        n_batch=_MAX_CHUNK,
+        n_ubatch=_MAX_CHUNK,
+        n_threads=n_threads,
+        n_threads_batch=n_threads_batch,
+        flash_attn=flash_attn_type(_of_draft(settings)),
+        kv_unified=False,
+    )
 
 
 def _of_draft(settings: EngineSettings) -> EngineSettings:

@@ -9,7 +9,7 @@ from corral.core.chunk import Chunk
 from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings
 from corral.llama.cache_type import block_size, is_quantized
-from corral.llama.context import Context
+from corral.llama.context import Context, fill_params
 from corral.llama.context_params import context_params
 from corral.llama.hardware import thread_counts
 from corral.llama.model import Model
@@ -47,8 +47,8 @@ def _stays_where_it_is(settings: EngineSettings, model: Model) -> bool:
     """Whether a move of nothing changes nothing. It does where positions also scale keys, as with YaRN:
     libllama scales them again, and those of all sequences."""
     n_threads, n_threads_batch = thread_counts(settings)
-    context = Context(
-        model,
+    params = fill_params(
+        context_params(_with_default_types(settings)),
         n_ctx=1,
         n_seq=1,
         n_batch=1,
@@ -57,8 +57,8 @@ def _stays_where_it_is(settings: EngineSettings, model: Model) -> bool:
         n_threads_batch=n_threads_batch,
         flash_attn=False,
         kv_unified=False,
-        params=context_params(_with_default_types(settings)),
     )
+    context = Context(model, params)
     context.decode([Chunk(0, 0, np.zeros(1, np.int32), 1)])
     before = bytes(context.save(0) or b"")
     context.move(0, 0, 1, 1)

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.settings import EngineSettings
 from corral.llama import library
-from corral.llama.backend import context_arguments
-from corral.llama.context import fill_params
+from corral.llama.backend import generation_params
 from corral.llama.context_size import total_ctx
 from corral.llama.device import place, projector_device, start, used_devices
-from corral.llama.drafter import draft_arguments
+from corral.llama.drafter import draft_params
 from corral.llama.encoder import encoder_params, most_cells
 from corral.llama.hardware import uses_flash_attn, uses_gpu
 from corral.llama.host_memory import address_bytes, available_bytes
@@ -126,7 +125,7 @@ class Probe:
         if settings.only_embeds or not model.can_generate:
             params = encoder_params(model, settings, most_cells(model, settings))
         else:
-            params = fill_params(**context_arguments(settings, model))
+            params = generation_params(settings, model)
         need = dry.weights + self._measure_context(model, params) + self._files(settings, dry)
         if settings.model_draft and model.can_generate and not settings.only_embeds:
             need += self._measure_draft(settings, total_ctx(settings, model))
@@ -139,7 +138,7 @@ class Probe:
         dry = self._open(draft)
         n_seq = settings.n_parallel
         each = n_ctx if settings.kv_unified else n_ctx // n_seq
-        params = fill_params(**draft_arguments(settings, n_seq, each))
+        params = draft_params(settings, n_seq, each)
         return dry.weights + self._measure_context(dry.model, params)
 
     def _measure_context(self, model: Model, params: Any) -> Need:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import InvalidRequest
-from corral.llama.context import Context
+from corral.llama.context import Context, fill_params
 from corral.llama.library import lib
 from corral.llama.model import Model
 from corral.llama.state import StateLayout
@@ -360,8 +360,8 @@ class Lab:
 
     def __init__(self, model, n_seq, kv_unified, flash_attn):
         self.n_seq = n_seq
-        self.context = Context(
-            model,
+        params = fill_params(
+            lib.llama_context_default_params(),
             n_ctx=256 * n_seq,
             n_seq=n_seq,
             n_batch=128,
@@ -371,6 +371,7 @@ class Lab:
             flash_attn=flash_attn,
             kv_unified=kv_unified,
         )
+        self.context = Context(model, params)
         self.evaluate(0, tokens(2))
         n_streams = 1 if kv_unified else n_seq
         self.layout = StateLayout.learn(self.context.save(0), 2, n_streams, model.has_window)
