@@ -19,6 +19,7 @@ from tests.tools.llama_server_options import GROUPS, UNUSED, command_lines
 
 PROMPT = "hello world\nthe and of the and of the"
 EOS, LOUD = 326, 98
+NO_TEXT = os.fsdecode(b"\xff.gguf")
 
 
 def start(tiny: Path, *options: object, **env: str) -> CorralProcess:
@@ -296,6 +297,8 @@ SERVES: dict[str, tuple[list[object], dict[str, str]]] = {
     "a physical batch larger than the logical": (["-b", 64, "-ub", 2048], {}),
     "small batches": (["-b", 32, "-ub", 16], {}),
     "more kept than there is": (["-c", 64, "--keep", 10**6, "--context-shift"], {}),
+    "a context of one token": (["-c", 1], {}),
+    "a context of two tokens": (["-c", 2, "-np", 2], {}),
     "a port twice": (["--port", 0, "--port", 0], {}),
     "no key in the environment": ([], {"LLAMA_API_KEY": "", "LLAMA_ARG_CONFIG": ""}),
 }
@@ -306,20 +309,35 @@ def test_odd_options_that_serve(tiny, options, environ):
     with start(tiny, *options, **environ) as server:
         answer = server.complete(prompt="hello world", n_predict=80, ignore_eos=True)
         assert answer["tokens_predicted"] >= 1
-        assert server.post("/v1/embeddings", input="hello").status_code == 200
+        assert server.post("/v1/embeddings", input="hello").status_code in (200, 400)
         assert server.stop() == 0
     assert "Traceback" not in "".join(server.lines)
     assert "engine lost" not in "".join(server.lines)
 
 
-# BUG: the sample of a state, warm-up and probe decode 2, 16 and 24 tokens whatever a batch has room for.
-@pytest.mark.xfail(strict=True, reason="the engine ends with a traceback")
-@pytest.mark.parametrize("options", [["-c", 1], ["-c", 2], ["-b", 16]], ids=str)
-def test_contexts_and_batches_smaller_than_what_the_engine_tries(tiny, options):
-    server = CorralProcess("-m", tiny, *options, wait=False)
+# BUG: words that are no UTF-8 get through: into answers, which are 500 then, or into the settings of the engine,
+# which never get to it: the supervisor's task ends, and whoever waits for the engine to start waits for ever.
+@pytest.mark.xfail(strict=True, reason="nobody looks whether words are text")
+@pytest.mark.parametrize("option", ["--alias", "--reverse-prompt", "--chat-template", "--model"])
+def test_words_that_are_no_text(tiny, option):
+    server = CorralProcess("-m", tiny, option, NO_TEXT, wait=False)
     try:
-        server.wait_for("ready on|corral: ")
-        assert "Traceback" not in "".join(server.lines)
+        said = server.wait_for("listening on|corral: ")
+        if option != "--model" and said != "corral: ":
+            server.url = server.wait_for(r"ready on (\S+)")
+            assert server.complete(prompt="hello", n_predict=2)["content"]
+    finally:
+        status = server.stop()
+    assert status in (0, 1, 2)
+    assert "Traceback" not in "".join(server.lines)
+
+
+# BUG: it serves everybody, and whoever wrote --api-key "$KEY" believes that it does not.
+@pytest.mark.xfail(strict=True, reason="as if nothing had been said")
+def test_a_key_that_is_empty(tiny):
+    server = CorralProcess("-m", tiny, "--api-key", "", wait=False)
+    try:
+        assert server.wait_for("ready on|corral: ") == "corral: "
     finally:
         server.stop()
 
@@ -330,6 +348,7 @@ REFUSED: dict[str, tuple[int, list[object], dict[str, str], str]] = {
     "a text": (1, ["-m", "{dir}/text"], {}, "model '{dir}/text': it is not a GGUF file"),
     "a template": (1, ["--chat-template", "{{% no"], {}, "the chat template is not valid jinja"),
     "a token": (1, ["-l", "999999+1"], {}, "--logit-bias: there is no token 999999"),
+    "a batch": (2, ["-b", 16], {}, "-b: 16 is not allowed, it must be between 32 and"),
     "a directory as file": (2, ["--config", "{dir}"], {}, "--config: cannot read {dir}: "),
     "no number": (2, [], {"LLAMA_ARG_CTX_SIZE": ""}, "LLAMA_ARG_CTX_SIZE: '' is not a whole number"),
     "no flag": (2, [], {"LLAMA_ARG_MLOCK": ""}, "LLAMA_ARG_MLOCK: '' is neither on nor off"),

@@ -23,15 +23,11 @@ from tests.tools.file_server import FileServer, Served
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf, split_gguf
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 MODEL, NEWER = small_gguf(seed=1), small_gguf(seed=2)
 QUICK = Patience(sleep=lambda _: None)
 ACCESS = Access(patience=QUICK)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from tests.tools.fake_hub import FakeHub, Repository
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf, split_gguf
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 QUICK = Patience(sleep=lambda _: None)
 Q4, Q8, F16 = (small_gguf(seed=i) for i in range(3))
 MMPROJ = small_gguf(seed=9, architecture="clip")
@@ -30,15 +32,6 @@ def many():
         large={"m-F16.gguf": F16, "m-Q4_K_M.gguf": Q4, "m-Q8_0.gguf": Q8, "mmproj-m-F16.gguf": MMPROJ},
         small={"README.md": b"# m", "config.json": b"{}"},
     )
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.delenv("MODEL_ENDPOINT", raising=False)
-    return tmp_path / "cache"
 
 
 @pytest.fixture

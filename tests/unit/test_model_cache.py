@@ -18,15 +18,9 @@ from tests.tools.file_server import FileServer, Served
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf, split_gguf
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 IMPATIENT = Access(patience=Patience(n_tries=1, sleep=lambda _: None))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    return tmp_path / "cache"
 
 
 @pytest.fixture

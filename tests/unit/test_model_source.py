@@ -15,16 +15,9 @@ from tests.tools.file_server import FileServer, Served
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf, split_gguf
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 MODEL, MMPROJ, OTHER = small_gguf(seed=1), small_gguf(seed=2, architecture="clip"), small_gguf(seed=3)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.delenv("MODEL_ENDPOINT", raising=False)
-    return tmp_path / "cache"
 
 
 @pytest.fixture
