@@ -24,7 +24,7 @@ class Console:
     def __init__(self, settings: Settings, name: str = "") -> None:
         """`name`: of what is loaded, if it is not the model."""
         self._settings = settings
-        self._out = RichConsole(stderr=True, highlight=False)
+        self._out = bar_console(settings.server)
         self._name = name or Path(settings.engine.model).name
         self._bar: Progress | None = None
         self._next_line = _PLAIN_STEP
@@ -34,8 +34,8 @@ class Console:
         _log.info("listening on %(address)s, loading %(model)s", fields)
 
     def loading(self, fraction: float) -> None:
-        if self._has_bar:
-            self._show_bar(fraction)
+        if self._out is not None:
+            self._show_bar(self._out, fraction)
         elif fraction >= self._next_line:
             fields = {"model": self._name, "fraction": round(fraction, 3), "percent": int(100 * fraction)}
             _log.info("loading %(model)s: %(percent)d%%", fields)
@@ -63,15 +63,10 @@ class Console:
         message = "engine lost (%(reason)s), starting a new one; running requests will go on"
         _log.warning(message, {"reason": reason})
 
-    @property
-    def _has_bar(self) -> bool:
-        server = self._settings.server
-        return self._out.is_terminal and server.log_format == "text" and level_of(server) <= logging.INFO
-
-    def _show_bar(self, fraction: float) -> None:
+    def _show_bar(self, console: RichConsole, fraction: float) -> None:
         if self._bar is None:
             columns = (TextColumn("loading {task.description}"), BarColumn(), TaskProgressColumn())
-            self._bar = Progress(*columns, console=self._out, transient=True)
+            self._bar = Progress(*columns, console=console, transient=True)
             self._bar.add_task(self._name, total=1.0)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=fraction)
@@ -82,6 +77,13 @@ class Console:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def bar_console(server: ServerSettings) -> RichConsole | None:
+    """Where there may be bars among the lines of the log, if anywhere."""
+    console = RichConsole(stderr=True, highlight=False)
+    is_wanted = server.log_format == "text" and level_of(server) <= logging.INFO
+    return console if console.is_terminal and is_wanted else None
 
 
 def _describe(name: str, info: ModelInfo) -> list[str]:

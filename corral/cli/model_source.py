@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from corral.cli.console import bar_console
 from corral.cli.default_model import REQUIREMENT, find_default_model
 from corral.cli.given import UsageError
 from corral.cli.transfer import Transfer, TransferDisplay
@@ -20,7 +21,7 @@ def resolve_model(
 ) -> Settings:
     """The settings with paths of files that are here, be it that they had to be got first."""
     _check_options(settings)
-    progress = progress or TransferDisplay()
+    progress = progress or TransferDisplay(bar_console(settings.server))
     token = settings.server.hf_token or environ.get("HF_TOKEN", "")
     model, projector = _find_model(settings, progress, token)
     projector = _find_projector(settings, progress, token, projector)

@@ -1,7 +1,8 @@
-"""What a person sees of a download: a bar on a terminal, a line now and then elsewhere."""
+"""What a person sees of a download: a bar on a terminal, a line in the log now and then elsewhere."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,6 +21,7 @@ from rich.progress import (
 _PLAIN_STEP = 0.1
 _PLAIN_STEP_BYTES = 100 << 20  # where nobody knows how many there are
 _REFRESH_S = 0.1
+_log = logging.getLogger("corral")
 
 
 class Transfer(Protocol):
@@ -39,14 +41,10 @@ class Transfer(Protocol):
 
 
 class TransferDisplay:
-    """A `Transfer` on the standard error output, or on a console that is given."""
+    """A `Transfer` in the log, with a bar on a console if there is one."""
 
-    def __init__(
-        self,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._out = console or Console(stderr=True, highlight=False)
+    def __init__(self, console: Console | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = console
         self._clock = clock
         self._bar: Progress | None = None
         self._what = ""
@@ -62,12 +60,12 @@ class TransferDisplay:
         self._start = self._clock()
         self._next_refresh = 0.0
         self._next_line = n_done + self._step
-        if self._out.is_terminal:
-            self._show_bar()
+        if self._out is not None:
+            self._show_bar(self._out)
         else:
             going_on = f", going on after {sized(n_done)}" if n_done else ""
             size = f" ({sized(n_bytes)})" if n_bytes is not None else ""
-            self._line(f"{what}{size}{going_on}")
+            _log.info("%s", f"{what}{size}{going_on}")
 
     def advance(self, n_done: int) -> None:
         if n_done < self._n_done:
@@ -80,11 +78,11 @@ class TransferDisplay:
                 self._next_refresh = now + _REFRESH_S
                 self._bar.update(self._bar.task_ids[0], completed=n_done)
         elif n_done >= self._next_line and n_done != self._n_bytes:
-            self._line(f"{self._what}: {self._facts()}")
+            _log.info("%s", f"{self._what}: {self._facts()}")
             self._next_line = n_done + self._step
 
     def note(self, message: str) -> None:
-        self._line(message)
+        _log.warning("%s", message)
 
     def end(self) -> None:
         if self._bar is not None:
@@ -92,7 +90,7 @@ class TransferDisplay:
             self._bar = None
         if self._what and self._n_done and self._n_done == self._n_bytes:
             speed = f" ({sized(self._speed())}/s)" if self._speed() else ""
-            self._line(f"{self._what}: done, {sized(self._n_done)}{speed}")
+            _log.info("%s", f"{self._what}: done, {sized(self._n_done)}{speed}")
         self._what, self._n_bytes, self._n_done = "", None, 0
 
     @property
@@ -113,21 +111,18 @@ class TransferDisplay:
         elapsed = self._clock() - self._start
         return (self._n_done - self._n_first) / elapsed if elapsed > 0 else 0.0
 
-    def _show_bar(self) -> None:
+    def _show_bar(self, console: Console) -> None:
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(binary_units=True),
             TransferSpeedColumn(),
             TimeRemainingColumn(),
-            console=self._out,
+            console=console,
             transient=True,
         )
         self._bar.add_task(self._what, total=self._n_bytes, completed=self._n_done)
         self._bar.start()
-
-    def _line(self, text: str) -> None:
-        self._out.print(f"corral: {text}", markup=False, soft_wrap=True)
 
 
 def sized(n_bytes: float) -> str:

@@ -270,9 +270,8 @@ def test_self_extend_groups_what_is_long(plain, other):
 # From everywhere at once.
 def test_a_file_the_environment_and_the_command_line_together(tiny, tmp_path):
     path = tmp_path / "corral.toml"
-    path.write_text(
-        f"model = {str(tiny)!r}\nctx-size = 256\npredict = 3\nalias = 'file'\ngrammar = 'root ::= \"aaaaaaaaa\"'"
-    )
+    rule = "grammar = 'root ::= \"aaaaaaaaa\"'"
+    path.write_text(f"model = {str(tiny)!r}\nctx-size = 256\npredict = 3\nalias = 'file'\n{rule}\n")
     unused = [words for words in _everything() if words[0] in UNUSED.split()]
     environ = {"LLAMA_ARG_CONFIG": str(path), "LLAMA_ARG_ALIAS": "environment", "LLAMA_ARG_CTX_SIZE": "512"}
     words = ["-c", "768", "--no-context-shift", *(word for line in unused for word in line)]
@@ -315,12 +314,14 @@ def test_odd_options_that_serve(tiny, options, environ):
     assert "engine lost" not in "".join(server.lines)
 
 
-# BUG: words that are no UTF-8 get through: into answers, which are 500 then, or into the settings of the engine,
-# which never get to it: the supervisor's task ends, and whoever waits for the engine to start waits for ever.
+# BUG: words that are no UTF-8 get through: into answers, which are 500 then, or into settings of the engine,
+# which never get to it: the supervisor's task ends, and who waits for the engine to start waits for ever.
 @pytest.mark.xfail(strict=True, reason="nobody looks whether words are text")
 @pytest.mark.parametrize("option", ["--alias", "--reverse-prompt", "--chat-template", "--model"])
-def test_words_that_are_no_text(tiny, option):
-    server = CorralProcess("-m", tiny, option, NO_TEXT, wait=False)
+def test_words_that_are_no_text(tiny, tmp_path, option):
+    path = tmp_path / NO_TEXT
+    path.symlink_to(tiny)
+    server = CorralProcess("-m", tiny, option, path, wait=False)
     try:
         said = server.wait_for("listening on|corral: ")
         if option != "--model" and said != "corral: ":
@@ -342,13 +343,19 @@ def test_a_key_that_is_empty(tiny):
         server.stop()
 
 
+# BUG: llama-server takes any batch, and its own tests start it with this one.
+@pytest.mark.xfail(strict=True, reason="-b: 16 is not allowed, it must be between 32 and ...")
+def test_a_batch_smaller_than_what_the_engine_tries(tiny):
+    with start(tiny, "-c", 512, "-b", 16) as server:
+        assert server.complete(prompt="hello " * 30, n_predict=4)["tokens_predicted"] == 4
+
+
 REFUSED: dict[str, tuple[int, list[object], dict[str, str], str]] = {
     "a directory": (1, ["-m", "{dir}"], {}, "'{dir}' is a directory; -m wants a file in it"),
     "a pipe": (1, ["-m", "{dir}/pipe"], {}, "model '{dir}/pipe': it is not a regular file"),
     "a text": (1, ["-m", "{dir}/text"], {}, "model '{dir}/text': it is not a GGUF file"),
     "a template": (1, ["--chat-template", "{{% no"], {}, "the chat template is not valid jinja"),
     "a token": (1, ["-l", "999999+1"], {}, "--logit-bias: there is no token 999999"),
-    "a batch": (2, ["-b", 16], {}, "-b: 16 is not allowed, it must be between 32 and"),
     "a directory as file": (2, ["--config", "{dir}"], {}, "--config: cannot read {dir}: "),
     "no number": (2, [], {"LLAMA_ARG_CTX_SIZE": ""}, "LLAMA_ARG_CTX_SIZE: '' is not a whole number"),
     "no flag": (2, [], {"LLAMA_ARG_MLOCK": ""}, "LLAMA_ARG_MLOCK: '' is neither on nor off"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 
 import pytest
 from rich.console import Console
@@ -13,45 +14,51 @@ MIB = 1 << 20
 
 
 class Screen:
-    """A display, its output, and a clock that is set by hand."""
+    """A display, what it logs, and a clock that is set by hand."""
 
-    def __init__(self, is_terminal=False):
+    def __init__(self, log, out=None):
         self.now = 100.0
-        self.out = io.StringIO()
-        console = Console(file=self.out, force_terminal=is_terminal, width=120, highlight=False)
+        self._log = log
+        console = Console(file=out, force_terminal=True, width=120, highlight=False) if out else None
         self.display = TransferDisplay(console, clock=lambda: self.now)
 
     @property
     def lines(self):
-        return self.out.getvalue().splitlines()
+        return self._log.messages
 
 
-def test_lines_have_share_size_speed_and_time_left():
-    screen = Screen()
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.INFO, "corral")
+    return caplog
+
+
+def test_lines_have_share_size_speed_and_time_left(log):
+    screen = Screen(log)
     screen.display.begin("downloading m.gguf", 900 * MIB, 0)
     for n in range(1, 101):
         screen.now += 1.0
         screen.display.advance(n * 9 * MIB)
     screen.display.end()
     assert len(screen.lines) == 11
-    assert screen.lines[0] == "corral: downloading m.gguf (900 MiB)"
-    assert screen.lines[1] == "corral: downloading m.gguf: 10%, 90.0 MiB of 900 MiB, 9.0 MiB/s, 0:01:30 left"
-    assert screen.lines[-1] == "corral: downloading m.gguf: done, 900 MiB (9.0 MiB/s)"
+    assert screen.lines[0] == "downloading m.gguf (900 MiB)"
+    assert screen.lines[1] == "downloading m.gguf: 10%, 90.0 MiB of 900 MiB, 9.0 MiB/s, 0:01:30 left"
+    assert screen.lines[-1] == "downloading m.gguf: done, 900 MiB (9.0 MiB/s)"
 
 
-def test_going_on_counts_what_is_new():
-    screen = Screen()
+def test_going_on_counts_what_is_new(log):
+    screen = Screen(log)
     screen.display.begin("downloading m.gguf", 900 * MIB, 500 * MIB)
     screen.now += 10.0
     screen.display.advance(600 * MIB)
     assert screen.lines == [
-        "corral: downloading m.gguf (900 MiB), going on after 500 MiB",
-        "corral: downloading m.gguf: 67%, 600 MiB of 900 MiB, 10.0 MiB/s, 0:00:30 left",
+        "downloading m.gguf (900 MiB), going on after 500 MiB",
+        "downloading m.gguf: 67%, 600 MiB of 900 MiB, 10.0 MiB/s, 0:00:30 left",
     ]
 
 
-def test_starting_over_and_unknown_sizes():
-    screen = Screen()
+def test_starting_over_and_unknown_sizes(log):
+    screen = Screen(log)
     screen.display.begin("downloading x", None, 0)
     screen.now += 1.0
     screen.display.advance(150 * MIB)
@@ -60,24 +67,25 @@ def test_starting_over_and_unknown_sizes():
     screen.display.advance(100 * MIB + 20)
     screen.display.end()
     assert screen.lines == [
-        "corral: downloading x",
-        "corral: downloading x: 150 MiB, 150 MiB/s",
-        "corral: downloading x: 100 MiB, 100 MiB/s",
+        "downloading x",
+        "downloading x: 150 MiB, 150 MiB/s",
+        "downloading x: 100 MiB, 100 MiB/s",
     ]
 
 
-def test_what_fails_is_not_called_done():
-    screen = Screen()
+def test_what_fails_is_not_called_done(log):
+    screen = Screen(log)
     screen.display.begin("downloading x", 100, 0)
     screen.display.advance(5)
     screen.display.end()
     screen.display.end()
     screen.display.note("no more")
-    assert screen.lines == ["corral: downloading x (100 bytes)", "corral: no more"]
+    assert screen.lines == ["downloading x (100 bytes)", "no more"]
 
 
-def test_a_terminal_has_a_bar():
-    screen = Screen(is_terminal=True)
+def test_a_terminal_has_a_bar(log):
+    out = io.StringIO()
+    screen = Screen(log, out)
     screen.display.begin("downloading [m].gguf", 100 * MIB, 0)
     for n in range(1, 101):
         screen.now += 1.0
@@ -85,10 +93,10 @@ def test_a_terminal_has_a_bar():
     screen.display.note("something")
     screen.display._bar.refresh()
     screen.display.end()
-    shown = screen.out.getvalue()
+    shown = out.getvalue()
     assert "downloading [m].gguf" in shown
     assert "100.0/100.0 MiB" in shown
-    assert "something" in shown
+    assert "something" in screen.lines
     assert "done, 100 MiB" in screen.lines[-1]
 
 
