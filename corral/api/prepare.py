@@ -233,7 +233,9 @@ def _prepare_sampling(
     if own.get("penalty_prompt") is not None:
         tokens = tokenize_mixed(own["penalty_prompt"], vocab, False, True, "penalty_prompt")
         own["penalty_prompt"] = tuple(tokens)
-    bias = _parse_logit_bias(own.get("logit_bias", []), vocab) or list(defaults.logit_bias)
+    bias = list(defaults.logit_bias)
+    if "logit_bias" in own:
+        bias = _parse_logit_bias(own["logit_bias"], vocab)
     if ignore_eos:
         bias += [(token, float("-inf")) for token in sorted(vocab.eog_tokens)]
     own["logit_bias"] = tuple(bias)

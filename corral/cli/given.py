@@ -43,6 +43,13 @@ class Given:
 
 def give(option: Option, words: tuple[str, ...], source: Source, name: str) -> Given:
     try:
+        if not all(map(_is_text, words)):
+            raise ValueError("what it is given is not UTF-8")
         return Given(option, option.read(words), words, source, name)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
+
+
+def _is_text(word: str) -> bool:
+    """Not so where bytes of the command line, or of the environment, have no meaning as UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in word)

@@ -70,7 +70,7 @@ def _find_projector(settings: Settings, progress: Transfer, token: str, found: s
         access = Access(token_for(server.mmproj_url, token), server.offline)
         return str(download(server.mmproj_url, "--mmproj-url", progress, access=access))
     if path and not Path(path).is_file():
-        raise CorralError(f"projector file '{path}' does not exist (--mmproj)")
+        raise CorralError(f"projector file '{path}' does not exist, or is no file (--mmproj)")
     return path or found
 
 

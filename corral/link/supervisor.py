@@ -8,13 +8,12 @@ ended, with the tokens already delivered: the streams go on where they were.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -126,6 +125,10 @@ class Supervisor:
     async def start(self) -> ModelInfo:
         """Launch the engine; returns once the model is loaded, raises if that fails."""
         self._main = asyncio.create_task(self._run())
+        either: set[asyncio.Future[Any]] = {self._main, self._loaded}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._loaded.done():
+            self._main.result()  # raises what has ended it
         return await self._loaded
 
     async def close(self) -> None:
@@ -135,8 +138,7 @@ class Supervisor:
             await self._process.stop(FLUSH_S)
         if self._main is not None:
             self._main.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._main
+            await asyncio.wait({self._main})
         self._fail_answers()
         for entry in list(self._entries.values()):
             entry.stream.fail(Unavailable("the server is shutting down"))

@@ -33,6 +33,7 @@ from corral.llama.sampler import Sampler
 from corral.llama.state import StateLayout
 
 MIN_PROMPT_ROOM = 16  # of a batch, beside a token for every slot
+MIN_BATCH = 32  # for what the engine tries before it serves
 _SAMPLE_TOKENS = 2
 _log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ def generation_params(settings: EngineSettings, model: Model) -> Any:
         context_params(settings),
         n_ctx=total_ctx(settings, model),
         n_seq=settings.n_parallel,
-        n_batch=max(settings.n_batch, 2 * settings.n_parallel + MIN_PROMPT_ROOM),
+        n_batch=max(settings.n_batch, 2 * settings.n_parallel + MIN_PROMPT_ROOM, MIN_BATCH),
         n_ubatch=min(settings.n_ubatch, settings.n_batch),
         n_threads=n_threads,
         n_threads_batch=n_threads_batch,

@@ -85,7 +85,7 @@ OPTIONS = (
         "logical maximum batch size",
         "N",
         env="LLAMA_ARG_BATCH",
-        low=32,
+        low=1,
         high=1 << 20,
     ),
     Option(

@@ -105,7 +105,7 @@ class Option:
         low = -_MOST if self.low is None else self.low
         high = _MOST if self.high is None else self.high
         if not low <= value <= high:
-            raise ValueError(f"{value} is not allowed, it must be between {low:,g} and {high:,g}")
+            raise ValueError(f"{value} is not allowed, it must be between {low:,.10g} and {high:,.10g}")
 
 
 def is_on(word: str) -> bool:

@@ -39,7 +39,7 @@ OPTIONS = (
         "key that requests must have, several with commas between them; may be repeated (default: none)",
         "KEY",
         env="LLAMA_API_KEY",
-        parse=word.names,
+        parse=word.keys,
         secret=True,
     ),
     Option(("--api-key-file",), "server.api_key_file", "file with such keys, one in a line", "FNAME"),

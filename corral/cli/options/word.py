@@ -21,6 +21,14 @@ def names(words: list[str]) -> tuple[str, ...]:
     return tuple(name.strip() for name in words[0].split(",") if name.strip())
 
 
+def keys(words: list[str]) -> tuple[str, ...]:
+    """The same; what protects nothing is a mistake."""
+    found = names(words)
+    if not found:
+        raise ValueError("it is empty; give a key, or leave it out")
+    return found
+
+
 def text(words: list[str]) -> tuple[str, ...]:
     return (words[0],)
 
