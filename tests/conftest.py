@@ -67,6 +67,16 @@ def minilm_path() -> Path:
     return _write_all("minilm", minilm, tiny_encoders, tiny_models) / "all-minilm-l6-v2.gguf"
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty directory for downloads, and nobody's token."""
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("MODEL_ENDPOINT", raising=False)
+    return tmp_path / "cache"
+
+
 def _write_all(name: str, script: ModuleType, *parts: ModuleType) -> Path:
     """Writes what `script` does into a directory whose name changes with it and the `parts` it is made of."""
     recipe = b"".join(Path(module.__file__).read_bytes() for module in (script, *parts))

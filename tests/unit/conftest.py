@@ -14,13 +14,3 @@ def busy_interpreter():
     sys.setswitchinterval(60.0)
     yield
     sys.setswitchinterval(interval)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty directory for downloads, and nobody's token."""
-    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.delenv("MODEL_ENDPOINT", raising=False)
-    return tmp_path / "cache"

@@ -308,7 +308,7 @@ CHILD = """
 import sys
 from corral.cli.hub import Hub
 from corral.cli.transfer import TransferDisplay
-print(Hub(sys.argv[1], TransferDisplay()).get_model().path)
+print(Hub(sys.argv[1], TransferDisplay(None)).get_model().path)
 """
 
 
