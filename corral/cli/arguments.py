@@ -7,6 +7,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 
+from corral.cli.command import COMMANDS
 from corral.cli.given import Given, Source, UsageError, give
 from corral.cli.options import OPTIONS
 from corral.cli.options.option import Option
@@ -66,6 +67,6 @@ def _is_name(word: str) -> bool:
 
 def _unknown(name: str) -> str:
     if not name.startswith("-"):
-        return f"'{name}' is no option, nor a command: those are models, doctor and completion"
+        return f"'{name}' is no option, nor a command: those are {', '.join(COMMANDS)}"
     near = difflib.get_close_matches(name, _BY_NAME, 1)
     return f"unknown option '{name}'" + (f"; did you mean '{near[0]}'?" if near else "; see corral --help")

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from corral.cli.doctor_checks import CHECKS, Finding, Level
 from corral.cli.doctor_facts import Facts, gather
 
-_PORT = 8080
+_PORT = 8080  # as in core/settings.py, which needs a package
 
 
 def run_doctor(argv: Sequence[str]) -> int:

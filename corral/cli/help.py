@@ -6,10 +6,10 @@ import argparse
 
 import shtab
 
+from corral.cli.command import COMMANDS
 from corral.cli.options import GROUPS
 from corral.cli.options.option import Option
 
-COMMANDS = ("models", "doctor", "completion")
 SHELLS = ("bash", "zsh", "tcsh")
 _FILES = ("FNAME", "FILE", "PATH")
 _USAGE = """corral [options]
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=44, width=118),
     )
     commands = parser.add_argument_group("commands")
-    commands.add_argument("command", nargs="?", choices=COMMANDS, help="what to do instead of serving")
+    commands.add_argument("command", nargs="?", choices=list(COMMANDS), help="what to do instead of serving")
     for group in GROUPS:
         section = parser.add_argument_group(group.title, group.about or None)
         for option in group.options:

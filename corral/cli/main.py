@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from corral import __version__
+from corral.cli.command import COMMANDS, run_completion
 from corral.cli.configuration import Configuration, configure
 from corral.cli.console import Console
 from corral.cli.given import UsageError
@@ -23,8 +24,8 @@ _USAGE_STATUS = 2
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words and not words[0].startswith("-"):
-            return _run_command(words[0], words[1:])
+        if words and words[0] in COMMANDS:
+            return COMMANDS[words[0]](words[1:])
         configuration = configure(words)
         if configuration.command:
             return _print(configuration)
@@ -54,31 +55,6 @@ def _serve(configuration: Configuration) -> int:
     return 0
 
 
-def _run_command(name: str, words: Sequence[str]) -> int:
-    """Imports what a command needs only where it is run."""
-    if name == "models":
-        from corral.cli.model_cache import run_models
-
-        return run_models(words)
-    if name == "doctor":
-        from corral.cli.doctor import run_doctor
-
-        return run_doctor(words)
-    if name == "completion":
-        return _run_completion(words)
-    configure([name])  # says what is wrong
-    raise AssertionError(name)
-
-
-def _run_completion(words: Sequence[str]) -> int:
-    from corral.cli.help import SHELLS, completion
-
-    if len(words) != 1 or words[0] not in SHELLS:
-        raise UsageError(f"corral completion {{{','.join(SHELLS)}}}: prints a script that completes options")
-    sys.stdout.write(completion(words[0]))
-    return 0
-
-
 def _print(configuration: Configuration) -> int:
     match configuration.command:
         case "help":
@@ -92,7 +68,7 @@ def _print(configuration: Configuration) -> int:
 
             sys.stdout.write(render_config(configuration))
         case "completion_bash":
-            return _run_completion(["bash"])
+            return run_completion(["bash"])
         case "list_devices":
             from corral.cli.devices import print_devices
 
