@@ -397,7 +397,7 @@ def test_a_projector_that_is_none_ends_with_a_message(vision, tmp_path, kind):
 def test_no_mmproj_wins(vision):
     options = pair(vision, "--mmproj", vision / "mmproj-llava.gguf", "--no-mmproj", "--image", "a.png")
     with CorralProcess(*options) as server:
-        assert any("--image and --audio are ignored" in line for line in server.lines)
+        assert any("--image is ignored" in line for line in server.lines)
         assert look(server, "/props")["modalities"] == {"vision": False, "audio": False}
         answer = server.post("/completion", **pictured(RED))
         assert answer.status_code == 501
@@ -449,16 +449,11 @@ def test_a_projector_is_downloaded_once_and_whole(vision, tmp_path):
         assert "404" in missing.stderr
         assert "Traceback" not in missing.stderr
         flaky = pair(vision, "--mmproj-url", shop.url("flaky.gguf"))
-        broken = run(*flaky, "--port", 0, **env)
-        assert broken.returncode == 1
-        assert "cannot be downloaded" in broken.stderr
-        assert "Traceback" not in broken.stderr
-        assert list(cache.glob("*")) == []
         for _ in range(2):
             with CorralProcess(*flaky, env=env) as server:
                 assert look(server, "/props")["modalities"]["vision"] is True
         assert shop.asked.count("/flaky.gguf") == 2
-        (file,) = cache.glob("*")
+        (file,) = cache.glob("*.gguf")
         assert file.read_bytes() == shop.content
 
 
