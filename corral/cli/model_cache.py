@@ -20,18 +20,6 @@ from corral.core.errors import CorralError, NotFound
 _COLUMNS = ("NAME", "SIZE", "FORMAT", "FROM", "SINCE")
 
 
-def cached_models() -> list[CachedModel]:
-    """All models in the cache, and what there is of those that did not come whole."""
-    return find_models()
-
-
-def remove_cached(name: str) -> CachedModel:
-    """Remove the model of this name, or the only one whose name begins like it."""
-    model = _find(name, find_models())
-    remove_model(model)
-    return model
-
-
 def run_models(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     out = Console(highlight=False)
@@ -105,7 +93,7 @@ def _facts(model: CachedModel) -> dict[str, object]:
 
 def _remove(names: Sequence[str], out: Console, *, asks: bool) -> int:
     models = find_models()
-    chosen = {model.name: model for model in (_find(name, models) for name in names)}
+    chosen = {model.name: model for model in (find_model(name, models) for name in names)}
     for model in chosen.values():
         what = f"{model.name} ({sized(model.n_bytes)})"
         if asks and input(f"remove {what}? [y/N] ").strip().lower() not in ("y", "yes"):
@@ -115,7 +103,7 @@ def _remove(names: Sequence[str], out: Console, *, asks: bool) -> int:
     return 0
 
 
-def _find(name: str, models: Sequence[CachedModel]) -> CachedModel:
+def find_model(name: str, models: Sequence[CachedModel]) -> CachedModel:
     exact = [model for model in models if model.name == name]
     alike = exact or [model for model in models if model.name.lower().startswith(name.lower())]
     if len(alike) == 1:

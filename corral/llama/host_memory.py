@@ -37,5 +37,5 @@ def address_bytes() -> int | None:
 def _system_bytes() -> Iterator[int]:
     try:
         yield int(psutil.virtual_memory().available)
-    except (OSError, RuntimeError, NotImplementedError):
+    except (OSError, RuntimeError):
         return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 
 from corral.core.errors import CorralError, InvalidRequest
 from corral.llama.gguf_reader import quoted
@@ -48,11 +47,6 @@ def read_model(path: str | os.PathLike[str]) -> tuple[list[str], list[GgufHeader
     except InvalidRequest as error:
         raise _refusal(path, error.message) from None
     return parts, headers
-
-
-def model_bytes(parts: Sequence[str]) -> int:
-    """How many bytes these files have together."""
-    return sum(os.stat(part).st_size for part in parts)
 
 
 def part_names(name: str) -> list[str]:

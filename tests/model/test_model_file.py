@@ -9,7 +9,7 @@ from corral.core.errors import CorralError
 from corral.llama import library
 from corral.llama.library import LlamaError
 from corral.llama.model import Model
-from corral.llama.model_file import check_model_file, model_bytes
+from corral.llama.model_file import check_model_file
 from tests.tools import tiny_models
 
 
@@ -48,7 +48,6 @@ def test_parts_are_loaded(parts, models):
     assert len(parts) == 4
     assert check_model_file(parts[0]) == [str(part) for part in parts]
     assert loads(parts[0])
-    assert model_bytes([str(part) for part in parts]) > (models / "llama-bpe.gguf").stat().st_size
 
 
 def drop(parts):

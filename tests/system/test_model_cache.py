@@ -8,10 +8,11 @@ import re
 import pytest
 
 from corral.cli import model_cache
+from corral.cli.cached_model import find_models, remove_model
 from corral.cli.download import Access, download, lock_of
 from corral.cli.fetch import Patience
 from corral.cli.hub import Hub
-from corral.cli.model_cache import cached_models, remove_cached, run_models
+from corral.cli.model_cache import find_model, run_models
 from corral.core.errors import CorralError, NotFound
 from tests.tools.fake_hub import FakeHub, Repository
 from tests.tools.file_server import FileServer, Served
@@ -58,11 +59,17 @@ def files_in(directory):
 
 
 def names():
-    return [model.name for model in cached_models()]
+    return [model.name for model in find_models()]
+
+
+def remove_cached(name):
+    model = find_model(name, find_models())
+    remove_model(model)
+    return model
 
 
 def test_nothing_is_there(capsys, cache):
-    assert cached_models() == []
+    assert find_models() == []
     assert run_models([]) == 0
     assert capsys.readouterr().out == f"no models in {cache}\n"
     assert run_models(["--json"]) == 0
@@ -72,7 +79,7 @@ def test_nothing_is_there(capsys, cache):
 
 def test_a_file_from_a_url(server):
     path = get(server)
-    (model,) = cached_models()
+    (model,) = find_models()
     assert model.name == "m.gguf"
     assert model.paths == (str(path),)
     assert model.n_bytes == path.stat().st_size
@@ -85,7 +92,7 @@ def test_a_file_from_a_url(server):
 def test_files_of_the_hub(hub):
     get_hub()
     get_hub(name="big-BF16-00001-of-00002.gguf", with_projector=False)
-    models = {model.name: model for model in cached_models()}
+    models = {model.name: model for model in find_models()}
     assert sorted(models) == ["user/m/mmproj-F16.gguf", "user/m:BF16", "user/m:Q4_K_M"]
     assert models["user/m:Q4_K_M"].format == "llama Q4_K_M, 1.5K parameters"
     assert models["user/m/mmproj-F16.gguf"].format == "clip F32, 1K parameters"
@@ -101,7 +108,7 @@ def test_what_did_not_come_whole(server, hub):
     hub.cuts = iter([1000])
     with pytest.raises(CorralError):
         get_hub(with_projector=False)
-    ours, theirs = cached_models()
+    ours, theirs = find_models()
     assert (ours.name, theirs.name) == ("m.gguf.part", "user/m/m-Q4_K_M.gguf.part")
     assert ours.is_partial
     assert theirs.is_partial
@@ -111,18 +118,18 @@ def test_what_did_not_come_whole(server, hub):
     assert ours.source == f"{server.url}/m.gguf"
     for name in names():
         remove_cached(name)
-    assert cached_models() == []
+    assert find_models() == []
 
 
 def test_parts_that_are_missing(server, cache):
     for i, part in enumerate(split_gguf(2), 1):
         server.files[f"/s-{i:05}-of-00002.gguf"] = Served(part)
     path = download(f"{server.url}/s-00001-of-00002.gguf", "-mu", Recorder())
-    (model,) = cached_models()
+    (model,) = find_models()
     assert model.name == "s-00001-of-00002.gguf"
     assert len(model.paths) == 2
     path.with_name(path.name.replace("00001-of", "00002-of")).unlink()
-    (model,) = cached_models()
+    (model,) = find_models()
     assert model.format == "1 of its parts missing"
     assert model.is_partial
     remove_cached("s")
@@ -131,7 +138,7 @@ def test_parts_that_are_missing(server, cache):
 
 def test_what_is_damaged_is_listed(server):
     get(server).write_bytes(b"GGUFnonsense")
-    (model,) = cached_models()
+    (model,) = find_models()
     assert model.format.startswith("damaged: ")
 
 
@@ -142,7 +149,7 @@ def test_what_others_put_there(cache):
     (cache / "lora-base-0123.gguf").write_bytes(small_gguf())
     (cache / "something.else").write_bytes(b"x")
     assert names() == ["lora-base-0123.gguf", "user_model.gguf"]
-    assert cached_models()[0].source == "made for --lora-base"
+    assert find_models()[0].source == "made for --lora-base"
     remove_cached("user_model.gguf")
     assert sorted(path.name for path in files_in(cache)) == ["lora-base-0123.gguf", "something.else"]
 
@@ -180,12 +187,12 @@ def test_what_never_got_a_name_is_listed_too(hub, cache):
     blob = get_hub(with_projector=False).resolve()
     for link in (cache / "hub").rglob("*.gguf"):
         link.unlink()
-    (model,) = cached_models()
+    (model,) = find_models()
     assert model.name == f"user/m/{blob.name}.part"
     assert model.format == "left over"
     remove_cached("user/m")
     assert not blob.exists()
-    assert cached_models() == []
+    assert find_models() == []
 
 
 def test_removing_takes_all_versions_but_nothing_of_others(hub, cache):
@@ -195,7 +202,7 @@ def test_removing_takes_all_versions_but_nothing_of_others(hub, cache):
     repository.large["copy-F32.gguf"] = small_gguf(seed=5)
     get_hub(with_projector=False)
     copy = get_hub(name="copy-F32.gguf", with_projector=False)
-    model = next(model for model in cached_models() if model.name == "user/m:Q4_K_M")
+    model = next(model for model in find_models() if model.name == "user/m:Q4_K_M")
     assert model.n_bytes == len(small_gguf(1500, numbers={"general.file_type": 15})) + len(small_gguf(seed=5))
     assert model.paths[0].split("/")[-2] == "d" * 40
     remove_cached("user/m:Q4_K_M")
