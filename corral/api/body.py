@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 from fastapi import Request, Response
-from pydantic import BaseModel
 
+from corral.api.json_depth import JsonGuard
 from corral.core.errors import CorralError, InvalidRequest, TooLarge
 
 
@@ -19,13 +19,15 @@ class JsonResponse(Response):
 
 
 async def read_json(request: Request, max_bytes: int, default: Any = None) -> Any:
-    """The body as JSON; over the limit it is refused while it is still coming in. An empty one is the
+    """The body as JSON; over a limit it is refused while it is still coming in. An empty one is the
     default, if there is any."""
-    body = bytearray()
+    body, guard = bytearray(), JsonGuard()
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
             raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
+        guard.feed(part)
+    guard.finish()
     if default is not None and not body:
         return default
     try:
@@ -36,13 +38,3 @@ async def read_json(request: Request, max_bytes: int, default: Any = None) -> An
 
 def render_error(error: CorralError) -> dict[str, Any]:
     return {"error": {"code": error.status, "message": error.message, "type": error.type, **error.details}}
-
-
-def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI shall say of a route that reads its body itself."""
-    return {
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": model.model_json_schema()}},
-        }
-    }

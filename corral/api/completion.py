@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
-from fastapi import Request, Response
 
-from corral.api.body import JsonResponse
-from corral.api.disconnect import run_for_client
 from corral.api.merge import merge
 from corral.api.prepare import PreparedCompletion
 from corral.api.service import Engine
-from corral.api.sse import EventStream
 from corral.core.params import RANDOM_SEED, GenerationParams
 from corral.core.result import Admitted, CacheReport, Done, TaskResult, TokenProbs, Tokens
 from corral.core.task import Task
+from corral.core.visit import Visit
 from corral.link.stream import TaskStream
 
 
@@ -65,14 +61,15 @@ class Run:
             self.done = result
 
 
-def start_runs(prepared: PreparedCompletion, engine: Engine) -> list[Run]:
+def start_runs(prepared: PreparedCompletion, engine: Engine, visit: Visit) -> list[Run]:
     runs: list[Run] = []
     try:
         for prompt in prepared.prompts:
             media = prepared.pictures.of(prompt) if prepared.pictures is not None else None
             for sample in range(prepared.n):
                 params = sample_params(prepared.params, sample)
-                runs.append(Run(len(runs), *engine.submit(prompt, params, media), is_first=sample == 0))
+                task, stream = engine.submit(prompt, params, media, visit)
+                runs.append(Run(len(runs), task, stream, is_first=sample == 0))
     except BaseException:
         for run in runs:
             run.stream.close()
@@ -116,45 +113,3 @@ class Renderer(Protocol):
     def events(self, run: Run, result: TaskResult) -> list[dict[str, Any]]: ...
 
     def answer(self, runs: list[Run]) -> Any: ...
-
-
-async def respond(
-    request: Request, engine: Engine, prepared: PreparedCompletion, renderer: Renderer, stream: bool
-) -> Response:
-    """Run everything that was prepared, for as long as the client stays."""
-    runs = start_runs(prepared, engine)
-    if not stream:
-        await run_for_client(_finish(runs), request.receive)
-        return JsonResponse(renderer.answer(runs))
-    events = _events(runs, renderer)
-    # The first event is awaited before the status is sent: an error until then is an ordinary answer.
-    first = await run_for_client(_first(events), request.receive)
-    return EventStream(_chain(first, events), renderer.last)
-
-
-async def _finish(runs: list[Run]) -> None:
-    async for _ in follow(runs):
-        pass
-
-
-async def _events(runs: list[Run], renderer: Renderer) -> AsyncGenerator[dict[str, Any]]:
-    try:
-        async for run, result in follow(runs):
-            for event in renderer.events(run, result):
-                yield event
-    finally:
-        for run in runs:
-            run.stream.close()
-
-
-async def _first(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
-    return await anext(events)
-
-
-async def _chain(
-    first: dict[str, Any], rest: AsyncGenerator[dict[str, Any]]
-) -> AsyncGenerator[dict[str, Any]]:
-    async with contextlib.aclosing(rest):
-        yield first
-        async for event in rest:
-            yield event

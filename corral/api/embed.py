@@ -13,10 +13,12 @@ from corral.api.disconnect import run_for_client
 from corral.api.media.intake import Attached
 from corral.api.prepare_embedding import Fit, Inputs
 from corral.api.service import LARGE_BYTES, Service, Words
+from corral.api.visit import visit_of
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, Vectors
+from corral.core.visit import Visit
 
 
 async def prepare(
@@ -43,13 +45,16 @@ async def embed(
     service: Service, request: Request, inputs: Inputs, media: Attached | None = None
 ) -> list[FloatArray]:
     """What each input has become: rows of numbers."""
-    return await run_for_client(_collect(service, inputs, media), request.receive)
+    service.require_room(visit_of(request).client)
+    return await run_for_client(_collect(service, inputs, media, visit_of(request)), request.receive)
 
 
-async def _collect(service: Service, inputs: Inputs, media: Attached | None) -> list[FloatArray]:
+async def _collect(
+    service: Service, inputs: Inputs, media: Attached | None, visit: Visit
+) -> list[FloatArray]:
     rows: list[FloatArray] = [np.empty((0, 0), np.float32)] * len(inputs.tokens)
     per_token = service.info.encoder.pooling is Pooling.NONE
-    async for result in service.engine.embed(inputs.tokens, service.adapters.config, media):
+    async for result in service.engine.embed(inputs.tokens, service.adapters.config, media, visit):
         if isinstance(result, Vectors):
             n = len(inputs.tokens[result.index]) if per_token else 1
             rows[result.index] = np.frombuffer(result.data, np.float32).reshape(n, -1)

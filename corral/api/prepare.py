@@ -134,7 +134,7 @@ def prepare_params(
     own["guidance"] = prepare_guidance(given, vocab, limits.n_ctx, defaults.guidance)
     if "stop" in own:
         own["stop"] = (own["stop"],) if isinstance(own["stop"], str) else tuple(own["stop"])
-    if own.get("n_predict") == -1:
+    if own.get("n_predict") == -1 or exceeds_cap(request, defaults):
         del own["n_predict"]
     params = msgspec.structs.replace(defaults, **own)
     if given.get("penalty_prompt") is not None:
@@ -142,6 +142,19 @@ def prepare_params(
     sampling = _prepare_sampling(given, vocab, params.ignore_eos, defaults.sampling)
     _refuse_endless_probs(sampling.n_probs, params.n_predict, limits.n_ctx)
     return msgspec.structs.replace(params, sampling=sampling)
+
+
+def exceeds_cap(request: GenerationFields, defaults: GenerationParams) -> bool:
+    """Whether it wants more tokens than the server gives anybody."""
+    n, cap = request.n_predict, defaults.n_predict
+    return "n_predict" in request.model_fields_set and n != -1 and cap >= 0 and not 0 <= n <= cap
+
+
+def cap_warnings(request: GenerationFields, defaults: GenerationParams) -> list[str]:
+    """What is to be said of that."""
+    if not exceeds_cap(request, defaults):
+        return []
+    return [f"Field 'n_predict': {request.n_predict} is outside of 0 to {defaults.n_predict} (--n-predict)"]
 
 
 def _prepare_speculative(given: dict[str, Any], defaults: SpeculativeParams) -> SpeculativeParams:

@@ -16,31 +16,36 @@ import msgspec
 from fastapi import Request
 
 from corral.api.adapter import AdapterEngine, AdapterStore
+from corral.api.admission import require_room
 from corral.api.body import read_json
 from corral.api.disconnect import run_for_client
 from corral.api.media.collect import Collector
 from corral.api.media.intake import Arranger, Intake, MarkedWords, Pictures
 from corral.api.media.local import LocalMedia
 from corral.api.media.source import MediaSource
-from corral.api.prepare import Limits, PreparedCompletion
+from corral.api.prepare import Limits, PreparedCompletion, cap_warnings
 from corral.api.prepare_chat import ChatSettings, ChatVocabulary
 from corral.api.prepare_embedding import PairVocabulary
 from corral.api.prepare_infill import InfillVocabulary
 from corral.api.save_directory import SaveDirectory
 from corral.api.schema.completion import GenerationFields
+from corral.api.schema.parse import parse_request
 from corral.api.session import SessionStore, spill_directory
 from corral.api.system_prompt import SystemPrompt
+from corral.api.visit import visit_of
 from corral.core.errors import Conflict, NotSupported, Unavailable
 from corral.core.modifier import AdapterConfig
 from corral.core.params import GenerationParams, Guidance
 from corral.core.result import ModelInfo, SlotReport
 from corral.core.settings import ServerSettings, Settings
 from corral.core.task import Busy, SlotAction, Task
+from corral.core.visit import Client, Visit
 from corral.link.board import Board
 from corral.link.stream import TaskStream
 from corral.link.supervisor import EngineState, MediaFile
 
 T = TypeVar("T")
+FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
 _MAX_BLOBS = 2  # states in memory at once for each slot and way, beside sessions
 _SHORT_BYTES = 64 << 10  # of a body, whose texts are looked through at once
@@ -61,12 +66,35 @@ class Engine(AdapterEngine, Arranger, Protocol):
     @property
     def board(self) -> Board: ...
 
+    @property
+    def n_restarts(self) -> int:
+        """Engines that were lost, and followed by another one."""
+        ...
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it gives no sign of life although it should."""
+        ...
+
+    @property
+    def down_because(self) -> str:
+        """Why it has failed for good, if it has."""
+        ...
+
     def submit(
-        self, prompt: list[int], params: GenerationParams, media: MediaFile | None = None
+        self,
+        prompt: list[int],
+        params: GenerationParams,
+        media: MediaFile | None = None,
+        visit: Visit | None = None,
     ) -> tuple[Task, TaskStream]: ...
 
     def embed(
-        self, inputs: list[list[int]], lora: AdapterConfig = (), media: MediaFile | None = None
+        self,
+        inputs: list[list[int]],
+        lora: AdapterConfig = (),
+        media: MediaFile | None = None,
+        visit: Visit | None = None,
     ) -> TaskStream: ...
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport: ...
@@ -97,6 +125,7 @@ class Service:
         self.adapters = AdapterStore(engine, settings.server.lora_dir)
         self._intake = Intake(engine, _media_source(settings.server))
         self.started_at = int(time.time())
+        self._is_draining = False
         path = settings.server.slot_save_path
         self.saves = SaveDirectory(Path(path)) if path else None
         spill = spill_directory(self.saves) if self.saves and settings.server.slots else None
@@ -146,6 +175,10 @@ class Service:
         self._chat = chat
         self.rerank_template = rerank_template
 
+    def drain(self) -> None:
+        """What runs is finished, nothing else should come: `/ready` says so."""
+        self._is_draining = True
+
     def guide(self, guidance: Guidance | None) -> None:
         """Have all requests steer away from a negative prompt, unless they say otherwise."""
         self._defaults = msgspec.structs.replace(self._defaults, guidance=guidance)
@@ -154,14 +187,32 @@ class Service:
         """A token's bytes, control tokens included."""
         return self.words.piece(token, special=True)
 
-    def check_health(self) -> None:
-        if self.engine.state is EngineState.READY and self._words is not None:
-            return
-        restarting = self.engine.state is EngineState.RESTARTING
-        down = self.engine.state is EngineState.FAILED
-        raise Unavailable(
-            "The engine is down" if down else "Engine restarting" if restarting else "Loading model"
-        )
+    def check_health(self, tells_why: bool = True) -> None:
+        """Raises unless there is an engine, or will be one as soon as it wakes up. `tells_why`: paths may be
+        named."""
+        state = self.engine.state
+        if state is EngineState.FAILED:
+            reason = f": {self.engine.down_because}" if tells_why and self.engine.down_because else ""
+            raise Unavailable(f"The engine is down{reason}")
+        if state is EngineState.RESTARTING:
+            raise Unavailable("Engine restarting")
+        if state is EngineState.LOADING or self._words is None:
+            raise Unavailable("Loading model")
+
+    def check_answers(self, tells_why: bool = True) -> None:
+        """Raises also if the engine is there, but has not been heard for a while."""
+        self.check_health(tells_why)
+        if self.engine.is_silent:
+            raise Unavailable("The engine does not answer")
+
+    def check_ready(self, tells_why: bool = True) -> None:
+        """Raises unless a request would be taken on now."""
+        self.check_answers(tells_why)
+        if self._is_draining:
+            raise Unavailable("The server is shutting down")
+        line = self.engine.board.line
+        if line.n_waiting + line.n_running >= line.n_slots + self.settings.server.queue_size:
+            raise Unavailable("All slots are busy, and as many requests wait as --queue-size allows")
 
     @contextlib.asynccontextmanager
     async def blob_room(self, slot: int, way: str, busy: Busy) -> AsyncIterator[None]:
@@ -175,6 +226,7 @@ class Service:
     async def act(self, request: Request, action: SlotAction, fd: int = -1) -> SlotReport:
         """Have the engine do something with a slot, but not longer than the client stays to hear of it."""
         self.check_health()
+        action = msgspec.structs.replace(action, realm=visit_of(request).client.realm)
         return await run_for_client(self.engine.act(action, fd), request.receive)
 
     async def settle(
@@ -215,7 +267,8 @@ class Service:
         marked = mark(collector) if is_short else await self.aside(n_bytes, mark, collector)
         if not collector.refs:
             return marked, None
-        return marked, await run_for_client(self._intake.take(collector, self.info), request.receive)
+        taking = self._intake.take(collector, self.info, visit_of(request).client.realm)
+        return marked, await run_for_client(taking, request.receive)
 
     def words_for(self, pictures: Pictures | None) -> Words:
         """The vocabulary, for texts in which media are marked."""
@@ -224,6 +277,17 @@ class Service:
     async def read(self, request: Request, default: Any = None) -> Any:
         """The body as JSON; an empty one is the default, if there is any."""
         return await read_json(request, self.settings.server.max_body_mib << 20, default)
+
+    async def take(self, model: type[FieldsT], request: Request) -> tuple[FieldsT, list[str]]:
+        """A request for something to generate, and its warnings; nothing is read where there is no room."""
+        self.require_room(visit_of(request).client)
+        body, warnings = parse_request(model, await self.read(request))
+        return body, [*warnings, *cap_warnings(body, self._defaults)]
+
+    def require_room(self, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
+        """Whether so many orders of a client may wait now."""
+        n_places = self.settings.server.queue_size
+        require_room(self.engine.board.line, n_places, client, n, max_queue_ms)
 
     async def in_background(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context, off the event loop."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -21,17 +22,28 @@ _HEADERS = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A line of a stream that programs skip."""
+
+    text: str
+
+
 class EventStream(Response):
     """Sends events as they come; an error becomes the last one. A client that leaves ends the source."""
 
-    def __init__(self, events: AsyncGenerator[Any], last: bytes = b"") -> None:
+    def __init__(
+        self, events: AsyncGenerator[Any], last: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> None:
+        more = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        self.raw_headers = [*_HEADERS, *more]
         self._events = events
         self._last = last
         self.background = None
         self.status_code = 200
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             await run_for_client(self._produce(send), receive)
         except ClientGone:
@@ -49,4 +61,6 @@ class EventStream(Response):
 
 
 def encode_event(event: Any) -> bytes:
+    if isinstance(event, Comment):
+        return f": {event.text}\n\n".encode()
     return b"data: " + orjson.dumps(event) + b"\n\n"

@@ -83,13 +83,15 @@ def _parse_message(raw: Any, where: str) -> Message:
     role = raw.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidRequest("must be a string such as 'user'", field=f"{where}.role")
-    calls = raw.get("tool_calls") or _legacy_call(raw)
+    calls = raw.get("tool_calls")
+    if calls is None or calls == []:
+        calls = _legacy_call(raw)
     if role != "assistant" and "content" not in raw:
         raise InvalidRequest("is missing", field=f"{where}.content")
     message = {k: v for k, v in raw.items() if k not in ("function_call", "tool_calls") and v is not None}
     message["role"] = _ROLES.get(role, role)
     message["content"] = _parse_content(raw.get("content"), f"{where}.content")
-    if calls:
+    if calls != []:
         message["tool_calls"] = _parse_calls(calls, f"{where}.tool_calls")
     elif role == "assistant" and "content" not in raw:
         raise InvalidRequest("needs 'content' or 'tool_calls'", field=where)

@@ -13,6 +13,7 @@ from corral.cli.command import COMMANDS, run_completion
 from corral.cli.configuration import Configuration, configure
 from corral.cli.console import Console
 from corral.cli.given import UsageError
+from corral.cli.title import hide_secrets
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
 from corral.server.log import log_to_file, log_to_stderr, report_fatal
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         configuration = configure(words)
         if configuration.command:
             return _print(configuration)
+        hide_secrets(words, [one for values in configuration.given.values() for one in values])
         return _serve(configuration)
     except CorralError as error:
         report_fatal(error.message)

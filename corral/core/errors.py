@@ -6,6 +6,7 @@
         ContextExceeded         400  exceed_context_size_error
         TooLarge                413  invalid_request_error
       Unauthorized              401  authentication_error
+      Forbidden                 403  permission_error
       NotFound                  404  not_found_error
         NoSuchSlot
       Conflict                  409  conflict_error
@@ -95,6 +96,11 @@ class Unauthorized(CorralError):
         super().__init__("Invalid API Key")
 
 
+class Forbidden(CorralError):
+    status = 403
+    type = "permission_error"
+
+
 class NotFound(CorralError):
     status = 404
     type = "not_found_error"
@@ -116,8 +122,11 @@ class NotSupported(CorralError):
 
 
 class Unavailable(CorralError):
+    """`retry_after_s`: when it may be worth trying again, where somebody can tell."""
+
     status = 503
     type = "unavailable_error"
+    retry_after_s: int | None = None
 
 
 class InsufficientStorage(CorralError):

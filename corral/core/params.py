@@ -110,6 +110,9 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     n_cache_reuse: int = 0
     cache_report: bool = False
     id_slot: int = -1
+    priority: int = 0  # among requests of the same client that wait for a slot; more is sooner
+    max_queue_ms: int = -1  # -1: it waits for a slot as long as it takes
+    max_repeats: int = 0  # of the same in a row, then the answer ends; 0: never
     constraint: Constraint | None = None
     json_whitespace: JsonWhitespace = "spaced"
     special: bool = False  # all control tokens appear in the answer

@@ -18,6 +18,10 @@ class StopType(str, enum.Enum):
     EOS = "eos"
     LIMIT = "limit"
     WORD = "word"
+    REPETITION = "repetition"
+
+
+UNFINISHED = (StopType.NONE, StopType.LIMIT, StopType.REPETITION)  # the model had more to say
 
 
 class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +99,12 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     predicted_ms: float
 
 
+class Queue(msgspec.Struct, frozen=True, tag="queue"):
+    """The tasks that wait for a slot, the next one first."""
+
+    task_ids: list[int]
+
+
 class Tier(str, enum.Enum):
     """Where the beginning of a prompt came from."""
 
@@ -129,6 +139,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     id_slot: int
     n_cached: int
     report: CacheReport | None = None
+    tier: Tier = Tier.NONE
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -214,4 +225,4 @@ EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | Tokens | Done | Failed | EmbedResult
 Answer = SlotReport | AdapterLoaded | Arranged
-Event = Loading | Ready | LoadFailed | Beat | Answer | TaskResult
+Event = Loading | Ready | LoadFailed | Beat | Queue | Answer | TaskResult

@@ -21,6 +21,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     resume: list[int] = []
     media: list[Medium] = []  # of the prompt, in its order; their bytes are in the file `fd`
     fd: int = -1
+    client: str = ""  # who shares the slots with others
+    weight: float = 1.0
+    realm: bytes = b""  # nothing that was evaluated in one serves another
 
     @property
     def own_prompt(self) -> list[int]:
@@ -70,6 +73,7 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     busy: Busy = Busy.WAIT
     fd: int = -1
     is_ours: bool = False
+    realm: bytes = b""  # that the slot belongs to afterwards
     source: int = -1
     n_keep: int = 0
     n_discard: int = 0
@@ -83,6 +87,7 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
     lora: AdapterConfig = ()
     media: list[list[Medium]] = []  # of every input, if any has some; their bytes are in the file `fd`
     fd: int = -1
+    client: str = ""
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="load_adapter"):

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from corral.core.media import NO_TOKEN, span_around
 from corral.core.result import SlotReport
 from corral.core.task import Busy, SlotAction, Verb
 from corral.engine.job import Steps, Turn
+from corral.engine.kin import Kin
 from corral.engine.kv import KvStore
 from corral.engine.saved import Saved
 from corral.engine.scheduler import Scheduler
@@ -75,7 +77,8 @@ class Actions:
             raise CorralError("the state of this slot cannot be read now, no slot has room to prepare it")
         self._writing.add(slot.id)
         try:
-            writing = self._files.submit(self._write, action.fd, saved)
+            # Whoever may restore it may have it.
+            writing = self._files.submit(self._write, action.fd, replace(saved, realm=b""))
             yield Turn(frozenset(), after=writing, desk=slot.id)
         finally:
             self._writing.discard(slot.id)
@@ -87,7 +90,7 @@ class Actions:
         reading = self._files.submit(self._ses1.read, action.fd, action.is_ours)
         yield Turn(frozenset((slot.id,)), after=reading)
         try:
-            saved = reading.result()
+            saved = replace(reading.result(), realm=action.realm)
         except CorralError:
             self._kv.trim(slot, 0)
             raise
@@ -144,6 +147,7 @@ class Actions:
         n = len(source.tokens)
         if self._kv.copy(source, slot, n) < n:
             raise NotSupported("the sequences of this model cannot be copied")
+        slot.kin = Kin(source.kin.variant, action.realm)
         self._scheduler.touch(slot)
         slot.n_evaluated = 0
         return self._report(action, n, started)

@@ -18,6 +18,7 @@ import xxhash
 
 from corral.core.chunk import TokenArray, common_prefix
 from corral.core.errors import CorralError, InvalidRequest
+from corral.engine.kin import Kin
 from corral.engine.prefix import Wish, replaces, usable
 from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
@@ -36,7 +37,7 @@ _log = logging.getLogger("corral")
 class _Entry:
     tokens: TokenArray
     moved_from: int
-    variant: bytes
+    kin: Kin
 
 
 class DiskCache:
@@ -65,8 +66,8 @@ class DiskCache:
             raise CorralError(f"--cache-disk: {error}") from None
         self._index = dict(self._scan(n_ctx))
 
-    def runs(self, variant: bytes) -> Iterator[TokenArray]:
-        return (entry.tokens for entry in list(self._index.values()) if entry.variant == variant)
+    def runs(self, kin: Kin) -> Iterator[TokenArray]:
+        return (entry.tokens for entry in list(self._index.values()) if entry.kin.serves(kin))
 
     def fetch(self, wish: Wish, n_at_hand: int) -> Future[Saved | None] | None:
         """Begin to read the file that gives most of a prompt, if it is much more than `n_at_hand` tokens."""
@@ -81,11 +82,11 @@ class DiskCache:
             return
         if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
             return
-        key = self._fingerprint + saved.variant + saved.tokens.tobytes()
+        key = b"".join((self._fingerprint, *saved.kin, saved.tokens.tobytes()))
         name = xxhash.xxh3_128_hexdigest(key) + _SUFFIX
         if name not in self._index:
             self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
-            self._index[name] = _Entry(saved.tokens, saved.moved_from, saved.variant)
+            self._index[name] = _Entry(saved.tokens, saved.moved_from, saved.kin)
             self._pending[name] = saved.n_bytes
             self._files.submit(self._write, name, saved)
 
@@ -114,7 +115,7 @@ class DiskCache:
                 continue
             else:
                 if title.fingerprint == self._fingerprint and len(title.tokens) <= n_ctx:
-                    yield path.name, _Entry(title.tokens, title.moved_from, title.variant)
+                    yield path.name, _Entry(title.tokens, title.moved_from, title.kin)
 
     def _read(self, name: str) -> Saved | None:
         path = self._directory / name

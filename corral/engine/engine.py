@@ -148,6 +148,7 @@ class Engine:
             self._events += self._jobs.run(self._idle())
             self._reserve_slots()
             self._events += self._scheduler.admit(self._clock())
+        self._events += self._scheduler.news(self._clock())
         for request in self._scheduler.take_stuck():
             self._events.append(
                 Failed(request.id, CorralError("the context is full: its state could not be restored").info())

@@ -14,7 +14,7 @@ import numpy as np
 from corral.core.chunk import Chunk, FloatArray
 from corral.core.errors import CorralError, NotNumbers
 from corral.core.media import spans_in, text_tokens
-from corral.core.result import Admitted, Event, Failed, Progress, StopType, TokenProbs
+from corral.core.result import Admitted, Event, Failed, Progress, StopType, Tier, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.guidance import guide
@@ -136,7 +136,7 @@ class Generation:
             if twin.leader is None:
                 origin = self._scheduler.public_id(slot.id)
                 report = whole_report(origin, twin.n_cached) if twin.task.params.cache_report else None
-                self._note(Admitted(twin.id, twin_slot.id, twin.n_cached, report))
+                self._note(Admitted(twin.id, twin_slot.id, twin.n_cached, report, Tier.LIVE))
             self._guard(self._arrive, logits, twin_slot, twin)
 
     def _arrive(self, logits: FloatArray, slot: Slot, request: Request) -> None:
@@ -232,6 +232,8 @@ class Generation:
         elif self._is_any_context_full(slot, request) and not self._may_shift(request):
             request.truncated = True
             request.stop_type = StopType.LIMIT
+        elif request.is_running_away:
+            request.stop_type = StopType.REPETITION
         elif request.is_budget_spent or request.text.is_under_indented or (is_late and "\n" in text):
             request.stop_type = StopType.LIMIT
 

@@ -12,6 +12,7 @@ from corral.core.media import cell_positions, n_positions
 from corral.core.settings import EngineSettings
 from corral.engine.disk_cache import DiskCache
 from corral.engine.grouping import Grouping
+from corral.engine.kin import Kin
 from corral.engine.ports import Backend
 from corral.engine.prefix import GAIN, Holding, usable
 from corral.engine.ram_cache import RamCache
@@ -73,10 +74,11 @@ class KvStore:
         """How many tokens a slot can take at once."""
         return self._grouping.room(len(slot.tokens))
 
-    def holding(self, slot: Slot, variant: bytes, takes_moved: bool) -> Holding:
-        """What a slot has for requests of this variant of the model."""
-        if slot.variant != variant:
-            return Holding(slot.id, slot.tokens.view[:0])
+    def holding(self, slot: Slot, kin: Kin, takes_moved: bool) -> Holding:
+        """What a slot has for such requests: of those of others, only what the server says to all."""
+        if not slot.kin.serves(kin):
+            is_alike = slot.kin.variant == kin.variant and self.can_cut(slot)
+            return Holding(slot.id, slot.tokens.view[: slot.n_system if is_alike else 0])
         n, request, can_cut = len(slot.tokens), slot.request, self.can_cut(slot)
         coming = request.prompt if request is not None and request.is_evaluating_prompt else None
         return Holding(
@@ -127,7 +129,8 @@ class KvStore:
         shared = self._backend.share_prefix(src.id, dst.id, self.position(src, n))
         dst.tokens.assign(src.tokens.view[: n if shared else 0])
         dst.moved_from = src.moved_from
-        dst.variant = src.variant
+        dst.kin = src.kin
+        dst.n_system = src.n_system
         return self._trimmed(dst)
 
     def stash(self, slot: Slot, n_kept: int) -> None:
@@ -164,11 +167,11 @@ class KvStore:
             return None
         return self._disk.fetch(request, n_at_hand)
 
-    def all_stored(self, variant: bytes) -> Iterator[TokenArray]:
-        """The tokens of everything in host memory and on disk that this variant of the model can use."""
-        yield from (saved.tokens for saved in self._ram if saved.variant == variant)
+    def all_stored(self, kin: Kin) -> Iterator[TokenArray]:
+        """The tokens of everything in host memory and on disk that serves such requests."""
+        yield from (saved.tokens for saved in self._ram if saved.kin.serves(kin))
         if self._disk is not None:
-            yield from self._disk.runs(variant)
+            yield from self._disk.runs(kin)
 
     def shift(self, slot: Slot, n_keep: int, n_discard: int) -> None:
         """Forget tokens in the middle and move the rest down."""
@@ -204,7 +207,8 @@ class KvStore:
         is_loaded = self._backend.load(slot.id, saved.state, self._end(saved.tokens)) if n else False
         slot.tokens.assign(saved.tokens[: n if is_loaded else 0])
         slot.moved_from = saved.moved_from
-        slot.variant = saved.variant
+        slot.kin = saved.kin
+        slot.n_system = 0
         self._trimmed(slot)
         return is_loaded or not n
 
@@ -228,7 +232,8 @@ class KvStore:
         state = self._backend.save(slot.id, memory)
         if state is None:
             return None
-        return Saved(slot.tokens.view.copy(), state, slot.moved_from, variant=slot.variant)
+        variant, realm = slot.kin
+        return Saved(slot.tokens.view.copy(), state, slot.moved_from, variant=variant, realm=realm)
 
     def _end(self, tokens: TokenArray) -> int:
         """The position behind that of the last token; that of a flat picture is where it begins."""

@@ -12,6 +12,7 @@ import numpy as np
 from corral.core.chunk import MIN_CHUNK, TokenArray, common_prefix
 from corral.core.media import runs_in
 from corral.engine.batch import align
+from corral.engine.kin import Kin
 
 GAIN = 16  # a copy or a wait must save at least so many tokens
 
@@ -108,17 +109,17 @@ class Run(Protocol):
     def moved_from(self) -> int: ...
 
     @property
-    def variant(self) -> bytes: ...
+    def kin(self) -> Kin: ...
 
 
 class Wish(Protocol):
-    """A prompt that is to be evaluated in a variant of the model, from moved tokens or not."""
+    """A prompt that is to be evaluated with something and for somebody, from moved tokens or not."""
 
     @property
     def prompt(self) -> TokenArray: ...
 
     @property
-    def variant(self) -> bytes: ...
+    def kin(self) -> Kin: ...
 
     @property
     def takes_moved(self) -> bool: ...
@@ -126,7 +127,7 @@ class Wish(Protocol):
 
 def usable(saved: Run, wish: Wish, n_fixed: Callable[[int], int]) -> int:
     """How much of a prompt a saved state can give."""
-    if saved.variant != wish.variant:
+    if not saved.kin.serves(wish.kin):
         return 0
     held = saved.tokens if wish.takes_moved else saved.tokens[: saved.moved_from]
     return reusable(held, wish.prompt, n_fixed(len(saved.tokens)))
@@ -135,7 +136,7 @@ def usable(saved: Run, wish: Wish, n_fixed: Callable[[int], int]) -> int:
 def replaces(new: Run, old: Run, n_fixed: Callable[[int], int]) -> bool:
     """Whether everything that an older state can give comes from a newer one as well."""
     n = len(old.tokens)
-    is_exact = new.variant == old.variant and min(n, old.moved_from) <= new.moved_from
+    is_exact = new.kin == old.kin and min(n, old.moved_from) <= new.moved_from
     return is_exact and common_prefix(new.tokens, old.tokens) == n >= n_fixed(len(new.tokens))
 
 

@@ -21,7 +21,7 @@ def explain(
 ) -> CacheReport:
     """`held`: all token runs that could have served."""
     n_cached = moves[-1].end if moves else prefix.n
-    tier = _tier(prefix, stored) if n_cached else Tier.NONE
+    tier = tier_of(prefix, stored, n_cached)
     nearest = max(held, key=lambda tokens: common_prefix(tokens, prompt), default=prompt[:0])
     n_common = common_prefix(nearest, prompt)
     return CacheReport(
@@ -40,7 +40,10 @@ def whole_report(slot: int, n_prompt: int) -> CacheReport:
     return CacheReport(tier=Tier.LIVE, id_slot=slot, n_cached=n_prompt, n_common=n_prompt)
 
 
-def _tier(prefix: Prefix, stored: Saved | None) -> Tier:
+def tier_of(prefix: Prefix, stored: Saved | None, n_cached: int) -> Tier:
+    """Where so many tokens came from."""
+    if not n_cached:
+        return Tier.NONE
     if prefix.origin is not Origin.STORE or stored is None:
         return Tier.LIVE
     return Tier.DISK if stored.is_from_disk else Tier.RAM

@@ -11,9 +11,11 @@ import numpy as np
 from corral.core.chunk import FloatArray, TokenArray
 from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens
 from corral.core.task import Task
+from corral.engine.kin import Kin
 from corral.engine.pace import Pace
 from corral.engine.ports import Sampler
 from corral.engine.prompt_media import Piece, PromptMedia
+from corral.engine.repetition import RepetitionGuard
 from corral.engine.saved import Saved
 from corral.text.output import OutputText
 
@@ -39,7 +41,7 @@ class Request:
         """`variant` tells which adapters it wants."""
         self.task = task
         self.order = order
-        self.variant = variant
+        self.kin = Kin(variant, task.realm)
         self.prompt: TokenArray = np.array(task.prompt, np.int32)
         self.pending: TokenArray = self.prompt
         self.phase = Phase.QUEUED
@@ -51,6 +53,9 @@ class Request:
         self.n_cached = 0
         self.n_forced = 0
         self.truncated = False
+        repeats = task.params.max_repeats
+        self._guard = RepetitionGuard(repeats) if repeats > 1 else None
+        self.is_running_away = False  # it says the same again and again
         self.stop_type = StopType.NONE
         self.swapped: Saved | None = None  # itself, while it has to wait for room
         self.fetched: Saved | None = None  # the beginning of its prompt, from disk
@@ -71,6 +76,11 @@ class Request:
     @property
     def id(self) -> int:
         return self.task.id
+
+    @property
+    def variant(self) -> bytes:
+        """With which adapters it is evaluated."""
+        return self.kin.variant
 
     @property
     def n_generated(self) -> int:
@@ -95,7 +105,7 @@ class Request:
     @property
     def is_cut_off(self) -> bool:
         """It ended in the middle of its grammar."""
-        is_cut = self.stop_type in (StopType.LIMIT, StopType.WORD)
+        is_cut = self.stop_type in (StopType.LIMIT, StopType.WORD, StopType.REPETITION)
         return is_cut and self.sampler is not None and self.sampler.is_unfinished
 
     @property
@@ -160,6 +170,8 @@ class Request:
             self._t_first = now
         self._t_last = now
         self.generated.append(token)
+        if self._guard is not None:
+            self.is_running_away = self._guard.is_too_much(token)
         if not self.is_repeating:
             self._unsent.append(token)
             if probs is not None:

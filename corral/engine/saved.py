@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from corral.core.chunk import State, TokenArray
+from corral.engine.kin import Kin
 
 NEVER = 2**31 - 1
 
@@ -13,7 +14,7 @@ NEVER = 2**31 - 1
 class Saved:
     """Behind the first `moved_from` tokens the context was shifted: they would evaluate to other states.
 
-    `variant`: with which adapters it was evaluated; nothing: with none.
+    `variant` and `realm`: with what and for whom it was evaluated.
     """
 
     tokens: TokenArray
@@ -21,6 +22,11 @@ class Saved:
     moved_from: int = NEVER
     is_from_disk: bool = False
     variant: bytes = b""
+    realm: bytes = b""
+
+    @property
+    def kin(self) -> Kin:
+        return Kin(self.variant, self.realm)
 
     @property
     def n_bytes(self) -> int:

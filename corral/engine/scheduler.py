@@ -9,16 +9,18 @@ import msgspec
 import numpy as np
 
 from corral.core.chunk import TokenArray
-from corral.core.result import Admitted, CacheReport
+from corral.core.result import Admitted, CacheReport, Queue, Tier
+from corral.engine.fair_queue import FairQueue
 from corral.engine.kv import KvStore
 from corral.engine.prefix import Origin, Prefix, choose_slot, plan_prefix
-from corral.engine.report import explain
+from corral.engine.report import explain, tier_of
 from corral.engine.request import Phase, Request
 from corral.engine.reuse import Move, plan_reuse
 from corral.engine.saved import Saved
 from corral.engine.slot import Slot
 
 _NOTHING = np.zeros(0, np.int32)
+_NEWS_S = 0.5  # between two words on who waits
 
 
 class Scheduler:
@@ -29,10 +31,11 @@ class Scheduler:
         self._n_public = n_slots
         self.reserved: dict[int, int] = {}  # slots that go to nobody who came after this
         self.due: set[int] = set()  # those of them whose content is about to be used
-        self._queue: list[Request] = []
+        self._queue = FairQueue()
         self._kv = kv
         self._similarity = similarity
         self._clock = 0
+        self._told_at = -_NEWS_S
         self._has_freed_room = True
 
     @property
@@ -66,13 +69,13 @@ class Scheduler:
         return sorted(cached, key=lambda slot: slot.last_used)
 
     def add(self, request: Request) -> None:
-        self._queue.append(request)
+        self._queue.add(request)
 
     def remove(self, task_id: int) -> Request | None:
         """Forget a request wherever it is; its slot is free at once."""
-        for i, request in enumerate(self._queue):
-            if request.id == task_id:
-                return self._queue.pop(i)
+        waiting = self._queue.remove(task_id)
+        if waiting is not None:
+            return waiting
         for slot in self.slots:
             if slot.request is not None and slot.request.id == task_id:
                 request = slot.request
@@ -95,6 +98,7 @@ class Scheduler:
             if other.request is not None:
                 other.n_evaluated = len(other.request.prompt) - other.request.n_cached
                 self._drop_half(other, other.request)
+                self._queue.end(other.request)
             other.request = None
             self.touch(other)
         self._has_freed_room = True
@@ -133,23 +137,29 @@ class Scheduler:
 
     def admit(self, now: float) -> list[Admitted]:
         """Give free slots to waiting requests, then settle what their prompts start from."""
-        if self._bring_back():
+        self._queue.tick(now)
+        if self._bring_back() and any(slot.is_idle for slot in self.public):
             for request in list(self._queue):
                 slot = self._find_slot(request)
                 if slot is not None:
-                    self._queue.remove(request)
+                    self._queue.start(request)
                     self._assign(slot, request)
                     if request.follower is not None:
                         self._assign(self._find_beside(request.follower), request.follower)
         return list(self._settle_all(now))
 
+    def news(self, now: float) -> list[Queue]:
+        """Who waits, now and then."""
+        if not self._queue or now - self._told_at < _NEWS_S:
+            return []
+        self._told_at = now
+        return [Queue([request.id for request in self._queue])]
+
     def fetch(self, request: Request) -> Future[Saved | None] | None:
         """Begin to read the beginning of a prompt from disk, if nothing nearer has it."""
         if not request.task.params.cache_prompt or not self._kv.has_disk:
             return None
-        held = [
-            self._kv.holding(slot, request.variant, request.takes_moved_of(slot.id)) for slot in self.slots
-        ]
+        held = [self._kv.holding(slot, request.kin, request.takes_moved_of(slot.id)) for slot in self.slots]
         live = max(holding.usable(request.prompt) for holding in held)
         return self._kv.fetch(request, max(live, self._kv.stored(request)[0]))
 
@@ -159,7 +169,7 @@ class Scheduler:
         return [pair for pair in waiting if self._wants(pair[1], slot, request.prompt)]
 
     def _wants(self, request: Request, slot: Slot, prompt: TokenArray) -> bool:
-        is_fit = slot.variant == request.variant and (slot.moved_from >= len(prompt) or request.takes_moved)
+        is_fit = slot.kin.serves(request.kin) and (slot.moved_from >= len(prompt) or request.takes_moved)
         return is_fit and request.task.params.cache_prompt and np.array_equal(request.prompt, prompt)
 
     def take_stuck(self) -> list[Request]:
@@ -188,7 +198,7 @@ class Scheduler:
         slot.request = request
 
     def _choose(self, idle: Sequence[Slot], request: Request) -> Slot:
-        alike = [s.tokens.view if s.variant == request.variant else _NOTHING for s in idle]
+        alike = [s.tokens.view if s.kin.serves(request.kin) else _NOTHING for s in idle]
         views = [(s.id, tokens, s.last_used) for s, tokens in zip(idle, alike, strict=True)]
         return self.slots[choose_slot(views, request.prompt, self._similarity)]
 
@@ -235,22 +245,22 @@ class Scheduler:
         for slot, request in self.running(Phase.WAITING):
             settled = self._settle(slot, request)
             if settled is not None:
-                n_cached, report = settled
+                n_cached, report, tier = settled
                 request.start(now, n_cached)
                 if request.leader is None:
-                    yield Admitted(request.id, slot.id, n_cached, report)
+                    yield Admitted(request.id, slot.id, n_cached, report, tier)
 
-    def _settle(self, slot: Slot, request: Request) -> tuple[int, CacheReport | None] | None:
+    def _settle(self, slot: Slot, request: Request) -> tuple[int, CacheReport | None, Tier] | None:
         """Bring as much of the prompt into the slot as exists anywhere; None: better to wait."""
         params, prompt = request.task.params, request.prompt
         if not params.cache_prompt:
             self._kv.stash(slot, 0)
             self._kv.trim(slot, 0)
-            slot.variant = request.variant
-            return 0, self._report(request, Prefix(Origin.OWN, 0), slot)
-        variant = request.variant
-        own = self._kv.holding(slot, variant, request.takes_moved_of(slot.id))
-        neighbours = [self._kv.holding(s, variant, request.takes_moved) for s in self.slots if s is not slot]
+            slot.kin, slot.n_system = request.kin, params.n_system
+            return 0, self._report(request, Prefix(Origin.OWN, 0), slot), Tier.NONE
+        kin = request.kin
+        own = self._kv.holding(slot, kin, request.takes_moved_of(slot.id))
+        neighbours = [self._kv.holding(s, kin, request.takes_moved) for s in self.slots if s is not slot]
         n_stored, stored = self._kv.stored(request)
         prefix = plan_prefix(prompt, own, neighbours, n_stored)
         if prefix.origin is Origin.WAIT:
@@ -259,10 +269,10 @@ class Scheduler:
         report = self._report(request, prefix, slot, stored, moves)
         request.fetched = None
         n = self._apply(prefix, slot, stored, moves)
-        slot.variant = variant
+        slot.kin, slot.n_system = kin, params.n_system
         if report is not None and n < report.n_cached:
             report = report.as_miss()
-        return n, report
+        return n, report, tier_of(prefix, stored, n)
 
     def _report(
         self,
@@ -274,8 +284,8 @@ class Scheduler:
     ) -> CacheReport | None:
         if not request.task.params.cache_report:
             return None
-        alike = [other for other in self.slots if other.variant == request.variant]
-        held = [other.tokens.view for other in alike] + list(self._kv.all_stored(request.variant))
+        alike = [other for other in self.slots if other.kin.serves(request.kin)]
+        held = [other.tokens.view for other in alike] + list(self._kv.all_stored(request.kin))
         report = explain(request.prompt, prefix, slot.id, stored, moves, held)
         return msgspec.structs.replace(report, id_slot=self.public_id(report.id_slot))
 
@@ -283,7 +293,7 @@ class Scheduler:
         n_min, is_own = request.task.params.n_cache_reuse, prefix.origin is Origin.OWN
         if not n_min or not self._kv.can_shift or prefix.origin is Origin.SLOT:
             return []
-        if is_own and self._kv.can_cut(slot) and slot.variant == request.variant:
+        if is_own and self._kv.can_cut(slot) and slot.kin.serves(request.kin):
             return plan_reuse(slot.tokens.view, request.prompt, n_min)
         if not is_own and stored is not None and not self._kv.n_fixed_saved(len(stored.tokens)):
             return plan_reuse(stored.tokens, request.prompt, n_min)

@@ -2,9 +2,9 @@
 
     "SES1" | n: u32 | tokens: n x i32 | state of the sequence, with a seal behind it
 
-The seal says which model it is of, with which adapters, and carries a checksum. Files may come from anywhere,
-and a seal can be forged: nothing of a state that somebody sent reaches native code before its structure has
-been checked too. Any thread.
+The seal says which model it is of, with which adapters and for whom, and carries a checksum. Files may come
+from anywhere, and a seal can be forged: nothing of a state that somebody sent reaches native code before its
+structure has been checked too. Any thread.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from corral.core.errors import CorralError, InvalidRequest
 from corral.core.file import read_into, write_all
 from corral.core.media import cell_positions, is_spelled
 from corral.engine.grouping import Grouping
+from corral.engine.kin import Kin
 from corral.engine.ports import StatePort
 from corral.engine.saved import Saved
 
 VERSION = 1
 ADAPTED = 2  # its seal begins with the adapters
+OWNED = 3  # its seal begins with adapters and realm
 
 _head = struct.Struct("<4sI")
 _MAGIC = b"SES1"
@@ -33,9 +35,12 @@ _MAGIC = b"SES1"
 _seal = struct.Struct("<16sII")
 _close = struct.Struct("<16s4s")
 _LAST_WORD = b"/SES"
-_VARIANT_BYTES = 16
+_KIN_BYTES = 16  # of adapters, and of a realm
+_NO_ADAPTERS = bytes(_KIN_BYTES)
+_KIN_COUNTS = {VERSION: 0, ADAPTED: 1, OWNED: 2}
+_MAX_KIN_BYTES = 2 * _KIN_BYTES
 _SEAL_BYTES = _seal.size + _close.size
-OVERHEAD_BYTES = _head.size + _VARIANT_BYTES + _SEAL_BYTES
+OVERHEAD_BYTES = _head.size + _MAX_KIN_BYTES + _SEAL_BYTES
 # A state begins with a magic number and the sequence it was of, which nobody reads: our mark is there.
 _MARK = slice(4, 8)
 _SEALED = b"CRL1"
@@ -50,11 +55,12 @@ class Title:
     moved_from: int
     fingerprint: bytes
     variant: bytes = b""
+    realm: bytes = b""
+    n_bytes: int = _SEAL_BYTES  # of the seal
 
     @property
-    def n_bytes(self) -> int:
-        """Of the seal."""
-        return len(self.variant) + _SEAL_BYTES
+    def kin(self) -> Kin:
+        return Kin(self.variant, self.realm)
 
 
 class Ses1:
@@ -71,8 +77,9 @@ class Ses1:
         parts = self._port.pack(saved.state)
         start = bytes(parts[0][: _MARK.start]) + _SEALED
         head = _head.pack(_MAGIC, len(saved.tokens))
-        version = ADAPTED if saved.variant else VERSION
-        seal = saved.variant + _seal.pack(self.fingerprint, saved.moved_from, version)
+        version = OWNED if saved.realm else ADAPTED if saved.variant else VERSION
+        kin = (saved.variant or _NO_ADAPTERS) + saved.realm if saved.realm else saved.variant
+        seal = kin + _seal.pack(self.fingerprint, saved.moved_from, version)
         body: list[bytes | memoryview] = [parts[0][_MARK.stop :], *parts[1:]]
         digest = xxhash.xxh3_128()
         os.lseek(fd, 0, os.SEEK_SET)
@@ -106,7 +113,7 @@ class Ses1:
     def _read_state(self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool) -> Saved:
         start = _head.size + tokens.nbytes
         n_bytes = n_file - start
-        if not _MIN_STATE_BYTES <= n_bytes <= self._port.max_state_bytes + _VARIANT_BYTES + _SEAL_BYTES:
+        if not _MIN_STATE_BYTES <= n_bytes <= self._port.max_state_bytes + _MAX_KIN_BYTES + _SEAL_BYTES:
             raise InvalidRequest(f"{n_bytes} bytes cannot be the state of {len(tokens)} tokens of this model")
         buffer = np.empty(n_bytes + self._port.state_growth, np.uint8)
         _fill(fd, start, buffer[:n_bytes].data)
@@ -122,10 +129,10 @@ class Ses1:
         state = self._port.unpack(buffer, n_bytes, positions, is_ours)
         if title is None:
             return Saved(tokens, state)
-        return Saved(tokens, state, title.moved_from, variant=title.variant)
+        return Saved(tokens, state, title.moved_from, variant=title.variant, realm=title.realm)
 
     def _check_seal(self, tokens: TokenArray, sealed: memoryview) -> Title:
-        title, digest = _parse_seal(tokens, bytes(sealed[-_VARIANT_BYTES - _SEAL_BYTES :]))
+        title, digest = _parse_seal(tokens, bytes(sealed[-_MAX_KIN_BYTES - _SEAL_BYTES :]))
         actual = xxhash.xxh3_128(_head.pack(_MAGIC, len(tokens)) + tokens.tobytes())
         actual.update(sealed[: -_close.size])
         if actual.digest() != digest:
@@ -142,7 +149,7 @@ def read_title(fd: int) -> Title:
     if magic != _MAGIC:
         raise InvalidRequest("this is no SES1 state")
     tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
-    n_tail = min(n_file, _VARIANT_BYTES + _SEAL_BYTES)
+    n_tail = min(n_file, _MAX_KIN_BYTES + _SEAL_BYTES)
     return _parse_seal(tokens, _read_exactly(fd, n_file - n_tail, n_tail, n_file))[0]
 
 
@@ -154,10 +161,13 @@ def _parse_seal(tokens: TokenArray, data: bytes) -> tuple[Title, bytes]:
     digest, last_word = _close.unpack_from(data, start + _seal.size)
     if last_word != _LAST_WORD:
         raise InvalidRequest("the state is cut off, or damaged at its end")
-    if version not in (VERSION, ADAPTED) or (version == ADAPTED and start < _VARIANT_BYTES):
-        raise InvalidRequest(f"the state is in version {version} of its format, this server reads {ADAPTED}")
-    variant = data[start - _VARIANT_BYTES : start] if version == ADAPTED else b""
-    return Title(tokens, moved_from, fingerprint, variant), digest
+    n_kin = _KIN_COUNTS.get(version, -1) * _KIN_BYTES
+    if not 0 <= n_kin <= start:
+        raise InvalidRequest(f"the state is in version {version} of its format, this server reads {OWNED}")
+    kin = data[start - n_kin : start]
+    variant, realm = kin[:_KIN_BYTES], kin[_KIN_BYTES:]
+    variant = b"" if realm and variant == _NO_ADAPTERS else variant
+    return Title(tokens, moved_from, fingerprint, variant, realm, n_kin + _SEAL_BYTES), digest
 
 
 def _read_exactly(fd: int, offset: int, n: int, n_file: int) -> bytes:

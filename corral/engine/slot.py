@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from corral.core.chunk import TokenArray
+from corral.engine.kin import Kin
 from corral.engine.request import Request
 from corral.engine.saved import NEVER
 
@@ -46,7 +47,8 @@ class Slot:
     def __init__(self, id: int, n_ctx: int) -> None:
         self.id = id
         self.moved_from = NEVER  # tokens behind these are not where they were evaluated
-        self.variant = b""  # with which adapters they were evaluated
+        self.kin = Kin()  # with what and for whom they were evaluated
+        self.n_system = 0  # of them, which are the server's own words
         self.tokens = TokenBuffer(n_ctx)
         self.request: Request | None = None
         self.last_used = 0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
 
 from corral.core.result import (
     Admitted,
+    Begun,
     Done,
     Failed,
     LastResult,
@@ -15,6 +18,8 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.task import Embed, SlotAction, Task, Verb
+from corral.core.visit import Leg, Visit
+from corral.link.line import Line
 from corral.link.tally import Tally
 
 _CHANGES = (Verb.RESTORE, Verb.ERASE, Verb.SHIFT, Verb.FORK)
@@ -35,10 +40,25 @@ class SlotView:
     stopping_word: str = ""
 
 
+class Watcher(Protocol):
+    """Whoever wants to know what becomes of orders."""
+
+    def note(self, visit: Visit, leg: Leg, result: TaskResult) -> None:
+        """The leg does not know of it yet."""
+        ...
+
+    def leave(self, visit: Visit, leg: Leg) -> None:
+        """It has ended, however it did."""
+        ...
+
+
 class Board:
     def __init__(self) -> None:
         self.slots: list[SlotView] = []
         self.tally = Tally()
+        self.line = Line()
+        self.watchers: list[Watcher] = []
+        self._visits: dict[int, tuple[Visit, Leg]] = {}
         self._by_task: dict[int, SlotView] = {}
 
     @property
@@ -54,13 +74,24 @@ class Board:
         self.slots = [SlotView(id) for id in range(n_slots)]
         self._by_task = {}
         self.tally.lose_engine()
+        self.line.n_slots = n_slots
+        self.line.lose_engine()
 
-    def enter(self, order: Task | Embed) -> None:
+    def enter(self, order: Task | Embed, visit: Visit | None = None) -> None:
         """An order waits for an engine from now on."""
-        self.tally.enter(order.id)
+        self.line.enter(order.id, order.client)
+        n = len(order.prompt) if isinstance(order, Task) else sum(map(len, order.inputs))
+        visit = visit if visit is not None else Visit()
+        self._visits[order.id] = visit, visit.enter(n)
 
     def note(self, result: TaskResult, order: Task | Embed) -> None:
         self.tally.note(result, order)
+        if isinstance(result, Admitted | Begun):
+            self.line.begin(order.id)
+        if visited := self._visits.get(order.id):
+            for watcher in self.watchers:
+                watcher.note(*visited, result)
+            visited[1].note(result, perf_counter())
         if isinstance(order, Task):
             self._note_task(result, order)
         if isinstance(result, LastResult | Failed):
@@ -94,6 +125,11 @@ class Board:
 
     def leave(self, task_id: int) -> None:
         self.tally.leave(task_id)
+        self.line.leave(task_id)
+        if visited := self._visits.pop(task_id, None):
+            visited[1].ended_at = visited[1].ended_at or perf_counter()
+            for watcher in self.watchers:
+                watcher.leave(*visited)
         view = self._by_task.pop(task_id, None)
         if view is not None:
             view.is_processing = False

@@ -24,8 +24,7 @@ class TaskStream:
 
     def put(self, result: TaskResult) -> None:
         if len(self._results) >= MAX_WAITING:
-            self.fail(CorralError("the client reads too slowly, the request was given up"))
-            self._on_close()
+            self.give_up(CorralError("the client reads too slowly, the request was given up"))
             return
         self._results.append(result)
         self._wake.set()
@@ -34,6 +33,11 @@ class TaskStream:
         """End the stream with an error, behind what has arrived already."""
         self._error = error
         self._wake.set()
+
+    def give_up(self, error: CorralError) -> None:
+        """The same, and nobody goes on with the task."""
+        self.fail(error)
+        self._on_close()
 
     def close(self) -> None:
         if not self._is_over:

@@ -1,5 +1,4 @@
-"""How much all engines together have evaluated and generated, and which orders wait: told by the results that
-pass by.
+"""How much all engines together have evaluated and generated: told by the results that pass by.
 
 Work that an engine has to do again for a lost one counts again; tokens that clients get count once.
 """
@@ -26,7 +25,7 @@ class _Share:
 
 
 class Tally:
-    """Mutable: sums since the server started, and the orders that are under way."""
+    """Mutable: sums since the server started."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.n_prompt = 0  # tokens of prompts and inputs that were evaluated; what was cached is not in it
@@ -35,41 +34,19 @@ class Tally:
         self.predicted_ms = 0.0
         self._clock = clock
         self._shares: dict[int, _Share] = {}
-        self._waiting: set[int] = set()
-        self._running: set[int] = set()
         self._embedding: set[int] = set()
         self._embedded_at = 0.0
 
-    @property
-    def n_waiting(self) -> int:
-        """Orders that no engine has begun."""
-        return len(self._waiting)
-
-    @property
-    def n_running(self) -> int:
-        return len(self._running)
-
-    def enter(self, order_id: int) -> None:
-        """An order is on its way to an engine."""
-        self._waiting.add(order_id)
-
     def leave(self, order_id: int) -> None:
         """An order has ended, however it did."""
-        self._waiting.discard(order_id)
-        self._running.discard(order_id)
         self._embedding.discard(order_id)
         self._shares.pop(order_id, None)
 
     def lose_engine(self) -> None:
-        """Everything begins again, in another one."""
-        self._waiting |= self._running
-        self._running.clear()
+        """Nothing is being evaluated."""
         self._embedding.clear()
 
     def note(self, result: TaskResult, order: Task | Embed) -> None:
-        if isinstance(result, Admitted | Begun):
-            self._waiting.discard(order.id)
-            self._running.add(order.id)
         if isinstance(order, Embed):
             self._note_embedding(result, order)
         elif isinstance(result, Admitted):

@@ -45,6 +45,9 @@ def start(verbose: bool, numa: str = "") -> None:
     """Initialise the backends; more than once does no harm, but `numa` counts only the first time."""
     global _verbose, _numa
     _verbose = verbose
+    if not verbose:
+        # Else a crash starts a debugger, which keeps everybody waiting and prints a page.
+        os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     lib.llama_log_set(on_log, ctypes.c_void_p(0))
     lib.llama_backend_init()
     if numa and not _numa:

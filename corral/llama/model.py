@@ -106,6 +106,7 @@ class Model:
                 check_tensors=settings.check_tensors,
                 on_progress=on_progress,
             )
+        model.vocab.rehearse()
         check_overrides(settings.overrides, log)
         for note in notes_on_locking(log):
             _log.warning("%s", note)

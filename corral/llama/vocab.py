@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import Any
 
 import numpy as np
 
+from corral.core.errors import CorralError, InvalidRequest
 from corral.core.fim import FimTokens
 from corral.llama.library import lib
 
@@ -20,6 +22,10 @@ _FIM = {
     "sep": lib.llama_vocab_fim_sep,
     "pad": lib.llama_vocab_fim_pad,
 }
+# Every byte that UTF-8 has, in characters that hardly any vocabulary knows as a whole.
+_ALL_BYTES = "".join(
+    map(chr, [*range(0x800), *range(0x800, 0xD800, 0x101), *range(0xE000, 0x110000, 0x1003)])
+)
 
 
 class Vocab:
@@ -44,8 +50,23 @@ class Vocab:
                 self.handle, data, len(data), pointer, capacity, add_special, parse_special
             )
             if n >= 0:
-                return [int(token) for token in tokens[:n].tolist()]
+                return _known(tokens[:n].tolist())
             capacity = -n
+
+    def rehearse(self) -> None:
+        """Use it once like the front is going to: libllama falls over some that are damaged.
+
+        It aborts the process then, which has to be the engine's. What tokens are it has looked up already.
+        """
+        if self.type == lib.LLAMA_VOCAB_TYPE_RWKV:
+            # It would look for the missing one until there is no memory left.
+            pieces = {self._read_piece(token, special=True) for token in range(self.n_tokens)}
+            if not pieces.issuperset(bytes([byte]) for byte in range(256)):
+                raise CorralError("the model's vocabulary is damaged: it lacks tokens of single bytes")
+        for text in ("", _ALL_BYTES) if self.type != lib.LLAMA_VOCAB_TYPE_NONE else ():
+            for parses in (False, True):
+                with contextlib.suppress(InvalidRequest):
+                    self.tokenize(text, add_special=True, parse_special=parses)
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of one token; a control token has none unless `special`."""
@@ -129,9 +150,18 @@ class Vocab:
         return "" if token == _TOKEN_NULL else self.piece(token, special=True).decode("utf-8", "replace")
 
     def _read_piece(self, token: int, special: bool) -> bytes:
+        if not 0 <= token < self.n_tokens:
+            return b""  # for libllama that would be the end
         buffer = ctypes.create_string_buffer(64)
         n = lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, special)
         if n < 0:
             buffer = ctypes.create_string_buffer(-n)
             n = lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, special)
         return buffer.raw[:n]
+
+
+def _known(tokens: list[int]) -> list[int]:
+    """Vocabularies without a token for what is unknown have -1 for it."""
+    if _TOKEN_NULL in tokens:
+        raise InvalidRequest("the model's vocabulary has no token for a part of this text")
+    return tokens

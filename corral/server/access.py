@@ -1,4 +1,4 @@
-"""Who may come in: keys, and the few paths that need none.
+"""Who may come in: keys and the clients behind them, and the few paths that need none.
 
 Only digests of keys are kept, and none is compared in a time that tells how much of it was right.
 """
@@ -7,46 +7,82 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.body import JsonResponse, render_error
 from corral.api.trust import mark_stranger
+from corral.api.visit import visit_in
 from corral.core.errors import CorralError, Unauthorized
 from corral.core.settings import ServerSettings
+from corral.core.visit import Client
 
 # What strangers may read. `/props` and the models are told to them without paths and prompts.
-PUBLIC_PATHS = ("/health", "/v1/health", "/models", "/v1/models", "/props")
+PUBLIC_PATHS = ("/health", "/v1/health", "/ready", "/models", "/v1/models", "/props")
 _READING = ("GET", "HEAD")
 _BEARER = b"bearer "
+_NAMED = re.compile(r"([A-Za-z0-9._-]{1,64})(?:=(\d{1,4}(?:\.\d{1,3})?))?:(.+)")
+_REALM_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    digest: bytes
+    client: Client
 
 
 class Keys:
-    """The keys that requests may show; without any there is nothing to show."""
+    """Mutable: the keys that requests may show; without any there is nothing to show."""
 
-    def __init__(self, keys: list[str]) -> None:
-        self._digests = [_digest(key.encode()) for key in keys]
+    def __init__(self, server: ServerSettings) -> None:
+        """Raises CorralError where options or the file protect nothing."""
+        given = [key.strip() for text in server.api_keys for key in text.split(",") if key.strip()]
+        if server.api_keys and not given:
+            raise CorralError("--api-key is empty; give a key, or leave it out")
+        self._shares = server.cache_share
+        self._given = [self._key(key, _identity(key), f"key{i}") for i, key in enumerate(given, 1)]
+        self._file = server.api_key_file
+        self._keys = self._read()
 
     def __bool__(self) -> bool:
-        return bool(self._digests)
+        return bool(self._keys)
 
-    def admits(self, shown: list[bytes]) -> bool:
-        """Whether one of them is right."""
+    def reload(self) -> None:
+        """Read the file again; raises CorralError, and nothing has changed, if that is not possible."""
+        self._keys = self._read()
+
+    def find(self, shown: list[bytes]) -> Client | None:
+        """Whose key one of them is."""
         digests = [_digest(key) for key in shown]
-        # All are compared, also behind one that is right.
-        return sum(hmac.compare_digest(ours, theirs) for ours in self._digests for theirs in digests) > 0
+        found: Client | None = None
+        for key in self._keys:  # all are compared, also behind one that is right
+            for digest in digests:
+                if hmac.compare_digest(key.digest, digest):
+                    found = key.client
+        return found
 
+    def _read(self) -> list[_Key]:
+        lines = _read_file(self._file) if self._file else []
+        numbered = enumerate(lines, len(self._given) + 1)
+        return self._given + [key for i, line in numbered for key in self._parse(line, f"key{i}")]
 
-def read_keys(server: ServerSettings) -> Keys:
-    """All keys that options and their file name; raises CorralError where they protect nothing."""
-    keys = [key.strip() for text in server.api_keys for key in text.split(",")]
-    if server.api_keys and not any(keys):
-        raise CorralError("--api-key is empty; give a key, or leave it out")
-    if server.api_key_file:
-        keys += _read_file(server.api_key_file)
-    return Keys([key for key in keys if key])
+    def _parse(self, line: str, name: str) -> list[_Key]:
+        """compat: --api-key-file: a whole line is a key, also if there is a colon in it."""
+        found = _NAMED.fullmatch(line)
+        if found is None:
+            return [self._key(line, _identity(line), name)]
+        weight = float(found[2] or 1)
+        if not weight:
+            raise CorralError(f"--api-key-file: the weight of '{found[1]}' must be more than 0")
+        return [self._key(key, found[1], found[1], weight) for key in (line, found[3])]
+
+    def _key(self, key: str, identity: str, name: str, weight: float = 1.0) -> _Key:
+        realm = b"" if self._shares else _digest(identity.encode())[:_REALM_BYTES]
+        return _Key(_digest(key.encode()), Client(name, identity, weight, realm))
 
 
 class AccessControl:
@@ -59,13 +95,17 @@ class AccessControl:
         self._is_public = is_public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._keys.admits(_shown(scope)):
-            if not self._lets_in(scope):
+        if scope["type"] == "http":
+            client = self._keys.find(_shown(scope))
+            if client is not None:
+                visit_in(scope).client = client
+            elif self._lets_in(scope):
+                mark_stranger(scope)
+            else:
                 error = Unauthorized()
                 headers = {"www-authenticate": "Bearer"}
                 await JsonResponse(render_error(error), error.status, headers)(scope, receive, send)
                 return
-            mark_stranger(scope)
         await self._app(scope, receive, send)
 
     def _lets_in(self, scope: Scope) -> bool:
@@ -92,6 +132,11 @@ def _shown(scope: Scope) -> list[bytes]:
     authorization = headers.get(b"authorization", b"")
     shown = [authorization[len(_BEARER) :]] if authorization[: len(_BEARER)].lower() == _BEARER else []
     return [key.strip() for key in (*shown, headers.get(b"x-api-key", b"")) if key]
+
+
+def _identity(key: str) -> str:
+    """Of a client without a name."""
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _digest(key: bytes) -> bytes:

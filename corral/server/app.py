@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from starlette.routing import Match
 from starlette.types import Scope
 
 from corral import __version__
+from corral.api.openapi import describe
 from corral.api.routes import (
     adapter,
     chat,
@@ -22,8 +23,9 @@ from corral.api.routes import (
     token,
 )
 from corral.api.service import Service
+from corral.api.trust import public_name
 from corral.core.settings import ServerSettings
-from corral.server.access import AccessControl, read_keys
+from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
 from corral.server.errors import add_error_handlers
 from corral.server.static import open_static
 
@@ -52,25 +54,38 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
+        default_response_class=Response,  # its routes tell themselves what they answer
     )
     app.state.service = service
-    app.state.metrics = None
+    app.state.metrics = app.state.tracer = None
     for router in _ROUTERS:
         app.include_router(router)
     add_error_handlers(app)
     server = service.settings.server
-    if server.metrics:
-        from corral.api.metrics import Metrics  # takes a while, and few servers need it
-
-        app.state.metrics = Metrics(service)
     if server.static_path:
         app.router.default = open_static(server.static_path)
     _add_access_control(app, server)
+    _add_monitoring(app, service)
     return app
 
 
+def _add_monitoring(app: FastAPI, service: Service) -> None:
+    """What it takes is imported by those who want it, since that takes a while."""
+    server = service.settings.server
+    if server.metrics:
+        from corral.api.metrics import Metrics
+
+        app.state.metrics = Metrics(service)
+    if server.otlp_endpoint:
+        from corral.server.tracing import Tracer
+
+        app.state.tracer = Tracer(server.otlp_endpoint, public_name(service))
+    app.state.listeners = [each for each in (app.state.metrics, app.state.tracer) if each is not None]
+
+
 def _add_access_control(app: FastAPI, server: ServerSettings) -> None:
-    keys = read_keys(server)
+    keys = app.state.keys = Keys(server)
+    describe(app, PUBLIC_PATHS, bool(keys))
     if not keys:
         return
 

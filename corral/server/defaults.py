@@ -27,6 +27,7 @@ def default_params(settings: Settings) -> GenerationParams:
         sampling=msgspec.structs.replace(sampling, dry_sequence_breakers=breakers),
         n_predict=server.n_predict,
         n_keep=server.n_keep,
+        max_repeats=server.max_repeats,
         stop=tuple(_text(server, stop) for stop in server.stop),
         ignore_eos=server.ignore_eos,
         special=server.special,

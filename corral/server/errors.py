@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 
 from fastapi import FastAPI, Request, Response
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import compile_path
 
 from corral.api.body import JsonResponse, render_error
 from corral.api.disconnect import ClientGone
-from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, NotFound
+from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, NotFound, Unavailable
+from corral.server.traffic import LEFT
 
 _log = logging.getLogger("corral")
-_CLIENT_CLOSED = 499
 _OPENAI_PATHS = ("/v1/", "/chat/")
 # OpenAI's clients look for these words where llama-server has the status once more.
 _OPENAI_CODES = {ContextExceeded.type: "context_length_exceeded"}
@@ -29,7 +31,9 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _answer(error: CorralError) -> Response:
-    return JsonResponse(render_error(error), error.status)
+    retry_after_s = error.retry_after_s if isinstance(error, Unavailable) else None
+    headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else None
+    return JsonResponse(render_error(error), error.status, headers)
 
 
 async def _on_corral_error(request: Request, error: Exception) -> Response:
@@ -39,7 +43,7 @@ async def _on_corral_error(request: Request, error: Exception) -> Response:
     return _answer(error)
 
 
-async def _on_http_error(_request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return _answer(NotFound("File Not Found"))
@@ -47,11 +51,22 @@ async def _on_http_error(_request: Request, error: Exception) -> Response:
     problem.status = error.status_code
     response = _answer(problem)
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["allow"] = _methods_of(request)
     return response
 
 
+def _methods_of(request: Request) -> str:
+    """What a path can do: its routes may be several, and starlette tells of the first one."""
+    path, found = request.url.path, set[str]()
+    for route in iter_route_contexts(request.app.routes):
+        if route.path is not None and compile_path(route.path)[0].match(path):
+            found |= route.methods or set()
+    return ", ".join(sorted(found))
+
+
 async def _on_client_gone(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=_CLIENT_CLOSED)
+    return Response(status_code=LEFT)
 
 
 async def _on_recursion(_request: Request, _error: Exception) -> Response:

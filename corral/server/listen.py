@@ -1,12 +1,15 @@
 """Where the server listens: sockets, bound before anything is loaded, and what is wrong if they cannot be.
 
-A host that ends with `.sock` is the path of a Unix socket, which belongs to the server while it runs.
+A host that ends with `.sock` is the path of a Unix socket, which belongs to the server while it runs. Where
+others than this machine can connect, there must be keys, or a word that none are wanted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
+import ipaddress
 import os
 import socket
 import stat
@@ -28,10 +31,19 @@ _REMEDIES = {
 }
 
 
+class Reach(enum.Enum):
+    """From where one can connect."""
+
+    UNIX = enum.auto()  # whoever may open the file
+    LOCAL = enum.auto()  # this machine
+    PUBLIC = enum.auto()  # others too
+
+
 @dataclass(frozen=True)
 class Listener:
     sockets: list[socket.socket]
     address: str  # for people, and for clients on this machine
+    reach: Reach
 
 
 @contextlib.contextmanager
@@ -39,16 +51,42 @@ def open_listener(server: ServerSettings) -> Iterator[Listener]:
     """Listen, from now until the end; raises CorralError with the option that is to blame."""
     if server.host.endswith(".sock"):
         with _unix_socket(server.host) as bound:
-            yield Listener([bound], UNIX + server.host)
+            yield Listener([bound], UNIX + server.host, Reach.UNIX)
         return
     sockets = _internet_sockets(server.host, server.port)
     try:
+        public = [bound.getsockname()[0] for bound in sockets if not is_loopback(bound.getsockname()[0])]
+        if public:
+            _check_access(server, public[0])
         scheme = "https" if server.ssl_cert_file else "http"
         host, port = sockets[0].getsockname()[:2]
-        yield Listener(sockets, f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        yield Listener(sockets, address, Reach.PUBLIC if public else Reach.LOCAL)
     finally:
         for bound in sockets:
             bound.close()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether it is an address of this machine that nobody else can reach; a name is none."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+def without_brackets(host: str) -> str:
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _check_access(server: ServerSettings, address: str) -> None:
+    if not (server.api_keys or server.api_key_file or server.allow_unauthenticated):
+        raise CorralError(
+            f"on {address} everybody who reaches this machine could use the server; give it an --api-key or "
+            "an --api-key-file, or start it with --allow-unauthenticated"
+        )
 
 
 def _internet_sockets(host: str, port: int) -> list[socket.socket]:
@@ -57,7 +95,7 @@ def _internet_sockets(host: str, port: int) -> list[socket.socket]:
         raise CorralError("--host is empty; 127.0.0.1 is this machine only, 0.0.0.0 everybody")
     try:
         found = socket.getaddrinfo(
-            host.removeprefix("[").removesuffix("]"),
+            without_brackets(host),
             port,
             type=socket.SOCK_STREAM,
             flags=socket.AI_PASSIVE,

@@ -2,82 +2,67 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 import urllib.parse
-from collections.abc import Awaitable
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
-_LEFT = 499
-_BROKEN = 500
-_STOPPED = 503
+from corral.core.visit import Visit
+
 _MAX_PATH = 256
 _MAX_CLIENT = 64
 _LINE = (
     "%(method)s %(path)s %(status)d in %(ms).1f ms, %(request_bytes)d bytes in, "
     "%(response_bytes)d out, %(client)s"
 )
+_WORK = (
+    "; %(queue_ms).1f ms queued, %(prompt_n)d tokens in %(prompt_ms).1f ms and %(cache_n)d cached "
+    "(%(cache)s), %(predicted_n)d generated in %(predicted_ms).1f ms"
+)
 _log = logging.getLogger("corral")
 
 
 class RequestLog:
-    """ASGI, around the whole application. What it raises once it has answered has been logged there."""
+    """A `Listener` of all traffic."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+    def end(self, scope: Scope, visit: Visit) -> None:
+        if not _log.isEnabledFor(logging.INFO):
             return
-        answer = _Answer(send)
-        broken = _LEFT
-        try:
-            await self._app(scope, receive, answer.send)
-        except asyncio.CancelledError:
-            broken = _STOPPED
-            raise
-        except Exception:
-            broken = _BROKEN
-            if not answer.status:
-                raise
-        finally:
-            if _log.isEnabledFor(logging.INFO):
-                _log.info(_LINE, _fields(scope, answer, answer.status if answer.is_whole else broken))
+        text = _LINE + (", key %(key)s" if visit.client.name else "") + ", %(id)s"
+        work = _work(visit)
+        _log.info(text + (_WORK if work else ""), {**_fields(scope, visit), **work})
 
 
-class _Answer:
-    """Mutable: what has been sent so far. No coroutine of its own between a stream and its socket."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.started_at = time.perf_counter()
-        self.status = 0
-        self.n_bytes = 0
-        self.is_whole = False
-
-    def send(self, message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.body":
-            self.n_bytes += len(message.get("body", b""))
-            self.is_whole = not message.get("more_body", False)
-        elif message["type"] == "http.response.start":
-            self.status = message["status"]
-        return self._send(message)
-
-
-def _fields(scope: Scope, answer: _Answer, status: int) -> dict[str, Any]:
+def _fields(scope: Scope, visit: Visit) -> dict[str, Any]:
     client = scope.get("client")
     return {
+        "id": visit.id,
+        "key": visit.client.name,
         "method": scope["method"],
         "path": _path(scope),
-        "status": status,
-        "ms": round((time.perf_counter() - answer.started_at) * 1e3, 1),
+        "status": visit.status,
+        "ms": round((visit.ended_at - visit.started_at) * 1e3, 1),
         "client": str(client[0])[:_MAX_CLIENT] if client else "unix",
         "request_bytes": _content_length(scope),
-        "response_bytes": answer.n_bytes,
+        "response_bytes": visit.n_bytes,
+    }
+
+
+def _work(visit: Visit) -> dict[str, Any]:
+    """What the engine has done for it; of several orders, all together."""
+    legs = [leg for leg in visit.legs if leg.admitted_at]
+    if not legs:
+        return {}
+    timings = [leg.timings for leg in legs if leg.timings is not None]
+    return {
+        "queue_ms": round(max(leg.queue_s for leg in legs) * 1e3, 1),
+        "cache": legs[0].tier.value,
+        "cache_n": sum(timing.cache_n for timing in timings),
+        "prompt_n": sum(timing.prompt_n for timing in timings),
+        "prompt_ms": round(sum(timing.prompt_ms for timing in timings), 1),
+        "predicted_n": sum(timing.predicted_n for timing in timings),
+        "predicted_ms": round(sum(timing.predicted_ms for timing in timings), 1),
     }
 
 

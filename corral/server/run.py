@@ -17,23 +17,30 @@ from typing import Protocol
 
 import anyio.to_thread
 import uvicorn
+from fastapi import FastAPI
 
 from corral.api.service import Service
 from corral.api.system_prompt import SystemText
 from corral.core.errors import CorralError
 from corral.core.result import ModelInfo
-from corral.core.settings import Settings
+from corral.core.settings import ServerSettings, Settings
 from corral.link.supervisor import Supervisor
 from corral.llama import library
 from corral.llama.model import Model
+from corral.server.acceptor import Acceptor, raise_open_files, share_for_connections
+from corral.server.access import Keys
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.connection import patient_protocol
+from corral.server.cors import Cors, cors_policy
 from corral.server.defaults import check_tokens, default_guidance, default_params
-from corral.server.listen import Listener, open_listener
+from corral.server.drain import Drain
+from corral.server.hosts import HostControl, allowed_names
+from corral.server.listen import Listener, Reach, open_listener
 from corral.server.request_log import RequestLog
 from corral.server.system_prompt import evaluate_system_prompt, read_system_prompt
-from corral.server.tls import open_tls
+from corral.server.tls import open_tls, reload_tls
+from corral.server.traffic import Traffic
 
 _log = logging.getLogger("corral")
 
@@ -57,16 +64,25 @@ async def serve(settings: Settings, reporter: Reporter) -> None:
     engine = Supervisor(
         settings.engine,
         settings.server.engine_timeout_s,
+        settings.server.engine_restarts,
+        settings.server.sleep_idle_s,
         on_loading=reporter.loading,
         on_restart=reporter.restarting,
     )
     service = Service(settings, engine, default_params(settings))
     system_text = read_system_prompt(settings.server.system_prompt_file)
-    config = _uvicorn_config(settings, service)
+    app = create_app(service)
+    drain = Drain(settings.server.timeout_s, service.drain, engine.dismiss)
     with open_listener(settings.server) as listener:
-        await _serve(
-            _Server(config, listener, tls, reporter.listening), service, engine, system_text, reporter
-        )
+        config = _uvicorn_config(settings, app, listener.reach)
+        server = _Server(config, settings.server, listener, tls, reporter.listening, drain, app.state.keys)
+        if app.state.metrics is not None:
+            app.state.metrics.watch_connections(lambda: len(server.server_state.connections))
+        try:
+            await _serve(server, service, engine, system_text, reporter)
+        finally:
+            if app.state.tracer is not None:
+                await asyncio.to_thread(app.state.tracer.close)
 
 
 async def _serve(
@@ -81,7 +97,7 @@ async def _serve(
         loading.cancel()
         await http
     finally:
-        server.should_exit = True
+        server.stop()
         await engine.close()
         with contextlib.suppress(asyncio.CancelledError):
             await http
@@ -124,16 +140,16 @@ def _open_vocabulary(settings: Settings) -> Model:
     return model
 
 
-def _uvicorn_config(settings: Settings, service: Service) -> uvicorn.Config:
+def _uvicorn_config(settings: Settings, app: FastAPI, reach: Reach) -> uvicorn.Config:
+    guarded = HostControl(app, allowed_names(settings.server, reach))
     return uvicorn.Config(
-        RequestLog(create_app(service)),
+        Traffic(Cors(guarded, cors_policy(settings.server)), [RequestLog(), *app.state.listeners]),
         http=patient_protocol(settings.server.timeout_s),
         log_config=None,
         log_level="warning",
         access_log=False,
         lifespan="off",
         timeout_keep_alive=60,
-        timeout_graceful_shutdown=int(settings.server.timeout_s),
         server_header=False,
     )
 
@@ -144,14 +160,20 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
+        settings: ServerSettings,
         listener: Listener,
         tls: ssl.SSLContext | None,
         on_listening: Callable[[str], None],
+        drain: Drain,
+        keys: Keys,
     ) -> None:
         super().__init__(config)
+        self._settings = settings
         self._sockets = listener.sockets
         self._tls = tls
         self._on_listening = on_listening
+        self._drain = drain
+        self._keys = keys
         self.address = listener.address
 
     async def run_here(self) -> None:
@@ -159,18 +181,55 @@ class _Server(uvicorn.Server):
         await self.serve(self._sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.config.ssl = self._tls
-        await super().startup(sockets)
+        n_connections = share_for_connections(raise_open_files())
+        connections = self.server_state.connections
+        door = Acceptor(sockets or [], self._protocol, connections, n_connections, self._tls)
+        self.servers = [door]  # type: ignore[list-item]
+        self.started = True
         self._on_listening(self.address)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(self.config, self.server_state, {})  # type: ignore[call-arg]
+
+    def stop(self) -> None:
+        """Without waiting for anybody."""
+        self.should_exit = True
+        self._drain.hurry()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does it, but for as long as `Drain` says."""
+        ending = asyncio.create_task(super().shutdown(sockets))
+        draining = asyncio.create_task(self._drain.run(self.server_state))
+        tasks = {ending, draining}
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         yield
 
     def _on_signal(self) -> None:
-        _log.info("stopping at once" if self.should_exit else "stopping, when running requests are done")
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        if self.should_exit:
+            self._drain.insist()
+        else:
+            self.should_exit = True
+            self._drain.begin()
+
+    def _on_hangup(self) -> None:
+        """Read again what may have been renewed; what is no good changes nothing."""
+        try:
+            self._keys.reload()
+        except CorralError as error:
+            _log.error("the old keys stay: %s", error.message)
+        try:
+            if self._tls is not None:
+                reload_tls(self._tls, self._settings)
+        except CorralError as error:
+            _log.error("the old certificate stays: %s", error.message)
+        _log.info("keys and certificates were read again")

@@ -1,4 +1,4 @@
-"""The certificate and key for https, checked before anything is loaded."""
+"""The certificate and key for https, checked before anything is loaded, and again when they are renewed."""
 
 from __future__ import annotations
 
@@ -24,6 +24,17 @@ def open_tls(server: ServerSettings) -> ssl.SSLContext | None:
     _check(key, "--ssl-key-file", _KEY, "private key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load(context, certificate, key)
+    return context
+
+
+def reload_tls(context: ssl.SSLContext, server: ServerSettings) -> None:
+    """New connections get what the files hold now; raises CorralError and keeps the old if it is no good."""
+    open_tls(server)  # what cannot be used would leave half of itself in the context
+    _load(context, server.ssl_cert_file, server.ssl_key_file)
+
+
+def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
     try:
         context.load_cert_chain(certificate, key, password=_refuse_password)
     except ssl.SSLError as error:
@@ -33,7 +44,8 @@ def open_tls(server: ServerSettings) -> ssl.SSLContext | None:
             reason = (error.reason or str(error)).replace("_", " ").lower()
             message = f"--ssl-cert-file '{certificate}' and --ssl-key-file '{key}' cannot be used: {reason}"
         raise CorralError(message) from None
-    return context
+    except OSError as error:  # it was there a moment ago
+        raise CorralError(f"--ssl-cert-file '{certificate}' cannot be read: {error.strerror}") from None
 
 
 def _check(path: str, option: str, mark: bytes, what: str) -> None:

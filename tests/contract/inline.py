@@ -14,9 +14,10 @@ from corral.core.errors import CorralError
 from corral.core.media import Medium
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import GenerationParams
-from corral.core.result import Answer, Done, Embedded, Event, Failed, SlotReport
+from corral.core.result import Answer, Done, Embedded, Event, Failed, Queue, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
+from corral.core.visit import ANYBODY, Visit
 from corral.engine.engine import Engine
 from corral.link.board import Board
 from corral.link.stream import TaskStream
@@ -24,6 +25,7 @@ from corral.link.supervisor import EngineState, MediaFile
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import default_params
+from corral.server.traffic import Traffic
 from tests.unit.fake import FakeBackend
 
 SECONDS = 20  # for what takes milliseconds
@@ -37,7 +39,10 @@ class InlineEngine:
         self.info = backend.info()
         self.board = Board()
         self.board.reset(backend.n_seq)
+        self.n_restarts = 0
         self.is_paused = False
+        self.is_silent = False
+        self.down_because = ""
         self._engine = Engine(backend, settings, self._deliver)
         self._tasks: dict[int, tuple[Task | Embed, TaskStream]] = {}
         self._answers: dict[int, asyncio.Future[SlotReport]] = {}
@@ -46,20 +51,36 @@ class InlineEngine:
         self._stepper: asyncio.Task[None] | None = None
 
     def submit(
-        self, prompt: list[int], params: GenerationParams, media: MediaFile | None = None
+        self,
+        prompt: list[int],
+        params: GenerationParams,
+        media: MediaFile | None = None,
+        visit: Visit | None = None,
     ) -> tuple[Task, TaskStream]:
-        task = Task(id=next(self._ids), prompt=prompt, params=params)
+        client = visit.client if visit is not None else ANYBODY
+        task = Task(
+            id=next(self._ids),
+            prompt=prompt,
+            params=params,
+            client=client.id,
+            weight=client.weight,
+            realm=client.realm,
+        )
         if media is not None:
             task = msgspec.structs.replace(task, media=media.media[0], fd=os.dup(media.fd))
-        return task, self._enter(task)
+        return task, self._enter(task, visit)
 
     def embed(
-        self, inputs: list[list[int]], lora: AdapterConfig = (), media: MediaFile | None = None
+        self,
+        inputs: list[list[int]],
+        lora: AdapterConfig = (),
+        media: MediaFile | None = None,
+        visit: Visit | None = None,
     ) -> TaskStream:
         order = Embed(id=next(self._ids), inputs=inputs, lora=lora)
         if media is not None:
             order = msgspec.structs.replace(order, media=media.media, fd=os.dup(media.fd))
-        return self._enter(order)
+        return self._enter(order, visit)
 
     async def arrange(self, media: list[Medium]) -> list[list[int]]:
         order = Arrange(next(self._ids), media)
@@ -79,10 +100,10 @@ class InlineEngine:
     def free_adapter(self, id: int) -> None:
         self._engine.handle(FreeAdapter(id))
 
-    def _enter(self, order: Task | Embed) -> TaskStream:
+    def _enter(self, order: Task | Embed, visit: Visit | None) -> TaskStream:
         stream = TaskStream(lambda: self.cancel(order.id))
         self._tasks[order.id] = (order, stream)
-        self.board.enter(order)
+        self.board.enter(order, visit)
         self._engine.handle(order)
         self._keep_stepping()
         return stream
@@ -133,6 +154,9 @@ class InlineEngine:
 
     def _deliver(self, events: list[Event]) -> None:
         for event in events:
+            if isinstance(event, Queue):
+                self.board.line.sort(event.task_ids)
+                continue
             if event.task_id in self._answers:
                 self._answer(event)
                 continue
@@ -168,7 +192,8 @@ class Server:
             vocab = self.backend.vocab
             self.service.open(vocab, chat_settings(settings.server, {}, vocab))
         self.app = create_app(self.service)
-        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        traffic = Traffic(self.app, self.app.state.listeners)
+        transport = httpx.ASGITransport(traffic, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://corral")
 
     async def complete(self, **body) -> dict:

@@ -8,7 +8,7 @@ import pytest
 
 from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.server.access import PUBLIC_PATHS, read_keys
+from corral.server.access import PUBLIC_PATHS, Keys
 from tests.contract.inline import Server
 
 KEY = "sk-öffne-dich"
@@ -139,17 +139,17 @@ def test_a_file_that_protects_nothing_is_an_error(tmp_path, content, message):
     if content is not None:
         (tmp_path / "keys").write_bytes(content)
     with pytest.raises(CorralError, match=message):
-        read_keys(ServerSettings(api_key_file=str(tmp_path / "keys")))
+        Keys(ServerSettings(api_key_file=str(tmp_path / "keys")))
 
 
 @pytest.mark.parametrize("keys", [("",), (" ", ","), (", ,",)])
 def test_an_empty_key_is_an_error(keys):
     with pytest.raises(CorralError, match="--api-key is empty"):
-        read_keys(ServerSettings(api_keys=keys))
+        Keys(ServerSettings(api_keys=keys))
 
 
 async def test_keys_are_not_kept():
-    keys = read_keys(ServerSettings(api_keys=(KEY,)))
+    keys = Keys(ServerSettings(api_keys=(KEY,)))
     assert KEY not in repr(vars(keys))
     assert KEY.encode() not in repr(vars(keys)).encode()
 
@@ -221,3 +221,62 @@ async def test_a_large_body_without_a_key_is_not_read():
     response = await server.http.post("/completion", content=body())
     assert response.status_code == 401
     assert n_read <= 1
+
+
+async def test_keys_of_a_file_may_have_names_and_weights(tmp_path):
+    (tmp_path / "keys").write_text("plain\n# a comment\nalice:s1\nbob=2.5:s:2\nalice:s3\n")
+    keys = Keys(ServerSettings(api_keys=("given",), api_key_file=str(tmp_path / "keys")))
+
+    def found(key: str) -> tuple[str, float] | None:
+        client = keys.find([key.encode()])
+        return (client.name, client.weight) if client is not None else None
+
+    assert found("given") == ("key1", 1.0)
+    assert found("plain") == ("key2", 1.0)
+    assert found("s1") == found("s3") == ("alice", 1.0), "a name may have several keys"
+    assert found("s:2") == ("bob", 2.5)
+    assert found("alice:s1") == ("alice", 1.0), "a whole line is a key, as it is for llama-server"
+    assert [found(key) for key in ("alice", "2", "bob", "# a comment", "")] == [None] * 5
+    realms = {keys.find([key]).realm for key in (b"given", b"plain", b"s1", b"s:2")}
+    assert len(realms) == 4
+    assert keys.find([b"s1"]).realm == keys.find([b"s3"]).realm
+
+
+def test_a_weight_of_nothing_is_an_error(tmp_path):
+    (tmp_path / "keys").write_text("bob=0:s")
+    with pytest.raises(CorralError, match="the weight of 'bob'"):
+        Keys(ServerSettings(api_key_file=str(tmp_path / "keys")))
+
+
+def test_keys_are_read_again_or_stay_as_they_were(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("old")
+    keys = Keys(ServerSettings(api_key_file=str(path)))
+    path.write_text("new")
+    keys.reload()
+    assert (keys.find([b"old"]), keys.find([b"new"]) is not None) == (None, True)
+    path.unlink()
+    with pytest.raises(CorralError, match="cannot be read"):
+        keys.reload()
+    assert keys.find([b"new"]) is not None
+
+
+@pytest.mark.parametrize("share", [False, True])
+async def test_what_one_key_asked_is_cached_for_another_only_where_that_is_wanted(share):
+    server = Server(api_keys=("one", "two"), cache_share=share)
+    one, two = ({"x-api-key": key} for key in ("one", "two"))
+    body = {"prompt": "a secret that takes some tokens to say " * 2, "n_predict": 1, "cache_report": True}
+
+    async def ask(headers: dict) -> dict:
+        return (await server.http.post("/completion", json=body, headers=headers)).json()
+
+    await ask(one)
+    again, other = await ask(one), await ask(two)
+    assert again["tokens_cached"] > 0
+    assert again["timings"]["cache_n"] > 30
+    if share:
+        assert other["timings"]["cache_n"] > 30
+    else:
+        assert other["timings"]["cache_n"] == 0
+        assert other["cache_report"]["n_common"] == 0, "nor is it said that there is something"
+    assert (await ask(two))["timings"]["cache_n"] > 30, "its own is"

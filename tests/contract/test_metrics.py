@@ -36,19 +36,26 @@ DOCUMENTED = {
     "llamacpp:kv_cache_tokens": "gauge",
     "llamacpp:requests_processing": "gauge",
     "llamacpp:requests_deferred": "gauge",
+    "llamacpp:prompt_seconds_total": "counter",
+    "llamacpp:tokens_predicted_seconds_total": "counter",
+    "llamacpp:prompt_tokens_cached_total": "counter",
+    "llamacpp:n_tokens_max": "gauge",
+    "llamacpp:spec_decode_num_draft_tokens_total": "counter",
+    "llamacpp:spec_decode_num_accepted_tokens_total": "counter",
 }
 
 
 async def read(server: Server) -> dict[str, float]:
+    """What is shown under the names of llama-server."""
     response = await server.http.get("/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    families = list(text_string_to_metric_families(response.text))
     values = {}
-    for family in families:
+    for family in text_string_to_metric_families(response.text):
         assert family.documentation
-        (sample,) = family.samples
-        values[sample.name.removeprefix("llamacpp:")] = sample.value
+        if family.name.startswith("llamacpp:"):
+            (sample,) = family.samples
+            values[sample.name.removeprefix("llamacpp:")] = sample.value
     return values
 
 
@@ -92,6 +99,8 @@ async def test_what_was_cached_was_not_evaluated():
     n_prompt = first["timings"]["prompt_n"] + second["timings"]["prompt_n"]
     assert values["prompt_tokens_total"] == n_prompt < 2 * first["timings"]["prompt_n"]
     assert values["tokens_predicted_total"] == 7
+    assert values["prompt_tokens_cached_total"] == second["timings"]["cache_n"]
+    assert values["n_tokens_max"] == first["tokens_evaluated"] + 5
     seconds = sum(answer["timings"]["prompt_ms"] for answer in (first, second)) / 1e3
     assert values["prompt_tokens_seconds"] == pytest.approx(n_prompt / seconds)
 
@@ -179,7 +188,7 @@ def test_a_long_prompt_counts_as_it_goes():
     assert board.n_held == 12
     board.note(done(12, timings(6, 61.0, 3, 21.0)), TASK)
     assert (sums(board.tally), board.n_held) == ((6, 61, 3, 21), 12)
-    assert (board.tally.n_running, board.tally.n_waiting) == (0, 0)
+    assert (board.line.n_running, board.line.n_waiting) == (0, 0)
 
 
 def test_counts_survive_an_engine_and_tokens_count_once():
@@ -189,10 +198,10 @@ def test_counts_survive_an_engine_and_tokens_count_once():
     board.note(Admitted(0, 0, 0), TASK)
     board.note(tokens(3, timings(10, 50.0, 3, 20.0)), TASK)
     board.reset(1)
-    assert (board.tally.n_running, board.tally.n_waiting, board.n_held) == (0, 1, 0)
+    assert (board.line.n_running, board.line.n_waiting, board.n_held) == (0, 1, 0)
     again = msgspec.structs.replace(TASK, resume=[1] * 3)
     board.note(Admitted(0, 0, 0), again)
-    assert (board.tally.n_running, board.tally.n_waiting) == (1, 0)
+    assert (board.line.n_running, board.line.n_waiting) == (1, 0)
     # Its prompt and its tokens are evaluated once more, but nobody gets those again.
     board.note(tokens(1, timings(10, 40.0, 4, 30.0)), again)
     board.note(done(13, timings(10, 40.0, 5, 40.0)), again)
@@ -204,10 +213,10 @@ def test_failures_and_cancels_leave_nothing_behind():
     board.reset(2)
     for end in (lambda: board.note(Failed(0, ErrorInfo(500, "x", "y")), TASK), lambda: board.leave(0)):
         board.enter(TASK)
-        assert board.tally.n_waiting == 1
+        assert board.line.n_waiting == 1
         board.note(Admitted(0, 1, 0), TASK)
         end()
-        assert (board.tally.n_running, board.tally.n_waiting, board.n_idle) == (0, 0, 2)
+        assert (board.line.n_running, board.line.n_waiting, board.n_idle) == (0, 0, 2)
         assert not board.tally._shares
 
 
@@ -215,9 +224,6 @@ def test_inputs_that_are_embedded_together_take_their_time_once():
     now = 0.0
     tally = Tally(clock=lambda: now)
     first, second = (Embed(id=i, inputs=[[1] * 5, [1] * 7]) for i in (1, 2))
-    for order in (first, second):
-        tally.enter(order.id)
-    assert tally.n_waiting == 2
     now = 10.0
     tally.note(Begun(1), first)
     now = 11.0
@@ -225,14 +231,13 @@ def test_inputs_that_are_embedded_together_take_their_time_once():
     tally.note(Vectors(task_id=1, index=1, data=b""), first)
     now = 13.0
     tally.note(Vectors(task_id=2, index=0, data=b""), second)
-    assert (tally.n_prompt, tally.prompt_ms, tally.n_running) == (12, 3000, 2)
+    assert (tally.n_prompt, tally.prompt_ms) == (12, 3000)
     for order in (first, second):
         tally.note(Embedded(order.id), order)
         tally.leave(order.id)
     now = 99.0
-    tally.enter(3)
     tally.note(Begun(3), Embed(id=3, inputs=[[1]]))
-    assert (tally.n_prompt, tally.prompt_ms, tally.n_running) == (12, 3000, 1)
+    assert (tally.n_prompt, tally.prompt_ms) == (12, 3000)
 
 
 async def test_embedding_counts_its_tokens():

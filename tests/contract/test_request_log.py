@@ -7,8 +7,10 @@ import logging
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
 from corral.server.request_log import RequestLog
+from corral.server.traffic import Traffic
 from tests.contract.inline import Server
 
 SECRET = "attack at dawn"
@@ -21,8 +23,12 @@ def lines(caplog):
     return lambda: [r.args for r in caplog.records if r.levelno == logging.INFO and isinstance(r.args, dict)]
 
 
+def log_of(app: ASGIApp) -> Traffic:
+    return Traffic(app, [RequestLog()])
+
+
 def logged(server: Server) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(RequestLog(server.app), client=("10.1.2.3", 5))
+    transport = httpx.ASGITransport(log_of(server.app), client=("10.1.2.3", 5))
     return httpx.AsyncClient(transport=transport, base_url="http://corral")
 
 
@@ -97,7 +103,7 @@ def call(app, path: str, body: bytes, left: asyncio.Event):
 async def test_a_client_that_leaves_is_499(lines, stream):
     server, left = Server(), asyncio.Event()
     body = b'{"prompt": "a", "n_predict": -1, "ignore_eos": true, "stream": %s}' % stream.encode()
-    task, sent = call(RequestLog(server.app), "/completion", body, left)
+    task, sent = call(log_of(server.app), "/completion", body, left)
     while not server.engine.n_tasks or (stream == "true" and len(sent) < 3):
         await asyncio.sleep(0)
     left.set()
@@ -121,7 +127,7 @@ async def test_an_application_that_breaks_before_it_answers_is_500(lines):
     async def app(*_):
         raise ValueError
 
-    transport = httpx.ASGITransport(RequestLog(app))
+    transport = httpx.ASGITransport(log_of(app))
     with pytest.raises(ValueError, match=r"^$"):
         await httpx.AsyncClient(transport=transport).get("http://corral/x")
     assert lines()[0]["status"] == 500
@@ -130,7 +136,7 @@ async def test_an_application_that_breaks_before_it_answers_is_500(lines):
 async def test_a_request_that_the_server_gives_up_is_503(lines):
     server, left = Server(), asyncio.Event()
     server.engine.is_paused = True
-    task, _ = call(RequestLog(server.app), "/completion", b'{"prompt": "a"}', left)
+    task, _ = call(log_of(server.app), "/completion", b'{"prompt": "a"}', left)
     while not server.engine.n_tasks:
         await asyncio.sleep(0)
     task.cancel()
@@ -162,7 +168,7 @@ async def test_a_path_that_was_not_encoded_is(lines, raw):
         pass
 
     scope = {"type": "http", "method": "GET", "path": "/a\r\nb", "headers": [(b"content-length", b"x")]}
-    await RequestLog(app)({**scope, **({"raw_path": raw} if raw else {})}, nothing, nothing)
+    await log_of(app)({**scope, **({"raw_path": raw} if raw else {})}, nothing, nothing)
     (line,) = lines()
     assert line["path"].startswith("/a%0D%0Ab")
     assert line["request_bytes"] == 0
@@ -173,3 +179,62 @@ async def test_nothing_is_made_for_a_log_that_wants_nothing(caplog, monkeypatch)
     monkeypatch.setattr("corral.server.request_log._fields", lambda *_: 1 / 0)
     assert (await logged(Server()).get("/health")).status_code == 200
     assert not caplog.records
+
+
+async def test_every_answer_has_the_id_that_its_line_has(lines):
+    http = logged(Server(api_keys=("sk-1",)))
+    for path, headers in (("/health", {}), ("/none", {}), ("/slots", {"x-request-id": "my/id-1:2"})):
+        answer = await http.get(path, headers=headers)
+        assert answer.headers["x-request-id"] == lines()[-1]["id"]
+    assert lines()[-1]["id"] == "my/id-1:2"
+    assert len({line["id"] for line in lines()}) == 3
+
+
+@pytest.mark.parametrize("id", ["", "x" * 129, "a b", "a\tb", "ä", '"', "<script>"])
+async def test_an_id_that_could_be_anything_is_replaced(lines, id):
+    answer = await logged(Server()).get("/health", headers={b"x-request-id": id.encode()})
+    assert answer.headers["x-request-id"] == lines()[-1]["id"] != id
+    assert len(lines()[-1]["id"]) == 32
+
+
+async def test_a_line_tells_whose_key_it_was_and_what_was_done(lines, caplog, tmp_path):
+    (tmp_path / "keys").write_text("alice:sk-1")
+    http = logged(Server(api_key_file=str(tmp_path / "keys")))
+    body = {"prompt": "some words that are said twice, more or less", "n_predict": 3}
+    for _ in range(2):
+        answer = await http.post("/completion", json=body, headers={"x-api-key": "sk-1"})
+    timings, line = answer.json()["timings"], lines()[-1]
+    assert (line["key"], line["cache"]) == ("alice", "live")
+    for name in ("prompt_n", "cache_n", "predicted_n"):
+        assert line[name] == timings[name]
+    assert line["queue_ms"] >= 0
+    assert line["prompt_ms"] == round(timings["prompt_ms"], 1)
+    assert "key alice" in caplog.text
+    assert "sk-1" not in caplog.text
+    await http.get("/health")
+    assert "prompt_n" not in lines()[-1], "nothing had to be done"
+
+
+async def test_several_answers_are_one_line(lines):
+    body = {"prompt": ["a", "bc"], "n": 2, "n_predict": 3}
+    answers = (await logged(Server()).post("/completion", json=body)).json()
+    assert len(answers) == 4
+    n = sum(answer["timings"]["predicted_n"] for answer in answers)
+    assert (len(lines()), lines()[0]["predicted_n"]) == (1, n)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_prompts_and_answers_are_logged_if_that_is_wanted(caplog, stream):
+    caplog.set_level(logging.DEBUG, "corral")
+    body = {"prompt": SECRET, "n_predict": 4, "stream": stream}
+    await logged(Server()).post("/completion", json=body)
+    assert SECRET not in caplog.text
+    assert f"a prompt of {len(SECRET)} tokens" in caplog.text, "but how long it is"
+    answer = await logged(Server(log_prompts=True)).post("/completion", json=body)
+    said = [r.args for r in caplog.records if isinstance(r.args, dict)]
+    assert [fields["prompt"] for fields in said if "prompt" in fields] == [SECRET]
+    (text,) = [fields["answer"] for fields in said if "answer" in fields]
+    assert text
+    assert stream or text == answer.json()["content"]
+    ids = {fields["id"] for fields in said if "prompt" in fields or "answer" in fields}
+    assert ids == {answer.headers["x-request-id"]}

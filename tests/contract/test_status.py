@@ -40,16 +40,93 @@ async def test_health_tells_of_a_lost_engine():
     assert response.json()["error"]["type"] == "unavailable_error"
 
 
+async def test_a_failed_engine_is_told_with_its_reason_and_what_needs_none_still_answers():
+    server = Server(metrics=True)
+    server.engine.state = EngineState.FAILED
+    server.engine.down_because = "model '/srv/x.gguf' cannot be opened"
+    for path in ("/health", "/ready"):
+        response = await server.http.get(path)
+        assert response.status_code == 503
+        assert response.json()["error"]["message"] == f"The engine is down: {server.engine.down_because}"
+    for path in ("/metrics", "/props", "/v1/models"):
+        assert (await server.http.get(path)).status_code == 200
+    assert (await server.http.post("/tokenize", json={"content": "hello"})).status_code == 200
+
+
+async def test_strangers_are_not_told_why():
+    server = Server(api_keys=("secret",))
+    server.engine.state = EngineState.FAILED
+    server.engine.down_because = "model '/srv/x.gguf' cannot be opened"
+    for path in ("/health", "/ready"):
+        response = await server.http.get(path)
+        assert (response.status_code, response.json()["error"]["message"]) == (503, "The engine is down")
+        response = await server.http.get(path, headers={"authorization": "Bearer secret"})
+        assert "/srv/x.gguf" in response.text
+
+
+async def test_an_engine_that_is_not_heard_is_not_healthy():
+    server = Server(slots=True)
+    server.engine.is_silent = True
+    for path in ("/health", "/ready"):
+        response = await server.http.get(path)
+        assert response.status_code == 503
+        assert response.json()["error"]["message"] == "The engine does not answer"
+    assert (await server.http.get("/slots")).status_code == 200
+
+
+@pytest.mark.parametrize("state", EngineState)
+async def test_who_sleeps_or_wakes_up_is_healthy_and_ready(state):
+    server = Server(slots=True)
+    server.engine.state = state
+    is_good = state in (EngineState.READY, EngineState.SLEEPING, EngineState.WAKING)
+    for path in ("/health", "/ready", "/slots", "/lora-adapters"):
+        assert (await server.http.get(path)).status_code == (200 if is_good else 503), path
+    assert (await server.http.get("/props")).json()["is_sleeping"] is (state is EngineState.SLEEPING)
+
+
+async def test_ready():
+    response = await Server().http.get("/ready")
+    assert (response.status_code, response.json()) == (200, {"status": "ready"})
+    response = await Server(is_open=False).http.get("/ready")
+    assert (response.status_code, response.json()) == (503, LOADING)
+
+
+async def test_who_drains_is_alive_but_not_ready():
+    server = Server()
+    server.service.drain()
+    assert (await server.http.get("/health")).status_code == 200
+    response = await server.http.get("/ready")
+    assert response.status_code == 503
+    assert response.json()["error"]["message"] == "The server is shutting down"
+
+
+@pytest.mark.parametrize(("queue_size", "n_busy"), [(0, 4), (2, 6)])
+async def test_who_would_refuse_a_request_is_not_ready(queue_size, n_busy):
+    server = Server(queue_size=queue_size)
+    requests: list[asyncio.Task] = []
+    for n in range(n_busy):
+        assert (await server.http.get("/ready")).status_code == 200, n
+        requests += await busy(server, 1)
+    response = await server.http.get("/ready")
+    assert response.status_code == 503
+    assert "--queue-size" in response.json()["error"]["message"]
+    assert (await server.http.get("/health")).status_code == 200
+    server.engine.is_paused = False
+    await asyncio.gather(*requests)
+    assert (await server.http.get("/ready")).status_code == 200
+
+
 async def busy(server: Server, n: int) -> list[asyncio.Task]:
     """So many requests that have a slot, in an engine that stands still."""
     server.engine.is_paused = True
+    n_before = server.engine.n_tasks
     requests = [
         asyncio.create_task(
             server.http.post("/completion", json={"prompt": "hello", "n_predict": 50, "ignore_eos": True})
         )
         for _ in range(n)
     ]
-    while server.engine.n_tasks < n:
+    while server.engine.n_tasks < n_before + n:
         await asyncio.sleep(0)
     server.engine.step()
     return requests
@@ -116,6 +193,7 @@ async def test_props():
     assert props["model_alias"] == "pet"
     assert "<|im_start|>" in props["chat_template"]
     assert props["build_info"]
+    assert props["is_sleeping"] is False
     defaults = props["default_generation_settings"]
     assert (defaults["id"], defaults["id_task"], defaults["n_ctx"]) == (0, -1, 256)
     assert defaults["params"]["seed"] == 42

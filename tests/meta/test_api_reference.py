@@ -17,7 +17,7 @@ OPTION_NAMES = {name for option in OPTIONS for name in (*option.names, *option.n
 # Of pip, docker, curl and others, and of servers that people come from.
 FOREIGN = (
     "--against --allow-shlib-undefined --build-arg --cacert --data-binary --extra-index-url --gpus --install",
-    "--no-cache-dir --no-deps --now --only-binary --rm --stop-timeout --yes",
+    "--no-cache-dir --no-deps --now --only-binary --requests --rm --stop-timeout --yes",
     "--cache --chat_format --clip_model_path --config_file --n_ctx --n_gpu_layers --n_threads --spec-type",
 )
 ACTIONS = {"POST /slots/{id_slot}": slot._ACTIONS, "POST /sessions/{id_session}": session._ACTIONS}

@@ -19,6 +19,7 @@ from corral.engine.engine import Engine
 from corral.llama.backend import LlamaBackend
 from corral.llama.model import Model
 from corral.llama.multimodal import Projector
+from tests.unit.fake import keeping
 
 GREEDY = SamplingParams(temperature=0.0, n_probs=2)
 SEEDED = SamplingParams(temperature=1.0, seed=7, n_probs=2)
@@ -61,7 +62,7 @@ class Bench:
         self.backend = LlamaBackend(model, settings, self.projector)
         self.events: list = []
         self.decodes: list[tuple[list[Chunk], DecodeStatus]] = []
-        self.engine = Engine(self.backend, settings, self.events.extend)
+        self.engine = Engine(self.backend, settings, keeping(self.events))
         self.slots = self.engine._scheduler.slots
         self.kv = self.engine._kv
         self._decode = self.backend.decode

@@ -29,5 +29,5 @@ def run_block(kind: str, text: str, url: str) -> str:
         result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, cwd=scratch)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip()
-    assert '"error"' not in result.stdout
+    assert not re.search(r'"error":\s*{\s*"code"', result.stdout)
     return result.stdout

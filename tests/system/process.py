@@ -109,7 +109,7 @@ class Stream:
         ):
             assert response.status_code == 200, await response.aread()
             async for line in response.aiter_lines():
-                if line:
+                if line.startswith("data: "):
                     self.events.append(json.loads(line.removeprefix("data: ")))
                     self._progress.set()
 

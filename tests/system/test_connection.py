@@ -10,41 +10,12 @@ import time
 
 import anyio.to_thread
 import pytest
-import uvicorn
 
 from corral.server.connection import Patience, patient_protocol
 from corral.server.run import use_threads
+from tests.system.edge import GENEROUS_S, TIMEOUT_S, echo, serving
 
-TIMEOUT_S = 0.5
-GENEROUS_S = 60
 SIZE = 64 << 20  # more than all buffers between two sockets
-
-
-@contextlib.asynccontextmanager
-async def serving(app, timeout_s: float = TIMEOUT_S, protocol: type[asyncio.Protocol] | None = None):
-    protocol = protocol or patient_protocol(timeout_s)
-    config = uvicorn.Config(app, port=0, http=protocol, lifespan="off", log_config=None, access_log=False)
-    server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    try:
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
-
-
-async def echo(scope, receive, send):
-    n, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        n, more = n + len(message["body"]), message["more_body"]
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
-    await send({"type": "http.response.body", "body": b"%d" % (n % 10)})
 
 
 async def plenty(scope, receive, send):

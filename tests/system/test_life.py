@@ -1,19 +1,25 @@
-"""Starting, stopping and staying quiet."""
+"""Starting, staying quiet, losing an engine for good, and stopping in every state."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
+import httpx
 import psutil
 import pytest
 
-from tests.system.process import CorralProcess, Stream
+from tests.system.process import START_S, CorralProcess, Stream
+
+ENDLESS = {"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": True}
 
 
 def run(*options: object, **env: str) -> subprocess.CompletedProcess[str]:
@@ -97,3 +103,201 @@ def test_an_idle_server_costs_nothing(corral):
     time.sleep(3)
     after = [sum(p.cpu_times()[:2]) for p in processes]
     assert all(b - a <= 0.09 for a, b in zip(before, after, strict=True))
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + START_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def error_of(response: httpx.Response) -> str:
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["type"]) == (503, 503, "unavailable_error")
+    return error["message"]
+
+
+@contextlib.contextmanager
+def posted(server: CorralProcess, *bodies: dict):
+    """Requests that run meanwhile; their answers, once this is over."""
+    answers: list[httpx.Response] = []
+    threads = [
+        threading.Thread(target=lambda body=body: answers.append(server.post("/completion", **body)))
+        for body in bodies
+    ]
+    for thread in threads:
+        thread.start()
+    yield answers
+    for thread in threads:
+        thread.join()
+
+
+# --- an engine that cannot be replaced
+
+
+@pytest.fixture
+def doomed(tiny, tmp_path):
+    """A server whose engine is the last one."""
+    model = shutil.copy(tiny, tmp_path / "vanishing.gguf")
+    with CorralProcess("-m", model, "-c", 512, "--engine-restarts", 1, "--metrics", "--slots") as server:
+        server.complete(prompt="a", n_predict=1)
+        os.unlink(model)
+        yield server
+
+
+def test_an_engine_that_is_lost_for_good_is_told_with_the_reason_and_the_front_lives_on(doomed):
+    with posted(doomed, *[ENDLESS] * 3) as answers:
+        wait_until(lambda: doomed.get("/health").json()["slots_processing"] == 1)
+        doomed.engine.kill()
+        wait_until(lambda: "The engine is down" in doomed.get("/health").text)
+    for path in ("/health", "/ready"):
+        message = error_of(doomed.get(path))
+        assert message.startswith("The engine is down: model '")
+        assert message.endswith("vanishing.gguf': there is no such file")
+    assert [error_of(answer) for answer in answers] == [message] * 3
+    assert error_of(doomed.post("/completion", prompt="a")) == message
+    assert (
+        error_of(doomed.post("/v1/chat/completions", messages=[{"role": "user", "content": "a"}])) == message
+    )
+    for path in ("/metrics", "/props", "/v1/models"):
+        assert doomed.get(path).status_code == 200, path
+    assert doomed.post("/tokenize", content="a").status_code == 200
+    assert psutil.Process(doomed.process.pid).children() == []
+    assert doomed.stop() == 0
+    printed = "".join(doomed.lines)
+    assert "restart 1" in printed
+    assert "restart 2 in 0.5 s" in printed
+    assert "error: the engine is down: model '" in printed
+    assert "Traceback" not in printed
+
+
+def test_a_task_that_was_worked_on_survives_engines_that_are_killed_while_they_load(tiny):
+    """More of them than the limit would allow, had they failed by themselves one after the other."""
+    with CorralProcess("-m", tiny, "-c", 512, "--engine-restarts", 2) as server:
+        for _ in range(3):
+            expected = server.complete(prompt="Hello", n_predict=8, temperature=0)["content"]
+            for _ in range(2):
+                lost = server.engine
+                lost.kill()
+                wait_until(
+                    lambda lost=lost: psutil.Process(server.process.pid).children() not in ([], [lost])
+                )
+            assert server.complete(prompt="Hello", n_predict=8, temperature=0)["content"] == expected
+
+
+# --- health
+
+
+def test_a_stopped_engine_is_told_before_it_is_given_up(tiny):
+    with CorralProcess("-m", tiny, "-c", 512, "--engine-timeout", 30) as server:
+        engine = server.engine
+        engine.suspend()
+        wait_until(lambda: server.get("/health").status_code == 503)
+        assert error_of(server.get("/health")) == "The engine does not answer"
+        assert error_of(server.get("/ready")) == "The engine does not answer"
+        engine.resume()
+        wait_until(lambda: server.get("/health").status_code == 200)
+        assert server.get("/ready").json() == {"status": "ready"}
+        assert server.engine.pid == engine.pid
+
+
+def test_a_front_that_was_stopped_itself_blames_nobody(tiny):
+    with CorralProcess("-m", tiny, "-c", 512, "--engine-timeout", 2) as server:
+        engine, front = server.engine, psutil.Process(server.process.pid)
+        for _ in range(3):
+            front.suspend()
+            time.sleep(3)
+            front.resume()
+            assert [server.get("/health").status_code for _ in range(50)] == [200] * 50
+        assert server.engine.pid == engine.pid
+
+
+# --- the end
+
+
+def test_requests_in_the_queue_are_answered_before_the_end(tiny):
+    with CorralProcess("-m", tiny, "-c", 512, "-np", 1, "--metrics") as server:
+        body = {"prompt": "Hello", "n_predict": 64, "ignore_eos": True}
+        with posted(server, *[body] * 4) as answers:
+            wait_until(lambda: "llamacpp:requests_deferred 3.0" in server.get("/metrics").text)
+            assert server.stop() == 0
+        assert [answer.json()["tokens_predicted"] for answer in answers] == [64] * 4
+
+
+@pytest.mark.parametrize("ending", ["timeout", "second signal"])
+def test_who_cannot_be_waited_for_is_told(tiny, ending):
+    timeout = 1 if ending == "timeout" else 600
+    with CorralProcess("-m", tiny, "-c", 4096, "-np", 1, "--timeout", timeout, "--slots") as server:
+        with posted(server, *[{**ENDLESS, "n_predict": 4000}] * 3) as answers:
+            wait_until(lambda: answers or server.get("/slots").json()[0]["next_token"]["n_decoded"])
+            assert not answers, answers[0].text
+            server.process.send_signal(signal.SIGTERM)
+            if ending == "second signal":
+                server.wait_for("stopping, when running requests are done")
+                server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(START_S) == 0
+        assert [error_of(answer) for answer in answers] == ["the server is shutting down"] * 3
+    printed = "".join(server.lines)
+    assert ("stopping at once" in printed) is (ending == "second signal")
+    assert ("--timeout is over" in printed) is (ending == "timeout")
+    assert "Traceback" not in printed
+
+
+async def test_a_stream_that_is_cut_short_ends_with_an_error(tiny):
+    with CorralProcess("-m", tiny, "-c", 4096, "--timeout", 1) as server:
+        stream = Stream(server.url, **{**ENDLESS, "n_predict": 4000})
+        await stream.reach(3)
+        server.process.send_signal(signal.SIGTERM)
+        await stream.task
+        assert stream.events[-1]["error"]["message"] == "the server is shutting down"
+        assert await asyncio.to_thread(server.stop) == 0
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "POST /completion HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100000\r\n\r\n",
+        "POST /completion HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ",
+    ],
+    ids=["body", "head"],
+)
+def test_a_client_that_sends_slowly_does_not_delay_the_end(tiny, start):
+    with CorralProcess("-m", tiny, "-c", 512, "--timeout", 1) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        is_over = threading.Event()
+
+        def trickle() -> None:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port))) as client:
+                client.sendall(start.encode())
+                while not is_over.wait(0.1):
+                    client.sendall(b" ")
+
+        client = threading.Thread(target=trickle)
+        client.start()
+        try:
+            time.sleep(0.5)
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0
+        finally:
+            is_over.set()
+            client.join()
+        assert "Traceback" not in "".join(server.lines)
+
+
+def test_the_end_comes_also_while_the_engine_is_being_replaced(tiny):
+    with CorralProcess("-m", tiny, "-c", 512) as server:
+        with posted(server, {"prompt": "Hello", "n_predict": 200, "ignore_eos": True}) as answers:
+            wait_until(lambda: server.get("/health").json()["slots_processing"] == 1)
+            server.engine.kill()
+            server.wait_for("engine lost")
+            assert server.stop() == 0
+        assert [answer.json()["tokens_predicted"] for answer in answers] == [200]
+
+
+def test_the_end_comes_also_while_nothing_waits_for_the_next_engine(tiny):
+    with CorralProcess("-m", tiny, "-c", 512) as server:
+        server.engine.kill()
+        server.wait_for("engine lost")
+        assert server.stop() == 0
+        assert "Traceback" not in "".join(server.lines)

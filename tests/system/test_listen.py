@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -17,12 +18,13 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 from corral.server import listen
-from corral.server.listen import open_listener
+from corral.server.listen import Reach, is_loopback, open_listener
 from tests.system.process import START_S, CorralProcess
 
 
@@ -65,7 +67,7 @@ def test_a_unix_socket_from_start_to_end(sock, tiny):
         assert shlex.split(example)[:3] == ["curl", "--unix-socket", str(sock)]
         shown = subprocess.run(shlex.split(example), capture_output=True, text=True, timeout=START_S)
         assert '"choices"' in shown.stdout
-        server.wait_for(r"POST /v1/chat/completions 200 .* unix$")
+        server.wait_for(r"POST /v1/chat/completions 200 .* unix, ")
         taken = run("-m", tiny, "--host", sock)
         assert taken.returncode == 1
         assert re.search(r"'.*\.sock'.* a server has it already; choose another --host", taken.stderr)
@@ -90,7 +92,7 @@ def test_ipv6(tiny):
     with CorralProcess("-m", tiny, "-c", 512, "--host", "::1") as server:
         assert re.fullmatch(r"http://\[::1\]:\d+", server.url)
         assert server.get("/health").status_code == 200
-        server.wait_for(r"GET /health 200 .* ::1$")
+        server.wait_for(r"GET /health 200 .* ::1, ")
 
 
 def test_all_addresses_of_a_name_have_the_same_port(tiny):
@@ -111,12 +113,12 @@ def test_a_client_that_does_nothing_is_cut_off(tiny, tmp_path):
     with CorralProcess(*options) as server:
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
         with socket.create_connection(address, START_S) as client:
-            client.sendall(b"POST /completion HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+            client.sendall(b"POST /completion HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{")
             with contextlib.suppress(ConnectionError):
                 assert client.recv(1000) == b""
         server.wait_for(r"POST /completion 499 ")
         with socket.create_connection(address, START_S) as client:
-            client.sendall(b"GET /large.bin HTTP/1.1\r\nhost: x\r\n\r\n")
+            client.sendall(b"GET /large.bin HTTP/1.1\r\nhost: localhost\r\n\r\n")
             server.wait_for(r"GET /large.bin ")
             n = 0
             with contextlib.suppress(ConnectionError):
@@ -169,7 +171,7 @@ def test_a_port_that_needs_privileges(monkeypatch):
 )
 def test_addresses(host, address):
     for cert, scheme in (("", "http"), ("c", "https")):
-        settings = ServerSettings(host=host, port=0, ssl_cert_file=cert)
+        settings = ServerSettings(host=host, port=0, ssl_cert_file=cert, allow_unauthenticated=True)
         with open_listener(settings) as listener:
             port = listener.sockets[0].getsockname()[1]
             assert port
@@ -178,10 +180,103 @@ def test_addresses(host, address):
 
 @needs_ipv6
 def test_everybody_is_heard_on_two_colons():
-    with open_listener(ServerSettings(host="::", port=0)) as listener:
+    with open_listener(ServerSettings(host="::", port=0, api_keys=("key",))) as listener:
         port = listener.sockets[0].getsockname()[1]
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, port), START_S).close()
+
+
+class TestPublicAddress:
+    @pytest.mark.parametrize("host", ["0.0.0.0", pytest.param("::", marks=needs_ipv6)])
+    def test_it_needs_a_key_or_a_word(self, host):
+        with (
+            pytest.raises(CorralError, match=r"--api-key or an --api-key-file, .*--allow-unauthenticated"),
+            open_listener(ServerSettings(host=host, port=0)),
+        ):
+            pass
+        for access in ({"api_keys": ("k",)}, {"api_key_file": "keys"}, {"allow_unauthenticated": True}):
+            with open_listener(ServerSettings(host=host, port=0, **access)) as listener:
+                assert listener.reach is Reach.PUBLIC
+
+    def test_an_address_decides_and_not_its_name(self, monkeypatch):
+        """A name of this machine may lead to the network, and one of the network here."""
+        found = []
+        monkeypatch.setattr(listen.socket, "getaddrinfo", lambda *_, **__: found)
+        found[:] = [(socket.AF_INET, 0, 0, "", ("127.0.0.1", 0)), (socket.AF_INET, 0, 0, "", ("0.0.0.0", 0))]
+        with (
+            pytest.raises(CorralError, match=r"on 0\.0\.0\.0"),
+            open_listener(ServerSettings(host="localhost")),
+        ):
+            pass
+        del found[1]
+        with open_listener(ServerSettings(host="example.com")) as listener:
+            assert listener.reach is Reach.LOCAL
+
+    def test_loopback_needs_none(self, sock):
+        with open_listener(ServerSettings(port=0)) as listener:
+            assert listener.reach is Reach.LOCAL
+        with open_listener(ServerSettings(host=str(sock))) as listener:
+            assert listener.reach is Reach.UNIX
+
+    @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "::1%lo"])
+    def test_loopback(self, address):
+        assert is_loopback(address)
+
+    @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.0.1", "::ffff:10.0.0.1", "localhost", ""])
+    def test_no_loopback(self, address):
+        assert not is_loopback(address)
+
+
+def exchange(server: CorralProcess, request: bytes) -> bytes:
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with socket.create_connection(address, START_S) as client:
+        client.sendall(request)
+        answer = b""
+        while part := client.recv(1 << 16):
+            answer += part
+    return answer
+
+
+def test_pages_of_strangers(tiny):
+    """By another name, from another origin, or with too much of it: all is refused, and told to the log."""
+    with CorralProcess("-m", tiny, "-c", 512) as server:
+        end = b"connection: close\r\n\r\n"
+        for start in (
+            b"GET /health HTTP/1.1\r\nhost: evil.example\r\n",
+            b"GET http://evil.example/health HTTP/1.1\r\nhost: localhost\r\n",
+            b"POST /completion HTTP/1.1\r\nhost: localhost\r\norigin: http://evil.example\r\n",
+        ):
+            answer = exchange(server, start + end)
+            assert answer.startswith(b"HTTP/1.1 403 "), answer
+            assert b'"type":"permission_error"' in answer
+            server.wait_for(r" (/health|/completion) 403 ")
+        answer = exchange(server, b"GET /health HTTP/1.1\r\n" + end)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        answer = exchange(server, b"GET /health HTTP/1.0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        answer = exchange(server, b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 100_000)
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        server.wait_for(r"cut off 127\.0\.0\.1 with 431")
+        origin = {"origin": "http://localhost:3000"}
+        answer = httpx.get(server.url + "/health", headers=origin, timeout=START_S)
+        assert answer.headers["access-control-allow-origin"] == origin["origin"]
+        assert "x-request-id" in answer.headers["access-control-expose-headers"].lower()
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of others cannot be set here")
+def test_a_server_without_descriptors_goes_on(tiny):
+    with CorralProcess("-m", tiny, "-c", 512) as server:
+        pid = server.process.pid
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        assert soft == min(hard, 1 << 20)
+        n_open = psutil.Process(pid).num_fds()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (n_open + 20, hard))
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        clients = [socket.create_connection(address, START_S) for _ in range(60)]
+        server.wait_for("cannot accept connections: Too many open files")
+        for client in clients:
+            client.close()
+        assert server.complete(prompt="hello", n_predict=3)["tokens_predicted"] == 3
 
 
 class TestUnixSocket:
@@ -247,6 +342,10 @@ def test_errors_come_before_anything_is_loaded(tmp_path):
     path.write_bytes(b"GGUF" + b"\xff" * 64)
     for options, message in (
         (("--host", "192.0.2.1"), "--host"),
+        (("--host", "0.0.0.0"), "--allow-unauthenticated"),
+        (("--cors-origins", "example.com"), "--cors-origins"),
+        (("--cors-credentials",), "--cors-credentials"),
+        (("--allowed-hosts", "https://example.com"), "--allowed-hosts"),
         (("--ssl-cert-file", "x"), "--ssl-key-file"),
         (("--api-key-file", tmp_path / "none"), "--api-key-file"),
         (("--path", tmp_path / "none"), "--path"),

@@ -11,6 +11,7 @@ import sys
 import time
 
 import httpx
+import psutil
 import pytest
 
 from tests.system.process import START_S, CorralProcess
@@ -58,7 +59,7 @@ def test_a_file_gets_the_same_as_stderr(tiny, tmp_path):
     for pattern in (
         r"listening on http://127\.0\.0\.1:\d+, loading llama-bpe\.gguf$",
         r"ready on http://127\.0\.0\.1:\d+$",
-        r"POST /completion 200 in [\d.]+ ms, \d+ bytes in, \d+ out, 127\.0\.0\.1$",
+        r"POST /completion 200 in [\d.]+ ms, \d+ bytes in, \d+ out, 127\.0\.0\.1, [0-9a-f]{32}; .* ms$",
         r"GET /none 404 in ",
         r"stopping, when running requests are done$",
     ):
@@ -106,9 +107,9 @@ def test_verbose_shows_what_libllama_says(verbose):
     assert sum("llama_model_loader: loaded meta data" in line["msg"] for line in engine) == 2
 
 
-def test_uvicorn_warns_through_the_same_log(verbose):
-    (line,) = [line for line in verbose[1] if "Invalid HTTP request" in line["msg"]]
-    assert (line["level"], line["logger"]) == ("warning", "uvicorn.error")
+def test_what_is_no_http_is_logged_too(verbose):
+    (line,) = [line for line in verbose[1] if line["msg"].startswith("cut off 127.0.0.1 with 400")]
+    assert line["level"] == "info"
 
 
 def test_a_lost_engine_is_a_warning(verbose):
@@ -178,3 +179,11 @@ def test_keys_are_in_no_line(tiny, tmp_path):
         assert httpx.get(server.url + "/health").status_code == 200
         server.wait_for("GET /health 200")
     assert "sk-" not in "".join(server.lines)
+
+
+def test_the_command_that_others_can_see_has_no_key(tiny):
+    with CorralProcess("-m", tiny, "-c", 256, "--api-key", "sk-very-secret") as server:
+        front = psutil.Process(server.process.pid)
+        for process in (front, *front.children()):
+            assert "sk-very-secret" not in " ".join(process.cmdline())
+            assert "corral" in " ".join(process.cmdline())

@@ -132,7 +132,7 @@ def test_ignore_eos(plain, sampled):
 def changed(tiny, tmp_path_factory):
     directory = tmp_path_factory.mktemp("static")
     (directory / "page.html").write_text("a page")
-    size = ("-c", 512, "-np", 2, "-b", 64, "-ub", 32, "-tb", 9, "-n", 7)
+    size = ("-c", 512, "-np", 2, "-b", 64, "-ub", 32, "-tb", 9, "-n", 3000)
     shift = ("--context-shift", "--keep", 5, "-nocb", "-sps", 0.95)
     answers = ("-r", r"e\nt", "-sp", "-a", "someone", "--path", directory)
     with start(tiny, *size, *shift, *answers, "-fa", "--no-mmap", "--slots", "--metrics", "-v") as server:
@@ -178,8 +178,11 @@ def test_the_file_is_mapped_read_or_locked(plain, changed, other, tiny):
 
 
 def test_answers_are_as_long_as_said(changed):
-    assert changed.complete(prompt=PROMPT)["tokens_predicted"] == 7
+    assert changed.complete(prompt=PROMPT)["tokens_predicted"] == 3000
     assert changed.complete(prompt=PROMPT, n_predict=9)["tokens_predicted"] == 9
+    capped = changed.complete(prompt=PROMPT, n_predict=4000)
+    assert capped["tokens_predicted"] == 3000
+    assert any("--n-predict" in warning for warning in capped["warnings"])
 
 
 def test_reverse_prompts_with_and_without_escapes(plain, changed, other):

@@ -486,7 +486,8 @@ def test_bodies_that_are_no_state(victim, body, kind, status):
 def begin_half(victim: Victim, path: str, kind: str) -> socket.socket:
     """A chunk that is announced, of which half arrives."""
     host, port = victim.url.removeprefix("http://").split(":")
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    fields = f"Host: localhost\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\n{fields}"
     client = socket.create_connection((host, int(port)))
     client.sendall(head.encode() + b"2000\r\n" + victim.good[:4096])
     return client

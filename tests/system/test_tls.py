@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
-from corral.server.tls import open_tls
+from corral.server.tls import open_tls, reload_tls
 from tests.system.process import START_S, CorralProcess
 
 
@@ -83,6 +86,81 @@ def test_what_is_no_https_does_no_harm(server, pair):
     with socket.create_connection(address, START_S) as client, pytest.raises((ssl.SSLError, ConnectionError)):
         old.wrap_socket(client)
     test_a_client_that_trusts_the_certificate(server, pair)
+
+
+def served_certificate(server) -> bytes:
+    """As a new connection sees it."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with socket.create_connection(address, START_S) as client, trusting.wrap_socket(client) as wrapped:
+        return wrapped.getpeercert(binary_form=True)
+
+
+def test_a_renewed_certificate_is_served_after_a_hangup(tiny, tmp_path):
+    certificate, key = map(Path, make_certificate(tmp_path, "now"))
+    new_certificate, new_key = map(Path, make_certificate(tmp_path, "next"))
+    options = ("-m", tiny, "-c", 512, "--ssl-cert-file", certificate, "--ssl-key-file", key)
+    with CorralProcess(*options) as server:
+        old = served_certificate(server)
+        new = ssl.PEM_cert_to_DER_cert(new_certificate.read_text())
+        context = ssl.create_default_context(cafile=str(certificate))  # trusts the old one, and no other
+        kept = httpx.Limits(keepalive_expiry=None)
+        with httpx.Client(verify=context, base_url=server.url, timeout=START_S, limits=kept) as http:
+            assert http.get("/health").status_code == 200
+            shutil.copy(new_certificate, certificate)  # the key is still the old one
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("the old certificate stays: the key of --ssl-key-file '.*' does not fit")
+            assert served_certificate(server) == old
+            certificate.unlink()
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("the old certificate stays: --ssl-cert-file '.*' cannot be read")
+            assert served_certificate(server) == old
+            shutil.copy(new_certificate, certificate)
+            shutil.copy(new_key, key)
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("keys and certificates were read again")
+            assert served_certificate(server) == new != old
+            assert http.get("/health").status_code == 200  # on the connection that it has had all the while
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(server.url + "/health", verify=context, timeout=START_S)
+        assert server.stop() == 0
+
+
+def test_without_tls_a_hangup_changes_nothing(tiny):
+    with CorralProcess("-m", tiny, "-c", 512) as server:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.complete(prompt="hello", n_predict=3)["tokens_predicted"] == 3
+        server.process.send_signal(signal.SIGHUP)
+        assert server.stop() == 0
+
+
+def test_what_cannot_be_used_is_not_loaded(pair, tmp_path):
+    certificate, key = map(Path, make_certificate(tmp_path, "ours"))
+    settings = ServerSettings(ssl_cert_file=str(certificate), ssl_key_file=str(key))
+    context = open_tls(settings)
+    good = certificate.read_text()
+    for text in (good[: len(good) // 2], "", Path(pair[0]).read_text()):
+        certificate.write_text(text)
+        with pytest.raises(CorralError, match="--ssl-cert-file"):
+            reload_tls(context, settings)
+        assert shakes_hands(context)
+    certificate.write_text(good)
+    reload_tls(context, settings)
+    assert shakes_hands(context)
+
+
+def shakes_hands(context: ssl.SSLContext) -> bool:
+    """Whether a client gets through, in memory."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    one, other = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [trusting.wrap_bio(one, other), context.wrap_bio(other, one, server_side=True)]
+    for _ in range(4):
+        for side in sides:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return sides[0].version() is not None
 
 
 def test_one_file_alone_is_an_error(pair):

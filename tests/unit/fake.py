@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -21,7 +21,16 @@ from corral.core.fim import FimTokens
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams
 from corral.core.pooling import Pooling
-from corral.core.result import EncoderInfo, ModelInfo, TokenProb, TokenProbs
+from corral.core.result import EncoderInfo, Event, ModelInfo, Queue, TokenProb, TokenProbs
+from corral.engine.kin import Kin
+
+_NO_KIN = Kin()
+
+
+def keeping(events: list[Event]) -> Callable[[list[Event]], None]:
+    """Takes in what an engine says of its tasks."""
+    return lambda new: events.extend(event for event in new if not isinstance(event, Queue))
+
 
 N_VOCAB = 64
 EOG = 0
@@ -214,7 +223,7 @@ class Wish:
 
     prompt: np.ndarray
     takes_moved: bool = False
-    variant: bytes = b""
+    kin: Kin = _NO_KIN
 
 
 class FakeAdapters:

@@ -462,7 +462,7 @@ def test_a_conversation_continues_from_its_file_with_its_adapters(file, config):
     first.run(task(0, LONG, lora=config, n_predict=10))
     first.do(Verb.SAVE, 0, file)
     second.do(Verb.RESTORE, 3, file, is_ours=True)
-    assert second.slots[3].variant == first.slots[0].variant
+    assert second.slots[3].kin == first.slots[0].kin
     following = task(1, [*LONG, *first.tokens(0), *[7] * 9], n_predict=20, lora=config)
     renumbered = tuple((1 + id, scale) for id, scale in config)
     params = msgspec.structs.replace(following.params, lora=renumbered, id_slot=3)
@@ -555,19 +555,22 @@ def test_a_file_with_adapters_has_them_in_front_of_its_seal():
     st.integers(0, NEVER),
     st.integers(0, 9),
     st.one_of(st.just(b""), st.binary(min_size=16, max_size=16)),
+    st.one_of(st.just(b""), st.binary(min_size=16, max_size=16)),
     st.booleans(),
 )
-def test_what_was_written_is_read_with_its_adapters(tokens, moved_from, growth, variant, is_ours):
+def test_what_was_written_is_read_with_its_kin(tokens, moved_from, growth, variant, realm, is_ours):
+    if realm and variant == bytes(16):
+        variant = b""
     port = Port(growth)
-    saved = Saved(np.array(tokens, np.int32), Port().state(tokens), moved_from, variant=variant)
+    saved = Saved(np.array(tokens, np.int32), Port().state(tokens), moved_from, variant=variant, realm=realm)
     data = write(saved)
     again = test_ses1.read(data, is_ours, port)
-    assert (again.tokens.tolist(), again.moved_from, again.variant) == (tokens, moved_from, variant)
+    assert (again.tokens.tolist(), again.moved_from, again.kin) == (tokens, moved_from, (variant, realm))
     assert again.state[8:] == port.state(tokens)[8:]
     with file_of(data) as fd:
         title = read_title(fd)
-    assert (title.tokens.tolist(), title.moved_from, title.variant) == (tokens, moved_from, variant)
-    assert title.n_bytes == N_SEAL + len(variant)
+    assert (title.tokens.tolist(), title.moved_from, title.kin) == (tokens, moved_from, (variant, realm))
+    assert title.n_bytes == N_SEAL + (32 if realm else len(variant))
 
 
 @either
@@ -598,9 +601,10 @@ def test_a_seal_of_the_other_version_does_not_fit_what_is_in_front_of_it(is_ours
         with_version(adapted_file, 1),
         with_version(adapted_empty, 1),
         with_version(empty[:8] + empty[8:16] + empty[8:16] + empty[-N_SEAL:], 2),
+        with_version(adapted_file, 3),
     ):
         refuses(forged, is_ours)
-    for version in (0, 3, 2**32 - 1):
+    for version in (0, 4, 2**32 - 1):
         refuses(with_version(adapted_file, version), is_ours, match=f"version {version}")
 
 

@@ -22,7 +22,7 @@ from corral.engine.batch import FLOOR
 from corral.engine.embedder import Embedder
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
-from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder
+from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder, keeping
 from tests.unit.test_engine import task
 from tests.unit.test_twins import grammar
 
@@ -504,7 +504,7 @@ class Both:
         for name, evaluator in (("generate", self.backend), ("embed", encoder)):
             evaluator.decode = self._timed(name, evaluator.decode)
         options = EngineSettings(model="fake", **options)
-        self.engine = Engine(self.backend, options, self.events.extend, lambda: self.now)
+        self.engine = Engine(self.backend, options, keeping(self.events), lambda: self.now)
 
     def _timed(self, name, decode):
         def timed(chunks):

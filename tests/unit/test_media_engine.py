@@ -30,7 +30,7 @@ from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
 from corral.engine.ngram_cache import NgramCache
 from tests.tools.pictures import media_of, noise
-from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder
+from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder, keeping
 from tests.unit.fake_projector import BROKEN, MARK, UNREADABLE, FakeProjector
 from tests.unit.test_embedder import alone as embedded_alone
 from tests.unit.test_engine import Bench, task
@@ -154,7 +154,7 @@ class Lab(Bench):
         self.wakes = threading.Semaphore(0)
         engine_settings = EngineSettings(model="fake", **options)
         self.engine = Engine(
-            self.backend, engine_settings, self.events.extend, self._clock, self.wakes.release
+            self.backend, engine_settings, keeping(self.events), self._clock, self.wakes.release
         )
         self.slots = self.engine._scheduler.slots
 
@@ -339,7 +339,7 @@ def test_the_loop_runs_pictured_prompts_to_their_end():
     inbox: loop.Inbox = queue.SimpleQueue()
     events, backend = [], FakeBackend()
     backend.projector = Doored()
-    engine = Engine(backend, EngineSettings(model="fake"), events.extend, wake=lambda: inbox.put(loop.WAKE))
+    engine = Engine(backend, EngineSettings(model="fake"), keeping(events), wake=lambda: inbox.put(loop.WAKE))
     running = threading.Thread(target=loop.run, args=(engine, inbox))
     running.start()
     try:
@@ -1046,7 +1046,7 @@ class EmbedLab:
             backend = FakeBackend(encoder=self.encoder)
             backend.projector = self.projector
             settings = EngineSettings(model="fake", cache_media_mib=n_mib)
-            self.engine = Engine(backend, settings, self.events.extend, wake=wake)
+            self.engine = Engine(backend, settings, keeping(self.events), wake=wake)
 
     def run(self, *orders) -> None:
         for order in orders:

@@ -12,6 +12,7 @@ from corral.cli.given import UsageError
 from corral.cli.help import build_parser
 from corral.cli.options import GROUPS, OPTIONS, SETTINGS
 from corral.cli.print_config import render_config
+from corral.cli.title import public_title
 from corral.core.settings import EngineSettings, Settings
 from tests.tools import llama_server_options
 
@@ -35,6 +36,10 @@ _WORDS = {
     "--spec-draft-ngl": "12",
     "--tensor-split": "3,1",
     "--api-key": "one,two",
+    "--allowed-hosts": "example.com,*.example.org",
+    "--cors-origins": "https://example.com,localhost",
+    "--cors-methods": "GET",
+    "--cors-headers": "Authorization,X-Api-Key",
 }
 
 
@@ -296,3 +301,18 @@ def test_help_names_every_option_and_the_groups():
         assert all(f"{name}," in text or f"{name} " in text or f"{name}\n" in text for name in option.names)
     assert all(f"\n{group.title}:\n" in text for group in GROUPS)
     assert [g.title for g in GROUPS] == list(llama_server_options.GROUPS)
+
+
+def test_the_title_of_the_process_has_no_secrets():
+    def title(*argv: str) -> str | None:
+        given = configure(argv, {}).given
+        return public_title(argv, [one for values in given.values() for one in values])
+
+    assert title("-c", "512") is None
+    assert (
+        title("-c", "512", "--api-key", "sk-1", "--api_key=sk-2,sk=3")
+        == "corral -c 512 --api-key ... --api_key=..."
+    )
+    assert (
+        title("--api-key-file", "keys", "--hf-token", "hf_x") == "corral --api-key-file keys --hf-token ..."
+    )

@@ -16,7 +16,7 @@ from corral.engine.prefix import GAIN, Holding, Origin, Prefix, choose_slot, pla
 from corral.engine.ram_cache import RamCache
 from corral.engine.saved import Saved
 from corral.engine.slot import TokenBuffer
-from corral.link.supervisor import is_wedged
+from corral.link.pulse import is_wedged
 from tests.unit.fake import Wish
 
 tokens = st.lists(st.integers(0, 2), max_size=30).map(lambda ts: np.array(ts, np.int32))

@@ -241,8 +241,8 @@ def test_tokens_that_no_vocabulary_has_are_refused(is_ours, token):
 
 @either
 def test_another_version_is_refused(is_ours):
-    other = FILE[:-24] + struct.pack("<I", 3) + FILE[-20:]
-    refuses(sealed_again(other), is_ours, match="version 3")
+    other = FILE[:-24] + struct.pack("<I", 4) + FILE[-20:]
+    refuses(sealed_again(other), is_ours, match="version 4")
     assert read(sealed_again(FILE), is_ours).tokens.tolist() == TOKENS
 
 

@@ -125,11 +125,11 @@ class Intake:
         self._decoding = asyncio.Semaphore(_N_DECODING)
         self._room = Room()
 
-    async def take(self, collector: Collector, info: ModelInfo) -> Pictures:
-        """All that a request has; an error says which one is wrong."""
+    async def take(self, collector: Collector, info: ModelInfo, realm: bytes = b"") -> Pictures:
+        """All that a request has; an error says which one is wrong. In another realm it is another one."""
         loaded = await self._load(collector.refs, info)
         async with self._decoding:
-            blob, media = await self._decode(collector.refs, loaded, info.sample_rate)
+            blob, media = await self._decode(collector.refs, loaded, info.sample_rate, realm)
             await self._room.hold(blob)
         return Pictures(collector.pattern, media, await self._engine.arrange(media), blob)
 
@@ -151,7 +151,7 @@ class Intake:
         return loaded
 
     async def _decode(
-        self, refs: Sequence[MediaRef], loaded: Sequence[bytes], rate: int
+        self, refs: Sequence[MediaRef], loaded: Sequence[bytes], rate: int, realm: bytes
     ) -> tuple[Blob, list[Medium]]:
         """In a file, one behind the other; what is there twice is written once."""
         blob = Blob.create("media")
@@ -159,7 +159,7 @@ class Intake:
         known: dict[bytes, Medium] = {}
         for i, (ref, data) in enumerate(zip(refs, loaded, strict=True)):
             with _naming(i, ref):
-                sample, digest = await asyncio.to_thread(_decode, _kind_of(ref, data), data, rate)
+                sample, digest = await asyncio.to_thread(_decode, _kind_of(ref, data), data, rate, realm)
             if digest not in known:
                 known[digest] = Medium(
                     kind=sample.kind,
@@ -179,10 +179,11 @@ def _kind_of(ref: MediaRef, data: bytes) -> MediaKind:
     return ref.kind or (MediaKind.AUDIO if is_sound(data) else MediaKind.IMAGE)
 
 
-def _decode(kind: MediaKind, data: bytes, rate: int) -> tuple[Sample, bytes]:
+def _decode(kind: MediaKind, data: bytes, rate: int, realm: bytes) -> tuple[Sample, bytes]:
     """And what tells it from all others."""
     sample = decode_audio(data, rate) if kind is MediaKind.AUDIO else decode_image(data)
-    digest = hashlib.blake2b(f"{kind.value} {sample.width} {sample.height} ".encode(), digest_size=16)
+    size = f"{kind.value} {sample.width} {sample.height} ".encode()
+    digest = hashlib.blake2b(size, digest_size=16, key=realm)
     digest.update(sample.data)
     return sample, digest.digest()
 

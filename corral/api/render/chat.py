@@ -16,7 +16,7 @@ from corral.api.render.usage import Usage
 from corral.api.schema.chat import ChatRequest
 from corral.api.service import Service
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
-from corral.core.result import Admitted, Done, Progress, StopType, TaskResult, TokenProbs, Tokens
+from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 
 
 class ChatRenderer:
@@ -158,7 +158,7 @@ class _Message:
         return self._apply(self._parser.finish())
 
     def finish_reason(self, done: Done) -> str:
-        if done.stop_type in (StopType.LIMIT, StopType.NONE):
+        if done.stop_type in UNFINISHED:
             return "length"
         return "tool_calls" if self._calls else "stop"
 

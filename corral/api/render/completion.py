@@ -14,7 +14,7 @@ from corral.api.render.usage import Usage
 from corral.api.schema.completion import GenerationFields
 from corral.api.schema.openai import OpenAICompletionRequest, OpenAIFields
 from corral.api.service import Service
-from corral.core.result import Admitted, Done, Progress, StopType, TaskResult, TokenProbs, Tokens
+from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 
 
 class NativeRenderer:
@@ -133,4 +133,4 @@ def verbose(service: Service, body: OpenAIFields, run: Run) -> dict[str, Any] | 
 
 
 def _finish_reason(done: Done) -> str:
-    return "length" if done.stop_type in (StopType.LIMIT, StopType.NONE) else "stop"
+    return "length" if done.stop_type in UNFINISHED else "stop"

@@ -6,16 +6,20 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from corral.api.adapter import Adapter, parse_scales
-from corral.api.body import JsonResponse, body_of
+from corral.api.adapter import MAX_ADAPTERS, Adapter, parse_scales
+from corral.api.body import JsonResponse
+from corral.api.openapi import answers, body_like, body_of, list_of, shape
 from corral.api.schema.adapter import LoadAdapterRequest, UnloadAdapterRequest
+from corral.api.schema.answer import ADAPTER, ADAPTERS, SUCCESS, UNLOADED
 from corral.api.schema.parse import parse_request
 from corral.api.service import service_of
 
 router = APIRouter(tags=["adapters"])
 
+_SCALES = {**list_of(shape(id="integer", scale="number?")), "maxItems": MAX_ADAPTERS}
 
-@router.get("/lora-adapters")
+
+@router.get("/lora-adapters", responses=answers(ADAPTERS))
 async def adapters(request: Request) -> Response:
     """All adapters, with the scales that count where a request says nothing."""
     service = service_of(request)
@@ -23,7 +27,7 @@ async def adapters(request: Request) -> Response:
     return JsonResponse([_render(adapter) for adapter in service.adapters])
 
 
-@router.post("/lora-adapters")
+@router.post("/lora-adapters", openapi_extra=body_like(_SCALES), responses=answers(SUCCESS))
 async def set_scales(request: Request) -> Response:
     """Set the scales of all adapters; those not named are off."""
     service = service_of(request)
@@ -33,7 +37,11 @@ async def set_scales(request: Request) -> Response:
     return JsonResponse({"success": True})
 
 
-@router.post("/lora-adapters/load", openapi_extra=body_of(LoadAdapterRequest))
+@router.post(
+    "/lora-adapters/load",
+    openapi_extra=body_of(LoadAdapterRequest),
+    responses=answers(ADAPTER, 404, 409, 501),
+)
 async def load(request: Request) -> Response:
     """Load an adapter from a file in `--lora-dir`."""
     service = service_of(request)
@@ -44,7 +52,11 @@ async def load(request: Request) -> Response:
     return JsonResponse(_render(await service.adapters.load(body.name, scale)))
 
 
-@router.post("/lora-adapters/unload", openapi_extra=body_of(UnloadAdapterRequest))
+@router.post(
+    "/lora-adapters/unload",
+    openapi_extra=body_of(UnloadAdapterRequest),
+    responses=answers(UNLOADED, 404),
+)
 async def unload(request: Request) -> Response:
     """Forget an adapter; requests that run with it come to their end."""
     service = service_of(request)

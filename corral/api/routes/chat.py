@@ -6,12 +6,14 @@ from functools import partial
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from corral.api.body import JsonResponse, body_of
-from corral.api.completion import respond
+from corral.api.body import JsonResponse
 from corral.api.media.collect import PlainCollector, mark_messages
 from corral.api.media.intake import Pictures
+from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.prepare_chat import prepare_chat, render_chat, tokenize_chat
 from corral.api.render.chat import ChatRenderer
+from corral.api.respond import respond
+from corral.api.schema.answer import CHAT, INPUT_TOKENS, PROMPT
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
 from corral.api.service import Service, Words, require_generation, service_of
@@ -20,14 +22,16 @@ from corral.api.system_prompt import prepare_system_prompt
 router = APIRouter(tags=["openai"])
 
 _GENERATES = [Depends(require_generation)]
+_ANSWERS = answers(CHAT, 501, 507, also=[EVENTS])
+_BODY = body_of(ChatRequest)
 
 
-@router.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest), dependencies=_GENERATES)
-@router.post("/chat/completions", openapi_extra=body_of(ChatRequest), dependencies=_GENERATES)
+@router.post("/v1/chat/completions", openapi_extra=_BODY, responses=_ANSWERS, dependencies=_GENERATES)
+@router.post("/chat/completions", openapi_extra=_BODY, responses=_ANSWERS, dependencies=_GENERATES)
 async def chat(request: Request) -> Response:
     """Answer a conversation."""
     service = service_of(request)
-    body, warnings = parse_request(ChatRequest, await service.read(request))
+    body, warnings = await service.take(ChatRequest, request)
     body, pictures = await _see(service, request, body)
     prepared = await service.in_background(
         prepare_chat,
@@ -40,10 +44,10 @@ async def chat(request: Request) -> Response:
     )
     completion = await service.settle(request, body, prepared.completion.showing(pictures))
     renderer = ChatRenderer(service, body, prepared, warnings)
-    return await respond(request, service.engine, completion, renderer, body.stream)
+    return await respond(request, service, completion, renderer, body.stream)
 
 
-@router.post("/apply-template", openapi_extra=body_of(ChatRequest), tags=["native"])
+@router.post("/apply-template", openapi_extra=_BODY, responses=answers(PROMPT, 501), tags=["native"])
 async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
     service = service_of(request)
@@ -53,8 +57,10 @@ async def apply_template(request: Request) -> Response:
     return JsonResponse({"prompt": prompt.text})
 
 
-@router.post("/v1/chat/completions/input_tokens", openapi_extra=body_of(ChatRequest))
-@router.post("/chat/completions/input_tokens", openapi_extra=body_of(ChatRequest))
+@router.post(
+    "/v1/chat/completions/input_tokens", openapi_extra=_BODY, responses=answers(INPUT_TOKENS, 501, 507)
+)
+@router.post("/chat/completions/input_tokens", openapi_extra=_BODY, responses=answers(INPUT_TOKENS, 501, 507))
 async def input_tokens(request: Request) -> Response:
     """How many tokens a conversation would take."""
     service = service_of(request)

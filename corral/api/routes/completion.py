@@ -6,39 +6,46 @@ from functools import partial
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from corral.api.body import body_of
-from corral.api.completion import respond
 from corral.api.media.collect import mark_prompt
+from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.prepare import PreparedCompletion, prepare_completion
 from corral.api.render.completion import NativeRenderer, OpenAIRenderer
+from corral.api.respond import respond
+from corral.api.schema.answer import COMPLETION, OPENAI_COMPLETION
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.openai import OpenAICompletionRequest
-from corral.api.schema.parse import parse_request
 from corral.api.service import Service, require_generation, service_of
 
 router = APIRouter(dependencies=[Depends(require_generation)])
 
+_BODY, _ANSWERS = body_of(CompletionRequest), answers(COMPLETION, 501, 507, also=[EVENTS])
 
-@router.post("/completion", openapi_extra=body_of(CompletionRequest), tags=["native"])
-@router.post("/completions", openapi_extra=body_of(CompletionRequest), tags=["native"])
+
+@router.post("/completion", openapi_extra=_BODY, responses=_ANSWERS, tags=["native"])
+@router.post("/completions", openapi_extra=_BODY, responses=_ANSWERS, tags=["native"])
 async def completion(request: Request) -> Response:
     """Continue a prompt."""
     service = service_of(request)
-    body, warnings = parse_request(CompletionRequest, await service.read(request))
+    body, warnings = await service.take(CompletionRequest, request)
     prepared = await service.settle(request, body, await _prepare(service, request, body))
     renderer = NativeRenderer(service, body, warnings, prepared.is_list)
-    return await respond(request, service.engine, prepared, renderer, body.stream)
+    return await respond(request, service, prepared, renderer, body.stream)
 
 
-@router.post("/v1/completions", openapi_extra=body_of(OpenAICompletionRequest), tags=["openai"])
+@router.post(
+    "/v1/completions",
+    openapi_extra=body_of(OpenAICompletionRequest),
+    responses=answers(OPENAI_COMPLETION, 501, 507, also=[EVENTS]),
+    tags=["openai"],
+)
 async def openai_completion(request: Request) -> Response:
     """Continue a prompt, in OpenAI's shape."""
     service = service_of(request)
-    body, warnings = parse_request(OpenAICompletionRequest, await service.read(request))
+    body, warnings = await service.take(OpenAICompletionRequest, request)
     body.refuse_unsupported()
     prepared = await service.settle(request, body, await _prepare(service, request, body))
     renderer = OpenAIRenderer(service, body, warnings)
-    return await respond(request, service.engine, prepared, renderer, body.stream)
+    return await respond(request, service, prepared, renderer, body.stream)
 
 
 async def _prepare(service: Service, request: Request, body: CompletionRequest) -> PreparedCompletion:

@@ -7,11 +7,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from corral.api.body import body_of
 from corral.api.embed import embed, prepare, require_embeddings, respond
 from corral.api.media.collect import mark_prompt
+from corral.api.openapi import answers, body_of
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.render.embedding import render_data, render_list, render_rows, shape
+from corral.api.schema.answer import EMBEDDING, EMBEDDINGS
 from corral.api.schema.embedding import EmbeddingRequest
 from corral.api.schema.parse import parse_request
 from corral.api.service import Service, service_of
@@ -21,17 +22,19 @@ from corral.core.result import EncoderInfo
 
 router = APIRouter()
 
+_BODY = body_of(EmbeddingRequest)
+_ANSWERS = answers(EMBEDDING, 501, 507)
 _UNCHANGED = -1
 
 
-@router.post("/embedding", openapi_extra=body_of(EmbeddingRequest), tags=["native"])
-@router.post("/embeddings", openapi_extra=body_of(EmbeddingRequest), tags=["native"])
+@router.post("/embedding", openapi_extra=_BODY, responses=_ANSWERS, tags=["native"])
+@router.post("/embeddings", openapi_extra=_BODY, responses=_ANSWERS, tags=["native"])
 async def embedding(request: Request) -> Response:
     """Vectors of texts; of all their tokens, if there is no pooling."""
     return await _answer(request, is_openai=False)
 
 
-@router.post("/v1/embeddings", openapi_extra=body_of(EmbeddingRequest), tags=["openai"])
+@router.post("/v1/embeddings", openapi_extra=_BODY, responses=answers(EMBEDDINGS, 501, 507), tags=["openai"])
 async def openai_embeddings(request: Request) -> Response:
     """Vectors of texts, in OpenAI's shape."""
     return await _answer(request, is_openai=True)

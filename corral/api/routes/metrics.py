@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from corral.api.openapi import TEXT, answers
 from corral.api.service import service_of
 from corral.core.errors import NotSupported
 
 router = APIRouter(tags=["native"])
 
 
-@router.get("/metrics")
+@router.get("/metrics", responses=answers(None, 501, also=[TEXT]))
 async def metrics(request: Request) -> Response:
     """What the server has done so far, and does now."""
     found = request.app.state.metrics
@@ -20,4 +21,4 @@ async def metrics(request: Request) -> Response:
 
     # compat: /metrics: by this, older clients notice a restart.
     headers = {"process-start-time-unix": str(service_of(request).started_at)}
-    return Response(found.render(), media_type=CONTENT_TYPE, headers=headers)
+    return Response(await found.render(), media_type=CONTENT_TYPE, headers=headers)

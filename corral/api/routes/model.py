@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 
 from corral.api.body import JsonResponse
+from corral.api.openapi import answers
+from corral.api.schema.answer import MODEL, MODELS
 from corral.api.service import Service, service_of
 from corral.api.trust import is_stranger, public_name
 from corral.core.errors import NotFound
@@ -14,8 +16,8 @@ from corral.core.errors import NotFound
 router = APIRouter(tags=["openai"])
 
 
-@router.get("/v1/models")
-@router.get("/models")
+@router.get("/v1/models", responses=answers(MODELS))
+@router.get("/models", responses=answers(MODELS))
 async def models(request: Request) -> Response:
     """All models: there is one."""
     service = service_of(request)
@@ -25,8 +27,8 @@ async def models(request: Request) -> Response:
     )
 
 
-@router.get("/v1/models/{name:path}")
-async def model(request: Request, name: str) -> Response:
+@router.get("/v1/models/{name:path}", responses=answers(MODEL, 404))
+async def model(request: Request, name: Annotated[str, Path(description="The model's name.")]) -> Response:
     """One model by its name."""
     service = service_of(request)
     if name != service.model_name:

@@ -6,10 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from corral.api.body import body_of
 from corral.api.embed import embed, prepare, require_classes, require_scores, respond
+from corral.api.openapi import answers, body_of
 from corral.api.prepare_embedding import prepare_inputs, prepare_pairs
 from corral.api.render.embedding import render_classes, render_list, render_ranks
+from corral.api.schema.answer import CLASSES, RANKS
 from corral.api.schema.embedding import ClassifyRequest, RerankRequest
 from corral.api.schema.parse import parse_request
 from corral.api.service import service_of
@@ -17,11 +18,14 @@ from corral.core.errors import InvalidRequest
 
 router = APIRouter(tags=["native"])
 
+_RANKS = answers(RANKS, 501)
+_CLASSES = answers(CLASSES, 501)
 
-@router.post("/rerank", openapi_extra=body_of(RerankRequest))
-@router.post("/reranking", openapi_extra=body_of(RerankRequest))
-@router.post("/v1/rerank", openapi_extra=body_of(RerankRequest))
-@router.post("/v1/reranking", openapi_extra=body_of(RerankRequest))
+
+@router.post("/rerank", openapi_extra=body_of(RerankRequest), responses=_RANKS)
+@router.post("/reranking", openapi_extra=body_of(RerankRequest), responses=_RANKS)
+@router.post("/v1/rerank", openapi_extra=body_of(RerankRequest), responses=_RANKS)
+@router.post("/v1/reranking", openapi_extra=body_of(RerankRequest), responses=_RANKS)
 async def rerank(request: Request) -> Response:
     """Documents, the ones that fit a query best first."""
     service = service_of(request)
@@ -46,8 +50,8 @@ async def rerank(request: Request) -> Response:
     return await respond(service, vectors, render)
 
 
-@router.post("/classify", openapi_extra=body_of(ClassifyRequest))
-@router.post("/v1/classify", openapi_extra=body_of(ClassifyRequest))
+@router.post("/classify", openapi_extra=body_of(ClassifyRequest), responses=_CLASSES)
+@router.post("/v1/classify", openapi_extra=body_of(ClassifyRequest), responses=_CLASSES)
 async def classify(request: Request) -> Response:
     """The model's labels for texts, with raw scores, the best first."""
     service = service_of(request)

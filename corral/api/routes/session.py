@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 
 from corral.api.blob import Blob, read_pieces
 from corral.api.body import JsonResponse
-from corral.api.routes.slot import restore_file
-from corral.api.save_directory import PendingFile, SaveDirectory, check_name
+from corral.api.openapi import answers, body_of, queries, query
+from corral.api.routes.slot import SLOT, WAIT, restore_file
+from corral.api.save_directory import NAME, PendingFile, SaveDirectory, check_name
+from corral.api.schema.answer import SESSION_ACTION, SESSIONS
 from corral.api.schema.parse import parse_request
 from corral.api.schema.state import SessionRequest
 from corral.api.service import Service, service_of
@@ -23,8 +25,11 @@ from corral.core.task import SlotAction, Verb
 
 router = APIRouter(tags=["state"])
 
+_NAME: Any = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+_Session = Annotated[str, Path(description="A session's name.", json_schema_extra=_NAME)]
 
-@router.get("/sessions")
+
+@router.get("/sessions", responses=answers(SESSIONS, 501))
 async def sessions(request: Request) -> Response:
     """All sessions."""
     service = service_of(request)
@@ -42,8 +47,18 @@ async def sessions(request: Request) -> Response:
     )
 
 
-@router.post("/sessions/{id_session}")
-async def act(request: Request, id_session: str) -> Response:
+@router.post(
+    "/sessions/{id_session}",
+    openapi_extra=queries(
+        query("action", "What to do.", required=True, enum=["save", "restore", "fork", "remove"]),
+        SLOT,
+        WAIT,
+        query("to", "Another name that a fork gets.", **_NAME),
+        **body_of(SessionRequest, required=False),
+    ),
+    responses=answers(SESSION_ACTION, 404, 409, 501, 507),
+)
+async def act(request: Request, id_session: _Session) -> Response:
     """Save a slot as a session, restore or fork it into a slot, or remove it."""
     service = service_of(request)
     require_slots(service)

@@ -7,18 +7,20 @@ import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 
 from corral.api.blob import Blob, decode_state, read_base64, read_pieces, receive
 from corral.api.blob_response import BlobResponse
 from corral.api.body import JsonResponse
+from corral.api.openapi import BINARY, answers, body_of, queries, query
 from corral.api.render.state import render_boundaries
 from corral.api.save_directory import SaveDirectory, check_name
+from corral.api.schema.answer import SLOT_ACTION, SLOT_INFO
 from corral.api.schema.parse import parse_request
-from corral.api.schema.state import ShiftRequest, SlotFileRequest
+from corral.api.schema.state import ShiftRequest, SlotFileRequest, StateRequest
 from corral.api.service import Service, service_of
 from corral.api.slot_query import action_of, busy_of, parse_slot, require_slots, slot_of
 from corral.core.errors import NotSupported
@@ -27,12 +29,27 @@ from corral.core.task import Busy, SlotAction, Verb
 
 router = APIRouter(tags=["state"])
 
-_BINARY = "application/octet-stream"
 _HEAD_ROOM = 64 << 10  # of what is around a state in a body
+_FILE_ACTIONS = ("save", "restore", "erase")
+_STATE_ACTIONS = ("save-state", "restore-state", "tokens", "context-shift", "fork")
+_SLOT: Any = {"type": "integer", "minimum": 0}
+_Slot = Annotated[str, Path(description="A slot's number.", json_schema_extra=_SLOT)]
+WAIT = query("wait", "`0` or `false`: 409 instead of waiting while the slot is busy.", type="string")
+SLOT = query("slot", "The slot that is to hold it.", **_SLOT)
+_INFO = answers(SLOT_INFO, 400, 404, 501)
 
 
-@router.post("/slots/{id_slot}")
-async def act(request: Request, id_slot: str) -> Response:
+@router.post(
+    "/slots/{id_slot}",
+    openapi_extra=queries(
+        query("action", "What to do.", required=True, enum=[*_FILE_ACTIONS, *_STATE_ACTIONS]),
+        SLOT,
+        WAIT,
+        **body_of(SlotFileRequest, ShiftRequest, StateRequest, required=False, also=(BINARY,)),
+    ),
+    responses=answers(SLOT_ACTION, 404, 409, 501, 507, also=[BINARY]),
+)
+async def act(request: Request, id_slot: _Slot) -> Response:
     """Save, restore, erase, fork or shorten what a slot holds; `?wait=0`: not if it is busy."""
     name = action_of(request, _ACTIONS)
     service = service_of(request)
@@ -43,9 +60,9 @@ async def act(request: Request, id_slot: str) -> Response:
     return await _ACTIONS[name](_Call(request, service, parse_slot(id_slot, service.info.n_slots)))
 
 
-@router.get("/v1/slots/{id_slot}/info")
-@router.get("/slots/{id_slot}/info")
-async def info(request: Request, id_slot: str) -> Response:
+@router.get("/v1/slots/{id_slot}/info", responses=_INFO)
+@router.get("/slots/{id_slot}/info", responses=_INFO)
+async def info(request: Request, id_slot: _Slot) -> Response:
     """How many tokens a slot has, and where its messages are."""
     service = service_of(request)
     require_slots(service)
@@ -125,8 +142,8 @@ async def _save_state(call: _Call) -> Response:
         await held.enter_async_context(call.room("out"))
         blob = held.enter_context(Blob.create())
         report = await call.do(Verb.SAVE, blob.fd)
-        if _BINARY in call.request.headers.get("accept", ""):
-            n_bytes, pieces, kind = report.n_bytes, read_pieces(blob.fd, report.n_bytes), _BINARY
+        if BINARY in call.request.headers.get("accept", ""):
+            n_bytes, pieces, kind = report.n_bytes, read_pieces(blob.fd, report.n_bytes), BINARY
         else:
             n_bytes, pieces = _render_blob(report, read_base64(blob.fd, report.n_bytes))
             kind = JsonResponse.media_type
@@ -158,7 +175,7 @@ async def _restore_state(call: _Call) -> Response:
 async def _receive_state(call: _Call) -> Blob:
     service, parts = call.service, call.request.stream()
     n_max = service.info.n_state_bytes + 4 * service.info.n_ctx + _HEAD_ROOM
-    if call.request.headers.get("content-type", "").startswith(_BINARY):
+    if call.request.headers.get("content-type", "").startswith(BINARY):
         return await receive(parts, n_max)
     with await receive(parts, n_max * 4 // 3 + _HEAD_ROOM) as body:
         n_json = service.settings.server.max_body_mib << 20
@@ -198,7 +215,6 @@ async def _fork(call: _Call) -> Response:
     )
 
 
-_FILE_ACTIONS = ("save", "restore", "erase")
 _ACTIONS = {
     "save": _save,
     "restore": _restore,

@@ -1,4 +1,4 @@
-"""`/health`, `/slots` and `/props`: answered from what the front knows, also while the engine is busy."""
+"""`/health`, `/ready`, `/slots` and `/props`: answered by the front alone, also while the engine is busy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from fastapi import APIRouter, Request, Response
 
 from corral import BUILD_INFO
 from corral.api.body import JsonResponse, render_error
+from corral.api.openapi import answers, queries, query, shape
 from corral.api.render.native import render_slot
+from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.service import Service, service_of
 from corral.api.slot_query import require_slots
 from corral.api.trust import is_stranger, public_name
@@ -17,16 +19,22 @@ from corral.core.errors import NotSupported, Unavailable
 from corral.core.media import MediaKind
 from corral.core.result import ModelInfo
 from corral.link.board import SlotView
+from corral.link.keeper import EngineState
 
 router = APIRouter(tags=["native"])
 
+_INCLUDE = query("include_slots", "Tell what each slot does.", type="string")
+_FAIL = query("fail_on_no_slot", "Answer 503 if no slot is idle.", type="string")
+_HEALTH_QUERY = queries(_INCLUDE, _FAIL)
+_READY = shape(status="string")
 
-@router.get("/health")
-@router.get("/v1/health")
+
+@router.get("/health", openapi_extra=_HEALTH_QUERY, responses=answers(HEALTH))
+@router.get("/v1/health", openapi_extra=_HEALTH_QUERY, responses=answers(HEALTH))
 async def health(request: Request) -> Response:
     """Whether the server can answer."""
     service = service_of(request)
-    service.check_health()
+    service.check_answers(tells_why=not is_stranger(request))
     board, query = service.engine.board, request.query_params
     n_idle = board.n_idle
     status: dict[str, Any] = {
@@ -43,7 +51,14 @@ async def health(request: Request) -> Response:
     return JsonResponse(status)
 
 
-@router.get("/slots")
+@router.get("/ready", responses=answers(_READY))
+async def ready(request: Request) -> Response:
+    """Whether a request would be taken on now."""
+    service_of(request).check_ready(tells_why=not is_stranger(request))
+    return JsonResponse({"status": "ready"})
+
+
+@router.get("/slots", openapi_extra=queries(_FAIL), responses=answers(SLOTS, 501))
 async def slots(request: Request) -> Response:
     """What every slot is doing."""
     service = service_of(request)
@@ -54,7 +69,7 @@ async def slots(request: Request) -> Response:
     return JsonResponse(await service.in_leisure(_render_slots, service))
 
 
-@router.get("/props")
+@router.get("/props", responses=answers(PROPS))
 async def props(request: Request) -> Response:
     """Settings of the server and facts of the model."""
     service = service_of(request)
@@ -81,12 +96,13 @@ async def props(request: Request) -> Response:
             # compat: /props: how clients begin and end a turn behind the system prompt.
             "assistant_name": service.system_prompt.assistant_name,
             "user_name": service.system_prompt.anti_prompt,
+            "is_sleeping": _is_sleeping(service),
             "build_info": BUILD_INFO,
         }
     )
 
 
-@router.post("/props")
+@router.post("/props", responses=answers(SUCCESS, 501))
 async def set_props(request: Request) -> Response:
     """Change properties of the server; there are none to change yet."""
     service = service_of(request)
@@ -106,8 +122,13 @@ def _public_props(service: Service) -> dict[str, Any]:
         "model_ftype": info.description,
         "modalities": _modalities(info),
         "media_marker": MEDIA_MARK,
+        "is_sleeping": _is_sleeping(service),
         "build_info": BUILD_INFO,
     }
+
+
+def _is_sleeping(service: Service) -> bool:
+    return service.engine.state is EngineState.SLEEPING
 
 
 def _modalities(info: ModelInfo) -> dict[str, bool]:

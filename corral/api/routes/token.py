@@ -6,8 +6,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from corral.api.body import JsonResponse, body_of
+from corral.api.body import JsonResponse
+from corral.api.openapi import answers, body_of
 from corral.api.prepare import tokenize_mixed
+from corral.api.schema.answer import CONTENT, TOKENS
 from corral.api.schema.parse import parse_request
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
 from corral.api.service import service_of
@@ -16,7 +18,7 @@ from corral.core.errors import InvalidRequest
 router = APIRouter(tags=["native"])
 
 
-@router.post("/tokenize", openapi_extra=body_of(TokenizeRequest))
+@router.post("/tokenize", openapi_extra=body_of(TokenizeRequest), responses=answers(TOKENS))
 async def tokenize(request: Request) -> Response:
     """Tokens of a text."""
     service = service_of(request)
@@ -31,7 +33,7 @@ async def tokenize(request: Request) -> Response:
     return JsonResponse({"tokens": tokens})
 
 
-@router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest))
+@router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=answers(CONTENT))
 async def detokenize(request: Request) -> Response:
     """Text of tokens."""
     service = service_of(request)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from corral.api.schema.field import Flag, Whole, limits
+from corral.api.schema.nested import FUNCTIONS, MESSAGES, RESPONSE_FORMAT, TOOLS
 from corral.api.schema.openai import ACCEPTED, OpenAIFields
 
 
@@ -15,9 +16,9 @@ class ChatRequest(OpenAIFields):
 
     messages: Any = Field(
         description="The conversation: objects with `role` and `content`.",
-        json_schema_extra={"type": "array", "items": {"type": "object"}},
+        json_schema_extra=MESSAGES,
     )
-    tools: Any = Field(None, description="Functions the model may call.", json_schema_extra={"type": "array"})
+    tools: Any = Field(None, description="Functions the model may call.", json_schema_extra=TOOLS)
     tool_choice: Any = Field(
         None,
         description="`auto`, `none`, `required`, or the function to call, as an object.",
@@ -26,12 +27,14 @@ class ChatRequest(OpenAIFields):
     parallel_tool_calls: Flag = Field(
         False, description="Whether an answer may call several functions at once."
     )
-    functions: Any = Field(None, description="Older name of `tools`: the functions alone.")
+    functions: Any = Field(
+        None, description="Older name of `tools`: the functions alone.", json_schema_extra=FUNCTIONS
+    )
     function_call: Any = Field(None, description="Older name of `tool_choice`.")
     response_format: Any = Field(
         None,
         description="`text`, `json_object` (optionally with `schema`) or `json_schema`, as `{type: ...}`.",
-        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]},
+        json_schema_extra=RESPONSE_FORMAT,
     )
     n_probs: Annotated[int, Whole, limits(0)] = Field(0, description="As `top_logprobs`, without its limit.")
     logprobs: Flag = Field(False, description="Report the probability of every token.")

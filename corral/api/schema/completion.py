@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
+from corral.api.media.collect import MAX_MEDIA
 from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenList, Whole, clamp, limits
+from corral.api.schema.nested import ADAPTER_SCALE, MAX_BIASES, PROMPT, SYSTEM_PROMPT, Biases
 from corral.api.schema.parse import RequestModel
 from corral.core.chunk import MAX_AHEAD
 from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams
+
+Letters = Annotated[str, Field(max_length=64)]
 
 _sampling = SamplingParams()
 _generation = GenerationParams()
@@ -18,7 +22,7 @@ _generation = GenerationParams()
 class SamplingFields(RequestModel):
     """How the next token is chosen."""
 
-    seed: Annotated[int, Whole, limits(-(2**63), 2**64 - 1)] = Field(
+    seed: Annotated[int, Whole, limits(-INT64_MAX, 2**64 - 1)] = Field(
         -1, description="Seed of the random draws; negative: a random one, which the answer reports."
     )
     temperature: Annotated[float, Real, clamp(0, 1e6)] = Field(
@@ -104,12 +108,11 @@ class SamplingFields(RequestModel):
     adaptive_decay: Annotated[float, Real, limits(0, 0.99)] = Field(
         0.9, description="Memory of the adaptive-p sampler. Not supported yet."
     )
-    samplers: str | Annotated[list[Text], Field(max_length=64)] = Field(
+    samplers: Letters | Annotated[list[Text], Field(max_length=64)] = Field(
         list(_sampling.samplers), description="Samplers in order, by name or as a string of their letters."
     )
-    logit_bias: list[Any] | dict[str, Any] = Field(
+    logit_bias: Biases | Annotated[dict[str, Any], Field(max_length=MAX_BIASES)] = Field(
         default_factory=list,
-        max_length=65536,
         description="Pairs [token or text, bias], or an object from them; a bias of false forbids the token.",
     )
     ignore_eos: Flag = Field(_generation.ignore_eos, description="Go on past the end-of-stream token.")
@@ -154,6 +157,19 @@ class GenerationFields(SamplingFields):
     id_slot: Annotated[int, Whole, limits(-1)] = Field(
         _generation.id_slot, description="The slot to use; -1: any."
     )
+    priority: Annotated[int, Whole, limits(-1000, 1000)] = Field(
+        _generation.priority,
+        description="Among requests with the same key that wait for a slot, higher ones get it sooner.",
+    )
+    max_queue_ms: Annotated[int, Whole, limits(-1)] = Field(
+        _generation.max_queue_ms,
+        description="Refuse the request (503) rather than wait longer for a slot; -1: no limit.",
+    )
+    max_repeats: Annotated[int, Whole, limits(0, 1000)] = Field(
+        _generation.max_repeats,
+        description="End an answer that says the same so many times in a row, and 32 tokens at least; "
+        "0 or 1: never.",
+    )
     cache_prompt: Flag = Field(
         _generation.cache_prompt, description="Reuse what is already evaluated of the prompt, wherever it is."
     )
@@ -179,7 +195,7 @@ class GenerationFields(SamplingFields):
     json_schema: Any = Field(
         None,
         description="JSON Schema that the answer follows, as JSON.",
-        json_schema_extra={"type": "object"},
+        json_schema_extra={"type": ["object", "boolean"]},
     )
     json_whitespace: JsonWhitespace = Field(
         _generation.json_whitespace,
@@ -187,12 +203,14 @@ class GenerationFields(SamplingFields):
     )
     image_data: list[Any] = Field(
         default_factory=list,
+        max_length=MAX_MEDIA,
         description='Images as `{"data": base64, "id": 12}`, each in the prompt as `[img-12]`.',
     )
     lora: Annotated[list[Any], Field(max_length=256)] = Field(
         default_factory=list,
         description='Adapters for this request, as `[{"id": 0, "scale": 0.5}]`; those not named are off. '
         "None: as `POST /lora-adapters` says.",
+        json_schema_extra={"items": ADAPTER_SCALE},
     )
     speculative_n_max: Annotated[int, Whole, clamp(0, MAX_AHEAD - 1)] = Field(
         _generation.speculative.n_max,
@@ -221,7 +239,7 @@ class GenerationFields(SamplingFields):
         None,
         description="What all prompts begin with from now on, also other clients': a text, or an object with "
         "`prompt`, `anti_prompt` and `assistant_name`; an empty text: nothing.",
-        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]},
+        json_schema_extra=SYSTEM_PROMPT,
     )
     n: Annotated[int, Whole, limits(1, 128)] = Field(
         1,
@@ -233,9 +251,12 @@ class GenerationFields(SamplingFields):
 class CompletionRequest(GenerationFields):
     """Continue a prompt."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"required": [], "anyOf": [{"required": [n]} for n in ("prompt", "system_prompt")]}
+    )
     prompt: Any = Field(
         description="A text, token ids, a mix of both, or a list of those; a list is answered by a list.",
-        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]},
+        json_schema_extra=PROMPT,
     )
 
     @model_validator(mode="before")

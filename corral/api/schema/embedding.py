@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from corral.api.schema.field import Flag, Whole, limits
+from corral.api.media.collect import MAX_MEDIA
+from corral.api.schema.field import Flag, Text, Whole, limits
+from corral.api.schema.nested import INPUT, INPUTS, Documents
 from corral.api.schema.openai import ACCEPTED
 from corral.api.schema.parse import RequestModel
-
-_INPUT: Any = {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]}
 
 
 class TruncateFields(RequestModel):
@@ -23,10 +23,10 @@ class EmbeddingRequest(TruncateFields):
         None,
         description='A text, token ids, a mix of both, `{"content": [{"type": "text", "text": "..."}]}`, '
         "or a list of those.",
-        json_schema_extra=_INPUT,
+        json_schema_extra=INPUT,
     )
     content: Any = Field(
-        None, description="The same; then the answer is that of `/embedding`.", json_schema_extra=_INPUT
+        None, description="The same; then the answer is that of `/embedding`.", json_schema_extra=INPUT
     )
     encoding_format: Literal["float", "base64"] = Field(
         "float", description="Numbers, or their bytes (32 bits, little-endian) as base64."
@@ -41,15 +41,16 @@ class EmbeddingRequest(TruncateFields):
     )
     image_data: list[Any] = Field(
         default_factory=list,
+        max_length=MAX_MEDIA,
         description='Images as `{"data": base64, "id": 12}`, each in the content as `[img-12]`.',
     )
-    user: str = Field("", description=ACCEPTED)
+    user: Text = Field("", description=ACCEPTED)
 
 
 class RerankRequest(TruncateFields):
     query: str = Field(description="What the documents are to be about.")
-    documents: list[Any] | None = Field(None, description='Texts, or objects `{"text": "..."}`.')
-    texts: list[Any] | None = Field(
+    documents: Documents | None = Field(None, description='Texts, or objects `{"text": "..."}`.')
+    texts: Documents | None = Field(
         None, description="The documents; then the answer has the shape of Text Embeddings Inference."
     )
     top_n: Annotated[int, Whole, limits(0)] | None = Field(None, description="Only the best of them.")
@@ -58,4 +59,4 @@ class RerankRequest(TruncateFields):
 
 
 class ClassifyRequest(TruncateFields):
-    inputs: Any = Field(description="A text, or a list of texts.", json_schema_extra=_INPUT)
+    inputs: Any = Field(description="A text, or a list of texts.", json_schema_extra=INPUTS)

@@ -18,7 +18,10 @@ _EXTRAS_SCHEMA: Any = {
     "maxItems": MAX_EXTRAS,
     "items": {
         "type": "object",
-        "properties": {"filename": {"type": "string", "default": "tmp"}, "text": {"type": "string"}},
+        "properties": {
+            "filename": {"type": ["string", "null"], "default": "tmp", "maxLength": MAX_NAME_CHARS},
+            "text": {"type": "string"},
+        },
         "required": ["text"],
     },
 }

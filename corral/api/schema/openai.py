@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from typing import Annotated
+
+from pydantic import Field
 
 from corral.api.schema.completion import CompletionRequest, GenerationFields
-from corral.api.schema.field import Flag
+from corral.api.schema.field import Flag, Text, Whole, limits
+from corral.api.schema.parse import RequestModel
 from corral.core.errors import InvalidRequest
 
 ACCEPTED = "Accepted; nothing is done with it."
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestModel):
     include_usage: Flag = Field(
         default=False, description="End a stream with an event that counts the tokens."
     )
@@ -19,7 +22,7 @@ class StreamOptions(BaseModel):
 
 class OpenAIFields(GenerationFields):
     stream_options: StreamOptions = Field(StreamOptions(), description="How to stream.")
-    user: str = Field("", description=ACCEPTED)
+    user: Text = Field("", description=ACCEPTED)
     verbose: Flag | None = Field(
         None, description="Add the native answer as `__verbose`; default: if the server is `--verbose`."
     )
@@ -27,8 +30,8 @@ class OpenAIFields(GenerationFields):
 
 class OpenAICompletionRequest(CompletionRequest, OpenAIFields):
     echo: Flag = Field(False, description="Not supported.")
-    best_of: int = Field(1, description="Not supported.")
-    suffix: str = Field("", description="Not supported.")
+    best_of: Annotated[int, Whole, limits(1)] = Field(1, description="Not supported.")
+    suffix: Text = Field("", description="Not supported.")
 
     def refuse_unsupported(self) -> None:
         for name, neutral in (("echo", False), ("best_of", 1), ("suffix", "")):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, ValidationError, model_validator
 
 from corral.core.errors import InvalidRequest
+
+MAX_IGNORED = 32  # fields that an answer names
+MAX_NAME_CHARS = 64
 
 RequestT = TypeVar("RequestT", bound="RequestModel")
 
@@ -32,8 +36,29 @@ def parse_request(model: type[RequestT], data: Any) -> tuple[RequestT, list[str]
     except ValidationError as error:
         raise _explain(error) from None
     warnings = [f"Field '{_name(model, field)}': {what}" for field, what in clamped.items()]
-    warnings += [f"Field '{name}' is unknown and was ignored" for name in request.model_extra or ()]
-    return request, warnings
+    return request, warnings + _ignored(model, list(request.model_extra or ()))
+
+
+def _ignored(model: type[RequestModel], names: list[str]) -> list[str]:
+    """Of what nothing was done with; a body may be full of such names, an answer may not."""
+    known = aliases_of(model)
+    told = [
+        f"Field '{name}' was ignored: '{known[name]}' says the same"
+        if name in known
+        else f"Field '{name:.{MAX_NAME_CHARS}}' is unknown and was ignored"
+        for name in names[:MAX_IGNORED]
+    ]
+    return told + (
+        [f"{len(names) - MAX_IGNORED} more fields were ignored"] if len(names) > MAX_IGNORED else []
+    )
+
+
+@cache
+def aliases_of(model: type[BaseModel]) -> dict[str, str]:
+    """Other names of fields, with those that are used in their stead."""
+    choices = [field.validation_alias for field in model.model_fields.values()]
+    groups = [list(map(str, alias.choices)) for alias in choices if isinstance(alias, AliasChoices)]
+    return {other: first for first, *others in groups for other in others}
 
 
 def _name(model: type[RequestModel], field: str) -> str:

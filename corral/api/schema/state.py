@@ -21,3 +21,9 @@ class ShiftRequest(RequestModel):
 
 class SessionRequest(RequestModel):
     file: Text = Field("", description="Name of a file in --slot-save-path to restore from or to save to.")
+
+
+class StateRequest(RequestModel):
+    """Of long ones nothing but the text itself is kept in memory: `api/blob.py` reads them."""
+
+    state: str = Field(description="What `save-state` gave, in base64.")

@@ -20,6 +20,6 @@ class TokenizeRequest(RequestModel):
 
 
 class DetokenizeRequest(RequestModel):
-    tokens: Annotated[TokenList, Field(max_length=10_000_000)] = Field(
+    tokens: Annotated[TokenList, Field(max_length=1 << 21)] = Field(
         default_factory=list, description="Token ids."
     )

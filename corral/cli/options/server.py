@@ -42,7 +42,86 @@ OPTIONS = (
         parse=word.keys,
         secret=True,
     ),
-    Option(("--api-key-file",), "server.api_key_file", "file with such keys, one in a line", "FNAME"),
+    Option(
+        ("--api-key-file",),
+        "server.api_key_file",
+        "file with such keys, one in a line, as KEY, NAME:KEY or NAME=WEIGHT:KEY; read again on SIGHUP",
+        "FNAME",
+    ),
+    Option(
+        ("--allow-unauthenticated",),
+        "server.allow_unauthenticated",
+        "listen where others than this machine can reach it although there is no key",
+    ),
+    Option(
+        ("--allowed-hosts",),
+        "server.allowed_hosts",
+        "names that clients may know the server by, as *.example.com; *: any (default: those of this machine "
+        "if it listens there only, else any)",
+        "NAMES",
+        parse=word.names,
+    ),
+    Option(
+        ("--cors-origins",),
+        "server.cors_origins",
+        "whose pages may read answers, as https://example.com; localhost: those of this machine, *: any "
+        "(default: any if there are keys, else localhost)",
+        "ORIGINS",
+        parse=word.names,
+    ),
+    Option(("--cors-methods",), "server.cors_methods", "what such pages may do", "METHODS", parse=word.names),
+    Option(("--cors-headers",), "server.cors_headers", "headers they may send", "HEADERS", parse=word.names),
+    Option(
+        ("--cors-credentials",),
+        "server.cors_credentials",
+        "they may send cookies; needs --cors-origins, and not *",
+        negative=("--no-cors-credentials",),
+    ),
+    Option(
+        ("--cache-share",),
+        "server.cache_share",
+        "prompts of one key may begin with what was evaluated for another; how long they take then tells "
+        "what others have asked",
+        negative=("--no-cache-share",),
+    ),
+    Option(
+        ("--queue-size",),
+        "server.queue_size",
+        "requests that may wait for a slot; more get a 503",
+        "N",
+        low=0,
+        high=100_000,
+    ),
+    Option(
+        ("--max-repeats",),
+        "server.max_repeats",
+        "end answers that say the same so many times in a row; 0: never",
+        "N",
+        low=0,
+        high=1000,
+    ),
+    Option(
+        ("--sleep-idle-seconds",),
+        "server.sleep_idle_s",
+        "let the model leave memory after so many seconds without work, until a request comes; -1: never",
+        "S",
+        low=-1,
+    ),
+    Option(
+        ("--engine-restarts",),
+        "server.engine_restarts",
+        "engines in a row that may fail without having done anything, before the server gives up",
+        "N",
+        low=0,
+        high=1000,
+    ),
+    Option(
+        ("--otlp-endpoint",),
+        "server.otlp_endpoint",
+        "collector that gets traces, as http://127.0.0.1:4318; needs pip install 'llama-corral[otel]' "
+        "(default: none)",
+        "URL",
+    ),
     Option(("--ssl-key-file",), "server.ssl_key_file", "private key for https, in PEM", "FNAME"),
     Option(("--ssl-cert-file",), "server.ssl_cert_file", "certificate for https, in PEM", "FNAME"),
     Option(

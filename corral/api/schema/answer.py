@@ -1,0 +1,135 @@
+"""The shapes of answers, as `/openapi.json` tells them. Nothing checks an answer against these but tests."""
+
+from __future__ import annotations
+
+from corral.api.openapi import Schema, either, list_of, shape
+
+SUCCESS = shape(success="boolean")
+HEALTH = shape(status="string", slots_idle="integer", slots_processing="integer", slots="array?")
+_GENERATION_SETTINGS = shape(n_predict="integer", seed="integer", temperature="number", samplers="array")
+_SLOT = shape(
+    id="integer",
+    id_task="integer",
+    n_ctx="integer",
+    is_processing="boolean",
+    prompt="string",
+    params=_GENERATION_SETTINGS,
+    next_token="object",
+)
+SLOTS = list_of(_SLOT)
+PROPS = shape(
+    default_generation_settings="object",
+    total_slots="integer",
+    model_alias="string",
+    model_path="string?",
+    modalities=shape(vision="boolean", audio="boolean"),
+    chat_template="string?",
+    is_sleeping="boolean",
+    build_info="string",
+)
+
+MODEL = shape(id="string", object="string", created="integer", owned_by="string", meta="object|null")
+MODELS = shape(object="string", data=list_of(MODEL), models="array")
+
+_TIMINGS = shape(prompt_n="integer", prompt_ms="number", predicted_n="integer", predicted_ms="number")
+_USAGE = shape(prompt_tokens="integer", total_tokens="integer", completion_tokens="integer?")
+# Of a native answer clients may choose the fields: none is certain.
+_NATIVE = shape(
+    content="string?",
+    tokens="array?",
+    stop="boolean?",
+    stop_type="string?",
+    stopping_word="string?",
+    tokens_predicted="integer?",
+    tokens_evaluated="integer?",
+    generation_settings="object?",
+    timings="object?",
+    warnings="array?",
+)
+COMPLETION = either(_NATIVE, list_of(_NATIVE))
+_OPENAI: dict[str, str | Schema] = {
+    "id": "string",
+    "object": "string",
+    "created": "integer",
+    "model": "string",
+    "usage": _USAGE,
+    "timings": _TIMINGS,
+    "warnings": "array?",
+}
+_CHOICE: dict[str, str | Schema] = {
+    "index": "integer",
+    "finish_reason": "string|null",
+    "logprobs": "object|null?",
+}
+OPENAI_COMPLETION = shape(choices=list_of(shape(text="string", **_CHOICE)), **_OPENAI)
+_MESSAGE = shape(
+    role="string",
+    content="string|null",
+    reasoning_content="string?",
+    tool_calls="array?",
+    function_call="object?",
+)
+CHAT = shape(choices=list_of(shape(message=_MESSAGE, **_CHOICE)), **_OPENAI)
+PROMPT = shape(prompt="string")
+INPUT_TOKENS = shape(object="string", input_tokens="integer")
+
+_LIST: dict[str, str | Schema] = {
+    "model": "string",
+    "object": "string",
+    "usage": _USAGE,
+    "warnings": "array?",
+}
+_VECTOR = either({"type": "string"}, list_of({"type": "number"}))
+EMBEDDING = list_of(shape(index="integer", embedding=list_of(_VECTOR), truncated="boolean?"))
+_DATUM = shape(index="integer", object="string", embedding=_VECTOR)
+# With `content` instead of `input` the answer is the native one.
+EMBEDDINGS = either(shape(data=list_of(_DATUM), **_LIST), EMBEDDING)
+_RANK = shape(index="integer", score="number?", relevance_score="number?")
+RANKS = either(shape(results=list_of(_RANK), **_LIST), list_of(_RANK))
+CLASSES = shape(predictions="array", **_LIST)
+
+_PIECE = shape(id="integer", piece=either({"type": "string"}, list_of({"type": "integer"})))
+TOKENS = shape(tokens=either(list_of({"type": "integer"}), list_of(_PIECE)))
+CONTENT = shape(content="string")
+
+ADAPTER = shape(
+    id="integer", name="string", path="string", scale="number", task_name="string", prompt_prefix="string"
+)
+ADAPTERS = list_of(ADAPTER)
+UNLOADED = shape(success="boolean", id="integer")
+
+# Which of these an answer has is the action's business.
+SLOT_ACTION = shape(
+    id_slot="integer?",
+    id_source="integer?",
+    filename="string?",
+    n_saved="integer?",
+    n_written="integer?",
+    n_restored="integer?",
+    n_read="integer?",
+    n_erased="integer?",
+    n_tokens="integer?",
+    new_n_tokens="integer?",
+    tokens="array?",
+    n_bytes="integer?",
+    state="string?",
+    n_bytes_read="integer?",
+    success="boolean?",
+    t_ms="number?",
+    timings="object?",
+)
+_SPAN = shape(index="integer", start="integer", end="integer")
+SLOT_INFO = shape(n_tokens="integer", boundary_eot="integer", n_messages="integer", messages=list_of(_SPAN))
+SESSIONS = list_of(shape(id="integer|string", size="integer", created_at="integer", updated_at="integer"))
+SESSION_ACTION = shape(
+    id_session="integer|string",
+    id_source="integer|string?",
+    id_slot="integer?",
+    n_tokens="integer?",
+    n_bytes="integer?",
+    n_bytes_read="integer?",
+    success="boolean?",
+    removed="boolean?",
+    file="string?",
+    t_ms="number?",
+)

@@ -1,0 +1,34 @@
+"""What other users of the machine see of the command line (`ps`): not its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corral.cli.given import Given, Source
+
+_HIDDEN = "..."
+
+
+def hide_secrets(argv: Sequence[str], given: Sequence[Given]) -> None:
+    """From now on; if there are any."""
+    title = public_title(argv, given)
+    if title is not None:
+        import setproctitle  # few servers need it
+
+        setproctitle.setproctitle(title)
+
+
+def public_title(argv: Sequence[str], given: Sequence[Given]) -> str | None:
+    """The command without what is secret in it; None: nothing is."""
+    spoken = [one for one in given if one.source is Source.COMMAND_LINE and one.option.secret]
+    secrets = {word for one in spoken for word in one.words if word}
+    if not secrets:
+        return None
+    return " ".join(["corral", *(_public(word, secrets) for word in argv)])
+
+
+def _public(word: str, secrets: set[str]) -> str:
+    name, equals, value = word.partition("=")
+    if equals and value in secrets:
+        return f"{name}={_HIDDEN}"
+    return _HIDDEN if word in secrets else word

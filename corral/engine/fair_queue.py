@@ -1,0 +1,96 @@
+"""Requests that wait for a slot, and whose turn it is: clients by how much of the slots' time they have had,
+a client's own requests by priority and arrival.
+
+A client's time is divided by its weight. Whoever comes back after a pause gets no credit for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from corral.engine.request import Request
+
+_ALPHA = 0.2  # how much the last request counts in what one takes
+_UNKNOWN_S = 1.0
+
+
+@dataclass(slots=True)
+class _Account:
+    """Mutable: what a client has had, in weighted seconds, and what it waits for."""
+
+    weight: float
+    used_s: float = 0.0
+    waiting: list[Request] = field(default_factory=list)
+    running: dict[int, float] = field(default_factory=dict)  # since when
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def spent(self, now: float, mean_s: float) -> float:
+        """With what runs, which is expected to take as long as others have."""
+        return self.used_s + sum(max(now - start, mean_s) for start in self.running.values()) / self.weight
+
+
+class FairQueue:
+    """Mutable. Times are the engine's, as `tick` says them."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, _Account] = {}
+        self._mean_s = _UNKNOWN_S
+        self._now = 0.0
+
+    def __len__(self) -> int:
+        return sum(len(account.waiting) for account in self._accounts.values())
+
+    def __iter__(self) -> Iterator[Request]:
+        """All that wait, as they would be served if every one took the same time."""
+        waiting = {client: sorted(a.waiting, key=_turn) for client, a in self._accounts.items() if a.waiting}
+        spent = {client: self._accounts[client].spent(self._now, self._mean_s) for client in waiting}
+        while waiting:
+            client = min(waiting, key=lambda other: (spent[other], _turn(waiting[other][0])))
+            yield waiting[client].pop(0)
+            spent[client] += self._mean_s / self._accounts[client].weight
+            if not waiting[client]:
+                del waiting[client]
+
+    def tick(self, now: float) -> None:
+        self._now = now
+
+    def add(self, request: Request) -> None:
+        task = request.task
+        account = self._accounts.setdefault(task.client, _Account(task.weight))
+        account.weight = task.weight
+        if not account.is_active:
+            others = [other.used_s for other in self._accounts.values() if other.is_active]
+            account.used_s = max(account.used_s, min(others, default=0.0))
+        account.waiting.append(request)
+
+    def start(self, request: Request) -> None:
+        """It has a slot."""
+        account = self._accounts[request.task.client]
+        account.waiting.remove(request)
+        account.running[request.id] = self._now
+
+    def end(self, request: Request) -> None:
+        """It has left its slot."""
+        account = self._accounts.get(request.task.client)
+        start = account.running.pop(request.id, None) if account is not None else None
+        if account is not None and start is not None:
+            took = self._now - start
+            account.used_s += took / account.weight
+            self._mean_s += _ALPHA * (took - self._mean_s)
+
+    def remove(self, task_id: int) -> Request | None:
+        """Forget one that waits."""
+        for account in self._accounts.values():
+            for request in account.waiting:
+                if request.id == task_id:
+                    account.waiting.remove(request)
+                    return request
+        return None
+
+
+def _turn(request: Request) -> tuple[int, int]:
+    return -request.task.params.priority, request.order

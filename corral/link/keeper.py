@@ -1,0 +1,277 @@
+"""Keeps an engine process alive: starts and watches it, starts another one when it is lost, lets it sleep.
+
+Knows processes and times, and whether something is asked of the engine, but not what. What there is to decide
+is decided by `RestartPolicy`, `Pulse` and `Idle`.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import enum
+import logging
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from corral.core.errors import CorralError, Unavailable
+from corral.core.result import Beat, Event, LoadFailed, Loading, ModelInfo, Ready
+from corral.core.settings import EngineSettings
+from corral.core.task import Stop
+from corral.link.idle import Idle
+from corral.link.process import EngineProcess
+from corral.link.pulse import LOOK_S, Pulse
+from corral.link.restart import Life, RestartPolicy
+
+FLUSH_S = 60.0  # for an engine to write its caches to disk at the end
+_log = logging.getLogger("corral")
+
+
+class EngineState(enum.Enum):
+    LOADING = "loading"
+    READY = "ready"
+    RESTARTING = "restarting"
+    SLEEPING = "sleeping"
+    WAKING = "waking"
+    FAILED = "failed"
+
+
+class Keeper(abc.ABC):
+    """Mutable. Whoever inherits from it has the orders."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        timeout_s: float,
+        n_failures: int,
+        sleep_idle_s: float,
+        on_loading: Callable[[float], None],
+        on_restart: Callable[[str], None],
+    ) -> None:
+        """`n_failures`: engines in a row that may fail by themselves. `sleep_idle_s`: negative: never."""
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._sleep_idle_s = sleep_idle_s
+        self._on_loading = on_loading
+        self._on_restart = on_restart
+        self._policy = RestartPolicy(n_failures)
+        self._process: EngineProcess | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._loaded: asyncio.Future[ModelInfo] = asyncio.get_running_loop().create_future()
+        self._pulse, self._idle = Pulse(timeout_s), Idle(sleep_idle_s)
+        self._ready_at: float | None = None  # this engine
+        self._stopped_at: float | None = None  # when it was told to end
+        self._woken = asyncio.Event()
+        self._lost_because = ""
+        self._is_closing = False
+        self.state = EngineState.LOADING
+        self.info: ModelInfo | None = None
+        self.n_restarts = 0  # engines that were lost and followed by another one
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether an engine that should be there gives no sign of life."""
+        return self.state is EngineState.READY and self._pulse.is_silent
+
+    @property
+    def down_because(self) -> str:
+        """Why the engine has failed for good, if it has."""
+        return self._lost_because if self.state is EngineState.FAILED else ""
+
+    async def start(self) -> ModelInfo:
+        """Launch the engine; returns once the model is loaded, raises if that fails."""
+        self._main = asyncio.create_task(self._run())
+        either: set[asyncio.Future[Any]] = {self._main, self._loaded}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._loaded.done():
+            self._main.result()  # raises what has ended it
+        return await self._loaded
+
+    def dismiss(self) -> None:
+        """End all that runs with an error; nothing else is begun."""
+        self._is_closing = True
+        self._on_end(shutting_down())
+
+    async def close(self) -> None:
+        self.dismiss()
+        has_files = self._settings.cache_disk or self._settings.lookup_cache_dynamic
+        is_at_work = self.state is EngineState.READY and has_files
+        if self._process is not None and (is_at_work or self._stopped_at is not None):
+            await self._process.stop(FLUSH_S)
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.wait({self._main})
+
+    @property
+    @abc.abstractmethod
+    def _n_orders(self) -> int:
+        """Of all times."""
+
+    @property
+    @abc.abstractmethod
+    def _is_busy(self) -> bool:
+        """Whether there are orders that have not ended."""
+
+    @abc.abstractmethod
+    def _engine_settings(self) -> EngineSettings:
+        """For a new engine."""
+
+    @abc.abstractmethod
+    def _on_ready(self, info: ModelInfo, process: EngineProcess) -> None: ...
+
+    @abc.abstractmethod
+    def _on_lost(self, ready_s: float | None) -> Life:
+        """What the engine was doing; whoever may have done it is blamed."""
+
+    @abc.abstractmethod
+    def _on_sleep(self) -> None:
+        """What slots held is gone."""
+
+    @abc.abstractmethod
+    def _on_end(self, error: Unavailable) -> None:
+        """There will be no engine any more."""
+
+    @abc.abstractmethod
+    def _on_events(self, process: EngineProcess, events: list[Event]) -> None: ...
+
+    def _check_up(self) -> None:
+        """Raises if it is of no use to wait."""
+        if self._is_closing:
+            raise shutting_down()
+        if self.state is EngineState.FAILED:
+            raise Unavailable(f"The engine is down: {self._lost_because}")
+
+    def _wake(self) -> None:
+        """If it sleeps."""
+        if self.state is EngineState.SLEEPING:
+            self.state = EngineState.WAKING
+            self._woken.set()
+            _log.info("a request has come: the engine wakes up")
+
+    async def _run(self) -> None:
+        try:
+            while await self._live():
+                pass
+        except Exception:
+            if not self._loaded.done():
+                raise
+            _log.exception("unexpected error around the engine")
+            self._lost_because = "internal error, see the server's log"
+            self._give_up()
+
+    async def _live(self) -> bool:
+        """One engine from start to end, and what follows from that; whether there is to be another."""
+        self._lost_because = ""
+        await self._run_once()
+        if self._is_closing:
+            return False
+        if self._stopped_at is not None:
+            self._stopped_at = None
+            await self._woken.wait()
+            return True
+        if not self._loaded.done():
+            self._loaded.set_exception(CorralError(self._lost_because))
+            return False
+        return await self._recover()
+
+    async def _run_once(self) -> None:
+        process = self._process = EngineProcess(self._on_events)
+        self._pulse, self._ready_at = Pulse(self._timeout_s), None
+        try:
+            await process.spawn(self._engine_settings())
+            await self._outlive(process)
+        except OSError as error:
+            self._lost_because = f"the engine process cannot be started: {error.strerror or error}"
+        finally:
+            if self.state is EngineState.READY:
+                self.state = EngineState.RESTARTING  # at once: how it ended takes a while to be known
+            code = await asyncio.shield(process.close())
+        self._lost_because = self._lost_because or f"the engine process ended with {_code_name(code)}"
+
+    async def _outlive(self, process: EngineProcess) -> None:
+        """Until a process is gone, which may have to be helped."""
+        while True:
+            try:
+                return await asyncio.wait_for(process.wait(), LOOK_S)
+            except asyncio.TimeoutError:
+                self._look(process)
+
+    def _look(self, process: EngineProcess) -> None:
+        if reason := self._pulse.look():
+            self._lose(process, reason)
+        elif self._stopped_at is not None:
+            if time.monotonic() - self._stopped_at > FLUSH_S:
+                process.kill()
+        elif self.state is EngineState.READY:
+            is_over = self._idle.look(self._n_orders, self._is_busy)
+            if is_over and not self._is_closing:
+                self._fall_asleep(process)
+
+    def _lose(self, process: EngineProcess, reason: str) -> None:
+        self._lost_because = reason
+        process.kill()
+
+    async def _recover(self) -> bool:
+        """An engine was lost: wait for as long as is wise; whether there is to be another one."""
+        life = self._on_lost(None if self._ready_at is None else time.monotonic() - self._ready_at)
+        delay_s = self._policy.end(life)
+        if delay_s is None:
+            self._give_up()
+            return False
+        self.state = EngineState.RESTARTING
+        self.n_restarts += 1
+        soon = f" in {delay_s:g} s" if delay_s else ""
+        self._on_restart(f"{self._lost_because}; restart {self.n_restarts}{soon}")
+        await asyncio.sleep(delay_s)
+        return True
+
+    def _give_up(self) -> None:
+        self.state = EngineState.FAILED
+        _log.error("the engine is down: %(reason)s; no other one is started", {"reason": self._lost_because})
+        self._on_end(Unavailable(f"The engine is down: {self._lost_because}"))
+
+    def _fall_asleep(self, process: EngineProcess) -> None:
+        """Whatever comes from now on waits for the next engine."""
+        self.state = EngineState.SLEEPING
+        self._stopped_at = time.monotonic()
+        self._woken.clear()
+        process.send(Stop())
+        self._on_sleep()
+        fields = {"seconds": self._sleep_idle_s}
+        _log.info("nothing to do for %(seconds)g s: the engine sleeps until a request comes", fields)
+
+    def _handle_life(self, event: Beat | Loading | LoadFailed | Ready, process: EngineProcess) -> None:
+        """What an engine says about itself."""
+        if isinstance(event, Beat):
+            if reason := self._pulse.hear(event):
+                self._lose(process, reason)
+        elif isinstance(event, Loading):
+            if self.state is not EngineState.WAKING:
+                self._on_loading(event.fraction)
+        elif isinstance(event, LoadFailed):
+            self._lost_because = event.message
+        else:
+            # The next engine is the same, whatever has become of --lora-base and of the memory since.
+            lora = self._settings.lora
+            self._settings = msgspec.structs.replace(event.settings, lora=lora, lora_base="", fit="off")
+            self._ready_at, self._idle = time.monotonic(), Idle(self._sleep_idle_s)
+            self.info, self.state = event.info, EngineState.READY
+            self._on_ready(event.info, process)
+            if not self._loaded.done():
+                self._loaded.set_result(event.info)
+
+
+def _code_name(code: int | None) -> str:
+    """What a process returned, or the signal that ended it."""
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"code {code} ({signal.Signals(-code).name})"
+    return f"code {code}"
+
+
+def shutting_down() -> Unavailable:
+    return Unavailable("the server is shutting down")

@@ -1,0 +1,61 @@
+"""The end of a server: what runs may finish for a while, then it is told to end, then it is cut off.
+
+Knows how long, and whose connections; not what runs in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from uvicorn.server import ServerState
+
+_LAST_WORDS_S = 1.0  # for errors to reach those who were waiting
+_LOOK_S = 0.02
+_log = logging.getLogger("corral")
+
+
+class Drain:
+    """Mutable: whether somebody insists that it be over at once."""
+
+    def __init__(self, timeout_s: float, on_begin: Callable[[], None], dismiss: Callable[[], None]) -> None:
+        """`on_begin`: nothing new should come. `dismiss`: all that runs is to end, with an error."""
+        self._timeout_s = timeout_s
+        self._on_begin = on_begin
+        self._dismiss = dismiss
+        self._insisted = asyncio.Event()
+
+    def begin(self) -> None:
+        _log.info("stopping, when running requests are done")
+        self._on_begin()
+
+    def insist(self) -> None:
+        _log.info("stopping at once")
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Nobody is waited for any more."""
+        self._insisted.set()
+
+    async def run(self, state: ServerState) -> None:
+        """Returns when nothing is left to wait for; the rest has had its chance."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._insisted.wait(), self._timeout_s)
+        if not self._insisted.is_set() and state.tasks:
+            _log.warning("stopping, although requests are running: --timeout is over")
+        self._dismiss()
+        await _until_over(state)
+        for connection in list(state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await _until_over(state)
+
+
+async def _until_over(state: ServerState) -> None:
+    """But not for long."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _LAST_WORDS_S
+    while (state.connections or state.tasks) and loop.time() < deadline:
+        await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,231 @@
+"""Traces for OpenTelemetry: one for each request that had orders, told when it has ended, from its visit.
+
+The packages for it are an extra; nothing else imports this. Spans are sent from a thread, and dropped where
+nobody takes them. No text of prompts and answers is in them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from corral import __version__
+from corral.core.errors import CorralError
+from corral.core.visit import Leg, Visit
+from corral.server.traffic import LEFT
+
+try:
+    from opentelemetry.context import Context
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    from opentelemetry.util.types import AttributeValue
+except ImportError:
+    raise CorralError("--otlp-endpoint needs more packages: pip install 'llama-corral[otel]'") from None
+
+Attributes = dict[str, AttributeValue]
+
+_PATH = "/v1/traces"
+_FLUSH_S = 5.0  # for the last spans to be sent
+_MAX_TEXT = 256
+_OPERATIONS = {"chat": "chat", "embed": "embeddings", "rank": "embeddings", "classify": "embeddings"}
+_CARRIED = (b"traceparent", b"tracestate")
+_log = logging.getLogger("corral")
+
+
+class Tracer:
+    def __init__(self, endpoint: str, model: str) -> None:
+        """Raises CorralError if the endpoint is no URL."""
+        url = _traces_url(endpoint)
+        self._model = model
+        # Those who run it may say more, in OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.
+        resource = Resource.create({SERVICE_NAME: "corral", SERVICE_VERSION: __version__})
+        resource = resource.merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(_Exporter(url)))
+        self._tracer = self._provider.get_tracer("corral", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def end(self, scope: Scope, visit: Visit) -> None:
+        """A request has ended; what became of it becomes a trace if it had orders."""
+        if not visit.legs:
+            return
+        clock = time.time() - time.perf_counter()
+        ended_at, status = visit.ended_at, visit.status
+        root = self._tracer.start_span(
+            f"{scope['method']} {_route(scope)}",
+            self._parent(scope),
+            SpanKind.SERVER,
+            {**_http(scope, status), **self._work(scope, visit)},
+            start_time=_ns(visit.started_at + clock),
+        )
+        has_failed = status == 200 and not all(leg.is_done for leg in visit.legs)
+        if status >= 500 or has_failed:
+            root.set_status(Status(StatusCode.ERROR))
+        context = set_span_in_context(root, Context())
+        for part in _parts(visit, status, ended_at) if root.is_recording() else ():
+            start, end = _ns(part.started_at + clock), _ns(part.ended_at + clock)
+            span = self._tracer.start_span(part.name, context, attributes=part.attributes, start_time=start)
+            span.end(end)
+        root.end(_ns(ended_at + clock))
+
+    def close(self) -> None:
+        """Send what is left, but wait for that only for a while."""
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(_FLUSH_S)
+
+    def _parent(self, scope: Scope) -> Context:
+        carrier = {
+            name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CARRIED
+        }
+        return self._propagator.extract(carrier, Context())
+
+    def _work(self, scope: Scope, visit: Visit) -> Attributes:
+        timings = [leg.timings for leg in visit.legs if leg.timings is not None]
+        return {
+            "corral.request_id": visit.id,
+            "corral.key": visit.client.name,
+            "gen_ai.provider.name": "corral",
+            "gen_ai.operation.name": _operation(scope),
+            "gen_ai.response.model": self._model,
+            "gen_ai.request.choice.count": len(visit.legs),
+            "gen_ai.usage.input_tokens": sum(leg.n_prompt for leg in visit.legs),
+            "gen_ai.usage.cache_read.input_tokens": sum(timing.cache_n for timing in timings),
+            "gen_ai.usage.output_tokens": sum(timing.predicted_n for timing in timings),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Of a request's time, by `time.perf_counter`."""
+
+    name: str
+    started_at: float
+    ended_at: float
+    attributes: Attributes = field(default_factory=dict)
+
+
+def _parts(visit: Visit, status: int, ended_at: float) -> Iterator[_Part]:
+    yield _Part("template", visit.started_at, visit.legs[0].entered_at)
+    for i, leg in enumerate(visit.legs):
+        yield from _parts_of(leg, {"corral.order": i}, ended_at)
+    if status != LEFT and all(leg.is_done for leg in visit.legs):
+        yield _Part("render", max(leg.last_at or leg.ended_at for leg in visit.legs), ended_at)
+
+
+def _parts_of(leg: Leg, order: Attributes, ended_at: float) -> Iterator[_Part]:
+    ended_at = leg.ended_at or ended_at
+    yield _Part("queue", leg.entered_at, leg.admitted_at or ended_at, order)
+    if not leg.admitted_at:
+        return
+    timings = leg.timings
+    prompt: Attributes = {"corral.prompt_n": leg.n_prompt, "corral.cache": leg.tier.value}
+    if timings is not None:
+        prompt |= {"corral.cache_n": timings.cache_n, "corral.prompt_ms": timings.prompt_ms}
+    engines = {"corral.n_engines": leg.n_engines}
+    yield _Part("prefill", leg.admitted_at, leg.first_at or ended_at, order | prompt | engines)
+    if leg.first_at and timings is not None:
+        answer = {
+            "corral.predicted_n": timings.predicted_n,
+            "corral.predicted_ms": timings.predicted_ms,
+            "corral.draft_n": timings.draft_n,
+            "corral.draft_n_accepted": timings.draft_n_accepted,
+        }
+        last_at = leg.last_at if leg.is_done else ended_at
+        yield _Part("decode", leg.first_at, last_at, order | answer | engines)
+
+
+class _Exporter(SpanExporter):
+    """Says once that spans cannot be sent, and once that they can again."""
+
+    def __init__(self, url: str) -> None:
+        self._name = url.rpartition("@")[2]  # a password in it is not for logs
+        self._complaints = _Complaints()
+        self._otlp = OTLPSpanExporter(url)
+        self._is_lost = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._complaints.last = ""
+        result = self._otlp.export(spans)
+        is_lost = result is not SpanExportResult.SUCCESS
+        if is_lost and not self._is_lost:
+            reason = self._complaints.last or "it does not answer"
+            _log.warning("traces are lost, %s cannot take them: %s", self._name, reason)
+        elif self._is_lost and not is_lost:
+            _log.info("traces are sent to %s again", self._name)
+        self._is_lost = is_lost
+        return result
+
+    def shutdown(self) -> None:
+        self._otlp.shutdown()  # type: ignore[no-untyped-call]
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:  # noqa: ARG002
+        return True
+
+
+class _Complaints(logging.Handler):
+    """What OpenTelemetry has to say of a collector, at every attempt."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+        logger = logging.getLogger("opentelemetry")
+        logger.propagate = False
+        logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # The last of several tells only that there were too many.
+        self.last = self.last or record.getMessage()
+
+
+def _traces_url(endpoint: str) -> str:
+    try:
+        url = urllib.parse.urlsplit(endpoint)
+        is_url = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise CorralError(f"--otlp-endpoint '{endpoint}' is no URL; give one as http://127.0.0.1:4318")
+    return endpoint if url.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+
+
+def _http(scope: Scope, status: int) -> Attributes:
+    client, agent = scope.get("client"), dict(scope["headers"]).get(b"user-agent", b"")
+    attributes: Attributes = {
+        "http.request.method": scope["method"],
+        "http.route": _route(scope),
+        "http.response.status_code": status,
+        "url.path": scope["path"][:_MAX_TEXT],
+        "url.scheme": scope["scheme"],
+    }
+    if client:
+        attributes |= {"client.address": str(client[0])[:_MAX_TEXT]}
+    if agent:
+        attributes |= {"user_agent.original": agent.decode("latin-1")[:_MAX_TEXT]}
+    if status >= 500 or status == LEFT:
+        attributes |= {"error.type": str(status)}
+    return attributes
+
+
+def _route(scope: Scope) -> str:
+    route = scope.get("route")
+    return str(route.path) if route is not None else ""
+
+
+def _operation(scope: Scope) -> str:
+    path = _route(scope)
+    return next((name for part, name in _OPERATIONS.items() if part in path), "text_completion")
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

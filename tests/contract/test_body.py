@@ -1,0 +1,22 @@
+"""Bodies that would be a burden to parse."""
+
+from __future__ import annotations
+
+import orjson
+
+from tests.contract.inline import Server, post
+
+
+async def test_how_deep_a_body_may_be():
+    server = Server()
+    for text in (b"[" * 129, b'{"prompt":' * 129 + b"1" + b"}" * 129, b"[" * 100_000 + b"]" * 100_000):
+        error = await post(server, "/completion", 400, content=text)
+        assert "nested too deeply" in error["message"]
+    nested: object = 1
+    for _ in range(127):
+        nested = [nested]
+    body = orjson.dumps({"content": "a", "other": nested})
+    assert (await post(server, "/tokenize", content=body))["tokens"]
+    error = await post(server, "/tokenize", 400, content=orjson.dumps({"content": "a", "other": [nested]}))
+    assert "128" in error["message"]
+    assert (await post(server, "/tokenize", content=orjson.dumps({"content": '[{"' * 500})))["tokens"]

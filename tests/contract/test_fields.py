@@ -1,0 +1,295 @@
+"""Every place of every request gets what does not belong there: the answer says so, the next one is right.
+
+The places come from `/openapi.json`, so that a new field is swept as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import cache
+
+import pytest
+
+from corral.core.fim import FimTokens
+from corral.core.pooling import Pooling
+from tests.contract.inline import Server
+from tests.contract.test_infill import MID, PRE, SUF
+from tests.tools.field_walk import LIMITS, NUMBERS, Place, places
+from tests.unit.fake import FakeBackend, FakeEncoder
+
+VALUES = [-(2**63), -1, 0, 2**31, 2**53 + 1, 1e308, math.nan, math.inf, "1", True, None, [], {}]
+FEW = [-1, math.nan, "1", None, [], {}]
+SHORT = {"prompt": "hello", "n_predict": 2, "seed": 1}
+CHAT = {**SHORT, "messages": [{"role": "user", "content": "hello"}]}
+del CHAT["prompt"]
+GAP = {"input_prefix": "a", "input_suffix": "b", "n_predict": 2, "seed": 1}
+RANKED = {"query": "a", "documents": ["b", "c"]}
+# A request of every route that reads JSON, to be spoiled in one place at a time.
+PLAIN = {
+    "/completion": SHORT,
+    "/completions": SHORT,
+    "/v1/completions": SHORT,
+    "/infill": GAP,
+    "/v1/chat/completions": CHAT,
+    "/chat/completions": CHAT,
+    "/apply-template": CHAT,
+    "/v1/chat/completions/input_tokens": CHAT,
+    "/chat/completions/input_tokens": CHAT,
+    "/embedding": {"content": "hello"},
+    "/embeddings": {"content": "hello"},
+    "/v1/embeddings": {"input": "hello"},
+    "/rerank": RANKED,
+    "/reranking": RANKED,
+    "/v1/rerank": RANKED,
+    "/v1/reranking": RANKED,
+    "/classify": {"inputs": "hello"},
+    "/v1/classify": {"inputs": "hello"},
+    "/tokenize": {"content": "hello"},
+    "/detokenize": {"tokens": [1, 2]},
+    "/lora-adapters/load": {"name": "none"},
+    "/lora-adapters/unload": {"id": 99},
+    "/slots/0?action=save": {"filename": "a.bin"},
+    "/slots/0?action=restore": {"filename": "a.bin"},
+    "/slots/0?action=context-shift": {"n_keep": 1, "n_discard": 1},
+    "/slots/0?action=restore-state": {"state": "AAAA"},
+    "/sessions/a?action=restore&slot=0": {"file": "a.bin"},
+    "/sessions/a?action=remove": {"file": "a.bin"},
+}
+MODELS = {
+    "/slots/0?action=save": "SlotFileRequest",
+    "/slots/0?action=restore": "SlotFileRequest",
+    "/slots/0?action=context-shift": "ShiftRequest",
+    "/slots/0?action=restore-state": "StateRequest",
+}
+# Other paths of the same handler: what they do with numbers is swept with the first one.
+ALIASES = (
+    "/completions",
+    "/chat/completions",
+    "/chat/completions/input_tokens",
+    "/embeddings",
+    "/reranking",
+    "/v1/rerank",
+    "/v1/reranking",
+    "/v1/classify",
+)
+# They read the fields of a whole chat, and use few of them.
+ONLY_RENDER = ("/apply-template", "/v1/chat/completions/input_tokens")
+SWEPT = [path for path in PLAIN if path not in ALIASES]
+# Fields whose insides no schema tells: a number stands where it could do harm.
+HIDDEN = {
+    "json_schema": [
+        lambda v: {"type": "string", "minLength": v},
+        lambda v: {"type": "array", "items": {"type": "integer", "maximum": v}, "maxItems": v},
+        lambda v: {"enum": [v]},
+        lambda v: {"type": v},
+    ],
+    "response_format": [
+        lambda v: {"type": "json_schema", "json_schema": {"schema": {"type": "string", "maxLength": v}}},
+        lambda v: {"type": "json_object", "schema": {"multipleOf": v}},
+    ],
+    "tools": [lambda v: [tool({"type": "object", "properties": {"n": {"type": "number", "minimum": v}}})]],
+    "functions": [lambda v: [{"name": "f", "parameters": {"minProperties": v}}]],
+    "tool_choice": [lambda v: {"type": "function", "function": {"name": v}}],
+    "function_call": [lambda v: {"name": v}],
+    "messages": [
+        lambda v: [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": v}}]}],
+        lambda v: [{"role": "assistant", "content": "a", "reasoning_content": v, "name": v}],
+        lambda v: [{"role": "tool", "content": "a", "tool_call_id": v}],
+    ],
+    "chat_template_kwargs": [lambda v: {"enable_thinking": v}, lambda v: {"n": v}],
+    "logit_bias": [lambda v: {"1": v}, lambda v: {str(v): 1}],
+    "image_data": [lambda v: [{"id": v, "data": "AAAA"}], lambda v: [{"id": 1, "data": v}]],
+    "documents": [lambda v: [v], lambda v: [{"text": v}]],
+    "texts": [lambda v: [v]],
+    "input": [lambda v: {"content": [{"type": "image_url", "image_url": v}]}],
+    "prompt": [lambda v: {"prompt_string": "a<__media__>", "multimodal_data": [v]}],
+}
+# What is older is told by its newer name, and files by where they should be.
+SYNONYMS = {
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "logprobs": "n_probs",
+    "filename": "--slot-save-path",
+    "file": "--slot-save-path",
+}
+NOTHING_IS_DONE = ("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+# Texts and lists without a limit of their own, which `--max-body-mb` bounds, and why that is enough.
+CONTEXT = "longer than the context, it is refused before it is tokenized"
+BOUNDED = {
+    "prompt": CONTEXT,
+    "messages": CONTEXT,
+    "tools": CONTEXT,
+    "functions": CONTEXT,
+    "cfg_negative_prompt": CONTEXT,
+    "penalty_prompt": CONTEXT,
+    "system_prompt": CONTEXT,
+    "input": CONTEXT,
+    "content": CONTEXT + "; /tokenize takes texts of any length, in a thread of their own",
+    "inputs": CONTEXT,
+    "query": CONTEXT,
+    "input_prefix": "what does not fit is cut off before it is tokenized",
+    "input_suffix": "what does not fit is cut off before it is tokenized",
+    "input_extra": "what does not fit is cut off before it is tokenized",
+    "json_schema": "schemas have limits in bytes, depth and rules",
+    "response_format": "schemas have limits in bytes, depth and rules",
+    "tool_choice": "compared with names, and nothing else",
+    "stream_options": "one flag counts",
+    "lora": "an item's number and scale count",
+    "state": "as long as the longest state of the model",
+}
+
+
+def tool(parameters: dict) -> dict:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+def make_server(path: str, folder) -> Server:
+    ranks = "rank" in path or "classify" in path
+    encoder = FakeEncoder(Pooling.RANK, labels=("good", "bad")) if ranks else None
+    backend = FakeBackend(encoder=encoder)
+    backend.vocab.fim = FimTokens(PRE, SUF, MID)
+    return Server(backend, slots=True, slot_save_path=str(folder), lora_dir=str(folder))
+
+
+@cache
+def description() -> dict:
+    return Server().app.openapi()
+
+
+def model_of(path: str, schema: dict) -> dict:
+    components = schema["components"]["schemas"]
+    if path in MODELS:
+        return components[MODELS[path]]
+    operation = schema["paths"][template_of(path)]["post"]
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    return components[reference.rpartition("/")[2]]
+
+
+def template_of(path: str) -> str:
+    bare = path.partition("?")[0]
+    return re.sub(
+        r"^/slots/\w+", "/slots/{id_slot}", re.sub(r"^/sessions/\w+", "/sessions/{id_session}", bare)
+    )
+
+
+def all_places(path: str, schema: dict) -> list[Place]:
+    found = list(places(model_of(path, schema), schema["components"]["schemas"]))
+    fields = {place.field for place in found}
+    hidden = [Place(f, f, "any", {}, make) for f in HIDDEN if f in fields for make in HIDDEN[f]]
+    return found + hidden
+
+
+async def ask(server: Server, path: str, body: dict) -> tuple[int, dict | list]:
+    response = await server.http.post(path, content=json.dumps(body))
+    return response.status_code, response.json()
+
+
+def timeless(answer: object) -> str:
+    """What two answers to the same request have in common."""
+    text = re.sub(
+        r'"(\w*(timings|created|_ms|ms|per_second))": ([\d.e+-]+|\{[^}]*\})', "", json.dumps(answer)
+    )
+    return re.sub(r'"(id|id_slot|tokens_cached|cached_tokens|n_past)": ("\w*-\w*"|-?\d+)', "", text)
+
+
+@pytest.mark.parametrize("path", SWEPT)
+async def test_every_place_takes_only_what_belongs_there(path, tmp_path):
+    server, schema = make_server(path, tmp_path), description()
+    documented = {int(status) for status in schema["paths"][template_of(path)]["post"]["responses"]}
+    plain = PLAIN[path]
+    before = await ask(server, path, plain)
+    every = () if path in ONLY_RENDER else (*NUMBERS, "any")
+    wrong = []
+    for place in all_places(path, schema):
+        for value in VALUES if place.kind in every else FEW:
+            status, answer = await ask(server, path, {**plain, **place.fill(value)})
+            is_right = status in documented - unmeant(place)
+            if not is_right or (status == 400 and not names_field(answer["error"], place.field, value)):
+                wrong.append(f"{place.name} = {value!r}: {status} {str(answer)[:300]}")
+        if place.field == "system_prompt":  # stays, whoever asks next
+            await ask(server, "/completion", {"system_prompt": ""})
+        after = await ask(server, path, plain)
+        if (after[0], timeless(after[1])) != (before[0], timeless(before[1])):
+            wrong.append(f"after {place.name}: {str(after)[:300]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def unmeant(place: Place) -> set[int]:
+    """What nobody should get; who will not wait may be told that there is nobody who has time."""
+    return {500, 507} if place.field == "max_queue_ms" else {500, 503, 507}
+
+
+def names_field(error: dict, field: str, value: object) -> bool:
+    """JSON that is none has no fields yet, and a prompt that is too long may have come from several."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "JSON" in error["message"]
+    if error["type"] == "exceed_context_size_error":
+        return True
+    return field in str(error.get("param", "")) or SYNONYMS.get(field, field) in error["message"]
+
+
+@pytest.mark.parametrize("path", [path for path in SWEPT if path not in ONLY_RENDER])
+async def test_nothing_is_longer_than_it_may_be(path, tmp_path):
+    server, schema = make_server(path, tmp_path), description()
+    for place in places(model_of(path, schema), schema["components"]["schemas"]):
+        if place.kind not in LIMITS or not place.limit:
+            continue
+        status, answer = await ask(server, path, {**PLAIN[path], **place.fill(too_long(place))})
+        assert status in (400, 413), (place.name, str(answer)[:300])
+        assert names_field(answer["error"], place.field, None), (place.name, answer)
+
+
+def too_long(place: Place) -> object:
+    n = place.limit + 1
+    if place.kind == "string":
+        return "a" * n
+    if place.kind == "object":
+        return {str(i): 1 for i in range(n)}
+    items = place.schema.get("items", {})
+    return [{"string": "a", "array": [1, 1]}.get(items.get("type"), 1)] * n
+
+
+def test_everything_has_a_limit():
+    schema = description()
+    components = schema["components"]["schemas"]
+    models = {name: model for name, model in components.items() if name.endswith("Request")}
+    assert len(models) >= 15
+    used = set()
+    for name, model in models.items():
+        for place in places(model, components):
+            if place.kind in LIMITS and place.limit is None:
+                assert place.field in BOUNDED, f"{name}.{place.name} has no maximum, nor a reason in BOUNDED"
+                used.add(place.field)
+            if place.kind in NUMBERS:
+                assert "properties" not in place.schema
+            if place.kind == "any":
+                known = place.field in HIDDEN or place.field in NOTHING_IS_DONE
+                assert known, f"{name}.{place.name}: say in HIDDEN what may be in it"
+    assert used == set(BOUNDED), "BOUNDED tells of fields that need no reason"
+
+
+def test_every_route_with_a_body_is_swept():
+    paths = description()["paths"]
+    with_body = {path for path, operations in paths.items() if "requestBody" in operations.get("post", {})}
+    # Its body is a list; tests/contract/test_adapters.py has it.
+    assert {template_of(path) for path in PLAIN} == with_body - {"/lora-adapters"}
+
+
+async def test_what_is_ignored_is_told_briefly(tmp_path):
+    server = make_server("/completion", tmp_path)
+    unknown = {"x" * 1000 + str(i): i for i in range(1000)}
+    _, answer = await ask(server, "/completion", {**SHORT, "max_tokens": 5, **unknown})
+    first, *others, last = answer["warnings"]
+    assert first == "Field 'max_tokens' was ignored: 'n_predict' says the same"
+    assert set(others) == {f"Field '{'x' * 64}' is unknown and was ignored"}
+    assert last == "969 more fields were ignored"
+
+
+@pytest.mark.parametrize("field", ["prompt", "cfg_negative_prompt", "penalty_prompt", "system_prompt"])
+@pytest.mark.parametrize("long", ["a" * 100_000, [1] * 100_000], ids=["text", "tokens"])
+async def test_what_the_context_bounds_is_refused(field, long, tmp_path):
+    server = make_server("/completion", tmp_path)
+    status, answer = await ask(server, "/completion", {**SHORT, "cfg_scale": 2, field: long})
+    assert status == 400, answer

@@ -1,0 +1,69 @@
+"""Requests with exactly the headers they are given, which no client would send."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import orjson
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key == name]
+
+    def get(self, name: str) -> str | None:
+        """What is there once, or not at all."""
+        found = self.all(name)
+        assert len(found) <= 1, found
+        return found[0] if found else None
+
+    @property
+    def error(self) -> dict:
+        error = orjson.loads(self.body)["error"]
+        assert error["code"] == self.status
+        assert set(error) >= {"code", "message", "type"}
+        return error
+
+
+async def ask(
+    app,
+    *headers: tuple[str, str],
+    method: str = "GET",
+    path: str = "/health",
+    body: bytes = b"",
+    http_version: str = "1.1",
+) -> Reply:
+    sent: list[dict] = []
+
+    async def receive() -> dict:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": http_version,
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8080),
+        "state": {},
+    }
+    await app(scope, receive, send)
+    start, *rest = sent
+    return Reply(
+        start["status"],
+        [(name.decode().lower(), value.decode("latin-1")) for name, value in start["headers"]],
+        b"".join(message.get("body", b"") for message in rest),
+    )

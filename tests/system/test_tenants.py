@@ -1,0 +1,116 @@
+"""Clients that share a server: what one may learn of another from how long answers take, and who gets what.
+
+The real command on the default model, with keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.system.process import START_S, CorralProcess
+
+ALICE, BOB = "sk-alice", "sk-bob"
+N_ROUNDS = 3
+
+
+@pytest.fixture
+def keys(tmp_path) -> Path:
+    path = tmp_path / "keys"
+    path.write_text(f"alice=3:{ALICE}\nbob:{BOB}\n")
+    return path
+
+
+def letter(i: int) -> str:
+    """A text of some hundred tokens that nobody would guess."""
+    said = (f"the witness number {i * 1000 + j} said that it rained," for j in range(12))
+    return f"Case {i}: " + " ".join(said)
+
+
+def ask(server: CorralProcess, key: str, prompt: str, **body: object) -> dict:
+    response = httpx.post(
+        server.url + "/completion",
+        json={"prompt": prompt, "n_predict": 1, "temperature": 0, **body},
+        headers={"Authorization": f"Bearer {key}"},
+        timeout=START_S,
+    )
+    assert response.status_code == 200, response.text
+    return response.json()["timings"]
+
+
+def guesses(server: CorralProcess) -> tuple[list[dict], list[dict], list[dict]]:
+    """What Bob sees of texts that Alice has had, of texts that nobody has had, and what Alice sees again."""
+    known, unknown, own = [], [], []
+    for i in range(1, 1 + N_ROUNDS):
+        ask(server, ALICE, letter(i))
+        known.append(ask(server, BOB, letter(i)))
+        unknown.append(ask(server, BOB, letter(N_ROUNDS + i)))
+        own.append(ask(server, ALICE, letter(i)))
+    return known, unknown, own
+
+
+def middle(timings: list[dict]) -> float:
+    return statistics.median(timing["prompt_ms"] for timing in timings)
+
+
+@pytest.mark.parametrize("tier", ["live", "ram", "disk"])
+def test_a_second_tenant_learns_nothing_from_the_prompt_cache(keys, tier, tmp_path):
+    options: list[object] = ["-c", 8192, "-np", 8, "--api-key-file", keys]
+    if tier != "live":
+        options = ["-c", 1024, "-np", 1, "--api-key-file", keys]  # each prompt drives the last one out
+    if tier == "disk":
+        options += ["--cache-ram", 0, "--cache-disk", tmp_path / "cache"]
+    with CorralProcess(*options) as server:
+        known, unknown, own = guesses(server)
+    assert [timing["cache_n"] for timing in known] == [0] * N_ROUNDS
+    assert {timing["prompt_n"] for timing in known} == {timing["prompt_n"] for timing in unknown}
+    assert all(timing["cache_n"] > 100 for timing in own), "to Alice herself it is of use"
+    # Times on a busy machine vary, but not by what a cache would save.
+    assert middle(known) > middle(unknown) / 2
+    assert middle(own) < middle(unknown) / 2
+
+
+def test_where_sharing_is_wanted_it_saves_the_work(keys):
+    with CorralProcess("-c", 8192, "-np", 8, "--api-key-file", keys, "--cache-share") as server:
+        known, unknown, _ = guesses(server)
+    assert all(timing["cache_n"] > 100 for timing in known)
+    assert middle(known) < middle(unknown) / 2
+
+
+def test_what_the_server_itself_says_to_all_is_evaluated_once(keys, tmp_path):
+    (tmp_path / "system").write_text(letter(1))
+    options = ["-c", 8192, "-np", 4, "--api-key-file", keys, "-spf", tmp_path / "system"]
+    with CorralProcess(*options) as server:
+        for key in (ALICE, BOB):
+            assert ask(server, key, " And then?")["cache_n"] > 100
+
+
+async def test_slots_are_shared_by_weight_and_not_by_who_asks_more_often(keys):
+    """Bob floods the server, Alice has a weight of three: while both wait, she gets more."""
+    done: list[str] = []
+
+    async def work(http: httpx.AsyncClient, name: str, key: str, i: int) -> None:
+        body = {"prompt": f"{name} {i}", "n_predict": 24, "ignore_eos": True, "cache_prompt": False}
+        answer = await http.post("/completion", json=body, headers={"x-api-key": key})
+        assert answer.status_code == 200, answer.text
+        done.append(name)
+
+    with CorralProcess("-c", 1024, "-np", 2, "--api-key-file", keys) as server:
+        async with httpx.AsyncClient(
+            base_url=server.url, timeout=START_S, limits=httpx.Limits(max_connections=None)
+        ) as http:
+            bobs = [asyncio.create_task(work(http, "bob", BOB, i)) for i in range(40)]
+            while len(done) < 2:
+                await asyncio.sleep(0.01)
+            n_before = len(done)
+            alices = [asyncio.create_task(work(http, "alice", ALICE, i)) for i in range(12)]
+            await asyncio.gather(*alices)
+            n_bob = done[n_before:].count("bob")
+            await asyncio.gather(*bobs)
+    # 12 of hers take the time of 4 of his; two of his were running, and one may be due at either end.
+    assert n_bob <= 8
+    assert done.count("bob") == 40

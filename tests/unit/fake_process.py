@@ -1,0 +1,64 @@
+"""An engine process that is none: a test says when it is ready, what it says, and when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from corral.core.result import Ready
+from corral.core.task import Stop, Task
+from tests.unit.fake import FakeBackend
+
+
+class Process:
+    """In place of `EngineProcess`."""
+
+    all: list[Process] = []
+    spawn_errors: list[Exception] = []  # of the next ones
+
+    def __init__(self, on_events) -> None:
+        self._on_events = on_events
+        self._gone = asyncio.Event()
+        self.orders: list = []
+        self.code = 0
+        Process.all.append(self)
+
+    async def spawn(self, settings) -> None:
+        self.settings = settings
+        if Process.spawn_errors:
+            raise Process.spawn_errors.pop()
+
+    def say(self, *events) -> None:
+        self._on_events(self, list(events))
+
+    def be_ready(self) -> None:
+        self.say(Ready(FakeBackend().info(), self.settings))
+
+    def die(self, code: int = -9) -> None:
+        self.code = code
+        self._gone.set()
+
+    def send(self, order, fd: int = -1) -> None:
+        if not self._gone.is_set():
+            self.orders.append(order)
+
+    def kill(self) -> None:
+        self.die()
+
+    async def wait(self) -> None:
+        await self._gone.wait()
+
+    async def stop(self, timeout_s: float) -> None:
+        self.send(Stop())
+        await asyncio.wait_for(self._gone.wait(), timeout_s)
+
+    async def close(self) -> int:
+        self._gone.set()
+        return self.code
+
+    @property
+    def task_ids(self) -> list[int]:
+        return [order.id for order in self.orders if isinstance(order, Task)]
+
+    @property
+    def is_told_to_stop(self) -> bool:
+        return any(isinstance(order, Stop) for order in self.orders)

@@ -1,0 +1,208 @@
+"""When a lost engine gets a successor, who is to blame, when one is silent, and when one sleeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.core.params import GenerationParams
+from corral.core.result import Beat
+from corral.core.task import Task
+from corral.link.entry import MAX_LOSSES, Entry, blame, suspects
+from corral.link.idle import Idle
+from corral.link.pulse import LOOK_S, Pulse
+from corral.link.restart import SOUND_S, Life, RestartPolicy
+from corral.link.stream import TaskStream
+
+NEVER_READY = Life(ready_s=None)
+FELL_OVER = Life(ready_s=1.0)
+TAKEN_DOWN = Life(ready_s=1.0, has_suspects=True)
+GOOD = Life(ready_s=1.0, has_completed=True)
+
+
+# --- the policy
+
+
+@pytest.mark.parametrize("life", [NEVER_READY, FELL_OVER])
+def test_engines_that_fail_are_waited_for_longer_each_time_until_there_are_too_many(life):
+    policy = RestartPolicy(8)
+    assert [policy.end(life) for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 30, 30, None]
+
+
+def test_the_limit_may_be_none_at_all():
+    assert RestartPolicy(0).end(NEVER_READY) is None
+    assert RestartPolicy(0).end(TAKEN_DOWN) == 0
+
+
+def test_a_huge_limit_is_no_overflow():
+    policy = RestartPolicy(5000)
+    assert {policy.end(NEVER_READY) for _ in range(5000)} == {0.5, 1, 2, 4, 8, 16, 30}
+    assert policy.end(NEVER_READY) is None
+
+
+def test_whoever_takes_engines_down_never_uses_up_the_limit():
+    policy = RestartPolicy(1)
+    assert [policy.end(TAKEN_DOWN) for _ in range(7)] == [0, 0, 0.5, 1, 2, 2, 2]
+    assert policy.end(NEVER_READY) == 0.5
+    assert policy.end(TAKEN_DOWN) == 2
+    assert policy.end(NEVER_READY) is None  # what was taken down in between makes it no better
+
+
+def test_an_engine_that_dies_while_it_loads_has_no_work_to_blame():
+    policy = RestartPolicy(1)
+    assert policy.end(Life(None, has_suspects=True)) == 0.5
+    assert policy.end(Life(None, has_suspects=True)) is None
+
+
+@pytest.mark.parametrize("proof", [GOOD, Life(ready_s=SOUND_S)])
+def test_an_engine_that_was_good_for_something_makes_all_forgotten(proof):
+    policy = RestartPolicy(2)
+    for _ in range(3):
+        assert [policy.end(life) for life in (NEVER_READY, FELL_OVER)] == [0.5, 1]
+        assert [policy.end(TAKEN_DOWN) for _ in range(3)] == [0, 0, 0.5]
+        assert policy.end(proof) == 0
+
+
+def test_one_that_has_completed_tasks_and_was_taken_down_begins_a_new_row():
+    policy = RestartPolicy(0)
+    assert [policy.end(Life(5.0, has_suspects=True, has_completed=True)) for _ in range(9)] == [0] * 9
+
+
+# --- blame
+
+
+def entry(id: int, is_sent: bool = True, is_admitted: bool = False, n_losses: int = 0) -> Entry:
+    task = Task(id=id, prompt=[1], params=GenerationParams())
+    return Entry(task, TaskStream(lambda: None), None, [], n_losses, is_sent, is_admitted)
+
+
+def test_those_are_blamed_that_were_worked_on():
+    worked, waited = entry(0, is_admitted=True), entry(1)
+    assert suspects([worked, waited]) == [worked]
+    blame([worked, waited])
+    assert (worked.n_losses, waited.n_losses) == (1, 0)
+
+
+def test_without_any_those_that_the_engine_knew_of():
+    known, unknown = entry(0), entry(1, is_sent=False)
+    blame([known, unknown])
+    assert (known.n_losses, unknown.n_losses) == (1, 0)
+
+
+def test_nobody_is_blamed_twice_for_one_engine():
+    one = entry(0, is_admitted=True)
+    assert (blame([one]), blame([one]), one.n_losses) == ([], [], 1)
+
+
+def test_who_takes_too_many_down_is_given_up():
+    one, other = entry(0, is_admitted=True, n_losses=MAX_LOSSES - 1), entry(1, is_admitted=True)
+    assert blame([one, other]) == [one]
+
+
+# --- signs of life
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+BEAT = Beat(0.0, 0.0)
+
+
+def passed(clock: Clock, pulse: Pulse, seconds: float) -> list[str]:
+    """What is seen in this time, by somebody who looks."""
+    seen = []
+    for _ in range(round(seconds / LOOK_S)):
+        clock.now += LOOK_S
+        seen.append(pulse.look())
+    return seen
+
+
+@pytest.mark.parametrize(("timeout_s", "silent_s"), [(10.0, 2.5), (60.0, 15.0), (3.0, 2.0)])
+def test_an_engine_is_silent_before_it_is_given_up(timeout_s, silent_s):
+    clock = Clock()
+    pulse = Pulse(timeout_s, clock)
+    pulse.hear(BEAT)
+    assert not any(passed(clock, pulse, silent_s))
+    assert not pulse.is_silent
+    passed(clock, pulse, LOOK_S)
+    assert pulse.is_silent
+    assert not any(passed(clock, pulse, timeout_s - silent_s - LOOK_S))
+    assert passed(clock, pulse, LOOK_S) == [f"no sign of life for {timeout_s:g} s"]
+    pulse.hear(BEAT)
+    assert not pulse.is_silent
+    assert not pulse.look()
+
+
+def test_time_in_which_nobody_looked_counts_against_nobody():
+    clock = Clock()
+    pulse = Pulse(10.0, clock)
+    pulse.hear(BEAT)
+    clock.now += 3600
+    assert not pulse.is_silent  # asked before anything else has had its turn
+    assert not pulse.look()
+    assert not pulse.is_silent
+    assert any(passed(clock, pulse, 11))
+
+
+def test_before_its_first_beat_an_engine_has_longer():
+    clock = Clock()
+    pulse = Pulse(2.0, clock)
+    assert not any(passed(clock, pulse, 30))
+    assert passed(clock, pulse, LOOK_S) == ["no sign of life for 30 s"]
+
+
+def test_a_beat_may_tell_of_a_wedged_decode():
+    pulse = Pulse(10.0)
+    assert not pulse.hear(Beat(1e3, 1e3))
+    assert pulse.hear(Beat(61e3, 1e3)) == "a decode has been running for 61 s"
+
+
+# --- nothing to do
+
+
+def test_an_engine_sleeps_after_so_long_without_work():
+    clock = Clock()
+    idle = Idle(10.0, clock)
+    assert not idle.look(0, is_busy=False)
+    clock.now += 9.9
+    assert not idle.look(0, is_busy=False)
+    clock.now += 0.1
+    assert idle.look(0, is_busy=False)
+
+
+@pytest.mark.parametrize("n_orders", [0, 1])
+def test_work_starts_the_time_anew(n_orders):
+    clock = Clock()
+    idle = Idle(10.0, clock)
+    clock.now += 1000
+    assert not idle.look(n_orders, is_busy=True)
+    clock.now += 9
+    assert not idle.look(n_orders, is_busy=False)
+    clock.now += 1
+    assert idle.look(n_orders, is_busy=False)
+
+
+def test_so_does_an_order_that_nobody_has_seen():
+    clock = Clock()
+    idle = Idle(10.0, clock)
+    clock.now += 10
+    assert not idle.look(1, is_busy=False)
+    clock.now += 10
+    assert idle.look(1, is_busy=False)
+
+
+def test_no_time_at_all_is_not_in_the_middle_of_work():
+    idle = Idle(0.0)
+    assert not idle.look(0, is_busy=True)
+    assert idle.look(0, is_busy=False)
+
+
+def test_by_default_it_never_sleeps():
+    clock = Clock()
+    idle = Idle(-1.0, clock)
+    clock.now += 1e9
+    assert not idle.look(0, is_busy=False)
