@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import random
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import settings
 
-# For `make check`; `make test` looks at more.
-settings.register_profile("quick", max_examples=25)
+# A slow machine breaks nothing. For `make check`; `make test` looks at more.
+settings.register_profile("patient", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=25)
+if "CI" not in os.environ:  # hypothesis has a profile of its own for that
+    settings.load_profile("patient")
+
+# Several engines share the machine's cores here. Threads that spin would have them wait for each other: where
+# there are more threads than cores, ten times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _CACHE = Path(__file__).parents[1] / ".cache"
+
+
+@pytest.fixture(autouse=True)
+def same_seeds(monkeypatch):
+    """Requests without a seed get the same ones in every run of a test: one that fails, fails again."""
+    monkeypatch.setattr("corral.api.prepare.secrets.randbelow", random.Random(0).randrange)
 
 
 @pytest.fixture(scope="session")

@@ -32,5 +32,32 @@ EOF
     ;;
 esac
 
-CMAKE_ARGS="${CMAKE_ARGS:-} -DGGML_RPC=ON" CMAKE_BUILD_PARALLEL_LEVEL=$cores \
-    "$python" -m pip --disable-pip-version-check install --progress-bar off "$@" "$requirement"
+# On x86-64 two of libllama's kernels stay off, because they evaluate several tokens with other arithmetic than one:
+# tinyBLAS ("llamafile"), and AMX, whose set-up of tiles GCC 12 also compiles into an illegal instruction.
+amx="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+case $(uname -m) in
+x86_64 | amd64)
+    CMAKE_ARGS="-DGGML_LLAMAFILE=OFF ${CMAKE_ARGS:-}"
+    # shellcheck disable=SC2086
+    if echo | cc $amx -E - >/dev/null 2>&1; then
+        export CFLAGS="${CFLAGS:-} $amx" CXXFLAGS="${CXXFLAGS:-} $amx"
+    fi
+    ;;
+esac
+
+install() {
+    CMAKE_ARGS="${CMAKE_ARGS:-} -DGGML_RPC=ON" CMAKE_BUILD_PARALLEL_LEVEL=$cores \
+        "$python" -m pip --disable-pip-version-check install --progress-bar off "$@" "$requirement"
+}
+
+install "$@"
+
+# pip's cache does not know with which flags something was built.
+facts=$("$python" -c 'import llama_cpp; print(llama_cpp.llama_print_system_info().decode())' 2>/dev/null || true)
+case "$(uname -m) $# $facts" in
+x86_64\ 0\ *AMX_INT8* | x86_64\ 0\ *LLAMAFILE*)
+    echo "pip's cache has it built otherwise: building it anew"
+    "$python" -m pip --disable-pip-version-check cache remove llama_cpp_python
+    install --force-reinstall --no-deps
+    ;;
+esac

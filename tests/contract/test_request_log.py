@@ -226,7 +226,7 @@ async def test_several_answers_are_one_line(lines):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_prompts_and_answers_are_logged_if_that_is_wanted(caplog, stream):
     caplog.set_level(logging.DEBUG, "corral")
-    body = {"prompt": SECRET, "n_predict": 4, "stream": stream}
+    body = {"prompt": SECRET, "n_predict": 4, "ignore_eos": True, "stream": stream}
     await logged(Server()).post("/completion", json=body)
     assert SECRET not in caplog.text
     assert f"a prompt of {len(SECRET)} tokens" in caplog.text, "but how long it is"

@@ -630,7 +630,7 @@ def test_an_adapter_whose_numbers_are_none_does_not_bring_the_process_down(modif
     run_python(NOT_FINITE, modifiers / "llama-bpe.gguf", *paths)
 
 
-@pytest.mark.parametrize("scale", [1e3, 1e6])
+@pytest.mark.parametrize("scale", [1e6, 1e9])
 @pytest.mark.parametrize("options", [{}, {"kv_unified": True, "n_ctx": 1024}])
 def test_a_scale_that_overflows_harms_nobody_else(modifiers, options, scale):
     with adapted(modifiers, n_parallel=2, **options) as bench:

@@ -22,6 +22,7 @@ from corral.llama.model import Model
 from corral.llama.repack import repacked_types
 
 MIB = 1 << 20
+_F32, _Q8_0 = 0, 8  # among ggml's types
 SIZE = re.compile(r"^(\w+): +(\S+) +(\w+) buffer size = +([\d.]+) MiB")
 
 
@@ -123,7 +124,7 @@ def test_weights_that_a_cpu_copies_are_counted_once(model):
     """The mapped ones are read only once then, and can go; unless they are locked."""
     need = planned(settings(model, n_ctx=512))
     real = taken(settings(model, n_ctx=512))
-    if not repacked_types():
+    if _Q8_0 not in repacked_types():
         assert need.n_reserved == 0
         return
     once = real["weights"][HOST] - real["repacked"][HOST]
@@ -138,13 +139,12 @@ def test_weights_that_a_cpu_copies_are_counted_once(model):
 
 def test_types_that_a_cpu_copies_are_those_that_libllama_does():
     """Told apart as libllama does it when it loads a model."""
-    q8_0, f32 = 8, 0
-    assert f32 not in repacked_types()
+    assert _F32 not in repacked_types()
     features = lib.llama_print_system_info().decode()
     if "REPACK = 1" in features and ("DOTPROD = 1" in features or "AVX2 = 1" in features):
         assert {2, 12} <= repacked_types()
     if "DOTPROD = 1" in features:
-        assert q8_0 in repacked_types()
+        assert _Q8_0 in repacked_types()
 
 
 def test_everything_else_that_is_loaded_counts(modifiers, vision):
@@ -233,7 +233,7 @@ def parse(line: str) -> dict:
 
 
 @pytest.mark.parametrize("model", ["default"], indirect=True)
-@pytest.mark.parametrize("n_mib", [450, 500, 600, 640])
+@pytest.mark.parametrize("n_mib", [450, 500, 550, 600])
 @pytest.mark.parametrize("n_ctx", [0, 8192])
 @pytest.mark.parametrize("n_parallel", [1, 2])
 def test_what_is_chosen_runs_and_takes_no_more_than_there_is(model, n_mib, n_ctx, n_parallel, caplog):
