@@ -27,6 +27,7 @@ test: dev
 	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/meta
 	$(BIN)/python -m pytest tests/model
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/system
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
 
 check: dev
 	$(BIN)/ruff format --check .
@@ -77,5 +78,5 @@ $(STAMPS)/dev: $(STAMPS)/install requirements-dev.txt
 	@touch $@
 
 $(STAMPS)/tools: $(STAMPS)/venv tools/install_programs.sh
-	@sh tools/install_programs.sh curl jq openssl prometheus
+	@sh tools/install_programs.sh curl jq openssl prometheus chromium node:nodejs
 	@touch $@

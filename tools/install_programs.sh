@@ -1,9 +1,10 @@
 #!/bin/sh
-# Installs the Debian packages among the arguments whose program is missing; services among them do not start.
+# Installs the Debian packages among the arguments whose program is missing, as jq, or node:nodejs where the
+# package has another name; services among them do not start.
 set -eu
 missing=""
-for program in "$@"; do
-    command -v "$program" >/dev/null 2>&1 || missing="$missing $program"
+for each in "$@"; do
+    command -v "${each%%:*}" >/dev/null 2>&1 || missing="$missing ${each#*:}"
 done
 [ -z "$missing" ] && exit 0
 if ! command -v apt-get >/dev/null 2>&1; then

@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.types import Scope
 
 from corral import BUILD_INFO, __version__
+from corral.api.kv_use import kv_use
 from corral.api.order_metrics import OrderMetrics
 from corral.api.service import Service
 from corral.api.trust import public_name
@@ -104,7 +105,7 @@ class _Board:
         yield _gauge(
             "predicted_tokens_seconds", "Generated tokens per second.", _rate(tally.n_predicted, predicted_s)
         )
-        n_held, n_room = self._kv_cache()
+        n_held, n_room = kv_use(self._service)
         yield _gauge("kv_cache_usage_ratio", "KV cache in use; 1 is all of it.", _rate(n_held, n_room))
         yield _gauge("kv_cache_tokens", "Tokens in the KV cache.", n_held)
         yield _gauge("requests_processing", "Requests that are being worked on.", line.n_running)
@@ -116,14 +117,6 @@ class _Board:
         yield _counter(
             "spec_decode_num_accepted_tokens", "Tokens of drafts that came.", self._orders.n_accepted
         )
-
-    def _kv_cache(self) -> tuple[int, int]:
-        """Tokens in it, and how many it has room for."""
-        info, board = self._service.engine.info, self._service.engine.board
-        if info is None:
-            return 0, 0
-        n_room = info.n_ctx * (1 if self._service.settings.engine.kv_unified else info.n_slots)
-        return min(board.n_held, n_room), n_room
 
     def _state(self) -> Iterator[Metric]:
         """Under our own names."""

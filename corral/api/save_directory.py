@@ -1,4 +1,4 @@
-"""A directory of saved states, by names that clients choose.
+"""A directory of saved files, by names that clients choose.
 
 Everything happens relative to the directory's descriptor, so that nobody can swap it. A file is written
 beside its target and renamed: a name always has a whole file. Writing and committing belong in a thread.
@@ -35,10 +35,30 @@ def check_name(name: object, field: str) -> str:
     raise InvalidRequest(rule, field=field)
 
 
+class Stamp(NamedTuple):
+    """What changes with a file's content."""
+
+    inode: int
+    n_bytes: int
+    modified_ns: int
+
+
+def stamp_of(info: os.stat_result) -> Stamp:
+    return Stamp(info.st_ino, info.st_size, info.st_mtime_ns)
+
+
 class SavedFile(NamedTuple):
     name: str
-    n_bytes: int
-    updated_at: int  # unix seconds
+    stamp: Stamp
+
+    @property
+    def n_bytes(self) -> int:
+        return self.stamp.n_bytes
+
+    @property
+    def updated_at(self) -> int:
+        """Unix seconds."""
+        return self.stamp.modified_ns // 1_000_000_000
 
 
 class SaveDirectory:
@@ -46,9 +66,17 @@ class SaveDirectory:
 
     _close = staticmethod(os.close)  # when the interpreter ends, `os` may be gone first
 
-    def __init__(self, path: Path, suffix: str = "", inside: SaveDirectory | None = None) -> None:
-        """`path` must be a directory that can be written to; inside another one it may be no link."""
+    def __init__(
+        self,
+        path: Path,
+        suffix: str = "",
+        inside: SaveDirectory | None = None,
+        option: str = "--slot-save-path",
+    ) -> None:
+        """`path` must be a directory that can be written to; inside another one it may be no link. `option`:
+        what errors call it, since clients are not told paths."""
         self._fd = -1
+        self._option = option
         self._path: Path = inside._path / path if inside else path
         self._suffix = suffix
         try:
@@ -60,7 +88,8 @@ class SaveDirectory:
             with PendingFile(self, "", ""):
                 pass
         except OSError as error:
-            raise CorralError(f"cannot save states in '{self._path}': {error.strerror}") from None
+            message = f"{option}: cannot save files in '{self._path}': {error.strerror}"
+            raise CorralError(message) from None
 
     @property
     def fd(self) -> int:
@@ -70,7 +99,7 @@ class SaveDirectory:
         """A directory in this one, made for its owner alone if it is missing."""
         with _explained("make", name), contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self._fd)
-        return SaveDirectory(Path(name), suffix, inside=self)
+        return SaveDirectory(Path(name), suffix, inside=self, option=self._option)
 
     def create(self, name: str) -> PendingFile:
         """A file that gets the name, in place of the one that has it, when it is committed."""
@@ -83,7 +112,7 @@ class SaveDirectory:
             try:
                 fd = os.open(self._file(name), _READ, dir_fd=self._fd)
             except FileNotFoundError:
-                raise InvalidRequest(f"there is no file '{name}' in --slot-save-path") from None
+                raise InvalidRequest(f"there is no file '{name}' in {self._option}") from None
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, a socket
                     raise
@@ -91,7 +120,7 @@ class SaveDirectory:
                 if stat.S_ISREG(os.fstat(fd).st_mode):
                     return fd
                 os.close(fd)
-        raise InvalidRequest(f"'{name}' in --slot-save-path is not a regular file")
+        raise InvalidRequest(f"'{name}' in {self._option} is not a regular file")
 
     def remove(self, name: str) -> None:
         """There is no such file afterwards, whether there was one or not."""
@@ -103,6 +132,11 @@ class SaveDirectory:
         with _explained("list", self._path.name):
             found = [self._describe(file) for file in self._listed()]
         return [file for file in found if file is not None]
+
+    def find(self, name: str) -> SavedFile | None:
+        """The regular file of that name, if there is one."""
+        with _explained("find", name):
+            return self._describe(self._file(name))
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -130,7 +164,7 @@ class SaveDirectory:
             info = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return SavedFile(name, info.st_size, int(info.st_mtime)) if stat.S_ISREG(info.st_mode) else None
+        return SavedFile(name, stamp_of(info)) if stat.S_ISREG(info.st_mode) else None
 
     def _remove_leftovers(self) -> None:
         """Those of writers that are gone, and their locks with them."""

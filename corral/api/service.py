@@ -18,6 +18,7 @@ from fastapi import Request
 from corral.api.adapter import AdapterEngine, AdapterStore
 from corral.api.admission import require_room
 from corral.api.body import read_json
+from corral.api.chat_store import ChatStore
 from corral.api.disconnect import run_for_client
 from corral.api.media.collect import Collector
 from corral.api.media.intake import Arranger, Intake, MarkedWords, Pictures
@@ -129,6 +130,8 @@ class Service:
         path = settings.server.slot_save_path
         self.saves = SaveDirectory(Path(path)) if path else None
         spill = spill_directory(self.saves) if self.saves and settings.server.slots else None
+        chats = settings.server.chats_path
+        self.chats = ChatStore(Path(chats)) if chats else None
         self._rooms: dict[tuple[int, str], asyncio.Semaphore] = {}
         self.sessions = SessionStore(settings.server.sessions_ram_mib << 20, spill)
         self._words: Words | None = None

@@ -67,6 +67,10 @@ class SessionStore:
     def resident_bytes(self) -> int:
         return _total(self._resident.values())
 
+    @property
+    def n_sessions(self) -> int:
+        return len(self._infos)
+
     def list(self) -> Sequence[SessionInfo]:
         """Integers by value, then the other names."""
         return sorted(self._infos.values(), key=lambda info: _rank(info.name))

@@ -140,6 +140,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     n_cached: int
     report: CacheReport | None = None
     tier: Tier = Tier.NONE
+    id_source: int = -1  # the slot that it was live in
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

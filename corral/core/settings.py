@@ -114,6 +114,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine_restarts: int = 5
     otlp_endpoint: str = ""
     static_path: str = ""
+    ui: bool = True
+    ui_config: str = ""
+    ui_config_file: str = ""
+    chats_path: str = ""
     metrics: bool = False
     verbosity: int = 3  # 0: nothing, 1: errors, 2: warnings, 3: what happens, 4: all that libllama says
     log: bool = True

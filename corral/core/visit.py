@@ -42,6 +42,8 @@ class Leg:
     n_engines: int = 0  # that have begun with it
     is_done: bool = False  # not given up, and not failed
     tier: Tier = Tier.NONE
+    admitted: Admitted | None = None  # by the last engine
+    worst_gap_s: float = 0.0  # between two of its results
     timings: Timings | None = None
 
     @property
@@ -56,8 +58,12 @@ class Leg:
             self.n_engines += 1
             if isinstance(result, Admitted):
                 self.tier = result.tier
+                self.admitted = result
         elif isinstance(result, Tokens):
-            self.first_at = self.first_at or now
+            if not self.first_at:
+                self.first_at = now
+            elif now - self.last_at > self.worst_gap_s:
+                self.worst_gap_s = now - self.last_at
             self.last_at = now
             self.timings = result.timings
         elif isinstance(result, Done):

@@ -136,7 +136,7 @@ class Generation:
             if twin.leader is None:
                 origin = self._scheduler.public_id(slot.id)
                 report = whole_report(origin, twin.n_cached) if twin.task.params.cache_report else None
-                self._note(Admitted(twin.id, twin_slot.id, twin.n_cached, report, Tier.LIVE))
+                self._note(Admitted(twin.id, twin_slot.id, twin.n_cached, report, Tier.LIVE, origin))
             self._guard(self._arrive, logits, twin_slot, twin)
 
     def _arrive(self, logits: FloatArray, slot: Slot, request: Request) -> None:

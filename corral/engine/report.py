@@ -26,7 +26,7 @@ def explain(
     n_common = common_prefix(nearest, prompt)
     return CacheReport(
         tier=tier,
-        id_slot=-1 if tier is not Tier.LIVE else own_slot if prefix.origin is Origin.OWN else prefix.slot,
+        id_slot=slot_of(prefix, tier, own_slot),
         n_cached=n_cached,
         n_moved=sum(move.n for move in moves),
         n_common=n_common,
@@ -47,3 +47,10 @@ def tier_of(prefix: Prefix, stored: Saved | None, n_cached: int) -> Tier:
     if prefix.origin is not Origin.STORE or stored is None:
         return Tier.LIVE
     return Tier.DISK if stored.is_from_disk else Tier.RAM
+
+
+def slot_of(prefix: Prefix, tier: Tier, own_slot: int) -> int:
+    """The slot that they came from; -1: none."""
+    if tier is not Tier.LIVE:
+        return -1
+    return own_slot if prefix.origin is Origin.OWN else prefix.slot

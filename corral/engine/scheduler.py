@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from corral.core.chunk import TokenArray
-from corral.core.result import Admitted, CacheReport, Queue, Tier
+from corral.core.result import Admitted, CacheReport, Queue
 from corral.engine.fair_queue import FairQueue
 from corral.engine.kv import KvStore
 from corral.engine.prefix import Origin, Prefix, choose_slot, plan_prefix
-from corral.engine.report import explain, tier_of
+from corral.engine.report import explain, slot_of, tier_of
 from corral.engine.request import Phase, Request
 from corral.engine.reuse import Move, plan_reuse
 from corral.engine.saved import Saved
@@ -245,19 +245,18 @@ class Scheduler:
         for slot, request in self.running(Phase.WAITING):
             settled = self._settle(slot, request)
             if settled is not None:
-                n_cached, report, tier = settled
-                request.start(now, n_cached)
+                request.start(now, settled.n_cached)
                 if request.leader is None:
-                    yield Admitted(request.id, slot.id, n_cached, report, tier)
+                    yield settled
 
-    def _settle(self, slot: Slot, request: Request) -> tuple[int, CacheReport | None, Tier] | None:
+    def _settle(self, slot: Slot, request: Request) -> Admitted | None:
         """Bring as much of the prompt into the slot as exists anywhere; None: better to wait."""
         params, prompt = request.task.params, request.prompt
         if not params.cache_prompt:
             self._kv.stash(slot, 0)
             self._kv.trim(slot, 0)
             slot.kin, slot.n_system = request.kin, params.n_system
-            return 0, self._report(request, Prefix(Origin.OWN, 0), slot), Tier.NONE
+            return Admitted(request.id, slot.id, 0, self._report(request, Prefix(Origin.OWN, 0), slot))
         kin = request.kin
         own = self._kv.holding(slot, kin, request.takes_moved_of(slot.id))
         neighbours = [self._kv.holding(s, kin, request.takes_moved) for s in self.slots if s is not slot]
@@ -272,7 +271,9 @@ class Scheduler:
         slot.kin, slot.n_system = kin, params.n_system
         if report is not None and n < report.n_cached:
             report = report.as_miss()
-        return n, report, tier_of(prefix, stored, n)
+        tier = tier_of(prefix, stored, n)
+        id_source = self.public_id(slot_of(prefix, tier, slot.id))
+        return Admitted(request.id, slot.id, n, report, tier, id_source)
 
     def _report(
         self,

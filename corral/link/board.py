@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -69,6 +70,11 @@ class Board:
     def n_held(self) -> int:
         """Tokens in all slots, also in those that are idle."""
         return sum(slot.n_held for slot in self.slots)
+
+    @property
+    def waiting(self) -> Iterator[tuple[Visit, Leg]]:
+        """Orders that no engine has begun."""
+        return (visited for id, visited in self._visits.items() if self.line.is_waiting(id))
 
     def reset(self, n_slots: int) -> None:
         self.slots = [SlotView(id) for id in range(n_slots)]

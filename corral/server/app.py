@@ -7,15 +7,18 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from corral import __version__
+from corral.api.monitor import Monitor
 from corral.api.openapi import describe
 from corral.api.routes import (
     adapter,
     chat,
+    chats,
     completion,
     embedding,
     infill,
     metrics,
     model,
+    monitor,
     rank,
     session,
     slot,
@@ -26,16 +29,19 @@ from corral.api.service import Service
 from corral.api.trust import public_name
 from corral.core.settings import ServerSettings
 from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
+from corral.server.docs import add_docs
 from corral.server.errors import add_error_handlers
-from corral.server.static import open_static
+from corral.server.page import open_page, ui_settings
 
 _ROUTERS = (
     status.router,
     metrics.router,
+    monitor.router,
     model.router,
     completion.router,
     infill.router,
     chat.router,
+    chats.router,
     embedding.router,
     rank.router,
     adapter.router,
@@ -52,8 +58,8 @@ def create_app(service: Service) -> FastAPI:
         version=__version__,
         description="llama-server's API on libllama",
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
         default_response_class=Response,  # its routes tell themselves what they answer
     )
     app.state.service = service
@@ -62,8 +68,11 @@ def create_app(service: Service) -> FastAPI:
         app.include_router(router)
     add_error_handlers(app)
     server = service.settings.server
-    if server.static_path:
-        app.router.default = open_static(server.static_path)
+    app.state.ui_settings = ui_settings(server)
+    page = open_page(server)
+    if page is not None:
+        app.router.default = page
+    add_docs(app)
     _add_access_control(app, server)
     _add_monitoring(app, service)
     return app
@@ -72,6 +81,7 @@ def create_app(service: Service) -> FastAPI:
 def _add_monitoring(app: FastAPI, service: Service) -> None:
     """What it takes is imported by those who want it, since that takes a while."""
     server = service.settings.server
+    app.state.monitor = Monitor(service)
     if server.metrics:
         from corral.api.metrics import Metrics
 
@@ -80,7 +90,8 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
         from corral.server.tracing import Tracer
 
         app.state.tracer = Tracer(server.otlp_endpoint, public_name(service))
-    app.state.listeners = [each for each in (app.state.metrics, app.state.tracer) if each is not None]
+    listeners = (app.state.monitor, app.state.metrics, app.state.tracer)
+    app.state.listeners = [each for each in listeners if each is not None]
 
 
 def _add_access_control(app: FastAPI, server: ServerSettings) -> None:
@@ -91,6 +102,6 @@ def _add_access_control(app: FastAPI, server: ServerSettings) -> None:
 
     def is_public(scope: Scope) -> bool:
         """A file, if anything: a browser shows no key when it loads a page."""
-        return bool(server.static_path) and all(route.matches(scope)[0] is Match.NONE for route in app.routes)
+        return server.ui and all(route.matches(scope)[0] is Match.NONE for route in app.routes)
 
     app.add_middleware(AccessControl, keys=keys, is_public=is_public)

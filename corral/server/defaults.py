@@ -43,7 +43,7 @@ def default_params(settings: Settings) -> GenerationParams:
 def default_guidance(server: ServerSettings, vocab: Vocab, n_ctx: int) -> Guidance | None:
     """Also where it is for requests that say how strongly."""
     said = _text(server, server.cfg_negative_prompt)
-    prompt = _text_of(said, server.cfg_negative_prompt_file, "--cfg-negative-prompt-file")
+    prompt = text_of(said, server.cfg_negative_prompt_file, "--cfg-negative-prompt-file")
     if server.cfg_scale == 1.0 and not prompt:
         return None
     return make_guidance(server.cfg_scale, prompt, vocab, n_ctx)
@@ -57,7 +57,7 @@ def check_tokens(sampling: SamplingParams, n_vocab: int) -> None:
 
 
 def _default_constraint(server: ServerSettings) -> Constraint | None:
-    grammar = _text_of(server.grammar, server.grammar_file, "--grammar-file")
+    grammar = text_of(server.grammar, server.grammar_file, "--grammar-file")
     try:
         schema = orjson.loads(server.json_schema) if server.json_schema else None
     except orjson.JSONDecodeError as error:
@@ -65,7 +65,7 @@ def _default_constraint(server: ServerSettings) -> Constraint | None:
     return grammar_or_schema(grammar, schema, server.json_whitespace)
 
 
-def _text_of(text: str, path: str, option: str) -> str:
+def text_of(text: str, path: str, option: str) -> str:
     """What an option says, or the file that another one names."""
     if not path:
         return text

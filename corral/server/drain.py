@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from uvicorn.server import ServerState
 
@@ -20,7 +20,12 @@ _log = logging.getLogger("corral")
 class Drain:
     """Mutable: whether somebody insists that it be over at once."""
 
-    def __init__(self, timeout_s: float, on_begin: Callable[[], None], dismiss: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        on_begin: Sequence[Callable[[], None]],
+        dismiss: Sequence[Callable[[], None]],
+    ) -> None:
         """`on_begin`: nothing new should come. `dismiss`: all that runs is to end, with an error."""
         self._timeout_s = timeout_s
         self._on_begin = on_begin
@@ -29,7 +34,7 @@ class Drain:
 
     def begin(self) -> None:
         _log.info("stopping, when running requests are done")
-        self._on_begin()
+        _call(self._on_begin)
 
     def insist(self) -> None:
         _log.info("stopping at once")
@@ -45,7 +50,7 @@ class Drain:
             await asyncio.wait_for(self._insisted.wait(), self._timeout_s)
         if not self._insisted.is_set() and state.tasks:
             _log.warning("stopping, although requests are running: --timeout is over")
-        self._dismiss()
+        _call(self._dismiss)
         await _until_over(state)
         for connection in list(state.connections):
             if connection.transport is not None:
@@ -59,3 +64,8 @@ async def _until_over(state: ServerState) -> None:
     deadline = loop.time() + _LAST_WORDS_S
     while (state.connections or state.tasks) and loop.time() < deadline:
         await asyncio.sleep(_LOOK_S)
+
+
+def _call(functions: Sequence[Callable[[], None]]) -> None:
+    for function in functions:
+        function()

@@ -52,7 +52,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     response = _answer(problem)
     response.headers.update(error.headers or {})
     if error.status_code == 405:
-        response.headers["allow"] = _methods_of(request)
+        response.headers["allow"] = _methods_of(request) or response.headers.get("allow", "")
     return response
 
 

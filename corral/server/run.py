@@ -19,6 +19,7 @@ import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI
 
+from corral.api.monitor import Monitor
 from corral.api.service import Service
 from corral.api.system_prompt import SystemText
 from corral.core.errors import CorralError
@@ -72,7 +73,9 @@ async def serve(settings: Settings, reporter: Reporter) -> None:
     service = Service(settings, engine, default_params(settings))
     system_text = read_system_prompt(settings.server.system_prompt_file)
     app = create_app(service)
-    drain = Drain(settings.server.timeout_s, service.drain, engine.dismiss)
+    monitor: Monitor = app.state.monitor
+    monitor.start()
+    drain = Drain(settings.server.timeout_s, (service.drain, monitor.close), (monitor.close, engine.dismiss))
     with open_listener(settings.server) as listener:
         config = _uvicorn_config(settings, app, listener.reach)
         server = _Server(config, settings.server, listener, tls, reporter.listening, drain, app.state.keys)

@@ -181,6 +181,7 @@ class Server:
         backend: FakeBackend | None = None,
         is_open: bool = True,
         settings: Settings | None = None,
+        is_watched: bool = False,
         **server,
     ) -> None:
         if settings is None:
@@ -192,6 +193,8 @@ class Server:
             vocab = self.backend.vocab
             self.service.open(vocab, chat_settings(settings.server, {}, vocab))
         self.app = create_app(self.service)
+        if not is_watched:
+            self.app.state.monitor.close()  # this client waits for the end of an answer, and that has none
         traffic = Traffic(self.app, self.app.state.listeners)
         transport = httpx.ASGITransport(traffic, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://corral")

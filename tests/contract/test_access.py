@@ -47,7 +47,7 @@ async def paths_of(server: Server) -> list[str]:
 
 
 async def test_without_a_key_only_public_paths_answer():
-    server = guarded()
+    server = guarded(ui=False)
     n_refused = 0
     for path in await paths_of(server):
         for method in METHODS:

@@ -16,7 +16,7 @@ from corral.server.access import PUBLIC_PATHS
 from tests.contract.inline import Server
 
 # What describes the API is no part of it.
-DESCRIPTIONS = {"/openapi.json", "/docs"}
+DESCRIPTIONS = {"/openapi.json", "/docs", "/docs/{name}"}
 STATUSES = {error.status for error in error_classes()} | OF_CONNECTIONS.keys()
 
 

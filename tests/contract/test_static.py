@@ -202,7 +202,16 @@ async def test_routes_win(page):
 async def test_files_are_only_read(page, method):
     response = await Server(static_path=str(page)).http.request(method, "/index.html")
     assert response.status_code == response.json()["error"]["code"] == 405
+    assert response.headers["allow"] == "GET, HEAD"
     assert (page / "index.html").read_text() == "<h1>hello</h1>"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_what_is_not_there_can_do_nothing(page, method):
+    for server in (Server(static_path=str(page)), Server()):
+        for path in ("/none", "/v1/none", "/api/show"):
+            response = await server.http.request(method, path)
+            assert (response.status_code, response.json()) == (404, MISSING)
 
 
 async def test_a_page_is_there_while_the_model_loads(page):
@@ -210,10 +219,11 @@ async def test_a_page_is_there_while_the_model_loads(page):
     assert (await server.http.get("/")).status_code == 200
 
 
-async def test_without_a_path_there_is_nothing():
-    server = Server()
-    for path in ("/", "/index.html", "/corral/server/static.py"):
-        assert (await server.http.get(path)).json() == MISSING
+async def test_without_a_page_there_is_nothing(page):
+    for server in (Server(ui=False), Server(ui=False, static_path=str(page))):
+        for path in ("/", "/index.html", "/monitor", "/completion.js", "/corral/server/static.py"):
+            response = await server.http.get(path)
+            assert (response.status_code, response.json()) == (404, MISSING)
 
 
 @pytest.mark.parametrize("name", ["none", "file"])

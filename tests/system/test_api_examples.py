@@ -32,9 +32,9 @@ ONE_THREAD = ("-t", 1)
 def generates(models, modifiers, vision, tmp_path_factory):
     """A tiny model with everything that can be had at once: marks of infilling, adapters, eyes, files."""
     path = tmp_path_factory.mktemp("server")
-    adapters, saves = path / "adapters", path / "saves"
-    adapters.mkdir()
-    saves.mkdir()
+    adapters, saves, chats = path / "adapters", path / "saves", path / "chats"
+    for folder in (adapters, saves, chats):
+        folder.mkdir()
     shutil.copy(modifiers / "lora-a.gguf", path / "style.gguf")
     shutil.copy(modifiers / "lora-b.gguf", adapters / "law.gguf")
     files = (
@@ -45,7 +45,7 @@ def generates(models, modifiers, vision, tmp_path_factory):
         "--lora",
         path / "style.gguf",
     )
-    places = ("--lora-dir", adapters, "--slot-save-path", saves)
+    places = ("--lora-dir", adapters, "--slot-save-path", saves, "--chats", chats)
     with CorralProcess(
         *files, *places, "--slots", "--props", "--metrics", "-c", 2048, "-np", 2, *ONE_THREAD
     ) as server:

@@ -118,8 +118,11 @@ def test_bad_names_are_refused_by_rule_and_everywhere(directory, tmp_path, name)
 
 
 def test_the_directory_must_exist(tmp_path):
-    with pytest.raises(CorralError, match=r"cannot save states in '.*/missing': No such file or directory"):
+    said = r"^--slot-save-path: cannot save files in '.*/missing': No such file or directory$"
+    with pytest.raises(CorralError, match=said):
         SaveDirectory(tmp_path / "missing")
+    with pytest.raises(CorralError, match=r"^--chats: cannot save files in"):
+        SaveDirectory(tmp_path / "missing", option="--chats")
     (tmp_path / "file").touch()
     with pytest.raises(CorralError, match="Not a directory"):
         SaveDirectory(tmp_path / "file")
@@ -167,7 +170,7 @@ def test_a_subdirectory_is_made_for_its_owner_and_found_again(directory, tmp_pat
 def test_a_subdirectory_may_be_no_link(directory, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".sessions").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CorralError, match=r"cannot save states in '.*/\.sessions'"):
+    with pytest.raises(CorralError, match=r"cannot save files in '.*/\.sessions'"):
         directory.subdirectory(".sessions")
 
 
@@ -341,7 +344,27 @@ def test_names_are_those_with_the_suffix(tmp_path):
     os.utime(tmp_path / "a.ses1", (5, 1234.9))
     for other in ("b", ".ses1", ".hidden.ses1", "a b.ses1", "a.ses1.bak"):
         (tmp_path / other).touch()
-    assert directory.names() == [("a", 3, 1234)]
+    (file,) = directory.names()
+    assert (file.name, file.n_bytes, file.updated_at) == ("a", 3, 1234)
+    assert directory.find("a") == file
+    assert directory.find("b") is None
+
+
+def test_a_stamp_changes_with_the_content(directory, tmp_path):
+    stamps = set()
+    for data in (b"old", b"new", b"newer"):
+        save(directory, "a", data)
+        os.utime(tmp_path / "a", (5, 5))
+        stamps.add(directory.find("a").stamp)
+    assert len(stamps) >= 2  # an inode may be used again
+    assert directory.find("a").stamp == directory.names()[0].stamp
+
+
+def test_links_and_directories_are_not_found(directory, tmp_path):
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    assert directory.find("directory") is None
+    assert directory.find("link") is None
 
 
 def test_listing_from_many_threads_at_once(directory):

@@ -90,6 +90,12 @@ async def props(request: Request) -> Response:
             "endpoint_slots": server.slots,
             "endpoint_props": server.props,
             "endpoint_metrics": server.metrics,
+            "chats": service.chats is not None,
+            "ui": server.ui,
+            "ui_settings": request.app.state.ui_settings,
+            # compat: /props: as they were called before.
+            "webui": server.ui,
+            "webui_settings": request.app.state.ui_settings,
             "chat_template": service.chat.dialogue.template.source,
             "bos_token": words.bos_text,
             "eos_token": words.eos_text,

@@ -24,6 +24,9 @@ PROPS = shape(
     model_path="string?",
     modalities=shape(vision="boolean", audio="boolean"),
     chat_template="string?",
+    chats="boolean?",
+    ui="boolean?",
+    ui_settings="object?",
     is_sleeping="boolean",
     build_info="string",
 )

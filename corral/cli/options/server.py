@@ -18,9 +18,37 @@ OPTIONS = (
     Option(
         ("--path",),
         "server.static_path",
-        "directory of files to serve at / (default: none)",
+        "directory of files to serve at / instead of the page that comes with the server",
         "PATH",
         env="LLAMA_ARG_STATIC_PATH",
+    ),
+    Option(
+        ("--webui", "--ui"),
+        "server.ui",
+        "serve a page at /",
+        env="LLAMA_ARG_WEBUI",
+        negative=("--no-ui", "--no-webui"),
+    ),
+    Option(
+        ("--webui-config", "--ui-config"),
+        "server.ui_config",
+        "settings that the page begins with, as a JSON object",
+        "JSON",
+        env="LLAMA_ARG_WEBUI_CONFIG",
+    ),
+    Option(
+        ("--webui-config-file", "--ui-config-file"),
+        "server.ui_config_file",
+        "file with such settings",
+        "FNAME",
+        env="LLAMA_ARG_WEBUI_CONFIG_FILE",
+    ),
+    Option(
+        ("--chats",),
+        "server.chats_path",
+        "directory where the page keeps conversations, apart for every key, so that other browsers see them "
+        "too (default: none, they stay in the browser)",
+        "PATH",
     ),
     Option(
         ("--embedding", "--embeddings"),

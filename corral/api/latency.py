@@ -1,0 +1,60 @@
+"""Durations of the last minute, by their size: quantiles without keeping them one by one."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+_PER_OCTAVE = 6  # so that a quantile is right within a few percent
+# From a tenth of a millisecond to half an hour; beyond the last one there is another bucket.
+_EDGES = tuple(1e-4 * 2 ** (i / _PER_OCTAVE) for i in range(24 * _PER_OCTAVE))
+_NOTHING = (0,) * (len(_EDGES) + 1)
+
+Quantiles = tuple[float, ...]
+
+
+class Latency:
+    """Mutable. Time goes in rounds; `roll` ends one."""
+
+    def __init__(self, n_rounds: int, n_recent: int) -> None:
+        """Remembers `n_rounds`, of which the last `n_recent` count as recent."""
+        self._current = list(_NOTHING)
+        self._rounds: collections.deque[Sequence[int]] = collections.deque([_NOTHING] * n_rounds, n_rounds)
+        self._recent: collections.deque[Sequence[int]] = collections.deque([_NOTHING] * n_recent, n_recent)
+
+    def add(self, seconds: float, n: int = 1) -> None:
+        self._current[bisect_right(_EDGES, seconds)] += n
+
+    def roll(self) -> None:
+        counts: Sequence[int] = _NOTHING
+        if any(self._current):
+            counts, self._current = self._current, list(_NOTHING)
+        self._rounds.append(counts)
+        self._recent.append(counts)
+
+    def recent(self, *shares: float) -> Quantiles | None:
+        """Which durations so many were not longer than; None: there was nothing."""
+        return _quantiles(self._recent, shares)
+
+    def all(self, *shares: float) -> Quantiles | None:
+        """The same, of all that is remembered."""
+        return _quantiles(self._rounds, shares)
+
+
+def _quantiles(rounds: Iterable[Sequence[int]], shares: Sequence[float]) -> Quantiles | None:
+    busy = [counts for counts in rounds if counts is not _NOTHING]
+    if not busy:
+        return None
+    counts = [sum(column) for column in zip(*busy, strict=True)]
+    total = sum(counts)
+    return tuple(_find(counts, share * total) for share in shares)
+
+
+def _find(counts: Sequence[int], rank: float) -> float:
+    """The duration with so many before it: those of a bucket lie evenly in it."""
+    sums = list(itertools.accumulate(counts))
+    i = next(i for i, n in enumerate(sums) if n >= rank and counts[i])
+    low, high = (_EDGES[i - 1] if i else 0.0), _EDGES[min(i, len(_EDGES) - 1)]
+    return low + (high - low) * (rank - sums[i] + counts[i]) / counts[i]

@@ -1,0 +1,101 @@
+"""`/chats`: conversations of the page, kept by the server for the key that saves them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import xxhash
+from fastapi import APIRouter, Path, Request, Response
+
+from corral.api.body import JsonResponse
+from corral.api.chat_folder import Precondition, check_id
+from corral.api.chat_store import ChatStore
+from corral.api.disconnect import run_for_client
+from corral.api.openapi import answers, body_like, queries, query
+from corral.api.schema.saved_chat import (
+    CHAT,
+    CHAT_ID,
+    CHAT_REMOVED,
+    CHAT_SAVED,
+    CHATS,
+    MAX_SEARCH_CHARS,
+)
+from corral.api.service import service_of
+from corral.api.visit import visit_of
+from corral.core.errors import InvalidRequest, NotSupported
+
+router = APIRouter(tags=["chats"])
+
+_ID: Any = {"type": "string", "pattern": f"^{CHAT_ID}$"}
+_Id = Annotated[str, Path(description="A chat's id.", json_schema_extra=_ID)]
+_SEARCH = query(
+    "search", "Only those in which it is, whatever the case.", type="string", maxLength=MAX_SEARCH_CHARS
+)
+_KEPT_BY_CLIENTS = {"cache-control": "private, no-cache"}  # they ask each time whether it has changed
+_ANY = "*"
+
+
+@router.get("/chats", openapi_extra=queries(_SEARCH), responses=answers(CHATS, 400, 501))
+async def chats(request: Request) -> Response:
+    """All chats, newest first, without their messages."""
+    store, client = _store(request), visit_of(request).client
+    text = request.query_params.get("search", "")
+    if len(text) > MAX_SEARCH_CHARS:
+        raise InvalidRequest(f"must be {MAX_SEARCH_CHARS} characters at most", field="search")
+    work = store.search(client, text) if text else store.list(client)
+    body = msgspec.json.encode(await run_for_client(work, request.receive))
+    tag = f'"{xxhash.xxh3_128_hexdigest(body)}"'
+    headers = {**_KEPT_BY_CLIENTS, "etag": tag}
+    if tag in _tags(request, "if-none-match"):
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=JsonResponse.media_type, headers=headers)
+
+
+@router.get("/chats/{id}", responses=answers(CHAT, 400, 404, 501))
+async def load(request: Request, id: _Id) -> Response:
+    """A chat."""
+    data = await _store(request).load(visit_of(request).client, check_id(id))
+    return Response(data, media_type=JsonResponse.media_type, headers={"cache-control": "no-store"})
+
+
+@router.put(
+    "/chats/{id}",
+    openapi_extra=body_like(CHAT),
+    responses=answers(CHAT_SAVED, 409, 501, 507),
+)
+async def save(request: Request, id: _Id) -> Response:
+    """Save a whole chat; with `If-Match: REVISION` only if nobody else has saved it since."""
+    store, chat_id, condition = _store(request), check_id(id), _condition(request)
+    data = await service_of(request).read(request)
+    info = await store.save(visit_of(request).client, chat_id, data, condition)
+    return JsonResponse({"id": info.id, "updatedAt": info.updated_at, "revision": info.revision})
+
+
+@router.delete("/chats/{id}", responses=answers(CHAT_REMOVED, 400, 404, 501))
+async def remove(request: Request, id: _Id) -> Response:
+    """Remove a chat."""
+    await _store(request).remove(visit_of(request).client, check_id(id))
+    return JsonResponse({"id": id, "success": True})
+
+
+def _store(request: Request) -> ChatStore:
+    store = service_of(request).chats
+    if store is None:
+        raise NotSupported("This server does not keep chats. Start it with `--chats`")
+    return store
+
+
+def _condition(request: Request) -> Precondition:
+    wanted, unwanted = _tags(request, "if-match"), _tags(request, "if-none-match")
+    if len(wanted) > 1 or unwanted not in ([], [_ANY]):
+        raise InvalidRequest("If-Match takes one revision, If-None-Match only *")
+    if wanted == [_ANY]:
+        return Precondition(is_known=True, is_new=bool(unwanted))
+    return Precondition(wanted[0].strip('"') if wanted else None, is_new=bool(unwanted))
+
+
+def _tags(request: Request, header: str) -> list[str]:
+    """Proxies that change an answer's bytes make its tag a weak one."""
+    tags = [tag.strip().removeprefix("W/") for tag in request.headers.get(header, "").split(",")]
+    return [tag for tag in tags if tag]

@@ -1,0 +1,52 @@
+"""`GET /monitor/events`: what goes on, as it happens; `corral/webui/monitor.html` shows it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from corral.api.monitor import Monitor
+from corral.api.openapi import EVENTS, answers, queries, query
+from corral.api.sse import EventStream
+from corral.api.visit import visit_of
+from corral.core.errors import Forbidden, InvalidRequest
+from corral.core.visit import Client
+
+router = APIRouter(tags=["native"])
+
+_MAX_EVENTS = 1_000_000
+_YES, _NO = ("1", "true"), ("", "0", "false")
+_PROMPTS = query("prompts", "Tell how the prompts of your own key begin.", type="boolean")
+_LIMIT = query("limit", "End after so many events.", type="integer", minimum=1, maximum=_MAX_EVENTS)
+
+
+@router.get(
+    "/monitor/events", openapi_extra=queries(_PROMPTS, _LIMIT), responses=answers(None, 400, also=[EVENTS])
+)
+async def events(request: Request) -> Response:
+    """What slots, queue, caches and engine do: a minute of it at once, then twice a second what is new."""
+    monitor: Monitor = request.app.state.monitor
+    reader, limit = _reader(request), _limit(request)
+    monitor.require_room()
+    return EventStream(monitor.watch(reader, limit))
+
+
+def _reader(request: Request) -> Client | None:
+    """Who is told prompts, if somebody asks for them."""
+    asked = request.query_params.get("prompts", "")
+    if asked in _NO:
+        return None
+    if asked not in _YES:
+        raise InvalidRequest("must be true or false", field="prompts")
+    if not request.app.state.keys:
+        raise Forbidden("Prompts are told only to those whose they are: start the server with `--api-key`")
+    return visit_of(request).client
+
+
+def _limit(request: Request) -> int:
+    """How many events are wanted; 0: all that ever come."""
+    text = request.query_params.get("limit", "")
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MAX_EVENTS):
+        raise InvalidRequest(f"must be a number from 1 to {_MAX_EVENTS}", field="limit")
+    return int(text)

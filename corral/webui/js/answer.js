@@ -1,0 +1,76 @@
+// One answer of the model: what is asked for, and what has come of it so far.
+
+import { ServerError, events } from "./api.js";
+import { requestFields } from "./settings.js";
+import { tokensOf } from "./token.js";
+
+/** The message as it grows; `path` are the messages before it and, to be continued, its own beginning.
+ * `onProgress` gets what there is to say before the first token. Throws ServerError. */
+export async function* streamAnswer(chat, path, begun, { signal, onProgress }) {
+  const options = { json: requestOf(chat, path, begun), signal, onComment: (text) => onProgress({ waiting: text }) };
+  let message = { ...begun };
+  for await (const chunk of events("/v1/chat/completions", options)) {
+    if (chunk.prompt_progress) onProgress({ prompt: chunk.prompt_progress });
+    message = fold(message, chunk);
+    yield message;
+  }
+  if (!message.finish) throw new ServerError(0, "The connection was lost.");
+}
+
+function requestOf(chat, path, begun) {
+  const messages = path.map(wireMessage);
+  if (begun.content) messages.push({ role: "assistant", content: begun.content });
+  if (chat.system.trim()) messages.unshift({ role: "system", content: chat.system });
+  return {
+    messages,
+    ...requestFields(chat.settings),
+    stream: true,
+    stream_options: { include_usage: true },
+    timings_per_token: true,
+    return_progress: true,
+  };
+}
+
+/** A message as the API has it. */
+export function wireMessage({ role, content, images = [], toolCalls = [], toolCallId }) {
+  if (role === "tool") return { role, content, tool_call_id: toolCallId };
+  if (toolCalls.length) {
+    const calls = toolCalls.map(({ id, name, arguments: text }) => ({
+      id,
+      type: "function",
+      function: { name, arguments: text },
+    }));
+    return { role, content: content || null, tool_calls: calls };
+  }
+  if (!images.length) return { role, content };
+  const pictures = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return { role, content: [...pictures, ...(content ? [{ type: "text", text: content }] : [])] };
+}
+
+/** The message with what a chunk adds to it. */
+function fold(message, chunk) {
+  const next = { ...message };
+  const choice = chunk.choices?.[0];
+  const delta = choice?.delta ?? {};
+  if (delta.content) next.content += delta.content;
+  if (delta.reasoning_content) next.reasoning = (next.reasoning ?? "") + delta.reasoning_content;
+  if (delta.tool_calls) next.toolCalls = foldCalls(next.toolCalls ?? [], delta.tool_calls);
+  if (choice?.finish_reason) next.finish = choice.finish_reason;
+  if (choice?.logprobs) next.tokens = [...(next.tokens ?? []), ...tokensOf(chunk)];
+  if (chunk.timings) next.timings = chunk.timings;
+  if (chunk.usage) next.usage = chunk.usage;
+  return next;
+}
+
+function foldCalls(calls, deltas) {
+  const folded = [...calls];
+  for (const { index, id, function: part = {} } of deltas) {
+    const call = folded[index] ?? { id: "", name: "", arguments: "" };
+    folded[index] = {
+      id: call.id || id || "",
+      name: call.name + (part.name ?? ""),
+      arguments: call.arguments + (part.arguments ?? ""),
+    };
+  }
+  return folded;
+}

@@ -1,0 +1,99 @@
+// Pictures on their way into a message: chosen, pasted or dropped, checked, made small enough.
+
+export const MAX_PICTURES = 8; // of a message
+const MAX_FILE_BYTES = 50_000_000;
+const MAX_SENT_BYTES = 4_000_000;
+const MAX_SIDE = 2048; // pixels
+const MAX_PIXELS = 100_000_000;
+const SENT_AS_THEY_ARE = new Set(["image/png", "image/jpeg", "image/webp"]);
+const QUALITIES = [0.92, 0.8, 0.6];
+
+/** Files of a paste that is not text, or of a drop. */
+export function picturesOf(event) {
+  const { clipboardData, dataTransfer } = event;
+  if (clipboardData?.types.includes("text/plain")) return [];
+  const files = [...((clipboardData ?? dataTransfer)?.files ?? [])];
+  return clipboardData ? files.filter(({ type }) => type.startsWith("image/")) : files;
+}
+
+/** [{ name, url, bytes }], as data URLs; `nBefore` are there already. Throws an Error that says what is wrong. */
+export async function readPictures(files, nBefore = 0) {
+  if (files.length + nBefore > MAX_PICTURES) throw new Error(`A message takes ${MAX_PICTURES} pictures at most.`);
+  const pictures = [];
+  for (const file of files) pictures.push(await readPicture(file));
+  return pictures;
+}
+
+async function readPicture(file) {
+  const name = file.name || "picture";
+  check(file.type.startsWith("image/"), `${name} is not a picture.`);
+  check(file.type !== "image/svg+xml", `${name} is a drawing (SVG); save it as PNG first.`);
+  check(file.size > 0, `${name} is empty.`);
+  check(file.size <= MAX_FILE_BYTES, `${name} is larger than ${MAX_FILE_BYTES / 1e6} MB.`);
+  const bitmap = await createImageBitmap(file).catch(() => {
+    throw new Error(`${name} cannot be read as a picture.`);
+  });
+  try {
+    check(bitmap.width * bitmap.height <= MAX_PIXELS, `${name} has more than ${MAX_PIXELS / 1e6} million pixels.`);
+    const blob = (await canGoAsItIs(file, bitmap)) ? file : await encode(bitmap, file.type);
+    return { name, url: await dataUrl(blob), bytes: blob.size };
+  } finally {
+    bitmap.close();
+  }
+}
+
+async function canGoAsItIs(file, { width, height }) {
+  if (!SENT_AS_THEY_ARE.has(file.type) || file.size > MAX_SENT_BYTES) return false;
+  return Math.max(width, height) <= MAX_SIDE && !(await isAnimated(file));
+}
+
+/** PNG and WebP say so near their beginning. */
+async function isAnimated(file) {
+  if (file.type === "image/jpeg") return false;
+  const start = new TextDecoder("latin1").decode(await file.slice(0, 4096).arrayBuffer());
+  return start.includes("acTL") || start.includes("ANIM");
+}
+
+/** One picture of at most MAX_SIDE pixels: without loss where it had none and that is small enough. */
+async function encode(bitmap, type) {
+  const scale = Math.min(1, MAX_SIDE / Math.max(bitmap.width, bitmap.height));
+  const width = Math.max(1, Math.round(bitmap.width * scale));
+  const height = Math.max(1, Math.round(bitmap.height * scale));
+  if (type !== "image/jpeg") {
+    const blob = await draw(bitmap, width, height, "image/png");
+    if (blob.size <= MAX_SENT_BYTES) return blob;
+  }
+  let blob = null;
+  for (const quality of QUALITIES) {
+    blob = await draw(bitmap, width, height, "image/jpeg", quality);
+    if (blob.size <= MAX_SENT_BYTES) break;
+  }
+  return blob;
+}
+
+async function draw(bitmap, width, height, type, quality) {
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const context = canvas.getContext("2d");
+  if (type === "image/jpeg") {
+    context.fillStyle = "white"; // under what is transparent
+    context.fillRect(0, 0, width, height);
+  }
+  context.imageSmoothingQuality = "high";
+  context.drawImage(bitmap, 0, 0, width, height);
+  const blob = await new Promise((resolve) => canvas.toBlob(resolve, type, quality));
+  check(blob, "The browser could not make this picture smaller.");
+  return blob;
+}
+
+function dataUrl(blob) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.addEventListener("load", () => resolve(reader.result));
+    reader.addEventListener("error", () => reject(new Error("The file could not be read.")));
+    reader.readAsDataURL(blob);
+  });
+}
+
+function check(isRight, message) {
+  if (!isRight) throw new Error(message);
+}

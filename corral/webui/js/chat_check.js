@@ -1,0 +1,130 @@
+// Whether something that came from a file is a chat. Only known fields are taken over, each with its type; everything
+// else of a file is in nobody's hands. Errors say which chat and field.
+
+const ID = /^[0-9a-f]{32}$/;
+const PICTURE = /^data:image\/[\w.+-]{1,64}[;,]/i;
+const ROLES = ["user", "assistant", "tool"];
+const STATES = ["done", "writing", "stopped", "failed", "interrupted"];
+const MAX_TITLE_CHARS = 1000;
+const MAX_MESSAGES = 100_000;
+const MAX_DEPTH = 40;
+
+/** The chat, without anything that is none of it. Throws Error. */
+export function checkedChat(value) {
+  const given = object(value, "chat");
+  const messages = checkedMessages(object(given.messages, "messages"));
+  const leaf = (given.leaf ?? null) === null ? null : text(given.leaf, "leaf");
+  if (leaf !== null && !Object.hasOwn(messages, leaf)) throw new Error("'leaf' is none of its messages");
+  return {
+    id: checkedId(given.id, "id"),
+    title: text(given.title ?? "", "title").slice(0, MAX_TITLE_CHARS),
+    createdAt: time(given.createdAt, "createdAt"),
+    updatedAt: time(given.updatedAt, "updatedAt"),
+    system: text(given.system ?? "", "system"),
+    settings: plain(object(given.settings ?? {}, "settings"), "settings"),
+    leaf,
+    messages,
+  };
+}
+
+function checkedMessages(given) {
+  const ids = Object.keys(given);
+  if (ids.length > MAX_MESSAGES) throw new Error(`it has more than ${MAX_MESSAGES} messages`);
+  const messages = {};
+  for (const id of ids) messages[checkedId(id, "messages")] = checkedMessage(object(given[id], "messages"), id);
+  for (const { parent } of Object.values(messages)) {
+    if (parent !== null && !Object.hasOwn(messages, parent)) throw new Error("'parent' of a message is none of them");
+  }
+  checkTree(messages);
+  return messages;
+}
+
+function checkedMessage(given, id) {
+  if (given.id !== id) throw new Error("'id' of a message is not its name");
+  if (!ROLES.includes(given.role)) throw new Error(`'role' of a message must be ${ROLES.join(", ")}`);
+  const message = {
+    id,
+    parent: given.parent === null ? null : text(given.parent, "parent"),
+    role: given.role,
+    content: text(given.content, "content"),
+    createdAt: time(given.createdAt ?? 0, "createdAt"),
+    state: STATES.includes(given.state) ? given.state : "done",
+  };
+  for (const [name, check] of Object.entries(OPTIONAL)) {
+    if (given[name] !== undefined && given[name] !== null) message[name] = check(given[name], name);
+  }
+  return message;
+}
+
+const OPTIONAL = {
+  reasoning: text,
+  images: (value, name) => list(value, name).map((url) => picture(url, name)),
+  toolCalls: (value, name) => list(value, name).map((call) => toolCall(object(call, name), name)),
+  toolCallId: text,
+  error: text,
+  finish: text,
+  timings: (value, name) => plain(object(value, name), name),
+  usage: (value, name) => plain(object(value, name), name),
+  tokens: (value, name) => plain(list(value, name), name),
+};
+
+function toolCall({ id, name, arguments: given }, field) {
+  return { id: text(id, field), name: text(name, field), arguments: text(given, field) };
+}
+
+/** Every message is behind one that begins a conversation. */
+function checkTree(messages) {
+  const known = new Set();
+  for (const start of Object.keys(messages)) {
+    const path = new Set();
+    for (let at = start; at !== null && !known.has(at); at = messages[at].parent) {
+      if (path.has(at)) throw new Error("its messages go round in a circle");
+      path.add(at);
+    }
+    for (const id of path) known.add(id);
+  }
+}
+
+function checkedId(value, name) {
+  if (typeof value === "string" && ID.test(value)) return value;
+  throw new Error(`'${name}' must be 32 hexadecimal digits`);
+}
+
+export function object(value, name) {
+  if (value !== null && typeof value === "object" && !Array.isArray(value)) return value;
+  throw new Error(`'${name}' must be an object`);
+}
+
+export function list(value, name) {
+  if (Array.isArray(value)) return value;
+  throw new Error(`'${name}' must be a list`);
+}
+
+export function text(value, name) {
+  if (typeof value === "string") return value;
+  throw new Error(`'${name}' must be a text`);
+}
+
+function time(value, name) {
+  if (Number.isSafeInteger(value) && value >= 0) return value;
+  throw new Error(`'${name}' must be a time in milliseconds`);
+}
+
+/** Nothing that would be loaded from elsewhere. */
+function picture(value, name) {
+  if (typeof value === "string" && PICTURE.test(value)) return value;
+  throw new Error(`'${name}' must be data URLs of pictures`);
+}
+
+/** A copy of JSON that nothing can be hidden in. */
+function plain(value, name, depth = 0) {
+  if (depth > MAX_DEPTH) throw new Error(`'${name}' is nested too deeply`);
+  if (value === null || typeof value !== "object") return value;
+  if (Array.isArray(value)) return value.map((item) => plain(item, name, depth + 1));
+  const copy = {};
+  for (const [key, item] of Object.entries(value)) {
+    if (key === "__proto__") throw new Error(`'${name}' has a field that is not allowed`);
+    copy[key] = plain(item, name, depth + 1);
+  }
+  return copy;
+}

@@ -1,0 +1,65 @@
+// A block of code: its language, a button that copies it, its words in colours as soon as those are known.
+
+import { copyText } from "../clipboard.js";
+import { runsOf } from "./colour.js";
+
+const MAX_COLOURED = 50_000; // characters
+const SHOWN_MS = 1_500;
+
+/** Mutable: its code may grow while it is written. */
+export class CodeBlock {
+  #code = element("code");
+  #copy = element("button", "plain code-copy", "Copy");
+  #text = "";
+  #colouring = null;
+
+  constructor(language) {
+    this.language = language;
+    this.#copy.type = "button";
+    this.#copy.setAttribute("aria-label", "Copy the code");
+    this.#copy.addEventListener("click", () => this.#copyCode());
+    const head = element("div", "code-head");
+    head.append(element("span", "code-language", language || "text"), this.#copy);
+    const lines = element("pre");
+    lines.tabIndex = 0; // it can be scrolled with keys
+    lines.append(this.#code);
+    this.element = element("div", "code");
+    this.element.append(head, lines);
+  }
+
+  /** Resolves when it looks as it should. */
+  async show(text) {
+    const hasColours = this.language !== "" && text.length <= MAX_COLOURED;
+    if (hasColours && text.startsWith(this.#text)) this.#code.append(text.slice(this.#text.length));
+    else this.#code.textContent = text;
+    this.#text = text;
+    if (hasColours) await (this.#colouring ??= this.#colour());
+  }
+
+  /** Until it has caught up with what was written meanwhile. */
+  async #colour() {
+    let text;
+    do {
+      text = this.#text;
+      const runs = await runsOf(text, this.language);
+      if (runs && this.#text.startsWith(text) && this.#text.length <= MAX_COLOURED) {
+        this.#code.replaceChildren(...runs.map(coloured), this.#text.slice(text.length));
+      }
+    } while (text !== this.#text);
+    this.#colouring = null;
+  }
+
+  async #copyCode() {
+    await copyText(this.#text);
+    this.#copy.textContent = "Copied";
+    setTimeout(() => (this.#copy.textContent = "Copy"), SHOWN_MS);
+  }
+}
+
+function coloured([className, text]) {
+  return className ? element("span", className, text) : text;
+}
+
+function element(name, className = "", text = "") {
+  return Object.assign(document.createElement(name), { className, textContent: text });
+}

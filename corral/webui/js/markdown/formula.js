@@ -1,0 +1,73 @@
+// Formulas, drawn by KaTeX once it is loaded; what it cannot read stays as it was written.
+
+import { formulaOf } from "./formula_syntax.js";
+
+const FOLDER = new URL("../../vendor/katex/", import.meta.url);
+const SETTINGS = {
+  throwOnError: true,
+  trust: false, // no links, no pictures, no classes
+  strict: "ignore",
+  maxExpand: 500,
+  maxSize: 20,
+  errorColor: "currentcolor",
+};
+
+const MAX_DEPTH = 200; // of elements in each other: browsers fail where it is thousands
+const MAX_NODES = 20_000;
+
+let katex = null;
+let loading = null;
+
+/** Resolves when `node`, which holds a formula as it was written, shows it. */
+export async function showFormula(node) {
+  if (!katex) await load();
+  if (katex) draw(node);
+}
+
+function draw(node) {
+  const written = node.textContent;
+  const { tex, isDisplayed } = formulaOf(written);
+  const drawn = document.createElement("span");
+  try {
+    katex.render(tex, drawn, { ...SETTINGS, displayMode: isDisplayed });
+  } catch {
+    return; // bad TeX, or too much of it
+  }
+  if (isTooMuch(drawn)) return;
+  node.replaceChildren(...drawn.childNodes);
+  node.classList.add("is-drawn");
+}
+
+function isTooMuch(drawn) {
+  const walker = document.createTreeWalker(drawn);
+  let depth = 0;
+  for (let n = 0; n < MAX_NODES && depth < MAX_DEPTH; n += 1) {
+    if (walker.firstChild()) {
+      depth += 1;
+      continue;
+    }
+    while (!walker.nextSibling()) {
+      if (!walker.parentNode()) return false;
+      depth -= 1;
+    }
+  }
+  return true;
+}
+
+async function load() {
+  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), loadStyle(new URL("katex.css", FOLDER))]);
+  try {
+    katex = (await loading)[0].default;
+  } catch {
+    loading = null;
+  }
+}
+
+function loadStyle(url) {
+  const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href: url.href });
+  return new Promise((resolve, reject) => {
+    link.addEventListener("load", resolve);
+    link.addEventListener("error", () => (link.remove(), reject(new Error("no style for formulas"))));
+    document.head.append(link);
+  });
+}

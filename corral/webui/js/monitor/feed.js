@@ -1,0 +1,100 @@
+// The server's events, put together to a picture of the last minute; connects again for as long as the page is open.
+
+import { events, setApiKey } from "../api.js";
+
+const PATH = "monitor/events";
+const HISTORY_MS = 60_000;
+const N_REQUESTS = 100;
+const SILENT_MS = 10_000; // an event comes twice a second: whoever says nothing for so long is gone
+const RETRY_MS = 1000;
+
+export class Feed {
+  /** link: connecting, open, down (it cannot be reached), locked (it wants a key), refused (it says why). `lag`: how
+   * much this computer's clock is ahead of the server's. `picture`: what is known, or null. */
+  state = { link: "connecting", reason: "", nTries: 0, lag: 0, picture: null, prompts: false };
+
+  #listeners = new Set();
+  #controller = null;
+  #retry = 0;
+
+  subscribe(listener) {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  useKey(key) {
+    setApiKey(key);
+    return this.connect();
+  }
+
+  /** Whether the beginnings of this key's own prompts are wanted. */
+  askForPrompts(prompts) {
+    this.#set({ prompts });
+    return this.connect();
+  }
+
+  async connect() {
+    clearTimeout(this.#retry);
+    this.#controller?.abort();
+    const controller = (this.#controller = new AbortController());
+    let watchdog = 0;
+    try {
+      const path = this.state.prompts ? `${PATH}?prompts=true` : PATH;
+      for await (const event of events(path, { signal: controller.signal })) {
+        clearTimeout(watchdog);
+        watchdog = setTimeout(() => controller.abort(), SILENT_MS);
+        this.#take(event);
+      }
+      this.#lose("down", "The server has ended the connection.");
+    } catch (error) {
+      if (controller !== this.#controller) return; // another one has taken its place
+      if (error.wantsKey) this.#set({ link: "locked", nTries: this.state.nTries + 1 });
+      else this.#lose(error.status >= 400 ? "refused" : "down", error.message);
+    } finally {
+      clearTimeout(watchdog);
+    }
+  }
+
+  #lose(link, reason) {
+    this.#set({ link, reason, prompts: link === "refused" ? false : this.state.prompts });
+    this.#retry = setTimeout(() => this.connect(), RETRY_MS);
+  }
+
+  #take(event) {
+    const whole = event.type === "state" ? event : merge(this.state.picture, event);
+    this.#set({ link: "open", reason: "", lag: Date.now() - event.now, picture: trim(whole) });
+  }
+
+  #set(changes) {
+    this.state = { ...this.state, ...changes };
+    for (const listener of this.#listeners) listener(this.state);
+  }
+}
+
+/** A picture and what has changed; pieces and requests are known by their numbers. */
+function merge(picture, event) {
+  return {
+    ...picture,
+    ...event,
+    samples: [...picture.samples, ...event.samples],
+    segments: replaced(picture.segments, event.segments),
+    requests: replaced(picture.requests, event.requests),
+  };
+}
+
+function replaced(known, changed) {
+  if (!changed.length) return known;
+  const all = new Map(known.map((each) => [each.n, each]));
+  for (const each of changed) all.set(each.n, each);
+  return [...all.values()].sort((a, b) => a.n - b.n);
+}
+
+function trim(picture) {
+  const start = picture.now - HISTORY_MS;
+  return {
+    ...picture,
+    samples: picture.samples.filter((sample) => sample.t >= start),
+    segments: picture.segments.filter((segment) => segment.to === null || segment.to >= start),
+    requests: picture.requests.slice(-N_REQUESTS),
+  };
+}

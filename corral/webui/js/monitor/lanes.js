@@ -1,0 +1,179 @@
+// Slots as lanes over the last minute: what each did, the queue below them, and what is in their part of the KV cache.
+
+import { html, useLayoutEffect, useRef, useState } from "../html.js";
+import { apiKey } from "../api.js";
+import { about, count, ms, shortId, source } from "./format.js";
+
+const SPAN_MS = 60_000;
+const EPOCH_MS = 600_000;
+const TICKS = [60, 45, 30, 15, 0];
+
+export function Lanes({ picture, lag, isLive, prompts, onPrompts }) {
+  const [shown, setShown] = useState(null);
+  const lanes = useRef(null);
+  const { slots, segments, samples, queue, engine } = picture;
+  const base = Math.floor(picture.now / EPOCH_MS) * EPOCH_MS; // positions count from there, and stay small
+  useScroll(lanes, base, picture.now, lag, isLive);
+  const segment = segments.find((each) => each.n === shown);
+  return html`<section class="lanes-panel" aria-labelledby="lanes-title">
+    <div class="title">
+      <h2 id="lanes-title">Slots</h2>
+      <ul class="legend" aria-hidden="true">
+        <li class="prefill">prompt</li>
+        <li class="cached">cached part</li>
+        <li class="decode">answer</li>
+        <li class="shared">from another slot or a saved state</li>
+        <li class="restart">restart</li>
+      </ul>
+      ${apiKey() &&
+      html`<label class="check">
+        <input type="checkbox" checked=${prompts} onChange=${(event) => onPrompts(event.target.checked)} />
+        Show my prompts
+      </label>`}
+    </div>
+    <div class="lanes" ref=${lanes} onKeyDown=${onArrow} onMouseLeave=${() => setShown(null)}>
+      ${slots.map(
+        (slot) => html`<${Lane}
+          key=${slot.id}
+          slot=${slot}
+          segments=${segments.filter((each) => each.slot === slot.id)}
+          restarts=${engine.restarts}
+          base=${base}
+          now=${picture.now}
+          nCtx=${engine.n_ctx}
+          prompt=${picture.prompts?.find((each) => each.slot === slot.id)?.prompt}
+          onShow=${setShown}
+        />`,
+      )}
+      ${!slots.length && html`<p class="soft empty">Slots appear here when the model is loaded.</p>`}
+      <${Queue} samples=${samples} queue=${queue} base=${base} now=${picture.now} />
+      <div class="lane-row axis" aria-hidden="true">
+        <span></span>
+        <div class="ticks">${TICKS.map((s) => html`<span>${s ? `−${s} s` : "now"}</span>`)}</div>
+        <span>of ${count(engine.n_ctx)} tokens</span>
+      </div>
+    </div>
+    <p class="details soft">
+      ${segment
+        ? tell(segment, picture.now)
+        : segments.length
+          ? "Point at a piece, or go through them with Tab and the arrow keys, to see its request."
+          : "What requests do in each slot appears here as soon as there are any."}
+    </p>
+  </section>`;
+}
+
+function Lane({ slot, segments, restarts, base, now, nCtx, prompt, onShow }) {
+  const last = segments.at(-1)?.n;
+  return html`<div class="lane-row" role="group" aria-label=${`Slot ${slot.id}, ${slot.is_processing ? "busy" : "idle"}`}>
+    <span class="name ${slot.is_processing ? "busy" : ""}">Slot ${slot.id}</span>
+    <div class="lane">
+      <div class="track">
+        ${segments.map(
+          (segment) => html`<${Piece} key=${segment.n} segment=${segment} base=${base} now=${now} isLast=${segment.n === last} onShow=${onShow} />`,
+        )}
+        ${restarts.map((t) => html`<i key=${t} class="restart" style=${{ left: percent(t - base) }}></i>`)}
+      </div>
+      ${prompt !== undefined && html`<span class="prompt">${prompt}</span>`}
+    </div>
+    <${Holding} slot=${slot} nCtx=${nCtx} />
+  </div>`;
+}
+
+function Piece({ segment, base, now, isLast, onShow }) {
+  const { phase, from, to, n, lost, n_cached, n_prompt } = segment;
+  const style = {
+    left: percent(from - base),
+    // What goes on reaches beyond the edge that is now.
+    width: percent((to ?? now + SPAN_MS) - from),
+    "--part": `${n_prompt ? (100 * n_cached) / n_prompt : 0}%`,
+  };
+  return html`<button
+    type="button"
+    class="piece ${phase} ${lost ? "lost" : ""} ${to === null ? "open" : ""}"
+    style=${style}
+    tabindex=${isLast ? 0 : -1}
+    aria-label=${tell(segment, now)}
+    onMouseEnter=${() => onShow(n)}
+    onFocus=${() => onShow(n)}
+    onBlur=${() => onShow(null)}
+  ></button>`;
+}
+
+function Holding({ slot: { n_held, n_cached, source: from }, nCtx }) {
+  const shared = from === "own" || from === "none" ? 0 : n_cached;
+  const text = `${count(n_held)} of ${count(nCtx)} tokens${shared ? `, ${count(shared)} of them from elsewhere` : ""}`;
+  const width = (n) => `${nCtx ? Math.min(100, (100 * n) / nCtx) : 0}%`;
+  return html`<div class="holding" role="img" aria-label=${`Holds ${text}`} title=${text}>
+    <span class="bar"><i class="held" style=${{ width: width(n_held) }}></i><i class="shared" style=${{ width: width(shared) }}></i></span>
+    <span class="soft number">${shared ? html`<em>${about(shared)}</em> of ` : ""}${about(n_held)}</span>
+  </div>`;
+}
+
+/** How many waited, as columns; who waits now is in the label. */
+function Queue({ samples, queue, base, now }) {
+  const most = Math.max(1, queue.n, ...samples.map((sample) => sample.n_waiting));
+  const names = queue.first.map(({ id, key, since }) => `${shortId(id)}${key ? ` (${key})` : ""} for ${ms(now - since)}`);
+  const label = queue.n ? `${count(queue.n)} waiting: ${names.join(", ")}` : "Nobody waits";
+  return html`<div class="lane-row queue" role="group" aria-label="Queue">
+    <span class="name ${queue.n ? "warn" : ""}">Queue</span>
+    <div class="lane" role="img" aria-label=${label} title=${label}>
+      <div class="track">
+        ${samples.map((sample, i) => {
+          if (!sample.n_waiting) return null;
+          const from = samples[i - 1]?.t ?? sample.t - 500;
+          const style = { left: percent(from - base), width: `calc(${percent(sample.t - from)} + 1px)`, height: `${(100 * sample.n_waiting) / most}%` };
+          return html`<i key=${sample.t} class="waiting" style=${style}></i>`;
+        })}
+      </div>
+    </div>
+    <span class="number soft">${queue.n ? `${count(queue.n)} waiting` : "empty"}</span>
+  </div>`;
+}
+
+/** Moves the tracks with time: every frame, or with every event where things should not move. */
+function useScroll(lanes, base, now, lag, isLive) {
+  const smooth = useRef(lag);
+  smooth.current += (lag - smooth.current) / 8; // some events take longer than others
+  const place = (at) => lanes.current.style.setProperty("--shift", `${(-100 * (at - base)) / SPAN_MS}%`);
+  useLayoutEffect(() => {
+    const still = matchMedia("(prefers-reduced-motion: reduce)");
+    if (!isLive || still.matches) return place(now);
+    let frame = 0;
+    const step = () => {
+      place(Date.now() - smooth.current);
+      frame = requestAnimationFrame(step);
+    };
+    step();
+    return () => cancelAnimationFrame(frame);
+  }, [now, isLive]);
+}
+
+/** Left and right go to the pieces of a lane, up and down to another lane. */
+function onArrow(event) {
+  const piece = event.target.closest(".piece");
+  const pieces = [...(piece?.parentElement.querySelectorAll(".piece") ?? [])];
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  const jump = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+  let next = step && pieces[pieces.indexOf(piece) + step];
+  if (piece && jump) {
+    const rows = [...event.currentTarget.querySelectorAll(".lane-row")].filter((row) => row.querySelector(".piece"));
+    next = [...(rows[rows.indexOf(piece.closest(".lane-row")) + jump]?.querySelectorAll(".piece") ?? [])].at(-1);
+  }
+  if (next) {
+    next.focus();
+    event.preventDefault();
+  }
+}
+
+function percent(span) {
+  return `${(100 * span) / SPAN_MS}%`;
+}
+
+function tell(segment, now) {
+  const { phase, from, to, id, key, n_prompt, n_cached, n_done, lost } = segment;
+  const what = phase === "prefill" ? `prompt, ${count(n_done)} of ${count(n_prompt)} tokens` : `answer, ${count(n_done)} tokens`;
+  const cached = n_cached ? `, ${count(n_cached)} of the prompt's cached (${source(segment)})` : "";
+  const took = `${ms((to ?? now) - from)}${to === null ? " so far" : ""}`;
+  return `Slot ${segment.slot}: ${what}${cached}; ${took}${lost ? ", lost with the engine" : ""}. Request ${id || "of the server itself"}${key ? `, key ${key}` : ""}.`;
+}

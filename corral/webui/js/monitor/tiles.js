@@ -1,0 +1,32 @@
+// The numbers one looks for first.
+
+import { html } from "../html.js";
+import { about, count, ms, rate } from "./format.js";
+
+export function Tiles({ picture }) {
+  const { queue, latency, kv, engine, samples } = picture;
+  const share = kv.n_room ? Math.round((100 * kv.n_tokens) / kv.n_room) : 0;
+  return html`<dl class="tiles" aria-label="Now">
+    <${Tile} name="Running" value=${count(queue.n_running)} more=${`of ${engine.n_slots} slots`} />
+    <${Tile} name="Waiting" value=${count(queue.n)} more=${queue.n ? "for a slot" : "nobody"} kind=${queue.n ? "warn" : ""} />
+    <${Tile} name="Generated" value=${rate(mean(samples, "generated_per_second"))} more="tokens / s" />
+    <${Tile} name="Prompts" value=${rate(mean(samples, "prompt_per_second"))} more="tokens / s" />
+    <${Tile} name="First token" value=${ms(latency.ttft_ms?.p50)} more=${`p95 ${ms(latency.ttft_ms?.p95)}`} />
+    <${Tile} name="Between tokens" value=${ms(latency.itl_ms?.p50)} more=${`p95 ${ms(latency.itl_ms?.p95)}`} />
+    <${Tile} name="KV cache" value=${`${share} %`} more=${`${about(kv.n_tokens)} of ${about(kv.n_room)}`} />
+    <${Tile} name="Restarts" value=${count(engine.n_restarts)} more="of the engine" kind=${engine.n_restarts ? "bad" : ""} />
+  </dl>`;
+}
+
+function Tile({ name, value, more, kind = "" }) {
+  return html`<div class="tile ${kind}">
+    <dt>${name}</dt>
+    <dd><strong>${value}</strong> <span class="soft">${more}</span></dd>
+  </div>`;
+}
+
+/** Of the last two seconds: one sample alone jumps. */
+function mean(samples, name) {
+  const last = samples.slice(-4);
+  return last.length ? last.reduce((sum, sample) => sum + sample[name], 0) / last.length : 0;
+}

@@ -1,0 +1,358 @@
+// What the page knows and does: the server's state, the chats, the answers being written. Views show `state` and call
+// the verbs; nothing else changes it.
+
+import { ask, setApiKey } from "./api.js";
+import { streamAnswer } from "./answer.js";
+import { openRemoteStore } from "./remote.js";
+import { FIELDS, defaultsOf } from "./settings.js";
+import { openLocalStore } from "./store.js";
+import * as transfer from "./transfer.js";
+import * as tree from "./tree.js";
+import { claim, isClaimed } from "./claim.js";
+import { Saver } from "./saver.js";
+
+const RETRY_MS = 1500;
+const CLOSED = "The page was closed while this was being written.";
+const GONE = "The server went away while it was answering. What had come by then is kept.";
+const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
+
+export class Room {
+  /** server: connecting, loading, ready, down or locked (it wants a key). `fieldErrors`: what the server says of
+   * settings. `running`: of chats with an answer being written, what there is to say of it. */
+  state = {
+    server: "connecting",
+    reason: "",
+    props: null,
+    defaults: defaultsOf(null),
+    chats: [],
+    query: "",
+    chat: tree.newChat(),
+    running: {},
+    fieldErrors: {},
+    notice: null,
+    nLocal: 0,
+  };
+
+  #listeners = new Set();
+  #controllers = new Map();
+  #open = new Map(); // chats that are shown or being written, by id
+  #store = null;
+  #saver = null;
+  #unwatch = () => {};
+  #local = null;
+
+  subscribe(listener) {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  #set(changes) {
+    this.state = { ...this.state, ...changes };
+    for (const listener of this.#listeners) listener(this.state);
+  }
+
+  tell(text, kind = "info") {
+    this.#set({ notice: text ? { text, kind } : null });
+  }
+
+  // The server
+
+  /** Finds out what the server is like, for as long as it takes. */
+  async connect() {
+    try {
+      const props = await ask("/props");
+      if (!props.default_generation_settings?.params) return this.#set({ server: "locked" });
+      this.#set({ server: "ready", reason: "", props, defaults: defaultsOf(props) });
+      if (this.#store?.kind !== storeKind(props)) await this.#openStore(props);
+    } catch (error) {
+      if (error.wantsKey) return this.#set({ server: "locked" });
+      this.#set({ server: error.status === 503 ? "loading" : "down", reason: error.message });
+      setTimeout(() => this.connect(), RETRY_MS);
+    }
+  }
+
+  useKey(key) {
+    setApiKey(key);
+    this.#store = null; // chats on the server are another's
+    return this.connect();
+  }
+
+  async #openStore(props) {
+    this.#unwatch();
+    this.#local ??= await openLocalStore();
+    this.#store = storeKind(props) === "server" ? await openRemoteStore() : this.#local;
+    this.#saver = new Saver(this.#store, (chat, others) => this.#saved(chat, others), (text) => this.tell(text, "bad"));
+    this.#unwatch = this.#store.onChange(() => this.#refresh());
+    if (!this.#store.isLasting && this.#store.kind === "browser") {
+      this.tell("This browser keeps nothing: chats are gone when the page is closed.", "warn");
+    }
+    const nLocal = this.#store.kind === "server" ? (await this.#local.list()).length : 0;
+    this.#set({ nLocal });
+    await this.#list();
+    const wanted = location.hash.match(/^#\/chat\/([0-9a-f]{32})$/)?.[1];
+    if (wanted && wanted !== this.state.chat.id) await this.openChat(wanted);
+    else if (!this.state.chat.leaf) this.newChat();
+  }
+
+  // Lists of chats
+
+  async #list() {
+    const { query } = this.state;
+    const chats = query ? await this.#store.search(query) : await this.#store.list();
+    if (query === this.state.query) this.#set({ chats });
+  }
+
+  /** Somebody else has changed something. */
+  async #refresh() {
+    await this.#list();
+    const { chat, chats, running } = this.state;
+    const isOld = chats.some(({ id, updatedAt }) => id === chat.id && updatedAt > chat.updatedAt);
+    if (!isOld || running[chat.id]) return;
+    this.#open.delete(chat.id);
+    await this.openChat(chat.id);
+  }
+
+  async search(query) {
+    this.#set({ query });
+    await this.#list();
+  }
+
+  newChat() {
+    const { chat, props } = this.state;
+    const settings = chat.leaf || Object.keys(chat.settings).length ? chat.settings : (props?.ui_settings ?? {});
+    this.#show(tree.newChat(chat.system || settings.system || "", onlyFields(settings)));
+  }
+
+  async openChat(id) {
+    const chat = this.#open.get(id) ?? (await this.#store.load(id));
+    if (chat) this.#show(this.state.running[id] ? chat : await withoutLeftovers(chat));
+    else {
+      this.tell("There is no such chat any more.", "warn");
+      this.newChat();
+    }
+  }
+
+  #show(chat) {
+    for (const id of this.#open.keys()) if (!this.state.running[id]) this.#open.delete(id);
+    this.#open.set(chat.id, chat);
+    this.#set({ chat, fieldErrors: {} });
+    history.replaceState(null, "", chat.leaf ? `#/chat/${chat.id}` : location.pathname);
+  }
+
+  async removeChat(id) {
+    this.stop(id);
+    this.#saver.forget(id);
+    await this.#store.remove(id);
+    this.#open.delete(id);
+    if (id === this.state.chat.id) this.newChat();
+    await this.#list();
+  }
+
+  async rename(id, title) {
+    if (this.#open.has(id)) return this.#change(id, (chat) => ({ ...chat, title }), true);
+    const chat = await this.#store.load(id);
+    if (chat) await this.#saver.save({ ...chat, title });
+  }
+
+  async exportChats(ids) {
+    const wanted = ids ?? (await this.#store.list()).map(({ id }) => id);
+    const chats = (await Promise.all(wanted.map((id) => this.#open.get(id) ?? this.#store.load(id)))).filter(Boolean);
+    transfer.download(ids ? `${fileName(tree.titleOf(chats[0]))}.json` : "chats.json", transfer.exportChats(chats));
+  }
+
+  async importChats(text) {
+    try {
+      const taken = (await this.#store.list()).map(({ id }) => id);
+      const chats = transfer.importChats(text, taken);
+      for (const chat of chats) await this.#store.save(chat);
+      await this.#list();
+      this.tell(`${chats.length} ${chats.length === 1 ? "chat was" : "chats were"} imported.`);
+      if (chats.length === 1) await this.openChat(this.state.chats[0].id);
+    } catch (error) {
+      this.tell(error.message, "bad");
+    }
+  }
+
+  /** The chats of this browser go to the server. */
+  async moveToServer() {
+    const n = await transfer.moveChats(this.#local, this.#store);
+    this.#set({ nLocal: 0 });
+    await this.#list();
+    this.tell(`${n} ${n === 1 ? "chat is" : "chats are"} on the server now.`);
+  }
+
+  // The chat that is shown
+
+  /** Changes an open chat, and saves it, at once or when there is time. */
+  #change(id, change, isUrgent = false) {
+    const chat = change(this.#open.get(id));
+    this.#open.set(id, chat);
+    if (id === this.state.chat.id) this.#set({ chat });
+    if (chat.leaf) this.#saver?.save(chat, isUrgent);
+  }
+
+  #saved({ id, updatedAt, revision }, others) {
+    const chat = this.#open.get(id);
+    const messages = { ...others, ...chat?.messages };
+    if (chat) this.#open.set(id, { ...chat, updatedAt, revision, messages });
+    if (id === this.state.chat.id) this.#set({ chat: this.#open.get(id) ?? this.state.chat });
+    if (!this.state.running[id] || !this.state.chats.some((each) => each.id === id)) this.#list();
+  }
+
+  setSystem(system) {
+    this.#change(this.state.chat.id, (chat) => ({ ...chat, system }));
+  }
+
+  /** `undefined`: the server's default. */
+  setSetting(name, value) {
+    const { [name]: _, ...others } = this.state.chat.settings;
+    this.useSettings(value === undefined ? others : { ...others, [name]: value });
+    this.#set({ fieldErrors: { ...this.state.fieldErrors, [name]: "" } });
+  }
+
+  useSettings(settings) {
+    this.#change(this.state.chat.id, (chat) => ({ ...chat, settings: onlyFields(settings) }));
+  }
+
+  setFieldError(name, text) {
+    this.#set({ fieldErrors: { ...this.state.fieldErrors, [name]: text } });
+  }
+
+  showBranch(messageId) {
+    this.#change(this.state.chat.id, (chat) => tree.showBranch(chat, messageId), true);
+  }
+
+  removeMessage(messageId) {
+    this.#change(this.state.chat.id, (chat) => tree.removeBranch(chat, messageId), true);
+  }
+
+  // Answers
+
+  send(content, images = []) {
+    const { chat } = this.state;
+    return this.#say(chat.id, chat.leaf, { role: "user", content, ...(images.length ? { images } : {}) });
+  }
+
+  /** Says something else instead, in a branch of its own. What the model said is not answered again. */
+  edit(messageId, content) {
+    const { chat } = this.state;
+    const { role, parent, images } = chat.messages[messageId];
+    const message = { role, content, ...(images ? { images } : {}) };
+    if (role !== "assistant") return this.#say(chat.id, parent, message);
+    return this.#change(chat.id, (each) => tree.addMessage(each, parent, message), true);
+  }
+
+  answerCalls(messageId, results) {
+    const { id } = this.state.chat;
+    let parent = messageId;
+    for (const { toolCallId, content } of results) {
+      this.#change(id, (chat) => tree.addMessage(chat, parent, { role: "tool", toolCallId, content }));
+      parent = this.#open.get(id).leaf;
+    }
+    return this.#answer(id, parent);
+  }
+
+  regenerate(messageId) {
+    const { chat } = this.state;
+    return this.#answer(chat.id, chat.messages[messageId].parent);
+  }
+
+  continueAnswer(messageId) {
+    return this.#write(this.state.chat.id, messageId);
+  }
+
+  stop(id = this.state.chat.id) {
+    this.#controllers.get(id)?.abort();
+  }
+
+  #say(id, parent, message) {
+    this.#change(id, (chat) => titled(tree.addMessage(chat, parent, message)), true);
+    if (id === this.state.chat.id) history.replaceState(null, "", `#/chat/${id}`);
+    return this.#answer(id, this.#open.get(id).leaf);
+  }
+
+  #answer(id, parent) {
+    this.#change(id, (chat) => tree.addMessage(chat, parent, { role: "assistant" }));
+    return this.#write(id, this.#open.get(id).leaf);
+  }
+
+  /** Has the model write a message, or go on with it. */
+  async #write(id, messageId) {
+    if (this.state.running[id]) return;
+    const controller = new AbortController();
+    const release = await claim(id);
+    this.#controllers.set(id, controller);
+    this.#setRunning(id, {});
+    const chat = this.#open.get(id);
+    const { error: _, finish: __, ...begun } = { ...chat.messages[messageId], state: "writing" };
+    this.#change(id, (each) => tree.changeMessage(each, messageId, { ...begun, error: "", finish: "" }), true);
+    const path = tree.ancestry(chat, begun.parent);
+    const options = { signal: controller.signal, onProgress: (news) => this.#setRunning(id, news) };
+    let end = { state: "done" };
+    try {
+      for await (const message of frames(streamAnswer(chat, path, begun, options))) {
+        this.#change(id, (each) => tree.changeMessage(each, messageId, message));
+      }
+    } catch (error) {
+      end = this.#failed(error);
+    } finally {
+      this.#controllers.delete(id);
+      this.#setRunning(id, null);
+      this.#change(id, (each) => tree.changeMessage(each, messageId, end), true);
+      release();
+    }
+  }
+
+  #setRunning(id, progress) {
+    const { [id]: _, ...others } = this.state.running;
+    this.#set({ running: progress ? { ...others, [id]: progress } : others });
+  }
+
+  #failed(error) {
+    if (error.name === "AbortError") return { state: "stopped" };
+    if (error.status === undefined) throw error;
+    if (FIELD_NAMES.has(error.field)) this.setFieldError(error.field, error.message);
+    if (error.wantsKey) this.#set({ server: "locked" });
+    if (!error.isUnreachable) return { state: "failed", error: error.message };
+    this.#set({ server: "down", reason: error.message });
+    setTimeout(() => this.connect(), RETRY_MS);
+    return { state: "interrupted", error: GONE };
+  }
+}
+
+/** The last of what comes within a frame of the screen: more cannot be seen. */
+async function* frames(messages) {
+  let shownAt = 0;
+  let last;
+  for await (const message of messages) {
+    last = message;
+    if (performance.now() - shownAt < 33) continue;
+    shownAt = performance.now();
+    yield last;
+    last = undefined;
+  }
+  if (last) yield last;
+}
+
+/** The chat as it is if nobody writes in it any more. */
+async function withoutLeftovers(chat) {
+  const left = Object.values(chat.messages).filter(({ state }) => state === "writing");
+  if (!left.length || (await isClaimed(chat.id))) return chat;
+  return left.reduce((each, { id }) => tree.changeMessage(each, id, { state: "interrupted", error: CLOSED }), chat);
+}
+
+function titled(chat) {
+  return { ...chat, title: tree.titleOf(chat) };
+}
+
+function storeKind(props) {
+  return props.chats ? "server" : "browser";
+}
+
+function onlyFields(settings) {
+  return Object.fromEntries(Object.entries(settings).filter(([name]) => FIELD_NAMES.has(name)));
+}
+
+function fileName(title) {
+  return title.replace(/[^\p{L}\p{N} _-]/gu, "").trim().slice(0, 60) || "chat";
+}

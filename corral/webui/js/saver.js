@@ -1,0 +1,70 @@
+// Saves chats often enough that little is lost, and seldom enough that nobody notices. Of one that somebody else has
+// saved in between, both versions are kept: messages are only ever added to a tree.
+
+import { Conflict } from "./store.js";
+
+const PAUSE_MS = 1000;
+
+export class Saver {
+  #store;
+  #onSaved;
+  #onError;
+  #waiting = new Map(); // the newest version of chats, by id
+  #timers = new Map();
+
+  constructor(store, onSaved, onError) {
+    this.#store = store;
+    this.#onSaved = onSaved;
+    this.#onError = onError;
+    addEventListener("pagehide", () => this.flush());
+  }
+
+  /** Soon, or at once. */
+  save(chat, isUrgent = false) {
+    this.#waiting.set(chat.id, chat);
+    if (isUrgent) return this.#write(chat.id);
+    if (!this.#timers.has(chat.id)) {
+      this.#timers.set(chat.id, setTimeout(() => this.#write(chat.id), PAUSE_MS));
+    }
+    return null;
+  }
+
+  flush() {
+    for (const id of this.#waiting.keys()) this.#write(id);
+  }
+
+  /** What waits to be written is not. */
+  forget(id) {
+    clearTimeout(this.#timers.get(id));
+    this.#timers.delete(id);
+    this.#waiting.delete(id);
+  }
+
+  async #write(id) {
+    const chat = this.#waiting.get(id);
+    if (!chat) return;
+    this.forget(id);
+    try {
+      const [saved, others] = await this.#merged(chat);
+      const newer = this.#waiting.get(id);
+      if (newer) {
+        this.#waiting.set(id, { ...newer, revision: saved.revision, messages: { ...others, ...newer.messages } });
+      }
+      this.#onSaved(saved, others);
+    } catch (error) {
+      if (!this.#waiting.has(id)) this.#waiting.set(id, chat);
+      this.#onError(`This chat could not be saved: ${error.message}`);
+    }
+  }
+
+  /** What was saved, and the messages of somebody else that are in it. */
+  async #merged(chat) {
+    try {
+      return [await this.#store.save(chat), {}];
+    } catch (error) {
+      if (!(error instanceof Conflict)) throw error;
+      const { revision, messages } = error.chat ?? { messages: {} };
+      return [await this.#store.save({ ...chat, revision, messages: { ...messages, ...chat.messages } }), messages];
+    }
+  }
+}

@@ -1,0 +1,93 @@
+// Chats that stay in this browser, seen by all its tabs.
+
+import { Memory, openDatabase } from "./records.js";
+import { Conflict, SaveQueue } from "./save_queue.js";
+import { searchText } from "./transfer.js";
+import { newId, titleOf } from "./tree.js";
+
+export { Conflict } from "./save_queue.js";
+
+const CHANNEL = "corral.chats";
+const MAX_TITLE_CHARS = 1000;
+
+/** A store in the browser; where it may keep nothing, one in memory, with `isLasting` false. */
+export async function openLocalStore() {
+  try {
+    return new LocalStore(await openDatabase());
+  } catch {
+    return new LocalStore(new Memory());
+  }
+}
+
+class LocalStore {
+  kind = "browser";
+  #records;
+  #queue = new SaveQueue((chat, revision) => this.#put(chat, revision));
+  #channel = new BroadcastChannel(CHANNEL);
+  #listeners = new Set();
+
+  constructor(records) {
+    this.#records = records;
+    this.#channel.onmessage = ({ data }) => {
+      for (const listener of this.#listeners) listener([data]);
+    };
+  }
+
+  get isLasting() {
+    return this.#records.isLasting;
+  }
+
+  async list() {
+    return newestFirst(await this.#records.heads());
+  }
+
+  async search(text) {
+    const wanted = text.toLowerCase();
+    const found = new Set();
+    await this.#records.each((chat) => searchText(chat).includes(wanted) && found.add(chat.id));
+    return (await this.list()).filter(({ id }) => found.has(id));
+  }
+
+  load(id) {
+    return this.#records.get(id);
+  }
+
+  /** The chat with its new revision. Throws Conflict if another tab has saved it since the one it has. */
+  save(chat, updatedAt = Date.now()) {
+    return this.#queue.save({ ...named(chat), updatedAt });
+  }
+
+  remove(id) {
+    return this.#queue.run(id, async () => {
+      this.#queue.forget(id);
+      await this.#records.remove(id);
+      this.#tell(id);
+    });
+  }
+
+  /** Calls the listener with the ids of chats that another tab has changed; returns how to end that. */
+  onChange(listener) {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  async #put(chat, revision) {
+    const saved = { ...chat, revision: newId() };
+    if (!(await this.#records.put(saved, revision))) throw new Conflict(await this.load(chat.id));
+    this.#tell(chat.id);
+    return saved;
+  }
+
+  #tell(id) {
+    if (this.isLasting) this.#channel.postMessage(id);
+  }
+}
+
+/** The chat with a title for lists: of one that nobody has named, how it begins. */
+export function named(chat) {
+  return { ...chat, title: (chat.leaf ? titleOf(chat) : chat.title).slice(0, MAX_TITLE_CHARS) };
+}
+
+export function newestFirst(heads) {
+  return heads.sort((a, b) => b.updatedAt - a.updatedAt || (a.id < b.id ? -1 : 1));
+}

@@ -1,0 +1,99 @@
+// Chats on their way: to files and back, and from one store to another.
+
+import { checkedChat, object } from "./chat_check.js";
+import { chatOfLlama } from "./llama_export.js";
+import { Conflict } from "./save_queue.js";
+import { newId } from "./tree.js";
+
+const FORMAT = "corral-chats";
+const VERSION = 1;
+const MAX_CHARS = 256 << 20;
+const MAX_CHATS = 10_000;
+
+/** The text of a file that `importChats` reads. */
+export function exportChats(chats) {
+  const own = chats.map(({ revision: _, ...chat }) => chat);
+  return JSON.stringify({ format: FORMAT, version: VERSION, chats: own }, null, 1);
+}
+
+/** The chats of a file, of this page or of llama-server's; those whose ids are `taken` get others. Throws Error. */
+export function importChats(text, taken = []) {
+  if (text.length > MAX_CHARS) throw new Error(`The file is too large: ${MAX_CHARS >> 20} MB are possible.`);
+  const found = entriesOf(parsed(text));
+  if (found.length > MAX_CHATS) throw new Error(`The file has too many chats: ${MAX_CHATS} are possible.`);
+  const ids = new Set(taken);
+  return found.map((read, i) => {
+    const chat = explained(read, i);
+    if (ids.has(chat.id)) chat.id = newId();
+    ids.add(chat.id);
+    return chat;
+  });
+}
+
+/** Has the browser save a file. */
+export function download(name, text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000); // some browsers begin later
+}
+
+/** What a search looks into, in small letters. */
+export function searchText(chat) {
+  const contents = Object.values(chat.messages).map(({ content }) => content);
+  return [chat.title, ...contents].join("\n").toLowerCase();
+}
+
+/** Moves all chats of a store to another one; each is removed once it is there. Returns how many. */
+export async function moveChats(from, to) {
+  const chats = await from.list();
+  for (const { id } of chats) {
+    const chat = await from.load(id);
+    if (!chat) continue;
+    await copyChat(chat, to);
+    await from.remove(id);
+  }
+  return chats.length;
+}
+
+/** Beside the one that has its id, if there is another. */
+async function copyChat({ revision: _, ...chat }, to) {
+  try {
+    await to.save(chat, chat.updatedAt);
+  } catch (error) {
+    if (!(error instanceof Conflict)) throw error;
+    await to.save({ ...chat, id: newId() }, chat.updatedAt);
+  }
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error("The file is no JSON.");
+  }
+}
+
+/** For every chat of a file, a function that reads it. */
+function entriesOf(file) {
+  if (file?.format === FORMAT) {
+    if (file.version !== VERSION) throw new Error("The file is of a newer version of this page.");
+    if (!Array.isArray(file.chats)) throw new Error("The file has no list of chats.");
+    return file.chats.map((chat) => () => checkedChat(chat));
+  }
+  const all = Array.isArray(file) ? file : [file];
+  if (!all.length || !all.every((each) => each?.conv && each.messages)) {
+    throw new Error("The file has no chats: it is neither an export of this page nor one of llama-server's.");
+  }
+  return all.map((each) => () => checkedChat(chatOfLlama(object(each, "chat"))));
+}
+
+function explained(read, i) {
+  try {
+    return read();
+  } catch (error) {
+    throw new Error(`Chat ${i + 1} of the file cannot be read: ${error.message}.`);
+  }
+}

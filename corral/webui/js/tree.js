@@ -1,0 +1,76 @@
+// A conversation as a tree: every message knows what it answers, and the chat which leaf is shown.
+// All functions are pure: they return a new chat.
+
+export function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export function newChat(system = "", settings = {}) {
+  const now = Date.now();
+  return { id: newId(), title: "", createdAt: now, updatedAt: now, system, settings, leaf: null, messages: {} };
+}
+
+/** The messages from the first one to the leaf that is shown. */
+export function pathOf(chat) {
+  return ancestry(chat, chat.leaf);
+}
+
+/** The messages from the first one to this one. */
+export function ancestry(chat, id) {
+  const path = [];
+  for (let at = id; at !== null && chat.messages[at]; at = chat.messages[at].parent) path.push(chat.messages[at]);
+  return path.reverse();
+}
+
+/** The chat with one more message behind `parent`, which is shown from now on. */
+export function addMessage(chat, parent, fields) {
+  const message = { id: newId(), parent, content: "", state: "done", createdAt: Date.now(), ...fields };
+  return { ...chat, leaf: message.id, messages: { ...chat.messages, [message.id]: message } };
+}
+
+export function changeMessage(chat, id, changes) {
+  return { ...chat, messages: { ...chat.messages, [id]: { ...chat.messages[id], ...changes } } };
+}
+
+/** The other answers to the same message, or other beginnings, with this one, oldest first. */
+export function siblingsOf(chat, id) {
+  return childrenOf(chat, chat.messages[id].parent);
+}
+
+/** The chat with the branch that begins with this message shown, as far as it was continued last. */
+export function showBranch(chat, id) {
+  let leaf = id;
+  for (let children = childrenOf(chat, leaf); children.length; children = childrenOf(chat, leaf)) {
+    leaf = children.at(-1).id;
+  }
+  return { ...chat, leaf };
+}
+
+/** The chat without a message and all behind it; a sibling is shown instead, or what it answered. */
+export function removeBranch(chat, id) {
+  const { parent } = chat.messages[id];
+  const gone = new Set(chat.leaf ? [id] : []);
+  for (const message of Object.values(chat.messages)) {
+    if (ancestry(chat, message.id).some((each) => each.id === id)) gone.add(message.id);
+  }
+  const messages = Object.fromEntries(Object.entries(chat.messages).filter(([each]) => !gone.has(each)));
+  const left = { ...chat, messages };
+  const sibling = childrenOf(left, parent).at(-1);
+  if (!gone.has(chat.leaf)) return left;
+  return sibling ? showBranch(left, sibling.id) : { ...left, leaf: parent };
+}
+
+export function titleOf(chat) {
+  if (chat.title) return chat.title;
+  const first = pathOf(chat).find((message) => message.role === "user");
+  const text = (first?.content ?? "").trim().replace(/\s+/g, " ");
+  if (!text) return first?.images?.length ? "Picture" : "New chat";
+  return text.length > 60 ? `${text.slice(0, 59)}…` : text;
+}
+
+function childrenOf(chat, parent) {
+  return Object.values(chat.messages)
+    .filter((message) => message.parent === parent)
+    .sort((a, b) => a.createdAt - b.createdAt);
+}

@@ -1,0 +1,63 @@
+// The whole page: chats on the left, the conversation in the middle, settings on the right.
+
+import { html, useEffect, useState } from "../html.js";
+import { titleOf } from "../tree.js";
+import { Composer } from "./composer.js";
+import { IconButton } from "./icon.js";
+import { KeyDialog } from "./key_dialog.js";
+import { SettingsPanel } from "./settings_panel.js";
+import { Shortcuts, onShortcut } from "./shortcuts.js";
+import { Sidebar } from "./sidebar.js";
+import { Thread, modelName } from "./thread.js";
+
+const SERVER = {
+  connecting: "Connecting to the server…",
+  loading: "The model is loading. This page goes on by itself when it is there.",
+  down: "The server cannot be reached. This page goes on by itself when it is back; nothing that was written is lost.",
+};
+
+export function App({ room }) {
+  const [state, setState] = useState(room.state);
+  const [open, setOpen] = useState(""); // list, settings or keys, one at a time on small screens
+  useEffect(() => room.subscribe(setState), []);
+  useEffect(() => {
+    document.title = `${titleOf(state.chat)} · Corral`;
+  }, [state.chat]);
+  useEffect(() => {
+    const listener = (event) => onShortcut(event, room, setOpen);
+    addEventListener("keydown", listener);
+    return () => removeEventListener("keydown", listener);
+  }, []);
+  useEffect(() => {
+    if (Object.values(state.fieldErrors).some(Boolean)) setOpen("settings");
+  }, [state.fieldErrors]);
+  const { server, chat, props, notice } = state;
+  const close = () => setOpen("");
+  return html`<div class="app">
+    <a class="skip" href="#composer">To the message box</a>
+    <${Sidebar} room=${room} state=${state} isOpen=${open === "list"} onClose=${() => open === "list" && close()} />
+    <main>
+      <header class="head">
+        <${IconButton} icon="menu" label="Chats" class="plain icon-button phone-only" onClick=${() => setOpen("list")} />
+        <h1>${titleOf(chat)}</h1>
+        <span class="model soft" title=${props?.model_path ?? ""}>${modelName(props)}</span>
+        <${IconButton}
+          icon="sliders"
+          label="Settings"
+          pressed=${open === "settings"}
+          onClick=${() => setOpen(open === "settings" ? "" : "settings")}
+        />
+      </header>
+      ${SERVER[server] && html`<p class="banner ${server}" role="status">${SERVER[server]}</p>`}
+      ${notice &&
+      html`<p class="banner ${notice.kind}" role="status">
+        ${notice.text} <${IconButton} icon="close" label="Close this note" onClick=${() => room.tell("")} />
+      </p>`}
+      <${Thread} room=${room} state=${state} />
+      <${Composer} room=${room} state=${state} />
+    </main>
+    ${open === "settings" && html`<${SettingsPanel} room=${room} state=${state} onClose=${close} />`}
+    ${open === "keys" && html`<${Shortcuts} onClose=${close} />`}
+    ${server === "locked" && html`<${KeyDialog} key=${Math.random()} onKey=${(key) => room.useKey(key)} />`}
+  </div>`;
+}

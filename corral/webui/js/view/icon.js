@@ -1,0 +1,49 @@
+// Small line drawings on buttons; what they mean is said by the button's label.
+
+import { html } from "../html.js";
+
+const PATHS = {
+  plus: "M12 5v14M5 12h14",
+  search: "M10.5 17a6.5 6.5 0 1 1 0-13 6.5 6.5 0 0 1 0 13zM20 20l-4.8-4.8",
+  menu: "M4 6h16M4 12h16M4 18h16",
+  sliders: "M4 7h9M17 7h3M4 17h3M11 17h9M15 4.5v5M9 14.5v5",
+  send: "M12 19V5M6 11l6-6 6 6",
+  stop: "M7 7h10v10H7z",
+  copy: "M9 9h10v11H9zM5 15V4h10",
+  check: "M5 13l4 4L19 7",
+  edit: "M4 20h4L19 9l-4-4L4 16zM13 7l4 4",
+  again: "M20 11a8 8 0 1 0-2.3 6.3M20 5v6h-6",
+  go: "M6 5l12 7-12 7z",
+  trash: "M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13M10.5 11v5M13.5 11v5",
+  left: "M14 6l-6 6 6 6",
+  right: "M10 6l6 6-6 6",
+  picture: "M4 5h16v14H4zM4 16l5-5 4 4 3-3 4 4M15.5 9.5h.01",
+  download: "M12 4v11M7 11l5 5 5-5M5 20h14",
+  upload: "M12 16V5M7 9l5-5 5 5M5 20h14",
+  theme: "M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16",
+  close: "M6 6l12 12M18 6L6 18",
+  chart: "M4 20V4M4 20h16M8 16v-5M12 16V8M16 16v-8",
+  tokens: "M4 6h6v5H4zM13 6h7v5h-7zM4 14h9v5H4zM16 14h4v5h-4z",
+  tool: "M14 7a4 4 0 0 0-5.3 5L4 16.7 7.3 20l4.7-4.7A4 4 0 0 0 17 10l-2.5 2.5-3-3z",
+  key: "M8.5 19a4.5 4.5 0 1 1 3.7-7L20 4.3M16 8.5l3 3",
+};
+
+export function Icon({ name }) {
+  return html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[name]} /></svg>`;
+}
+
+/** A button with a drawing only; `label` is what it does. */
+export function IconButton({ icon, label, onClick, disabled = false, pressed, ...more }) {
+  return html`<button
+    type="button"
+    class="plain icon-button"
+    aria-label=${label}
+    title=${label}
+    aria-pressed=${pressed}
+    disabled=${disabled}
+    onClick=${onClick}
+    ...${more}
+  >
+    <${Icon} name=${icon} />
+  </button>`;
+}

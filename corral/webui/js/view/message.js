@@ -1,0 +1,164 @@
+// One message, and what can be done with it.
+
+import { html, useMemo, useState } from "../html.js";
+import { copyText } from "../clipboard.js";
+import { Icon, IconButton } from "./icon.js";
+import { Markdown } from "./markdown.js";
+import { Timings } from "./timings.js";
+import { TokenView } from "./token_view.js";
+import { ToolCalls, ToolResult } from "./tool_calls.js";
+
+const NAMES = { user: "You", assistant: "Model", tool: "Result of a tool" };
+
+/** `siblings`: ids of it and its alternatives. A message that has not changed is not drawn again. */
+export function Message({ message, siblings, isLast, isBusy, progress, nCtx, room }) {
+  const [isEditing, setEditing] = useState(false);
+  const [showsTokens, setShowsTokens] = useState(false);
+  const isWriting = message.state === "writing" && isBusy;
+  return useMemo(
+    () => html`<article class="message ${message.role}" aria-label=${NAMES[message.role]} data-id=${message.id}>
+      <h3 class="author">${NAMES[message.role]}</h3>
+      ${message.images?.length > 0 && html`<${Pictures} images=${message.images} />`}
+      ${message.reasoning && html`<${Reasoning} text=${message.reasoning} isOver=${Boolean(message.content) || !isWriting} />`}
+      ${isEditing
+        ? html`<${Editor} message=${message} room=${room} onDone=${() => setEditing(false)} />`
+        : html`<${Body} message=${message} isWriting=${isWriting} showsTokens=${showsTokens} />`}
+      ${message.toolCalls?.length > 0 &&
+      html`<${ToolCalls} message=${message} isOpen=${isLast && !isBusy} room=${room} />`}
+      ${isWriting && html`<${Waiting} message=${message} progress=${progress} />`}
+      <${Ending} message=${message} isLast=${isLast} isBusy=${isBusy} room=${room} />
+      <footer class="tools">
+        <${Alternatives} message=${message} siblings=${siblings} room=${room} />
+        <${Actions}
+          message=${message}
+          isBusy=${isBusy}
+          room=${room}
+          showsTokens=${showsTokens}
+          onEdit=${() => setEditing(true)}
+          onTokens=${() => setShowsTokens(!showsTokens)}
+        />
+        ${message.timings && html`<${Timings} timings=${message.timings} nCtx=${nCtx} isWriting=${isWriting} />`}
+      </footer>
+    </article>`,
+    [message, siblings.join(), isLast, isBusy, progress, nCtx, isEditing, showsTokens],
+  );
+}
+
+function Body({ message, isWriting, showsTokens }) {
+  if (message.role === "tool") return html`<${ToolResult} text=${message.content} />`;
+  if (message.role === "user") return html`<div class="said">${message.content}</div>`;
+  if (showsTokens && message.tokens) return html`<${TokenView} tokens=${message.tokens} />`;
+  return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
+}
+
+function Pictures({ images }) {
+  return html`<div class="pictures">
+    ${images.map((url, i) => html`<img key=${i} src=${url} alt="Picture ${i + 1} of this message" />`)}
+  </div>`;
+}
+
+function Reasoning({ text, isOver }) {
+  return html`<details class="reasoning">
+    <summary>${isOver ? "Thoughts" : "Thinking…"}</summary>
+    <div class="said">${text}</div>
+  </details>`;
+}
+
+/** What there is to say before the first word. */
+function Waiting({ message, progress = {} }) {
+  if (message.content || message.reasoning || message.toolCalls?.length) return null;
+  const { waiting, prompt } = progress;
+  if (prompt && prompt.processed < prompt.total) {
+    const percent = Math.round((100 * prompt.processed) / prompt.total);
+    return html`<p class="soft" role="status">
+      Reading the prompt: <progress max=${prompt.total} value=${prompt.processed}></progress> ${percent} %
+    </p>`;
+  }
+  return html`<p class="soft" role="status">${waiting ? `Waiting: ${waiting}` : html`<span class="writing"></span> Waiting for the first word`}</p>`;
+}
+
+/** Why it ends as it does, where that is not because it was over. */
+function Ending({ message, isLast, isBusy, room }) {
+  if (message.role !== "assistant" || message.state === "writing") return null;
+  const isCut = message.finish === "length";
+  const canGoOn = isLast && !isBusy && Boolean(message.content) && !message.toolCalls?.length;
+  const texts = {
+    stopped: "Stopped.",
+    interrupted: message.error,
+    failed: message.error,
+    done: isCut ? "The answer has reached its limit of tokens." : "",
+  };
+  const text = texts[message.state];
+  if (!text) return null;
+  const isBad = message.state === "failed" || message.state === "interrupted";
+  return html`<div class="ending ${isBad ? "bad" : ""}" role=${isBad ? "alert" : undefined}>
+    <span>${text}</span>
+    ${canGoOn &&
+    html`<button type="button" onClick=${() => room.continueAnswer(message.id)}><${Icon} name="go" /> Continue</button>`}
+    ${isLast &&
+    !isBusy &&
+    isBad &&
+    html`<button type="button" onClick=${() => room.regenerate(message.id)}><${Icon} name="again" /> Try again</button>`}
+  </div>`;
+}
+
+/** Which of several branches this is. */
+function Alternatives({ message, siblings, room }) {
+  if (siblings.length < 2) return null;
+  const at = siblings.indexOf(message.id);
+  return html`<span class="alternatives" role="group" aria-label="Branches">
+    <${IconButton} icon="left" label="Previous branch" disabled=${at === 0} onClick=${() => room.showBranch(siblings[at - 1])} />
+    <span>${at + 1} / ${siblings.length}</span>
+    <${IconButton}
+      icon="right"
+      label="Next branch"
+      disabled=${at === siblings.length - 1}
+      onClick=${() => room.showBranch(siblings[at + 1])}
+    />
+  </span>`;
+}
+
+function Actions({ message, isBusy, room, showsTokens, onEdit, onTokens }) {
+  const [isCopied, setCopied] = useState(false);
+  const copy = async () => {
+    await copyText(message.content);
+    setCopied(true);
+    setTimeout(() => setCopied(false), 1500);
+  };
+  const remove = () => confirm("Delete this message and all behind it?") && room.removeMessage(message.id);
+  return html`<span class="actions">
+    <${IconButton} icon=${isCopied ? "check" : "copy"} label=${isCopied ? "Copied" : "Copy"} onClick=${copy} />
+    ${message.role !== "tool" && html`<${IconButton} icon="edit" label="Edit" disabled=${isBusy} onClick=${onEdit} />`}
+    ${message.role === "assistant" &&
+    html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy} onClick=${() => room.regenerate(message.id)} />`}
+    ${message.tokens &&
+    html`<${IconButton} icon="tokens" label="Probabilities" pressed=${showsTokens} onClick=${onTokens} />`}
+    <${IconButton} icon="trash" label="Delete" disabled=${isBusy} onClick=${remove} />
+  </span>`;
+}
+
+function Editor({ message, room, onDone }) {
+  const [text, setText] = useState(message.content);
+  const save = () => {
+    onDone();
+    if (text !== message.content) room.edit(message.id, text);
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Escape") onDone();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save();
+  };
+  return html`<div class="editor">
+    <textarea
+      aria-label="The message"
+      rows=${Math.min(20, text.split("\n").length + 1)}
+      value=${text}
+      ref=${(area) => area && document.activeElement !== area && area.focus()}
+      onInput=${(event) => setText(event.target.value)}
+      onKeyDown=${onKeyDown}
+    ></textarea>
+    <div class="row">
+      <button type="button" class="primary" onClick=${save}>${message.role === "user" ? "Send as a new branch" : "Keep as a new branch"}</button>
+      <button type="button" onClick=${onDone}>Cancel</button>
+    </div>
+  </div>`;
+}

@@ -1,0 +1,141 @@
+// The settings of a chat: system prompt, presets, and every field of the table with the server's default.
+
+import { html, useState } from "../html.js";
+import { FIELDS, checkForm, isOwnPreset, presets, savePreset } from "../settings.js";
+import { IconButton } from "./icon.js";
+
+const GROUPS = [...new Set(FIELDS.map(({ group }) => group))];
+
+export function SettingsPanel({ room, state, onClose }) {
+  const { chat, defaults, fieldErrors } = state;
+  const isOpen = (group) =>
+    group === "Main" || FIELDS.some((field) => field.group === group && (field.name in chat.settings || fieldErrors[field.name]));
+  return html`<aside class="settings" aria-label="Settings of this chat">
+    <div class="settings-head">
+      <h2>Settings</h2>
+      <${IconButton} icon="close" label="Close the settings" onClick=${onClose} />
+    </div>
+    <label class="field">
+      <span>System prompt</span>
+      <textarea
+        rows="3"
+        placeholder="How the model is to behave"
+        value=${chat.system}
+        onInput=${(event) => room.setSystem(event.target.value)}
+      ></textarea>
+    </label>
+    <${Presets} room=${room} settings=${chat.settings} />
+    ${GROUPS.map(
+      (group) => html`<details key=${group} open=${isOpen(group)}>
+        <summary>${group}</summary>
+        ${FIELDS.filter((field) => field.group === group).map(
+          (field) => html`<${Field}
+            key=${field.name}
+            field=${field}
+            value=${chat.settings[field.name]}
+            standard=${defaults[field.name]}
+            error=${fieldErrors[field.name]}
+            room=${room}
+          />`,
+        )}
+      </details>`,
+    )}
+  </aside>`;
+}
+
+function Presets({ room, settings }) {
+  const [all, setAll] = useState(presets);
+  const name = Object.keys(all).find((each) => same(all[each], settings)) ?? "";
+  const keep = () => {
+    const wanted = prompt("A name for these settings:")?.trim();
+    if (!wanted) return;
+    savePreset(wanted, settings);
+    setAll(presets());
+  };
+  const forget = () => {
+    savePreset(name, null);
+    setAll(presets());
+  };
+  return html`<div class="field presets">
+    <div class="preset">
+      <label for="preset">Preset</label>
+      <select id="preset" value=${name} onChange=${(event) => event.target.value && room.useSettings(all[event.target.value])}>
+        ${!name && html`<option value="">Own settings</option>`}
+        ${Object.keys(all).map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
+      </select>
+    </div>
+    <${IconButton} icon="plus" label="Keep as a preset" onClick=${keep} />
+    <${IconButton} icon="trash" label="Forget this preset" disabled=${!isOwnPreset(name)} onClick=${forget} />
+  </div>`;
+}
+
+function Field({ field, value, standard, error, room }) {
+  const { name, label, about } = field;
+  const isSet = value !== undefined;
+  const id = `setting-${name}`;
+  return html`<div class="field ${isSet ? "set" : ""}">
+    <div class="field-head">
+      <label for=${id}>${label}</label>
+      ${isSet &&
+      html`<${IconButton} icon="again" label="Back to the default of ${label}" onClick=${() => room.setSetting(name, undefined)} />`}
+    </div>
+    <${Control} id=${id} field=${field} value=${isSet ? value : standard} room=${room} hasError=${Boolean(error)} />
+    <p class="about soft" id="${id}-about">${about}</p>
+    ${error && html`<p class="error" id="${id}-error" role="alert">${error}</p>`}
+  </div>`;
+}
+
+function Control({ id, field, value, room, hasError }) {
+  const { name, kind, min, max, step } = field;
+  const more = { id, "aria-describedby": hasError ? `${id}-about ${id}-error` : `${id}-about`, "aria-invalid": hasError };
+  const set = (changed) => room.setSetting(name, changed);
+  if (kind === "flag") {
+    return html`<input type="checkbox" ...${more} checked=${Boolean(value)} onChange=${(event) => set(event.target.checked)} />`;
+  }
+  if (kind === "list") {
+    const lines = (value || []).map(escaped).join("\n");
+    const onChange = (event) => set(event.target.value.split("\n").filter(Boolean).map(unescaped));
+    return html`<textarea rows="2" ...${more} value=${lines} onChange=${onChange}></textarea>`;
+  }
+  if (kind === "json" || kind === "code") {
+    const onBlur = async (event) => room.setFieldError(name, await checkForm(name, event.target.value));
+    return html`<textarea
+      rows="4"
+      class="code"
+      spellcheck=${false}
+      ...${more}
+      value=${value}
+      onInput=${(event) => set(event.target.value || undefined)}
+      onBlur=${onBlur}
+    ></textarea>`;
+  }
+  const onChange = (event) => set(event.target.value === "" ? undefined : event.target.valueAsNumber);
+  return html`<input
+    type="number"
+    ...${more}
+    min=${min}
+    max=${max}
+    step=${kind === "integer" ? 1 : (step ?? "any")}
+    value=${rounded(value)}
+    onChange=${onChange}
+  />`;
+}
+
+/** Numbers of the server were 32 bits wide once. */
+function rounded(value) {
+  return typeof value === "number" ? Number(value.toPrecision(6)) : value;
+}
+
+/** A line break is written as such in a list of lines. */
+function escaped(text) {
+  return text.replaceAll("\\", "\\\\").replaceAll("\n", "\\n");
+}
+
+function unescaped(line) {
+  return line.replace(/\\(n|\\)/g, (_, letter) => (letter === "n" ? "\n" : "\\"));
+}
+
+function same(a, b) {
+  const names = Object.keys({ ...a, ...b });
+  return names.every((name) => JSON.stringify(a[name]) === JSON.stringify(b[name]));
+}

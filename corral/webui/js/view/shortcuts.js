@@ -1,0 +1,49 @@
+// Keys that work everywhere on the page, and the list of them.
+
+import { html, useEffect, useRef } from "../html.js";
+
+const SHORTCUTS = [
+  ["Enter", "send; Shift+Enter begins a line"],
+  ["Esc", "stop the answer, or close what is open"],
+  ["Alt+N", "new chat"],
+  ["Alt+K", "search chats"],
+  ["Alt+S", "settings"],
+  ["Alt+R", "regenerate the last answer"],
+  ["Alt+/", "this list"],
+];
+
+export function onShortcut(event, room, setOpen) {
+  const { chat, running } = room.state;
+  if (event.key === "Escape") {
+    if (running[chat.id]) room.stop();
+    else setOpen("");
+    return;
+  }
+  if (!event.altKey || event.ctrlKey || event.metaKey) return;
+  const actions = {
+    KeyN: () => room.newChat(),
+    KeyK: () => {
+      setOpen("list");
+      document.getElementById("search").focus();
+    },
+    KeyS: () => setOpen((open) => (open === "settings" ? "" : "settings")),
+    KeyR: () => chat.messages[chat.leaf]?.role === "assistant" && room.regenerate(chat.leaf),
+    Slash: () => setOpen("keys"),
+  };
+  const action = actions[event.code];
+  if (!action) return;
+  event.preventDefault();
+  action();
+}
+
+export function Shortcuts({ onClose }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="keys-title">
+    <h2 id="keys-title">Keys</h2>
+    <dl class="keys">
+      ${SHORTCUTS.map(([key, what]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${what}</dd>`)}
+    </dl>
+    <form method="dialog"><button class="primary">Close</button></form>
+  </dialog>`;
+}

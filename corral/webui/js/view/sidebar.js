@@ -1,0 +1,132 @@
+// The list of chats: new, search, rename, remove, import and export.
+
+import { html, useRef, useState } from "../html.js";
+import { titleOf } from "../tree.js";
+import { Icon, IconButton } from "./icon.js";
+import { nextTheme } from "../theme.js";
+
+const DAY_MS = 86_400_000;
+
+export function Sidebar({ room, state, isOpen, onClose }) {
+  const { chats, chat, running, query, nLocal } = state;
+  const pick = (action) => (event) => {
+    event?.preventDefault();
+    action();
+    onClose();
+  };
+  return html`<nav class="sidebar ${isOpen ? "open" : ""}" aria-label="Chats">
+    <div class="sidebar-head">
+      <a class="brand" href="./">Corral</a>
+      <${IconButton} icon="close" label="Close the list" onClick=${onClose} class="plain icon-button phone-only" />
+    </div>
+    <button type="button" class="new-chat" onClick=${pick(() => room.newChat())}><${Icon} name="plus" /> New chat</button>
+    <label class="search">
+      <${Icon} name="search" /><span class="unseen">Search chats</span>
+      <input
+        id="search"
+        type="search"
+        placeholder="Search chats"
+        value=${query}
+        onInput=${(event) => room.search(event.target.value)}
+      />
+    </label>
+    <ul class="chats">
+      ${groups(chats).map(
+        ([name, members]) => html`<li key=${name}>
+          <h2>${name}</h2>
+          <ul>
+            ${members.map(
+              (each) =>
+                html`<${Entry}
+                  key=${each.id}
+                  entry=${each.id === chat.id ? { ...each, title: titleOf(chat) } : each}
+                  isShown=${each.id === chat.id}
+                  isRunning=${Boolean(running[each.id])}
+                  room=${room}
+                  onPick=${pick(() => room.openChat(each.id))}
+                />`,
+            )}
+          </ul>
+        </li>`,
+      )}
+    </ul>
+    ${chats.length === 0 && html`<p class="soft empty">${query ? "Nothing found." : "Chats appear here."}</p>`}
+    ${nLocal > 0 &&
+    html`<p class="soft hint">
+      ${nLocal} ${nLocal === 1 ? "chat is" : "chats are"} only in this browser.
+      <button type="button" class="plain" onClick=${() => room.moveToServer()}>Move to the server</button>
+    </p>`}
+    <${Foot} room=${room} hasChats=${chats.length > 0} />
+  </nav>`;
+}
+
+function Foot({ room, hasChats }) {
+  const file = useRef(null);
+  const read = async (event) => {
+    const [chosen] = event.target.files;
+    if (chosen) await room.importChats(await chosen.text());
+    event.target.value = "";
+  };
+  return html`<div class="sidebar-foot">
+    <${IconButton} icon="upload" label="Import chats" onClick=${() => file.current.click()} />
+    <input ref=${file} type="file" accept="application/json,.json" hidden onChange=${read} aria-label="File with chats" />
+    <${IconButton} icon="download" label="Export all chats" disabled=${!hasChats} onClick=${() => room.exportChats()} />
+    <${IconButton} icon="theme" label="Light, dark, or as the system" onClick=${nextTheme} />
+    <a class="icon-button" href="monitor" title="Monitor" aria-label="Monitor"><${Icon} name="chart" /></a>
+  </div>`;
+}
+
+function Entry({ entry, isShown, isRunning, room, onPick }) {
+  const [isRenaming, setRenaming] = useState(false);
+  const rename = (title) => {
+    setRenaming(false);
+    if (title.trim() && title !== entry.title) room.rename(entry.id, title.trim());
+  };
+  if (isRenaming) {
+    return html`<li>
+      <input
+        class="rename"
+        aria-label="Title of the chat"
+        value=${entry.title}
+        ref=${(input) => input?.focus()}
+        onBlur=${(event) => rename(event.target.value)}
+        onKeyDown=${(event) => {
+          if (event.key === "Enter") rename(event.target.value);
+          if (event.key === "Escape") setRenaming(false);
+        }}
+      />
+    </li>`;
+  }
+  return html`<li class="entry">
+    <a href="#/chat/${entry.id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${entry.title}>
+      ${isRunning && html`<span class="writing" role="img" aria-label="An answer is being written"></span>`}
+      ${entry.title || "New chat"}
+    </a>
+    <span class="entry-tools">
+      <${IconButton} icon="edit" label="Rename" onClick=${() => setRenaming(true)} />
+      <${IconButton} icon="download" label="Export" onClick=${() => room.exportChats([entry.id])} />
+      <${IconButton} icon="trash" label="Delete" onClick=${() => confirmed(entry) && room.removeChat(entry.id)} />
+    </span>
+  </li>`;
+}
+
+function confirmed({ title }) {
+  return confirm(`Delete the chat "${title || "New chat"}"? It cannot be brought back.`);
+}
+
+/** By how long ago they were changed. */
+function groups(chats) {
+  const today = new Date().setHours(0, 0, 0, 0);
+  const ages = [
+    ["Today", today],
+    ["Yesterday", today - DAY_MS],
+    ["Last seven days", today - 7 * DAY_MS],
+    ["Earlier", -Infinity],
+  ];
+  const named = new Map();
+  for (const chat of chats) {
+    const [name] = ages.find(([, since]) => chat.updatedAt >= since);
+    named.set(name, [...(named.get(name) ?? []), chat]);
+  }
+  return [...named];
+}

@@ -1,0 +1,61 @@
+// The messages of the branch that is shown. It follows what is written as long as one looks at the end.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../html.js";
+import { pathOf, siblingsOf } from "../tree.js";
+import { Icon } from "./icon.js";
+import { Message } from "./message.js";
+
+const NEAR_PX = 80;
+
+export function Thread({ room, state }) {
+  const { chat, running, props } = state;
+  const frame = useRef(null);
+  const follows = useRef(true);
+  const [isBelow, setBelow] = useState(false);
+  const path = pathOf(chat);
+  const isBusy = Boolean(running[chat.id]);
+  const toEnd = () => {
+    follows.current = true;
+    frame.current.scrollTop = frame.current.scrollHeight;
+  };
+  const onScroll = ({ target }) => {
+    follows.current = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_PX;
+    setBelow(!follows.current);
+  };
+  useEffect(toEnd, [chat.id]);
+  useLayoutEffect(() => {
+    if (follows.current) toEnd();
+  });
+  return html`<div class="thread-frame">
+    <div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="log" aria-label="Conversation" aria-busy=${isBusy}>
+      ${path.length === 0 && html`<${Empty} props=${props} />`}
+      ${path.map(
+        (message, i) => html`<${Message}
+          key=${message.id}
+          message=${message}
+          siblings=${siblingsOf(chat, message.id).map(({ id }) => id)}
+          isLast=${i === path.length - 1}
+          isBusy=${isBusy}
+          progress=${i === path.length - 1 ? running[chat.id] : undefined}
+          nCtx=${props?.default_generation_settings?.n_ctx ?? 0}
+          room=${room}
+        />`,
+      )}
+    </div>
+    ${isBelow &&
+    html`<button type="button" class="to-end" onClick=${toEnd}><span class="down"><${Icon} name="send" /></span> To the end</button>`}
+  </div>`;
+}
+
+function Empty({ props }) {
+  return html`<div class="welcome">
+    <h1>What is it about?</h1>
+    <p class="soft">
+      ${props ? html`Answers come from <strong>${modelName(props)}</strong>, on this server.` : "Looking for the server…"}
+    </p>
+  </div>`;
+}
+
+export function modelName(props) {
+  return (props?.model_alias ?? "").split(/[\\/]/).at(-1).replace(/\.gguf$/, "");
+}

@@ -1,0 +1,21 @@
+// How fast an answer is written, what of its prompt was there already, and how full the context is.
+
+import { html } from "../html.js";
+
+export function Timings({ timings, nCtx, isWriting }) {
+  const { cache_n: nCached, prompt_n: nPrompt, predicted_n: nPredicted } = timings;
+  const nUsed = nCached + nPrompt + nPredicted;
+  const speed = timings.predicted_per_second;
+  const promptMs = Math.round(timings.prompt_ms);
+  return html`<span class="timings" title="Prompt: ${nCached + nPrompt} tokens, ${nPrompt} of them read in ${promptMs} ms">
+    <span>${nPredicted} tokens</span>
+    ${speed > 0 && html`<span>${speed.toFixed(1)} tokens/s</span>`}
+    <span>${nCached} of ${nCached + nPrompt} cached</span>
+    ${nCtx > 0 &&
+    html`<span class="fill">
+      <meter min="0" max=${nCtx} high=${0.8 * nCtx} value=${nUsed} aria-label="Context in use"></meter>
+      ${Math.round((100 * nUsed) / nCtx)} % of the context
+    </span>`}
+    ${isWriting && html`<span class="writing" role="img" aria-label="It is being written"></span>`}
+  </span>`;
+}

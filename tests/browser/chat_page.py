@@ -1,0 +1,100 @@
+"""The chat page as a person uses it: by what buttons and fields are called."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Locator, Page, expect
+
+
+class ChatPage:
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+
+    def open(self) -> ChatPage:
+        self.page.goto(self.url)
+        self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self) -> None:
+        """The server is there, and the page knows what it is like."""
+        expect(self.page.locator(".head .model")).not_to_be_empty()
+        expect(self.page.locator(".banner.connecting, .banner.down, .banner.loading")).to_have_count(0)
+
+    @property
+    def box(self) -> Locator:
+        return self.page.get_by_label("Your message")
+
+    @property
+    def messages(self) -> Locator:
+        return self.page.locator("article.message")
+
+    @property
+    def last(self) -> Locator:
+        return self.messages.last
+
+    def answer_text(self) -> str:
+        """What the last answer says."""
+        return self.last.locator(".markdown").inner_text()
+
+    def say(self, text: str) -> None:
+        self.box.fill(text)
+        self.box.press("Enter")
+
+    def ask(self, text: str) -> str:
+        """Say something, and wait for the whole answer."""
+        self.say(text)
+        self.wait_for_end()
+        return self.answer_text()
+
+    def wait_for_end(self) -> None:
+        expect(self.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+        expect(self.last.locator(".timings, .ending").first).to_be_visible()
+
+    def wait_for_words(self, n: int = 3) -> None:
+        """The answer is being written, and some of it can be read."""
+        expect(self.page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
+        expect(self.last.locator(".markdown")).to_have_text(words(n))
+
+    def do(self, action: str, message: Locator | None = None) -> None:
+        """Press a button below a message."""
+        (message or self.last).get_by_role("button", name=action, exact=True).click()
+
+    def open_settings(self) -> Locator:
+        panel = self.page.get_by_label("Settings of this chat")
+        if not panel.is_visible():
+            self.page.locator(".head").get_by_role("button", name="Settings").click()
+        return panel
+
+    def set(self, label: str, value: object) -> Locator:
+        """Fill in one of the settings; the field is left as a person leaves it."""
+        panel = self.open_settings()
+        field = panel.get_by_label(label, exact=True)
+        group = panel.locator("details", has=self.page.get_by_label(label, exact=True))
+        if group.count() and group.get_attribute("open") is None:
+            group.locator("summary").click()
+        if isinstance(value, bool):
+            field.set_checked(value)
+        else:
+            field.fill(str(value))
+            field.blur()
+        return field
+
+    def force(self, *texts: str) -> None:
+        """The model says exactly this, or one of these."""
+        self.set("Grammar", "root ::= " + " | ".join(_literal(text) for text in texts))
+
+    def entries(self) -> list[str]:
+        """The titles in the list."""
+        return self.page.locator(".entry a").all_inner_texts()
+
+
+def words(n: int) -> re.Pattern[str]:
+    """At least so many."""
+    return re.compile(rf"(\S+\s+){{{n}}}")
+
+
+def _literal(text: str) -> str:
+    escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n"}
+    return '"' + "".join(escapes.get(letter, letter) for letter in text) + '"'

@@ -1,0 +1,70 @@
+"""Chromium, and pages in it that fail their test if anything goes wrong in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.browser.problem import Problems
+from tests.system.process import CorralProcess
+
+PATIENCE_MS = 30_000  # on a busy machine
+_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """One for all tests here; it has an event loop, with which others could have none."""
+    program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
+    assert program, "there is no Chromium; `make dev` installs one"
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # it has none for root
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=sandbox)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def problems() -> Problems:
+    return Problems()
+
+
+@pytest.fixture
+def new_context(browser: Browser, problems: Problems) -> Iterator[Callable[..., BrowserContext]]:
+    """Browsers that know nothing of each other; options as of `Browser.new_context`."""
+    contexts: list[BrowserContext] = []
+
+    def create(**options: object) -> BrowserContext:
+        context = browser.new_context(**options)
+        context.set_default_timeout(PATIENCE_MS)
+        problems.watch(context)
+        contexts.append(context)
+        return context
+
+    yield create
+    for context in contexts:
+        context.close()
+    assert not problems.unexpected, "\n".join(problems.unexpected)
+
+
+@pytest.fixture
+def new_page(new_context) -> Callable[..., Page]:
+    """A page of a new browser; options as of `Browser.new_context`."""
+    return lambda **options: new_context(**options).new_page()
+
+
+@pytest.fixture
+def page(new_page) -> Page:
+    return new_page()
+
+
+@pytest.fixture(scope="module")
+def corral() -> Iterator[CorralProcess]:
+    """The default model with four slots, shared by a module's tests."""
+    with CorralProcess("-c", 4096, "-np", 4, "--slots") as server:
+        yield server

@@ -1,0 +1,143 @@
+"""The list of chats: kept, searched, renamed, moved in and out; in the browser, and on the server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage
+from tests.system.process import CorralProcess
+
+
+@pytest.fixture
+def chat(page, corral) -> ChatPage:
+    opened = ChatPage(page, corral.url).open()
+    opened.force("yes", "no")
+    return opened
+
+
+def fill(chat: ChatPage, *texts: str) -> None:
+    """A chat for each text."""
+    for text in texts:
+        chat.page.get_by_role("button", name="New chat").click()
+        chat.ask(text)
+
+
+def test_chats_are_kept(chat, page):
+    fill(chat, "About apples", "About pears")
+    expect(page.locator(".entry a")).to_have_text(["About pears", "About apples"])
+    page.reload()
+    chat.wait_until_ready()
+    expect(chat.messages.first).to_contain_text("About pears")
+    page.get_by_role("link", name="About apples").click()
+    expect(chat.messages.first).to_contain_text("About apples")
+
+
+def test_search_looks_into_messages(chat, page):
+    fill(chat, "About apples", "About pears")
+    chat.ask("Tell me of zebras, too.")
+    page.get_by_label("Search chats").fill("ZEBRA")
+    expect(page.locator(".entry a")).to_have_text(["About pears"])
+    page.get_by_label("Search chats").fill("nothing like this")
+    expect(page.get_by_text("Nothing found.")).to_be_visible()
+    page.get_by_label("Search chats").fill("")
+    expect(page.locator(".entry a")).to_have_count(2)
+
+
+def entry(page, title: str, action: str):
+    row = page.locator(".entry", has_text=title)
+    row.hover()
+    return row.get_by_role("button", name=action, exact=True)
+
+
+def test_rename_and_delete(chat, page):
+    page.on("dialog", lambda dialog: dialog.accept())
+    fill(chat, "About apples", "About pears")
+    entry(page, "About apples", "Rename").click()
+    page.get_by_label("Title of the chat").fill("Fruit")
+    page.get_by_label("Title of the chat").press("Enter")
+    expect(page.locator(".entry a", has_text="Fruit")).to_be_visible()
+    page.reload()
+    chat.wait_until_ready()
+    entry(page, "Fruit", "Delete").click()
+    expect(page.locator(".entry a")).to_have_text(["About pears"])
+    entry(page, "About pears", "Delete").click()
+    expect(page.get_by_text("Chats appear here.")).to_be_visible()
+    expect(chat.messages).to_have_count(0)
+
+
+def test_export_and_import(chat, page, new_page, tmp_path):
+    fill(chat, "About apples", "About pears")
+    with page.expect_download() as one:
+        entry(page, "About apples", "Export").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export all chats").click()
+    file = tmp_path / "chats.json"
+    download.value.save_as(file)
+    assert one.value.suggested_filename == "About apples.json"
+    assert len(json.loads(file.read_text())["chats"]) == 2
+    other = ChatPage(new_page(), chat.url).open()
+    other.page.get_by_label("File with chats").set_input_files(file)
+    expect(other.page.get_by_text("2 chats were imported.")).to_be_visible()
+    other.page.get_by_role("link", name="About apples").click()
+    expect(other.messages).to_have_count(2)
+
+
+def test_a_file_that_is_none_says_so(chat, page, tmp_path):
+    file = tmp_path / "bad.json"
+    file.write_text('{"some": "thing"}')
+    page.get_by_label("File with chats").set_input_files(file)
+    expect(page.locator(".banner.bad")).to_be_visible()
+
+
+def test_chats_on_the_server_are_seen_by_other_browsers(new_page, tmp_path, problems):
+    problems.allow("ERR_")  # pages look for news while the server stops
+    with CorralProcess("-c", 2048, "-np", 2, "--chats", tmp_path) as server:
+        first, second = [ChatPage(new_page(), server.url).open() for _ in range(2)]
+        first.force("yes")
+        first.ask("About apples")
+        expect(second.page.get_by_role("link", name="About apples")).to_be_visible()
+        second.page.get_by_role("link", name="About apples").click()
+        second.ask("And pears?")
+        expect(first.messages).to_have_count(4)
+        first.page.reload()
+        first.wait_until_ready()
+        expect(first.messages).to_have_count(4)
+
+
+def test_every_key_has_chats_of_its_own(new_page, tmp_path, problems):
+    problems.allow("401|ERR_")
+    with CorralProcess("-c", 2048, "--chats", tmp_path, "--api-key", "ada,bob") as server:
+        pages = []
+        for key in ("ada", "bob"):
+            chat = ChatPage(new_page(), server.url)
+            chat.page.goto(server.url)
+            chat.page.get_by_label("API key").fill(key)
+            chat.page.get_by_role("button", name="Use it").click()
+            chat.wait_until_ready()
+            chat.force("yes")
+            chat.ask(f"I am {key}.")
+            pages.append(chat)
+        for chat, title in zip(pages, ("I am ada.", "I am bob."), strict=True):
+            chat.page.reload()
+            chat.wait_until_ready()
+            expect(chat.page.locator(".entry a")).to_have_text([title])
+
+
+def test_chats_of_the_browser_can_be_moved_to_the_server(page, tmp_path, problems, models):
+    problems.allow("ERR_|503|404")
+    with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 512) as server:
+        chat = ChatPage(page, server.url).open()
+        chat.force("yes")
+        chat.ask("About apples")
+    port = server.url.rsplit(":", 1)[1]  # what a browser keeps belongs to an address
+    with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 512, "--chats", tmp_path, "--port", port):
+        chat.open()
+        expect(page.get_by_text("1 chat is only in this browser.")).to_be_visible()
+        page.get_by_role("button", name="Move to the server").click()
+        expect(page.get_by_text("1 chat is on the server now.")).to_be_visible()
+        page.get_by_role("link", name="About apples").click()
+        expect(chat.messages).to_have_count(2)
+    assert list(tmp_path.rglob("*.json"))

@@ -1,0 +1,219 @@
+"""How the chat page looks and feels: sizes, themes, keyboard, labels, long conversations, first load."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage
+
+FIRST_LOAD_BYTES = 200_000
+PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+ANSWER = (
+    "Some **text** with `code`, and\n\n```python\nprint('hello')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+)
+
+
+@pytest.fixture
+def chat(page, corral) -> ChatPage:
+    return ChatPage(page, corral.url).open()
+
+
+def test_the_first_load_is_small_and_from_this_server(page, corral):
+    sizes = []
+    page.on("requestfinished", lambda request: sizes.append(request.sizes()))
+    chat = ChatPage(page, corral.url).open()
+    page.wait_for_load_state("networkidle")
+    total = sum(size["responseBodySize"] + size["responseHeadersSize"] for size in sizes)
+    assert 0 < total < FIRST_LOAD_BYTES, total
+    assert chat.page.evaluate("performance.getEntriesByName('first-contentful-paint').length") == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_is_the_systems_until_one_chooses(new_page, corral, scheme):
+    chat = ChatPage(new_page(color_scheme=scheme), corral.url).open()
+    assert is_dark(chat) == (scheme == "dark")
+    button = chat.page.get_by_role("button", name="Light, dark, or as the system")
+    seen = []
+    for _ in range(3):
+        button.click()
+        seen.append(is_dark(chat))
+    assert seen == [False, True, scheme == "dark"]
+    button.click()
+    button.click()
+    chat.page.reload()
+    assert is_dark(chat), "it is remembered"
+
+
+def is_dark(chat: ChatPage) -> bool:
+    color = chat.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red, green, blue = [int(part) for part in color.strip("rgb()").split(",")[:3]]
+    return red + green + blue < 3 * 128
+
+
+def test_a_phone(new_page, corral):
+    chat = ChatPage(new_page(**PHONE), corral.url).open()
+    page = chat.page
+    expect(page.get_by_label("Search chats")).to_be_hidden()
+    chat.force(ANSWER)
+    page.get_by_role("button", name="Close the settings").tap()
+    chat.ask("Hello from a phone, with " + "a_very_long_word" * 20)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing sticks out"
+    page.get_by_role("button", name="Chats", exact=True).tap()
+    expect(page.get_by_label("Search chats")).to_be_visible()
+    page.get_by_role("button", name="New chat").tap()
+    expect(page.get_by_label("Search chats")).to_be_hidden()
+    expect(chat.messages).to_have_count(0)
+
+
+def test_all_of_it_with_the_keyboard(chat, page):
+    expect(chat.box).to_be_focused()
+    page.keyboard.press("Alt+s")
+    panel = page.get_by_label("Settings of this chat")
+    expect(panel).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    chat.box.focus()
+    page.keyboard.type("line one")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("line two")
+    expect(chat.box).to_have_value("line one\nline two")
+    page.keyboard.press("Enter")
+    expect(chat.messages).to_have_count(2)
+    page.keyboard.press("Escape")
+    chat.wait_for_end()
+    page.keyboard.press("Alt+r")
+    expect(chat.last.locator(".alternatives")).to_have_text("2 / 2")
+    page.keyboard.press("Escape")
+    chat.wait_for_end()
+    page.keyboard.press("Alt+n")
+    expect(chat.messages).to_have_count(0)
+    page.keyboard.press("Alt+k")
+    expect(page.get_by_label("Search chats")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator(".entry a")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator(".entry").get_by_role("button", name="Rename")).to_be_focused()
+    page.keyboard.press("Alt+/")
+    expect(page.get_by_role("dialog")).to_contain_text("new chat")
+
+
+def test_everything_has_a_name(chat, page):
+    """What a screen reader would say of all that can be used."""
+    chat.force("yes")
+    chat.ask("Hello")
+    nameless = page.evaluate(
+        """() =>
+           [...document.querySelectorAll("button, a, input, select, textarea, [role]")].filter((each) => {
+             if (each.hidden || !each.checkVisibility()) return false;
+             const labels = [...(each.labels ?? [])].map((label) => label.textContent).join("");
+             return !(each.getAttribute("aria-label") || labels || each.textContent).trim();
+           }).map((each) => each.outerHTML.slice(0, 120))"""
+    )
+    assert nameless == []
+    expect(page.get_by_role("log", name="Conversation")).to_be_visible()
+    assert page.locator("html").get_attribute("lang") == "en"
+
+
+def conversation(n: int, answer: str) -> str:
+    """A file with a chat of so many messages."""
+    ids = [f"{i:032x}" for i in range(n)]
+    messages = {
+        id: {
+            "id": id,
+            "parent": ids[i - 1] if i else None,
+            "role": "assistant" if i % 2 else "user",
+            "content": f"{answer} number {i}" if i % 2 else f"Question {i}?",
+            "state": "done",
+            "createdAt": i,
+        }
+        for i, id in enumerate(ids)
+    }
+    chat = {
+        **{"id": f"{n:032x}", "title": f"{n} messages", "createdAt": 1, "updatedAt": 1},
+        **{"system": "", "settings": {}, "leaf": ids[-1], "messages": messages},
+    }
+    return json.dumps({"format": "corral-chats", "version": 1, "chats": [chat]})
+
+
+SCROLL = """async () => {
+  const thread = document.querySelector(".thread");
+  let mutations = 0;
+  const observer = new MutationObserver((list) => (mutations += list.length));
+  const frames = [];
+  thread.scrollTop = 0;
+  await new Promise(requestAnimationFrame);
+  observer.observe(thread, { childList: true, subtree: true, characterData: true });
+  for (let last = performance.now(), i = 0; i < 120; i++) {
+    thread.scrollTop += thread.scrollHeight / 120;
+    const now = await new Promise(requestAnimationFrame);
+    frames.push(now - last);
+    last = now;
+  }
+  observer.disconnect();
+  return { mutations, frames, height: thread.scrollHeight };
+}"""
+
+
+AT_THE_END = """() => {
+  const { scrollHeight, scrollTop, clientHeight } = document.querySelector(".thread");
+  return scrollHeight - scrollTop - clientHeight < 80;
+}"""
+
+
+def open_conversation(chat: ChatPage, n: int, answer: str = ANSWER) -> dict:
+    file = {"name": "chats.json", "mimeType": "application/json", "buffer": conversation(n, answer).encode()}
+    chat.page.get_by_label("File with chats").set_input_files(file)
+    expect(chat.messages).to_have_count(n)
+    expect(chat.messages.nth(1).locator("p").first).to_be_attached()
+    chat.page.wait_for_load_state("networkidle")
+    chat.page.evaluate(SCROLL)  # what is coloured when it is first seen is from now on
+    return chat.page.evaluate(SCROLL)
+
+
+def test_two_hundred_messages_scroll_as_smoothly_as_ten(chat):
+    short = open_conversation(chat, 10)
+    long = open_conversation(chat, 200)
+    assert long["height"] > 5 * short["height"]
+    assert long["mutations"] == 0, "nothing is drawn again"
+    assert median(long["frames"]) < 3 * max(median(short["frames"]), 1000 / 60)
+
+
+def test_an_answer_changes_nothing_of_the_messages_before_it(chat, page):
+    open_conversation(chat, 20, "Yes.")
+    page.evaluate(
+        """() => {
+          window.changed = new Set();
+          const note = (list) => list.forEach(({ target }) => {
+            const element = target.closest ? target : target.parentElement;
+            window.changed.add(element.closest("article")?.dataset.id);
+          });
+          const all = { childList: true, subtree: true, characterData: true };
+          new MutationObserver(note).observe(document.querySelector(".thread"), all);
+        }"""
+    )
+    chat.force("one two three four five six seven eight nine ten")
+    chat.ask("Count.")
+    ids = [each.get_attribute("data-id") for each in chat.messages.all()]
+    changed = page.evaluate("[...window.changed]")
+    assert ids[-1] in changed
+    assert not set(changed) & set(ids[:-3])
+
+
+def test_it_follows_the_answer_unless_one_reads_above(chat, page):
+    open_conversation(chat, 20, "Yes.\n\n" * 10)
+    chat.set("Grammar", 'root ::= ("word\\n\\n" | "more\\n\\n"){200,}')
+    chat.say("Go on for ever.")
+    chat.wait_for_words(10)
+    page.wait_for_function(AT_THE_END)
+    page.evaluate("document.querySelector('.thread').scrollTop = 100")
+    expect(page.get_by_role("button", name="To the end")).to_be_visible()
+    chat.wait_for_words(40)
+    assert page.evaluate("document.querySelector('.thread').scrollTop") == 100
+    page.get_by_role("button", name="To the end").click()
+    page.keyboard.press("Escape")
+    chat.wait_for_end()
+    expect(chat.last).to_be_in_viewport()

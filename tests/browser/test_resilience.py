@@ -1,0 +1,133 @@
+"""Reloads, lost servers, wrong keys: nothing is lost, and the page says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage, words
+from tests.system.process import CorralProcess
+
+ENDLESS = 'root ::= ("word " | "more "){500,}'
+LOST = "ERR_|Failed to load resource|503"
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def begin(chat: ChatPage) -> str:
+    """An endless answer; what of it can be read."""
+    chat.set("Grammar", ENDLESS)
+    chat.say("Go on for ever.")
+    chat.wait_for_words()
+    return chat.answer_text()
+
+
+def test_a_server_that_is_killed_in_the_middle_of_an_answer(page, port, problems):
+    problems.allow(LOST)
+    server = CorralProcess("-c", 2048, "--port", port)
+    chat = ChatPage(page, server.url).open()
+    text = begin(chat)
+    engine = server.engine
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.stop()
+    engine.wait(30)
+    expect(chat.last.get_by_role("alert")).to_contain_text("The server went away while it was answering.")
+    expect(page.locator(".banner.down")).to_contain_text("cannot be reached")
+    assert chat.answer_text().startswith(text)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
+    with CorralProcess("-c", 2048, "--port", port):
+        expect(page.locator(".banner.down, .banner.loading")).to_have_count(0)
+        chat.force("the rest")
+        chat.do("Continue")
+        expect(chat.last.locator(".markdown")).to_have_text(re.compile(r"the rest\s*$"))
+        chat.wait_for_end()
+        assert chat.answer_text().startswith(text)
+
+
+def test_an_engine_that_is_killed_is_not_even_noticed(page):
+    with CorralProcess("-c", 2048) as server:
+        chat = ChatPage(page, server.url).open()
+        text = begin(chat)
+        server.engine.kill()
+        expect(chat.last.locator(".markdown")).to_have_text(words(len(text.split()) + 20))
+        page.get_by_role("button", name="Stop", exact=True).click()
+        assert chat.answer_text().startswith(text)
+
+
+def test_a_reload_in_the_middle_of_an_answer(page, corral):
+    chat = ChatPage(page, corral.url).open()
+    begin(chat)
+    chat.wait_for_words(30)  # saved once a second at least
+    page.reload()
+    chat.wait_until_ready()
+    expect(chat.last.get_by_role("alert")).to_contain_text(
+        "The page was closed while this was being written."
+    )
+    kept = chat.answer_text()
+    assert len(kept.split()) >= 3
+    chat.force("the rest")
+    chat.do("Continue")
+    expect(chat.last.locator(".markdown")).to_have_text(re.compile(r"the rest\s*$"))
+    assert chat.answer_text().startswith(kept[:20])
+
+
+def test_another_tab_does_not_take_a_running_answer_for_a_lost_one(new_context, corral):
+    context = new_context()
+    chat = ChatPage(context.new_page(), corral.url).open()
+    begin(chat)
+    chat.wait_for_words(30)
+    other = context.new_page()
+    other.goto(chat.page.url)
+    expect(other.locator("article.message")).to_have_count(2)
+    expect(other.get_by_role("alert")).to_have_count(0)
+    chat.page.keyboard.press("Escape")
+
+
+def test_a_chat_goes_on_while_one_looks_at_another(page, corral):
+    chat = ChatPage(page, corral.url).open()
+    begin(chat)
+    page.get_by_role("button", name="New chat").click()
+    chat.force("short")
+    assert chat.ask("Meanwhile?") == "short"
+    page.get_by_role("link", name="Go on for ever.").click()
+    chat.wait_for_words(3)
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(chat.last).to_contain_text("Stopped.")
+
+
+def test_a_key_is_asked_for_and_a_wrong_one_refused(page, problems):
+    problems.allow("401")
+    with CorralProcess("-c", 1024, "--api-key", "right") as server:
+        page.goto(server.url)
+        expect(page.get_by_role("dialog")).to_contain_text("This server wants a key")
+        page.get_by_label("API key").fill("wrong")
+        page.get_by_role("button", name="Use it").click()
+        expect(page.get_by_role("alert")).to_contain_text("The key is not right.")
+        page.get_by_label("API key").fill("right")
+        page.get_by_label("API key").press("Enter")
+        chat = ChatPage(page, server.url)
+        chat.wait_until_ready()
+        chat.force("let in")
+        assert chat.ask("Hello") == "let in"
+        page.reload()
+        chat.wait_until_ready()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_the_page_waits_for_a_model_that_is_loading(page, port, problems):
+    problems.allow(LOST)
+    server = CorralProcess("-c", 1024, "--port", port, wait=False)
+    server.wait_for("listening on")
+    page.goto(f"http://127.0.0.1:{port}/")
+    ChatPage(page, "").wait_until_ready()
+    server.stop()

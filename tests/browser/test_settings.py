@@ -1,0 +1,140 @@
+"""Settings of the chat page: the server's defaults, presets, and what it says of schemas and grammars."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage
+from tests.system.process import CorralProcess
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
+
+
+@pytest.fixture
+def chat(page, corral) -> ChatPage:
+    return ChatPage(page, corral.url).open()
+
+
+def test_defaults_are_the_servers(page):
+    with CorralProcess("-c", 512, "--temp", 0.25, "--top-k", 7, "--seed", 42) as server:
+        panel = ChatPage(page, server.url).open().open_settings()
+        expect(panel.get_by_label("Temperature", exact=True)).to_have_value("0.25")
+        expect(panel.get_by_label("Top K", exact=True)).to_have_value("7")
+        expect(panel.get_by_label("Seed", exact=True)).to_have_value("42")
+
+
+def test_every_sampling_parameter_of_the_server_can_be_set(chat, corral):
+    params = corral.get("/props").json()["default_generation_settings"]["params"]
+    not_sampling = {
+        *(
+            "n_predict",
+            "stream",
+            "timings_per_token",
+            "logit_bias",
+            "lora",
+            "priority",
+            "max_queue_ms",
+            "max_repeats",
+        ),
+        *(
+            "cfg_scale",
+            "post_sampling_probs",
+            "penalize_nl",
+            "penalty_prompt_tokens",
+            "use_penalty_prompt_tokens",
+        ),
+        *("adaptive_target", "adaptive_decay", "speculative.n_max", "speculative.n_min", "speculative.p_min"),
+    }
+    chat.open_settings()
+    for name in params.keys() - not_sampling:
+        assert chat.page.locator(f"#setting-{name}").count() == 1, name
+
+
+def test_only_what_was_changed_is_sent(chat, page):
+    bodies = []
+    page.on("request", lambda r: bodies.append(r.post_data_json) if "chat/completions" in r.url else None)
+    chat.set("Longest answer", 3)
+    chat.set("Temperature", 0.3)
+    chat.ask("Hello")
+    sent = set(bodies[0]) - {"messages", "stream", "stream_options", "timings_per_token", "return_progress"}
+    assert sent == {"max_tokens", "temperature"}
+    chat.page.get_by_role("button", name="Back to the default of Temperature").click()
+    chat.ask("Hello again")
+    assert "temperature" not in bodies[1]
+
+
+def test_presets(chat, page):
+    panel = chat.open_settings()
+    preset = panel.get_by_label("Preset", exact=True)
+    preset.select_option("Precise")
+    expect(panel.get_by_label("Temperature", exact=True)).to_have_value("0.1")
+    chat.set("Top K", 3)
+    page.once("dialog", lambda dialog: dialog.accept("Mine"))
+    panel.get_by_role("button", name="Keep as a preset").click()
+    expect(preset).to_have_value("Mine")
+    preset.select_option("Server's defaults")
+    expect(panel.get_by_label("Top K", exact=True)).to_have_value("40")
+    page.reload()
+    chat.wait_until_ready()
+    panel = chat.open_settings()
+    panel.get_by_label("Preset", exact=True).select_option("Mine")
+    expect(panel.get_by_label("Top K", exact=True)).to_have_value("3")
+    panel.get_by_role("button", name="Forget this preset").click()
+    expect(panel.get_by_label("Preset", exact=True)).to_have_value("")
+
+
+def test_an_answer_of_a_schema(chat):
+    chat.set("JSON schema", json.dumps(SCHEMA))
+    answer = json.loads(chat.ask("Give me a number."))
+    assert isinstance(answer["n"], int)
+
+
+@pytest.mark.parametrize(
+    ("label", "text", "says"),
+    [
+        ("Grammar", 'root ::= ("a"', "line 1"),
+        ("Grammar", "root ::= missing", "'missing' is not defined"),
+        ("JSON schema", '{"type": "nonsense"}', "nonsense"),
+        ("JSON schema", '{"type": ', "not JSON"),
+    ],
+)
+def test_what_is_wrong_is_said_under_the_field(chat, problems, label, text, says):
+    problems.allow("400")
+    field = chat.set(label, text)
+    error = chat.page.locator(f"#{field.get_attribute('id')}-error")
+    expect(error).to_contain_text(says)
+    expect(field).to_have_attribute("aria-invalid", "true")
+    chat.set(label, "")
+    expect(error).to_have_count(0)
+
+
+def test_an_error_of_an_answer_opens_the_settings(chat, page, problems):
+    """Somebody may send before the field has been checked."""
+    problems.allow("400")
+    page.route("**/completion", lambda route: route.fulfill(json={}))
+    chat.set("Grammar", "root ::= (")
+    page.get_by_role("button", name="Close the settings").click()
+    chat.say("Hello")
+    expect(page.locator("#setting-grammar-error")).to_contain_text("line 1")
+    expect(chat.last.get_by_role("alert")).to_contain_text("Failed to parse grammar")
+    chat.force("fine")
+    chat.do("Try again")
+    expect(chat.last.locator(".markdown")).to_have_text("fine")
+
+
+def test_a_new_chat_goes_on_with_the_settings(chat, page):
+    chat.force("yes")
+    chat.ask("Hello")
+    page.get_by_role("button", name="New chat").click()
+    assert chat.ask("Hello again") == "yes"
+
+
+def test_the_servers_own_settings_for_the_page(page):
+    config = json.dumps({"temperature": 0.05, "system": "Be brief."})
+    with CorralProcess("-c", 512, "--ui-config", config) as server:
+        panel = ChatPage(page, server.url).open().open_settings()
+        expect(panel.get_by_label("Temperature", exact=True)).to_have_value("0.05")
+        expect(panel.get_by_label("System prompt")).to_have_value("Be brief.")
