@@ -16,14 +16,31 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.browser.chat_page import ChatPage
 from tests.system.process import START_S, CorralProcess
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 SIZE = {"width": 1280, "height": 800}
 OPTIONS = ("-c", 8192, "-np", 4, "--slots")
 STORY = "You are a patient teller of stories for children, and every story has a fox in it. " * 12
+FENCE = """A round corral of radius $r$ with $k$ rails takes
+
+$$L = 2 \\pi r \\cdot k$$
+
+of rope, and **5 %** more for the knots:
+
+| radius | rails | rope |
+| --- | --- | --- |
+| 5 m | 3 | 99 m |
+| 8 m | 3 | 158 m |
+
+```python
+def rope(radius: float, rails: int) -> float:
+    return 1.05 * 2 * math.pi * radius * rails
+```
+"""
 TOPICS = ("a lighthouse", "the first snow", "an old bridge", "three friends", "a lost key", "the night train")
 
 
@@ -37,8 +54,23 @@ def monitor(page: Page, server: CorralProcess) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def chat(page: Page, server: CorralProcess) -> Iterator[None]:
+    """An answer with all that can be in one."""
+    opened = ChatPage(page, server.url).open()
+    opened.force(FENCE)
+    opened.set("Probabilities", 3)
+    opened.page.get_by_role("button", name="Close the settings").click()
+    opened.ask("How much rope do I need for a corral?")
+    page.get_by_role("heading", name="How much rope").first.hover()
+    yield
+
+
 # Whoever enters one of these finds the page as it should look.
-PAGES: dict[str, Callable[[Page, CorralProcess], AbstractContextManager[None]]] = {"monitor": monitor}
+PAGES: dict[str, Callable[[Page, CorralProcess], AbstractContextManager[None]]] = {
+    "chat": chat,
+    "monitor": monitor,
+}
 
 
 @contextlib.contextmanager
@@ -71,6 +103,7 @@ def clients(server: CorralProcess, n: int) -> Iterator[None]:
 
 def main(names: list[str]) -> None:
     FOLDER.mkdir(exist_ok=True)
+    expect.set_options(timeout=START_S * 1000)
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with CorralProcess(*OPTIONS) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=sandbox)

@@ -2,11 +2,12 @@
 
 (async () => {
   const { renderMarkdown } = await import("/js/markdown.js");
+  const { safeFragments } = await import("/js/markdown/safe.js");
   const TAGS = new Set(
     ("P BR HR H1 H2 H3 H4 H5 H6 BLOCKQUOTE UL OL LI PRE CODE EM STRONG DEL A IMG SPAN TABLE THEAD TBODY TR TH TD " +
-      "DIV BUTTON").split(" "),
+      "DIV BUTTON SECTION").split(" "),
   );
-  const ATTRIBUTES = /^(?:href|title|src|alt|align|start|class|rel|target|tabindex|role|aria-label|type)$/;
+  const ATTRIBUTES = /^(?:href|title|src|alt|align|start|class|rel|target|tabindex|role|aria-label|type|dir)$/;
 
   for (const name of ["base", "markdown"]) {
     document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: `/css/${name}.css` }));
@@ -32,10 +33,10 @@
       for (const name of attributes) {
         if (isDrawn ? /^on|href|src|^id$/i.test(name) : !ATTRIBUTES.test(name)) found.push(`attribute ${name}`);
       }
-      if (node.href !== undefined && !isDrawn && !/^(?:https?|mailto):/.test(node.getAttribute("href"))) {
+      if (node.hasAttribute("href") && !isDrawn && !/^(?:https?|mailto):/.test(node.getAttribute("href"))) {
         found.push(`link ${node.getAttribute("href")}`);
       }
-      if (node.localName === "img" && !/^data:image\/(?:png|jpeg|gif|webp|avif);/.test(node.getAttribute("src"))) {
+      if (node.hasAttribute("src") && !/^data:image\/(?:png|jpeg|gif|webp|avif);/.test(node.getAttribute("src"))) {
         found.push(`picture ${node.getAttribute("src")}`);
       }
     }
@@ -96,6 +97,18 @@
         text: other.textContent,
         isSame: other.innerHTML === whole,
       };
+    },
+
+    /** What is left of HTML that has come as far as to the gate. */
+    gate(html) {
+      const element = fresh();
+      try {
+        element.append(...safeFragments([html]));
+      } catch (error) {
+        return [error.message === "a piece became more than one" ? "refused" : error.message];
+      }
+      click(element);
+      return faults(element);
     },
 
     faults(html) {

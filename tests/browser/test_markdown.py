@@ -152,6 +152,16 @@ def test_there_are_enough_attacks_and_they_would_be_noticed(markdown, problems):
     assert markdown("canHack") is True
 
 
+def test_the_gate_alone_lets_nothing_through(markdown, page, problems):
+    """HTML does not get there as such; if it did, nothing of it would run."""
+    problems.allow(
+        "inline event handler|inline style|base URI"
+    )  # it is parsed, in a document that nobody sees
+    for html, _ in HOSTILE:
+        assert markdown("gate", html) in ([], ["refused"]), html
+    assert page.evaluate("window.hacked") is False
+
+
 def test_links_leave_no_trace(markdown):
     html = markdown("show", "[a](https://a.test/) <mailto:a@b.c> https://c.test/?q=1")
     links = re.findall(r"<a [^>]*>", html)
@@ -303,3 +313,47 @@ def test_while_it_grows_only_the_end_is_read_again(markdown):
     reads = markdown("reads", "Some words of *this* paragraph, and `more`.\n\n" * 300)
     assert len(reads) > 600
     assert max(reads) < 200
+
+
+GROW = """async ({ text, step }) => {
+  const { html, render } = await import("/js/html.js");
+  const { Markdown } = await import("/js/view/markdown.js");
+  document.body.replaceChildren();
+  for (let end = 0; end <= text.length; end += step) {
+    render(html`<${Markdown} text=${text.slice(0, end)} isWriting=${true} />`, document.body);
+    await new Promise(requestAnimationFrame);
+  }
+  const last = document.querySelector(".markdown").textContent;
+  render(html`<${Markdown} text=${text} />`, document.body);
+  const element = document.querySelector(".markdown");
+  await new Promise(requestAnimationFrame);
+  return [last.length, element.className];
+}"""
+
+
+def test_the_view_shows_a_growing_text(markdown, page):
+    shown, classes = page.evaluate(GROW, {"text": RICH, "step": 25})
+    assert shown > len(RICH) / 3  # not only at the end
+    assert classes == "markdown"
+    page.wait_for_function("document.querySelectorAll('.katex').length === 4")
+    page.wait_for_function("document.querySelector('.hljs-keyword')")
+    html = page.inner_html(".markdown")
+    assert html == markdown("show", RICH)
+
+
+def test_a_view_that_leaves_while_it_is_drawn_leaves_nothing(markdown, page):
+    left = page.evaluate(
+        """async (text) => {
+          const { html, render } = await import("/js/html.js");
+          const { Markdown } = await import("/js/view/markdown.js");
+          document.body.replaceChildren();
+          for (let end = 1; end < text.length; end += 7) {
+            render(html`<${Markdown} text=${text.slice(0, end)} isWriting=${true} />`, document.body);
+          }
+          render(null, document.body);
+          await new Promise((resolve) => setTimeout(resolve, 100));
+          return document.body.innerHTML;
+        }""",
+        RICH,
+    )
+    assert left == ""

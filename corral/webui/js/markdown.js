@@ -100,6 +100,7 @@ class TextPart {
     const drawn = formulas.slice(0, Math.max(0, MAX_FORMULAS - nFormulasBefore));
     this.ready = Promise.all([...dressCode(fragment), ...drawn.map(showFormula)]);
     dressTables(fragment);
+    for (const node of fragment.querySelectorAll("ul, ol, table, blockquote")) node.dir = "auto"; // as its language is
     if (!fragment.firstChild) fragment.append("");
     this.nodes = [...fragment.childNodes];
   }

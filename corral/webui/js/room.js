@@ -40,6 +40,7 @@ export class Room {
   #saver = null;
   #unwatch = () => {};
   #local = null;
+  #retry = 0;
 
   subscribe(listener) {
     this.#listeners.add(listener);
@@ -62,18 +63,28 @@ export class Room {
     try {
       const props = await ask("/props");
       if (!props.default_generation_settings?.params) return this.#set({ server: "locked" });
+      const isNew = this.#store?.kind !== storeKind(props);
+      if (isNew) await this.#openStore(props);
       this.#set({ server: "ready", reason: "", props, defaults: defaultsOf(props) });
-      if (this.#store?.kind !== storeKind(props)) await this.#openStore(props);
+      if (isNew) await this.#begin();
     } catch (error) {
+      if (error.status === undefined) throw error;
       if (error.wantsKey) return this.#set({ server: "locked" });
       this.#set({ server: error.status === 503 ? "loading" : "down", reason: error.message });
-      setTimeout(() => this.connect(), RETRY_MS);
+      this.#connectLater();
     }
+  }
+
+  #connectLater() {
+    clearTimeout(this.#retry);
+    this.#retry = setTimeout(() => this.connect(), RETRY_MS);
   }
 
   useKey(key) {
     setApiKey(key);
     this.#store = null; // chats on the server are another's
+    this.#open.clear();
+    this.#set({ chat: tree.newChat() });
     return this.connect();
   }
 
@@ -89,6 +100,10 @@ export class Room {
     const nLocal = this.#store.kind === "server" ? (await this.#local.list()).length : 0;
     this.#set({ nLocal });
     await this.#list();
+  }
+
+  /** Shows the chat that the address names, or a new one. */
+  async #begin() {
     const wanted = location.hash.match(/^#\/chat\/([0-9a-f]{32})$/)?.[1];
     if (wanted && wanted !== this.state.chat.id) await this.openChat(wanted);
     else if (!this.state.chat.leaf) this.newChat();
@@ -97,6 +112,7 @@ export class Room {
   // Lists of chats
 
   async #list() {
+    if (!this.#store) return;
     const { query } = this.state;
     const chats = query ? await this.#store.search(query) : await this.#store.list();
     if (query === this.state.query) this.#set({ chats });
@@ -167,7 +183,7 @@ export class Room {
       for (const chat of chats) await this.#store.save(chat);
       await this.#list();
       this.tell(`${chats.length} ${chats.length === 1 ? "chat was" : "chats were"} imported.`);
-      if (chats.length === 1) await this.openChat(this.state.chats[0].id);
+      if (chats.length === 1) await this.openChat(chats[0].id);
     } catch (error) {
       this.tell(error.message, "bad");
     }
@@ -315,7 +331,7 @@ export class Room {
     if (error.wantsKey) this.#set({ server: "locked" });
     if (!error.isUnreachable) return { state: "failed", error: error.message };
     this.#set({ server: "down", reason: error.message });
-    setTimeout(() => this.connect(), RETRY_MS);
+    this.#connectLater();
     return { state: "interrupted", error: GONE };
   }
 }

@@ -1,7 +1,5 @@
 // What the model thought of every token: its own probability, and what else it might have been.
 
-const decoder = new TextDecoder("utf-8", { fatal: true });
-
 /** The tokens of a chunk of a chat's stream: [{ text, prob, top: [{ text, prob }] }]. */
 export function tokensOf(chunk) {
   const content = chunk?.choices?.[0]?.logprobs?.content ?? [];
@@ -11,14 +9,12 @@ export function tokensOf(chunk) {
 /** Tokens as they are to be shown: those that are only a piece of a character become one, with `pieces`. */
 export function joinTokens(tokens) {
   const joined = [];
-  let open = null;
   for (const token of tokens) {
-    open = open ? join(open, token) : token;
-    if (open.bytes && !isWhole(open.bytes) && isBeginning(open.bytes)) continue;
-    joined.push(open);
-    open = null;
+    const before = joined.at(-1);
+    const both = before && canGrow(before) ? join(before, token) : null;
+    if (both && (!both.bytes || canGrow(both))) joined[joined.length - 1] = both;
+    else joined.push(token);
   }
-  if (open) joined.push(open);
   return joined;
 }
 
@@ -31,29 +27,26 @@ function read({ token, logprob, bytes }) {
 function join(first, second) {
   const bytes = [...first.bytes, ...(second.bytes ?? new TextEncoder().encode(second.text))];
   const both = { prob: first.prob * second.prob, top: [], pieces: [...(first.pieces ?? [first]), second] };
-  if (isWhole(bytes)) return { ...both, text: decoder.decode(new Uint8Array(bytes)) };
+  if (isWhole(bytes)) return { ...both, text: new TextDecoder().decode(new Uint8Array(bytes)) };
   return { ...both, text: nameOf(bytes), bytes };
 }
 
 function isWhole(bytes) {
+  return isDecoded(bytes, { stream: false });
+}
+
+/** Whether more bytes may make characters of it: it ends with the beginning of one. */
+function canGrow({ bytes }) {
+  return Boolean(bytes) && isDecoded(bytes, { stream: true });
+}
+
+function isDecoded(bytes, options) {
   try {
-    decoder.decode(new Uint8Array(bytes));
+    new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(bytes), options);
     return true;
   } catch {
     return false;
   }
-}
-
-/** Whether more bytes may make characters of it. */
-function isBeginning(bytes) {
-  const end = bytes.findLastIndex((byte) => byte >= 0xc0);
-  if (end < 0 || bytes.length - end > 3) return false;
-  return bytes.length - end < lengthOf(bytes[end]) && isWhole(bytes.slice(0, end));
-}
-
-function lengthOf(first) {
-  if (first >= 0xf0) return 4;
-  return first >= 0xe0 ? 3 : 2;
 }
 
 function nameOf(bytes) {

@@ -5,7 +5,10 @@ import DOMPurify from "../../vendor/dompurify.mjs";
 const BLOCKS = "section p hr h1 h2 h3 h4 h5 h6 blockquote ul ol li pre table thead tbody tr th td";
 const IN_TEXT = "br code em strong del a img span";
 const N_AT_ONCE = 200;
-const CLASS = /^(?:language-[\w+#.-]{0,30}|formula|task)$/;
+const VALUES = {
+  class: /^(?:language-[\w+#.-]{0,30}|formula|task)$/,
+  src: /^data:image\/(?:png|jpeg|gif|webp|avif);base64,[a-z0-9+/]+=*$/i, // nothing of another host is loaded
+};
 
 const message = DOMPurify(window);
 message.setConfig({
@@ -18,7 +21,7 @@ message.setConfig({
   RETURN_DOM_FRAGMENT: true,
 });
 message.addHook("uponSanitizeAttribute", (_, attribute) => {
-  if (attribute.attrName === "class" && !CLASS.test(attribute.attrValue)) attribute.keepAttr = false;
+  if (VALUES[attribute.attrName]?.test(attribute.attrValue) === false) attribute.keepAttr = false;
 });
 message.addHook("afterSanitizeAttributes", (node) => {
   if (node.localName !== "a") return;

@@ -12,7 +12,7 @@ import { Thread, modelName } from "./thread.js";
 
 const SERVER = {
   connecting: "Connecting to the server…",
-  loading: "The model is loading. This page goes on by itself when it is there.",
+  loading: "The model is not there yet. This page goes on by itself when it is.",
   down: "The server cannot be reached. This page goes on by itself when it is back; nothing that was written is lost.",
 };
 
@@ -31,7 +31,7 @@ export function App({ room }) {
   useEffect(() => {
     if (Object.values(state.fieldErrors).some(Boolean)) setOpen("settings");
   }, [state.fieldErrors]);
-  const { server, chat, props, notice } = state;
+  const { server, reason, chat, props, notice } = state;
   const close = () => setOpen("");
   return html`<div class="app">
     <a class="skip" href="#composer">To the message box</a>
@@ -48,7 +48,9 @@ export function App({ room }) {
           onClick=${() => setOpen(open === "settings" ? "" : "settings")}
         />
       </header>
-      ${SERVER[server] && html`<p class="banner ${server}" role="status">${SERVER[server]}</p>`}
+      ${SERVER[server] && html`<p class="banner ${server}" role="status">
+        ${SERVER[server]} ${server === "loading" && `(${reason})`}
+      </p>`}
       ${notice &&
       html`<p class="banner ${notice.kind}" role="status">
         ${notice.text} <${IconButton} icon="close" label="Close this note" onClick=${() => room.tell("")} />
@@ -58,6 +60,6 @@ export function App({ room }) {
     </main>
     ${open === "settings" && html`<${SettingsPanel} room=${room} state=${state} onClose=${close} />`}
     ${open === "keys" && html`<${Shortcuts} onClose=${close} />`}
-    ${server === "locked" && html`<${KeyDialog} key=${Math.random()} onKey=${(key) => room.useKey(key)} />`}
+    ${server === "locked" && html`<${KeyDialog} onKey=${(key) => room.useKey(key)} />`}
   </div>`;
 }

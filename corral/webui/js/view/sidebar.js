@@ -49,18 +49,18 @@ export function Sidebar({ room, state, isOpen, onClose }) {
           </ul>
         </li>`,
       )}
+      ${chats.length === 0 && html`<li class="soft empty">${query ? "Nothing found." : "Chats appear here."}</li>`}
     </ul>
-    ${chats.length === 0 && html`<p class="soft empty">${query ? "Nothing found." : "Chats appear here."}</p>`}
     ${nLocal > 0 &&
     html`<p class="soft hint">
       ${nLocal} ${nLocal === 1 ? "chat is" : "chats are"} only in this browser.
       <button type="button" class="plain" onClick=${() => room.moveToServer()}>Move to the server</button>
     </p>`}
-    <${Foot} room=${room} hasChats=${chats.length > 0} />
+    <${Foot} room=${room} isReady=${state.props !== null} hasChats=${chats.length > 0} />
   </nav>`;
 }
 
-function Foot({ room, hasChats }) {
+function Foot({ room, isReady, hasChats }) {
   const file = useRef(null);
   const read = async (event) => {
     const [chosen] = event.target.files;
@@ -68,8 +68,8 @@ function Foot({ room, hasChats }) {
     event.target.value = "";
   };
   return html`<div class="sidebar-foot">
-    <${IconButton} icon="upload" label="Import chats" onClick=${() => file.current.click()} />
-    <input ref=${file} type="file" accept="application/json,.json" hidden onChange=${read} aria-label="File with chats" />
+    <${IconButton} icon="upload" label="Import chats" disabled=${!isReady} onClick=${() => file.current.click()} />
+    <input ref=${file} type="file" accept="application/json,.json" hidden disabled=${!isReady} onChange=${read} aria-label="File with chats" />
     <${IconButton} icon="download" label="Export all chats" disabled=${!hasChats} onClick=${() => room.exportChats()} />
     <${IconButton} icon="theme" label="Light, dark, or as the system" onClick=${nextTheme} />
     <a class="icon-button" href="monitor" title="Monitor" aria-label="Monitor"><${Icon} name="chart" /></a>

@@ -49,7 +49,7 @@ export function Thread({ room, state }) {
 
 function Empty({ props }) {
   return html`<div class="welcome">
-    <h1>What is it about?</h1>
+    <h2>What is it about?</h2>
     <p class="soft">
       ${props ? html`Answers come from <strong>${modelName(props)}</strong>, on this server.` : "Looking for the server…"}
     </p>

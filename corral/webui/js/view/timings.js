@@ -5,7 +5,8 @@ import { html } from "../html.js";
 export function Timings({ timings, nCtx, isWriting }) {
   const { cache_n: nCached, prompt_n: nPrompt, predicted_n: nPredicted } = timings;
   const nUsed = nCached + nPrompt + nPredicted;
-  const speed = timings.predicted_per_second;
+  const isForced = timings.forced_n > nPredicted / 2; // what a grammar leaves no choice about takes no time
+  const speed = isForced ? 0 : timings.predicted_per_second;
   const promptMs = Math.round(timings.prompt_ms);
   return html`<span class="timings" title="Prompt: ${nCached + nPrompt} tokens, ${nPrompt} of them read in ${promptMs} ms">
     <span>${nPredicted} tokens</span>

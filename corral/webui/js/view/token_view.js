@@ -94,7 +94,7 @@ function Details({ token, anchor }) {
       removeEventListener("resize", place);
     };
   }, [token]);
-  const others = token.top.filter(({ text, bytes }) => text !== token.text || bytes);
+  const others = token.top.filter(({ text }) => text !== token.text);
   return html`<div ref=${box} class="token-details" popover="manual" role="presentation" aria-hidden="true">
     <${Bar} token=${token} isChosen=${true} />
     ${token.pieces?.map((piece, i) => html`<${Bar} key=${i} token=${piece} />`)}
