@@ -1,4 +1,7 @@
-"""One log line for every HTTP request that has ended, however it did, without query, headers and bodies."""
+"""One log line for every HTTP request that has ended, however it did, without query, headers and bodies.
+
+Of files that a page is made of only those hear who want to hear everything.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,18 @@ class RequestLog:
     """A `Listener` of all traffic."""
 
     def end(self, scope: Scope, visit: Visit) -> None:
-        if not _log.isEnabledFor(logging.INFO):
+        level = logging.DEBUG if _is_file(scope, visit) else logging.INFO
+        if not _log.isEnabledFor(level):
             return
         text = _LINE + (", key %(key)s" if visit.client.name else "") + ", %(id)s"
         work = _work(visit)
-        _log.info(text + (_WORK if work else ""), {**_fields(scope, visit), **work})
+        _log.log(level, text + (_WORK if work else ""), {**_fields(scope, visit), **work})
+
+
+def _is_file(scope: Scope, visit: Visit) -> bool:
+    """No route was found for it, and yet an answer."""
+    is_read = scope["method"] in ("GET", "HEAD")
+    return is_read and "endpoint" not in scope and 0 < visit.status < 400
 
 
 def _fields(scope: Scope, visit: Visit) -> dict[str, Any]:

@@ -52,6 +52,16 @@ async def test_a_line_for_every_request(lines, caplog):
     assert caplog.records[0].getMessage().startswith("POST /completion 200 in ")
 
 
+async def test_files_of_the_page_are_told_to_those_who_want_to_hear_everything(lines, caplog):
+    http = logged(Server())
+    assert (await http.get("/")).status_code == (await http.get("/css/base.css")).status_code == 200
+    await http.get("/css/none.css")
+    assert [f["path"] for f in lines()] == ["/css/none.css"]
+    caplog.set_level(logging.DEBUG, "corral")
+    await http.get("/")
+    assert caplog.records[-1].getMessage().startswith("GET / 200 in ")
+
+
 async def test_nothing_of_what_was_in_it(caplog, lines):
     http = logged(Server(api_keys=("sk-123",)))
     for headers in ({"x-api-key": "sk-123"}, {"x-api-key": "sk-wrong"}):
@@ -161,7 +171,7 @@ async def test_paths_stay_encoded_and_short(lines, path, shown):
 @pytest.mark.parametrize("raw", [None, b"/a\r\nb\xff"])
 async def test_a_path_that_was_not_encoded_is(lines, raw):
     async def app(scope, receive, send):
-        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body"})
 
     async def nothing(*_):
