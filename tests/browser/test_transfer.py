@@ -243,8 +243,8 @@ def test_files_of_llama_servers_page_are_read(tab, is_list):
     assert path[0]["images"] == ["data:image/png;base64,AAAA"]
     assert (path[1]["reasoning"], path[1]["timings"]) == ("It has a tail.", {"predicted_n": 3})
     assert path[1]["toolCalls"] == [{"id": "x", "name": "look", "arguments": "{}"}]
-    siblings = tab.run("return m.siblingsOf(chat, chat.leaf);", chat=chat)
-    assert [each["content"] for each in siblings] == ["A dog.", "A fox."]
+    siblings = tab.run("return m.siblings(chat)(chat.messages[chat.leaf]);", chat=chat)
+    assert [chat["messages"][each]["content"] for each in siblings] == ["A dog.", "A fox."]
     tab.run("await store.save(chat);", chat=chat)
     assert tab.titles() == ["About foxes"]
 

@@ -33,9 +33,14 @@ export function changeMessage(chat, id, changes) {
   return { ...chat, messages: { ...chat.messages, [id]: { ...chat.messages[id], ...changes } } };
 }
 
-/** The other answers to the same message, or other beginnings, with this one, oldest first. */
-export function siblingsOf(chat, id) {
-  return childrenOf(chat, chat.messages[id].parent);
+/** Tells of a message the ids of its alternatives and its own, oldest first. */
+export function siblings(chat) {
+  const byParent = new Map();
+  for (const message of Object.values(chat.messages).sort(byAge)) {
+    if (!byParent.has(message.parent)) byParent.set(message.parent, []);
+    byParent.get(message.parent).push(message.id);
+  }
+  return (message) => byParent.get(message.parent);
 }
 
 /** The chat with the branch that begins with this message shown, as far as it was continued last. */
@@ -50,7 +55,7 @@ export function showBranch(chat, id) {
 /** The chat without a message and all behind it; a sibling is shown instead, or what it answered. */
 export function removeBranch(chat, id) {
   const { parent } = chat.messages[id];
-  const gone = new Set(chat.leaf ? [id] : []);
+  const gone = new Set();
   for (const message of Object.values(chat.messages)) {
     if (ancestry(chat, message.id).some((each) => each.id === id)) gone.add(message.id);
   }
@@ -72,5 +77,9 @@ export function titleOf(chat) {
 function childrenOf(chat, parent) {
   return Object.values(chat.messages)
     .filter((message) => message.parent === parent)
-    .sort((a, b) => a.createdAt - b.createdAt);
+    .sort(byAge);
+}
+
+function byAge(a, b) {
+  return a.createdAt - b.createdAt;
 }

@@ -39,7 +39,7 @@ export function Composer({ room, state }) {
     if (!files.length) return;
     if (!sees) return room.tell("This model does not see: it takes no pictures.", "warn");
     try {
-      const more = await readPictures(files);
+      const more = await readPictures(files, pictures.length);
       setPictures((before) => [...before, ...more]);
     } catch (error) {
       room.tell(error.message, "bad");

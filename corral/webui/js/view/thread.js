@@ -1,7 +1,7 @@
 // The messages of the branch that is shown. It follows what is written as long as one looks at the end.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../html.js";
-import { pathOf, siblingsOf } from "../tree.js";
+import { html, useEffect, useRef, useState } from "../html.js";
+import { pathOf, siblings } from "../tree.js";
 import { Icon } from "./icon.js";
 import { Message } from "./message.js";
 
@@ -10,9 +10,11 @@ const NEAR_PX = 80;
 export function Thread({ room, state }) {
   const { chat, running, props } = state;
   const frame = useRef(null);
+  const inner = useRef(null);
   const follows = useRef(true);
   const [isBelow, setBelow] = useState(false);
   const path = pathOf(chat);
+  const siblingsOf = siblings(chat);
   const isBusy = Boolean(running[chat.id]);
   const toEnd = () => {
     follows.current = true;
@@ -23,24 +25,28 @@ export function Thread({ room, state }) {
     setBelow(!follows.current);
   };
   useEffect(toEnd, [chat.id]);
-  useLayoutEffect(() => {
-    if (follows.current) toEnd();
-  });
+  useEffect(() => {
+    const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and pictures come late
+    observer.observe(inner.current);
+    return () => observer.disconnect();
+  }, []);
   return html`<div class="thread-frame">
     <div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="log" aria-label="Conversation" aria-busy=${isBusy}>
       ${path.length === 0 && html`<${Empty} props=${props} />`}
-      ${path.map(
-        (message, i) => html`<${Message}
-          key=${message.id}
-          message=${message}
-          siblings=${siblingsOf(chat, message.id).map(({ id }) => id)}
-          isLast=${i === path.length - 1}
-          isBusy=${isBusy}
-          progress=${i === path.length - 1 ? running[chat.id] : undefined}
-          nCtx=${props?.default_generation_settings?.n_ctx ?? 0}
-          room=${room}
-        />`,
-      )}
+      <div ref=${inner}>
+        ${path.map(
+          (message, i) => html`<${Message}
+            key=${message.id}
+            message=${message}
+            siblings=${siblingsOf(message)}
+            isLast=${i === path.length - 1}
+            isBusy=${isBusy}
+            progress=${i === path.length - 1 ? running[chat.id] : undefined}
+            nCtx=${props?.default_generation_settings?.n_ctx ?? 0}
+            room=${room}
+          />`,
+        )}
+      </div>
     </div>
     ${isBelow &&
     html`<button type="button" class="to-end" onClick=${toEnd}><span class="down"><${Icon} name="send" /></span> To the end</button>`}

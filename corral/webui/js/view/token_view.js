@@ -69,7 +69,8 @@ function Token({ token, index }) {
 /** Text as it stands, with signs for what could not be pointed at. */
 function shown(text) {
   if (text === "") return html`<span class="token-sign">∅</span>`;
-  return text.split("\n").flatMap((line, i) => (i === 0 ? [line] : [html`<span class="token-sign">↵</span>`, "\n", line]));
+  const [first, ...lines] = text.split("\n");
+  return [first, ...lines.flatMap((line) => [html`<span class="token-sign">↵</span>`, "\n", line])];
 }
 
 function Legend() {
@@ -129,8 +130,9 @@ function useActive(list, all, at) {
 }
 
 function spoken({ text, prob, top }) {
-  const others = top.filter((other) => other.text !== text).map((other) => `${named(other.text)} ${percent(other.prob)}`);
-  return `${named(text)}, ${percent(prob)}${others.length ? `; or ${others.join(", ")}` : ""}`;
+  const others = top.filter((other) => other.text !== text);
+  const rest = others.map((other) => `${named(other.text)} ${percent(other.prob)}`).join(", ");
+  return `${named(text)}, ${percent(prob)}${rest ? `; or ${rest}` : ""}`;
 }
 
 function named(text) {
