@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from tests.browser.problem import Problems
 from tests.system.process import CorralProcess
 
-PATIENCE_MS = 30_000  # on a busy machine
+PATIENCE_MS = 120_000  # on a busy machine
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-PATIENCE_MS = 30_000  # on a busy machine
+PATIENCE_MS = 120_000  # on a busy machine
 _SCRIPT = """async ({ %s }) => {
   const [stores, remote, transfer, tree] = await Promise.all(
     ["store", "remote", "transfer", "tree"].map((name) => import(`/js/${name}.js`)),

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.hostile import HOSTILE
 
@@ -227,7 +228,7 @@ def test_code_is_coloured_and_copied(markdown, page, corral):
     assert page.inner_text(".code-language") == "python"
     assert page.inner_text(".code code") == code
     page.get_by_role("button", name="Copy the code").click()
-    page.wait_for_function("document.querySelector('.code-copy').textContent === 'Copied'")
+    expect(page.locator(".code-copy").first).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == code
 
 
@@ -335,8 +336,8 @@ def test_the_view_shows_a_growing_text(markdown, page):
     shown, classes = page.evaluate(GROW, {"text": RICH, "step": 25})
     assert shown > len(RICH) / 3  # not only at the end
     assert classes == "markdown"
-    page.wait_for_function("document.querySelectorAll('.katex').length === 4")
-    page.wait_for_function("document.querySelector('.hljs-keyword')")
+    expect(page.locator(".katex")).to_have_count(4)
+    expect(page.locator(".hljs-keyword").first).to_be_attached()
     html = page.inner_html(".markdown")
     assert html == markdown("show", RICH)
 

@@ -282,3 +282,27 @@ def test_a_file_is_downloaded(tab):
         tab.run("m.download('chats.json', text);", text="ümläut")
     assert download.value.suggested_filename == "chats.json"
     assert Path(download.value.path()).read_text() == "ümläut"
+
+
+def test_two_versions_of_a_chat_become_one(tab):
+    """Whoever saves last has not seen what the other wrote: nothing of it is lost, and the branch goes on."""
+
+    def message(id, parent, content, state="done"):
+        return {
+            "id": id,
+            "parent": parent,
+            "role": "user",
+            "content": content,
+            "state": state,
+            "createdAt": 1,
+        }
+
+    ask, answer, reply, other = "a" * 32, "b" * 32, "c" * 32, "d" * 32
+    begun = {ask: message(ask, None, "?"), answer: message(answer, ask, "The", "writing")}
+    whole = {**begun, answer: message(answer, ask, "The end")}
+    ours = {"leaf": answer, "messages": {**whole, other: message(other, None, "!")}}
+    theirs = {"leaf": reply, "messages": {**begun, reply: message(reply, answer, "Why?")}}
+    for a, b, leaf in ((ours, theirs, reply), (theirs, ours, reply)):
+        merged = tab.run("return m.merge(a, b);", a=a, b=b)
+        assert merged["leaf"] == leaf
+        assert merged["messages"] == {**ours["messages"], reply: theirs["messages"][reply]}

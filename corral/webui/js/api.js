@@ -1,6 +1,7 @@
 // The server this page came from: its key, its errors, its streams.
 
 const KEY = "corral.key";
+const PATIENCE_MS = 10_000; // with what is not the model's work
 
 /** What the server answers instead of what was asked for; `status` 0: it did not answer at all. */
 export class ServerError extends Error {
@@ -30,8 +31,13 @@ export function setApiKey(key) {
 
 /** JSON of the server; `options` as of `fetch`, with `json` for a body. Throws ServerError. */
 export async function ask(path, options = {}) {
-  const response = await send(path, options);
-  return response.status === 204 ? null : await response.json();
+  const isQuick = options.json === undefined && options.body === undefined;
+  const response = await send(path, isQuick ? { signal: AbortSignal.timeout(PATIENCE_MS), ...options } : options);
+  try {
+    return response.status === 204 ? null : await response.json();
+  } catch (error) {
+    throw unlessAborted(error);
+  }
 }
 
 /** The events of a stream, parsed, until the server has sent the last one; `onComment` gets the lines that are

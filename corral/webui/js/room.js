@@ -92,7 +92,7 @@ export class Room {
     this.#unwatch();
     this.#local ??= await openLocalStore();
     this.#store = storeKind(props) === "server" ? await openRemoteStore() : this.#local;
-    this.#saver = new Saver(this.#store, (chat, others) => this.#saved(chat, others), (text) => this.tell(text, "bad"));
+    this.#saver = new Saver(this.#store, (chat, theirs) => this.#saved(chat, theirs), (text) => this.tell(text, "bad"));
     this.#unwatch = this.#store.onChange(() => this.#refresh());
     if (!this.#store.isLasting && this.#store.kind === "browser") {
       this.tell("This browser keeps nothing: chats are gone when the page is closed.", "warn");
@@ -207,10 +207,9 @@ export class Room {
     if (chat.leaf) this.#saver?.save(chat, isUrgent);
   }
 
-  #saved({ id, updatedAt, revision }, others) {
+  #saved({ id, updatedAt, revision }, theirs) {
     const chat = this.#open.get(id);
-    const messages = { ...others, ...chat?.messages };
-    if (chat) this.#open.set(id, { ...chat, updatedAt, revision, messages });
+    if (chat) this.#open.set(id, { ...(theirs ? tree.merge(chat, theirs) : chat), updatedAt, revision });
     if (id === this.state.chat.id) this.#set({ chat: this.#open.get(id) ?? this.state.chat });
     if (!this.state.running[id] || !this.state.chats.some((each) => each.id === id)) this.#list();
   }

@@ -1,7 +1,8 @@
-// Saves chats often enough that little is lost, and seldom enough that nobody notices. Of one that somebody else has
-// saved in between, both versions are kept: messages are only ever added to a tree.
+// Saves chats often enough that little is lost, and seldom enough that nobody notices. One that somebody else has
+// saved in between is merged with theirs.
 
 import { Conflict } from "./store.js";
+import { merge } from "./tree.js";
 
 const PAUSE_MS = 1000;
 
@@ -45,26 +46,26 @@ export class Saver {
     if (!chat) return;
     this.forget(id);
     try {
-      const [saved, others] = await this.#merged(chat);
+      const [saved, theirs] = await this.#put(chat);
       const newer = this.#waiting.get(id);
-      if (newer) {
-        this.#waiting.set(id, { ...newer, revision: saved.revision, messages: { ...others, ...newer.messages } });
-      }
-      this.#onSaved(saved, others);
+      if (newer) this.#waiting.set(id, { ...(theirs ? merge(newer, theirs) : newer), revision: saved.revision });
+      this.#onSaved(saved, theirs);
     } catch (error) {
       if (!this.#waiting.has(id)) this.#waiting.set(id, chat);
       this.#onError(`This chat could not be saved: ${error.message}`);
     }
   }
 
-  /** What was saved, and the messages of somebody else that are in it. */
-  async #merged(chat) {
+  /** What was saved, and what of somebody else's is in it; null: nothing. */
+  async #put(chat) {
     try {
-      return [await this.#store.save(chat), {}];
+      return [await this.#store.save(chat), null];
     } catch (error) {
       if (!(error instanceof Conflict)) throw error;
-      const { revision, messages } = error.chat ?? { messages: {} };
-      return [await this.#store.save({ ...chat, revision, messages: { ...messages, ...chat.messages } }), messages];
+      const theirs = error.chat;
+      if (!theirs) return this.#put({ ...chat, revision: undefined });
+      const [saved, more] = await this.#put({ ...merge(chat, theirs), revision: theirs.revision });
+      return [saved, more ? merge(more, theirs) : theirs];
     }
   }
 }

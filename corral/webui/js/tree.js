@@ -66,6 +66,17 @@ export function removeBranch(chat, id) {
   return sibling ? showBranch(left, sibling.id) : { ...left, leaf: parent };
 }
 
+/** One chat of two versions: all messages, each as far as it was written, and our branch as far as theirs goes. */
+export function merge(ours, theirs) {
+  const messages = { ...ours.messages };
+  for (const [id, message] of Object.entries(theirs.messages)) {
+    if (!messages[id] || isFurther(message, messages[id])) messages[id] = message;
+  }
+  const merged = { ...ours, messages };
+  const goesOn = ancestry(merged, theirs.leaf).some(({ id }) => id === ours.leaf);
+  return goesOn ? { ...merged, leaf: theirs.leaf } : merged;
+}
+
 export function titleOf(chat) {
   if (chat.title) return chat.title;
   const first = pathOf(chat).find((message) => message.role === "user");
@@ -78,6 +89,11 @@ function childrenOf(chat, parent) {
   return Object.values(chat.messages)
     .filter((message) => message.parent === parent)
     .sort(byAge);
+}
+
+function isFurther(a, b) {
+  const [sizeOfA, sizeOfB] = [a, b].map(({ content, reasoning = "" }) => content.length + reasoning.length);
+  return sizeOfA === sizeOfB ? b.state === "writing" && a.state !== "writing" : sizeOfA > sizeOfB;
 }
 
 function byAge(a, b) {
