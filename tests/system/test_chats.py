@@ -9,24 +9,13 @@ import sys
 import threading
 
 import httpx
-import pytest
 
-from tests.soak.disk import NoDisk, small_disk
 from tests.soak.finish import finish
 from tests.system.process import START_S, CorralProcess
 
 A, B = "a" * 32, "b" * 32
 FULL = "No space left on device"
 N_KILLS = 4
-
-
-@pytest.fixture
-def disk():
-    try:
-        with small_disk() as disk:
-            yield disk
-    except NoDisk as error:
-        pytest.skip(f"a small disk can be mounted neither as this user nor in a namespace: {error}")
 
 
 def start(tiny, path, *options) -> CorralProcess:

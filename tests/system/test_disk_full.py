@@ -20,7 +20,6 @@ import httpx
 import psutil
 import pytest
 
-from tests.soak.disk import NoDisk, small_disk
 from tests.soak.finish import finish
 from tests.system.process import START_S, CorralProcess
 from tests.system.test_state import act, prompt_of, restore_state, save_state
@@ -28,15 +27,6 @@ from tests.tools.fake_hub import FakeHub, Repository
 from tests.tools.file_server import FileServer, Served
 
 FULL = "No space left on device"
-
-
-@pytest.fixture
-def disk():
-    try:
-        with small_disk() as disk:
-            yield disk
-    except NoDisk as error:
-        pytest.skip(f"a small disk can be mounted neither as this user nor in a namespace: {error}")
 
 
 def run(*options: object, **env: str) -> subprocess.CompletedProcess[str]:
