@@ -16,7 +16,7 @@ from corral.cli.given import UsageError
 from corral.cli.title import hide_secrets
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
-from corral.server.log import log_to_file, log_to_stderr, report_fatal
+from corral.server.log import log_in_background, log_to_file, log_to_stderr, report_fatal
 
 _log = logging.getLogger("corral")
 _USAGE_STATUS = 2
@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(settings: Settings, console: Console) -> None:
     from corral.server.run import serve  # a moment to import, and only needed here
 
+    log_in_background()
     _run_loop(serve(settings, console))
 
 

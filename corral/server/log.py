@@ -6,6 +6,7 @@ becomes an object with these fields. `details` of a record are further lines tha
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ import orjson
 from corral.core.errors import CorralError
 from corral.core.file import write_all
 from corral.core.settings import ServerSettings
+from corral.server.line_writer import LineWriter
 
 _LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)  # by verbosity
 _NAMES = {
@@ -52,6 +54,13 @@ def log_to_file(server: ServerSettings) -> None:
             f"--log-file {where} cannot be written: {error.strerror}; choose another one"
         ) from None
     _replace(_File, _File(fd), server)
+
+
+def log_in_background() -> None:
+    """From now on a log that nobody reads keeps nobody waiting; what is left is written in the end."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Lines):
+            handler.detach()
 
 
 def close_log() -> None:
@@ -117,20 +126,51 @@ class TextFormatter(logging.Formatter):
         return f"{when} {level}{source}"
 
 
-class _Stderr(logging.Handler):
-    """Asks for stderr every time: while a progress bar is shown, another one stands in its place."""
+class _Lines(logging.Handler):
+    """Writes lines at once, or, detached, in a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._writer: LineWriter | None = None
+
+    def detach(self) -> None:
+        self._writer = self._writer or LineWriter(self.write, self._missing)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
-        except OSError:
-            pass  # nobody is there to be told
+            put = self._writer.put if self._writer is not None else self.write
+            put(self.format(record))
         except Exception:
             self.handleError(record)
 
+    def write(self, line: str) -> None:
+        raise NotImplementedError
 
-class _File(logging.Handler):
+    def _missing(self, n: int) -> str:
+        text = "%(n)d lines are missing here: nobody read those before them in time"
+        return self.format(_log.makeRecord(_OURS, logging.WARNING, __file__, 0, text, ({"n": n},), None))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        super().close()
+
+
+class _Stderr(_Lines):
+    """Asks for stderr every time: while a progress bar is shown, another one stands in its place."""
+
+    def write(self, line: str) -> None:
+        text = f"{line}\n"
+        with contextlib.suppress(OSError):  # nobody is there to be told
+            if sys.stderr is sys.__stderr__ and sys.__stderr__ is not None:
+                # Past its buffer: a thread that waited in there would not let the interpreter end.
+                write_all(sys.__stderr__.fileno(), text.encode("utf-8", "backslashreplace"))
+            else:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+
+class _File(_Lines):
     """A file that only grows. Lines that there is no room for are missing, and nothing else happens."""
 
     def __init__(self, fd: int) -> None:
@@ -138,22 +178,20 @@ class _File(logging.Handler):
         self._fd = fd
         self._is_torn = False
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def write(self, line: str) -> None:
         try:
-            line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+            data = f"{line}\n".encode("utf-8", "backslashreplace")
             # What there was room for of the last line is left alone in its own.
-            write_all(self._fd, b"\n" + line if self._is_torn else line)
+            write_all(self._fd, b"\n" + data if self._is_torn else data)
             self._is_torn = False
         except OSError as error:
             self._tell(error)
-        except Exception:
-            self.handleError(record)
 
     def close(self) -> None:
+        super().close()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-        super().close()
 
     def _tell(self, error: OSError) -> None:
         if not self._is_torn:

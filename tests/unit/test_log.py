@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.link.log import log_to_front, parse_line, relay_log
 from corral.server import log
+from corral.server.line_writer import LineWriter
 
 logger = logging.getLogger("corral")
 
@@ -225,6 +227,39 @@ def test_a_stderr_that_is_gone_disturbs_nobody(monkeypatch):
     start()
     monkeypatch.setattr("sys.stderr", Gone())
     logger.warning("careful")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_in_the_background_lines_are_the_same(tmp_path, capsys, log_format):
+    start(log_format=log_format, log_file=str(tmp_path / "log"))
+    log.log_in_background()
+    for i in range(100):
+        logger.info("fact %(i)d", {"i": i})
+    log.close_log()
+    for text in (capsys.readouterr().err, (tmp_path / "log").read_text()):
+        assert [line.split("fact ")[1].split('"')[0] for line in text.splitlines()] == [
+            str(i) for i in range(100)
+        ]
+
+
+def test_lines_that_are_missing_are_told_in_the_way_of_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr("corral.server.log.LineWriter", partial(LineWriter, max_chars=1))
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    start(log_format="json", log_file=str(path), log_append=True)
+    log.log_in_background()
+    long = "x" * (1 << 20)  # more than a pipe takes
+    for i in range(5):
+        logger.info("%(long)s %(i)d", {"long": long, "i": i})
+    os.set_blocking(reader, True)
+    text = b""
+    while not re.search(rb"missing here.*}\n$", text):
+        text += os.read(reader, 1 << 20)
+    os.close(reader)
+    *facts, warning = map(json.loads, text.splitlines())
+    assert [fact["i"] for fact in facts] == list(range(len(facts)))
+    assert (warning["level"], warning["n"]) == ("warning", 5 - len(facts))
 
 
 def test_the_engine_s_lines_keep_their_level_on_the_way(monkeypatch, caplog):
