@@ -14,8 +14,8 @@ _PATIENCE_S = 2.0  # for a reader, in the end
 
 
 class LineWriter:
-    """Hands lines to `write` in a thread of its own, in order. What there is no room for is missing; `missing`
-    makes a line of how many these are."""
+    """Hands lines to `write` in a thread of its own, in order. What there is no room for is left out; a line
+    from `missing` says how many those are."""
 
     def __init__(
         self, write: Callable[[str], None], missing: Callable[[int], str], max_chars: int = _MAX_CHARS

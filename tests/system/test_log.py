@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -194,24 +193,19 @@ def test_the_command_that_others_can_see_has_no_key(tiny):
 
 @pytest.mark.parametrize("reads_later", [True, False])
 def test_a_log_that_nobody_reads_stops_nobody(tiny, reads_later):
-    reader, writer = os.pipe()
     port = free_port()
-    command = [sys.executable, "-m", "corral", "-m", str(tiny), "-c", "512", "--port", str(port)]
-    process = subprocess.Popen(command, stderr=writer)
-    os.close(writer)
-    lines = open(reader, encoding="utf-8")
-    try:
-        while "ready on" not in lines.readline():
-            assert process.poll() is None
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=START_S) as http:
-            for i in range(N_UNREAD):
-                assert http.get(f"/none/{i:04}").status_code == 404
-        process.send_signal(signal.SIGTERM)
-        if reads_later:
-            told = re.findall(r"GET /none/(\d+) 404", lines.read())
-            assert told == [f"{i:04}" for i in range(N_UNREAD)]
-        assert process.wait(START_S) == 0
-    finally:
-        process.kill()
-        process.wait()
-        lines.close()
+    command = [sys.executable, "-m", "corral", "-m", tiny, "-c", "512", "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while "ready on" not in process.stderr.readline():
+                assert process.poll() is None
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=START_S) as http:
+                for i in range(N_UNREAD):
+                    assert http.get(f"/none/{i:04}").status_code == 404
+            process.send_signal(signal.SIGTERM)
+            if reads_later:
+                told = re.findall(r"GET /none/(\d+) 404", process.stderr.read())
+                assert told == [f"{i:04}" for i in range(N_UNREAD)]
+            assert process.wait(START_S) == 0
+        finally:
+            process.kill()
