@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
@@ -126,7 +127,7 @@ class TextFormatter(logging.Formatter):
         return f"{when} {level}{source}"
 
 
-class _Lines(logging.Handler):
+class _Lines(logging.Handler, ABC):
     """Writes lines at once, or, detached, in a thread."""
 
     def __init__(self) -> None:
@@ -143,12 +144,17 @@ class _Lines(logging.Handler):
         except Exception:
             self.handleError(record)
 
+    @abstractmethod
     def write(self, line: str) -> None:
-        raise NotImplementedError
+        """Never raises: there is nobody to tell."""
 
     def _missing(self, n: int) -> str:
         text = "%(n)d lines are missing here: nobody read those before them in time"
         return self.format(_log.makeRecord(_OURS, logging.WARNING, __file__, 0, text, ({"n": n},), None))
+
+    def flush(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
         if self._writer is not None:
@@ -161,13 +167,14 @@ class _Stderr(_Lines):
 
     def write(self, line: str) -> None:
         text = f"{line}\n"
-        with contextlib.suppress(OSError):  # nobody is there to be told
-            if sys.stderr is sys.__stderr__ and sys.__stderr__ is not None:
+        out, own = sys.stderr, sys.__stderr__
+        with contextlib.suppress(OSError, ValueError):  # it was closed
+            if own is not None and out is own:
                 # Past its buffer: a thread that waited in there would not let the interpreter end.
-                write_all(sys.__stderr__.fileno(), text.encode("utf-8", "backslashreplace"))
-            else:
-                sys.stderr.write(text)
-                sys.stderr.flush()
+                write_all(own.fileno(), text.encode("utf-8", "backslashreplace"))
+            elif out is not None:
+                out.write(text)
+                out.flush()
 
 
 class _File(_Lines):

@@ -219,14 +219,32 @@ def test_when_there_is_room_again_a_torn_line_is_alone(tmp_path, monkeypatch):
     assert not any("kept" in line for line in lines[:-1])
 
 
-def test_a_stderr_that_is_gone_disturbs_nobody(monkeypatch):
-    class Gone(io.StringIO):
-        def write(self, _text: str) -> int:
-            raise BrokenPipeError
+class Gone(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
 
+
+class Closed(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise ValueError("I/O operation on closed file")
+
+
+@pytest.mark.parametrize("stderr", [Gone(), Closed(), None])
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_stderr_that_is_gone_disturbs_nobody(monkeypatch, stderr, in_background):
     start()
-    monkeypatch.setattr("sys.stderr", Gone())
-    logger.warning("careful")
+    if in_background:
+        log.log_in_background()
+    later = io.StringIO()
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", stderr)
+        logger.warning("careful")
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+    monkeypatch.setattr("sys.stderr", later)
+    logger.warning("it is back")
+    log.close_log()
+    assert later.getvalue().endswith("it is back\n")
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
