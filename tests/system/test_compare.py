@@ -1,0 +1,208 @@
+"""The command `corral compare`, as it is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.cli.compare import run_compare
+from corral.llama.divergence import sample_text
+from tests.tools.quantize import to_q8_0
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def files(models, tmp_path_factory):
+    """A tiny model, the same in Q8_0, and one that has nothing to do with them but the vocabulary."""
+    directory = tmp_path_factory.mktemp("compared")
+    a = models / "llama-bpe.gguf"
+    return a, to_q8_0(a, directory / "small.gguf"), models / "gemma-swa.gguf"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A short one: tiny models have a token for hardly more than a letter."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(sample_text()[:2700], encoding="utf-8")
+    return path
+
+
+def command(*words):
+    return [sys.executable, "-m", "corral", "compare", "-t", "1", *map(str, words)]
+
+
+def compare(*words):
+    return subprocess.run(command(*words), capture_output=True, text=True, encoding="utf-8")
+
+
+def test_a_table_in_a_pipe(files, text):
+    a, b, _ = files
+    answer = compare(a, b, "--text", text)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    lines = answer.stdout.splitlines()
+    assert lines[0].split() == ["A", "B"]
+    assert lines[1].split() == ["file", "llama-bpe.gguf", "small.gguf"]
+    assert re.fullmatch(r"size +\d+ KiB +[\d.]+ KiB", lines[2])
+    assert lines[3].split() == ["type", "F32", "Q8_0"]
+    assert re.fullmatch(r"perplexity +[\d.]+ +[\d.]+", lines[4])
+    assert re.fullmatch(r"KL divergence of B from A at [\d,]+ positions, in nats", lines[6])
+    assert [re.split(r" {2,}", line)[0] for line in lines[7:13]] == [
+        "mean",
+        "median",
+        "90 %",
+        "99 %",
+        "maximum",
+        "same first choice",
+    ]
+    assert lines[-1].startswith("B ")
+    assert "\x1b" not in answer.stdout
+
+
+def test_json(files, text):
+    a, b, _ = files
+    answer = compare("--json", a, b, "--text", text)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    found = json.loads(answer.stdout)
+    assert (found["a"]["path"], found["b"]["path"]) == (str(a), str(b))
+    assert (found["a"]["type"], found["b"]["type"]) == ("F32", "Q8_0")
+    assert found["a"]["n_bytes"] == a.stat().st_size > found["b"]["n_bytes"]
+    assert found["a"]["perplexity"] > 1
+    assert found["n_tokens"] % 256 == 0
+    assert 0 < found["kl_median"] < found["kl_p90"] < found["kl_p99"] < found["max_kl"]
+    assert found["keeps_quality"] is (found["mean_kl"] < 0.005 and found["top1"] > 0.97)
+
+
+def test_verdicts(files, text):
+    a, _, other = files
+    same, far = compare(a, a, "--text", text), compare(a, other, "--text", text)
+    limits = "(mean below 0.005, same first choice above 97%)."
+    assert same.stdout.splitlines()[-1] == f"B keeps the quality of A {limits}"
+    assert "same first choice  100.00% ± 0.00%" in same.stdout
+    assert far.stdout.splitlines()[-1] == f"B does not keep the quality of A {limits}"
+    assert (same.returncode, far.returncode) == (0, 0)
+
+
+def test_its_own_text(files):
+    a, _, _ = files
+    found = json.loads(compare("--json", a, a).stdout)
+    assert found["n_tokens"] > 1536
+    assert (found["mean_kl"], found["top1"]) == (0.0, 1.0)
+
+
+def test_a_bar_on_a_terminal(files, text):
+    a, b, _ = files
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(command(a, b, "--text", text), stdout=theirs, stderr=theirs, env=environ)
+    os.close(theirs)
+    output = b""
+    try:
+        while piece := os.read(ours, 4096):
+            output += piece
+    except OSError:  # the other end is gone
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait(30) == 0
+    shown = output.decode()
+    assert "comparing" in shown
+    assert shown.index("comparing") < shown.index("perplexity") < shown.index("quality of A")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "required: A.gguf, B.gguf"),
+        (["a.gguf"], "required: B.gguf"),
+        (["a.gguf", "b.gguf", "c.gguf"], "unrecognized arguments: c.gguf"),
+        (["a.gguf", "b.gguf", "-t", "many"], "invalid int value: 'many'"),
+        (["a.gguf", "b.gguf", "-t", "513"], "--threads 513: it must be between 0 and 512"),
+        (["a.gguf", "b.gguf", "--txt", "x"], "unrecognized arguments: --txt"),
+    ],
+)
+def test_wrong_words_are_exit_2(words, reason, capsys):
+    with pytest.raises(SystemExit) as end:
+        run_compare(words)
+    out, err = capsys.readouterr()
+    assert (end.value.code, out) == (2, "")
+    assert reason in err
+
+
+def test_the_command_itself_ends_like_this(files, tmp_path):
+    answer = compare(files[0], tmp_path / "none.gguf")
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert compare(files[0]).returncode == 2
+    answer = compare("--help")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "usage: corral compare" in answer.stdout
+
+
+def broken(name, tmp_path, files, encoders, models):
+    """Words of a command that cannot work."""
+    a = files[0]
+    path = tmp_path / "file"
+    match name:
+        case "missing":
+            return [a, tmp_path / "none.gguf"]
+        case "no gguf":
+            path.write_bytes(b"no model at all")
+            return [path, a]
+        case "cut off":
+            path.write_bytes(a.read_bytes()[:-1000])
+            return [a, path]
+        case "encoder":
+            return [encoders / "bert-embed.gguf", encoders / "bert-embed.gguf"]
+        case "other vocabulary":
+            return [a, models / "llama-spm.gguf"]
+        case "short text":
+            path.write_text("Hello.")
+        case "long text":
+            with path.open("wb") as file:
+                file.truncate((4 << 20) + 1)
+        case "no utf-8":
+            path.write_bytes(b"\xff\xfe" * 1000)
+        case "folder":
+            path = tmp_path
+        case "no text":
+            path = tmp_path / "none.txt"
+    return [a, a, "--text", path]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("missing", "none.gguf': there is no such file"),
+        ("no gguf", "it is not a GGUF file"),
+        ("cut off", "but the file has"),
+        ("encoder", "cannot be compared"),
+        ("other vocabulary", "the models have different vocabularies"),
+        ("short text", "the text has"),
+        ("long text", "is longer than 4.0 MiB"),
+        ("no utf-8", "is not a text in UTF-8"),
+        ("folder", "Is a directory"),
+        ("no text", "No such file or directory"),
+    ],
+)
+def test_files_that_do_not_work_are_exit_1(name, reason, tmp_path, files, encoders, models, capsys):
+    words = broken(name, tmp_path, files, encoders, models)
+    assert run_compare([str(word) for word in words]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("corral: ")
+    assert reason in err
+    assert err.count("\n") == 1
+
+
+def test_the_text_is_in_the_package():
+    project = (ROOT / "pyproject.toml").read_text()
+    data = project.partition("[tool.setuptools.package-data]\ncorral = [")[2].partition("]")[0]
+    assert '"llama/compare.txt"' in data
+    assert (ROOT / "corral" / "llama" / "compare.txt").read_text(encoding="utf-8") == sample_text()
