@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 from bench.client import Answer, complete, get, post
-from bench.speculative import OFF
+from bench.section import Section, repeat
+from bench.setup import Setup
+from bench.speed import OFF
 from corral.api.prepare_chat import ChatSettings, render_chat
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
@@ -18,7 +22,24 @@ N_MESSAGES = 200
 N_TOOLS = 20
 N_DECODE = 128
 _MESSAGES = [{"role": "user", "content": "Tell me a long story about the sea."}]
-_OPTIONS = {"n_predict": N_DECODE, "ignore_eos": True, "seed": 1, "cache_prompt": False, **OFF}
+_OPTIONS: dict[str, Any] = {
+    "n_predict": N_DECODE,
+    "ignore_eos": True,
+    "seed": 1,
+    "cache_prompt": False,
+    **OFF,
+}
+
+
+async def measure_chat(setup: Setup, section: Section) -> None:
+    with closing(setup.corral()) as corral:
+        url = corral.url
+        completed, chatted = await repeat(
+            setup.rounds, partial(completed_stream, url), partial(chat_stream, url)
+        )
+        beside = {"completion tok/s": completed, "chat tok/s": chatted}
+        section.at_least("chat stream over /completion stream", chatted / completed, 0.97, "x", beside)
+        section.at_most("200 messages and 20 tools to a prompt", await chat_preparation_ms(url), 20, "ms")
 
 
 async def completed_stream(url: str) -> float:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from openai import OpenAI
 
 from bench.client import exchange
+from bench.process import Corral, RawLoop
+from bench.section import Section, repeat
+from bench.setup import AS_GIVEN, Setup
 from tests.tools.minilm import minilm
 from tests.tools.quantize import to_q8_0
 
@@ -19,6 +24,25 @@ _PROSE = """river house old song window green engine winter paper bread small ro
 ship morning the of a in and with under behind quiet market train field king answer cold water story"""
 _random = random.Random(1)
 TEXTS = [" ".join(_random.choices(_PROSE.split(), k=_random.randint(2, 6))) for _ in range(N_TEXTS)]
+
+
+async def measure_embedding(setup: Setup, section: Section) -> None:
+    """A model of its own, with a server and a yardstick of its own."""
+    model = embedding_model()
+    with closing(RawLoop("bench.raw_embedding", model)) as raw, closing(Corral(model, *AS_GIVEN)) as corral:
+
+        async def packed_loop() -> float:
+            return N_TEXTS / raw.measure("packed", texts=TEXTS)
+
+        speeds = (request_speed, one_by_one_speed, clients_speed)
+        loop, request, one_by_one, clients = await repeat(
+            setup.rounds, packed_loop, *(partial(speed, corral.url) for speed in speeds)
+        )
+    name, beside = f"{N_TEXTS} texts embedded in one request", {"texts/s": request}
+    others = f"{N_CLIENTS} clients with {N_TEXTS // N_CLIENTS} texts each"
+    section.at_least(f"{name} over a packed loop", request / loop, 0.95, "x raw", {"raw": loop, **beside})
+    section.at_least(f"{name} over one each", request / one_by_one, 3, "x", {"one": one_by_one, **beside})
+    section.at_least(f"{others} over one with all", clients / request, 0.9, "x", {"each": clients, **beside})
 
 
 def embedding_model() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,26 @@ import numpy as np
 from PIL import Image
 
 from bench.client import complete, post
+from bench.process import Corral
+from bench.section import Section
+from bench.setup import AS_GIVEN, MAX_ITL_MS, Setup
 from corral.llama import library
 from corral.llama.model import Model
 from tests.tools.tiny_vision import Shape, llava
 
 _N_TURN = 16
-_OPTIONS = {"ignore_eos": True, "seed": 1, "temperature": 0}
+_OPTIONS: dict[str, Any] = {"ignore_eos": True, "seed": 1, "temperature": 0}
+
+
+async def measure_media(setup: Setup, section: Section) -> None:
+    path, n_picture = projector(setup.model)
+    options = ("-c", 4096, "-np", 2, "--max-itl-ms", MAX_ITL_MS, "--mmproj", path)
+    with closing(Corral(setup.model, *AS_GIVEN, *options)) as corral:
+        n_again, speedup = await second_turn(corral.url, n_picture)
+        gap = await worst_gap_ms(corral.url)
+    section.at_most(f"of {n_picture} tokens of an image, evaluated in a 2nd turn", n_again, 0, "tokens")
+    section.at_least("a first turn with an image over the second, prompt", speedup, 2, "x")
+    section.at_most("worst gap while two images are encoded", gap, 2 * MAX_ITL_MS, "ms")
 
 
 def projector(model: str) -> tuple[str, int]:

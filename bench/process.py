@@ -1,17 +1,42 @@
-"""The processes that are measured: plain loops on libllama, and the server."""
+"""The processes that are measured: plain loops on libllama, the server, and any server."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
+from bench.client import get
 
-class RawLoop:
+COMMAND = str(Path(sys.executable).with_name("corral"))
+_START_S = 300
+
+
+class Process:
+    """A child that ends with `close`."""
+
+    _process: subprocess.Popen[str]
+
+    @property
+    def mb(self) -> float:
+        """Resident memory, without that of its own children."""
+        return float(psutil.Process(self._process.pid).memory_info().rss) / 1e6
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+class RawLoop(Process):
     """A yardstick, as `python -m MODULE ARGUMENTS`: one JSON command per line, one number back."""
 
     def __init__(self, module: str, *arguments: object) -> None:
@@ -27,32 +52,66 @@ class RawLoop:
         self._process.stdin.flush()
         return float(self._process.stdout.readline())
 
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
-
-class Corral:
+class Corral(Process):
     """The real command, as a user starts it."""
 
     def __init__(self, model: str, *options: object) -> None:
         self._directory = tempfile.TemporaryDirectory()
         saves = ("--slots", "--slot-save-path", self._directory.name)
-        command = [sys.executable, "-m", "corral", "-m", model, "--port", "0", *saves, *map(str, options)]
+        command = [COMMAND, "-m", model, "--port", "0", *saves, *map(str, options)]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            found = re.search(r"ready on (\S+)", line)
-            if found:
-                self.url = found[1]
-                return
-        raise RuntimeError("corral did not start")
+        self.url = self._wait_until_ready()
 
     @property
-    def front_mb(self) -> float:
-        return psutil.Process(self._process.pid).memory_info().rss / 1e6
+    def engine_mb(self) -> float:
+        children = psutil.Process(self._process.pid).children(recursive=True)
+        return float(sum(child.memory_info().rss for child in children)) / 1e6
 
     def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
+        super().close()
         self._directory.cleanup()
+
+    def _wait_until_ready(self) -> str:
+        assert self._process.stderr is not None
+        lines: list[str] = []
+        for line in self._process.stderr:
+            lines.append(line)
+            if found := re.search(r"ready on (\S+)", line):
+                return found[1]
+        self.close()
+        raise RuntimeError("corral did not start:\n" + "".join(lines))
+
+
+class Server(Process):
+    """A program that takes llama-server's options, from its command on; its log is thrown away."""
+
+    def __init__(self, program: str, model: str, *options: object) -> None:
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        command = [program, "-m", model, "--host", "127.0.0.1", "--port", str(port), *map(str, options)]
+        self._started = time.perf_counter()
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+        )
+
+    async def first_answer_s(self) -> float:
+        """Seconds from the command until `/health` says anything."""
+        return await self._until(lambda status: status > 0)
+
+    async def healthy_s(self) -> float:
+        """Seconds from the command until `/health` says that all is well."""
+        return await self._until(lambda status: status == 200)
+
+    async def _until(self, is_reached: Callable[[int], bool]) -> float:
+        while not is_reached((await get(self.url, "/health"))[0]):
+            if self._process.poll() is not None or time.perf_counter() - self._started > _START_S:
+                self.close()
+                raise RuntimeError(f"{self._process.args!r} did not start")
+            await asyncio.sleep(0.005)
+        return time.perf_counter() - self._started
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])

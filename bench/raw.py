@@ -25,6 +25,7 @@ class Raw:
         self._log = lib.llama_log_callback(lambda *_: None)
         lib.llama_log_set(self._log, ctypes.c_void_p(0))
         lib.llama_backend_init()
+        started = time.perf_counter()
         self._model = lib.llama_model_load_from_file(path.encode(), lib.llama_model_default_params())
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = n_ctx, n_seq
@@ -32,9 +33,14 @@ class Raw:
         params.n_threads = params.n_threads_batch = physical_cores()
         params.flash_attn_type = int(flash_attn)
         self._ctx = lib.llama_init_from_model(self._model, params)
+        self._load_s = time.perf_counter() - started
         self._memory = lib.llama_get_memory(self._ctx)
         self._batch = lib.llama_batch_init(2048, 0, 1)
         self._samplers = [self._chain() for _ in range(n_seq)]
+
+    def load(self) -> float:
+        """Seconds that the model and the context took to load."""
+        return self._load_s
 
     def decode(self, prompt: list[int], n_predict: int, n_streams: int) -> float:
         """Seconds for `n_predict - 1` further tokens on each of `n_streams` sequences."""

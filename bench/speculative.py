@@ -6,9 +6,16 @@ place of any: every token is drawn from the model, and the answer is what a larg
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.client import Answer, complete, post
+from bench.process import Corral
+from bench.section import Section, repeat
+from bench.setup import AS_GIVEN, Setup
+from bench.speed import OFF
 from tests.tools.quantize import to_q4_0
 
 FILE = '''\
@@ -80,9 +87,26 @@ _ASK = "Rename load_orders to read_orders, add a note to orders, and write a bet
 _EDIT = f"<|im_start|>user\n{_ASK}\n\n```python\n{FILE}```<|im_end|>\n<|im_start|>assistant\n```python\n"
 _FREE = "<|im_start|>user\nTell me a long story about a ship.<|im_end|>\n<|im_start|>assistant\n"
 N_FREE = 256
-OFF = {"speculative.n_max": 0}
-_GREEDY = {"temperature": 0}
+_GREEDY: dict[str, Any] = {"temperature": 0}
 _UNLIKELY = 7  # a control token
+
+
+async def measure_speculative(setup: Setup, section: Section) -> None:
+    """With drafts over without: in an encoding for which this CPU gains from batches, and as it is given."""
+    fast = fast_model(setup.model)
+    servers: tuple[tuple[str, str, float, tuple[str, ...]], ...] = (
+        ("Q4_0", fast, 1.6, ()),
+        ("Q4_0, inexact", fast, 1.6, ("--no-draft-exact",)),
+        ("as given", setup.model, 1.0, ()),
+    )
+    for name, path, least, options in servers:
+        with closing(Corral(path, *AS_GIVEN, "-c", 4096, *options)) as corral:
+            for text, speed, target in (("an edit", edit_speed, least), ("a story", story_speed, 0.98)):
+                drafts, plain = await repeat(
+                    setup.rounds, partial(speed, corral.url), partial(speed, corral.url, **OFF)
+                )
+                beside = {"tok/s": drafts, "plain": plain}
+                section.at_least(f"{text} with drafts, {name}", drafts / plain, target, "x", beside)
 
 
 def fast_model(model: str) -> str:
@@ -92,7 +116,7 @@ def fast_model(model: str) -> str:
     return str(to_q4_0(Path(model), path))
 
 
-async def edit_speed(url: str, **options: object) -> float:
+async def edit_speed(url: str, **options: Any) -> float:
     """Tokens per second of a 60-line file that is written again with a few changes."""
     answer = await complete(
         url,
@@ -106,7 +130,7 @@ async def edit_speed(url: str, **options: object) -> float:
     return _speed(answer)
 
 
-async def story_speed(url: str, **options: object) -> float:
+async def story_speed(url: str, **options: Any) -> float:
     """Tokens per second of a story."""
     answer = await complete(
         url, prompt=_FREE, n_predict=N_FREE, ignore_eos=True, seed=7, cache_prompt=False, **options
@@ -116,7 +140,7 @@ async def story_speed(url: str, **options: object) -> float:
 
 def _speed(answer: Answer) -> float:
     timings = answer.last["timings"]
-    return 1e3 * (timings["predicted_n"] - 1) / float(timings["predicted_ms"])
+    return 1e3 * float(timings["predicted_n"] - 1) / float(timings["predicted_ms"])
 
 
 async def _dictation(url: str, text: str) -> str:
