@@ -21,6 +21,9 @@ if "CI" not in os.environ:  # hypothesis has a profile of its own for that
 # there are more threads than cores, ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Models are taken as they are: a CPU for which another encoding is faster would compute other numbers.
+os.environ.setdefault("LLAMA_ARG_TRANSCODE", "off")
+
 _CACHE = Path(__file__).parents[1] / ".cache"
 
 

@@ -8,7 +8,7 @@ import orjson
 from fastapi import Request, Response
 
 from corral.api.json_depth import JsonGuard
-from corral.core.errors import CorralError, InvalidRequest, TooLarge
+from corral.core.errors import InvalidRequest, TooLarge
 
 
 class JsonResponse(Response):
@@ -34,7 +34,3 @@ async def read_json(request: Request, max_bytes: int, default: Any = None) -> An
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
-
-
-def render_error(error: CorralError) -> dict[str, Any]:
-    return {"error": {"code": error.status, "message": error.message, "type": error.type, **error.details}}

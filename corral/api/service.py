@@ -20,6 +20,7 @@ from corral.api.admission import require_room
 from corral.api.body import read_json
 from corral.api.chat_store import ChatStore
 from corral.api.disconnect import run_for_client
+from corral.api.error import still_loading
 from corral.api.media.collect import Collector
 from corral.api.media.intake import Arranger, Intake, MarkedWords, Pictures
 from corral.api.media.local import LocalMedia
@@ -200,7 +201,7 @@ class Service:
         if state is EngineState.RESTARTING:
             raise Unavailable("Engine restarting")
         if state is EngineState.LOADING or self._words is None:
-            raise Unavailable("Loading model")
+            raise still_loading()
 
     def check_answers(self, tells_why: bool = True) -> None:
         """Raises also if the engine is there, but has not been heard for a while."""
@@ -307,7 +308,7 @@ class Service:
 
     def _require(self, value: T | None) -> T:
         if value is None:
-            raise Unavailable("Loading model")
+            raise still_loading()
         return value
 
 

@@ -11,8 +11,8 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from corral.api.body import render_error
 from corral.api.disconnect import ClientGone, run_for_client
+from corral.api.error import render_error
 from corral.core.errors import CorralError
 
 _HEADERS = [

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import Request
+from typing import TYPE_CHECKING
+
 from starlette.types import Scope
 
 from corral.core.visit import Visit
+
+if TYPE_CHECKING:
+    from fastapi import Request
 
 _KEY = "corral.visit"
 

@@ -25,7 +25,7 @@ from corral.cli.part import Stamp, part_path, read_stamp_file, stamp_path
 from corral.cli.transfer import sized
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, InvalidRequest
-from corral.llama.file_type import FILE_TYPES
+from corral.llama.file_type import FILE_TYPES, TRANSCODED
 from corral.llama.ggml_type import GGML_TYPES
 from corral.llama.model_file import part_names
 from corral.llama.preflight import GgufHeader, read_header
@@ -33,6 +33,7 @@ from corral.llama.preflight import GgufHeader, read_header
 _PART = part_path(Path("x")).name.removeprefix("x")
 _HASHED = re.compile(r"[0-9a-f]{16}-(.+)", re.DOTALL)
 _REPO = "models--"
+_MADE = {"lora-base-": "made for --lora-base", TRANSCODED: "made by --transcode"}
 
 
 class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ def _find_flat(directory: Path) -> Iterator[CachedModel]:
             yield _partial(_plain_name(_final(parts[0])), parts[0])
             continue
         receipt = read_receipt(parts[0])
-        made = "made for --lora-base" if parts[0].name.startswith("lora-base-") else ""
+        made = next((why for start, why in _MADE.items() if parts[0].name.startswith(start)), "")
         yield _whole(
             _plain_name(parts[0]),
             parts,

@@ -23,6 +23,18 @@ def run_doctor(words: Sequence[str]) -> int:
     return doctor.run_doctor(words)
 
 
+def run_tune(words: Sequence[str]) -> int:
+    from corral.cli import tune
+
+    return tune.run_tune(words)
+
+
+def run_compare(words: Sequence[str]) -> int:
+    from corral.cli import compare
+
+    return compare.run_compare(words)
+
+
 def run_completion(words: Sequence[str]) -> int:
     """Print a script for a shell."""
     from corral.cli.help import SHELLS, completion
@@ -36,5 +48,7 @@ def run_completion(words: Sequence[str]) -> int:
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "models": run_models,
     "doctor": run_doctor,
+    "compare": run_compare,
+    "tune": run_tune,
     "completion": run_completion,
 }

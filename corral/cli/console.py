@@ -4,11 +4,10 @@ terminal."""
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from pathlib import Path
-
-from rich.console import Console as RichConsole
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from typing import TYPE_CHECKING
 
 from corral.core.pooling import Pooling
 from corral.core.result import ModelInfo
@@ -16,7 +15,12 @@ from corral.core.settings import ServerSettings, Settings
 from corral.server.listen import UNIX
 from corral.server.log import level_of
 
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.progress import Progress
+
 _PLAIN_STEP = 0.25
+_STDERR = 2
 _log = logging.getLogger("corral")
 
 
@@ -27,18 +31,24 @@ class Console:
         self._out = bar_console(settings.server)
         self._name = name or Path(settings.engine.model).name
         self._bar: Progress | None = None
+        self._what = ""  # is going on
         self._next_line = _PLAIN_STEP
 
     def listening(self, address: str) -> None:
         fields = {"address": address, "model": self._name}
         _log.info("listening on %(address)s, loading %(model)s", fields)
 
-    def loading(self, fraction: float) -> None:
+    def loading(self, fraction: float, what: str = "") -> None:
+        """`what` is done, if it is not the loading itself."""
+        what = what or f"loading {self._name}"
+        if what != self._what:
+            self._end_bar()
+            self._what, self._next_line = what, _PLAIN_STEP
         if self._out is not None:
             self._show_bar(self._out, fraction)
         elif fraction >= self._next_line:
-            fields = {"model": self._name, "fraction": round(fraction, 3), "percent": int(100 * fraction)}
-            _log.info("loading %(model)s: %(percent)d%%", fields)
+            fields = {"what": what, "fraction": round(fraction, 3), "percent": int(100 * fraction)}
+            _log.info("%(what)s: %(percent)d%%", fields)
             self._next_line = fraction + _PLAIN_STEP
 
     def ready(self, address: str, info: ModelInfo) -> None:
@@ -65,9 +75,11 @@ class Console:
 
     def _show_bar(self, console: RichConsole, fraction: float) -> None:
         if self._bar is None:
-            columns = (TextColumn("loading {task.description}"), BarColumn(), TaskProgressColumn())
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
             self._bar = Progress(*columns, console=console, transient=True)
-            self._bar.add_task(self._name, total=1.0)
+            self._bar.add_task(self._what, total=1.0)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=fraction)
         if fraction >= 1.0:
@@ -81,9 +93,13 @@ class Console:
 
 def bar_console(server: ServerSettings) -> RichConsole | None:
     """Where there may be bars among the lines of the log, if anywhere."""
-    console = RichConsole(stderr=True, highlight=False)
     is_wanted = server.log_format == "text" and level_of(server) <= logging.INFO
-    return console if console.is_terminal and is_wanted else None
+    if not is_wanted or not os.isatty(_STDERR):
+        return None
+    from rich.console import Console as RichConsole  # a moment to import, and few servers have a terminal
+
+    console = RichConsole(stderr=True, highlight=False)
+    return console if console.is_terminal else None
 
 
 def _describe(name: str, info: ModelInfo) -> list[str]:

@@ -15,6 +15,7 @@ _FILES = ("FNAME", "FILE", "PATH")
 _USAGE = """corral [options]
        corral models [rm NAME ...]
        corral doctor
+       corral compare A.gguf B.gguf
        corral completion {bash,zsh,tcsh}"""
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import os
 import sys
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from corral import __version__
 from corral.cli.command import COMMANDS, run_completion
@@ -42,8 +41,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(settings: Settings, console: Console) -> None:
     from corral.server.run import serve  # a moment to import, and only needed here
 
+    # Else numpy starts threads in both processes, for algebra that nobody here does.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_in_background()
-    _run_loop(serve(settings, console))
+    try:
+        import uvloop
+    except ImportError:
+        import asyncio
+
+        asyncio.run(serve(settings, console))
+    else:
+        uvloop.run(serve(settings, console))
 
 
 def _serve(configuration: Configuration) -> int:
@@ -77,12 +85,3 @@ def _print(configuration: Configuration) -> int:
 
             return print_devices(configuration.settings.engine.rpc)
     return 0
-
-
-def _run_loop(main: Coroutine[Any, Any, None]) -> None:
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)

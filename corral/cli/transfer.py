@@ -6,17 +6,11 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 _PLAIN_STEP = 0.1
 _PLAIN_STEP_BYTES = 100 << 20  # where nobody knows how many there are
@@ -112,6 +106,15 @@ class TransferDisplay:
         return (self._n_done - self._n_first) / elapsed if elapsed > 0 else 0.0
 
     def _show_bar(self, console: Console) -> None:
+        from rich.progress import (  # a moment to import, and only needed here
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

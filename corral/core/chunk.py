@@ -20,7 +20,6 @@ State: TypeAlias = bytes | memoryview  # of a sequence, as the backend wrote it
 # what else is running or cached.
 MIN_CHUNK = 8
 ALIGNMENT = 4
-MAX_AHEAD = 17  # tokens of a stream that are evaluated at once: one that was drawn, and those of a draft
 
 
 @dataclass(frozen=True, slots=True)

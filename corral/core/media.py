@@ -1,4 +1,4 @@
-"""Pictures and sounds of a prompt, and how token lists speak of them.
+"""How token lists speak of pictures and sounds.
 
 What a picture takes in the context is a run of negative tokens, spelled from a hash of what is in it: two
 lists are equal only where their pictures are, so that what compares and keeps tokens need not know of media.
@@ -8,12 +8,10 @@ and whether it is flat: its tokens share a position (M-RoPE). How many it takes 
 
 from __future__ import annotations
 
-import enum
 import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from corral.core.chunk import TokenArray
@@ -23,27 +21,6 @@ NO_TOKEN = -1  # how the world is told of those of media
 _FIRST = 1 << 30
 _FLAT = 1 << 29
 _MORE = 1 << 28
-
-
-class MediaKind(str, enum.Enum):
-    IMAGE = "image"
-    AUDIO = "audio"
-
-
-class Medium(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture, or a sound of `width` samples. Its bytes, rows of RGB or 32-bit floats, begin at `start` of
-    the file that comes with it."""
-
-    kind: MediaKind
-    width: int
-    height: int
-    digest: bytes  # of all that
-    start: int = 0
-    n_runs: int = 0  # of tokens that it has become
-
-    @property
-    def n_bytes(self) -> int:
-        return self.width * (4 if self.kind is MediaKind.AUDIO else 3 * self.height)
 
 
 class Run(NamedTuple):
@@ -137,8 +114,3 @@ def spans_in(tokens: TokenArray) -> list[Span]:
 def span_around(tokens: TokenArray, n: int) -> Span | None:
     """What a cut behind `n` tokens would go through."""
     return next((span for span in spans_in(tokens) if span.start < n < span.end), None)
-
-
-def text_tokens(tokens: Sequence[int]) -> list[int]:
-    """What is left without media."""
-    return [token for token in tokens if token >= 0]

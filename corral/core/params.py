@@ -27,6 +27,7 @@ SAMPLER_NAMES = (
 DEFAULT_SAMPLERS = tuple(name for name in SAMPLER_NAMES if name != "infill")
 
 RANDOM_SEED = 0xFFFFFFFF
+MAX_AHEAD = 17  # tokens of a stream that are evaluated at once: one that was drawn, and those of a draft
 
 JsonWhitespace = Literal["compact", "spaced", "flexible"]
 

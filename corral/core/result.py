@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 from corral.core.errors import ErrorInfo
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 from corral.core.modifier import AdapterInfo
 from corral.core.pooling import Pooling
 from corral.core.settings import EngineSettings
@@ -48,6 +48,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_bytes: int
     n_state_bytes: int = 0  # of a full slot, saved
     description: str
+    path: str = ""  # of the file that was opened, which may have been made from the one that was given
     can_generate: bool = True
     encoder: EncoderInfo
     adapters: list[AdapterInfo] = []
@@ -79,7 +80,16 @@ class TokenProbs(msgspec.Struct, frozen=True):
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
+    """`what` is done before, if it is not the loading itself."""
+
     fraction: float
+    what: str = ""
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """The model is loaded, and did no harm: others may open its file too."""
+
+    path: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -226,4 +236,5 @@ EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | Tokens | Done | Failed | EmbedResult
 Answer = SlotReport | AdapterLoaded | Arranged
-Event = Loading | Ready | LoadFailed | Beat | Queue | Answer | TaskResult
+LifeEvent = Loading | Opened | Ready | LoadFailed | Beat  # what an engine says about itself
+Event = LifeEvent | Queue | Answer | TaskResult

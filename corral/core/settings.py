@@ -47,6 +47,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     control_vector_layers: tuple[int, int] = (0, 0)  # 0: from the first, to the last
     overrides: tuple[Override, ...] = ()
     check_tensors: bool = False
+    transcode: str = "tuned"  # or auto, off, or an encoding
     rope_scaling: str = ""
     rope_scale: float = 0.0
     rope_freq_base: float = 0.0

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from corral.core.media import Medium, text_tokens
+from corral.core.medium import Medium, text_tokens
 from corral.core.modifier import AdapterConfig
 from corral.core.params import GenerationParams
 

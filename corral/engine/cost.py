@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corral.core.chunk import MAX_AHEAD
+from corral.core.params import MAX_AHEAD
 
 _WEIGHT = 0.3
 _MARGIN = 0.85

@@ -13,7 +13,8 @@ import numpy as np
 
 from corral.core.chunk import Chunk, FloatArray
 from corral.core.errors import CorralError, NotNumbers
-from corral.core.media import spans_in, text_tokens
+from corral.core.media import spans_in
+from corral.core.medium import text_tokens
 from corral.core.result import Admitted, Event, Failed, Progress, StopType, Tier, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
-from corral.core.media import Medium
+from corral.core.medium import Medium
 from corral.core.result import Beat
 from corral.engine.ports import Projector
 from corral.engine.prompt_media import PromptMedia

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from corral.core.chunk import Chunk, DecodeStatus, Encoded, FloatArray, Memory, State, TokenArray
-from corral.core.media import MediaKind, Medium
+from corral.core.medium import MediaKind, Medium
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams
 from corral.core.pooling import Pooling

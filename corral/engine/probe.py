@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from corral.core.chunk import ALIGNMENT, MAX_AHEAD, MIN_CHUNK, Chunk, DecodeStatus, TokenArray
+from corral.core.chunk import ALIGNMENT, MIN_CHUNK, Chunk, DecodeStatus, TokenArray
+from corral.core.params import MAX_AHEAD
 from corral.engine.cost import CostModel, Load
 from corral.engine.ports import Backend
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import InvalidRequest
-from corral.core.media import Medium, Run, key_of, runs_in
+from corral.core.media import Run, key_of, runs_in
+from corral.core.medium import Medium
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corral.core.chunk import MAX_AHEAD, MIN_CHUNK, TokenArray
-from corral.core.media import has_media, text_tokens
+from corral.core.chunk import MIN_CHUNK, TokenArray
+from corral.core.media import has_media
+from corral.core.medium import text_tokens
+from corral.core.params import MAX_AHEAD
 from corral.core.settings import EngineSettings
 from corral.engine.cost import CostModel
 from corral.engine.lookup import find_continuation

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from corral.core.media import Medium
+from corral.core.medium import Medium
 from corral.core.modifier import AdapterConfig
 from corral.core.task import Embed, Task
 from corral.link.stream import TaskStream

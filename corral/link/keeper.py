@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from corral.core.errors import CorralError, Unavailable
-from corral.core.result import Beat, Event, LoadFailed, Loading, ModelInfo, Ready
+from corral.core.result import Beat, Event, LifeEvent, LoadFailed, Loading, ModelInfo, Opened
 from corral.core.settings import EngineSettings
 from corral.core.task import Stop
 from corral.link.idle import Idle
@@ -49,7 +49,7 @@ class Keeper(abc.ABC):
         timeout_s: float,
         n_failures: int,
         sleep_idle_s: float,
-        on_loading: Callable[[float], None],
+        on_loading: Callable[[float, str], None],
         on_restart: Callable[[str], None],
     ) -> None:
         """`n_failures`: engines in a row that may fail by themselves. `sleep_idle_s`: negative: never."""
@@ -62,6 +62,7 @@ class Keeper(abc.ABC):
         self._process: EngineProcess | None = None
         self._main: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[ModelInfo] = asyncio.get_running_loop().create_future()
+        self._opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._pulse, self._idle = Pulse(timeout_s), Idle(sleep_idle_s)
         self._ready_at: float | None = None  # this engine
         self._stopped_at: float | None = None  # when it was told to end
@@ -90,6 +91,10 @@ class Keeper(abc.ABC):
         if not self._loaded.done():
             self._main.result()  # raises what has ended it
         return await self._loaded
+
+    async def opened(self) -> str:
+        """The model's file, as soon as an engine has opened and survived it; `start` tells if none does."""
+        return await asyncio.shield(self._opened)
 
     def dismiss(self) -> None:
         """End all that runs with an error; nothing else is begun."""
@@ -244,20 +249,24 @@ class Keeper(abc.ABC):
         fields = {"seconds": self._sleep_idle_s}
         _log.info("nothing to do for %(seconds)g s: the engine sleeps until a request comes", fields)
 
-    def _handle_life(self, event: Beat | Loading | LoadFailed | Ready, process: EngineProcess) -> None:
+    def _handle_life(self, event: LifeEvent, process: EngineProcess) -> None:
         """What an engine says about itself."""
         if isinstance(event, Beat):
             if reason := self._pulse.hear(event):
                 self._lose(process, reason)
         elif isinstance(event, Loading):
             if self.state is not EngineState.WAKING:
-                self._on_loading(event.fraction)
+                self._on_loading(event.fraction, event.what)
         elif isinstance(event, LoadFailed):
             self._lost_because = event.message
+        elif isinstance(event, Opened):
+            if not self._opened.done():
+                self._opened.set_result(event.path)
         else:
-            # The next engine is the same, whatever has become of --lora-base and of the memory since.
-            lora = self._settings.lora
-            self._settings = msgspec.structs.replace(event.settings, lora=lora, lora_base="", fit="off")
+            # The next engine is the same, whatever has become of the file and of the memory since.
+            self._settings = msgspec.structs.replace(
+                event.settings, lora=self._settings.lora, lora_base="", transcode="off", fit="off"
+            )
             self._ready_at, self._idle = time.monotonic(), Idle(self._sleep_idle_s)
             self.info, self.state = event.info, EngineState.READY
             self._on_ready(event.info, process)

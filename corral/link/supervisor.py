@@ -12,22 +12,19 @@ from collections.abc import Callable
 import msgspec
 
 from corral.core.errors import CorralError, Unavailable
-from corral.core.media import Medium
+from corral.core.medium import Medium
 from corral.core.modifier import AdapterConfig, AdapterInfo, ScaledFile
 from corral.core.params import GenerationParams
 from corral.core.result import (
     AdapterLoaded,
     Answer,
     Arranged,
-    Beat,
     Event,
     Failed,
     LastResult,
-    LoadFailed,
-    Loading,
+    LifeEvent,
     ModelInfo,
     Queue,
-    Ready,
     SlotReport,
     TaskResult,
     Tokens,
@@ -56,7 +53,7 @@ class Supervisor(Keeper):
         timeout_s: float,
         n_failures: int = 5,
         sleep_idle_s: float = -1.0,
-        on_loading: Callable[[float], None] = lambda _: None,
+        on_loading: Callable[[float, str], None] = lambda *_: None,
         on_restart: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(settings, timeout_s, n_failures, sleep_idle_s, on_loading, on_restart)
@@ -243,7 +240,7 @@ class Supervisor(Keeper):
             self._handle(event, process)
 
     def _handle(self, event: Event, process: EngineProcess) -> None:
-        if isinstance(event, Beat | Loading | LoadFailed | Ready):
+        if isinstance(event, LifeEvent):
             self._handle_life(event, process)
         elif isinstance(event, Queue):
             self.board.line.sort(event.task_ids)

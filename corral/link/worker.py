@@ -17,7 +17,7 @@ import time
 import msgspec
 
 from corral.core.errors import CorralError
-from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Ready
+from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Opened, Ready
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, SlotAction, Task
 from corral.engine import loop
@@ -29,6 +29,7 @@ from corral.link.log import log_to_front
 from corral.llama.backend import LlamaBackend
 from corral.llama.context_size import total_ctx
 from corral.llama.encoder import Encoder
+from corral.llama.encoding import with_encoding
 from corral.llama.lora_base import with_lora_base
 from corral.llama.memory_probe import fit_memory
 from corral.llama.model import Model
@@ -46,7 +47,9 @@ def main() -> None:
     beat = _Beat(channel)
     try:
         inbox: loop.Inbox = queue.SimpleQueue()
-        settings = with_lora_base(settings)
+        settings = with_encoding(
+            with_lora_base(settings), lambda what, fraction: channel.send([Loading(fraction, what)])
+        )
         plan = fit_memory(settings)
         settings = plan.settings if plan is not None else settings
         engine, info = _open(settings, channel, inbox)
@@ -67,6 +70,7 @@ def _open(
 ) -> tuple[loop.AnyEngine, ModelInfo]:
     """An engine that generates, if the model can and the settings do not want otherwise."""
     model = Model.load(settings, lambda fraction: channel.send([Loading(fraction)]))
+    channel.send([Opened(model.path)])
     adapters = load_adapters(model.adapters, settings.lora)
     projector = Projector(model, settings) if settings.mmproj else None
     if settings.only_embeds or not model.can_generate:

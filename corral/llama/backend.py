@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from corral.core.params import Constraint, SamplingParams
 from corral.core.result import ModelInfo
 from corral.core.settings import EngineSettings
 from corral.llama.candidates import Candidates
-from corral.llama.constraint import Compiler, Matcher
 from corral.llama.context import Context, fill_params
 from corral.llama.context_params import context_params
 from corral.llama.context_size import notes_on_context, total_ctx
@@ -28,9 +28,12 @@ from corral.llama.hardware import flash_attn_type, thread_counts, uses_gpu
 from corral.llama.kv_cache import can_move_keys, fit_cache
 from corral.llama.library import lib
 from corral.llama.model import Model
-from corral.llama.multimodal import Projector
 from corral.llama.sampler import Sampler
 from corral.llama.state import StateLayout
+
+if TYPE_CHECKING:
+    from corral.llama.constraint import Compiler, Matcher
+    from corral.llama.multimodal import Projector
 
 MIN_PROMPT_ROOM = 16  # of a batch, beside a token for every slot
 MIN_BATCH = 32  # for what the engine tries before it serves
@@ -60,7 +63,6 @@ class LlamaBackend(Context):
         self._model = model
         self._settings = settings
         self._candidates = Candidates(model.vocab.n_tokens)
-        self._compiler = Compiler(model.vocab)
         self._compilers = ThreadPoolExecutor(1, "compiler")
         self.fingerprint = model_fingerprint(settings)
         self._has_grown = False
@@ -120,7 +122,14 @@ class LlamaBackend(Context):
         return sample or b""
 
     def compile(self, constraint: Constraint) -> Future[Matcher]:
-        return self._compilers.submit(self._compiler.compile, constraint)
+        return self._compilers.submit(lambda: self._compiler.compile(constraint))
+
+    @cached_property
+    def _compiler(self) -> Compiler:
+        """Belongs to the one thread that compiles."""
+        from corral.llama.constraint import Compiler  # takes a while, and many servers never need it
+
+        return Compiler(self.vocab)
 
     def open_sampler(
         self, params: SamplingParams, prompt: Sequence[int], grammar: Matcher | None = None

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from corral.core.chunk import MAX_AHEAD, Chunk, DecodeStatus, FloatArray, Memory, State
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray, Memory, State
 from corral.core.modifier import AdapterConfig
+from corral.core.params import MAX_AHEAD
 from corral.llama.batch import Batch, decode_rows
 from corral.llama.library import LlamaError, last_words, lib, strlen_callback
 from corral.llama.model import Model

@@ -40,3 +40,12 @@ FILE_TYPES = {
     40: "Q1_0",
     41: "Q2_0",
 }
+
+TRANSCODED = "transcoded-"  # how names of files begin that were made from others
+
+# What weights can be encoded as without an importance matrix, with libllama's number.
+_NAMES = (
+    "F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_M Q4_K_S Q4_1 Q4_0 "
+    "IQ4_NL IQ4_XS Q3_K_L Q3_K_M Q3_K_S Q2_K"
+)
+TRANSCODABLE = {name: number for number, name in FILE_TYPES.items() if name in _NAMES.split()}

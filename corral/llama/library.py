@@ -9,16 +9,30 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import importlib.util
 import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
-
-from llama_cpp import llama_cpp
 
 from corral.core.errors import CorralError
 
-lib: Any = llama_cpp
+_PACKAGE = "llama_cpp"
+
+
+def bindings(name: str) -> Any:
+    """A module of the bindings alone: what their package has around them takes longer to import than all of
+    ours, and nobody here needs it."""
+    if _PACKAGE not in sys.modules:
+        spec = importlib.util.find_spec(_PACKAGE)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named '{_PACKAGE}'", name=_PACKAGE)
+        sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)  # it is not executed
+    return importlib.import_module(f"{_PACKAGE}.{name}")
+
+
+lib: Any = bindings("llama_cpp")
 
 _ERROR_LEVEL = 4
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, _ERROR_LEVEL: logging.ERROR}
@@ -29,7 +43,7 @@ _NUMA = {
     "numactl": lib.GGML_NUMA_STRATEGY_NUMACTL,
 }
 _log_tail: collections.deque[str] = collections.deque(maxlen=8)
-_listeners: list[list[str]] = []
+_listeners: list[Callable[[str], object]] = []
 _verbose = False
 _n_private = 0
 _unfinished = ""  # line of the log
@@ -65,13 +79,22 @@ def overhear(is_private: bool = False) -> Iterator[list[str]]:
     """Everything that libllama logs meanwhile, errors or not; what is private nobody else gets to see."""
     global _n_private
     lines: list[str] = []
-    _listeners.append(lines)
     _n_private += is_private
     try:
-        yield lines
+        with listen(lines.append):
+            yield lines
     finally:
         _n_private -= is_private
-        _listeners[:] = [others for others in _listeners if others is not lines]
+
+
+@contextlib.contextmanager
+def listen(hear: Callable[[str], object]) -> Iterator[None]:
+    """Calls with everything that libllama logs meanwhile. What is raised there, nobody can catch."""
+    _listeners.append(hear)
+    try:
+        yield
+    finally:
+        _listeners[:] = [other for other in _listeners if other is not hear]
 
 
 def has_gpu() -> bool:
@@ -101,8 +124,8 @@ def strlen_callback() -> Any:
 def on_log(level: int, text: bytes, _user_data: Any) -> None:
     """For whatever writes a log in libllama's way."""
     line = text.decode("utf-8", "replace").rstrip()
-    for lines in _listeners:
-        lines.append(line)
+    for hear in _listeners:
+        hear(line)
     if level == _ERROR_LEVEL and line:
         _log_tail.append(line)
     if _verbose and not _n_private:

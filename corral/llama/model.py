@@ -140,6 +140,7 @@ class Model:
             n_bytes=self.n_bytes,
             n_state_bytes=n_state_bytes,
             description=self.description,
+            path=self.path,
             can_generate=can_generate,
             encoder=encoder,
             adapters=adapters,

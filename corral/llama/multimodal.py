@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from llama_cpp import mtmd_cpp
 
 from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.media import MediaKind, Medium, key_of, spell
+from corral.core.media import key_of, spell
+from corral.core.medium import MediaKind, Medium
 from corral.core.settings import EngineSettings
 from corral.llama.device import projector_device
 from corral.llama.fingerprint import fingerprint
 from corral.llama.hardware import thread_counts, uses_gpu
-from corral.llama.library import LlamaError, last_words, lib, on_log
+from corral.llama.library import LlamaError, bindings, last_words, lib, on_log
 from corral.llama.model import Model
 from corral.llama.preflight import read_header
 
-mtmd: Any = mtmd_cpp
+mtmd: Any = bindings("mtmd_cpp")
 
 _PIECE = 8  # nodes of a graph that are computed without a look at what else there is to do
 _TYPE_KEYS = ("clip.projector_type", "clip.vision.projector_type")

@@ -6,7 +6,7 @@ The draw depends on (seed, token index) alone, so a request can be taken up agai
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from corral.core.errors import NotNumbers
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProb, TokenProbs
 from corral.llama.candidates import Candidates, softmax, softmax_weights
-from corral.llama.constraint import Matcher
 from corral.llama.library import lib
 from corral.llama.mirostat import Mirostat
 from corral.llama.stage import (
@@ -30,6 +29,9 @@ from corral.llama.stage import (
     native_dry,
 )
 from corral.llama.vocab import Vocab
+
+if TYPE_CHECKING:
+    from corral.llama.constraint import Matcher
 
 _COLDEST = 1e-4
 

@@ -109,7 +109,10 @@ class Vocab:
     def max_piece_bytes(self) -> int:
         """No token stands for more bytes than this."""
         if not self._max_piece_bytes:
-            self._max_piece_bytes = max(len(self._read_piece(t, True)) for t in range(self.n_tokens))
+            measure = lib.llama_token_to_piece  # without room for it, it tells how much it needs
+            self._max_piece_bytes = max(
+                -measure(self.handle, t, None, 0, 0, True) for t in range(self.n_tokens)
+            )
         return self._max_piece_bytes
 
     @property

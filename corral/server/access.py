@@ -14,7 +14,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral.api.body import JsonResponse, render_error
+from corral.api.error import ErrorAnswer
 from corral.api.trust import mark_stranger
 from corral.api.visit import visit_in
 from corral.core.errors import CorralError, Unauthorized
@@ -25,6 +25,7 @@ from corral.core.visit import Client
 PUBLIC_PATHS = ("/health", "/v1/health", "/ready", "/models", "/v1/models", "/props")
 _READING = ("GET", "HEAD")
 _BEARER = b"bearer "
+_ASKING = [(b"www-authenticate", b"Bearer")]
 _NAMED = re.compile(r"([A-Za-z0-9._-]{1,64})(?:=(\d{1,4}(?:\.\d{1,3})?))?:(.+)")
 _REALM_BYTES = 16
 
@@ -102,9 +103,7 @@ class AccessControl:
             elif self._lets_in(scope):
                 mark_stranger(scope)
             else:
-                error = Unauthorized()
-                headers = {"www-authenticate": "Bearer"}
-                await JsonResponse(render_error(error), error.status, headers)(scope, receive, send)
+                await ErrorAnswer(Unauthorized(), _ASKING)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

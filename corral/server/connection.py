@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from corral.api.body import JsonResponse, render_error
+from corral.api.error import ErrorAnswer
 from corral.core.errors import InvalidRequest
 
 _LOOKS = 4  # for each timeout
@@ -243,9 +243,9 @@ class _BoundedProtocol(HttpToolsProtocol):
         if not can_answer:
             self.transport.abort()
             return
-        response = JsonResponse(render_error(error), error.status, {"connection": "close"})
-        lines = [b"%b: %b\r\n" % line for line in (*self.server_state.default_headers, *response.raw_headers)]
-        self.transport.write(b"".join((STATUS_LINE[error.status], *lines, b"\r\n", bytes(response.body))))
+        answer = ErrorAnswer(error, [(b"connection", b"close")])
+        lines = [b"%b: %b\r\n" % line for line in (*self.server_state.default_headers, *answer.headers)]
+        self.transport.write(b"".join((STATUS_LINE[error.status], *lines, b"\r\n", answer.body)))
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()

@@ -11,10 +11,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from corral.api.body import JsonResponse, render_error
+from corral.api.error import ErrorAnswer
 from corral.core.errors import CorralError, Forbidden
 from corral.core.settings import ServerSettings
 from corral.server.hosts import ANY, is_local_name, parse_host
@@ -110,7 +109,7 @@ class Cors:
         if origin is not None and scope["method"] == "OPTIONS" and _ASKED_METHOD in headers:
             fields = [*self._fields(origin), *self._preflight_fields(headers)] if is_admitted else []
             send = _Answer(send, [*fields, (b"vary", _PREFLIGHT_VARY)]).send
-            await Response()(scope, receive, send)
+            await _send_nothing(send)
             return
         fields = [*self._fields(origin), *_EXPOSING] if origin is not None and is_admitted else []
         send = _Answer(send, [*fields, (b"vary", b"Origin")]).send
@@ -121,7 +120,7 @@ class Cors:
             f"pages of '{origin.decode('latin-1')[:_MAX_SHOWN]}' may not use this server; "
             "if they should, start it with --cors-origins and this origin, or with an --api-key"
         )
-        await JsonResponse(render_error(error), error.status)(scope, receive, send)
+        await ErrorAnswer(error)(scope, receive, send)
 
     def _lets_pass(self, method: str, origin: bytes, headers: dict[bytes, bytes]) -> bool:
         """Whether a request does no harm although its page may not read the answer."""
@@ -163,6 +162,11 @@ class _Answer:
             is_exposing = any(name == _EXPOSE for name, _ in self._fields)
             message["headers"] = [*headers, *self._fields, *(queue if is_exposing else ())]
         return self._send(message)
+
+
+async def _send_nothing(send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
 
 
 def _read_origin(text: str) -> Origin:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from uvicorn.server import ServerState
 
@@ -20,21 +20,23 @@ _log = logging.getLogger("corral")
 class Drain:
     """Mutable: whether somebody insists that it be over at once."""
 
-    def __init__(
-        self,
-        timeout_s: float,
-        on_begin: Sequence[Callable[[], None]],
-        dismiss: Sequence[Callable[[], None]],
-    ) -> None:
-        """`on_begin`: nothing new should come. `dismiss`: all that runs is to end, with an error."""
+    def __init__(self, timeout_s: float, dismiss: Callable[[], None]) -> None:
+        """`dismiss`: all that runs is to end, with an error."""
         self._timeout_s = timeout_s
-        self._on_begin = on_begin
         self._dismiss = dismiss
+        self._on_begin: list[Callable[[], None]] = []
+        self._is_begun = False
         self._insisted = asyncio.Event()
+
+    def join(self, *on_begin: Callable[[], None]) -> None:
+        """Who is to know that nothing new should come; at once, where that is so already."""
+        self._on_begin += on_begin
+        if self._is_begun:
+            self._announce()
 
     def begin(self) -> None:
         _log.info("stopping, when running requests are done")
-        _call(self._on_begin)
+        self._announce()
 
     def insist(self) -> None:
         _log.info("stopping at once")
@@ -50,12 +52,19 @@ class Drain:
             await asyncio.wait_for(self._insisted.wait(), self._timeout_s)
         if not self._insisted.is_set() and state.tasks:
             _log.warning("stopping, although requests are running: --timeout is over")
-        _call(self._dismiss)
+        self._announce()
+        self._dismiss()
         await _until_over(state)
         for connection in list(state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
         await _until_over(state)
+
+    def _announce(self) -> None:
+        """More than once does no harm."""
+        self._is_begun = True
+        for tell in self._on_begin:
+            tell()
 
 
 async def _until_over(state: ServerState) -> None:
@@ -64,8 +73,3 @@ async def _until_over(state: ServerState) -> None:
     deadline = loop.time() + _LAST_WORDS_S
     while (state.connections or state.tasks) and loop.time() < deadline:
         await asyncio.sleep(_LOOK_S)
-
-
-def _call(functions: Sequence[Callable[[], None]]) -> None:
-    for function in functions:
-        function()

@@ -10,8 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 
-from corral.api.body import JsonResponse, render_error
+from corral.api.body import JsonResponse
 from corral.api.disconnect import ClientGone
+from corral.api.error import render_error
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, NotFound, Unavailable
 from corral.server.traffic import LEFT
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral.api.body import JsonResponse, render_error
+from corral.api.error import ErrorAnswer
 from corral.core.errors import CorralError, Forbidden, InvalidRequest
 from corral.core.settings import ServerSettings
 from corral.server.listen import Reach, is_loopback, without_brackets
@@ -94,7 +94,7 @@ class HostControl:
         if error is None:
             await self._app(scope, receive, send)
         else:
-            await JsonResponse(render_error(error), error.status)(scope, receive, send)
+            await ErrorAnswer(error)(scope, receive, send)
 
     def _problem(self, scope: Scope) -> CorralError | None:
         values = [value for name, value in scope["headers"] if name == b"host"]

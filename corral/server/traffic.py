@@ -33,7 +33,11 @@ class Traffic:
 
     def __init__(self, app: ASGIApp, listeners: Sequence[Listener]) -> None:
         self._app = app
-        self._listeners = listeners
+        self._listeners = list(listeners)
+
+    def listen(self, *listeners: Listener) -> None:
+        """They want to know too, from now on."""
+        self._listeners += listeners
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -11,7 +11,7 @@ import msgspec
 
 from corral.api.service import Service
 from corral.core.errors import CorralError
-from corral.core.media import Medium
+from corral.core.medium import Medium
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import GenerationParams
 from corral.core.result import Answer, Done, Embedded, Event, Failed, Queue, SlotReport

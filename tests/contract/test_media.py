@@ -18,7 +18,7 @@ import pytest
 from corral.api.media import intake
 from corral.api.media.collect import MAX_MEDIA
 from corral.core.fim import FimTokens
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 from tests.contract.inline import SECONDS, Server, post
 from tests.tools.pictures import data_uri, noise, png, solid
 from tests.unit.fake import FakeBackend, FakeEncoder

@@ -14,10 +14,11 @@ from tools.api_reference import endpoints, routes, slug
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OPTION_NAMES = {name for option in OPTIONS for name in (*option.names, *option.negative)}
-# Of pip, docker, curl and others, and of servers that people come from.
+# Of our other commands, of pip, docker, curl and others, and of servers that people come from.
 FOREIGN = (
-    "--against --allow-shlib-undefined --build-arg --cacert --data-binary --extra-index-url --gpus --install",
-    "--no-cache-dir --no-deps --now --only-binary --requests --rm --stop-timeout --yes",
+    "--against --allow-shlib-undefined --build --build-arg --cacert --data-binary --extra-index-url --gpus",
+    "--install --json --no-cache-dir --no-deps --now --only --only-binary --requests --rm --rounds",
+    "--stop-timeout --target --text --yes",
     "--cache --chat_format --clip_model_path --config_file --n_ctx --n_gpu_layers --n_threads --spec-type",
 )
 ACTIONS = {"POST /slots/{id_slot}": slot._ACTIONS, "POST /sessions/{id_session}": session._ACTIONS}

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from corral.api.constraint import grammar_or_schema
-from corral.core.chunk import MAX_AHEAD, Chunk, DecodeStatus
+from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.modifier import Override
-from corral.core.params import Guidance, SamplingParams, SpeculativeParams
+from corral.core.params import MAX_AHEAD, Guidance, SamplingParams, SpeculativeParams
 from corral.core.result import Done, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.core.task import Stop, Task

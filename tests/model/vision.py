@@ -19,7 +19,8 @@ from llama_cpp import llama_cpp as lib
 from llama_cpp import mtmd_cpp as mtmd
 
 from corral.core.chunk import Chunk
-from corral.core.media import MediaKind, Medium, Run, runs_in
+from corral.core.media import Run, runs_in
+from corral.core.medium import MediaKind, Medium
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProbs
 from corral.core.task import Task

@@ -27,8 +27,8 @@ from corral.core.settings import EngineSettings, Settings
 from corral.core.task import Embed, Task
 from corral.link import worker
 from corral.link.frame import FrameAssembler, decode_events, encode_frame
-from corral.server import run
 from corral.server.chat import chat_settings
+from corral.server.front import open_vocabulary
 
 HANG_S = 120.0
 MAX_BYTES = 12 << 30  # of addresses: a file that wants more does not take the machine with it
@@ -152,10 +152,10 @@ def _run_front(job: Job) -> str:
 
 
 def _be_front(job: Job, writer: int) -> None:
-    """As `server/run.py` does it, and then as requests do."""
+    """As `server/front.py` does it, and then as requests do."""
     settings = Settings(engine=_settings(job))
     try:
-        model = run._open_vocabulary(settings)
+        model = open_vocabulary(settings.engine.model)
         words = model.vocab
         chat_settings(settings.server, model.chat_templates, words)
         for text in TEXTS:

@@ -54,7 +54,7 @@ def test_an_unknown_option_is_exit_2_with_the_nearest_name():
 def test_an_unknown_command_is_exit_2():
     answer = corral("serve")
     assert answer.returncode == 2
-    assert "models, doctor, completion" in answer.stderr
+    assert "models, doctor, compare, tune, completion" in answer.stderr
 
 
 def test_print_config_can_be_read_again(tmp_path):

@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from corral.server.connection import Patience, patient_protocol
-from corral.server.run import use_threads
+from corral.server.front import use_threads
 from tests.system.edge import GENEROUS_S, TIMEOUT_S, echo, serving
 
 SIZE = 64 << 20  # more than all buffers between two sockets

@@ -347,8 +347,6 @@ def test_errors_come_before_anything_is_loaded(tmp_path):
         (("--cors-credentials",), "--cors-credentials"),
         (("--allowed-hosts", "https://example.com"), "--allowed-hosts"),
         (("--ssl-cert-file", "x"), "--ssl-key-file"),
-        (("--api-key-file", tmp_path / "none"), "--api-key-file"),
-        (("--path", tmp_path / "none"), "--path"),
         (("--log-file", tmp_path / "none" / "log"), "--log-file"),
     ):
         result = run("-m", path, "--port", 0, *options)

@@ -111,10 +111,12 @@ def test_a_renewed_certificate_is_served_after_a_hangup(tiny, tmp_path):
             shutil.copy(new_certificate, certificate)  # the key is still the old one
             server.process.send_signal(signal.SIGHUP)
             server.wait_for("the old certificate stays: the key of --ssl-key-file '.*' does not fit")
+            server.wait_for("keys and certificates were read again")
             assert served_certificate(server) == old
             certificate.unlink()
             server.process.send_signal(signal.SIGHUP)
             server.wait_for("the old certificate stays: --ssl-cert-file '.*' cannot be read")
+            server.wait_for("keys and certificates were read again")
             assert served_certificate(server) == old
             shutil.copy(new_certificate, certificate)
             shutil.copy(new_key, key)

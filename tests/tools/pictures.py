@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from corral.core.media import MediaKind, Medium
+from corral.core.medium import MediaKind, Medium
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from corral.core.chunk import Encoded
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.media import MediaKind, Medium, key_of, spell
+from corral.core.media import key_of, spell
+from corral.core.medium import MediaKind, Medium
 
 MARK = 7  # a token of text before every picture
 N_PIECES = 4  # looks at whether to go on while a picture is encoded

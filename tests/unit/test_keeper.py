@@ -12,7 +12,7 @@ import pytest
 
 from corral.core.errors import CorralError, Unavailable
 from corral.core.params import GenerationParams
-from corral.core.result import Admitted, Done, LoadFailed, Loading, SlotReport, StopType, Timings
+from corral.core.result import Admitted, Done, LoadFailed, Loading, Opened, SlotReport, StopType, Timings
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, SlotAction, Verb
 from corral.link import keeper, restart
@@ -230,10 +230,31 @@ async def asleep(one: Supervisor, n: int = 1) -> Process:
     return Process.all[n - 1]
 
 
+async def test_the_file_that_an_engine_has_survived_is_told_before_it_is_ready():
+    one = Supervisor(EngineSettings(model="given.gguf"), 10.0)
+    starting = asyncio.create_task(one.start())
+    process = await nth(1)
+    opened = asyncio.create_task(one.opened())
+    process.say(Loading(1.0))
+    await asyncio.sleep(0.01)
+    assert not opened.done()
+    process.say(Opened("made.gguf"))
+    assert await opened == "made.gguf"
+    assert one.state is EngineState.LOADING
+    process.be_ready()
+    await starting
+    process.say(Opened("another.gguf"))
+    assert await one.opened() == "made.gguf"
+    process.die()
+    await one.close()
+
+
 async def test_an_order_wakes_the_engine_and_the_next_one_gets_it(caplog):
     caplog.set_level(logging.INFO)
     fractions: list[float] = []
-    async with started(sleep_idle_s=0.05, on_loading=fractions.append) as one:
+    async with started(
+        sleep_idle_s=0.05, on_loading=lambda fraction, _what: fractions.append(fraction)
+    ) as one:
         (await asleep(one)).die(0)
         await asyncio.sleep(0.05)
         assert len(Process.all) == 1  # it stays asleep

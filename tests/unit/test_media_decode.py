@@ -24,7 +24,7 @@ from corral.api.media.picture import decode_image
 from corral.api.media.sample import BadMedia
 from corral.api.media.sound import decode_audio
 from corral.core.errors import InvalidRequest
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 
 IMAGE, AUDIO = MediaKind.IMAGE, MediaKind.AUDIO
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "BMP"]

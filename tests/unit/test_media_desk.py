@@ -13,7 +13,8 @@ import pytest
 
 from corral.core.chunk import Encoded
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
-from corral.core.media import MediaKind, Medium, Run, key_of, runs_in
+from corral.core.media import Run, key_of, runs_in
+from corral.core.medium import MediaKind, Medium
 from corral.engine.media import MediaDesk
 from corral.engine.prompt_media import PromptMedia
 from tests.tools.pictures import media_of, noise

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from corral.core.chunk import DecodeStatus, Encoded
 from corral.core.errors import CorralError
-from corral.core.media import MediaKind, cell_positions, is_spelled, n_positions, runs_in, spans_in, spell
+from corral.core.media import cell_positions, is_spelled, n_positions, runs_in, spans_in, spell
+from corral.core.medium import MediaKind
 from corral.core.params import Guidance
 from corral.core.pooling import Pooling
 from corral.core.result import Admitted, Arranged, Done, Embedded, Failed, SlotReport, StopType, Vectors

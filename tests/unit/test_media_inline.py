@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from corral.api.media.data_uri import parse_data_uri
 from corral.api.media.inline import InlineImage, split_inline
 from corral.api.media.sample import BadMedia
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 
 GIF = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAEAAAAALAAAAAABAAEAAAICRAEAOw=="
 ONE = InlineImage(GIF)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from corral.core.errors import InvalidRequest, Unavailable
-from corral.core.media import MediaKind, Medium
+from corral.core.medium import MediaKind, Medium
 from corral.core.params import GenerationParams
 from corral.core.result import Arranged, Failed
 from corral.core.settings import EngineSettings

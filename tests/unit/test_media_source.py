@@ -18,7 +18,7 @@ from corral.api.media.remote import RemoteMedia, is_public
 from corral.api.media.sample import MAX_BYTES, BadMedia
 from corral.api.media.source import MAX_URL_CHARS, MediaSource
 from corral.core.errors import CorralError
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 
 PUBLIC = [
     "1.1.1.1",

@@ -24,8 +24,8 @@ from corral.core.media import (
     span_around,
     spans_in,
     spell,
-    text_tokens,
 )
+from corral.core.medium import text_tokens
 from corral.engine.batch import BatchShape, Part, Prompt, Token, align, plan_batches
 from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.grouping import Grouping

@@ -30,6 +30,7 @@ _WORDS = {
     "--sampler-seq": "kt",
     "--dry-sequence-breaker": "x",
     "--logit-bias": "15043-inf",
+    "--transcode": "q8_0",
     "--rpc": "127.0.0.1:50052",
     "--device": "CPU,CUDA0",
     "--n-gpu-layers": "12",

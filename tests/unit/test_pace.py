@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.chunk import MAX_AHEAD
+from corral.core.params import MAX_AHEAD
 from corral.engine.cost import CostModel, Load
 from corral.engine.pace import Pace, plan_length
 

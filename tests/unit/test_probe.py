@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from corral.core.chunk import MAX_AHEAD, DecodeStatus
+from corral.core.chunk import DecodeStatus
+from corral.core.params import MAX_AHEAD
 from corral.engine.cost import CostModel, Load
 from corral.engine.probe import TOLERANCE, probe_ahead
 from tests.unit.fake import FakeBackend

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.chunk import MAX_AHEAD, Chunk, DecodeStatus
+from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.draw import uniform
 from corral.core.errors import CorralError
-from corral.core.params import GenerationParams, Guidance, SamplingParams, SpeculativeParams
+from corral.core.params import MAX_AHEAD, GenerationParams, Guidance, SamplingParams, SpeculativeParams
 from corral.core.result import Done, Failed, Timings, TokenProbs, Tokens
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Stop, Task

@@ -14,7 +14,7 @@ from typing import Any
 from corral.api.media.inline import InlineImage, split_inline
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import InvalidRequest, NotSupported
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 
 MAX_MEDIA = 64
 _IMAGE_ID = re.compile(r"\[img-(\d{1,18})\]")

@@ -8,7 +8,7 @@ import re
 from urllib.parse import unquote_to_bytes
 
 from corral.api.media.sample import BadMedia
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 
 _SCHEME = "data:"
 _MAX_HEADER = 4096

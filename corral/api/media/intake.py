@@ -22,7 +22,8 @@ from corral.api.media.sample import MAX_BYTES, BadMedia, Sample, too_large
 from corral.api.media.sound import decode_audio, is_sound
 from corral.api.media.source import MediaSource
 from corral.core.errors import InvalidRequest
-from corral.core.media import MediaKind, Medium, key_of, runs_in
+from corral.core.media import key_of, runs_in
+from corral.core.medium import MediaKind, Medium
 from corral.core.result import ModelInfo
 
 MAX_ENCODED_BYTES = 64 << 20  # of all the media of a request

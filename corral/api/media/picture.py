@@ -22,7 +22,7 @@ from PIL import (
 )
 
 from corral.api.media.sample import BadMedia, Sample, reading
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 
 MAX_PIXELS = 33_177_600  # 8K
 MAX_SIDE = 32_768

@@ -14,7 +14,7 @@ import soundfile
 import soxr
 
 from corral.api.media.sample import BadMedia, Sample, reading
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 
 MAX_SECONDS = 1800
 MAX_CHANNELS = 8

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from corral.api.media.data_uri import parse_data_uri
 from corral.api.media.local import LocalMedia
 from corral.api.media.sample import BadMedia
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 
 if TYPE_CHECKING:
     from corral.api.media.remote import RemoteMedia

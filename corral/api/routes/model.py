@@ -67,5 +67,6 @@ def _render(service: Service, name: str) -> dict[str, Any]:
             "n_embd": info.n_embd,
             "n_params": info.n_params,
             "size": info.n_bytes,
+            "ftype": info.description,
         },
     }

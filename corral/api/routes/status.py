@@ -7,7 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from corral import BUILD_INFO
-from corral.api.body import JsonResponse, render_error
+from corral.api.body import JsonResponse
+from corral.api.error import render_error
 from corral.api.openapi import answers, queries, query, shape
 from corral.api.render.native import render_slot
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
@@ -16,7 +17,7 @@ from corral.api.slot_query import require_slots
 from corral.api.trust import is_stranger, public_name
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
-from corral.core.media import MediaKind
+from corral.core.medium import MediaKind
 from corral.core.result import ModelInfo
 from corral.link.board import SlotView
 from corral.link.keeper import EngineState
@@ -84,6 +85,7 @@ async def props(request: Request) -> Response:
             "total_slots": info.n_slots,
             "model_alias": service.model_name,
             "model_path": service.settings.engine.model,
+            "model_file": info.path,
             "model_ftype": info.description,
             "modalities": _modalities(info),
             "media_marker": MEDIA_MARK,

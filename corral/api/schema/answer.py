@@ -22,6 +22,8 @@ PROPS = shape(
     total_slots="integer",
     model_alias="string",
     model_path="string?",
+    model_file="string?",
+    model_ftype="string",
     modalities=shape(vision="boolean", audio="boolean"),
     chat_template="string?",
     chats="boolean?",

@@ -10,8 +10,7 @@ from corral.api.media.collect import MAX_MEDIA
 from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenList, Whole, clamp, limits
 from corral.api.schema.nested import ADAPTER_SCALE, MAX_BIASES, PROMPT, SYSTEM_PROMPT, Biases
 from corral.api.schema.parse import RequestModel
-from corral.core.chunk import MAX_AHEAD
-from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams
+from corral.core.params import MAX_AHEAD, GenerationParams, JsonWhitespace, SamplingParams
 
 Letters = Annotated[str, Field(max_length=64)]
 

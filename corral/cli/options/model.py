@@ -105,6 +105,16 @@ OPTIONS = (
         negative=("--no-offline",),
     ),
     Option(
+        ("--transcode",),
+        "engine.transcode",
+        "encoding of the weights: auto measures which is fastest on this CPU and keeps the model's answers, "
+        "tuned is what `corral tune` has chosen (and auto for the default model), off takes the file as it "
+        "is, and a TYPE as Q8_0 is made once",
+        "auto|tuned|off|TYPE",
+        parse=word.encoding,
+        repeats=False,
+    ),
+    Option(
         ("-a", "--alias"),
         "server.alias",
         "name of the model in answers (default: its path)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.cli.options import word
 from corral.cli.options.option import Option
-from corral.core.chunk import MAX_AHEAD
+from corral.core.params import MAX_AHEAD
 
 OPTIONS = (
     Option(

@@ -1,0 +1,38 @@
+"""Errors as answers, in llama-server's shape. Knows no framework: some are needed before one is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from corral.core.errors import CorralError, Unavailable
+
+_MEDIA_TYPE = b"application/json; charset=utf-8"
+
+
+def still_loading() -> Unavailable:
+    return Unavailable("Loading model")
+
+
+def render_error(error: CorralError) -> dict[str, Any]:
+    return {"error": {"code": error.status, "message": error.message, "type": error.type, **error.details}}
+
+
+class ErrorAnswer:
+    """ASGI: the same to everybody."""
+
+    def __init__(self, error: CorralError, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        self.status = error.status
+        self.body = msgspec.json.encode(render_error(error))
+        self.headers = [
+            *headers,
+            (b"content-length", b"%d" % len(self.body)),
+            (b"content-type", _MEDIA_TYPE),
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": self.body})

@@ -1,0 +1,89 @@
+"""`corral tune`: time a model on this machine in several ways, and keep the best for servers to use."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+
+import msgspec
+import psutil
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from corral.cli.configuration import configure
+from corral.cli.given import UsageError
+from corral.cli.model_source import resolve_model
+from corral.core.settings import EngineSettings
+from corral.llama.choice import Choice
+from corral.llama.encoding import OFF
+from corral.llama.tuning import Finding, tune
+
+_USAGE = """\
+usage: corral tune [-m FILE] [OPTION ...]
+
+Time a model in several encodings, with several numbers of threads and sizes of batches, and keep what is
+fastest and answers the same: a server that gets the file then uses it. Options are those of the server; those
+that say where the model comes from, and -t, -tb, -ub, -c count. It takes about a minute for a small model.
+"""
+_BUSY = 0.7  # of a core
+_HEAD = f"{'':36} {'prompt':>9} {'1 stream':>9} {'4 streams':>9}   tokens/s"
+
+
+def run_tune(words: Sequence[str]) -> int:
+    configuration = configure(words)
+    if configuration.command == "help":
+        sys.stdout.write(_USAGE)
+        return 0
+    if configuration.command:
+        raise UsageError("corral tune does nothing else; `corral tune --help` tells what it does")
+    settings = resolve_model(configuration.settings).engine
+    if (load := psutil.getloadavg()[0]) > _BUSY:
+        sys.stderr.write(f"other programs are running (load {load:.1f}): this may not be worth much\n")
+    sys.stdout.write(f"{settings.model}\n{_HEAD}\n")
+    with Display() as display:
+        choice = tune(_plain(settings), display.report, display.tell)
+    sys.stdout.write(f"{_summary(settings.model, choice)}\n")
+    return 0
+
+
+class Display:
+    """Findings go to standard output, line by line; a terminal also gets a bar."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True, highlight=False)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", total=1.0)
+
+    def __enter__(self) -> Display:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def report(self, what: str, fraction: float) -> None:
+        self._bar.update(self._task, description=what, completed=fraction)
+
+    def tell(self, finding: Finding) -> None:
+        cells = (_cell(number) for number in msgspec.structs.astuple(finding.speed))
+        sign = "*" if finding.is_chosen else " "
+        sys.stdout.write(f"{sign} {finding.what:34} {' '.join(cells)}   {finding.note}".rstrip() + "\n")
+        sys.stdout.flush()
+
+
+def _plain(settings: EngineSettings) -> EngineSettings:
+    """Without what a trial has no use for."""
+    return msgspec.structs.replace(settings, transcode=OFF, mmproj="", model_draft="", n_parallel=1)
+
+
+def _cell(number: float) -> str:
+    return f"{'-' if math.isnan(number) else format(number, '.1f'):>9}"
+
+
+def _summary(model: str, choice: Choice) -> str:
+    options = f"-t {choice.n_threads} -tb {choice.n_threads_batch} -ub {choice.n_ubatch}"
+    if not choice.encoding:
+        return f"chosen: the file as it is, {options}; servers that get it use that"
+    return f"chosen: {choice.encoding} ({choice.gain}), {options}; servers that get {model} use that"

@@ -1,0 +1,127 @@
+"""Uvicorn as this server needs it: our own sockets and signals, clients within limits, an end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sized
+from typing import Protocol
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from corral.core.errors import CorralError
+from corral.core.settings import ServerSettings
+from corral.server.acceptor import Acceptor, raise_open_files, share_for_connections
+from corral.server.connection import patient_protocol
+from corral.server.drain import Drain
+from corral.server.listen import Listener
+from corral.server.tls import reload_tls
+
+_log = logging.getLogger("corral")
+
+
+class Renewable(Protocol):
+    def reload(self) -> None:
+        """Read the file again; raises CorralError, and nothing has changed, if that is not possible."""
+
+
+class HttpServer(uvicorn.Server):
+    """The first signal asks it to finish, the second to stop at once; both exit with 0."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        listener: Listener,
+        tls: ssl.SSLContext | None,
+        on_listening: Callable[[str], None],
+        drain: Drain,
+    ) -> None:
+        super().__init__(_config(app, settings))
+        self._settings = settings
+        self._sockets = listener.sockets
+        self._tls = tls
+        self._on_listening = on_listening
+        self._drain = drain
+        self.address = listener.address
+        self.keys: Renewable | None = None
+
+    @property
+    def connections(self) -> Sized:
+        return self.server_state.connections
+
+    async def run_here(self) -> None:
+        """Serve on the running event loop."""
+        await self.serve(self._sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        n_connections = share_for_connections(raise_open_files())
+        door = Acceptor(sockets or [], self._protocol, self.connections, n_connections, self._tls)
+        self.servers = [door]  # type: ignore[list-item]
+        self.started = True
+        self._on_listening(self.address)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(self.config, self.server_state, {})  # type: ignore[call-arg]
+
+    def stop(self) -> None:
+        """Without waiting for anybody."""
+        self.should_exit = True
+        self._drain.hurry()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does it, but for as long as `Drain` says."""
+        ending = asyncio.create_task(super().shutdown(sockets))
+        draining = asyncio.create_task(self._drain.run(self.server_state))
+        tasks = {ending, draining}
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        yield
+
+    def _on_signal(self) -> None:
+        if self.should_exit:
+            self._drain.insist()
+        else:
+            self.should_exit = True
+            self._drain.begin()
+
+    def _on_hangup(self) -> None:
+        """Read again what may have been renewed; what is no good changes nothing."""
+        try:
+            if self.keys is not None:
+                self.keys.reload()
+        except CorralError as error:
+            _log.error("the old keys stay: %s", error.message)
+        try:
+            if self._tls is not None:
+                reload_tls(self._tls, self._settings)
+        except CorralError as error:
+            _log.error("the old certificate stays: %s", error.message)
+        _log.info("keys and certificates were read again")
+
+
+def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=patient_protocol(settings.timeout_s),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=60,
+        server_header=False,
+    )

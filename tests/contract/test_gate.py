@@ -1,0 +1,106 @@
+"""Before there is an application: nothing is answered otherwise than by it, and nothing it would refuse."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from corral.core.settings import ServerSettings
+from corral.server.gate import Gate
+from corral.server.hosts import HostControl, allowed_names
+from corral.server.listen import Reach
+from tests.contract.inline import Server
+from tests.contract.wire import Reply, ask
+
+HEALTH = ["/health", "/v1/health"]
+
+
+def loading(**server) -> Server:
+    return Server(is_open=False, **server)
+
+
+async def waiting(gate: Gate, **request) -> asyncio.Task[Reply]:
+    """A request that has come as far as it can."""
+    task = asyncio.create_task(ask(gate, **request))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+@pytest.mark.parametrize("server", [{}, {"api_keys": ("secret",)}], ids=["open", "with keys"])
+@pytest.mark.parametrize("path", HEALTH)
+async def test_health_is_answered_as_the_application_does(path, server):
+    early = await ask(Gate(), path=path)
+    assert early == await ask(loading(**server).app, path=path)
+    assert early.status == 503
+    assert early.error == {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        ({"path": "/"}, 200),
+        ({"path": "/props"}, 503),
+        ({"path": "/nowhere"}, 404),
+        ({"path": "/health", "method": "POST"}, 405),
+        ({"path": "/health", "method": "HEAD"}, 405),
+        ({"path": "/health/"}, 404),
+        ({"path": "/completion", "method": "POST", "body": b'{"prompt": "a"}'}, 503),
+    ],
+    ids=str,
+)
+async def test_all_else_waits_and_is_the_applications_business(request_, status):
+    gate, app = Gate(), loading().app
+    task = await waiting(gate, **request_)
+    gate.open(app)
+    reply = await task
+    assert reply == await ask(app, **request_)
+    assert reply.status == status
+
+
+async def test_nobody_gets_past_the_keys():
+    gate = Gate()
+    task = await waiting(gate, path="/completion", method="POST", body=b"{}")
+    gate.open(loading(api_keys=("secret",)).app)
+    assert (await task).status == 401
+
+
+async def test_names_of_the_server_count_from_the_beginning():
+    guarded = HostControl(Gate(), allowed_names(ServerSettings(), Reach.LOCAL))
+    assert (await ask(guarded, ("host", "localhost"))).status == 503
+    assert (await ask(guarded, ("host", "evil.example"))).status == 403
+
+
+@pytest.mark.parametrize("path", HEALTH)
+async def test_once_it_is_open_the_application_tells_how_it_is(path):
+    gate = Gate()
+    assert (await ask(gate, path=path)).status == 503
+    gate.open(Server().app)
+    assert (await ask(gate, path=path)).status == 200
+
+
+async def test_one_who_leaves_takes_nobody_along():
+    gate = Gate()
+    left, stays = await waiting(gate, path="/"), await waiting(gate, path="/")
+    left.cancel()
+    await asyncio.wait({left})
+    gate.open(loading().app)
+    assert (await stays).status == 200
+
+
+async def test_without_an_application_nobody_waits_for_ever():
+    gate = Gate()
+    task = await waiting(gate, path="/")
+    gate.give_up()
+    gate.open(Server().app)
+    assert (await task).error["message"] == "Loading model"
+    assert (await ask(gate, path="/")).status == 503
+
+
+async def test_who_gives_up_once_it_is_open_changes_nothing():
+    gate = Gate()
+    gate.open(Server().app)
+    gate.give_up()
+    assert (await ask(gate)).status == 200

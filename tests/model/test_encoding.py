@@ -1,0 +1,240 @@
+"""`--transcode`: which file an engine opens, with which threads, and why."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from corral.core.errors import CorralError
+from corral.core.settings import EngineSettings
+from corral.llama import encoding
+from corral.llama.choice import Choice, content_hash, known_hash, read_choice, transcoded_path, write_choice
+from corral.llama.divergence import Divergence
+from corral.llama.encoding import Candidate, choose, promising_encodings, try_encodings, with_encoding
+from corral.llama.file_type import FILE_TYPES
+from corral.llama.model import Model
+from corral.llama.preflight import read_header
+from corral.llama.repack import repacked_types
+from corral.llama.trial import Speed, Trial, race
+from corral.llama.tuning import thread_candidates, tune
+from tests.tools.quantize import to_q8_0
+
+EVEN = Speed(1.0, 1.0, 1.0)
+NEAR = Divergence(
+    n_tokens=1000,
+    perplexity_a=10.0,
+    perplexity_b=10.0,
+    mean_kl=0.001,
+    mean_kl_error=0.0,
+    kl_median=0.001,
+    kl_p90=0.002,
+    kl_p99=0.01,
+    max_kl=0.1,
+    top1=0.99,
+    top1_error=0.0,
+)
+FAR = msgspec.structs.replace(NEAR, mean_kl=0.3)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "cache"
+    monkeypatch.setenv("LLAMA_CACHE", str(path))
+    return path
+
+
+@pytest.fixture
+def model(models, tmp_path) -> str:
+    """A copy, whose times are its own."""
+    copy = tmp_path / "m.gguf"
+    copy.write_bytes((models / "llama-bpe.gguf").read_bytes())
+    return str(copy)
+
+
+def ignore(_what, _fraction):
+    pass
+
+
+def encoded(model, transcode, **settings):
+    return with_encoding(EngineSettings(model=model, transcode=transcode, **settings), ignore)
+
+
+def file_type(path):
+    return FILE_TYPES[read_header(path).metadata["general.file_type"]]
+
+
+def make_faster(monkeypatch, gain=2.0, divergence=NEAR):
+    """As on a CPU where it is."""
+    monkeypatch.setattr(encoding, "promising_encodings", lambda _: ["Q8_0"])
+    monkeypatch.setattr(encoding, "race", lambda runs, _: [EVEN, Speed(gain, gain, gain)][: len(runs)])
+    monkeypatch.setattr(encoding, "measure_divergence", lambda *_: divergence)
+
+
+def test_off_takes_the_file_as_it_is(model, cache):
+    assert encoded(model, "off").model == model
+    assert not cache.exists()
+
+
+def test_a_type_is_made_once_for_each_content(model, cache, tmp_path):
+    first = encoded(model, "Q8_0").model
+    assert Path(first).parent == cache
+    assert file_type(first) == "Q8_0"
+    before = os.stat(first).st_mtime_ns
+    again = tmp_path / "elsewhere.gguf"
+    again.write_bytes(Path(model).read_bytes())
+    assert encoded(str(again), "Q8_0").model == first
+    assert os.stat(first).st_mtime_ns == before
+    assert encoded(model, "Q4_0").model != first
+
+
+def test_another_content_is_another_file(model, models):
+    other = str(models / "llama-fim.gguf")
+    assert encoded(model, "Q8_0").model != encoded(other, "Q8_0").model
+
+
+def test_a_type_that_cannot_be_made_is_an_error(model, monkeypatch):
+    def fail(*_):
+        raise CorralError("no room")
+
+    monkeypatch.setattr(encoding, "transcode", fail)
+    with pytest.raises(CorralError, match="no room"):
+        encoded(model, "Q8_0")
+
+
+def test_a_hash_is_remembered_until_the_file_changes(model):
+    assert known_hash(model) == ""
+    hash = content_hash(model)
+    assert known_hash(model) == hash
+    with open(model, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x7f")
+    assert known_hash(model) == ""
+    assert content_hash(model) != hash
+
+
+def test_auto_takes_what_is_faster_and_the_same(model, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    make_faster(monkeypatch)
+    path = encoded(model, "auto").model
+    assert file_type(path) == "Q8_0"
+    assert "weights are loaded as Q8_0: prompts 2.00 x" in caplog.text
+    monkeypatch.setattr(encoding, "race", None)  # it knows by now
+    assert encoded(model, "auto").model == path
+    Path(path).unlink()
+    assert encoded(model, "auto").model == path
+    assert Path(path).exists()
+
+
+@pytest.mark.parametrize(("gain", "divergence"), [(1.02, NEAR), (2.0, FAR)], ids=["slow", "far"])
+def test_auto_leaves_alone_what_is_no_better(model, cache, monkeypatch, gain, divergence):
+    make_faster(monkeypatch, gain, divergence)
+    assert encoded(model, "auto").model == model
+    assert not list(cache.glob("*.gguf"))
+    assert read_choice(content_hash(model)) == Choice()
+
+
+def test_auto_goes_on_where_it_cannot_write(model, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("no directory")
+    assert encoded(model, "auto").model == model
+    assert "the model stays encoded as it is (--transcode auto): cannot write into" in caplog.text
+
+
+def test_without_a_word_a_model_is_what_tune_has_made_of_it(model, caplog):
+    caplog.set_level(logging.INFO)
+    assert encoded(model, "tuned").model == model
+    choice = Choice(encoding="Q8_0", n_threads=3, n_threads_batch=5, n_ubatch=256)
+    write_choice(content_hash(model), choice)
+    settings = encoded(model, "tuned")
+    assert settings.model == str(transcoded_path(content_hash(model), "Q8_0"))
+    assert (settings.n_threads, settings.n_threads_batch, settings.n_ubatch) == (3, 5, 256)
+    settings = encoded(model, "tuned", n_threads=2, n_ubatch=64)
+    assert (settings.n_threads, settings.n_threads_batch, settings.n_ubatch) == (2, 2, 64)
+    assert encoded(model, "off", n_threads=0).n_threads == 0
+
+
+def test_a_choice_that_cannot_be_read_is_none(model):
+    path = write_choice(content_hash(model), Choice(n_threads=3))
+    assert encoded(model, "tuned").n_threads == 3
+    path.write_text('{"n_threads": "many"}')
+    assert encoded(model, "tuned").n_threads == 0
+
+
+def test_somebody_is_told_what_could_be_gained(model, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(encoding, "promising_encodings", lambda _: ["Q8_0"])
+    assert encoded(model, "tuned").model == model
+    (hint,) = [record.getMessage() for record in caplog.records]
+    assert hint.startswith("hint: this CPU has faster kernels for Q8_0 than for F32")
+    assert hint.endswith(f"corral tune -m {model}")
+    assert "\n" not in hint
+
+
+def test_a_promise_is_kernels_that_the_file_cannot_use(model, models, tmp_path):
+    q8_0 = to_q8_0(Path(model), tmp_path / "q8_0.gguf")
+    assert promising_encodings(str(q8_0)) == []
+    has_kernels = 8 in repacked_types()
+    assert promising_encodings(model) == (["Q8_0"] if has_kernels else [])
+
+
+@pytest.mark.parametrize(
+    ("gain", "divergence", "is_chosen"),
+    [
+        (Speed(3.0, 1.5, 2.0), NEAR, True),
+        (Speed(3.0, 0.9, 2.0), None, False),  # one stream would be slower
+        (Speed(1.05, 1.05, 1.05), None, False),
+        (Speed(3.0, 1.5, 2.0), FAR, False),
+    ],
+)
+def test_what_is_chosen(gain, divergence, is_chosen):
+    candidate = Candidate("Q8_0", EVEN, gain, divergence)
+    assert candidate.is_faster == (divergence is not None)
+    assert choose([candidate]).encoding == ("Q8_0" if is_chosen else "")
+
+
+def test_of_two_the_faster_is_chosen():
+    slow, fast = (Candidate(name, EVEN, Speed(x, x, x), NEAR) for name, x in (("Q8_0", 1.5), ("BF16", 1.9)))
+    assert choose([slow, fast]).encoding == "BF16"
+    assert choose([fast, slow]).gain == Speed(1.9, 1.9, 1.9)
+
+
+def test_real_runs_have_real_speeds(model):
+    settings = EngineSettings(model=model)
+    opened = Model.load(settings)
+    trial = Trial(opened, settings)
+    (speed,) = race([trial.measure], lambda _: None)
+    assert speed.least > 0
+    trial.use_threads(1, 1)
+    assert trial.measure(streams=False).prompt > 0
+    trial.close()
+    opened.close()
+
+
+def test_encodings_of_a_model_that_does_not_generate_are_not_tried(encoders):
+    model = str(next(encoders.glob("bert*.gguf")))
+    with pytest.raises(CorralError, match="models that generate"):
+        try_encodings(EngineSettings(model=model), content_hash(model), [], ignore)
+
+
+def test_tune_tries_everything_and_keeps_what_it_found(model):
+    findings, steps = [], []
+    choice = tune(EngineSettings(model=model), lambda what, _: steps.append(what), findings.append)
+    assert read_choice(content_hash(model)) == choice
+    names = [finding.what for finding in findings]
+    assert names[:2] == ["F32, as it is", "Q8_0"]
+    assert {"1 thread", "-ub 128", "-ub 1024", "flash attention on"} <= set(names)
+    assert sum(finding.is_chosen for finding in findings if finding.what.startswith("-ub")) == 1
+    assert choice.n_threads > 0
+    assert "timing threads" in steps
+
+
+@pytest.mark.parametrize(
+    ("n_cores", "n_logical", "counts"),
+    [(1, 1, [1]), (2, 2, [1, 2]), (4, 8, [1, 2, 3, 4, 8]), (16, 32, [8, 15, 16, 32]), (2, 64, [1, 2])],
+)
+def test_threads_that_are_worth_a_try(n_cores, n_logical, counts):
+    assert thread_candidates(n_cores, n_logical) == counts

@@ -1,0 +1,161 @@
+"""The real command while it starts, with what takes long held up for as long as the test likes."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.system.process import START_S, CorralProcess
+
+LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+FRONT, ENGINE = "fastapi", "corral.engine"  # what only one of the processes imports
+# Python runs this at its start; whoever imports one of the modules waits for a file with its name.
+_SITE = """
+import os, sys, time
+
+class Hold:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("fastapi", "corral.engine"):
+            while not os.path.exists(os.path.join(os.path.dirname(__file__), name)):
+                time.sleep(0.01)
+
+sys.meta_path.insert(0, Hold())
+"""
+_STABLE = ("content-type", "content-length", "vary")
+
+
+class HeldServer(CorralProcess):
+    """Listens, and has neither an application nor an engine before they are released."""
+
+    def __init__(self, directory: Path, *options: object) -> None:
+        (directory / "sitecustomize.py").write_text(_SITE)
+        self._directory = directory
+        super().__init__(*options, wait=False, env={"PYTHONPATH": str(directory)})
+        self.url = self.wait_for(r"listening on ([^\s,]+)")
+
+    def release(self, *names: str) -> None:
+        for name in names:
+            (self._directory / name).touch()
+
+    def __exit__(self, *_: object) -> None:
+        self.release(FRONT, ENGINE)
+        self.stop()
+
+
+@contextlib.contextmanager
+def sent(server: CorralProcess, *requests: tuple[str, str]) -> Iterator[list[Future[httpx.Response]]]:
+    """Requests that wait for their answers meanwhile."""
+    with ThreadPoolExecutor(len(requests)) as pool:
+        ask = [
+            pool.submit(httpx.request, method, server.url + path, timeout=START_S)
+            for method, path in requests
+        ]
+        yield ask
+
+
+def told(server: CorralProcess) -> tuple[int, dict, list]:
+    answer = server.get("/health")
+    return answer.status_code, answer.json(), [answer.headers.get(name) for name in _STABLE]
+
+
+def test_health_is_told_from_the_beginning_and_all_else_as_soon_as_it_can_be(tiny, tmp_path):
+    with HeldServer(tmp_path, "-m", tiny, "-c", 512, "--api-key", "secret") as server:
+        first = told(server)
+        assert first[:2] == (503, LOADING)
+        with sent(server, ("GET", "/"), ("GET", "/ready"), ("POST", "/completion")) as asked:
+            assert told(server) == first
+            assert not any(answer.done() for answer in asked)
+            server.release(FRONT)
+            page, ready, refused = (answer.result() for answer in asked)
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert (ready.status_code, ready.json()) == (503, LOADING)
+        assert refused.status_code == 401
+        assert told(server) == first
+        server.release(ENGINE)
+        server.wait_for(r"ready on (\S+)")
+        assert told(server)[0] == 200
+
+
+def test_an_engine_that_is_there_first_has_to_wait(tiny, tmp_path):
+    with HeldServer(tmp_path, "-m", tiny, "-c", 512) as server:
+        server.release(ENGINE)
+        server.wait_for(r": 100%|loading .*: \d+%")
+        assert told(server)[:2] == (503, LOADING)
+        server.release(FRONT)
+        server.wait_for(r"ready on (\S+)")
+        assert server.complete(prompt="a", n_predict=1)["tokens_predicted"] == 1
+
+
+def test_the_end_comes_also_before_there_is_anything(tiny, tmp_path):
+    with HeldServer(tmp_path, "-m", tiny) as server, sent(server, ("GET", "/ready")) as asked:
+        assert told(server)[0] == 503
+        children = psutil.Process(server.process.pid).children()
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("stopping, when running requests are done")
+        server.release(FRONT)
+        assert asked[0].result().status_code == 503
+        assert server.process.wait(START_S) == 0
+    assert psutil.wait_procs(children, timeout=START_S)[1] == []
+    assert "Traceback" not in "".join(server.lines)
+
+
+@pytest.mark.parametrize("option", ["--api-key-file", "--chat-template-file", "--system-prompt-file"])
+def test_a_wrong_option_ends_it_although_the_engine_is_loading(tiny, tmp_path, option):
+    with HeldServer(tmp_path, "-m", tiny, option, tmp_path / "none") as server:
+        children = psutil.Process(server.process.pid).children()
+        server.release(FRONT)
+        if option == "--chat-template-file":
+            server.release(ENGINE)  # it is read when there is a model
+        assert server.process.wait(START_S) == 1
+    assert psutil.wait_procs(children, timeout=START_S)[1] == []
+    printed = "".join(server.lines)
+    assert option in printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize("option", ["--api-key-file", "--path"])
+def test_what_is_wrong_with_options_is_told_before_what_is_wrong_with_the_model(tmp_path, option):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    with HeldServer(tmp_path, "-m", broken, option, tmp_path / "none") as server:
+        children = psutil.Process(server.process.pid).children()
+        server.release(ENGINE)
+        assert psutil.wait_procs(children, timeout=START_S)[1] == []
+        server.release(FRONT)
+        assert server.process.wait(START_S) == 1
+    printed = "".join(server.lines)
+    assert option in printed
+    assert "broken.gguf'" not in printed
+    assert "Traceback" not in printed
+
+
+def test_a_model_that_cannot_be_loaded_is_told_when_there_is_a_front(tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    with HeldServer(tmp_path, "-m", broken) as server, sent(server, ("GET", "/ready")) as asked:
+        children = psutil.Process(server.process.pid).children()
+        server.release(ENGINE)
+        assert psutil.wait_procs(children, timeout=START_S)[1] == []
+        assert told(server)[:2] == (503, LOADING)
+        server.release(FRONT)
+        assert asked[0].result().json() == LOADING
+        assert server.process.wait(START_S) == 1
+    printed = "".join(server.lines)
+    assert "broken.gguf': it " in printed
+    assert "Traceback" not in printed
+
+
+def test_a_command_that_serves_nothing_waits_for_nothing(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(_SITE)
+    command = [sys.executable, "-m", "corral", "--version"]
+    env = {"PYTHONPATH": str(tmp_path)}
+    assert subprocess.run(command, capture_output=True, timeout=START_S, env=env).returncode == 0

@@ -1,0 +1,29 @@
+"""What is imported when: nobody who starts a server waits for what is not needed yet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ["numpy", "fastapi", "pydantic", "rich", "llama_cpp", "huggingface_hub", "httpx", "PIL", "anyio"]
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("corral.cli.main", [*HEAVY, "asyncio", "uvicorn"]),
+        ("corral.cli.model_source", [*HEAVY, "asyncio"]),
+        ("corral.server.run", HEAVY),
+        (
+            "corral.link.worker",
+            ["llguidance", "jinja2", "diskcache", "asyncio", "uvicorn", "fastapi", "rich"],
+        ),
+        ("corral.server.front", ["llguidance", "diskcache", "rich", "huggingface_hub"]),
+    ],
+)
+def test_it_does_without(module, unwanted):
+    code = f"import sys, {module}; print(*(name for name in {unwanted} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.stdout.split(), done.stderr) == ([], "")
