@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
+from tests.soak.disk import NoDisk, small_disk
+
 # A slow machine breaks nothing. For `make check`; `make test` looks at more.
 settings.register_profile("patient", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=25)
@@ -31,6 +33,16 @@ _CACHE = Path(__file__).parents[1] / ".cache"
 def same_seeds(monkeypatch):
     """Requests without a seed get the same ones in every run of a test: one that fails, fails again."""
     monkeypatch.setattr("corral.api.prepare.secrets.randbelow", random.Random(0).randrange)
+
+
+@pytest.fixture
+def disk():
+    """A directory that is soon full."""
+    try:
+        with small_disk() as disk:
+            yield disk
+    except NoDisk as error:
+        pytest.skip(f"a small disk can be mounted neither as this user nor in a namespace: {error}")
 
 
 @pytest.fixture(scope="session")

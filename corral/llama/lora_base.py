@@ -7,7 +7,6 @@ for byte. No native code; before the model is opened.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
 import shutil
@@ -22,12 +21,12 @@ import xxhash
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
 from corral.core.file import file_error, read_into, write_all
+from corral.core.pending_file import pending_file
 from corral.core.settings import EngineSettings
 from corral.llama.fingerprint import fingerprint
 from corral.llama.preflight import GgufHeader, TensorInfo, adapted, check_adapter, padded, read_header
 
 _PIECE_BYTES = 8 << 20
-_WRITE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def with_lora_base(settings: EngineSettings) -> EngineSettings:
@@ -101,17 +100,11 @@ def _check_base(weights: Mapping[str, TensorInfo], better: Mapping[str, TensorIn
 
 def _write(target: Path, model: str, header: GgufHeader, sources: Mapping[str, _Source]) -> None:
     """All or nothing: the file gets its name when it is complete."""
-    beside = target.with_suffix(".pending")
-    with _locked(beside) as fd:
-        try:
-            # While we waited, another server may have made it, or have been killed over it.
-            if not target.exists():
-                os.ftruncate(fd, 0)
-                _fill(fd, target.parent, model, header, sources)
-                os.fsync(fd)
-                beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+    with pending_file(target) as pending:
+        # While we waited, another server may have made it, or have been killed over it.
+        if not target.exists():
+            _fill(pending.fd, target.parent, model, header, sources)
+            pending.commit()
 
 
 def _fill(fd: int, directory: Path, model: str, header: GgufHeader, sources: Mapping[str, _Source]) -> None:
@@ -152,27 +145,6 @@ def _copy(fd: int, path: str, offset: int, n_bytes: int, buffer: memoryview) -> 
             if read_into(source.fileno(), offset + start, piece) < len(piece):
                 raise CorralError(f"'{path}' has become shorter")
             write_all(fd, piece)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """A file that nobody else has open like this."""
-    while True:
-        fd = os.open(path, _WRITE, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if _has_name(fd, path):
-                yield fd
-                return
-        finally:
-            os.close(fd)
-
-
-def _has_name(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 @contextlib.contextmanager

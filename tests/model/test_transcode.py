@@ -27,7 +27,6 @@ from corral.llama.model_file import read_model
 from corral.llama.preflight import read_header
 from corral.llama.transcode import transcode
 from tests.model.raw import raw_greedy
-from tests.soak.disk import NoDisk, small_disk
 from tests.tools.quantize import to_q8_0
 from tests.tools.small_gguf import small_gguf
 from tests.tools.tiny_wide import wide
@@ -56,16 +55,6 @@ def sources(tmp_path_factory):
         return path
 
     return source
-
-
-@pytest.fixture
-def disk():
-    """Of 512 KiB."""
-    try:
-        with small_disk() as disk:
-            yield disk
-    except NoDisk as error:
-        pytest.skip(f"a small disk can be mounted neither as this user nor in a namespace: {error}")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.disk import NoDisk, small_disk
 from tests.system.process import CorralProcess
 
 COMMAND = [sys.executable, "-m", "corral"]
@@ -75,13 +74,9 @@ def test_an_unknown_encoding_is_refused(model, env):
     assert "Q8_0" in refused.stderr
 
 
-def test_no_room_for_it_is_said(model, env):
-    try:
-        with small_disk() as disk:
-            (disk.path / "fill").write_bytes(bytes(400 << 10))
-            refused = run("-m", model, "--transcode", "F32", env={**env, "LLAMA_CACHE": str(disk.path)})
-    except NoDisk as error:
-        pytest.skip(f"a small disk can be mounted neither as this user nor in a namespace: {error}")
+def test_no_room_for_it_is_said(model, env, disk):
+    (disk.path / "fill").write_bytes(bytes(400 << 10))
+    refused = run("-m", model, "--transcode", "F32", env={**env, "LLAMA_CACHE": str(disk.path)})
     assert refused.returncode == 1
     assert "are free; LLAMA_CACHE can name another directory" in refused.stderr
 
