@@ -66,12 +66,12 @@ class Candidate(msgspec.Struct, frozen=True):
 def with_encoding(settings: EngineSettings, report: Report) -> EngineSettings:
     """The settings of an engine that opens the file which `--transcode` leads to."""
     device.start(settings)
+    if settings.transcode not in (AUTO, TUNED, OFF):
+        return _with_file(settings, content_hash(settings.model), settings.transcode, report)
     if settings.transcode == OFF or uses_gpu(settings):
         return settings
     if settings.transcode == TUNED:
         return _as_tuned(settings)
-    if settings.transcode != AUTO:
-        return _with_file(settings, content_hash(settings.model), settings.transcode, report)
     try:
         return _as_chosen(settings, report)
     except (CorralError, OSError) as error:

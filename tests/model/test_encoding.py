@@ -105,6 +105,14 @@ def test_a_type_that_cannot_be_made_is_an_error(model, monkeypatch):
         encoded(model, "Q8_0")
 
 
+def test_with_a_gpu_only_what_was_asked_for_by_name_is_made(model, monkeypatch):
+    make_faster(monkeypatch)
+    monkeypatch.setattr(encoding, "uses_gpu", lambda _: True)
+    write_choice(content_hash(model), Choice(encoding="Q8_0", n_threads=3))
+    assert encoded(model, "auto").model == encoded(model, "tuned").model == model
+    assert file_type(encoded(model, "Q4_0").model) == "Q4_0"
+
+
 def test_a_hash_is_remembered_until_the_file_changes(model):
     assert known_hash(model) == ""
     hash = content_hash(model)
