@@ -24,12 +24,17 @@ _PACKAGE = "llama_cpp"
 def bindings(name: str) -> Any:
     """A module of the bindings alone: what their package has around them takes longer to import than all of
     ours, and nobody here needs it."""
-    if _PACKAGE not in sys.modules:
-        spec = importlib.util.find_spec(_PACKAGE)
-        if spec is None:
-            raise ModuleNotFoundError(f"No module named '{_PACKAGE}'", name=_PACKAGE)
-        sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)  # it is not executed
-    return importlib.import_module(f"{_PACKAGE}.{name}")
+    module = f"{_PACKAGE}.{name}"
+    if _PACKAGE in sys.modules:
+        return importlib.import_module(module)
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named '{_PACKAGE}'", name=_PACKAGE)
+    sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)  # it is not executed
+    try:
+        return importlib.import_module(module)
+    finally:
+        del sys.modules[_PACKAGE]  # whoever else imports it gets all of it
 
 
 lib: Any = bindings("llama_cpp")

@@ -27,3 +27,12 @@ def test_it_does_without(module, unwanted):
     code = f"import sys, {module}; print(*(name for name in {unwanted} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.stdout.split(), done.stderr) == ([], "")
+
+
+def test_the_package_of_the_bindings_is_whole_for_others():
+    code = (
+        "from corral.llama.library import lib; import llama_cpp; "
+        "print(llama_cpp.llama_vocab_p is lib.llama_vocab_p, llama_cpp.Llama.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("True Llama\n", "")
