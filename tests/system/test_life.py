@@ -287,13 +287,13 @@ def test_a_client_that_sends_slowly_does_not_delay_the_end(tiny, start):
 
 
 def test_the_end_comes_also_while_the_engine_is_being_replaced(tiny):
-    with CorralProcess("-m", tiny, "-c", 512) as server:
-        with posted(server, {"prompt": "Hello", "n_predict": 200, "ignore_eos": True}) as answers:
+    with CorralProcess("-m", tiny, "-c", 2048) as server:
+        with posted(server, {"prompt": "Hello", "n_predict": 1500, "ignore_eos": True}) as answers:
             wait_until(lambda: server.get("/health").json()["slots_processing"] == 1)
             server.engine.kill()
             server.wait_for("engine lost")
             assert server.stop() == 0
-        assert [answer.json()["tokens_predicted"] for answer in answers] == [200]
+        assert [answer.json()["tokens_predicted"] for answer in answers] == [1500]
 
 
 def test_the_end_comes_also_while_nothing_waits_for_the_next_engine(tiny):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.server
+import re
 import socket
 import subprocess
 import sys
@@ -403,7 +404,14 @@ def test_what_is_no_url_is_refused(tiny, url):
     result = run(tiny, "--otlp-endpoint", url)
     assert result.returncode == 1
     assert "--otlp-endpoint" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert_ends_with_one_reason(result.stderr)
+
+
+def assert_ends_with_one_reason(said):
+    """Behind what was said while the model was loading, and without a traceback."""
+    *before, last = said.splitlines()
+    assert last.startswith("corral: ")
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in before), said
 
 
 @pytest.fixture
@@ -424,7 +432,7 @@ def test_missing_packages_are_named(tiny, without, name):
     result = run(tiny, "--otlp-endpoint", "http://127.0.0.1:4318")
     assert result.returncode == 1
     assert "pip install 'llama-corral[otel]'" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert_ends_with_one_reason(result.stderr)
 
 
 def test_nothing_of_it_is_needed_by_those_who_do_not_ask(tiny, without):
