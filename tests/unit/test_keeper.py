@@ -298,6 +298,7 @@ async def test_it_does_not_sleep_while_something_is_asked_of_it():
         id, waiting = submit(one)
         second = await nth(2)
         second.be_ready()
+        await until(lambda: one.state is EngineState.READY)
         await asyncio.sleep(0.05)
         assert one.state is EngineState.READY
         acting = asyncio.create_task(one.act(SlotAction(verb=Verb.TOKENS, slot=0)))
