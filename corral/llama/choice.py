@@ -34,8 +34,6 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     n_threads_batch: int = 0
     n_ubatch: int = 0
     gain: Speed = Speed(1.0, 1.0, 1.0)
-    mean_kl: float = 0.0
-    top1: float = 1.0
 
 
 def content_hash(model: str) -> str:

@@ -38,8 +38,8 @@ from corral.llama.trial import Speed, Trial, race
 AUTO, TUNED, OFF = "auto", "tuned", "off"
 Report = Callable[[str, float], None]  # what is done, and how much of it
 
-_KEEPING = "Q8_0"  # fine enough for whatever is more compressed, and often for what is not
-_KEEPING_TYPE = 8
+KEEPING = "Q8_0"  # fine enough for whatever is more compressed, and often for what is not
+_KEEPING_NUMBER = 8  # as a type of tensors
 _LEAST_GAIN = 1.1
 _MOST_LOSS = 0.95  # of anything
 _DEFAULT_UBATCH = EngineSettings(model="").n_ubatch
@@ -83,7 +83,7 @@ def with_encoding(settings: EngineSettings, report: Report) -> EngineSettings:
 def promising_encodings(model: str) -> list[str]:
     """Those with kernels of their own on this CPU, if that of most weights has none."""
     repacked = repacked_types()
-    return [_KEEPING] if main_type(model) not in repacked and _KEEPING_TYPE in repacked else []
+    return [KEEPING] if main_type(model) not in repacked and _KEEPING_NUMBER in repacked else []
 
 
 def main_type(model: str) -> int:
@@ -114,13 +114,7 @@ def choose(candidates: Sequence[Candidate]) -> Choice:
     if not better:
         return Choice()
     best = max(better, key=lambda candidate: candidate.gain.mean)
-    assert best.divergence is not None
-    return Choice(
-        encoding=best.encoding,
-        gain=best.gain,
-        mean_kl=best.divergence.mean_kl,
-        top1=best.divergence.top1,
-    )
+    return Choice(encoding=best.encoding, gain=best.gain)
 
 
 def _speed_of(settings: EngineSettings, model: Model, report: Report) -> Speed:
@@ -177,7 +171,7 @@ def _as_tuned(settings: EngineSettings) -> EngineSettings:
             theirs = GGML_TYPES[main_type(settings.model)].name.upper()
             _log.info(
                 "%s",
-                f"hint: this CPU has faster kernels for {_KEEPING} than for {theirs}: prompts may take "
+                f"hint: this CPU has faster kernels for {KEEPING} than for {theirs}: prompts may take "
                 f"a third of the time. To measure it, once: corral tune -m {settings.model}",
             )
     return settings

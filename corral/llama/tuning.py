@@ -19,7 +19,7 @@ from corral.core.settings import EngineSettings
 from corral.llama import device
 from corral.llama.choice import Choice, alone_with, content_hash, write_choice
 from corral.llama.divergence import Divergence
-from corral.llama.encoding import Candidate, Report, choose, main_type, try_encodings, with_choice
+from corral.llama.encoding import KEEPING, Candidate, Report, choose, main_type, try_encodings, with_choice
 from corral.llama.ggml_type import GGML_TYPES
 from corral.llama.hardware import physical_cores
 from corral.llama.model import Model
@@ -29,7 +29,6 @@ _BATCHES = (128, 256, 512, 1024)
 _N_PROMPT = 1024  # to tell batches apart
 _LEAST_GAIN = 1.03  # below it the default stays
 _WIDE = ("f32", "f16", "bf16")
-_KEPT = "Q8_0"
 _OTHERS = (
     ("flash attention on", "-fa on", {"flash_attn": "on"}),
     (
@@ -72,7 +71,7 @@ def tune(settings: EngineSettings, report: Report, tell: Tell) -> Choice:
 
 def _tune_encoding(settings: EngineSettings, hash: str, report: Report, tell: Tell) -> Choice:
     kind = GGML_TYPES[main_type(settings.model)].name
-    names = [_KEPT, *(name.upper() for name in _WIDE[1:] if kind in _WIDE)]
+    names = [KEEPING, *(name.upper() for name in _WIDE[1:] if kind in _WIDE)]
     encodings = [name for name in names if name != kind.upper()]
     speed, candidates = try_encodings(settings, hash, encodings, report)
     choice = choose(candidates)
