@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from corral.llama.memory_plan import HOST, Bytes
 from corral.llama.preflight import TensorInfo
+
+CopySize: TypeAlias = Callable[[TensorInfo], int]  # of a weight on a CPU that multiplies a copy; 0: it does not
 
 _MIB = 1 << 20
 _ASSIGNED = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+)")
@@ -28,29 +31,31 @@ _LEAST_READ_SO = 4 << 30  # smaller ones are read as a whole
 
 
 def weight_bytes(
-    log: Sequence[str], tensors: Mapping[str, TensorInfo], repacked: frozenset[int] = frozenset()
+    log: Sequence[str], tensors: Mapping[str, TensorInfo], copy_size: CopySize = lambda _: 0
 ) -> Bytes:
-    """What the weights take on each device; `repacked`: types of which a CPU multiplies copies."""
+    """What the weights take on each device, copies on the CPU in place of what they are copies of."""
     layers = {int(found[1]): found[2] for line in log if (found := _ASSIGNED.search(line))}
     unused = {found[1] for line in log if (found := _UNUSED.search(line))}
     total: Counter[str] = Counter()
     for name, tensor in tensors.items():
         if name not in unused and not _is_left_in_file(name, tensor):
-            total[_device_of(name, layers)] += tensor.n_bytes
+            device = _device_of(name, layers)
+            copy = copy_size(tensor) if device == HOST and _is_multiplied(name) else 0
+            total[device] += copy or tensor.n_bytes
     at = layers.get(max(layers, default=0), HOST)
-    if _is_tied(log) and _EMBEDDING in tensors and (at != HOST or tensors[_EMBEDDING].type in repacked):
-        total[at] += tensors[_EMBEDDING].n_bytes
+    if _is_tied(log) and _EMBEDDING in tensors:
+        embedding = tensors[_EMBEDDING]
+        total[at] += copy_size(embedding) if at == HOST else embedding.n_bytes
     return dict(total)
 
 
-def repacked_bytes(log: Sequence[str], tensors: Mapping[str, TensorInfo], repacked: frozenset[int]) -> int:
-    """How much of the weights in host memory is there in another order than in the file."""
+def copied_bytes(log: Sequence[str], tensors: Mapping[str, TensorInfo], copy_size: CopySize) -> int:
+    """How much of the weights that are used in host memory is not used where the file is mapped."""
     layers = {int(found[1]): found[2] for line in log if (found := _ASSIGNED.search(line))}
     return sum(
         tensor.n_bytes
         for name, tensor in tensors.items()
-        if tensor.type in repacked and len(tensor.shape) > 1 and "embd" not in name
-        if _device_of(name, layers) == HOST
+        if _is_multiplied(name) and _device_of(name, layers) == HOST and copy_size(tensor)
     )
 
 
@@ -83,6 +88,11 @@ def _device_of(name: str, layers: Mapping[int, str]) -> str:
     if found is not None:
         return layers.get(int(found[1]), HOST)
     return layers.get(max(layers, default=0), HOST) if _OUTPUT.match(name) else HOST
+
+
+def _is_multiplied(name: str) -> bool:
+    """Tables are looked up in instead."""
+    return "embd" not in name
 
 
 def _is_tied(log: Sequence[str]) -> bool:

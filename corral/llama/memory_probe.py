@@ -27,12 +27,12 @@ from corral.llama.kv_cache import fit_cache
 from corral.llama.library import LlamaError, last_words, lib
 from corral.llama.memory_bound import trained_ctx, upper_bound
 from corral.llama.memory_choice import Scope
-from corral.llama.memory_log import cache_bytes, compute_bytes, repacked_bytes, weight_bytes
+from corral.llama.memory_log import cache_bytes, compute_bytes, copied_bytes, weight_bytes
 from corral.llama.memory_plan import ADDRESS_MARGIN, HOST, HOST_MARGIN, Machine, Need, Plan, plan_memory
 from corral.llama.model import Model
 from corral.llama.model_file import read_model
 from corral.llama.preflight import TensorInfo, read_header
-from corral.llama.repack import repacked_types
+from corral.llama.repack import copy_bytes
 
 _log = logging.getLogger(__name__)
 _MAX_MEASURED = 1 << 17  # tokens of a context
@@ -185,12 +185,15 @@ class Probe:
 
 
 def _weights(log: list[str], tensors: Mapping[str, TensorInfo], settings: EngineSettings) -> Need:
-    repacked = repacked_types()
-    weights = weight_bytes(log, tensors, repacked)
-    n_twice = repacked_bytes(log, tensors, repacked) if settings.mmap else 0
+    weights = weight_bytes(log, tensors, _copy_size)
+    n_twice = copied_bytes(log, tensors, _copy_size) if settings.mmap else 0
     if settings.mlock:  # what is mapped stays in memory too
         return Need(weights) + Need({HOST: n_twice})
     return Need(weights, n_reserved=n_twice)
+
+
+def _copy_size(tensor: TensorInfo) -> int:
+    return copy_bytes(tensor.type, tensor.shape)
 
 
 def _is_plenty(machine: Machine, settings: EngineSettings) -> bool:

@@ -14,8 +14,10 @@ from corral.llama.library import ggml
 
 _POINTER = ctypes.c_void_p
 _CPU = ctypes.c_int(0)  # GGML_BACKEND_DEVICE_TYPE_CPU
+_F32, _I32 = 0, 26
 _BUFFER_OFFSET = 8  # of the buffer in a `ggml_tensor`
-_N_COLUMNS, _N_ROWS = 2048, 1024  # of a weight as there are many
+_USUAL_SHAPE = 2048, 1024
+_N_EVALUATED = 512  # tokens
 _N_CONTEXT_BYTES = 1 << 14
 
 
@@ -30,10 +32,18 @@ class _InitParams(ctypes.Structure):
 @cache
 def repacked_types() -> frozenset[int]:
     """The types of tensors that are; libllama has to be started."""
-    cpu = ggml("ggml_backend_dev_by_type", _POINTER, _CPU)
-    buffer_types = list(_extra_buffer_types(cpu))
     kinds = [number for number, kind in GGML_TYPES.items() if kind.multiplies]
-    return frozenset(kind for kind in kinds if any(_takes(cpu, extra, kind) for extra in buffer_types))
+    return frozenset(kind for kind in kinds if copy_bytes(kind, _USUAL_SHAPE))
+
+
+@cache
+def copy_bytes(kind: int, shape: tuple[int, ...]) -> int:
+    """What the copy of such a weight takes; 0 if there is none."""
+    if len(shape) < 2 or not GGML_TYPES[kind].multiplies:
+        return 0
+    cpu = ggml("ggml_backend_dev_by_type", _POINTER, _CPU)
+    sizes = (_size_in(cpu, buffer_type, kind, shape) for buffer_type in _extra_buffer_types(cpu))
+    return next((n_bytes for n_bytes in sizes if n_bytes), 0)
 
 
 def _extra_buffer_types(cpu: int) -> Iterator[int]:
@@ -49,19 +59,31 @@ def _extra_buffer_types(cpu: int) -> Iterator[int]:
         i += 1
 
 
-def _takes(cpu: int, buffer_type: int, kind: int) -> bool:
-    """Whether a matrix of this type can be multiplied there; asked as libllama does."""
+def _size_in(cpu: int, buffer_type: int, kind: int, shape: tuple[int, ...]) -> int:
+    """What the weight takes there; 0 if it cannot be multiplied there. Asked as libllama does."""
     context = ggml("ggml_init", _POINTER, _InitParams(_N_CONTEXT_BYTES, None, True))
-    weight = _matrix(context, kind, _N_ROWS)
-    product = ggml("ggml_mul_mat", _POINTER, context, weight, _matrix(context, 0, 1))
     buffer = ggml("ggml_backend_buft_alloc_buffer", _POINTER, buffer_type, ctypes.c_size_t(0))
+    weight = _tensor(context, kind, shape)
     _POINTER.from_address(weight + _BUFFER_OFFSET).value = buffer
+    product = _product(context, weight, shape)
     takes = ggml("ggml_backend_dev_supports_op", ctypes.c_bool, cpu, product)
+    n_bytes = ggml("ggml_backend_buft_get_alloc_size", ctypes.c_size_t, buffer_type, weight) if takes else 0
     ggml("ggml_backend_buffer_free", None, buffer)
     ggml("ggml_free", None, context)
-    return bool(takes)
+    return int(n_bytes)
 
 
-def _matrix(context: int, kind: int, n_rows: int) -> int:
-    shape = ctypes.c_int64(_N_COLUMNS), ctypes.c_int64(n_rows)
-    return int(ggml("ggml_new_tensor_2d", _POINTER, context, ctypes.c_int(kind), *shape))
+def _product(context: int, weight: int, shape: tuple[int, ...]) -> int:
+    """With what one layer hands to the next; matrices of several experts are chosen from by number."""
+    if len(shape) == 2:
+        rows = _tensor(context, _F32, (shape[0], _N_EVALUATED))
+        return int(ggml("ggml_mul_mat", _POINTER, context, weight, rows))
+    rows = _tensor(context, _F32, (shape[0], 1, _N_EVALUATED))
+    numbers = _tensor(context, _I32, (1, _N_EVALUATED))
+    return int(ggml("ggml_mul_mat_id", _POINTER, context, weight, rows, numbers))
+
+
+def _tensor(context: int, kind: int, shape: tuple[int, ...]) -> int:
+    sizes = (ctypes.c_int64 * len(shape))(*shape)
+    n_dims = ctypes.c_int(len(shape))
+    return int(ggml("ggml_new_tensor", _POINTER, context, ctypes.c_int(kind), n_dims, sizes))

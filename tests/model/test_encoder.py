@@ -394,10 +394,11 @@ def test_embedding_beside_streams_changes_neither(model, kv_unified):
 
 @on("default")
 def test_embedding_beside_streams_changes_neither_on_a_real_model(model):
-    assert_undisturbed(model, n_predict=20)
+    """Sums run in another order, and eight bits for each activation make more of that."""
+    assert_undisturbed(model, n_predict=20, tolerance=1e-2)
 
 
-def assert_undisturbed(model, n_predict, **options):
+def assert_undisturbed(model, n_predict, tolerance=CLOSE, **options):
     options = {"max_itl_ms": 1.0, "n_parallel": 2, **options}
     with Bench(model, **options) as quiet, Bench(model, **options) as busy, Desk(model) as desk:
         streams = [task(i, quiet.prompt(40, seed=i), n_predict=n_predict) for i in (0, 1)]
@@ -410,7 +411,7 @@ def assert_undisturbed(model, n_predict, **options):
         assert [busy.answer(i) for i in (0, 1)] == [quiet.answer(i) for i in (0, 1)]
         assert [busy.tokens(i) for i in (0, 1)] == [quiet.tokens(i) for i in (0, 1)]
         assert [len(busy.tokens(i)) for i in (0, 1)] == [n_predict, n_predict]
-        assert_same(answer_of(busy.events, 2, desk.encoder._width), desk.embed(inputs))
+        assert_same(answer_of(busy.events, 2, desk.encoder._width), desk.embed(inputs), tolerance)
         at = [i for i, event in enumerate(busy.events) if isinstance(event, Tokens)]
         assert at[0] < busy.events.index(Begun(2)) < busy.events.index(Embedded(2)) < at[-1]
         busy.engine._embedder._open()[0].close()

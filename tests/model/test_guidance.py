@@ -123,7 +123,9 @@ def test_tokens_of_a_real_model(model):
         negative = tokenize("Answer rudely: where is the station?\n", True, True)
         one = guided(0, prompt, negative, n_predict=12)
         bench.run(one)
-        assert bench.tokens(0) == raw_guided(model, one, lambda row, _: int(row.argmax()))
+        expected = raw_guided(model, one, lambda row, _: int(row.argmax()))
+        ends = [i + 1 for i, token in enumerate(expected) if bench.backend.vocab.is_eog(token)]
+        assert bench.tokens(0) == expected[: min(ends, default=12)]
 
 
 @on("llama-bpe")

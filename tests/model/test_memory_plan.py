@@ -19,7 +19,8 @@ from corral.llama.library import ggml, lib
 from corral.llama.memory_plan import HOST, HOST_MARGIN, Machine, Need
 from corral.llama.memory_probe import Probe, fit_memory, read_machine
 from corral.llama.model import Model
-from corral.llama.repack import repacked_types
+from corral.llama.model_file import read_model
+from corral.llama.repack import copy_bytes, repacked_types
 
 MIB = 1 << 20
 _F32, _Q8_0 = 0, 8  # among ggml's types
@@ -42,7 +43,7 @@ def taken(wanted: EngineSettings) -> dict[str, dict[str, float]]:
     """What libllama says that it took on each device, in MiB: of the weights, and of the largest context."""
     with library.overhear() as log:
         model = Model.load(wanted)
-    total = {"weights": _sums(log, "model"), "repacked": _sums(log, "model", "CPU_REPACK")}
+    total = {"weights": _sums(log, "model"), "mapped": _sums(log, "model", "CPU_Mapped")}
     with library.overhear() as log:
         if model.can_generate and not wanted.only_embeds:
             user = LlamaBackend(model, wanted)
@@ -103,7 +104,8 @@ def test_encoders_too(encoders, name):
 
 def check(wanted: EngineSettings) -> None:
     need, real = planned(wanted), taken(wanted)
-    parts = {"weights": need.weights, "cache": need.cache, "compute": need.compute}
+    mapped = need.weights | {HOST: need.weights.get(HOST, 0) + need.n_reserved}
+    parts = {"weights": mapped, "cache": need.cache, "compute": need.compute}
     for name, part in parts.items():
         for device in need.devices:
             if name == "weights" and device == HOST and len(need.devices) > 1:
@@ -127,10 +129,8 @@ def test_weights_that_a_cpu_copies_are_counted_once(model):
     if _Q8_0 not in repacked_types():
         assert need.n_reserved == 0
         return
-    once = real["weights"][HOST] - real["repacked"][HOST]
-    n_embeddings = (need.weights[HOST] + need.n_reserved) / MIB - real["weights"][HOST]
-    assert n_embeddings == pytest.approx(0, abs=1)
-    assert once * 0.6 < need.n_reserved / MIB < once
+    assert (need.weights[HOST] + need.n_reserved) / MIB == pytest.approx(real["weights"][HOST], abs=1)
+    assert real["mapped"][HOST] * 0.6 < need.n_reserved / MIB < real["mapped"][HOST]
     assert planned(settings(model, n_ctx=512, mmap=False)).n_reserved == 0
     locked = planned(settings(model, n_ctx=512, mlock=True))
     assert locked.weights[HOST] == need.weights[HOST] + need.n_reserved
@@ -143,8 +143,26 @@ def test_types_that_a_cpu_copies_are_those_that_libllama_does():
     features = lib.llama_print_system_info().decode()
     if "REPACK = 1" in features and ("DOTPROD = 1" in features or "AVX2 = 1" in features):
         assert {2, 12} <= repacked_types()
-    if "DOTPROD = 1" in features:
+    if "DOTPROD = 1" in features or "AMX_INT8 = 1" in features:
         assert _Q8_0 in repacked_types()
+
+
+@pytest.mark.parametrize("model", ["default", "q8_0"], indirect=True)
+def test_copies_are_as_large_as_libllama_makes_them(model):
+    with library.overhear() as log:
+        Model.load(settings(model)).close()
+    copies = sum(_sums(log, "model").values()) - sum(_sums(log, "model", "CPU_Mapped").values())
+    _, (header,) = read_model(str(model))
+    tied = [tensor for name, tensor in header.tensors.items() if name == "token_embd.weight"]
+    multiplied = [tensor for name, tensor in header.tensors.items() if "embd" not in name]
+    assert sum(copy_bytes(t.type, t.shape) for t in (*multiplied, *tied)) / MIB == pytest.approx(copies, abs=1)
+
+
+def test_experts_are_asked_for_as_libllama_does():
+    """AMX multiplies single matrices only."""
+    assert copy_bytes(_Q8_0, (2048, 1024, 4)) in (0, 4 * 2048 * 1024 * 34 // 32)
+    assert copy_bytes(_Q8_0, (2048,)) == 0
+    assert copy_bytes(_F32, (2048, 1024)) == 0
 
 
 def test_everything_else_that_is_loaded_counts(modifiers, vision):
@@ -243,6 +261,7 @@ def test_what_is_chosen_runs_and_takes_no_more_than_there_is(model, n_mib, n_ctx
     assert plan.chosen
     real = taken(plan.settings)
     total = sum(real[what][HOST] for what in ("weights", "cache", "compute"))
+    total -= planned(plan.settings).n_reserved / MIB  # mapped, and not used again once there is a copy
     assert total * MIB + HOST_MARGIN <= n_mib * MIB * 1.005
     warning, note = [record.getMessage() for record in caplog.records]
     assert warning == f"--fit: it does not fit into memory as it is, but with {plan.chosen}"
