@@ -32,16 +32,14 @@ EOF
     ;;
 esac
 
-# On x86-64 two of libllama's kernels stay off, because they evaluate several tokens with other arithmetic than one:
-# tinyBLAS ("llamafile"), and AMX, whose set-up of tiles GCC 12 also compiles into an illegal instruction.
-amx="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+given=${CMAKE_ARGS:-}
+# On x86-64 one of libllama's kernels stays off: tinyBLAS ("llamafile") evaluates several tokens with other arithmetic
+# than one. AMX is exact and stays, with a mistake of GCC's mended.
 case $(uname -m) in
 x86_64 | amd64)
     CMAKE_ARGS="-DGGML_LLAMAFILE=OFF ${CMAKE_ARGS:-}"
-    # shellcheck disable=SC2086
-    if echo | cc $amx -E - >/dev/null 2>&1; then
-        export CFLAGS="${CFLAGS:-} $amx" CXXFLAGS="${CXXFLAGS:-} $amx"
-    fi
+    mend="-include \"$(cd "$(dirname "$0")" && pwd)/native/amx.h\""
+    export CFLAGS="${CFLAGS:-} $mend" CXXFLAGS="${CXXFLAGS:-} $mend"
     ;;
 esac
 
@@ -53,11 +51,17 @@ install() {
 install "$@"
 
 # pip's cache does not know with which flags something was built.
-facts=$("$python" -c 'import llama_cpp; print(llama_cpp.llama_print_system_info().decode())' 2>/dev/null || true)
-case "$(uname -m) $# $facts" in
-x86_64\ 0\ *AMX_INT8* | x86_64\ 0\ *LLAMAFILE*)
+is_other() {
+    facts=$("$python" -c 'import llama_cpp; print(llama_cpp.llama_print_system_info().decode())' 2>/dev/null || true)
+    case $facts in
+    *LLAMAFILE*) return 0 ;;
+    *AMX_INT8*) return 1 ;;
+    esac
+    [ -z "$given" ] && grep -qs amx_int8 /proc/cpuinfo
+}
+
+if [ "$(uname -m)" = x86_64 ] && [ $# -eq 0 ] && is_other; then
     echo "pip's cache has it built otherwise: building it anew"
     "$python" -m pip --disable-pip-version-check cache remove llama_cpp_python
     install --force-reinstall --no-deps
-    ;;
-esac
+fi
