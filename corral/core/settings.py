@@ -7,6 +7,8 @@ import msgspec
 from corral.core.modifier import Override, ScaledFile
 from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams, SpeculativeParams
 
+DEFAULT_UBATCH = 512
+
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the engine process needs; crosses the link once, at its start."""
@@ -15,7 +17,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     n_ctx: int = 0
     n_parallel: int = 1
     n_batch: int = 2048
-    n_ubatch: int = 512
+    n_ubatch: int = DEFAULT_UBATCH
     n_threads: int = 0
     n_threads_batch: int = 0
     numa: str = ""  # distribute, isolate or numactl

@@ -75,7 +75,7 @@ class Engine:
         self.is_stopped = False
         self._has_rested = False  # the last step found nothing that it could evaluate
         self._n_slots = backend.n_seq
-        self._prompt_cap = backend.n_ubatch  # shrinks while cells are short
+        self._prompt_cap = backend.n_piece  # shrinks while cells are short
         self._events: list[Event] = []
         self._n_orders = 0
 
@@ -280,7 +280,7 @@ class Engine:
             for slot, request in [*runs, *self._newcomers(answers)]
             if len(request.pending) and not request.is_stalled
         ]
-        budget = self._backend.n_ubatch
+        budget = self._backend.n_piece
         if streams:
             n_groups = len({token.variant for token in tokens}) + len(drafts)
             room_ms = self._room_ms() - (n_groups - 1) * self._decoder.cost.decode_ms
@@ -335,7 +335,7 @@ class Engine:
         if status is DecodeStatus.NO_ROOM:
             self._relieve(work)
         if status is DecodeStatus.OK:
-            self._prompt_cap = self._backend.n_ubatch
+            self._prompt_cap = self._backend.n_piece
             for i, (slot, request, n) in enumerate(work):
                 if slot.request is request:
                     self._kv.extend(slot, request.pending[:n])

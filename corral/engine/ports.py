@@ -209,6 +209,11 @@ class Backend(Evaluator, StatePort, Protocol):
     def n_ubatch(self) -> int: ...
 
     @property
+    def n_piece(self) -> int:
+        """How much of prompts is evaluated in a step while nobody generates."""
+        ...
+
+    @property
     def can_shift(self) -> bool: ...
 
     @property

@@ -24,7 +24,7 @@ from corral.llama.context_size import notes_on_context, total_ctx
 from corral.llama.drafter import Drafter
 from corral.llama.encoder import Encoder, encoder_info
 from corral.llama.fingerprint import model_fingerprint
-from corral.llama.hardware import flash_attn_type, thread_counts, uses_gpu
+from corral.llama.hardware import flash_attn_type, prompt_piece, thread_counts, uses_gpu
 from corral.llama.kv_cache import can_move_keys, fit_cache
 from corral.llama.library import lib
 from corral.llama.model import Model
@@ -54,6 +54,7 @@ class LlamaBackend(Context):
         self.projector = projector
         self.has_planes = model.has_planes
         self.is_exact = not uses_gpu(settings)
+        self.n_piece = prompt_piece(settings)
         self.drafter = Drafter.open(settings, model, self.n_seq, self.n_ctx) if settings.model_draft else None
         self.mixes_batches = settings.kv_unified
         self.n_window = model.n_window

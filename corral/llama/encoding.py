@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 
 from corral.core.errors import CorralError
-from corral.core.settings import EngineSettings
+from corral.core.settings import DEFAULT_UBATCH, EngineSettings
 from corral.llama import device
 from corral.llama.choice import (
     Choice,
@@ -42,7 +42,6 @@ KEEPING = "Q8_0"  # fine enough for whatever is more compressed, and often for w
 _KEEPING_NUMBER = 8  # as a type of tensors
 _LEAST_GAIN = 1.1
 _MOST_LOSS = 0.95  # of anything
-_DEFAULT_UBATCH = EngineSettings(model="").n_ubatch
 _log = logging.getLogger(__name__)
 
 
@@ -183,7 +182,7 @@ def with_choice(settings: EngineSettings, hash: str, choice: Choice, report: Rep
         settings = _with_file(settings, hash, choice.encoding, report)
         gain = f"weights are loaded as {choice.encoding}: {choice.gain} as fast"
         _log.info("%s", f"{gain} (--transcode off takes the file as it is)")
-    is_default = settings.n_ubatch == _DEFAULT_UBATCH
+    is_default = settings.n_ubatch == DEFAULT_UBATCH
     return msgspec.structs.replace(
         settings,
         n_threads=settings.n_threads or choice.n_threads,

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import psutil
 
-from corral.core.settings import EngineSettings
+from corral.core.settings import DEFAULT_UBATCH, EngineSettings
 from corral.llama import library
 from corral.llama.cache_type import is_quantized
 from corral.llama.control_group import cpu_quota
 from corral.llama.library import lib
 
+_PIECE = 256
 _NOT_LOCKED = re.compile(r"failed to mlock|mlock not supported")
 
 
@@ -41,6 +42,17 @@ def uses_flash_attn(settings: EngineSettings) -> bool:
     # Values of quantized types cannot be read without it.
     is_better = uses_gpu(settings) or is_quantized(settings.cache_type_v)
     return settings.flash_attn == "on" or (settings.flash_attn == "auto" and is_better)
+
+
+def prompt_piece(settings: EngineSettings) -> int:
+    """How many tokens of a prompt are evaluated at once while nobody generates.
+
+    Without flash attention each is compared with all of its piece, also with what is behind it: smaller
+    ones than usual are faster then.
+    """
+    n = min(settings.n_ubatch, settings.n_batch)
+    is_usual = n == DEFAULT_UBATCH and not uses_gpu(settings) and not uses_flash_attn(settings)
+    return _PIECE if is_usual else n
 
 
 def flash_attn_type(settings: EngineSettings) -> int:

@@ -265,7 +265,7 @@ class FakeBackend:
         self.encoder = encoder or FakeEncoder()
         self.n_seq = n_seq
         self.n_ctx = n_ctx
-        self.n_ubatch = n_ubatch
+        self.n_ubatch = self.n_piece = n_ubatch
         self.n_batch = n_batch
         self.can_shift = True
         self.n_window = 0
