@@ -32,14 +32,11 @@ EOF
     ;;
 esac
 
-given=${CMAKE_ARGS:-}
-# On x86-64 one of libllama's kernels stays off: tinyBLAS ("llamafile") evaluates several tokens with other arithmetic
-# than one. AMX is exact and stays, with a mistake of GCC's mended.
+mend=
 case $(uname -m) in
 x86_64 | amd64)
-    CMAKE_ARGS="-DGGML_LLAMAFILE=OFF ${CMAKE_ARGS:-}"
-    mend="-include \"$(cd "$(dirname "$0")" && pwd)/native/amx.h\""
-    export CFLAGS="${CFLAGS:-} $mend" CXXFLAGS="${CXXFLAGS:-} $mend"
+    mend=$(cd "$(dirname "$0")" && pwd)/native/mend.h
+    export CFLAGS="${CFLAGS:-} -include \"$mend\"" CXXFLAGS="${CXXFLAGS:-} -include \"$mend\""
     ;;
 esac
 
@@ -51,16 +48,13 @@ install() {
 install "$@"
 
 # pip's cache does not know with which flags something was built.
-is_other() {
-    facts=$("$python" -c 'import llama_cpp; print(llama_cpp.llama_print_system_info().decode())' 2>/dev/null || true)
-    case $facts in
-    *LLAMAFILE*) return 0 ;;
-    *AMX_INT8*) return 1 ;;
-    esac
-    [ -z "$given" ] && grep -qs amx_int8 /proc/cpuinfo
+is_mended() {
+    mark=$(sed -n 's/.*"\(mended by corral: .*\)".*/\1/p' "$mend")
+    packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+    grep -q "$mark" "$packages"/llama_cpp/lib/libggml-cpu*
 }
 
-if [ "$(uname -m)" = x86_64 ] && [ $# -eq 0 ] && is_other; then
+if [ -n "$mend" ] && [ $# -eq 0 ] && ! is_mended; then
     echo "pip's cache has it built otherwise: building it anew"
     "$python" -m pip --disable-pip-version-check cache remove llama_cpp_python
     install --force-reinstall --no-deps
