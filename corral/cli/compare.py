@@ -38,23 +38,6 @@ class ComparedFile(msgspec.Struct, frozen=True):
     perplexity: float
 
 
-class Comparison(msgspec.Struct, frozen=True):
-    """What `--json` prints."""
-
-    a: ComparedFile
-    b: ComparedFile
-    n_tokens: int
-    mean_kl: float
-    mean_kl_error: float
-    kl_median: float
-    kl_p90: float
-    kl_p99: float
-    max_kl: float
-    top1: float
-    top1_error: float
-    keeps_quality: bool
-
-
 def run_compare(argv: Sequence[str]) -> int:
     options = _parse(argv)
     out = Console(highlight=False)
@@ -66,11 +49,12 @@ def run_compare(argv: Sequence[str]) -> int:
     except CorralError as error:
         sys.stderr.write(f"corral: {error.message}\n")
         return 1
-    comparison = _combine(facts, divergence)
+    a = msgspec.structs.replace(facts[0], perplexity=divergence.perplexity_a)
+    b = msgspec.structs.replace(facts[1], perplexity=divergence.perplexity_b)
     if options.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(comparison)).decode() + "\n")
+        sys.stdout.write(_as_json(a, b, divergence) + "\n")
     else:
-        _print(comparison, divergence, out)
+        _print(a, b, divergence, out)
     return 0
 
 
@@ -114,14 +98,11 @@ def _look_at(path: str) -> ComparedFile:
     return ComparedFile(path, sum(os.path.getsize(part) for part in parts), type, 0.0)
 
 
-def _combine(facts: Sequence[ComparedFile], divergence: Divergence) -> Comparison:
+def _as_json(a: ComparedFile, b: ComparedFile, divergence: Divergence) -> str:
     numbers = msgspec.structs.asdict(divergence)
-    perplexities = [numbers.pop("perplexity_a"), numbers.pop("perplexity_b")]
-    a, b = (
-        msgspec.structs.replace(file, perplexity=value)
-        for file, value in zip(facts, perplexities, strict=True)
-    )
-    return Comparison(a=a, b=b, keeps_quality=keeps_quality(divergence), **numbers)
+    del numbers["perplexity_a"], numbers["perplexity_b"]
+    found = {"a": a, "b": b, **numbers, "keeps_quality": keeps_quality(divergence)}
+    return msgspec.json.format(msgspec.json.encode(found)).decode()
 
 
 @contextmanager
@@ -137,8 +118,8 @@ def _progress() -> Iterator[Callable[[float], None]]:
         yield lambda fraction: bar.update(task, completed=fraction)
 
 
-def _print(comparison: Comparison, divergence: Divergence, out: Console) -> None:
-    files = _file_rows(comparison.a, comparison.b)
+def _print(a: ComparedFile, b: ComparedFile, divergence: Divergence, out: Console) -> None:
+    files = _file_rows(a, b)
     if out.is_terminal:
         table = Table(box=None, pad_edge=False, show_header=False)
         for _ in files[0]:
@@ -148,7 +129,7 @@ def _print(comparison: Comparison, divergence: Divergence, out: Console) -> None
         out.print(table, markup=False)
     else:
         _print_lines(files, out)
-    title = f"\nKL divergence of B from A at {comparison.n_tokens:,} positions, in nats"
+    title = f"\nKL divergence of B from A at {divergence.n_tokens:,} positions, in nats"
     out.print(title, markup=False, soft_wrap=True)
     _print_lines(_number_rows(divergence), out)
     out.print(f"\n{_verdict(divergence)}", markup=False, soft_wrap=True)

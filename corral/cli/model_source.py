@@ -14,6 +14,7 @@ from corral.cli.given import UsageError
 from corral.cli.transfer import Transfer, TransferDisplay
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
+from corral.core.transcoding import AUTO, TUNED
 
 
 def resolve_model(
@@ -26,8 +27,8 @@ def resolve_model(
     model, projector = _find_model(settings, progress, token)
     projector = _find_projector(settings, progress, token, projector)
     transcode = settings.engine.transcode
-    if transcode == "tuned" and is_default_model(model):
-        transcode = "auto"
+    if transcode == TUNED and is_default_model(model):
+        transcode = AUTO
     engine = msgspec.structs.replace(settings.engine, model=model, mmproj=projector, transcode=transcode)
     return msgspec.structs.replace(settings, engine=engine)
 

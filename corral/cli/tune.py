@@ -15,8 +15,8 @@ from corral.cli.configuration import configure
 from corral.cli.given import UsageError
 from corral.cli.model_source import resolve_model
 from corral.core.settings import EngineSettings
+from corral.core.transcoding import OFF
 from corral.llama.choice import Choice
-from corral.llama.encoding import OFF
 from corral.llama.tuning import Finding, tune
 
 _USAGE = """\

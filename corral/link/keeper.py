@@ -22,6 +22,7 @@ from corral.core.errors import CorralError, Unavailable
 from corral.core.result import Beat, Event, LifeEvent, LoadFailed, Loading, ModelInfo, Opened
 from corral.core.settings import EngineSettings
 from corral.core.task import Stop
+from corral.core.transcoding import OFF
 from corral.link.idle import Idle
 from corral.link.process import EngineProcess
 from corral.link.pulse import LOOK_S, Pulse
@@ -265,7 +266,7 @@ class Keeper(abc.ABC):
         else:
             # The next engine is the same, whatever has become of the file and of the memory since.
             self._settings = msgspec.structs.replace(
-                event.settings, lora=self._settings.lora, lora_base="", transcode="off", fit="off"
+                event.settings, lora=self._settings.lora, lora_base="", transcode=OFF, fit="off"
             )
             self._ready_at, self._idle = time.monotonic(), Idle(self._sleep_idle_s)
             self.info, self.state = event.info, EngineState.READY

@@ -16,6 +16,7 @@ import msgspec
 
 from corral.core.errors import CorralError
 from corral.core.settings import DEFAULT_UBATCH, EngineSettings
+from corral.core.transcoding import AUTO, OFF, TUNED, WAYS
 from corral.llama import device
 from corral.llama.choice import (
     Choice,
@@ -35,7 +36,6 @@ from corral.llama.repack import repacked_types
 from corral.llama.transcode import transcode
 from corral.llama.trial import Speed, Trial, race
 
-AUTO, TUNED, OFF = "auto", "tuned", "off"
 Report = Callable[[str, float], None]  # what is done, and how much of it
 
 KEEPING = "Q8_0"  # fine enough for whatever is more compressed, and often for what is not
@@ -65,7 +65,7 @@ class Candidate(msgspec.Struct, frozen=True):
 def with_encoding(settings: EngineSettings, report: Report) -> EngineSettings:
     """The settings of an engine that opens the file which `--transcode` leads to."""
     device.start(settings)
-    if settings.transcode not in (AUTO, TUNED, OFF):
+    if settings.transcode not in WAYS:
         return _with_file(settings, content_hash(settings.model), settings.transcode, report)
     if settings.transcode == OFF or uses_gpu(settings):
         return settings
@@ -75,7 +75,7 @@ def with_encoding(settings: EngineSettings, report: Report) -> EngineSettings:
         return _as_chosen(settings, report)
     except (CorralError, OSError) as error:
         reason = error.message if isinstance(error, CorralError) else error.strerror
-        _log.warning("%s", f"the model stays encoded as it is (--transcode auto): {reason}")
+        _log.warning("%s", f"the model stays encoded as it is (--transcode {AUTO}): {reason}")
         return settings
 
 
@@ -181,7 +181,7 @@ def with_choice(settings: EngineSettings, hash: str, choice: Choice, report: Rep
     if choice.encoding:
         settings = _with_file(settings, hash, choice.encoding, report)
         gain = f"weights are loaded as {choice.encoding}: {choice.gain} as fast"
-        _log.info("%s", f"{gain} (--transcode off takes the file as it is)")
+        _log.info("%s", f"{gain} (--transcode {OFF} takes the file as it is)")
     is_default = settings.n_ubatch == DEFAULT_UBATCH
     return msgspec.structs.replace(
         settings,

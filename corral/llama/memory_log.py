@@ -14,7 +14,7 @@ from typing import TypeAlias
 from corral.llama.memory_plan import HOST, Bytes
 from corral.llama.preflight import TensorInfo
 
-CopySize: TypeAlias = Callable[[TensorInfo], int]  # of a weight on a CPU that multiplies a copy; 0: it does not
+CopySize: TypeAlias = Callable[[TensorInfo], int]  # of the weight that a CPU multiplies; 0: it is no copy
 
 _MIB = 1 << 20
 _ASSIGNED = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+)")

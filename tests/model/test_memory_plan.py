@@ -155,7 +155,8 @@ def test_copies_are_as_large_as_libllama_makes_them(model):
     _, (header,) = read_model(str(model))
     tied = [tensor for name, tensor in header.tensors.items() if name == "token_embd.weight"]
     multiplied = [tensor for name, tensor in header.tensors.items() if "embd" not in name]
-    assert sum(copy_bytes(t.type, t.shape) for t in (*multiplied, *tied)) / MIB == pytest.approx(copies, abs=1)
+    n_bytes = sum(copy_bytes(tensor.type, tensor.shape) for tensor in (*multiplied, *tied))
+    assert n_bytes / MIB == pytest.approx(copies, abs=1)
 
 
 def test_experts_are_asked_for_as_libllama_does():

@@ -279,6 +279,8 @@ TENSORS = {
     "blk.1.attn_norm.weight": tensor(2, shape=(64,)),
     "blk.2.nextn.weight": tensor(40, 8),
 }
+
+
 def copy_size(tensor: TensorInfo) -> int:
     """A CPU that multiplies copies of one type, which are a bit larger."""
     return tensor.n_bytes * 11 // 10 if tensor.type == 8 else 0
