@@ -18,7 +18,6 @@ from corral.llama.encoding import Candidate, choose, promising_encodings, try_en
 from corral.llama.file_type import FILE_TYPES
 from corral.llama.model import Model
 from corral.llama.preflight import read_header
-from corral.llama.repack import repacked_types
 from corral.llama.trial import Speed, Trial, race
 from corral.llama.tuning import thread_candidates, tune
 from tests.tools.quantize import to_q8_0
@@ -177,16 +176,19 @@ def test_somebody_is_told_what_could_be_gained(model, monkeypatch, caplog):
     monkeypatch.setattr(encoding, "promising_encodings", lambda _: ["Q8_0"])
     assert encoded(model, "tuned").model == model
     (hint,) = [record.getMessage() for record in caplog.records]
-    assert hint.startswith("hint: this CPU has faster kernels for Q8_0 than for F32")
+    assert hint.startswith("hint: weights in Q8_0 may be twice as fast on this CPU as in F32.")
     assert hint.endswith(f"corral tune -m {model}")
     assert "\n" not in hint
 
 
-def test_a_promise_is_kernels_that_the_file_cannot_use(model, models, tmp_path):
+def test_a_promise_is_less_to_read_or_kernels_that_the_file_cannot_use(model, models, tmp_path, monkeypatch):
     q8_0 = to_q8_0(Path(model), tmp_path / "q8_0.gguf")
     assert promising_encodings(str(q8_0)) == []
-    has_kernels = 8 in repacked_types()
-    assert promising_encodings(model) == (["Q8_0"] if has_kernels else [])
+    assert promising_encodings(model) == ["Q8_0"]
+    monkeypatch.setattr(encoding, "main_type", lambda _: 3)
+    for copied, promised in ({8}, ["Q8_0"]), ({3, 8}, []), (set(), []):
+        monkeypatch.setattr(encoding, "repacked_types", lambda copied=copied: copied)
+        assert promising_encodings(model) == promised
 
 
 @pytest.mark.parametrize(
