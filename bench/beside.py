@@ -10,17 +10,29 @@ import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 
 from bench.client import Answer, complete
 from bench.rival import Rival
 from bench.section import Section, repeat
 from bench.setup import Setup
-from bench.speed import N_LONG, N_PREFIX, N_PROMPT, OPTIONS, Stall, prompt_speed, share_prefix, stall
+from bench.speed import (
+    N_LONG,
+    N_PREFIX,
+    N_PROMPT,
+    OPTIONS,
+    Stall,
+    decode_many,
+    prompt_speed,
+    share_prefix,
+    stall,
+)
 from bench.structured import object_seconds
 
 N_SEQ = 4
 N_CTX = 3072 * N_SEQ
 _N_DECODE = 128
+_BEHIND = ((1, 1000), (4, 500))  # streams, and what each of them is about to continue
 _TOPICS = ("a ship", "an old house", "the last winter", "a long journey")
 
 
@@ -48,14 +60,22 @@ class _Pair:
         await self._faster("one stream, decode", one_stream, 1.5)
         await self._faster(f"prompt of {N_PROMPT} tokens", prompt_speed, 3)
         await self._faster(f"{N_SEQ} users together", users_together, 2)
+        for n_streams, n_before in _BEHIND:
+            name = f"{n_streams} stream{'s' * (n_streams > 1)} behind {n_before} tokens"
+            await self._faster(name, partial(decode_many, n_streams=n_streams, n_before=n_before))
         await self._sooner(f"{N_SEQ} clients share {N_PREFIX} tokens, all done", self._prefix_seconds, 5)
         await self._calmer(f"worst gap while {N_LONG} prompt tokens arrive", 1 / 20)
         await self._sooner("JSON objects with four fields", object_seconds, 2)
 
-    async def _faster(self, name: str, speed: Callable[[str], Awaitable[float]], target: float) -> None:
+    async def _faster(
+        self, name: str, speed: Callable[[str], Awaitable[float]], target: float | None = None
+    ) -> None:
         ours, theirs = await self._both(speed)
         beside = {"corral tok/s": ours, f"{self._name} tok/s": theirs}
-        self._section.at_least(name, ours / theirs, target, "x", beside)
+        if target is None:
+            self._section.tell(name, ours / theirs, "x", beside)
+        else:
+            self._section.at_least(name, ours / theirs, target, "x", beside)
 
     async def _sooner(self, name: str, seconds: Callable[[str], Awaitable[float]], target: float) -> None:
         ours, theirs = await self._both(seconds)

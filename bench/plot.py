@@ -88,17 +88,20 @@ def draw_ratios(axes: Axes, rows: list[dict[str, Any]], rival: str) -> None:
     """How many times better than the rival, a bar for each row, with a mark where it should be."""
     names = [row["name"] for row in rows]
     values = [_times_better(row, row["value"]) for row in rows]
-    targets = [_times_better(row, row["target"]) for row in rows]
+    marks = {
+        at: _times_better(row, row["target"]) for at, row in enumerate(rows) if row["target"] is not None
+    }
     places = range(len(rows))
     axes.barh(places, [value - 1 for value in values], left=1, height=0.55, color=_OURS)
-    axes.vlines(targets, [at - 0.4 for at in places], [at + 0.4 for at in places], color=_GREY, linewidth=2)
-    for at, value, target in zip(places, values, targets, strict=True):
-        end = max(1, value)
-        is_in_the_way = end < target < 1.8 * end
-        axes.text(1.08 * (target if is_in_the_way else end), at, f"{value:.1f} x", va="center")
+    for at, mark in marks.items():
+        axes.vlines(mark, at - 0.4, at + 0.4, color=_GREY, linewidth=2)
+    for at, value in enumerate(values):
+        end, mark = max(1, value), marks.get(at, 0)
+        is_in_the_way = end < mark < 1.8 * end
+        axes.text(1.08 * (mark if is_in_the_way else end), at, f"{value:.1f} x", va="center")
     axes.axvline(1, color=_GREY, linewidth=1)
     axes.set_xscale("log")
-    axes.set_xlim(0.9 * min(1, *values), 2.2 * max(*values, *targets))
+    axes.set_xlim(0.9 * min(1, *values), 2.2 * max(*values, *marks.values()))
     axes.xaxis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} x"))

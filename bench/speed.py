@@ -36,11 +36,11 @@ async def prompt_speed(url: str) -> float:
     return N_PROMPT / answer.first_s
 
 
-async def decode_many(url: str, n_streams: int, n_decode: int = N_DECODE) -> float:
+async def decode_many(url: str, n_streams: int, n_decode: int = N_DECODE, n_before: int = 16) -> float:
     """Tokens per second of all streams together, over the time in which all of them are running."""
     answers = await asyncio.gather(
         *(
-            complete(url, prompt=prompt_of(16, i), n_predict=n_decode, **OPTIONS, **OFF)
+            complete(url, prompt=prompt_of(n_before, i), n_predict=n_decode, **OPTIONS, **OFF)
             for i in range(n_streams)
         )
     )
