@@ -84,6 +84,17 @@ def assert_same_in_chunks(model, n_prompt, sampling, n_predict):
     assert answers[0] == answers[1] == answers[2]
 
 
+@on("llama-bpe")
+@pytest.mark.parametrize(
+    ("options", "n_most"),
+    [({}, 256), ({"flash_attn": "on"}, 512), ({"n_ubatch": 384}, 384), ({"n_batch": 128}, 128)],
+)
+def test_pieces_of_a_prompt_are_smaller_where_attention_looks_at_whole_ones(model, options, n_most):
+    with Bench(model, n_ctx=1024, **options) as bench:
+        bench.run(task(0, bench.prompt(600), n_predict=1))
+        assert max(bench.chunk_sizes) == n_most
+
+
 @on(*CUTTABLE)
 def test_a_running_request_lends_its_prefix(model):
     with Bench(model, n_parallel=2) as bench:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,3 +37,10 @@ def test_without_a_compiler_it_says_so_and_what_to_do(tmp_path):
     assert result.returncode == 1
     assert "no C and C++ compiler" in result.stderr
     assert "prebuilt wheel" in result.stderr
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="mended on x86-64 only")
+def test_libllama_is_the_mended_one():
+    (mark,) = re.findall(r'"(mended by corral: .*)"', (ROOT / "tools" / "native" / "mend.h").read_text())
+    folder = Path(sysconfig.get_path("platlib")) / "llama_cpp" / "lib"
+    assert any(mark.encode() in path.read_bytes() for path in folder.glob("libggml-cpu*"))
