@@ -218,12 +218,12 @@ def test_a_front_that_was_stopped_itself_blames_nobody(tiny):
 
 
 def test_requests_in_the_queue_are_answered_before_the_end(tiny):
-    with CorralProcess("-m", tiny, "-c", 512, "-np", 1, "--metrics") as server:
-        body = {"prompt": "Hello", "n_predict": 400, "ignore_eos": True}
+    with CorralProcess("-m", tiny, "-c", 4096, "-np", 1, "--metrics") as server:
+        body = {"prompt": "Hello", "n_predict": 2000, "ignore_eos": True}
         with posted(server, *[body] * 4) as answers:
             wait_until(lambda: re.search(r"llamacpp:requests_deferred [23]\.0", server.get("/metrics").text))
             assert server.stop() == 0
-        assert [answer.json()["tokens_predicted"] for answer in answers] == [400] * 4
+        assert [answer.json()["tokens_predicted"] for answer in answers] == [2000] * 4
 
 
 @pytest.mark.parametrize("ending", ["timeout", "second signal"])
