@@ -38,8 +38,9 @@ def repacked_types() -> frozenset[int]:
 
 @cache
 def copy_bytes(kind: int, shape: tuple[int, ...]) -> int:
-    """What the copy of such a weight takes; 0 if there is none."""
-    if len(shape) < 2 or not GGML_TYPES[kind].multiplies:
+    """What the copy of such a weight takes; 0 if there is none. Asked for nonsense libllama aborts."""
+    type = GGML_TYPES[kind]
+    if len(shape) not in (2, 3) or shape[0] % type.n_values or not type.multiplies:
         return 0
     cpu = ggml("ggml_backend_dev_by_type", _POINTER, _CPU)
     sizes = (_size_in(cpu, buffer_type, kind, shape) for buffer_type in _extra_buffer_types(cpu))

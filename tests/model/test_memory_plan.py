@@ -162,7 +162,8 @@ def test_copies_are_as_large_as_libllama_makes_them(model):
 def test_experts_are_asked_for_as_libllama_does():
     """AMX multiplies single matrices only."""
     assert copy_bytes(_Q8_0, (2048, 1024, 4)) in (0, 4 * 2048 * 1024 * 34 // 32)
-    assert copy_bytes(_Q8_0, (2048,)) == 0
+    for shape in ((2048,), (2048, 4, 4, 4), (40, 64), (8, 1), (1, 1)):
+        assert copy_bytes(_Q8_0, shape) == 0
     assert copy_bytes(_F32, (2048, 1024)) == 0
 
 
