@@ -81,7 +81,8 @@ class Prometheus:
     def wait_for_scrape(self) -> None:
         """Until it has seen what has happened so far."""
         now = time.time()
-        self._wait(lambda: self.values('timestamp(up{job="corral"} == 1)') > [now])
+        seen_at = 'timestamp(up{job="corral"}) and up{job="corral"} == 1'
+        self._wait(lambda: self.values(seen_at) > [now])
 
     def stop(self) -> None:
         self.process.terminate()
