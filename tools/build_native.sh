@@ -32,6 +32,7 @@ EOF
     ;;
 esac
 
+# What is changed in libllama, and why: see there.
 mend=
 case $(uname -m) in
 x86_64 | amd64)

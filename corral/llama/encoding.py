@@ -40,7 +40,6 @@ Report = Callable[[str, float], None]  # what is done, and how much of it
 
 KEEPING = "Q8_0"  # fine enough for whatever is more compressed, and often for what is not
 _KEEPING_NUMBER = 8  # as a type of tensors
-_UNCOMPRESSED = (0, 1, 30)  # f32, f16 and bf16
 _LEAST_GAIN = 1.1
 _MOST_LOSS = 0.95  # of anything
 _log = logging.getLogger(__name__)
@@ -84,7 +83,8 @@ def promising_encodings(model: str) -> list[str]:
     """Less to read for every token, or kernels of its own on this CPU where that of most weights has none."""
     kind, repacked = main_type(model), repacked_types()
     has_kernels = _KEEPING_NUMBER in repacked and kind not in repacked
-    return [KEEPING] if has_kernels or kind in _UNCOMPRESSED else []
+    is_uncompressed = GGML_TYPES[kind].n_values == 1
+    return [KEEPING] if has_kernels or is_uncompressed else []
 
 
 def main_type(model: str) -> int:

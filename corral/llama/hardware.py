@@ -44,15 +44,14 @@ def uses_flash_attn(settings: EngineSettings) -> bool:
     return settings.flash_attn == "on" or (settings.flash_attn == "auto" and is_better)
 
 
-def prompt_piece(settings: EngineSettings) -> int:
+def prompt_piece(settings: EngineSettings, n_ubatch: int) -> int:
     """How many tokens of a prompt are evaluated at once while nobody generates.
 
     Without flash attention each is compared with all of its piece, also with what is behind it: smaller
     ones than usual are faster then.
     """
-    n = min(settings.n_ubatch, settings.n_batch)
-    is_usual = n == DEFAULT_UBATCH and not uses_gpu(settings) and not uses_flash_attn(settings)
-    return _PIECE if is_usual else n
+    is_usual = n_ubatch == DEFAULT_UBATCH and not uses_gpu(settings) and not uses_flash_attn(settings)
+    return _PIECE if is_usual else n_ubatch
 
 
 def flash_attn_type(settings: EngineSettings) -> int:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from corral.core.chunk import MIN_CHUNK
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -44,3 +46,8 @@ def test_libllama_is_the_mended_one():
     (mark,) = re.findall(r'"(mended by corral: .*)"', (ROOT / "tools" / "native" / "mend.h").read_text())
     folder = Path(sysconfig.get_path("platlib")) / "llama_cpp" / "lib"
     assert any(mark.encode() in path.read_bytes() for path in folder.glob("libggml-cpu*"))
+
+
+def test_kernels_change_where_pieces_of_prompts_begin():
+    """Those for many tokens round otherwise: no piece may be smaller, and no stream or draft as large."""
+    assert f"n >= {MIN_CHUNK} &&" in (ROOT / "tools" / "native" / "mend.h").read_text()

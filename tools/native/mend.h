@@ -12,7 +12,7 @@
 #endif
 
 /* tinyBLAS rounds otherwise than what multiplies single tokens, and would begin with two. From eight on, as many as a
-   piece of a prompt has at least, neither streams side by side nor drafts depend on it. */
+   piece of a prompt has at least (MIN_CHUNK in corral/core/chunk.py), neither streams side by side nor drafts depend on it. */
 #ifndef __cplusplus
 #include <stdbool.h>
 #include <stdint.h>
