@@ -99,6 +99,7 @@ export class Room {
     }
     const nLocal = this.#store.kind === "server" ? (await this.#local.list()).length : 0;
     this.#set({ nLocal });
+    await this.#saver.recover();
     await this.#list();
   }
 

@@ -1,5 +1,5 @@
 // Saves chats often enough that little is lost, and seldom enough that nobody notices. One that somebody else has
-// saved in between is merged with theirs.
+// saved in between is merged with theirs. What a tab had not saved when it was left is there when it is loaded again.
 
 import { Conflict } from "./store.js";
 import { merge } from "./tree.js";
@@ -10,14 +10,18 @@ export class Saver {
   #store;
   #onSaved;
   #onError;
+  #place; // of what is not saved
   #waiting = new Map(); // the newest version of chats, by id
+  #writing = new Map();
   #timers = new Map();
 
   constructor(store, onSaved, onError) {
     this.#store = store;
     this.#onSaved = onSaved;
     this.#onError = onError;
-    addEventListener("pagehide", () => this.flush());
+    this.#place = `corral.unsaved.${store.kind}`;
+    addEventListener("pagehide", () => this.#leave());
+    addEventListener("pageshow", ({ persisted }) => persisted && sessionStorage.removeItem(this.#place));
   }
 
   /** Soon, or at once. */
@@ -30,7 +34,21 @@ export class Saver {
     return null;
   }
 
-  flush() {
+  /** Saves what this tab could not when it was left. */
+  async recover() {
+    const unsaved = JSON.parse(sessionStorage.getItem(this.#place) ?? "[]");
+    sessionStorage.removeItem(this.#place);
+    await Promise.all(unsaved.map((chat) => this.save(chat, true)));
+  }
+
+  /** Nobody waits for what a store does now: what must not be lost is written down at once. */
+  #leave() {
+    const unsaved = new Map([...this.#writing, ...this.#waiting]);
+    try {
+      if (unsaved.size) sessionStorage.setItem(this.#place, JSON.stringify([...unsaved.values()]));
+    } catch {
+      // too large: there is what was saved a second ago
+    }
     for (const id of this.#waiting.keys()) this.#write(id);
   }
 
@@ -45,6 +63,7 @@ export class Saver {
     const chat = this.#waiting.get(id);
     if (!chat) return;
     this.forget(id);
+    this.#writing.set(id, chat);
     try {
       const [saved, theirs] = await this.#put(chat);
       const newer = this.#waiting.get(id);
@@ -53,6 +72,8 @@ export class Saver {
     } catch (error) {
       if (!this.#waiting.has(id)) this.#waiting.set(id, chat);
       this.#onError(`This chat could not be saved: ${error.message}`);
+    } finally {
+      if (this.#writing.get(id) === chat) this.#writing.delete(id);
     }
   }
 
