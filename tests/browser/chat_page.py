@@ -44,7 +44,9 @@ class ChatPage:
 
     def ask(self, text: str) -> str:
         """Say something, and wait for the whole answer."""
+        n = self.messages.count()
         self.say(text)
+        expect(self.messages.nth(n + 1)).to_be_visible()
         self.wait_for_end()
         return self.answer_text()
 

@@ -203,6 +203,24 @@ def test_an_answer_changes_nothing_of_the_messages_before_it(chat, page):
     assert not set(changed) & set(ids[:-3])
 
 
+GROW = """() => new Promise((resolve) => {
+  const inner = document.querySelector(".thread > div");
+  const first = inner.offsetHeight;
+  let height = 0;
+  const timer = setInterval(() => {
+    inner.style.minHeight = `${first + (height += 100)}px`;
+    if (height === 10000) resolve(clearInterval(timer));
+  }, 4);
+})"""
+
+
+def test_it_follows_what_grows_faster_than_it_is_shown(chat, page):
+    open_conversation(chat, 20)
+    page.wait_for_function(AT_THE_END)
+    page.evaluate(GROW)
+    page.wait_for_function(AT_THE_END)
+
+
 def test_it_follows_the_answer_unless_one_reads_above(chat, page):
     open_conversation(chat, 20, "Yes.\n\n" * 10)
     chat.set("Grammar", 'root ::= ("word\\n\\n" | "more\\n\\n"){200,}')

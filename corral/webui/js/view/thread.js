@@ -12,6 +12,7 @@ export function Thread({ room, state }) {
   const frame = useRef(null);
   const inner = useRef(null);
   const follows = useRef(true);
+  const lastTop = useRef(0);
   const [isBelow, setBelow] = useState(false);
   const path = pathOf(chat);
   const siblingsOf = siblings(chat);
@@ -21,7 +22,10 @@ export function Thread({ room, state }) {
     frame.current.scrollTop = frame.current.scrollHeight;
   };
   const onScroll = ({ target }) => {
-    follows.current = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_PX;
+    const isNear = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_PX;
+    if (isNear) follows.current = true;
+    else if (target.scrollTop < lastTop.current) follows.current = false; // else it was the answer that has grown
+    lastTop.current = target.scrollTop;
     setBelow(!follows.current);
   };
   useEffect(toEnd, [chat.id]);
