@@ -58,5 +58,6 @@ is_mended() {
 if [ -n "$mend" ] && [ $# -eq 0 ] && ! is_mended; then
     echo "pip's cache has it built otherwise: building it anew"
     "$python" -m pip --disable-pip-version-check cache remove llama_cpp_python
-    install --force-reinstall --no-deps
+    "$python" -m pip --disable-pip-version-check uninstall --quiet --yes llama_cpp_python
+    install
 fi

@@ -1,0 +1,112 @@
+"""The products with 16-bit floats that libllama is built with where the CPU has AVX-512, by themselves."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+NATIVE = Path(__file__).parents[2] / "tools" / "native"
+GAP = 3  # numbers between the columns of a result, which are none of its business
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "product.h"
+
+static void *read_all(size_t n_bytes) {
+    void *data = malloc(n_bytes);
+    if (fread(data, 1, n_bytes, stdin) != n_bytes) exit(2);
+    return data;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 7) return 2;
+    int64_t n[7];
+    for (int i = 1; i < 7; i++) n[i] = atoll(argv[i]);
+    const int64_t n_threads = n[4], is_half = n[5], ldc = n[1] + n[6];
+    struct corral_product p = {n[1], n[2], n[3], 0, n[3], 0, n[3], is_half, 0, ldc};
+    p.a = read_all(p.m * p.k * 2);
+    p.b = read_all(p.n * p.k * (is_half ? 2 : 4));
+    p.c = read_all(p.n * ldc * 4);
+    for (int64_t i = 0; i < n_threads; i++)
+        if (!corral_multiply(&p, i, n_threads)) return 1;
+    return fwrite(p.c, 4, p.n * ldc, stdout) != (size_t)(p.n * ldc);
+}
+"""
+
+
+def has_avx512() -> bool:
+    path = Path("/proc/cpuinfo")
+    return path.exists() and " avx512f" in path.read_text()
+
+
+pytestmark = pytest.mark.skipif(not has_avx512(), reason="needs AVX-512")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("product")
+    (folder / "main.c").write_text(PROGRAM)
+    flags = ("-O2", "-march=native", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}")
+    subprocess.run(["cc", *flags, "main.c", "-o", "main"], cwd=folder, check=True)
+    return folder / "main"
+
+
+def multiply(program: Path, a: np.ndarray, b: np.ndarray, n_threads: int = 1) -> np.ndarray | None:
+    """All products of the rows of both, one row for each of `b`; None: it cannot do this shape."""
+    (m, k), n = a.shape, len(b)
+    guard = np.full((n, m + GAP), 7.0, np.float32)
+    arguments = (m, n, k, n_threads, int(b.dtype == np.float16), GAP)
+    result = subprocess.run(
+        [program, *map(str, arguments)],
+        input=a.tobytes() + b.tobytes() + guard.tobytes(),
+        capture_output=True,
+    )
+    if result.returncode == 1:
+        return None
+    assert result.returncode == 0
+    whole = np.frombuffer(result.stdout, np.float32).reshape(n, m + GAP)
+    assert (whole[:, m:] == 7.0).all()
+    return whole[:, :m]
+
+
+def rows(n: int, k: int, seed: int, dtype: type = np.float16) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, k)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(32, 8, 16), (64, 9, 256), (256, 15, 64), (96, 40, 272), (32, 1, 48), (512, 23, 1040)]
+)
+def test_products_are_what_they_should_be(program, m, n, k, dtype):
+    a, b = rows(m, k, 1), rows(n, k, 2, dtype)
+    exact = b.astype(np.float64) @ a.astype(np.float64).T
+    allowed = np.abs(b).astype(np.float64) @ np.abs(a).astype(np.float64).T * k * 2.0**-24
+    result = multiply(program, a, b)
+    assert (np.abs(result - exact) <= allowed).all()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 8, 100])
+def test_a_result_depends_neither_on_its_neighbours_nor_on_threads(program, n_threads):
+    a, b = rows(128, 320, 1), rows(45, 320, 2)
+    whole = multiply(program, a, b)
+    for n in (1, 8, 13, 45):
+        assert np.array_equal(multiply(program, a, b[:n], n_threads), whole[:n])
+
+
+@pytest.mark.parametrize(("m", "k"), [(16, 64), (48, 64), (33, 64), (32, 8), (32, 40)])
+def test_other_shapes_are_left_to_others(program, m, k):
+    assert multiply(program, rows(m, k, 1), rows(8, k, 2)) is None
+
+
+def test_what_is_no_number_stays_where_it_is(program):
+    a, b = rows(32, 16, 1), rows(9, 16, 2, np.float32)
+    b[3, 5] = np.nan
+    a[7, 2] = np.inf
+    result = multiply(program, a, b)
+    assert np.isnan(result[3]).all()
+    assert not np.isfinite(result[:, 7]).any()
+    result = np.delete(np.delete(result, 3, axis=0), 7, axis=1)
+    assert np.isfinite(result).all()
