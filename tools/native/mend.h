@@ -13,7 +13,7 @@
 
 #ifndef __cplusplus
 /* By this build_native.sh knows that a library has been mended so. */
-static const char corral_mark[] __attribute__((used)) = "mended by corral: 2";
+static const char corral_mark[] __attribute__((used)) = "mended by corral: 3";
 
 #ifdef GGML_USE_LLAMAFILE
 #include <stdbool.h>
@@ -30,8 +30,8 @@ static __attribute__((noinline)) bool corral_many(const struct ggml_compute_para
                                                   int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
                                                   void *c, int64_t ldc, int type_a, int type_b, int type_c) {
 #ifdef __AVX512F__
-    if (type_a == 1 && (type_b == 0 || type_b == 1) && type_c == 0) {
-        const struct corral_product product = {m, n, k, (const uint16_t *)a, lda, b, ldb, type_b == 1, (float *)c, ldc};
+    if (type_a == 1 && type_b == 1 && type_c == 0) {
+        const struct corral_product product = {m, n, k, (const uint16_t *)a, lda, (const uint16_t *)b, ldb, (float *)c, ldc};
         const int *threads = (const int *)params; /* it begins with which one this is, and of how many */
         if (corral_multiply(&product, threads[0], threads[1])) return true;
     }

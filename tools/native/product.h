@@ -13,9 +13,8 @@ struct corral_product {
     int64_t m, n, k;
     const uint16_t *a;
     int64_t lda;
-    const void *b;
+    const uint16_t *b;
     int64_t ldb;
-    bool is_b_half;
     float *c;
     int64_t ldc;
 };
@@ -51,8 +50,7 @@ static inline void corral_unpack(const uint16_t *half, int64_t depth, float *sin
 
 /* Adds a depth of 32 packed rows, of which `rows` are wanted, to `n` columns of the result, or begins with it. */
 static inline __attribute__((always_inline)) void corral_add(int n, const float *packed, __mmask32 rows, const float *b,
-                                                             int64_t ldb, int64_t depth, bool begins, float *c,
-                                                             int64_t ldc) {
+                                                             int64_t depth, bool begins, float *c, int64_t ldc) {
     const __mmask16 upper_rows = (__mmask16)rows, lower_rows = (__mmask16)(rows >> 16);
     __m512 first[CORRAL_COLUMNS], second[CORRAL_COLUMNS];
     for (int j = 0; j < n; j++) {
@@ -63,7 +61,7 @@ static inline __attribute__((always_inline)) void corral_add(int n, const float 
         const __m512 upper = _mm512_loadu_ps(packed + l * CORRAL_ROWS);
         const __m512 lower = _mm512_loadu_ps(packed + l * CORRAL_ROWS + 16);
         for (int j = 0; j < n; j++) {
-            const __m512 factor = _mm512_set1_ps(b[j * ldb + l]);
+            const __m512 factor = _mm512_set1_ps(b[j * CORRAL_DEPTH + l]);
             first[j] = _mm512_fmadd_ps(upper, factor, first[j]);
             second[j] = _mm512_fmadd_ps(lower, factor, second[j]);
         }
@@ -82,16 +80,14 @@ static void corral_add_columns(const struct corral_product *p, const float *pack
     float unpacked[CORRAL_COLUMNS * CORRAL_DEPTH];
     while (j < end) {
         const int64_t left = end - j, n = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        const float *b = p->is_b_half ? unpacked : (const float *)p->b + j * p->ldb + l;
-        const int64_t ldb = p->is_b_half ? CORRAL_DEPTH : p->ldb;
-        for (int64_t at = 0; p->is_b_half && at < n; at++)
-            corral_unpack((const uint16_t *)p->b + (j + at) * p->ldb + l, depth, unpacked + at * CORRAL_DEPTH);
+        for (int64_t at = 0; at < n; at++)
+            corral_unpack(p->b + (j + at) * p->ldb + l, depth, unpacked + at * CORRAL_DEPTH);
         float *c = p->c + j * p->ldc + i;
         switch (n) {
-        case 8: corral_add(8, packed, rows, b, ldb, depth, l == 0, c, p->ldc); break;
-        case 4: corral_add(4, packed, rows, b, ldb, depth, l == 0, c, p->ldc); break;
-        case 2: corral_add(2, packed, rows, b, ldb, depth, l == 0, c, p->ldc); break;
-        default: corral_add(1, packed, rows, b, ldb, depth, l == 0, c, p->ldc);
+        case 8: corral_add(8, packed, rows, unpacked, depth, l == 0, c, p->ldc); break;
+        case 4: corral_add(4, packed, rows, unpacked, depth, l == 0, c, p->ldc); break;
+        case 2: corral_add(2, packed, rows, unpacked, depth, l == 0, c, p->ldc); break;
+        default: corral_add(1, packed, rows, unpacked, depth, l == 0, c, p->ldc);
         }
         j += n;
     }
