@@ -100,6 +100,7 @@ def test_chats_on_the_server_are_seen_by_other_browsers(new_page, tmp_path, prob
         first.ask("About apples")
         expect(second.page.get_by_role("link", name="About apples")).to_be_visible()
         second.page.get_by_role("link", name="About apples").click()
+        expect(second.messages).to_have_count(2)
         second.ask("And pears?")
         expect(first.messages).to_have_count(4)
         first.page.reload()

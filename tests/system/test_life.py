@@ -228,7 +228,7 @@ def test_requests_in_the_queue_are_answered_before_the_end(tiny):
 
 @pytest.mark.parametrize("ending", ["timeout", "second signal"])
 def test_who_cannot_be_waited_for_is_told(tiny, ending):
-    timeout = 1 if ending == "timeout" else 600
+    timeout = 3 if ending == "timeout" else 600
     options = ("-c", 4096, "-np", 1, "--context-shift", "--timeout", timeout, "--slots")
     with CorralProcess("-m", tiny, *options) as server:
         with posted(server, *[ENDLESS] * 3) as answers:
