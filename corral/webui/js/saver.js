@@ -12,7 +12,7 @@ export class Saver {
   #onError;
   #place; // of what is not saved
   #waiting = new Map(); // the newest version of chats, by id
-  #writing = new Map();
+  #writing = new Map(); // those that a store has begun with
   #timers = new Map();
 
   constructor(store, onSaved, onError) {
@@ -57,6 +57,7 @@ export class Saver {
     clearTimeout(this.#timers.get(id));
     this.#timers.delete(id);
     this.#waiting.delete(id);
+    this.#writing.delete(id);
   }
 
   async #write(id) {
