@@ -39,5 +39,5 @@ EXPOSE 8080
 # 503 while a model is loading; that may take a while and is no illness.
 HEALTHCHECK --interval=15s --timeout=10s --start-period=15m \
   CMD ["python3", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:%s/health' % os.environ.get('LLAMA_ARG_PORT', 8080))"]
-# On this address it starts with a key (LLAMA_API_KEY) or --allow-unauthenticated: which of them is for its user to say.
+# Without a key (LLAMA_API_KEY) or --allow-unauthenticated it answers loopback and private addresses only: see docs/security.md.
 ENTRYPOINT ["corral", "--host", "0.0.0.0"]

@@ -27,7 +27,7 @@ TEXT = "text/plain"
 ERRORS = {
     400: "the request is wrong: `message` says what, `param` which field",
     401: "the server has keys, and the request has none of them",
-    403: "not from there: the `Host` or `Origin` of the request is none that the server answers to",
+    403: "the request's `Host`, its `Origin` or the client's address is not allowed",
     404: "there is no such thing",
     408: "the request came too slowly",
     409: "it is busy, or there already",

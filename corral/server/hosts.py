@@ -6,6 +6,7 @@ that were its own server. The `Host` header gives it away. Keys are another matt
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,10 +17,13 @@ from corral.api.error import ErrorAnswer
 from corral.core.errors import CorralError, Forbidden, InvalidRequest
 from corral.core.settings import ServerSettings
 from corral.server.listen import Reach, is_loopback, without_brackets
+from corral.server.peers import is_private_only
 
 ANY = "*"
 _ENDING = "*."
 _LOCAL = "localhost"
+# Domains that no registry sells: RFC 6761, 6762 (appendix G), 8375, and ICANN's .internal.
+_PRIVATE = (".local", ".internal", ".home.arpa", ".lan", ".home", ".corp", ".intranet", ".private")
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\s\[\]:/?#@\\,*]{1,255})(?::([0-9]{0,5}))?")
 _MAX_SHOWN = 100
 
@@ -43,11 +47,22 @@ def is_local_name(name: str) -> bool:
     return name == _LOCAL or name.endswith("." + _LOCAL) or is_loopback(name)
 
 
+def is_private_name(name: str) -> bool:
+    """Whether no stranger can have public DNS lead it here: an address, a name without a dot, or one in a
+    domain of private networks."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return bool(name) and ("." not in name or name.endswith(_PRIVATE))
+    return True
+
+
 class HostNames:
     """Beside those of the machine itself; `*.example.com` is every name that ends so."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        """Raises CorralError for what can be no name."""
+    def __init__(self, names: Iterable[str], admits_private: bool = False) -> None:
+        """Raises CorralError for what can be no name. `admits_private`: names of `is_private_name` too."""
+        self._admits_private = admits_private
         self._names: set[str] = set()
         self._endings: list[str] = []
         self.is_any = False
@@ -69,6 +84,7 @@ class HostNames:
         return (
             self.is_any
             or is_local_name(name)
+            or (self._admits_private and is_private_name(name))
             or name in self._names
             or any(name.endswith(ending) for ending in self._endings)
         )
@@ -76,10 +92,11 @@ class HostNames:
 
 def allowed_names(server: ServerSettings, reach: Reach) -> HostNames:
     """What is let in where the server listens; raises CorralError for what can be no name."""
-    if reach is not Reach.LOCAL and not server.allowed_hosts:
+    admits_private = is_private_only(server, reach) and not server.allowed_hosts
+    if not (admits_private or reach is Reach.LOCAL or server.allowed_hosts):
         return HostNames((ANY,))
     own = [server.host] if reach is not Reach.UNIX and _parse_name(server.host) else []
-    return HostNames((*own, *server.allowed_hosts))
+    return HostNames((*own, *server.allowed_hosts), admits_private)
 
 
 class HostControl:

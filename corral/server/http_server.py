@@ -121,6 +121,7 @@ def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         log_config=None,
         log_level="warning",
         access_log=False,
+        proxy_headers=False,  # `peers.py` reads them once it has seen the socket's own address
         lifespan="off",
         timeout_keep_alive=60,
         server_header=False,

@@ -1,7 +1,6 @@
 """Where the server listens: sockets, bound before anything is loaded, and what is wrong if they cannot be.
 
-A host that ends with `.sock` is the path of a Unix socket, which belongs to the server while it runs. Where
-others than this machine can connect, there must be keys, or a word that none are wanted.
+A host that ends with `.sock` is the path of a Unix socket, which belongs to the server while it runs.
 """
 
 from __future__ import annotations
@@ -55,13 +54,11 @@ def open_listener(server: ServerSettings) -> Iterator[Listener]:
         return
     sockets = _internet_sockets(server.host, server.port)
     try:
-        public = [bound.getsockname()[0] for bound in sockets if not is_loopback(bound.getsockname()[0])]
-        if public:
-            _check_access(server, public[0])
+        is_public = not all(is_loopback(bound.getsockname()[0]) for bound in sockets)
         scheme = "https" if server.ssl_cert_file else "http"
         host, port = sockets[0].getsockname()[:2]
         address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        yield Listener(sockets, address, Reach.PUBLIC if public else Reach.LOCAL)
+        yield Listener(sockets, address, Reach.PUBLIC if is_public else Reach.LOCAL)
     finally:
         for bound in sockets:
             bound.close()
@@ -79,14 +76,6 @@ def is_loopback(address: str) -> bool:
 
 def without_brackets(host: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
-
-
-def _check_access(server: ServerSettings, address: str) -> None:
-    if not (server.api_keys or server.api_key_file or server.allow_unauthenticated):
-        raise CorralError(
-            f"on {address} everybody who reaches this machine could use the server; give it an --api-key or "
-            "an --api-key-file, or start it with --allow-unauthenticated"
-        )
 
 
 def _internet_sockets(host: str, port: int) -> list[socket.socket]:

@@ -21,6 +21,7 @@ from corral.server.gate import Gate
 from corral.server.hosts import HostControl, allowed_names
 from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
+from corral.server.peers import guard_peers, warn_without_key
 from corral.server.request_log import RequestLog
 from corral.server.tls import open_tls
 from corral.server.traffic import Traffic
@@ -46,6 +47,7 @@ async def serve(settings: Settings, reporter: Reporter) -> None:
     """Serve until a signal; raises CorralError if an option is wrong, or the model cannot be loaded."""
     tls = open_tls(settings.server)
     with open_listener(settings.server) as listener:
+        warn_without_key(settings.server, listener)
         await _Life(settings, reporter, listener, tls).run()
 
 
@@ -68,7 +70,8 @@ class _Life:
         )
         self._gate = Gate()
         guarded = HostControl(self._gate, allowed_names(server, listener.reach))
-        self._traffic = Traffic(Cors(guarded, cors_policy(server)), [RequestLog()])
+        known = guard_peers(Cors(guarded, cors_policy(server)), server, listener.reach)
+        self._traffic = Traffic(known, [RequestLog()])
         self._drain = Drain(server.timeout_s, self._engine.dismiss)
         self._server = HttpServer(
             self._traffic, server, listener, tls, on_listening=reporter.listening, drain=self._drain

@@ -96,9 +96,47 @@ async def test_what_the_options_name():
         assert (await ask(app, ("Host", host))).status == 403, host
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        *LOCAL,
+        "192.168.0.1:8080",
+        "8.8.8.8",
+        "[fd00::1]:8080",
+        "0.0.0.0:8080",
+        "box",
+        "corral:8080",
+        "box.local.",
+        "corral.models.svc.cluster.local",
+        "host.docker.internal",
+        "box.home.arpa",
+        "router.lan",
+        "box.corp.example",
+    ],
+)
+async def test_private_names_where_only_private_clients_are_answered(host):
+    app = guarded(Reach.PUBLIC, host="box.corp.example")
+    assert (await ask(app, ("Host", host))).status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "box.corp.example.com", "192.168.0.1.nip.io", "x.local.evil.example", ".", ""]
+)
+async def test_a_public_name_cannot_lead_to_a_private_server(host):
+    """A page that was loaded from this name has had DNS lead it here."""
+    reply = await ask(guarded(Reach.PUBLIC, host="0.0.0.0"), ("Host", host))
+    assert reply.status == 403
+    assert "--allowed-hosts" in reply.error["message"]
+
+
 async def test_where_others_can_connect_any_name_will_do_unless_some_are_named():
+    for reach, access in (
+        (Reach.PUBLIC, {"api_keys": ("k",)}),
+        (Reach.PUBLIC, {"allow_unauthenticated": True}),
+        (Reach.UNIX, {}),
+    ):
+        assert (await ask(guarded(reach, **access), ("Host", "anything.example"))).status == 200
     for reach in (Reach.PUBLIC, Reach.UNIX):
-        assert (await ask(guarded(reach), ("Host", "anything.example"))).status == 200
         named = guarded(reach, host="0.0.0.0", allowed_hosts=("example.com",))
         assert (await ask(named, ("Host", "anything.example"))).status == 403
         assert (await ask(named, ("Host", "example.com:8080"))).status == 200

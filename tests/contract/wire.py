@@ -36,6 +36,7 @@ async def ask(
     path: str = "/health",
     body: bytes = b"",
     http_version: str = "1.1",
+    client: tuple[str, int] | None = ("127.0.0.1", 1),
 ) -> Reply:
     sent: list[dict] = []
 
@@ -56,7 +57,7 @@ async def ask(
         "query_string": b"",
         "root_path": "",
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
-        "client": ("127.0.0.1", 1),
+        "client": client,
         "server": ("127.0.0.1", 8080),
         "state": {},
     }

@@ -171,7 +171,7 @@ def test_a_port_that_needs_privileges(monkeypatch):
 )
 def test_addresses(host, address):
     for cert, scheme in (("", "http"), ("c", "https")):
-        settings = ServerSettings(host=host, port=0, ssl_cert_file=cert, allow_unauthenticated=True)
+        settings = ServerSettings(host=host, port=0, ssl_cert_file=cert)
         with open_listener(settings) as listener:
             port = listener.sockets[0].getsockname()[1]
             assert port
@@ -188,29 +188,22 @@ def test_everybody_is_heard_on_two_colons():
 
 class TestPublicAddress:
     @pytest.mark.parametrize("host", ["0.0.0.0", pytest.param("::", marks=needs_ipv6)])
-    def test_it_needs_a_key_or_a_word(self, host):
-        with (
-            pytest.raises(CorralError, match=r"--api-key or an --api-key-file, .*--allow-unauthenticated"),
-            open_listener(ServerSettings(host=host, port=0)),
-        ):
-            pass
-        for access in ({"api_keys": ("k",)}, {"api_key_file": "keys"}, {"allow_unauthenticated": True}):
-            with open_listener(ServerSettings(host=host, port=0, **access)) as listener:
-                assert listener.reach is Reach.PUBLIC
+    @pytest.mark.parametrize("access", [{}, {"api_keys": ("k",)}, {"allow_unauthenticated": True}])
+    def test_it_needs_no_key(self, host, access):
+        with open_listener(ServerSettings(host=host, port=0, **access)) as listener:
+            assert listener.reach is Reach.PUBLIC
 
     def test_an_address_decides_and_not_its_name(self, monkeypatch):
         """A name of this machine may lead to the network, and one of the network here."""
         found = []
         monkeypatch.setattr(listen.socket, "getaddrinfo", lambda *_, **__: found)
-        found[:] = [(socket.AF_INET, 0, 0, "", ("127.0.0.1", 0)), (socket.AF_INET, 0, 0, "", ("0.0.0.0", 0))]
-        with (
-            pytest.raises(CorralError, match=r"on 0\.0\.0\.0"),
-            open_listener(ServerSettings(host="localhost")),
+        for name, address, reach in (
+            ("localhost", "0.0.0.0", Reach.PUBLIC),
+            ("example.com", "127.0.0.1", Reach.LOCAL),
         ):
-            pass
-        del found[1]
-        with open_listener(ServerSettings(host="example.com")) as listener:
-            assert listener.reach is Reach.LOCAL
+            found[:] = [(socket.AF_INET, 0, 0, "", (address, 0))]
+            with open_listener(ServerSettings(host=name, port=0)) as listener:
+                assert listener.reach is reach
 
     def test_loopback_needs_none(self, sock):
         with open_listener(ServerSettings(port=0)) as listener:
@@ -261,6 +254,26 @@ def test_pages_of_strangers(tiny):
         answer = httpx.get(server.url + "/health", headers=origin, timeout=START_S)
         assert answer.headers["access-control-allow-origin"] == origin["origin"]
         assert "x-request-id" in answer.headers["access-control-expose-headers"].lower()
+
+
+def test_a_public_address_without_a_key_serves_this_machine_and_warns(tiny):
+    """The command of llama-server's Docker examples; what a client says of its own address does not count."""
+    options = ("-m", tiny, "-c", 512, "--host", "0.0.0.0")
+    with CorralProcess(*options, env={"FORWARDED_ALLOW_IPS": "*"}) as server:
+        (warning,) = [line for line in server.lines if "warning: " in line]
+        assert "--api-key" in warning
+        assert "--allow-unauthenticated" in warning
+        port = server.url.rpartition(":")[2]
+        for name in ("127.0.0.1", "localhost", "0.0.0.0"):
+            answer = httpx.get(f"http://{name}:{port}/health", timeout=START_S)
+            assert answer.status_code == 200, name
+        head = b"GET /props HTTP/1.1\r\nconnection: close\r\n"
+        answer = exchange(server, head + b"host: box\r\nx-forwarded-for: 203.0.113.5\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        server.wait_for(r"GET /props 200 .* 203\.0\.113\.5")
+        answer = exchange(server, head + b"host: rebound.example\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert b"--allowed-hosts" in answer
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of others cannot be set here")
@@ -342,7 +355,6 @@ def test_errors_come_before_anything_is_loaded(tmp_path):
     path.write_bytes(b"GGUF" + b"\xff" * 64)
     for options, message in (
         (("--host", "192.0.2.1"), "--host"),
-        (("--host", "0.0.0.0"), "--allow-unauthenticated"),
         (("--cors-origins", "example.com"), "--cors-origins"),
         (("--cors-credentials",), "--cors-credentials"),
         (("--allowed-hosts", "https://example.com"), "--allowed-hosts"),
@@ -356,15 +368,15 @@ def test_errors_come_before_anything_is_loaded(tmp_path):
         assert "Traceback" not in result.stderr
 
 
-def test_a_second_signal_ends_it_at_once(tiny):
+def test_a_second_ctrl_c_ends_it_at_once(tiny):
     with CorralProcess("-m", tiny, "-c", 512, "--context-shift") as server:
         body = {"prompt": "hello", "n_predict": -1, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", server.url + "/completion", json=body, timeout=START_S) as response:
             lines = response.iter_lines()
             next(lines)
-            server.process.send_signal(signal.SIGTERM)
-            server.wait_for("stopping, when running requests are done")
+            server.process.send_signal(signal.SIGINT)
+            server.wait_for("stopping when running requests are done; a second Ctrl-C .* at once")
             time.sleep(0.2)
-            server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGINT)
             server.wait_for("stopping at once")
             assert server.process.wait(START_S) == 0

@@ -79,13 +79,14 @@ OPTIONS = (
     Option(
         ("--allow-unauthenticated",),
         "server.allow_unauthenticated",
-        "listen where others than this machine can reach it although there is no key",
+        "answer clients of any address although there is no key; without it and without a key, only clients "
+        "with a loopback or private address are answered",
     ),
     Option(
         ("--allowed-hosts",),
         "server.allowed_hosts",
-        "names that clients may know the server by, as *.example.com; *: any (default: those of this machine "
-        "if it listens there only, else any)",
+        "names that clients may use in the Host header, as *.example.com; *: any (default: names of this "
+        "machine if it listens there only, names of private networks if it has no key, else any)",
         "NAMES",
         parse=word.names,
     ),

@@ -1,0 +1,95 @@
+"""Which client addresses are answered where the server listens beyond this machine without an API key.
+
+Only the address of the connected socket counts. `X-Forwarded-For` is read afterwards and changes what the log
+says, not who is answered: any client can send it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from corral.api.error import ErrorAnswer
+from corral.core.errors import Forbidden
+from corral.core.settings import ServerSettings
+from corral.server.listen import Listener, Reach
+
+# Not `is_private` of `ipaddress`, which also counts addresses for documentation and tests. 100.64.0.0/10 is
+# missing on purpose: customers of one provider share it.
+_PRIVATE = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "127.0.0.0/8",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "169.254.0.0/16",
+        "::1/128",
+        "fc00::/7",
+        "fe80::/10",
+    )
+)
+_REFUSED = ErrorAnswer(
+    Forbidden(
+        "this server has no API key, so it answers only clients with a loopback or private address; "
+        "start it with --api-key and send the key, or with --allow-unauthenticated to answer all clients"
+    )
+)
+_log = logging.getLogger("corral")
+
+
+def is_private(address: str) -> bool:
+    """Whether it belongs to this machine or to a private network; IPv4 addresses mapped to IPv6 count too."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return any((mapped or found) in network for network in _PRIVATE)
+
+
+def is_private_only(server: ServerSettings, reach: Reach) -> bool:
+    """Whether clients with other addresses are refused."""
+    has_keys = bool(server.api_keys or server.api_key_file)
+    return reach is Reach.PUBLIC and not has_keys and not server.allow_unauthenticated
+
+
+def warn_without_key(server: ServerSettings, listener: Listener) -> None:
+    """Say in the log who can use a server that others can reach and that has no API key."""
+    fields = {"address": listener.address}
+    if is_private_only(server, listener.reach):
+        _log.warning(
+            "%(address)s has no API key: only clients with a loopback or private address are answered, all "
+            "others get a 403; set --api-key to serve them, or --allow-unauthenticated to serve everyone",
+            fields,
+        )
+    elif listener.reach is Reach.PUBLIC and not (server.api_keys or server.api_key_file):
+        _log.warning(
+            "%(address)s has no API key: everyone who can reach it can use it (--allow-unauthenticated)",
+            fields,
+        )
+
+
+def guard_peers(app: ASGIApp, server: ServerSettings, reach: Reach) -> ASGIApp:
+    """The application for those clients only that may use it, with the address a trusted proxy tells."""
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")  # as uvicorn reads it
+    forwarded: ASGIApp = ProxyHeadersMiddleware(app, trusted)  # type: ignore[arg-type, assignment]
+    return PeerControl(forwarded) if is_private_only(server, reach) else forwarded
+
+
+class PeerControl:
+    """ASGI middleware: answer a client with a public address with 403, whatever it asks for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope.get("client")
+        if scope["type"] == "http" and not (client and is_private(str(client[0]))):
+            await _REFUSED(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
