@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sized
+from functools import partial
 from typing import Protocol
 
 import uvicorn
@@ -100,18 +101,36 @@ class HttpServer(uvicorn.Server):
             self._drain.begin()
 
     def _on_hangup(self) -> None:
-        """Read again what may have been renewed; what is no good changes nothing."""
+        """Read the files again that may have been renewed; what cannot be used stays as it was."""
+        files = self._renewable()
+        done = [what for what, reload in files.items() if self._reload(what, reload)]
+        if done:
+            _log.info("SIGHUP: reloaded %(files)s", {"files": " and ".join(done)})
+        elif not files:
+            _log.info("SIGHUP: nothing to reload, there is neither --api-key-file nor --ssl-cert-file")
+
+    def _renewable(self) -> dict[str, Callable[[], None]]:
+        files: dict[str, Callable[[], None]] = {}
+        if self._settings.api_key_file:
+            files["the keys of --api-key-file"] = self._reload_keys
+        if self._tls is not None:
+            files["the certificate of --ssl-cert-file"] = partial(reload_tls, self._tls, self._settings)
+        return files
+
+    def _reload_keys(self) -> None:
+        if self.keys is None:
+            raise CorralError("the server is still starting; send SIGHUP again later")
+        self.keys.reload()
+
+    @staticmethod
+    def _reload(what: str, reload: Callable[[], None]) -> bool:
         try:
-            if self.keys is not None:
-                self.keys.reload()
+            reload()
         except CorralError as error:
-            _log.error("the old keys stay: %s", error.message)
-        try:
-            if self._tls is not None:
-                reload_tls(self._tls, self._settings)
-        except CorralError as error:
-            _log.error("the old certificate stays: %s", error.message)
-        _log.info("keys and certificates were read again")
+            fields = {"file": what, "reason": error.message}
+            _log.error("SIGHUP: cannot reload %(file)s, the old version stays in use: %(reason)s", fields)
+            return False
+        return True
 
 
 def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:

@@ -97,44 +97,55 @@ def served_certificate(server) -> bytes:
         return wrapped.getpeercert(binary_form=True)
 
 
-def test_a_renewed_certificate_is_served_after_a_hangup(tiny, tmp_path):
+def test_a_hangup_reloads_what_can_be_and_names_what_cannot(tiny, tmp_path):
     certificate, key = map(Path, make_certificate(tmp_path, "now"))
     new_certificate, new_key = map(Path, make_certificate(tmp_path, "next"))
+    keys = tmp_path / "keys"
+    keys.write_text("sk-1")
     options = ("-m", tiny, "-c", 512, "--ssl-cert-file", certificate, "--ssl-key-file", key)
-    with CorralProcess(*options) as server:
+    with CorralProcess(*options, "--api-key-file", keys) as server:
         old = served_certificate(server)
         new = ssl.PEM_cert_to_DER_cert(new_certificate.read_text())
         context = ssl.create_default_context(cafile=str(certificate))  # trusts the old one, and no other
         kept = httpx.Limits(keepalive_expiry=None)
         with httpx.Client(verify=context, base_url=server.url, timeout=START_S, limits=kept) as http:
-            assert http.get("/health").status_code == 200
+
+            def status(api_key: str) -> int:
+                body = {"content": "a"}
+                return http.post("/tokenize", json=body, headers={"x-api-key": api_key}).status_code
+
+            assert status("sk-1") == 200
             shutil.copy(new_certificate, certificate)  # the key is still the old one
+            keys.write_text("sk-2")
             server.process.send_signal(signal.SIGHUP)
-            server.wait_for("the old certificate stays: the key of --ssl-key-file '.*' does not fit")
-            server.wait_for("keys and certificates were read again")
-            assert served_certificate(server) == old
+            server.wait_for("error: .*certificate.*: the key of --ssl-key-file '.*' does not fit")
+            server.wait_for("reloaded the keys of --api-key-file$")
+            assert (served_certificate(server), status("sk-1"), status("sk-2")) == (old, 401, 200)
             certificate.unlink()
+            keys.unlink()
             server.process.send_signal(signal.SIGHUP)
-            server.wait_for("the old certificate stays: --ssl-cert-file '.*' cannot be read")
-            server.wait_for("keys and certificates were read again")
-            assert served_certificate(server) == old
+            server.wait_for("error: .*keys.*: --api-key-file '.*' cannot be read")
+            server.wait_for("error: .*certificate.*: --ssl-cert-file '.*' cannot be read")
+            assert (served_certificate(server), status("sk-2")) == (old, 200)
             shutil.copy(new_certificate, certificate)
             shutil.copy(new_key, key)
             server.process.send_signal(signal.SIGHUP)
-            server.wait_for("keys and certificates were read again")
+            server.wait_for("reloaded the certificate of --ssl-cert-file$")
             assert served_certificate(server) == new != old
-            assert http.get("/health").status_code == 200  # on the connection that it has had all the while
+            assert status("sk-2") == 200  # on the connection that it has had all the while
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             httpx.get(server.url + "/health", verify=context, timeout=START_S)
         assert server.stop() == 0
+    assert "".join(server.lines).count("reloaded") == 2
 
 
-def test_without_tls_a_hangup_changes_nothing(tiny):
-    with CorralProcess("-m", tiny, "-c", 512) as server:
+def test_a_hangup_with_nothing_to_reload_says_so(tiny):
+    with CorralProcess("-m", tiny, "-c", 512, "--api-key", "sk-1") as server:
         server.process.send_signal(signal.SIGHUP)
-        assert server.complete(prompt="hello", n_predict=3)["tokens_predicted"] == 3
-        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("nothing to reload")
+        assert server.get("/health").status_code == 200
         assert server.stop() == 0
+    assert "reloaded" not in "".join(server.lines)
 
 
 def test_what_cannot_be_used_is_not_loaded(pair, tmp_path):
