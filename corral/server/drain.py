@@ -35,7 +35,7 @@ class Drain:
             self._announce()
 
     def begin(self) -> None:
-        _log.info("stopping, when running requests are done")
+        _log.info("stopping when running requests are done; a second Ctrl-C (or SIGTERM) stops at once")
         self._announce()
 
     def insist(self) -> None:
@@ -51,7 +51,7 @@ class Drain:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._insisted.wait(), self._timeout_s)
         if not self._insisted.is_set() and state.tasks:
-            _log.warning("stopping, although requests are running: --timeout is over")
+            _log.warning("--timeout is over: stopping with requests still running")
         self._announce()
         self._dismiss()
         await _until_over(state)

@@ -236,7 +236,7 @@ def test_who_cannot_be_waited_for_is_told(tiny, ending):
             assert not answers, answers[0].text
             server.process.send_signal(signal.SIGTERM)
             if ending == "second signal":
-                server.wait_for("stopping, when running requests are done")
+                server.wait_for("stopping when running requests are done")
                 server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(START_S) == 0
         assert [error_of(answer) for answer in answers] == ["the server is shutting down"] * 3

@@ -100,7 +100,7 @@ def test_the_end_comes_also_before_there_is_anything(tiny, tmp_path):
         assert told(server)[0] == 503
         children = psutil.Process(server.process.pid).children()
         server.process.send_signal(signal.SIGTERM)
-        server.wait_for("stopping, when running requests are done")
+        server.wait_for("stopping when running requests are done")
         server.release(FRONT)
         assert asked[0].result().status_code == 503
         assert server.process.wait(START_S) == 0
