@@ -23,7 +23,6 @@ from corral import BUILD_INFO, __version__
 from corral.api.kv_use import kv_use
 from corral.api.order_metrics import OrderMetrics
 from corral.api.service import Service
-from corral.api.trust import public_name
 from corral.core.visit import Visit
 from corral.link.supervisor import EngineState
 
@@ -40,7 +39,7 @@ class Metrics:
         # One more line for each of the others, that nobody asks for.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._orders = OrderMetrics(self.registry, public_name(service))
+        self._orders = OrderMetrics(self.registry, service.model_name)
         server = service.settings.server
         if not (server.api_keys or server.api_key_file):
             self._orders.client("")
@@ -122,7 +121,7 @@ class _Board:
         """Under our own names."""
         engine, sessions = self._service.engine, self._service.sessions
         build = GaugeMetricFamily("corral_build_info", "Always 1.", labels=["version", "build", "model"])
-        build.add_metric([__version__, BUILD_INFO, public_name(self._service)], 1)
+        build.add_metric([__version__, BUILD_INFO, self._service.model_name], 1)
         yield build
         state = GaugeMetricFamily("corral_engine_state", "1 for the state that it is in.", labels=["state"])
         for each in EngineState:

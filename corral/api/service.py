@@ -145,7 +145,8 @@ class Service:
 
     @property
     def model_name(self) -> str:
-        return self.settings.server.alias or self.settings.engine.model
+        """As answers name the model: `--alias`, or the name of its file without the directory."""
+        return self.settings.server.alias or Path(self.settings.engine.model).name
 
     @property
     def words(self) -> Words:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fastapi import Request
 from starlette.types import Scope
-
-from corral.api.service import Service
 
 _KEY = "corral.is_stranger"
 
@@ -20,8 +16,3 @@ def mark_stranger(scope: Scope) -> None:
 def is_stranger(request: Request) -> bool:
     """To whom neither paths nor prompts are told."""
     return bool(request.scope.get(_KEY))
-
-
-def public_name(service: Service) -> str:
-    """The model's name, without the path to it."""
-    return service.settings.server.alias or Path(service.settings.engine.model).name

@@ -26,7 +26,6 @@ from corral.api.routes import (
     token,
 )
 from corral.api.service import Service
-from corral.api.trust import public_name
 from corral.core.settings import ServerSettings
 from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
 from corral.server.docs import add_docs
@@ -89,7 +88,7 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
     if server.otlp_endpoint:
         from corral.server.tracing import Tracer
 
-        app.state.tracer = Tracer(server.otlp_endpoint, public_name(service))
+        app.state.tracer = Tracer(server.otlp_endpoint, service.model_name)
     listeners = (app.state.monitor, app.state.metrics, app.state.tracer)
     app.state.listeners = [each for each in listeners if each is not None]
 

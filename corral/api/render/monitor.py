@@ -12,7 +12,6 @@ from corral.api.kv_use import kv_use
 from corral.api.lane import NONE, SOURCES, Segment, source_of
 from corral.api.latency import Latency, Quantiles
 from corral.api.service import Service
-from corral.api.trust import public_name
 from corral.core.result import Admitted, CacheReport
 from corral.core.visit import Client, Leg
 from corral.link.board import SlotView
@@ -128,7 +127,7 @@ def _engine(service: Service, history: History, moments: Moments) -> dict[str, A
         "since": moments.at(life.since),
         "n_restarts": life.n_restarts,
         "restarts": [moments.at(moment) for moment in life.restarts],
-        "model": public_name(service),
+        "model": service.model_name,
         "n_slots": info.n_slots if info is not None else 0,
         "n_ctx": info.n_ctx if info is not None else 0,
     }

@@ -10,7 +10,6 @@ from corral.api.body import JsonResponse
 from corral.api.openapi import answers
 from corral.api.schema.answer import MODEL, MODELS
 from corral.api.service import Service, service_of
-from corral.api.trust import is_stranger, public_name
 from corral.core.errors import NotFound
 
 router = APIRouter(tags=["openai"])
@@ -21,7 +20,7 @@ router = APIRouter(tags=["openai"])
 async def models(request: Request) -> Response:
     """All models: there is one."""
     service = service_of(request)
-    name = public_name(service) if is_stranger(request) else service.model_name
+    name = service.model_name
     return JsonResponse(
         {"object": "list", "data": [_render(service, name)], "models": [_render_capabilities(service, name)]}
     )

@@ -14,7 +14,7 @@ from corral.api.render.native import render_slot
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.service import Service, service_of
 from corral.api.slot_query import require_slots
-from corral.api.trust import is_stranger, public_name
+from corral.api.trust import is_stranger
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
 from corral.core.medium import MediaKind
@@ -126,7 +126,7 @@ def _public_props(service: Service) -> dict[str, Any]:
     return {
         "default_generation_settings": {"n_ctx": info.n_ctx},
         "total_slots": info.n_slots,
-        "model_alias": public_name(service),
+        "model_alias": service.model_name,
         "model_ftype": info.description,
         "modalities": _modalities(info),
         "media_marker": MEDIA_MARK,
