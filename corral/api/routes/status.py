@@ -9,9 +9,10 @@ from fastapi import APIRouter, Request, Response
 from corral import BUILD_INFO
 from corral.api.body import JsonResponse
 from corral.api.error import render_error
-from corral.api.openapi import answers, queries, query, shape
+from corral.api.openapi import answers, body_like, queries, query, shape
 from corral.api.render.native import render_slot
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
+from corral.api.schema.parse import RequestModel, parse_request
 from corral.api.service import Service, service_of
 from corral.api.slot_query import require_slots
 from corral.api.trust import is_stranger
@@ -27,6 +28,7 @@ router = APIRouter(tags=["native"])
 _INCLUDE = query("include_slots", "Tell what each slot does.", type="string")
 _FAIL = query("fail_on_no_slot", "Answer 503 if no slot is idle.", type="string")
 _HEALTH_QUERY = queries(_INCLUDE, _FAIL)
+_PROPS_BODY = body_like({"type": "object"}, required=False)
 _READY = shape(status="string")
 
 
@@ -38,16 +40,17 @@ async def health(request: Request) -> Response:
     service.check_answers(tells_why=not is_stranger(request))
     board, query = service.engine.board, request.query_params
     n_idle = board.n_idle
+    is_full = not n_idle and ("include_slots" in query or "fail_on_no_slot" in query)
+    # compat: /health: the older status for clients that ask about slots; today's is ok for all others.
     status: dict[str, Any] = {
-        "status": "ok",
+        "status": "no slot available" if is_full else "ok",
         "slots_idle": n_idle,
         "slots_processing": len(board.slots) - n_idle,
     }
     if "include_slots" in query and service.settings.server.slots and not is_stranger(request):
         status["slots"] = _render_slots(service)
-    if "fail_on_no_slot" in query and not n_idle:
-        # compat: /health: the old status beside today's error shape.
-        status["status"] = "no slot available"
+    if is_full and "fail_on_no_slot" in query:
+        # compat: /health: the older status together with today's error shape.
         return JsonResponse({**status, **render_error(Unavailable("no slot available"))}, 503)
     return JsonResponse(status)
 
@@ -110,14 +113,15 @@ async def props(request: Request) -> Response:
     )
 
 
-@router.post("/props", responses=answers(SUCCESS, 501))
+@router.post("/props", openapi_extra=_PROPS_BODY, responses=answers(SUCCESS, 501))
 async def set_props(request: Request) -> Response:
     """Change properties of the server; there are none to change yet."""
     service = service_of(request)
     if not service.settings.server.props:
         message = "This server does not support changing global properties. Start it with `--props`"
         raise NotSupported(message)
-    return JsonResponse({"success": True})
+    _, warnings = parse_request(RequestModel, await service.read(request, default={}))
+    return JsonResponse({"success": True, **({"warnings": warnings} if warnings else {})})
 
 
 def _public_props(service: Service) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.api.openapi import Schema, either, list_of, shape
 
-SUCCESS = shape(success="boolean")
+SUCCESS = shape(success="boolean", warnings="array?")
 HEALTH = shape(status="string", slots_idle="integer", slots_processing="integer", slots="array?")
 _GENERATION_SETTINGS = shape(n_predict="integer", seed="integer", temperature="number", samplers="array")
 _SLOT = shape(
