@@ -30,6 +30,7 @@ from corral.core.settings import ServerSettings
 from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
 from corral.server.docs import add_docs
 from corral.server.errors import add_error_handlers
+from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
 
 _ROUTERS = (
@@ -72,6 +73,7 @@ def create_app(service: Service) -> FastAPI:
     if page is not None:
         app.router.default = page
     add_docs(app)
+    app.add_middleware(HeadRequests, routes=lambda: app.routes)
     _add_access_control(app, server)
     _add_monitoring(app, service)
     return app

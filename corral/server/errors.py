@@ -63,6 +63,8 @@ def _methods_of(request: Request) -> str:
     for route in iter_route_contexts(request.app.routes):
         if route.path is not None and compile_path(route.path)[0].match(path):
             found |= route.methods or set()
+    if "GET" in found:
+        found.add("HEAD")
     return ", ".join(sorted(found))
 
 

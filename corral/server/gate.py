@@ -38,7 +38,7 @@ class Gate:
         self.open(self._loading)
 
     async def _answer_early(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] in _HEALTH:
+        if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"] in _HEALTH:
             await self._loading(scope, receive, send)
         else:
             application = await asyncio.shield(self._application)

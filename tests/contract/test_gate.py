@@ -38,6 +38,14 @@ async def test_health_is_answered_as_the_application_does(path, server):
     assert early.error == {"code": 503, "message": "Loading model", "type": "unavailable_error"}
 
 
+@pytest.mark.parametrize("path", HEALTH)
+async def test_head_is_answered_too(path):
+    early = await ask(Gate(), path=path, method="HEAD")
+    later = await ask(loading().app, path=path, method="HEAD")
+    assert (early.status, early.headers) == (later.status, later.headers)
+    assert early.status == 503
+
+
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
@@ -45,7 +53,6 @@ async def test_health_is_answered_as_the_application_does(path, server):
         ({"path": "/props"}, 503),
         ({"path": "/nowhere"}, 404),
         ({"path": "/health", "method": "POST"}, 405),
-        ({"path": "/health", "method": "HEAD"}, 405),
         ({"path": "/health/"}, 404),
         ({"path": "/completion", "method": "POST", "body": b'{"prompt": "a"}'}, 503),
     ],

@@ -136,7 +136,8 @@ async def test_errors_have_the_shape_that_is_described(described):
 
 
 @pytest.mark.parametrize(
-    ("path", "methods"), [("/props", "GET, POST"), ("/v1/models/a/b", "GET"), ("/completion", "POST")]
+    ("path", "methods"),
+    [("/props", "GET, HEAD, POST"), ("/v1/models/a/b", "GET, HEAD"), ("/completion", "POST")],
 )
 async def test_other_methods_are_told_all_that_a_path_can_do(path, methods):
     response = await Server().http.delete(path)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
 from corral.cli.configuration import configure
+from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.link.supervisor import EngineState
 from tests.contract.inline import Server
+from tests.contract.wire import ask
 
 LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
 
@@ -139,7 +142,17 @@ async def test_no_slot_available():
     response = await server.http.get("/health?fail_on_no_slot")
     assert response.status_code == 503
     assert response.json()["status"] == "no slot available"
-    assert response.json()["slots_processing"] == 4
+    assert (response.json()["slots_idle"], response.json()["slots_processing"]) == (0, 4)
+    asked = await server.http.get("/health?include_slots")
+    assert (asked.status_code, asked.json()["status"]) == (200, "no slot available")
+    assert [slot["is_processing"] for slot in asked.json()["slots"]] == [True] * 4
+    both = await server.http.get("/v1/health?include_slots=1&fail_on_no_slot=1")
+    assert (both.status_code, both.json()["status"], len(both.json()["slots"])) == (
+        503,
+        "no slot available",
+        4,
+    )
+    assert (await server.http.get("/health")).json()["status"] == "ok", "newer clients know no other"
     response = await server.http.get("/slots?fail_on_no_slot=1")
     assert response.json()["error"] == {
         "code": 503,
@@ -205,7 +218,76 @@ async def test_props():
 
 async def test_props_change_only_where_allowed():
     assert (await Server().http.post("/props", json={})).status_code == 501
-    assert (await Server(props=True).http.post("/props", json={})).json() == {"success": True}
+    server = Server(props=True)
+    assert (await server.http.post("/props", json={})).json() == {"success": True}
+    assert (await server.http.post("/props")).json() == {"success": True}, "llama-server reads no body"
+
+
+async def test_props_name_fields_that_cannot_be_changed():
+    server = Server(props=True)
+    answer = (await server.http.post("/props", json={"n_ctx": 5, "temprature": 1, "x": None})).json()
+    assert answer["success"] is True
+    assert [name for name in ("'n_ctx'", "'temprature'") if name in " ".join(answer["warnings"])] == [
+        "'n_ctx'",
+        "'temprature'",
+    ]
+    for body in (b"[]", b"{", b"5"):
+        assert (await server.http.post("/props", content=body)).status_code == 400
+
+
+async def test_answers_name_the_model_and_not_its_directory():
+    engine = EngineSettings(model="/home/me/models/m.gguf")
+    server = Server(settings=Settings(engine=engine, server=ServerSettings(slots=True, metrics=True)))
+    messages = [{"role": "user", "content": "a"}]
+    posts = {
+        "/completion": {"prompt": "a", "n_predict": 1},
+        "/v1/completions": {"prompt": "a", "max_tokens": 1},
+        "/v1/chat/completions": {"messages": messages, "max_tokens": 1},
+        "/embedding": {"content": "a"},
+        "/v1/embeddings": {"input": "a"},
+        "/apply-template": {"messages": messages},
+        "/infill": {"input_prefix": "a", "n_predict": 1},
+    }
+    answers = [await server.http.post(path, json=body) for path, body in posts.items()]
+    answers += [
+        await server.http.post(path, json={**posts[path], "stream": True}) for path in list(posts)[:3]
+    ]
+    paths = ("/v1/models", "/models", "/slots", "/health?include_slots", "/metrics", "/v1/models/m.gguf")
+    answers += [await server.http.get(path) for path in paths]
+    answers.append(await server.http.get("/monitor/events?limit=1"))
+    for answer in answers:
+        assert "/home" not in answer.text, answer.request.url
+    named = [a for a in answers if '"model":' in a.text]
+    assert len(named) >= 8
+    assert all('"model":"m.gguf"' in answer.text for answer in named)
+    props = (await server.http.get("/props")).json()
+    assert (props["model_alias"], props["model_path"]) == ("m.gguf", engine.model)
+    body = {**posts["/v1/chat/completions"], "model": "gpt-4"}
+    assert (await server.http.post("/v1/chat/completions", json=body)).json()["model"] == "gpt-4"
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_head_is_get_without_its_body(is_open):
+    server = Server(is_open=is_open, is_watched=True, slots=True, metrics=True)
+    described = (await server.http.get("/openapi.json")).json()["paths"]
+    paths = [re.sub(r"\{.*?\}", "0", path) for path, methods in described.items() if "get" in methods]
+    assert {"/health", "/v1/models", "/slots", "/monitor/events", "/v1/slots/0/info"} <= set(paths)
+    paths += ["/", "/docs", "/openapi.json", "/monitor", "/none"]
+    for path in paths:
+        got = await server.http.get(path + "?limit=1")
+        head = await server.http.head(path)
+        assert head.status_code == got.status_code, path
+        assert head.headers.get("content-type") == got.headers.get("content-type"), path
+        assert head.content == b""
+    assert (await server.http.head("/completion")).status_code == 405
+
+
+async def test_head_of_a_stream_ends_at_once():
+    server = Server(is_watched=True)
+    sent = await ask(server.app, ("host", "x"), method="HEAD", path="/monitor/events")
+    assert (sent.status, sent.body) == (200, b"")
+    assert sent.get("content-type").startswith("text/event-stream")
+    assert server.app.state.monitor._n_watchers == 0
 
 
 async def test_tokens_there_and_back():

@@ -1,0 +1,51 @@
+"""HEAD for every path that has GET, as llama-server answers it: the same status and headers, no body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class HeadRequests:
+    """ASGI middleware in front of the routes; those that answer HEAD themselves are left to do so."""
+
+    def __init__(self, app: ASGIApp, routes: Callable[[], Sequence[BaseRoute]]) -> None:
+        self._app = app
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD" or not self._has_only_get(scope):
+            await self._app(scope, receive, send)
+            return
+        answer, asked = _Headers(send), {**scope, "method": "GET"}
+        await self._app(asked, answer.receive, answer.send)
+        scope.update({**asked, "method": "HEAD"})  # which route it was, for the log
+        await send({"type": "http.response.body"})
+
+    def _has_only_get(self, scope: Scope) -> bool:
+        methods = [
+            method
+            for method in ("HEAD", "GET")
+            if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in self._routes())
+        ]
+        return methods == ["GET"]
+
+
+class _Headers:
+    """Sends how an answer begins. Then the client seems to leave, which ends a stream."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_sent = asyncio.Event()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._send(message)
+            self._is_sent.set()
+
+    async def receive(self) -> Message:
+        await self._is_sent.wait()
+        return {"type": "http.disconnect"}
