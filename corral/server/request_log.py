@@ -1,6 +1,6 @@
 """One log line for every HTTP request that has ended, however it did, without query, headers and bodies.
 
-Of files that a page is made of only those hear who want to hear everything.
+Requests for files of a page and health checks are logged at DEBUG.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from corral.core.visit import Visit
+from corral.core.visit import Leg, Visit
 
 _MAX_PATH = 256
 _MAX_CLIENT = 64
@@ -19,10 +19,17 @@ _LINE = (
     "%(method)s %(path)s %(status)d in %(ms).1f ms, %(request_bytes)d bytes in, "
     "%(response_bytes)d out, %(client)s"
 )
-_WORK = (
-    "; %(queue_ms).1f ms queued, %(prompt_n)d tokens in %(prompt_ms).1f ms and %(cache_n)d cached "
-    "(%(cache)s), %(predicted_n)d generated in %(predicted_ms).1f ms"
-)
+# Of what the engine has done, by the field that tells it.
+_WORK = {
+    "queue_ms": "; %(queue_ms).1f ms queued",
+    "prompt_n": ", prompt %(prompt_n)d tokens in %(prompt_ms).1f ms",
+    "prompt_per_second": " (%(prompt_per_second).1f tokens/s)",
+    "cache_n": ", %(cache_n)d cached (%(cache)s)",
+    "predicted_n": ", generated %(predicted_n)d tokens in %(predicted_ms).1f ms",
+    "predicted_per_second": " (%(predicted_per_second).1f tokens/s)",
+}
+_PROBES = ("/health", "/v1/health", "/ready")
+_ANSWERED = (200, 503)  # what a probe gets that may ask
 _log = logging.getLogger("corral")
 
 
@@ -30,18 +37,24 @@ class RequestLog:
     """A `Listener` of all traffic."""
 
     def end(self, scope: Scope, visit: Visit) -> None:
-        level = logging.DEBUG if _is_file(scope, visit) else logging.INFO
+        level = logging.DEBUG if _is_file(scope, visit) or _is_probe(scope, visit) else logging.INFO
         if not _log.isEnabledFor(level):
             return
-        text = _LINE + (", key %(key)s" if visit.client.name else "") + ", %(id)s"
         work = _work(visit)
-        _log.log(level, text + (_WORK if work else ""), {**_fields(scope, visit), **work})
+        text = _LINE + (", key %(key)s" if visit.client.name else "") + ", %(id)s"
+        text += "".join(part for name, part in _WORK.items() if name in work)
+        _log.log(level, text, {**_fields(scope, visit), **work})
 
 
 def _is_file(scope: Scope, visit: Visit) -> bool:
     """No route was found for it, and yet an answer."""
     is_read = scope["method"] in ("GET", "HEAD")
     return is_read and "endpoint" not in scope and 0 < visit.status < 400
+
+
+def _is_probe(scope: Scope, visit: Visit) -> bool:
+    """A health check, which comes every few seconds; one that was refused is worth a line."""
+    return scope["method"] in ("GET", "HEAD") and scope["path"] in _PROBES and visit.status in _ANSWERED
 
 
 def _fields(scope: Scope, visit: Visit) -> dict[str, Any]:
@@ -60,20 +73,34 @@ def _fields(scope: Scope, visit: Visit) -> dict[str, Any]:
 
 
 def _work(visit: Visit) -> dict[str, Any]:
-    """What the engine has done for it; of several orders, all together."""
+    """What the engine has done for it, of several tasks all together; nothing that it has not done."""
     legs = [leg for leg in visit.legs if leg.admitted_at]
     if not legs:
         return {}
+    queue_ms = round(max(leg.queue_s for leg in legs) * 1e3, 1)
     timings = [leg.timings for leg in legs if leg.timings is not None]
+    if not timings:
+        return {"queue_ms": queue_ms, **_embedding(legs)}
     return {
-        "queue_ms": round(max(leg.queue_s for leg in legs) * 1e3, 1),
+        "queue_ms": queue_ms,
+        **_rate("prompt", sum(t.prompt_n for t in timings), sum(t.prompt_ms for t in timings)),
         "cache": legs[0].tier.value,
-        "cache_n": sum(timing.cache_n for timing in timings),
-        "prompt_n": sum(timing.prompt_n for timing in timings),
-        "prompt_ms": round(sum(timing.prompt_ms for timing in timings), 1),
-        "predicted_n": sum(timing.predicted_n for timing in timings),
-        "predicted_ms": round(sum(timing.predicted_ms for timing in timings), 1),
+        "cache_n": sum(t.cache_n for t in timings),
+        **_rate("predicted", sum(t.predicted_n for t in timings), sum(t.predicted_ms for t in timings)),
     }
+
+
+def _embedding(legs: list[Leg]) -> dict[str, Any]:
+    """Of tasks that generate nothing, once they are done."""
+    done = [leg for leg in legs if leg.is_done]
+    took_ms = sum(leg.ended_at - leg.admitted_at for leg in done) * 1e3
+    return _rate("prompt", sum(leg.n_prompt for leg in done), took_ms)
+
+
+def _rate(what: str, n: int, ms: float) -> dict[str, Any]:
+    """Tokens, the time they took, and how many that is per second, as far as there are any."""
+    fields: dict[str, Any] = {f"{what}_n": n, f"{what}_ms": round(ms, 1)} if n else {}
+    return {**fields, f"{what}_per_second": round(n / ms * 1e3, 1)} if n and ms > 0 else fields
 
 
 def _path(scope: Scope) -> str:

@@ -62,6 +62,20 @@ async def test_files_of_the_page_are_told_to_those_who_want_to_hear_everything(l
     assert caplog.records[-1].getMessage().startswith("GET / 200 in ")
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_health_checks_have_no_line_unless_verbose(lines, caplog, method, is_open):
+    http = logged(Server(is_open=is_open))
+    for path in ("/health", "/v1/health", "/health?include_slots", "/ready"):
+        assert (await http.request(method, path)).status_code == (200 if is_open else 503)
+    assert lines() == []
+    assert (await http.post("/health")).status_code == 405
+    assert [f["status"] for f in lines()] == [405], "a mistake has one"
+    caplog.set_level(logging.DEBUG, "corral")
+    await http.request(method, "/health")
+    assert caplog.records[-1].getMessage().startswith(f"{method} /health ")
+
+
 async def test_nothing_of_what_was_in_it(caplog, lines):
     http = logged(Server(api_keys=("sk-123",)))
     for headers in ({"x-api-key": "sk-123"}, {"x-api-key": "sk-wrong"}):
@@ -187,13 +201,13 @@ async def test_a_path_that_was_not_encoded_is(lines, raw):
 async def test_nothing_is_made_for_a_log_that_wants_nothing(caplog, monkeypatch):
     caplog.set_level(logging.WARNING, "corral")
     monkeypatch.setattr("corral.server.request_log._fields", lambda *_: 1 / 0)
-    assert (await logged(Server()).get("/health")).status_code == 200
+    assert (await logged(Server()).get("/props")).status_code == 200
     assert not caplog.records
 
 
 async def test_every_answer_has_the_id_that_its_line_has(lines):
     http = logged(Server(api_keys=("sk-1",)))
-    for path, headers in (("/health", {}), ("/none", {}), ("/slots", {"x-request-id": "my/id-1:2"})):
+    for path, headers in (("/props", {}), ("/none", {}), ("/slots", {"x-request-id": "my/id-1:2"})):
         answer = await http.get(path, headers=headers)
         assert answer.headers["x-request-id"] == lines()[-1]["id"]
     assert lines()[-1]["id"] == "my/id-1:2"
@@ -202,7 +216,7 @@ async def test_every_answer_has_the_id_that_its_line_has(lines):
 
 @pytest.mark.parametrize("id", ["", "x" * 129, "a b", "a\tb", "ä", '"', "<script>"])
 async def test_an_id_that_could_be_anything_is_replaced(lines, id):
-    answer = await logged(Server()).get("/health", headers={b"x-request-id": id.encode()})
+    answer = await logged(Server()).get("/props", headers={b"x-request-id": id.encode()})
     assert answer.headers["x-request-id"] == lines()[-1]["id"] != id
     assert len(lines()[-1]["id"]) == 32
 
@@ -221,8 +235,39 @@ async def test_a_line_tells_whose_key_it_was_and_what_was_done(lines, caplog, tm
     assert line["prompt_ms"] == round(timings["prompt_ms"], 1)
     assert "key alice" in caplog.text
     assert "sk-1" not in caplog.text
-    await http.get("/health")
+    await http.get("/props")
     assert "prompt_n" not in lines()[-1], "nothing had to be done"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/completion", {"prompt": "some words", "n_predict": 4}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4}),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_line_tells_tokens_per_second(lines, caplog, path, body, stream):
+    await logged(Server()).post(path, json={**body, "ignore_eos": True, "stream": stream})
+    (line,) = lines()
+    for what in ("prompt", "predicted"):
+        n, ms, rate = (line[f"{what}_{name}"] for name in ("n", "ms", "per_second"))
+        assert rate > 0
+        assert rate == pytest.approx(n / ms * 1e3, rel=0.5) or ms < 1
+        assert f"{rate:.1f} tokens/s" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/embedding", {"content": "some words"}), ("/v1/embeddings", {"input": ["a", "bc"]})]
+)
+async def test_a_line_of_an_embedding_tells_only_of_its_prompt(lines, caplog, path, body):
+    assert (await logged(Server()).post(path, json=body)).status_code == 200
+    (line,) = lines()
+    assert line["prompt_n"] > 0
+    assert line["prompt_per_second"] > 0
+    assert not {"cache", "cache_n", "predicted_n", "predicted_ms"} & set(line)
+    assert "cached" not in caplog.text
+    assert "generated" not in caplog.text
 
 
 async def test_several_answers_are_one_line(lines):

@@ -91,8 +91,8 @@ def test_the_socket_of_a_server_that_was_killed_is_replaced(sock, tiny):
 def test_ipv6(tiny):
     with CorralProcess("-m", tiny, "-c", 512, "--host", "::1") as server:
         assert re.fullmatch(r"http://\[::1\]:\d+", server.url)
-        assert server.get("/health").status_code == 200
-        server.wait_for(r"GET /health 200 .* ::1, ")
+        assert server.get("/props").status_code == 200
+        server.wait_for(r"GET /props 200 .* ::1, ")
 
 
 def test_all_addresses_of_a_name_have_the_same_port(tiny):
@@ -265,8 +265,9 @@ def test_a_public_address_without_a_key_serves_this_machine_and_warns(tiny):
         assert "--allow-unauthenticated" in warning
         port = server.url.rpartition(":")[2]
         for name in ("127.0.0.1", "localhost", "0.0.0.0"):
-            answer = httpx.get(f"http://{name}:{port}/health", timeout=START_S)
-            assert answer.status_code == 200, name
+            for path in ("/health", "/monitor/events"):
+                answer = httpx.head(f"http://{name}:{port}{path}", timeout=START_S)
+                assert (answer.status_code, answer.content) == (200, b""), name
         head = b"GET /props HTTP/1.1\r\nconnection: close\r\n"
         answer = exchange(server, head + b"host: box\r\nx-forwarded-for: 203.0.113.5\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
