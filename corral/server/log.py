@@ -31,6 +31,8 @@ _NAMES = {
     logging.ERROR: "error",
     logging.CRITICAL: "fatal",
 }
+_COLORS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[1;31m"}
+_PLAIN = "\x1b[0m"
 _OURS = "corral"
 _SOURCES = {"corral.engine": "engine", "uvicorn.error": "http"}  # that people know by other names
 _DEFAULT_NAME = "corral"  # of new files, if there is no --log-file
@@ -105,9 +107,10 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """A line for people. Nothing that comes from outside can look like another one, or command a terminal."""
 
-    def __init__(self, is_dated: bool) -> None:
+    def __init__(self, is_dated: bool, has_colors: bool = False) -> None:
         super().__init__()
         self._is_dated = is_dated
+        self._has_colors = has_colors
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -115,7 +118,9 @@ class TextFormatter(logging.Formatter):
             text = f"{text}\n{self.formatException(record.exc_info)}"
         if details := getattr(record, "details", ""):
             text = f"{text}\n{details}"
-        return self._prefix(record) + "\n  ".join(map(_escape, text.split("\n")))
+        line = self._prefix(record) + "\n  ".join(map(_escape, text.split("\n")))
+        color = _COLORS.get(record.levelno) if self._has_colors else None
+        return f"{color}{line}{_PLAIN}" if color else line
 
     def _prefix(self, record: logging.LogRecord) -> str:
         if record.levelno >= logging.CRITICAL and not self._is_dated:
@@ -216,10 +221,17 @@ def _replace(kind: type[logging.Handler], handler: logging.Handler, server: Serv
         logging.getLogger().removeHandler(old)
         old.close()
     handler.setLevel(level_of(server))
-    is_json = server.log_format == "json"
-    handler.setFormatter(JsonFormatter() if is_json else TextFormatter(is_dated=kind is _File))
+    is_json, is_file = server.log_format == "json", kind is _File
+    plain = TextFormatter(is_dated=is_file, has_colors=not is_file and _shows_colors())
+    handler.setFormatter(JsonFormatter() if is_json else plain)
     logging.getLogger().addHandler(handler)
     _log.setLevel(level_of(server))
+
+
+def _shows_colors() -> bool:
+    """Whether stderr is a terminal that takes them, and nobody has turned them off (no-color.org)."""
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _open(path: str, appends: bool) -> int:

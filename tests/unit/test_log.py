@@ -83,6 +83,41 @@ def test_lines_for_people(capsys):
     ]
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "n"),
+    [
+        ({}, {}, 3),
+        ({"NO_COLOR": "1"}, {}, 0),
+        ({"NO_COLOR": ""}, {}, 3),
+        ({"TERM": "dumb"}, {}, 0),
+        ({}, {"log_format": "json"}, 0),
+    ],
+)
+def test_a_terminal_shows_warnings_in_colour(monkeypatch, tmp_path, environment, options, n):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr", Terminal())
+    start(log_file=str(tmp_path / "log"), **options)
+    say_everything()
+    lines = log.sys.stderr.getvalue().splitlines()
+    assert [line for line in lines if "\x1b[" in line] == lines[len(lines) - n :]
+    assert all(line.endswith("\x1b[0m") for line in lines[len(lines) - n :])
+    assert "\x1b" not in (tmp_path / "log").read_text(), "a file is no terminal"
+
+
+def test_a_pipe_shows_no_colour(capsys):
+    start()
+    say_everything()
+    assert "\x1b" not in capsys.readouterr().err
+
+
 def test_lines_of_a_file_have_a_date(tmp_path):
     start(log_file=str(tmp_path / "log"))
     logger.info("a fact")
