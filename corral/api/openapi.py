@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from corral.api.operation import name_operations, tags
 from corral.api.schema.parse import aliases_of
 from corral.core.errors import CorralError
 
@@ -154,7 +155,7 @@ def _complete(schema: dict[str, Any], public_paths: Collection[str], has_keys: b
     components = {"schemas": schemas, "responses": {_name(s): _error_response(s) for s in sorted(known)}}
     if has_keys:
         components["securitySchemes"] = _KEYS
-    return {**schema, "paths": paths, "components": components}
+    return {**schema, "tags": tags(), "paths": name_operations(paths), "components": components}
 
 
 def _finish(operation: dict[str, Any], common: Collection[int], schemas: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from corral.api.openapi import ERRORS, OF_CONNECTIONS, error_classes, shape
+from corral.api.operation import GROUPS
 from corral.api.routes import session, slot
 from corral.server.access import PUBLIC_PATHS
 from tests.contract.inline import Server
@@ -51,6 +52,24 @@ def test_every_error_is_one_of_ours(described):
             schema = response["content"]["application/json"]["schema"]
             assert schema == {"$ref": "#/components/schemas/Error"}
             assert response["description"] == ERRORS[status]
+
+
+def test_every_operation_has_a_name_and_a_place(described):
+    rows = [(o.method, path) for g in GROUPS for o in g.operations for path in (o.path, *o.aliases)]
+    found = [(method, path) for method, path, _ in operations(described)]
+    assert sorted(rows) == sorted(found), "corral/api/operation.py has a row for each"
+    ids = [operation["operationId"] for _, _, operation in operations(described)]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[a-z][A-Za-z0-9_]*", id) for id in ids)
+    names = [tag["name"] for tag in described["tags"]]
+    order = [names.index(operation["tags"][0]) for _, _, operation in operations(described)]
+    assert order == sorted(order)
+    assert next(iter(described["paths"])) == "/v1/chat/completions"
+    assert names[-1] == "Aliases"
+    assert described["paths"]["/completions"]["post"]["tags"] == ["Aliases"]
+    for _, path, operation in operations(described):
+        assert operation["summary"][0].isupper(), path
+        assert " " in operation["summary"], path
 
 
 def test_fastapis_own_errors_are_nowhere(described):

@@ -14,7 +14,7 @@ from corral.api.schema.answer import ADAPTER, ADAPTERS, SUCCESS, UNLOADED
 from corral.api.schema.parse import parse_request
 from corral.api.service import service_of
 
-router = APIRouter(tags=["adapters"])
+router = APIRouter()
 
 _SCALES = {**list_of(shape(id="integer", scale="number?")), "maxItems": MAX_ADAPTERS}
 

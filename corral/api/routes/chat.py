@@ -19,7 +19,7 @@ from corral.api.schema.parse import parse_request
 from corral.api.service import Service, Words, require_generation, service_of
 from corral.api.system_prompt import prepare_system_prompt
 
-router = APIRouter(tags=["openai"])
+router = APIRouter()
 
 _GENERATES = [Depends(require_generation)]
 _ANSWERS = answers(CHAT, 501, 507, also=[EVENTS])
@@ -47,7 +47,7 @@ async def chat(request: Request) -> Response:
     return await respond(request, service, completion, renderer, body.stream)
 
 
-@router.post("/apply-template", openapi_extra=_BODY, responses=answers(PROMPT, 501), tags=["native"])
+@router.post("/apply-template", openapi_extra=_BODY, responses=answers(PROMPT, 501))
 async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
     service = service_of(request)

@@ -25,7 +25,7 @@ from corral.api.service import service_of
 from corral.api.visit import visit_of
 from corral.core.errors import InvalidRequest, NotSupported
 
-router = APIRouter(tags=["chats"])
+router = APIRouter()
 
 _ID: Any = {"type": "string", "pattern": f"^{CHAT_ID}$"}
 _Id = Annotated[str, Path(description="A chat's id.", json_schema_extra=_ID)]

@@ -21,8 +21,8 @@ router = APIRouter(dependencies=[Depends(require_generation)])
 _BODY, _ANSWERS = body_of(CompletionRequest), answers(COMPLETION, 501, 507, also=[EVENTS])
 
 
-@router.post("/completion", openapi_extra=_BODY, responses=_ANSWERS, tags=["native"])
-@router.post("/completions", openapi_extra=_BODY, responses=_ANSWERS, tags=["native"])
+@router.post("/completion", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post("/completions", openapi_extra=_BODY, responses=_ANSWERS)
 async def completion(request: Request) -> Response:
     """Continue a prompt."""
     service = service_of(request)
@@ -36,7 +36,6 @@ async def completion(request: Request) -> Response:
     "/v1/completions",
     openapi_extra=body_of(OpenAICompletionRequest),
     responses=answers(OPENAI_COMPLETION, 501, 507, also=[EVENTS]),
-    tags=["openai"],
 )
 async def openai_completion(request: Request) -> Response:
     """Continue a prompt, in OpenAI's shape."""

@@ -19,7 +19,6 @@ router = APIRouter(dependencies=[Depends(require_generation)])
     "/infill",
     openapi_extra=body_of(InfillRequest),
     responses=answers(COMPLETION, 501, also=[EVENTS]),
-    tags=["native"],
 )
 async def infill(request: Request) -> Response:
     """Write what is between two texts."""

@@ -8,7 +8,7 @@ from corral.api.openapi import TEXT, answers
 from corral.api.service import service_of
 from corral.core.errors import NotSupported
 
-router = APIRouter(tags=["native"])
+router = APIRouter()
 
 
 @router.get("/metrics", responses=answers(None, 501, also=[TEXT]))

@@ -12,7 +12,7 @@ from corral.api.schema.answer import MODEL, MODELS
 from corral.api.service import Service, service_of
 from corral.core.errors import NotFound
 
-router = APIRouter(tags=["openai"])
+router = APIRouter()
 
 
 @router.get("/v1/models", responses=answers(MODELS))

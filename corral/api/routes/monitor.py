@@ -11,7 +11,7 @@ from corral.api.visit import visit_of
 from corral.core.errors import Forbidden, InvalidRequest
 from corral.core.visit import Client
 
-router = APIRouter(tags=["native"])
+router = APIRouter()
 
 _MAX_EVENTS = 1_000_000
 _YES, _NO = ("1", "true"), ("", "0", "false")

@@ -16,7 +16,7 @@ from corral.api.schema.parse import parse_request
 from corral.api.service import service_of
 from corral.core.errors import InvalidRequest
 
-router = APIRouter(tags=["native"])
+router = APIRouter()
 
 _RANKS = answers(RANKS, 501)
 _CLASSES = answers(CLASSES, 501)

@@ -23,7 +23,7 @@ from corral.core.errors import NotSupported
 from corral.core.result import SlotReport
 from corral.core.task import SlotAction, Verb
 
-router = APIRouter(tags=["state"])
+router = APIRouter()
 
 _NAME: Any = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 _Session = Annotated[str, Path(description="A session's name.", json_schema_extra=_NAME)]

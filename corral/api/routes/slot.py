@@ -27,7 +27,7 @@ from corral.core.errors import NotSupported
 from corral.core.result import SlotReport
 from corral.core.task import Busy, SlotAction, Verb
 
-router = APIRouter(tags=["state"])
+router = APIRouter()
 
 _HEAD_ROOM = 64 << 10  # of what is around a state in a body
 _FILE_ACTIONS = ("save", "restore", "erase")

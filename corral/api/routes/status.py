@@ -23,7 +23,7 @@ from corral.core.result import ModelInfo
 from corral.link.board import SlotView
 from corral.link.keeper import EngineState
 
-router = APIRouter(tags=["native"])
+router = APIRouter()
 
 _INCLUDE = query("include_slots", "Tell what each slot does.", type="string")
 _FAIL = query("fail_on_no_slot", "Answer 503 if no slot is idle.", type="string")

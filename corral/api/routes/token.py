@@ -15,7 +15,7 @@ from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
 from corral.api.service import service_of
 from corral.core.errors import InvalidRequest
 
-router = APIRouter(tags=["native"])
+router = APIRouter()
 
 
 @router.post("/tokenize", openapi_extra=body_of(TokenizeRequest), responses=answers(TOKENS))

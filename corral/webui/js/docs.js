@@ -1,8 +1,19 @@
 // The API to read and try: all that it shows is in /openapi.json.
 
+const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
+
+function applyTheme() {
+  document.documentElement.classList.toggle("dark-mode", prefersDark.matches);
+}
+
+prefersDark.addEventListener("change", applyTheme);
+applyTheme();
+
 window.SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#docs",
   deepLinking: true,
+  displayRequestDuration: true,
+  defaultModelsExpandDepth: 0,
   validatorUrl: null, // it would ask another host
 });
