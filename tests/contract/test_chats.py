@@ -376,7 +376,10 @@ async def test_too_many_chats(server, monkeypatch):
 
 
 async def test_other_methods(server):
-    for method, path, allowed in (("POST", "/chats", "GET"), ("PATCH", f"/chats/{A}", "DELETE, GET, PUT")):
+    for method, path, allowed in (
+        ("POST", "/chats", "GET, HEAD"),
+        ("PATCH", f"/chats/{A}", "DELETE, GET, HEAD, PUT"),
+    ):
         response = await server.http.request(method, path)
         assert (response.status_code, response.headers["allow"]) == (405, allowed)
 
