@@ -10,7 +10,8 @@ from playwright.sync_api import expect
 
 from tests.browser.chat_page import ChatPage
 
-FIRST_LOAD_BYTES = 200_000
+FIRST_LOAD_BYTES = 150_000
+MIN_CONTRAST = 4.5  # WCAG 2.2, level AA
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 ANSWER = (
     "Some **text** with `code`, and\n\n```python\nprint('hello')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
@@ -52,6 +53,90 @@ def is_dark(chat: ChatPage) -> bool:
     color = chat.page.evaluate("getComputedStyle(document.body).backgroundColor")
     red, green, blue = [int(part) for part in color.strip("rgb()").split(",")[:3]]
     return red + green + blue < 3 * 128
+
+
+def test_the_banner_of_a_lost_server_stands_upright(page, corral, problems):
+    problems.allow("ERR_")
+    page.route("**/props", lambda route: route.abort())
+    page.goto(corral.url)
+    banner = page.locator(".banner.down")
+    expect(banner).to_be_visible()
+    assert banner.evaluate("(each) => getComputedStyle(each).rotate") == "none"
+
+
+BANNERS = """(kinds) => {
+  const place = document.querySelector("main");
+  const style = (kind) => {
+    const banner = Object.assign(document.createElement("p"), { className: `banner ${kind}` });
+    place.prepend(banner);
+    const computed = getComputedStyle(banner);
+    const found = Object.fromEntries([...computed].map((name) => [name, computed[name]]));
+    banner.remove();
+    return found;
+  };
+  const plain = style("");
+  return kinds.flatMap((kind) => {
+    const found = style(kind);
+    const differing = Object.keys(found).filter((name) => found[name] !== plain[name]);
+    const others = differing.filter((name) => !/color|fill|stroke/.test(name));
+    return others.map((name) => `${kind}: ${name} is ${found[name]}`);
+  });
+}"""
+
+
+def test_banners_differ_in_nothing_but_their_colours(chat, page):
+    kinds = ["connecting", "loading", "ready", "down", "locked", "info", "warn", "bad"]
+    assert page.evaluate(BANNERS, kinds) == []
+
+
+def test_code_of_an_answer_has_the_size_that_its_own_style_says(chat):
+    chat.force(ANSWER)
+    chat.ask("Show me some code.")
+    sizes = chat.last.evaluate(
+        """(message) => ["p", ".code", "pre"].map((each) => {
+             return parseFloat(getComputedStyle(message.querySelector(`.markdown ${each}`)).fontSize);
+           })"""
+    )
+    assert sizes == [16, 16, 14]
+
+
+CONTRASTS = """() => {
+  const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  const paint = (...colors) => {
+    for (const color of colors) {
+      context.fillStyle = color;
+      context.fillRect(0, 0, 1, 1);
+    }
+    return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const luminance = (rgb) => {
+    const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = rgb.map((byte) => linear(byte / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const grounds = (element) => {
+    const color = getComputedStyle(element).backgroundColor;
+    return element.parentElement ? [...grounds(element.parentElement), color] : ["white", color];
+  };
+  const contrast = (element) => {
+    const { color, opacity } = getComputedStyle(element, "::placeholder");
+    const text = `color-mix(in srgb, ${color} ${100 * opacity}%, transparent)`;
+    const [back, front] = [paint(...grounds(element)), paint(...grounds(element), text)].map(luminance);
+    return (Math.max(back, front) + 0.05) / (Math.min(back, front) + 0.05);
+  };
+  const fields = [...document.querySelectorAll("input, textarea")].filter(({ placeholder }) => placeholder);
+  return Object.fromEntries(fields.map((each) => [each.placeholder, contrast(each)]));
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_placeholders_can_be_read(new_page, corral, scheme):
+    chat = ChatPage(new_page(color_scheme=scheme), corral.url).open()
+    chat.open_settings()
+    contrasts = chat.page.evaluate(CONTRASTS)
+    assert len(contrasts) >= 3
+    assert all(contrast >= MIN_CONTRAST for contrast in contrasts.values()), contrasts
 
 
 def test_a_phone(new_page, corral):

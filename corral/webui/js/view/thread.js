@@ -53,7 +53,7 @@ export function Thread({ room, state }) {
       </div>
     </div>
     ${isBelow &&
-    html`<button type="button" class="to-end" onClick=${toEnd}><span class="down"><${Icon} name="send" /></span> To the end</button>`}
+    html`<button type="button" class="to-end" onClick=${toEnd}><${Icon} name="down" /> To the end</button>`}
   </div>`;
 }
 
