@@ -203,8 +203,8 @@ def test_everything_has_a_name(chat, page):
     assert page.locator("html").get_attribute("lang") == "en"
 
 
-def conversation(n: int, answer: str) -> str:
-    """A file with a chat of so many messages."""
+def conversation(n: int, answer: str, **last: object) -> str:
+    """A file with a chat of n messages; `last` are fields of the last one."""
     ids = [f"{i:032x}" for i in range(n)]
     messages = {
         id: {
@@ -217,6 +217,7 @@ def conversation(n: int, answer: str) -> str:
         }
         for i, id in enumerate(ids)
     }
+    messages[ids[-1]].update(last)
     chat = {
         **{"id": f"{n:032x}", "title": f"{n} messages", "createdAt": 1, "updatedAt": 1},
         **{"system": "", "settings": {}, "leaf": ids[-1], "messages": messages},
@@ -249,8 +250,9 @@ AT_THE_END = """() => {
 }"""
 
 
-def open_conversation(chat: ChatPage, n: int, answer: str = ANSWER) -> dict:
-    file = {"name": "chats.json", "mimeType": "application/json", "buffer": conversation(n, answer).encode()}
+def open_conversation(chat: ChatPage, n: int, answer: str = ANSWER, **last: object) -> dict:
+    text = conversation(n, answer, **last)
+    file = {"name": "chats.json", "mimeType": "application/json", "buffer": text.encode()}
     chat.page.get_by_label("File with chats").set_input_files(file)
     expect(chat.messages).to_have_count(n)
     expect(chat.messages.nth(1).locator("p").first).to_be_attached()
@@ -320,3 +322,25 @@ def test_it_follows_the_answer_unless_one_reads_above(chat, page):
     page.keyboard.press("Escape")
     chat.wait_for_end()
     expect(chat.last).to_be_in_viewport()
+
+
+CALL = {"id": "call", "name": "look", "arguments": json.dumps({"lines": list(range(30))})}
+
+
+@pytest.mark.parametrize("from_end", [0, 400])
+def test_it_follows_the_answer_to_a_tool_result(chat, page, from_end):
+    """From wherever the result was filled in."""
+    open_conversation(chat, 20, "Yes.", toolCalls=[CALL])
+    page.wait_for_function(AT_THE_END)
+    chat.set("Grammar", 'root ::= ("word\\n\\n" | "more\\n\\n"){200,}')
+    page.get_by_role("button", name="Close the settings").click()
+    page.get_by_label("What it answers").fill("nothing special")
+    page.locator(".thread").evaluate("(thread, px) => thread.scrollBy(0, -px)", from_end)
+    page.wait_for_function(AT_THE_END if from_end == 0 else f"() => !({AT_THE_END})()")
+    page.get_by_role("button", name="Send the result").evaluate("(button) => button.click()")
+    expect(chat.messages).to_have_count(22)
+    chat.wait_for_words(40)
+    page.wait_for_function(AT_THE_END)
+    expect(page.get_by_role("button", name="To the end")).to_have_count(0)
+    page.keyboard.press("Escape")
+    chat.wait_for_end()

@@ -20,6 +20,7 @@ export function Thread({ room, state }) {
   const toEnd = () => {
     follows.current = true;
     frame.current.scrollTop = frame.current.scrollHeight;
+    lastTop.current = frame.current.scrollTop;
   };
   const onScroll = ({ target }) => {
     const isNear = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_PX;
@@ -30,8 +31,11 @@ export function Thread({ room, state }) {
   };
   useEffect(toEnd, [chat.id]);
   useEffect(() => {
+    if (isBusy) toEnd(); // who asks for an answer wants to see it
+  }, [isBusy]);
+  useEffect(() => {
     const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and pictures come late
-    observer.observe(inner.current);
+    for (const each of [inner, frame]) observer.observe(each.current); // also when the message box grows
     return () => observer.disconnect();
   }, []);
   return html`<div class="thread-frame">
