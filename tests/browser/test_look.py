@@ -186,6 +186,47 @@ def test_all_of_it_with_the_keyboard(chat, page):
     expect(page.get_by_role("dialog")).to_contain_text("new chat")
 
 
+def test_escape_closes_the_list_of_keys_and_nothing_else(chat, page):
+    chat.set("Grammar", 'root ::= ("word " | "more "){500,}')
+    page.get_by_role("button", name="Close the settings").click()
+    chat.say("Go on for ever.")
+    chat.wait_for_words()
+    chat.box.focus()
+    page.keyboard.press("Alt+/")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(chat.box).to_be_focused()
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
+    page.keyboard.press("Escape")
+    chat.wait_for_end()
+    expect(chat.last).to_contain_text("Stopped.")
+
+
+@pytest.mark.parametrize("where", ["Search chats", "Import chats", "Your message"])
+@pytest.mark.parametrize("way", ["Escape", "Enter"])
+def test_a_closed_list_of_keys_returns_the_focus(chat, page, where, way):
+    page.get_by_label(where).first.focus()
+    page.keyboard.press("Alt+/")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Close")).to_be_focused()
+    page.keyboard.press(way)
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_label(where).first).to_be_focused()
+
+
+@pytest.mark.parametrize("way", ["Escape", "Close the settings"])
+def test_closed_settings_return_the_focus(chat, page, way):
+    chat.box.focus()
+    page.keyboard.press("Alt+s")
+    page.get_by_label("Temperature", exact=True).focus()
+    if way == "Escape":
+        page.keyboard.press("Escape")
+    else:
+        page.get_by_role("button", name=way).press("Enter")
+    expect(page.get_by_label("Settings of this chat")).to_have_count(0)
+    expect(chat.box).to_be_focused()
+
+
 def test_everything_has_a_name(chat, page):
     """What a screen reader would say of all that can be used."""
     chat.force("yes")

@@ -122,6 +122,9 @@ def test_a_key_is_asked_for_and_a_wrong_one_refused(page, problems):
     with CorralProcess("-c", 1024, "--api-key", "right") as server:
         page.goto(server.url)
         expect(page.get_by_role("dialog")).to_contain_text("This server wants a key")
+        for _ in range(3):
+            page.keyboard.press("Escape")
+        expect(page.get_by_label("API key")).to_be_focused()
         page.get_by_label("API key").fill("wrong")
         page.get_by_role("button", name="Use it").click()
         expect(page.get_by_role("alert")).to_contain_text("The key is not right.")
@@ -129,6 +132,7 @@ def test_a_key_is_asked_for_and_a_wrong_one_refused(page, problems):
         page.get_by_label("API key").press("Enter")
         chat = ChatPage(page, server.url)
         chat.wait_until_ready()
+        expect(chat.box).to_be_focused()
         chat.force("let in")
         assert chat.ask("Hello") == "let in"
         page.reload()
