@@ -8,7 +8,7 @@ import { Message } from "./message.js";
 const NEAR_PX = 80;
 
 export function Thread({ room, state }) {
-  const { chat, running, props } = state;
+  const { chat, running, editing, props } = state;
   const frame = useRef(null);
   const inner = useRef(null);
   const follows = useRef(true);
@@ -49,6 +49,7 @@ export function Thread({ room, state }) {
             siblings=${siblingsOf(message)}
             isLast=${i === path.length - 1}
             isBusy=${isBusy}
+            isEditing=${editing.includes(message.id)}
             progress=${i === path.length - 1 ? running[chat.id] : undefined}
             nCtx=${props?.default_generation_settings?.n_ctx ?? 0}
             room=${room}
