@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from statistics import median
 
 import pytest
 from playwright.sync_api import expect
@@ -187,11 +186,9 @@ def test_all_of_it_with_the_keyboard(chat, page):
 
 
 def test_escape_closes_the_list_of_keys_and_nothing_else(chat, page):
-    chat.set("Grammar", 'root ::= ("word " | "more "){500,}')
-    page.get_by_role("button", name="Close the settings").click()
-    chat.say("Go on for ever.")
-    chat.wait_for_words()
-    chat.box.focus()
+    page.route("**/v1/chat/completions", lambda route: None)  # an answer that is waited for
+    chat.say("Hello")
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
     page.keyboard.press("Alt+/")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
@@ -268,20 +265,20 @@ def conversation(n: int, answer: str, **last: object) -> str:
 
 SCROLL = """async () => {
   const thread = document.querySelector(".thread");
+  const isLaidOut = (message) => message.firstElementChild.checkVisibility({ contentVisibilityAuto: true });
   let mutations = 0;
+  let laid_out = 0; // at a time
   const observer = new MutationObserver((list) => (mutations += list.length));
-  const frames = [];
   thread.scrollTop = 0;
   await new Promise(requestAnimationFrame);
   observer.observe(thread, { childList: true, subtree: true, characterData: true });
-  for (let last = performance.now(), i = 0; i < 120; i++) {
+  for (let i = 0; i < 120; i++) {
     thread.scrollTop += thread.scrollHeight / 120;
-    const now = await new Promise(requestAnimationFrame);
-    frames.push(now - last);
-    last = now;
+    await new Promise(requestAnimationFrame);
+    laid_out = Math.max(laid_out, [...thread.querySelectorAll(".message")].filter(isLaidOut).length);
   }
   observer.disconnect();
-  return { mutations, frames, height: thread.scrollHeight };
+  return { mutations, laid_out, height: thread.scrollHeight };
 }"""
 
 
@@ -302,12 +299,12 @@ def open_conversation(chat: ChatPage, n: int, answer: str = ANSWER, **last: obje
     return chat.page.evaluate(SCROLL)
 
 
-def test_two_hundred_messages_scroll_as_smoothly_as_ten(chat):
-    short = open_conversation(chat, 10)
+def test_two_hundred_messages_scroll_as_smoothly_as_thirty(chat):
+    short = open_conversation(chat, 30)
     long = open_conversation(chat, 200)
     assert long["height"] > 5 * short["height"]
     assert long["mutations"] == 0, "nothing is drawn again"
-    assert median(long["frames"]) < 3 * max(median(short["frames"]), 1000 / 60)
+    assert long["laid_out"] <= short["laid_out"] + 2, "what is out of sight costs nothing"
 
 
 def test_an_answer_changes_nothing_of_the_messages_before_it(chat, page):
@@ -351,7 +348,7 @@ def test_it_follows_what_grows_faster_than_it_is_shown(chat, page):
 
 def test_it_follows_the_answer_unless_one_reads_above(chat, page):
     open_conversation(chat, 20, "Yes.\n\n" * 10)
-    chat.set("Grammar", 'root ::= ("word\\n\\n" | "more\\n\\n"){200,}')
+    chat.never_end("\n\n")
     chat.say("Go on for ever.")
     chat.wait_for_words(10)
     page.wait_for_function(AT_THE_END)
@@ -373,7 +370,7 @@ def test_it_follows_the_answer_to_a_tool_result(chat, page, from_end):
     """From wherever the result was filled in."""
     open_conversation(chat, 20, "Yes.", toolCalls=[CALL])
     page.wait_for_function(AT_THE_END)
-    chat.set("Grammar", 'root ::= ("word\\n\\n" | "more\\n\\n"){200,}')
+    chat.never_end("\n\n")
     page.get_by_role("button", name="Close the settings").click()
     page.get_by_label("What it answers").fill("nothing special")
     page.locator(".thread").evaluate("(thread, px) => thread.scrollBy(0, -px)", from_end)
