@@ -87,6 +87,11 @@ class ChatPage:
         """The model says exactly this, or one of these."""
         self.set("Grammar", "root ::= " + " | ".join(_literal(text) for text in texts))
 
+    def never_end(self, separator: str = " ") -> None:
+        """The model writes word after word until it is stopped; the server needs `--context-shift` for it."""
+        words = " | ".join(_literal(word + separator) for word in ("word", "more"))
+        self.set("Grammar", f"root ::= line{{900,}}\nline ::= ({words}){{100}}")
+
     def entries(self) -> list[str]:
         """The titles in the list."""
         return self.page.locator(".entry a").all_inner_texts()

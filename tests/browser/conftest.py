@@ -65,6 +65,6 @@ def page(new_page) -> Page:
 
 @pytest.fixture(scope="module")
 def corral() -> Iterator[CorralProcess]:
-    """The default model with four slots, shared by a module's tests."""
-    with CorralProcess("-c", 4096, "-np", 4, "--slots") as server:
+    """The default model with four slots, shared by a module's tests. Its answers may go on for ever."""
+    with CorralProcess("-c", 4096, "-np", 4, "--slots", "--context-shift") as server:
         yield server

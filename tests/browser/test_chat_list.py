@@ -56,6 +56,7 @@ def test_rename_and_delete(chat, page):
     page.on("dialog", lambda dialog: dialog.accept())
     fill(chat, "About apples", "About pears")
     entry(page, "About apples", "Rename").click()
+    expect(page.get_by_label("Title of the chat")).to_be_focused()
     page.get_by_label("Title of the chat").fill("Fruit")
     page.get_by_label("Title of the chat").press("Enter")
     expect(page.locator(".entry a", has_text="Fruit")).to_be_visible()

@@ -78,5 +78,5 @@ def test_a_picture_can_be_taken_out_again(chat, page):
 def test_what_is_no_picture_is_refused(chat, page):
     file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"notes"}
     page.get_by_label("Pictures", exact=True).set_input_files(file)
-    expect(page.locator(".banner.bad")).to_contain_text("notes.txt")
+    expect(page.locator(".composer").get_by_role("alert")).to_contain_text("notes.txt")
     expect(page.locator(".composer img")).to_have_count(0)

@@ -13,7 +13,6 @@ from playwright.sync_api import expect
 from tests.browser.chat_page import ChatPage, words
 from tests.system.process import CorralProcess
 
-ENDLESS = 'root ::= ("word " | "more "){500,}'
 LOST = "ERR_|Failed to load resource|503"
 
 
@@ -26,7 +25,7 @@ def port() -> int:
 
 def begin(chat: ChatPage) -> str:
     """An endless answer; what of it can be read."""
-    chat.set("Grammar", ENDLESS)
+    chat.never_end()
     chat.say("Go on for ever.")
     chat.wait_for_words()
     return chat.answer_text()
@@ -34,7 +33,7 @@ def begin(chat: ChatPage) -> str:
 
 def test_a_server_that_is_killed_in_the_middle_of_an_answer(page, port, problems):
     problems.allow(LOST)
-    server = CorralProcess("-c", 2048, "--port", port)
+    server = CorralProcess("-c", 2048, "--context-shift", "--port", port)
     chat = ChatPage(page, server.url).open()
     text = begin(chat)
     engine = server.engine
@@ -55,7 +54,7 @@ def test_a_server_that_is_killed_in_the_middle_of_an_answer(page, port, problems
 
 
 def test_an_engine_that_is_killed_is_not_even_noticed(page):
-    with CorralProcess("-c", 2048) as server:
+    with CorralProcess("-c", 2048, "--context-shift") as server:
         chat = ChatPage(page, server.url).open()
         text = begin(chat)
         server.engine.kill()
@@ -77,7 +76,7 @@ def test_a_reload_in_the_middle_of_an_answer(page, corral):
 
 def test_a_reload_loses_nothing_that_the_server_was_to_keep(page, tmp_path, problems):
     problems.allow("409")  # what was sent last has arrived after all: both are merged
-    with CorralProcess("-c", 2048, "--chats", tmp_path) as server:
+    with CorralProcess("-c", 2048, "--context-shift", "--chats", tmp_path) as server:
         chat = ChatPage(page, server.url).open()
         text = begin(chat)
         assert reload_in_the_middle(chat).startswith(text)
@@ -122,6 +121,9 @@ def test_a_key_is_asked_for_and_a_wrong_one_refused(page, problems):
     with CorralProcess("-c", 1024, "--api-key", "right") as server:
         page.goto(server.url)
         expect(page.get_by_role("dialog")).to_contain_text("This server wants a key")
+        for _ in range(3):
+            page.keyboard.press("Escape")
+        expect(page.get_by_label("API key")).to_be_focused()
         page.get_by_label("API key").fill("wrong")
         page.get_by_role("button", name="Use it").click()
         expect(page.get_by_role("alert")).to_contain_text("The key is not right.")
@@ -129,6 +131,7 @@ def test_a_key_is_asked_for_and_a_wrong_one_refused(page, problems):
         page.get_by_label("API key").press("Enter")
         chat = ChatPage(page, server.url)
         chat.wait_until_ready()
+        expect(chat.box).to_be_focused()
         chat.force("let in")
         assert chat.ask("Hello") == "let in"
         page.reload()

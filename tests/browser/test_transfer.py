@@ -43,6 +43,7 @@ def test_all_known_fields_are_kept_and_others_dropped(tab):
         "toolCalls": [{"id": "1", "name": "f", "arguments": "{}"}],
         "toolCallId": "1",
         "error": "oops",
+        "remedies": ["again"],
         "finish": "length",
         "timings": {"prompt_n": 1},
         "usage": {"total_tokens": 2},

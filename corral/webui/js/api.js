@@ -3,12 +3,15 @@
 const KEY = "corral.key";
 const PATIENCE_MS = 10_000; // with what is not the model's work
 
-/** What the server answers instead of what was asked for; `status` 0: it did not answer at all. */
+/** What the server answers instead of what was asked for; `status` 0: it did not answer at all. `type` and `details`
+ * are the error's own, as in the API. */
 export class ServerError extends Error {
-  constructor(status, message, field = "") {
+  constructor(status, message, field = "", type = "", details = {}) {
     super(message);
     this.status = status;
     this.field = field;
+    this.type = type;
+    this.details = details;
   }
 
   get isUnreachable() {
@@ -96,8 +99,15 @@ async function* lines(body) {
 }
 
 function errorOf(status, body) {
-  const { message, param } = body.error ?? {};
-  return new ServerError(status, message ?? `the server answered with status ${status}`, param ?? "");
+  const { message, param, type, ...details } = body.error ?? {};
+  const text = message ? withOperator(message) : `the server answered with status ${status}`;
+  return new ServerError(status, text, param ?? "", type ?? "", details);
+}
+
+/** A person at the page cannot start the server with other options: say who can. */
+function withOperator(message) {
+  const [option] = message.match(/(?<![\w-])--[a-z][\w-]*/) ?? [];
+  return option ? `${message} (${option} is an option of the server: its operator sets it)` : message;
 }
 
 /** A person stopped it, or the connection is lost. */

@@ -7,17 +7,22 @@ const MAX_SIDE = 2048; // pixels
 const MAX_PIXELS = 100_000_000;
 const SENT_AS_THEY_ARE = new Set(["image/png", "image/jpeg", "image/webp"]);
 const QUALITIES = [0.92, 0.8, 0.6];
+const USABLE = "Pictures can be added (PNG, JPEG, WebP, GIF, AVIF or BMP); text of a file can be copied and pasted.";
 
-/** Files of a paste that is not text, or of a drop. */
-export function picturesOf(event) {
-  const { clipboardData, dataTransfer } = event;
-  if (clipboardData?.types.includes("text/plain")) return [];
-  const files = [...((clipboardData ?? dataTransfer)?.files ?? [])];
-  return clipboardData ? files.filter(({ type }) => type.startsWith("image/")) : files;
+/** Whether something that is pasted or dragged is files. A copied picture may come with its text: then it is text. */
+export function hasFiles({ clipboardData, dataTransfer }) {
+  const types = (clipboardData ?? dataTransfer)?.types ?? [];
+  return types.includes("Files") && !(clipboardData && types.includes("text/plain"));
 }
 
-/** [{ name, url, bytes }], as data URLs; `nBefore` are there already. Throws an Error that says what is wrong. */
+export function filesOf({ clipboardData, dataTransfer }) {
+  return [...(clipboardData ?? dataTransfer).files];
+}
+
+/** [{ name, url, bytes }], as data URLs; `nBefore` are there already. Throws an Error that says what is wrong, and what
+ * can be used. */
 export async function readPictures(files, nBefore = 0) {
+  check(files.length > 0, `That is not a file. ${USABLE}`);
   if (files.length + nBefore > MAX_PICTURES) throw new Error(`A message takes ${MAX_PICTURES} pictures at most.`);
   const pictures = [];
   for (const file of files) pictures.push(await readPicture(file));
@@ -26,12 +31,12 @@ export async function readPictures(files, nBefore = 0) {
 
 async function readPicture(file) {
   const name = file.name || "picture";
-  check(file.type.startsWith("image/"), `${name} is not a picture.`);
-  check(file.type !== "image/svg+xml", `${name} is a drawing (SVG); save it as PNG first.`);
+  check(file.type.startsWith("image/"), `${name} is not a picture. ${USABLE}`);
+  check(file.type !== "image/svg+xml", `${name} is a drawing (SVG). ${USABLE}`);
   check(file.size > 0, `${name} is empty.`);
   check(file.size <= MAX_FILE_BYTES, `${name} is larger than ${MAX_FILE_BYTES / 1e6} MB.`);
   const bitmap = await createImageBitmap(file).catch(() => {
-    throw new Error(`${name} cannot be read as a picture.`);
+    throw new Error(`${name} cannot be read as a picture. ${USABLE}`);
   });
   try {
     check(bitmap.width * bitmap.height <= MAX_PIXELS, `${name} has more than ${MAX_PIXELS / 1e6} million pixels.`);

@@ -62,6 +62,7 @@ const OPTIONAL = {
   toolCalls: (value, name) => list(value, name).map((call) => toolCall(object(call, name), name)),
   toolCallId: text,
   error: text,
+  remedies: (value, name) => list(value, name).map((each) => text(each, name)),
   finish: text,
   timings: (value, name) => plain(object(value, name), name),
   usage: (value, name) => plain(object(value, name), name),

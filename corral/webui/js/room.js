@@ -3,6 +3,8 @@
 
 import { ask, setApiKey } from "./api.js";
 import { streamAnswer } from "./answer.js";
+import { keepDraft } from "./draft.js";
+import { failureOf } from "./failure.js";
 import { openRemoteStore } from "./remote.js";
 import { FIELDS, defaultsOf } from "./settings.js";
 import { openLocalStore } from "./store.js";
@@ -18,7 +20,8 @@ const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
 
 export class Room {
   /** server: connecting, loading, ready, down or locked (it wants a key). `fieldErrors`: what the server says of
-   * settings. `running`: of chats with an answer being written, what there is to say of it. */
+   * settings. `running`: of chats with an answer being written, what there is to say of it. `editing`: ids of the
+   * messages whose text is being changed. */
   state = {
     server: "connecting",
     reason: "",
@@ -27,6 +30,7 @@ export class Room {
     chats: [],
     query: "",
     chat: tree.newChat(),
+    editing: [],
     running: {},
     fieldErrors: {},
     notice: null,
@@ -134,10 +138,13 @@ export class Room {
     await this.#list();
   }
 
-  newChat() {
+  /** `draft`: what its first message may say. */
+  newChat(draft = "") {
     const { chat, props } = this.state;
     const settings = chat.leaf || Object.keys(chat.settings).length ? chat.settings : (props?.ui_settings ?? {});
-    this.#show(tree.newChat(chat.system || settings.system || "", onlyFields(settings)));
+    const created = tree.newChat(chat.system || settings.system || "", onlyFields(settings));
+    if (draft) keepDraft(created.id, draft);
+    this.#show(created);
   }
 
   async openChat(id) {
@@ -152,7 +159,8 @@ export class Room {
   #show(chat) {
     for (const id of this.#open.keys()) if (!this.state.running[id]) this.#open.delete(id);
     this.#open.set(chat.id, chat);
-    this.#set({ chat, fieldErrors: {} });
+    const editing = chat.id === this.state.chat.id ? this.state.editing : [];
+    this.#set({ chat, editing, fieldErrors: {} });
     history.replaceState(null, "", chat.leaf ? `#/chat/${chat.id}` : location.pathname);
   }
 
@@ -242,6 +250,15 @@ export class Room {
     this.#change(this.state.chat.id, (chat) => tree.removeBranch(chat, messageId), true);
   }
 
+  openEditor(messageId) {
+    this.closeEditor(messageId);
+    this.#set({ editing: [...this.state.editing, messageId] });
+  }
+
+  closeEditor(messageId) {
+    this.#set({ editing: this.state.editing.filter((id) => id !== messageId) });
+  }
+
   // Answers
 
   send(content, images = []) {
@@ -329,10 +346,10 @@ export class Room {
     if (error.status === undefined) throw error;
     if (FIELD_NAMES.has(error.field)) this.setFieldError(error.field, error.message);
     if (error.wantsKey) this.#set({ server: "locked" });
-    if (!error.isUnreachable) return { state: "failed", error: error.message };
+    if (!error.isUnreachable) return { state: "failed", ...failureOf(error) };
     this.#set({ server: "down", reason: error.message });
     this.#connectLater();
-    return { state: "interrupted", error: GONE };
+    return { state: "interrupted", error: GONE, remedies: ["again"] };
   }
 }
 

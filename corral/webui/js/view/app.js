@@ -3,6 +3,7 @@
 import { html, useEffect, useState } from "../html.js";
 import { titleOf } from "../tree.js";
 import { Composer } from "./composer.js";
+import { useFocusBack } from "./focus.js";
 import { IconButton } from "./icon.js";
 import { KeyDialog } from "./key_dialog.js";
 import { SettingsPanel } from "./settings_panel.js";
@@ -28,6 +29,7 @@ export function App({ room }) {
     addEventListener("keydown", listener);
     return () => removeEventListener("keydown", listener);
   }, []);
+  useFocusBack(open);
   useEffect(() => {
     if (Object.values(state.fieldErrors).some(Boolean)) setOpen("settings");
   }, [state.fieldErrors]);
@@ -59,7 +61,7 @@ export function App({ room }) {
       <${Composer} room=${room} state=${state} />
     </main>
     ${open === "settings" && html`<${SettingsPanel} room=${room} state=${state} onClose=${close} />`}
-    ${open === "keys" && html`<${Shortcuts} onClose=${close} />`}
+    ${open === "keys" && html`<${Shortcuts} onClose=${() => setOpen((now) => (now === "keys" ? "" : now))} />`}
     ${server === "locked" && html`<${KeyDialog} onKey=${(key) => room.useKey(key)} />`}
   </div>`;
 }

@@ -1,17 +1,17 @@
-// Where one writes: text, pictures by button, paste and drop, send and stop.
+// Where one writes: text, pictures by button, paste and drop (anywhere on the page), send and stop.
 
 import { html, useEffect, useRef, useState } from "../html.js";
-import { picturesOf, readPictures } from "../attachment.js";
+import { filesOf, hasFiles, readPictures } from "../attachment.js";
+import { draftOf, keepDraft } from "../draft.js";
 import { Attachments } from "./attachments.js";
+import { useFileDrop } from "./file_drop.js";
 import { Icon, IconButton } from "./icon.js";
-
-const DRAFT = "corral.draft.";
 
 export function Composer({ room, state }) {
   const { chat, running, props, server } = state;
   const [text, setText] = useState("");
   const [pictures, setPictures] = useState([]);
-  const [isOver, setOver] = useState(false);
+  const [refusal, setRefusal] = useState(""); // why a file was not added
   const area = useRef(null);
   const file = useRef(null);
   const isBusy = Boolean(running[chat.id]);
@@ -19,15 +19,17 @@ export function Composer({ room, state }) {
   const canSend = server === "ready" && !isBusy && (text.trim() !== "" || pictures.length > 0);
 
   useEffect(() => {
-    setText(sessionStorage.getItem(DRAFT + chat.id) ?? "");
+    setText(draftOf(chat.id));
     setPictures([]);
+    setRefusal("");
     area.current.focus();
   }, [chat.id]);
   useEffect(() => grow(area.current), [text]);
 
   const write = (value) => {
     setText(value);
-    sessionStorage.setItem(DRAFT + chat.id, value);
+    setRefusal("");
+    keepDraft(chat.id, value);
   };
   const send = () => {
     if (!canSend) return;
@@ -36,38 +38,28 @@ export function Composer({ room, state }) {
     room.send(text.trim(), pictures.map(({ url }) => url));
   };
   const add = async (files) => {
-    if (!files.length) return;
-    if (!sees) return room.tell("This model does not see: it takes no pictures.", "warn");
+    setRefusal("");
     try {
+      requireSight(props, files);
       const more = await readPictures(files, pictures.length);
       setPictures((before) => [...before, ...more]);
     } catch (error) {
-      room.tell(error.message, "bad");
+      setRefusal(error.message);
     }
   };
+  const isOver = useFileDrop(add);
   const onPaste = (event) => {
-    const files = picturesOf(event);
-    if (!files.length) return;
+    if (!hasFiles(event)) return;
     event.preventDefault();
-    add(files);
-  };
-  const onDrop = (event) => {
-    event.preventDefault();
-    setOver(false);
-    add(picturesOf(event));
+    add(filesOf(event));
   };
   const onKeyDown = (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     send();
   };
-  return html`<form
-    class="composer ${isOver ? "over" : ""}"
-    onSubmit=${(event) => (event.preventDefault(), send())}
-    onDragOver=${(event) => (event.preventDefault(), setOver(true))}
-    onDragLeave=${() => setOver(false)}
-    onDrop=${onDrop}
-  >
+  return html`<form class="composer ${isOver ? "over" : ""}" onSubmit=${(event) => (event.preventDefault(), send())}>
+    ${refusal && html`<p class="refusal error" role="alert">${refusal}</p>`}
     <${Attachments} pictures=${pictures} onRemove=${(at) => setPictures(pictures.filter((_, i) => i !== at))} />
     <div class="composer-row">
       ${sees &&
@@ -101,6 +93,14 @@ export function Composer({ room, state }) {
           </button>`}
     </div>
   </form>`;
+}
+
+/** Throws an Error that says what the model takes, unless that is pictures. */
+function requireSight(props, [file]) {
+  const name = file?.name || "That";
+  if (!props) throw new Error(`${name} cannot be added before the server is ready.`);
+  if (props.modalities?.vision) return;
+  throw new Error(`${name} cannot be added: this model takes text only. Text of a file can be copied and pasted.`);
 }
 
 /** As high as its text, up to a limit that the style sets. */

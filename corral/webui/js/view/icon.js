@@ -8,6 +8,7 @@ const PATHS = {
   menu: "M4 6h16M4 12h16M4 18h16",
   sliders: "M4 7h9M17 7h3M4 17h3M11 17h9M15 4.5v5M9 14.5v5",
   send: "M12 19V5M6 11l6-6 6 6",
+  down: "M12 5v14M6 13l6 6 6-6",
   stop: "M7 7h10v10H7z",
   copy: "M9 9h10v11H9zM5 15V4h10",
   check: "M5 13l4 4L19 7",

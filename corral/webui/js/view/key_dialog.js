@@ -1,17 +1,18 @@
 // Asks for the server's key.
 
-import { html, useEffect, useRef } from "../html.js";
+import { html } from "../html.js";
 import { apiKey } from "../api.js";
+import { useModal } from "./modal.js";
 
 export function KeyDialog({ onKey }) {
-  const dialog = useRef(null);
+  const dialog = useModal();
   const hadKey = apiKey() !== "";
-  useEffect(() => dialog.current.showModal(), []);
   const onSubmit = (event) => {
     event.preventDefault();
     onKey(new FormData(event.target).get("key").trim());
   };
-  return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${(event) => event.preventDefault()}>
+  const onClose = () => dialog.current?.showModal(); // browsers may close it on a second Escape
+  return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${(event) => event.preventDefault()} onClose=${onClose}>
     <form onSubmit=${onSubmit}>
       <h2 id="key-title">This server wants a key</h2>
       <p id="key-about" class=${hadKey ? "error" : "soft"} role=${hadKey ? "alert" : undefined}>

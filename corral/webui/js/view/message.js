@@ -2,8 +2,10 @@
 
 import { html, useMemo, useState } from "../html.js";
 import { copyText } from "../clipboard.js";
+import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
 import { Markdown } from "./markdown.js";
+import { Remedies } from "./remedies.js";
 import { Timings } from "./timings.js";
 import { TokenView } from "./token_view.js";
 import { ToolCalls, ToolResult } from "./tool_calls.js";
@@ -11,8 +13,7 @@ import { ToolCalls, ToolResult } from "./tool_calls.js";
 const NAMES = { user: "You", assistant: "Model", tool: "Result of a tool" };
 
 /** `siblings`: ids of it and its alternatives. A message that has not changed is not drawn again. */
-export function Message({ message, siblings, isLast, isBusy, progress, nCtx, room }) {
-  const [isEditing, setEditing] = useState(false);
+export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, room }) {
   const [showsTokens, setShowsTokens] = useState(false);
   const isWriting = message.state === "writing" && isBusy;
   return useMemo(
@@ -21,7 +22,7 @@ export function Message({ message, siblings, isLast, isBusy, progress, nCtx, roo
       ${message.images?.length > 0 && html`<${Pictures} images=${message.images} />`}
       ${message.reasoning && html`<${Reasoning} text=${message.reasoning} isOver=${Boolean(message.content) || !isWriting} />`}
       ${isEditing
-        ? html`<${Editor} message=${message} room=${room} onDone=${() => setEditing(false)} />`
+        ? html`<${Editor} message=${message} room=${room} onDone=${() => room.closeEditor(message.id)} />`
         : html`<${Body} message=${message} isWriting=${isWriting} showsTokens=${showsTokens} />`}
       ${message.toolCalls?.length > 0 &&
       html`<${ToolCalls} message=${message} isOpen=${isLast && !isBusy} room=${room} />`}
@@ -34,7 +35,7 @@ export function Message({ message, siblings, isLast, isBusy, progress, nCtx, roo
           isBusy=${isBusy}
           room=${room}
           showsTokens=${showsTokens}
-          onEdit=${() => setEditing(true)}
+          onEdit=${() => room.openEditor(message.id)}
           onTokens=${() => setShowsTokens(!showsTokens)}
         />
         ${message.timings && html`<${Timings} timings=${message.timings} nCtx=${nCtx} isWriting=${isWriting} />`}
@@ -81,7 +82,8 @@ function Waiting({ message, progress = {} }) {
 function Ending({ message, isLast, isBusy, room }) {
   if (message.role !== "assistant" || message.state === "writing") return null;
   const isCut = message.finish === "length";
-  const canGoOn = isLast && !isBusy && Boolean(message.content) && !message.toolCalls?.length;
+  const isOver = message.remedies?.includes("shorten"); // more of it does not fit
+  const canGoOn = isLast && !isBusy && Boolean(message.content) && !message.toolCalls?.length && !isOver;
   const texts = {
     stopped: "Stopped.",
     interrupted: message.error,
@@ -95,10 +97,7 @@ function Ending({ message, isLast, isBusy, room }) {
     <span>${text}</span>
     ${canGoOn &&
     html`<button type="button" onClick=${() => room.continueAnswer(message.id)}><${Icon} name="go" /> Continue</button>`}
-    ${isLast &&
-    !isBusy &&
-    isBad &&
-    html`<button type="button" onClick=${() => room.regenerate(message.id)}><${Icon} name="again" /> Try again</button>`}
+    ${isLast && !isBusy && isBad && html`<${Remedies} message=${message} room=${room} />`}
   </div>`;
 }
 
@@ -139,6 +138,7 @@ function Actions({ message, isBusy, room, showsTokens, onEdit, onTokens }) {
 
 function Editor({ message, room, onDone }) {
   const [text, setText] = useState(message.content);
+  const area = useFocus();
   const save = () => {
     onDone();
     if (text !== message.content) room.edit(message.id, text);
@@ -152,7 +152,7 @@ function Editor({ message, room, onDone }) {
       aria-label="The message"
       rows=${Math.min(20, text.split("\n").length + 1)}
       value=${text}
-      ref=${(area) => area && document.activeElement !== area && area.focus()}
+      ref=${area}
       onInput=${(event) => setText(event.target.value)}
       onKeyDown=${onKeyDown}
     ></textarea>

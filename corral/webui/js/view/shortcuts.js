@@ -1,6 +1,7 @@
 // Keys that work everywhere on the page, and the list of them.
 
-import { html, useEffect, useRef } from "../html.js";
+import { html } from "../html.js";
+import { isModalOpen, useModal } from "./modal.js";
 
 const SHORTCUTS = [
   ["Enter", "send; Shift+Enter begins a line"],
@@ -13,6 +14,7 @@ const SHORTCUTS = [
 ];
 
 export function onShortcut(event, room, setOpen) {
+  if (isModalOpen()) return; // keys are the dialog's, and Escape closes it
   const { chat, running } = room.state;
   if (event.key === "Escape") {
     if (running[chat.id]) room.stop();
@@ -37,8 +39,7 @@ export function onShortcut(event, room, setOpen) {
 }
 
 export function Shortcuts({ onClose }) {
-  const dialog = useRef(null);
-  useEffect(() => dialog.current.showModal(), []);
+  const dialog = useModal();
   return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="keys-title">
     <h2 id="keys-title">Keys</h2>
     <dl class="keys">

@@ -2,6 +2,7 @@
 
 import { html, useRef, useState } from "../html.js";
 import { titleOf } from "../tree.js";
+import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
 import { nextTheme } from "../theme.js";
 
@@ -83,19 +84,7 @@ function Entry({ entry, isShown, isRunning, room, onPick }) {
     if (title.trim() && title !== entry.title) room.rename(entry.id, title.trim());
   };
   if (isRenaming) {
-    return html`<li>
-      <input
-        class="rename"
-        aria-label="Title of the chat"
-        value=${entry.title}
-        ref=${(input) => input?.focus()}
-        onBlur=${(event) => rename(event.target.value)}
-        onKeyDown=${(event) => {
-          if (event.key === "Enter") rename(event.target.value);
-          if (event.key === "Escape") setRenaming(false);
-        }}
-      />
-    </li>`;
+    return html`<li><${TitleField} title=${entry.title} onDone=${rename} onCancel=${() => setRenaming(false)} /></li>`;
   }
   return html`<li class="entry">
     <a href="#/chat/${entry.id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${entry.title}>
@@ -108,6 +97,21 @@ function Entry({ entry, isShown, isRunning, room, onPick }) {
       <${IconButton} icon="trash" label="Delete" onClick=${() => confirmed(entry) && room.removeChat(entry.id)} />
     </span>
   </li>`;
+}
+
+function TitleField({ title, onDone, onCancel }) {
+  const field = useFocus();
+  const onKeyDown = (event) => {
+    if (event.key === "Enter") onDone(event.target.value);
+    if (event.key === "Escape") onCancel();
+  };
+  return html`<input
+    ref=${field}
+    aria-label="Title of the chat"
+    value=${title}
+    onBlur=${(event) => onDone(event.target.value)}
+    onKeyDown=${onKeyDown}
+  />`;
 }
 
 function confirmed({ title }) {

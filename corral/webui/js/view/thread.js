@@ -8,7 +8,7 @@ import { Message } from "./message.js";
 const NEAR_PX = 80;
 
 export function Thread({ room, state }) {
-  const { chat, running, props } = state;
+  const { chat, running, editing, props } = state;
   const frame = useRef(null);
   const inner = useRef(null);
   const follows = useRef(true);
@@ -20,6 +20,7 @@ export function Thread({ room, state }) {
   const toEnd = () => {
     follows.current = true;
     frame.current.scrollTop = frame.current.scrollHeight;
+    lastTop.current = frame.current.scrollTop;
   };
   const onScroll = ({ target }) => {
     const isNear = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_PX;
@@ -30,8 +31,11 @@ export function Thread({ room, state }) {
   };
   useEffect(toEnd, [chat.id]);
   useEffect(() => {
+    if (isBusy) toEnd(); // who asks for an answer wants to see it
+  }, [isBusy]);
+  useEffect(() => {
     const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and pictures come late
-    observer.observe(inner.current);
+    for (const each of [inner, frame]) observer.observe(each.current); // also when the message box grows
     return () => observer.disconnect();
   }, []);
   return html`<div class="thread-frame">
@@ -45,6 +49,7 @@ export function Thread({ room, state }) {
             siblings=${siblingsOf(message)}
             isLast=${i === path.length - 1}
             isBusy=${isBusy}
+            isEditing=${editing.includes(message.id)}
             progress=${i === path.length - 1 ? running[chat.id] : undefined}
             nCtx=${props?.default_generation_settings?.n_ctx ?? 0}
             room=${room}
@@ -53,7 +58,7 @@ export function Thread({ room, state }) {
       </div>
     </div>
     ${isBelow &&
-    html`<button type="button" class="to-end" onClick=${toEnd}><span class="down"><${Icon} name="send" /></span> To the end</button>`}
+    html`<button type="button" class="to-end" onClick=${toEnd}><${Icon} name="down" /> To the end</button>`}
   </div>`;
 }
 

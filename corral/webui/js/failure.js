@@ -1,0 +1,24 @@
+// Why there is no answer, for the person who asked, and what they can do about it.
+
+/** `error` and `remedies` of a message that the server refused to answer. Remedies: "shorten" the message, go "back"
+ * to an earlier one, start a "new" chat, try "again". */
+export function failureOf(error) {
+  if (error.type === "exceed_context_size_error") {
+    return { error: tooLong(error.details), remedies: ["shorten", "back", "new"] };
+  }
+  if (error.status === 413) {
+    return { error: "This conversation, with its pictures, is larger than the server takes.", remedies: ["shorten", "back", "new"] };
+  }
+  if (error.status !== 501) return { error: error.message, remedies: ["again"] };
+  if (!error.field.startsWith("messages")) return { error: error.message, remedies: [] };
+  return { error: "This conversation has a picture in it, which this model cannot see.", remedies: ["back", "new"] };
+}
+
+function tooLong({ n_prompt_tokens: nPrompt, n_ctx: nCtx }) {
+  const sizes = nPrompt && nCtx ? `: it has about ${count(nPrompt)} tokens, ${count(nCtx)} fit` : "";
+  return `This conversation is too long for the model${sizes}.`;
+}
+
+function count(n) {
+  return n.toLocaleString("en");
+}
