@@ -62,8 +62,9 @@ class NativeRenderer:
             "model": self._service.model_name,
         }
         if run.probs and not body.stream:
-            probs = native.render_probs(run.probs, task.params.sampling, self._service.piece)
-            answer["completion_probabilities"] = probs
+            answer["completion_probabilities"] = native.render_completion_probabilities(
+                run.probs, task.params.sampling, self._service.piece
+            )
         if self._warnings:
             answer["warnings"] = self._warnings
         return native.select_fields(answer, body.response_fields)
