@@ -82,7 +82,7 @@ def prepare_chat(
         constraint=_constraint(body, dialogue, chat, prompt, words, defaults.constraint),
         preserved=_preserved(dialogue.markers(chat), words),
     )
-    completion = PreparedCompletion([tokens], params, is_list=False, n=body.n, change=change)
+    completion = PreparedCompletion([tokens], params, body.n, change)
     return PreparedChat(completion, dialogue, chat, prompt, is_legacy=body.functions is not None)
 
 

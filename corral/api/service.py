@@ -238,7 +238,7 @@ class Service:
     ) -> PreparedCompletion:
         """Carry out what a request changes for all, and take in what has changed since it was prepared."""
         await self._change_system_prompt(request, prepared)
-        if body.lora:
+        if "lora" in body.model_fields_set:
             return prepared
         params = msgspec.structs.replace(prepared.params, lora=self.adapters.config)
         return replace(prepared, params=params)
