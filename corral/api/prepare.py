@@ -86,7 +86,7 @@ def prepare_completion(
     params = system.within(prepare_bound_params(request, vocab, limits, defaults))
     if len(prompts) * request.n > MAX_PROMPTS:
         message = f"{request.n} answers for {len(prompts)} prompts are more than {MAX_PROMPTS}"
-        raise InvalidRequest(message, field="n")
+        raise InvalidRequest(message, field=request.name_of("n"))
     if change is not None and request.prompt == "":
         # compat: /completion: a system prompt alone is only evaluated.
         prompts = [list(change.tokens)]
@@ -142,7 +142,7 @@ def prepare_params(
     if given.get("penalty_prompt") is not None:
         refuse_hopeless(given["penalty_prompt"], vocab.max_piece_bytes, limits.n_ctx)
     sampling = _prepare_sampling(given, vocab, params.ignore_eos, defaults.sampling)
-    _refuse_endless_probs(sampling.n_probs, params.n_predict, limits.n_ctx)
+    _refuse_endless_probs(request, sampling.n_probs, params.n_predict, limits.n_ctx)
     return msgspec.structs.replace(params, sampling=sampling)
 
 
@@ -156,7 +156,8 @@ def cap_warnings(request: GenerationFields, defaults: GenerationParams) -> list[
     """What is to be said of that."""
     if not exceeds_cap(request, defaults):
         return []
-    return [f"Field 'n_predict': {request.n_predict} is outside of 0 to {defaults.n_predict} (--n-predict)"]
+    what = f"{request.n_predict} is outside of 0 to {defaults.n_predict} (--n-predict)"
+    return [f"Field '{request.name_of('n_predict')}': {what}"]
 
 
 def _prepare_speculative(given: dict[str, Any], defaults: SpeculativeParams) -> SpeculativeParams:
@@ -300,11 +301,11 @@ def _parse_bias(value: Any) -> float:
     return float(value)
 
 
-def _refuse_endless_probs(n_probs: int, n_predict: int, n_ctx: int) -> None:
+def _refuse_endless_probs(request: GenerationFields, n_probs: int, n_predict: int, n_ctx: int) -> None:
     n_tokens = n_predict if n_predict >= 0 else n_ctx
     if n_probs * max(n_tokens, 1) > MAX_PROBS:
         raise InvalidRequest(
             f"{n_probs} probabilities for up to {n_tokens} tokens are too many, "
-            f"their product may be {MAX_PROBS} at most; lower it or n_predict",
-            field="n_probs",
+            f"their product may be {MAX_PROBS} at most; lower it or '{request.name_of('n_predict')}'",
+            field=request.name_of("n_probs"),
         )
