@@ -102,6 +102,10 @@ def render_probs(probs: Sequence[TokenProbs], sampling: SamplingParams, piece: P
     ]
 
 
+def logprob_of(prob: TokenProb) -> float:
+    return math.log(prob.prob) if prob.prob > 0 else _LOWEST_LOGPROB
+
+
 def render_completion_probabilities(
     probs: Sequence[TokenProbs], sampling: SamplingParams, piece: Piece
 ) -> list[dict[str, Any]]:
@@ -239,11 +243,7 @@ def _render_stopped(stop_type: StopType) -> dict[str, bool]:
 
 
 def _render_prob(prob: TokenProb, post: bool, piece: Piece) -> dict[str, Any]:
-    value = (
-        {"prob": prob.prob}
-        if post
-        else {"logprob": math.log(prob.prob) if prob.prob > 0 else _LOWEST_LOGPROB}
-    )
+    value = {"prob": prob.prob} if post else {"logprob": logprob_of(prob)}
     return {"id": prob.id, "token": _text(prob, piece), "bytes": list(piece(prob.id)), **value}
 
 

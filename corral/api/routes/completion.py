@@ -43,7 +43,11 @@ async def openai_completion(request: Request) -> Response:
     service = service_of(request)
     body, warnings = await service.take(OpenAICompletionRequest, request)
     body.refuse_unsupported()
-    prepared = await service.settle(request, body, await _prepare(service, request, body))
+    asked = body
+    if body.logprobs is not None:
+        # The engine only reports the chosen token together with others.
+        asked = body.with_field("n_probs", max(1, body.n_shown), "logprobs")
+    prepared = await service.settle(request, asked, await _prepare(service, request, asked))
     renderer = OpenAIRenderer(service, body, warnings)
     return await respond(request, service, prepared, renderer, body.stream)
 
