@@ -55,7 +55,7 @@ async def openai_completion(request: Request) -> Response:
 async def _prepare(service: Service, request: Request, body: CompletionRequest) -> PreparedCompletion:
     sees = bool(service.info.media)
     mark = partial(mark_prompt, body.prompt, body.image_data, "prompt", sees)
-    prompt, pictures = await service.see(request, mark)
+    prompt, pictures, _ = await service.see(request, mark)
     if pictures is not None:
         body = body.model_copy(update={"prompt": prompt})
     prepared = await service.in_background(
