@@ -43,7 +43,7 @@ _ASSERTIONS = frozenset().union(
     *_KEYWORDS.values(), _NAMES_TYPES, ["$ref", "anyOf", "oneOf", "allOf", "not", "if", "then", "else"]
 )
 _DYNAMIC = {"$dynamicRef", "$recursiveRef"}
-_MAX_STEPS = 500_000  # about half a second
+_MAX_STEPS = 200_000  # some seconds at most
 # Keywords whose schemas describe a value of their own: by name, in a list, alone.
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _OTHERS = ("items", "prefixItems", "additionalItems", "additionalProperties")
@@ -63,6 +63,7 @@ class _Typing:
         self._named = {"#": root, **_index(root)}
         self._values = [root, *(value for _, part in all_parts(root) for value in _values_in(part))]
         self._n_steps = 0
+        self._looked: dict[int, tuple[bool, set[str]]] = {}
         # Targets of references that restrict a value of which something else may name the type.
         self._restricting = self._find_restricting()
         self._described = set(map(id, self._values)) - self._restricting | {id(root)}
@@ -102,11 +103,11 @@ class _Typing:
         types = types.union(*map(_types_of, parts))
         inline = [branch for part in self._inline(schema) for branch in _list(part, "anyOf")]
         branches = [b for part in parts for keyword in ("anyOf", "oneOf") for b in _list(part, keyword)]
-        is_named = any(self._names_types(part) for branch in branches for part in self._reached(branch))
+        found = [self._look_into(branch) for branch in branches if isinstance(branch, dict)]
+        is_named = any(names_types for names_types, _ in found)
         if not is_named and (types or len(branches) > len(inline)):
             # Branches of `oneOf` must not get types: a value could follow one of them instead of two.
-            reached = [part for branch in branches for part in self._reached(branch)]
-            _set_type(schema, types.union(*map(_types_of, reached)))
+            _set_type(schema, types.union(*(implied for _, implied in found)))
             return
         for branch in inline:
             if isinstance(branch, dict):
@@ -141,9 +142,13 @@ class _Typing:
         """The schema and all that a value must follow together with it."""
         return self._closure(schema, ("allOf",))
 
-    def _reached(self, schema: Any) -> Iterator[Schema]:
-        """The schema and all that a value must, or may, follow together with it."""
-        return self._closure(schema, ("allOf", "anyOf", "oneOf"))
+    def _look_into(self, branch: Schema) -> tuple[bool, set[str]]:
+        """Whether anything in a branch names types, and the types that all keywords in it belong to."""
+        if id(branch) not in self._looked:
+            parts = list(self._closure(branch, ("allOf", "anyOf", "oneOf")))
+            names_types = any(map(self._names_types, parts))
+            self._looked[id(branch)] = names_types, set().union(*map(_types_of, parts))
+        return self._looked[id(branch)]
 
     def _closure(self, schema: Any, keywords: tuple[str, ...]) -> Iterator[Schema]:
         seen: set[int] = set()
