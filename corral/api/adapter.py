@@ -120,10 +120,13 @@ def make_config(scales: Mapping[int, float]) -> AdapterConfig:
 def _parse_scale(item: Any, known: set[int], field: str) -> tuple[int, float]:
     if not isinstance(item, dict):
         raise InvalidRequest('must hold objects {"id": N, "scale": X}', field=field)
-    id, scale = item.get("id"), item.get("scale", 0.0)
+    id, scale = item.get("id"), item.get("scale")
     if isinstance(id, bool) or not isinstance(id, int) or id not in known:
         there = ", ".join(map(str, sorted(known))) or "none"
         raise InvalidRequest(f"there is no adapter {id!r:.40}; there are: {there}", field=field)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= MAX_SCALE:
-        raise InvalidRequest(f"a scale must be a number, not {scale!r:.40}", field=field)
+        given = "it is missing" if "scale" not in item else f"not {scale!r:.40}"
+        raise InvalidRequest(
+            f"adapter {id} needs a scale, a number up to {MAX_SCALE:g}: {given}", field=field
+        )
     return id, float(scale)

@@ -9,8 +9,9 @@ from corral.chat.json_schema import prepare_schema
 from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, JsonWhitespace
 
-# What belongs to a format itself, where its schema stands beside it.
+# What belongs to a format itself, where the keywords of its schema stand next to it.
 _OF_FORMAT = ("type", "json_schema", "name", "strict")
+_OF_WRAPPER = ("name", "strict")
 
 
 def grammar_or_schema(grammar: str, json_schema: Any, whitespace: JsonWhitespace) -> Constraint | None:
@@ -45,7 +46,8 @@ def schema_of_format(response_format: Any) -> Any:
         wrapper = response_format.get("json_schema", response_format)
         if not isinstance(wrapper, dict):
             raise InvalidRequest("must be an object", field="response_format.json_schema")
-        schema = wrapper.get("schema", {k: v for k, v in wrapper.items() if k not in _OF_FORMAT})
+        others = _OF_FORMAT if wrapper is response_format else _OF_WRAPPER
+        schema = wrapper.get("schema", {k: v for k, v in wrapper.items() if k not in others})
     else:
         message = f"type must be 'text', 'json_object' or 'json_schema', not {kind!r:.40}"
         raise InvalidRequest(message, field="response_format")

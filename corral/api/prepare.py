@@ -58,10 +58,14 @@ class Limits:
 class PreparedCompletion:
     prompts: list[list[int]]
     params: GenerationParams
-    is_list: bool
     n: int = 1  # answers for each
     change: SystemPrompt | None = None  # what the server's system prompt is to become
     pictures: Pictures | None = None  # the media that are in the prompts
+
+    @property
+    def is_list(self) -> bool:
+        """compat: /completion: a list is the answer to several prompts, or to one with several answers."""
+        return len(self.prompts) * self.n > 1
 
     def showing(self, pictures: Pictures | None) -> PreparedCompletion:
         """The same, with the media that are in its prompts; none of them may have got lost."""
@@ -78,27 +82,25 @@ def prepare_completion(
     system: SystemPrompt,
 ) -> PreparedCompletion:
     system, change = prepare_system_prompt(request.system_prompt, vocab, limits.n_ctx, system)
-    prompts, is_list = prepare_prompts(request.prompt, vocab, limits.n_ctx, system)
+    prompts = prepare_prompts(request.prompt, vocab, limits.n_ctx, system)
     params = system.within(prepare_bound_params(request, vocab, limits, defaults))
     if len(prompts) * request.n > MAX_PROMPTS:
         message = f"{request.n} answers for {len(prompts)} prompts are more than {MAX_PROMPTS}"
-        raise InvalidRequest(message, field="n")
+        raise InvalidRequest(message, field=request.name_of("n"))
     if change is not None and request.prompt == "":
         # compat: /completion: a system prompt alone is only evaluated.
         prompts = [list(change.tokens)]
         params = msgspec.structs.replace(params, n_predict=0)
-    return PreparedCompletion(prompts, params, is_list or request.n > 1, request.n, change)
+    return PreparedCompletion(prompts, params, request.n, change)
 
 
-def prepare_prompts(
-    prompt: Any, vocab: Vocabulary, n_ctx: int, system: SystemPrompt
-) -> tuple[list[list[int]], bool]:
-    """The prompts of a request as tokens, and whether the client sent a list of them."""
-    items, is_list = as_list(prompt, "prompt")
+def prepare_prompts(prompt: Any, vocab: Vocabulary, n_ctx: int, system: SystemPrompt) -> list[list[int]]:
+    """The prompts of a request as tokens."""
+    items, _ = as_list(prompt, "prompt")
     if len(items) > MAX_PROMPTS:
         raise InvalidRequest(f"holds {len(items)} prompts, at most {MAX_PROMPTS} are allowed", field="prompt")
     prompts = [_tokenize_prompt(item, vocab, n_ctx, system.is_empty) for item in items]
-    return [system.before(tokens, n_ctx) for tokens in prompts], is_list
+    return [system.before(tokens, n_ctx) for tokens in prompts]
 
 
 def as_list(prompt: Any, field: str) -> tuple[list[Any], bool]:
@@ -128,7 +130,7 @@ def prepare_params(
     if given.get("id_slot", -1) >= limits.n_slots:
         raise InvalidRequest(f"there are {limits.n_slots} slots, numbered from 0", field="id_slot")
     own = {k: v for k, v in given.items() if k in GenerationParams.__struct_fields__}
-    if own.pop("lora", None):
+    if "lora" in own:
         own["lora"] = make_config(parse_scales(given["lora"], limits.adapters, "lora"))
     own["speculative"] = _prepare_speculative(given, defaults.speculative)
     own["guidance"] = prepare_guidance(given, vocab, limits.n_ctx, defaults.guidance)
@@ -140,7 +142,7 @@ def prepare_params(
     if given.get("penalty_prompt") is not None:
         refuse_hopeless(given["penalty_prompt"], vocab.max_piece_bytes, limits.n_ctx)
     sampling = _prepare_sampling(given, vocab, params.ignore_eos, defaults.sampling)
-    _refuse_endless_probs(sampling.n_probs, params.n_predict, limits.n_ctx)
+    _refuse_endless_probs(request, sampling.n_probs, params.n_predict, limits.n_ctx)
     return msgspec.structs.replace(params, sampling=sampling)
 
 
@@ -154,7 +156,8 @@ def cap_warnings(request: GenerationFields, defaults: GenerationParams) -> list[
     """What is to be said of that."""
     if not exceeds_cap(request, defaults):
         return []
-    return [f"Field 'n_predict': {request.n_predict} is outside of 0 to {defaults.n_predict} (--n-predict)"]
+    what = f"{request.n_predict} is outside of 0 to {defaults.n_predict} (--n-predict)"
+    return [f"Field '{request.name_of('n_predict')}': {what}"]
 
 
 def _prepare_speculative(given: dict[str, Any], defaults: SpeculativeParams) -> SpeculativeParams:
@@ -298,11 +301,11 @@ def _parse_bias(value: Any) -> float:
     return float(value)
 
 
-def _refuse_endless_probs(n_probs: int, n_predict: int, n_ctx: int) -> None:
+def _refuse_endless_probs(request: GenerationFields, n_probs: int, n_predict: int, n_ctx: int) -> None:
     n_tokens = n_predict if n_predict >= 0 else n_ctx
     if n_probs * max(n_tokens, 1) > MAX_PROBS:
         raise InvalidRequest(
             f"{n_probs} probabilities for up to {n_tokens} tokens are too many, "
-            f"their product may be {MAX_PROBS} at most; lower it or n_predict",
-            field="n_probs",
+            f"their product may be {MAX_PROBS} at most; lower it or '{request.name_of('n_predict')}'",
+            field=request.name_of("n_probs"),
         )

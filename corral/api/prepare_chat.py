@@ -16,12 +16,21 @@ from corral.chat.dialogue import Binding, Chat, Dialogue, Prompt
 from corral.chat.grammar import END
 from corral.chat.guard import Guard
 from corral.chat.json_schema import prepare_schema
-from corral.chat.message import legacy_tools, parse_messages, parse_tools
+from corral.chat.message import (
+    LEGACY_FIELDS,
+    TOOL_FIELDS,
+    ToolFields,
+    legacy_tools,
+    parse_messages,
+    parse_tools,
+)
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import RESERVED
 from corral.chat.tool import Freedom, Tool, ToolUse
 from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, GenerationParams, JsonWhitespace
+
+DEFAULT_LOGPROBS = 20
 
 
 class ChatVocabulary(Vocabulary, Protocol):
@@ -76,13 +85,13 @@ def prepare_chat(
     refuse_hopeless(prompt.text, words.max_piece_bytes, limits.n_ctx)
     system, change = prepare_system_prompt(body.system_prompt, words, limits.n_ctx, system)
     tokens = system.before(tokenize_chat(prompt.text, words, settings.guard, system.is_empty), limits.n_ctx)
-    body = body.model_copy(update={"n_probs": _n_probs(body)})
+    body = _with_n_probs(body)
     params = msgspec.structs.replace(
         system.within(prepare_params(body, words, limits, defaults)),
         constraint=_constraint(body, dialogue, chat, prompt, words, defaults.constraint),
         preserved=_preserved(dialogue.markers(chat), words),
     )
-    completion = PreparedCompletion([tokens], params, is_list=False, n=body.n, change=change)
+    completion = PreparedCompletion([tokens], params, body.n, change)
     return PreparedChat(completion, dialogue, chat, prompt, is_legacy=body.functions is not None)
 
 
@@ -90,7 +99,7 @@ def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[Dialogue, Ch
     """The conversation and its prompt, before anything is tokenized."""
     chat = _parse_chat(body, settings)
     if chat.use.tools and not settings.has_jinja:
-        raise InvalidRequest("tools need --jinja", field="tools")
+        raise InvalidRequest("tools need --jinja", field=_tool_fields(body).tools)
     dialogue = settings.tool_dialogue if chat.use.is_possible else settings.dialogue
     return dialogue, chat, dialogue.render(chat)
 
@@ -112,11 +121,12 @@ def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
     if settings.guard is not None:
         messages = settings.guard.hide(messages)
     tools, choice = body.tools, body.tool_choice
-    if tools is None and body.functions is not None:
+    if _is_legacy(body):
         tools, choice = legacy_tools(body.functions, body.function_call)
     is_own = "json_whitespace" in body.model_fields_set
     layout = body.json_whitespace if is_own else settings.json_whitespace
-    use = _ready(parse_tools(tools, choice, body.parallel_tool_calls), layout)
+    fields = _tool_fields(body)
+    use = _ready(parse_tools(tools, choice, body.parallel_tool_calls, fields), layout, fields)
     is_continued = _is_continued(body, messages, settings.prefill)
     options, enable_thinking = _template_options(body, settings.options)
     return Chat(
@@ -131,11 +141,23 @@ def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
     )
 
 
-def _ready(use: ToolUse, layout: JsonWhitespace) -> ToolUse:
+def _is_legacy(body: ChatRequest) -> bool:
+    return body.tools is None and body.functions is not None
+
+
+def _tool_fields(body: ChatRequest) -> ToolFields:
+    return LEGACY_FIELDS if _is_legacy(body) else TOOL_FIELDS
+
+
+def _ready(use: ToolUse, layout: JsonWhitespace, fields: ToolFields) -> ToolUse:
     """Tools whose parameters can be followed. Only where a call is not certain may rules be left out."""
     is_lenient = use.freedom is not Freedom.REQUIRED
     tools = tuple(
-        Tool(tool.name, prepare_schema(tool.parameters, _place(i), layout, is_lenient), tool.definition)
+        Tool(
+            tool.name,
+            prepare_schema(tool.parameters, fields.parameters(i), layout, is_lenient),
+            tool.definition,
+        )
         for i, tool in enumerate(use.tools)
     )
     return ToolUse(tools, use.freedom, use.is_parallel)
@@ -174,10 +196,6 @@ def _template_options(body: ChatRequest, defaults: Mapping[str, Any]) -> tuple[d
     return options, enable_thinking
 
 
-def _place(tool: int) -> str:
-    return f"tools[{tool}].function.parameters"
-
-
 def _schema(body: ChatRequest, layout: JsonWhitespace) -> Any:
     """The schema of the answer, from `response_format` or from `json_schema`."""
     schema = schema_of_format(body.response_format)
@@ -206,7 +224,7 @@ def _constraint(
     """What the answer has to follow: its own grammar, schema or tools, else the server's default."""
     own = Constraint(kind="gbnf", text=body.grammar, field="grammar") if body.grammar else None
     if own and chat.use.is_possible:
-        raise InvalidRequest("cannot be combined with 'tools'", field="grammar")
+        raise InvalidRequest(f"cannot be combined with '{_tool_fields(body).tools}'", field="grammar")
     binding = dialogue.bind(chat, prompt, lambda text: _grammar_token(text, words))
     if binding is not None and not own:
         return _bound(body, chat, binding)
@@ -220,7 +238,8 @@ def _bound(body: ChatRequest, chat: Chat, binding: Binding) -> Constraint:
     if chat.schema is not None:
         schemas[_field_of_schema(body)] = chat.schema
     if chat.use.is_possible:
-        schemas |= {_place(i): tool.parameters for i, tool in enumerate(chat.use.tools)}
+        fields = _tool_fields(body)
+        schemas |= {fields.parameters(i): tool.parameters for i, tool in enumerate(chat.use.tools)}
     return Constraint(
         kind="lark",
         text=binding.grammar,
@@ -244,9 +263,11 @@ def _preserved(markers: tuple[str, ...], words: ChatVocabulary) -> tuple[int, ..
     return tuple(token for token in tokens if token is not None and words.is_control(token))
 
 
-def _n_probs(body: ChatRequest) -> int:
+def _with_n_probs(body: ChatRequest) -> ChatRequest:
+    """`logprobs` and `top_logprobs`, as `n_probs`."""
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("needs 'logprobs': true", field="top_logprobs")
-    if not body.logprobs:
-        return body.n_probs
-    return max(body.n_probs, 20 if body.top_logprobs is None else body.top_logprobs, 1)
+    n = max(1, DEFAULT_LOGPROBS if body.top_logprobs is None else body.top_logprobs)
+    if not body.logprobs or n <= body.n_probs:
+        return body
+    return body.with_field("n_probs", n, "logprobs" if body.top_logprobs is None else "top_logprobs")

@@ -131,7 +131,7 @@ def prepare_infill(
         parts.sizes, len(parts.prompt), frame.n_tokens, params.n_predict, settings.n_batch, n_ctx
     )
     tokens = system.before(join_parts(parts.cut(sizes), frame), limits.n_ctx)
-    completion = PreparedCompletion([tokens], params, request.n > 1, request.n, change)
+    completion = PreparedCompletion([tokens], params, request.n, change)
     names = [name for name in _ENDS if name != "extra" or request.input_extra]
     return PreparedInfill(completion, _explain_cut(names, parts.sizes, sizes, clipped))
 

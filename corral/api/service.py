@@ -22,7 +22,7 @@ from corral.api.chat_store import ChatStore
 from corral.api.disconnect import run_for_client
 from corral.api.error import still_loading
 from corral.api.media.collect import Collector
-from corral.api.media.intake import Arranger, Intake, MarkedWords, Pictures
+from corral.api.media.intake import Arranger, Intake, MarkedWords, Pictures, UnusableImages
 from corral.api.media.local import LocalMedia
 from corral.api.media.source import MediaSource
 from corral.api.prepare import Limits, PreparedCompletion, cap_warnings
@@ -239,7 +239,7 @@ class Service:
     ) -> PreparedCompletion:
         """Carry out what a request changes for all, and take in what has changed since it was prepared."""
         await self._change_system_prompt(request, prepared)
-        if body.lora:
+        if "lora" in body.model_fields_set:
             return prepared
         params = msgspec.structs.replace(prepared.params, lora=self.adapters.config)
         return replace(prepared, params=params)
@@ -264,16 +264,24 @@ class Service:
         async for _ in results:
             pass
 
-    async def see(self, request: Request, mark: Callable[[Collector], T]) -> tuple[T, Pictures | None]:
-        """What is left of a request's content once its media are marked, and what these have become."""
-        collector = Collector(self.info.media)
-        n_bytes = int(request.headers.get("content-length") or LARGE_BYTES)
-        is_short = n_bytes < _SHORT_BYTES
-        marked = mark(collector) if is_short else await self.aside(n_bytes, mark, collector)
-        if not collector.refs:
-            return marked, None
-        taking = self._intake.take(collector, self.info, visit_of(request).client.realm)
-        return marked, await run_for_client(taking, request.receive)
+    async def see(
+        self, request: Request, mark: Callable[[Collector], T]
+    ) -> tuple[T, Pictures | None, list[str]]:
+        """What is left of a request's content once its media are marked, what these have become, and warnings
+        of those that turned out not to be any."""
+        unusable: dict[str, str] = {}
+        while True:
+            collector = Collector(self.info.media, unusable)
+            n_bytes = int(request.headers.get("content-length") or LARGE_BYTES)
+            is_short = n_bytes < _SHORT_BYTES
+            marked = mark(collector) if is_short else await self.aside(n_bytes, mark, collector)
+            if not collector.refs:
+                return marked, None, collector.warnings
+            taking = self._intake.take(collector, self.info, visit_of(request).client.realm)
+            try:
+                return marked, await run_for_client(taking, request.receive), collector.warnings
+            except UnusableImages as error:
+                unusable |= error.reasons
 
     def words_for(self, pictures: Pictures | None) -> Words:
         """The vocabulary, for texts in which media are marked."""

@@ -26,7 +26,7 @@ T = TypeVar("T")
 MAX_RESIDENT = 256  # each one takes a descriptor, of 1024 that a process usually has
 
 _log = logging.getLogger("corral")
-_INTEGER = re.compile(r"0|[1-9][0-9]{0,18}")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _N_NAMED = 20  # in an error message
 
 
@@ -40,7 +40,7 @@ class SessionInfo:
 
 def render_id(name: str) -> int | str:
     """compat: /sessions: ids are integers; a name that is not the usual form of one stays a string."""
-    return int(name) if _INTEGER.fullmatch(name) and int(name) < 1 << 63 else name
+    return int(name) if _INTEGER.fullmatch(name) and -(1 << 63) <= int(name) < 1 << 63 else name
 
 
 def spill_directory(saves: SaveDirectory) -> SaveDirectory:
@@ -198,7 +198,7 @@ class SessionStore:
     def _unknown(self, name: str) -> NotFound:
         names = [info.name for info in self.list()]
         listed = ", ".join([*names[:_N_NAMED], *(["..."] if len(names) > _N_NAMED else [])])
-        return NotFound(f"there is no session '{name}'; there are: {listed or 'none'}")
+        return NotFound(f"there is no session {render_id(name)!r}; there are: {listed or 'none'}")
 
 
 def _rank(name: str) -> tuple[int, int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from corral.chat.schema_rule import control_characters, is_open, objections, repair
+from corral.chat.schema_type import add_types
 from corral.core.errors import InvalidRequest
 from corral.core.params import JsonWhitespace
 from corral.core.schema import all_parts, rewrite
@@ -35,7 +36,8 @@ _KEEPS_OPEN = {
 
 
 def prepare_schema(schema: Any, field: str, whitespace: JsonWhitespace, is_lenient: bool = False) -> Any:
-    """The schema as the engine takes it. Objects are closed where it leaves that open, as llama-server does.
+    """The schema as the engine takes it. As in llama-server, an object has no properties but those declared,
+    and a schema without `type` means the type that its keywords belong to.
 
     `whitespace` names a layout; `is_lenient`: what cannot be enforced is left out instead of refused.
     """
@@ -46,6 +48,10 @@ def prepare_schema(schema: Any, field: str, whitespace: JsonWhitespace, is_lenie
     schema = {} if schema is True else schema
     _check_size(schema, field)
     repaired = _close_all(rewrite(schema, lambda part: repair(part, schema)))
+    try:
+        add_types(repaired)  # the rewrite has made a copy
+    except ValueError as error:
+        raise InvalidRequest(f"the schema is too complex: {error}", field=field) from None
     options = dict(WHITESPACE[whitespace])
     if is_lenient:
         return {**repaired, "x-guidance": {**options, "lenient": True}}

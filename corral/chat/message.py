@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.chat.json_text import parse_json
 from corral.chat.tool import Freedom, Tool, ToolUse
@@ -25,6 +25,24 @@ _NAME = re.compile(r"[^\s\"'\\<>{}\[\]|@]{1,256}")
 Message = dict[str, Any]
 
 
+class ToolFields(NamedTuple):
+    """What a client calls the fields of tools; `function`: where a function is inside of a tool."""
+
+    tools: str
+    choice: str
+    function: str
+
+    def place(self, index: int) -> str:
+        return f"{self.tools}[{index}]{self.function}"
+
+    def parameters(self, index: int) -> str:
+        return f"{self.place(index)}.parameters"
+
+
+TOOL_FIELDS = ToolFields("tools", "tool_choice", ".function")
+LEGACY_FIELDS = ToolFields("functions", "function_call", "")
+
+
 def parse_messages(raw: Any) -> list[Message]:
     """Messages with string roles, contents that are texts or lists of parts, and complete tool calls. Parts
     are texts, or marks of media, which the caller has put there."""
@@ -37,22 +55,22 @@ def parse_messages(raw: Any) -> list[Message]:
     return messages
 
 
-def parse_tools(tools: Any, choice: Any, parallel: bool) -> ToolUse:
+def parse_tools(tools: Any, choice: Any, parallel: bool, fields: ToolFields = TOOL_FIELDS) -> ToolUse:
     """The functions that may be called. A named one is the only one, and must be called."""
     if tools is None or tools == []:
         if choice not in (None, "auto", "none"):
-            raise InvalidRequest("needs 'tools' to choose from", field="tool_choice")
+            raise InvalidRequest(f"needs '{fields.tools}' to choose from", field=fields.choice)
         return ToolUse()
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
-        raise InvalidRequest(f"must be a list of at most {MAX_TOOLS} tools", field="tools")
-    known = tuple(_parse_tool(item, f"tools[{i}]") for i, item in enumerate(tools))
+        raise InvalidRequest(f"must be a list of at most {MAX_TOOLS} {fields.tools}", field=fields.tools)
+    known = tuple(_parse_tool(item, fields, i) for i, item in enumerate(tools))
     if isinstance(choice, dict):
-        return ToolUse((_find_choice(choice, known),), Freedom.REQUIRED, is_parallel=False)
+        return ToolUse((_find_choice(choice, known, fields),), Freedom.REQUIRED, is_parallel=False)
     try:
         return ToolUse(known, Freedom("auto" if choice is None else choice), parallel)
     except ValueError:
         message = "must be 'auto', 'none', 'required' or name a function"
-        raise InvalidRequest(message, field="tool_choice") from None
+        raise InvalidRequest(message, field=fields.choice) from None
 
 
 def legacy_tools(functions: Any, choice: Any) -> tuple[Any, Any]:
@@ -161,29 +179,28 @@ def _name_results(messages: list[Message]) -> None:
             message["name"] = names.get(str(message.get("tool_call_id")), "")
 
 
-def _parse_tool(raw: Any, where: str) -> Tool:
+def _parse_tool(raw: Any, fields: ToolFields, index: int) -> Tool:
     function = raw.get("function") if isinstance(raw, dict) else None
+    where = fields.place(index)
     if not isinstance(function, dict):
-        raise InvalidRequest("must be an object with a 'function'", field=where)
+        raise InvalidRequest("must be an object that describes a function", field=f"{fields.tools}[{index}]")
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidRequest(
-            "must be a name without spaces, quotes or brackets", field=f"{where}.function.name"
-        )
+        raise InvalidRequest("must be a name without spaces, quotes or brackets", field=f"{where}.name")
     parameters = function.get("parameters") or {}
     if not isinstance(parameters, dict):
-        raise InvalidRequest("must be a JSON Schema object", field=f"{where}.function.parameters")
+        raise InvalidRequest("must be a JSON Schema object", field=fields.parameters(index))
     definition = {"type": "function", "function": {"description": "", **function, "parameters": parameters}}
     return Tool(name, {"type": "object", **parameters}, definition)
 
 
-def _find_choice(choice: dict[str, Any], tools: tuple[Tool, ...]) -> Tool:
+def _find_choice(choice: dict[str, Any], tools: tuple[Tool, ...], fields: ToolFields) -> Tool:
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else choice.get("name")
     for tool in tools:
         if tool.name == name:
             return tool
-    raise InvalidRequest(f"'{name!s:.64}' is not among the tools", field="tool_choice")
+    raise InvalidRequest(f"'{name!s:.64}' is not among the {fields.tools}", field=fields.choice)
 
 
 def arguments_of(call: dict[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def repair(schema: Schema, root: Any) -> Schema:
     if pattern and "pattern" not in repaired:
         repaired["pattern"] = pattern
         del repaired["format"]
-    if "oneOf" in repaired and "anyOf" not in repaired and are_apart(repaired["oneOf"], root):
+    if "oneOf" in repaired and "anyOf" not in repaired and _can_be_any_of(repaired, root):
         repaired["anyOf"] = repaired.pop("oneOf")
     only = repaired.get("allOf")
     if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
@@ -56,6 +56,13 @@ def repair(schema: Schema, root: Any) -> Schema:
         repaired = repaired if only[0].keys() & rest.keys() else {**rest, **only[0]}
     # Bounds of items and numbers count only if nothing stands between them and what they belong to.
     return {k: repaired[k] for k in sorted(repaired, key=lambda k: k in _APPLICATORS)}
+
+
+def _can_be_any_of(schema: Schema, root: Any) -> bool:
+    """Whether `oneOf` may be followed as `anyOf`; branches without a type allow all that is not an object."""
+    untyped = [branch for branch in schema["oneOf"] if not _types(resolve(branch, root))]
+    is_mixed = bool(_types(schema) - {"object"}) and len(untyped) > 1
+    return not is_mixed and are_apart(schema["oneOf"], root)
 
 
 def are_apart(branches: Any, root: Any) -> bool:

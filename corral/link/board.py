@@ -15,6 +15,7 @@ from corral.core.result import (
     LastResult,
     Progress,
     SlotReport,
+    StopType,
     TaskResult,
     Tokens,
 )
@@ -39,6 +40,7 @@ class SlotView:
     n_held: int = 0  # tokens in the context
     has_new_line: bool = False
     stopping_word: str = ""
+    stop_type: StopType = StopType.NONE
 
 
 class Watcher(Protocol):
@@ -121,6 +123,7 @@ class Board:
             view.has_new_line = view.has_new_line or "\n" in result.text
         elif isinstance(result, Done):
             view.stopping_word = result.stopping_word
+            view.stop_type = result.stop_type
             view.n_held = result.n_past
 
     def note_action(self, action: SlotAction, report: SlotReport) -> None:

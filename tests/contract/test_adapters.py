@@ -154,7 +154,6 @@ async def test_nothing_is_said_while_the_model_loads(body):
         ([{"id": 0, "scale": 0.2}, {"id": 1, "scale": 0.8}], {0: 0.2, 1: 0.8}),
         ([{"id": 1, "scale": 2}], {0: 0.0, 1: 2.0}),
         ([], {0: 0.0, 1: 0.0}),
-        ([{"id": 1}], {0: 0.0, 1: 0.0}),
         ([{"id": 0, "scale": -1.5, "name": "ignored"}], {0: -1.5, 1: 0.0}),
         ([{"id": 0, "scale": 1}, {"id": 0, "scale": 3}], {0: 3.0, 1: 0.0}),
         ([{"id": 0, "scale": MAX_SCALE}, {"id": 1, "scale": -MAX_SCALE}], {0: 1e6, 1: -1e6}),
@@ -242,9 +241,8 @@ def test_any_body_is_taken_or_refused(value):
     [
         ([{"id": 0, "scale": 0.25}], {0: 0.25}),
         ([{"id": 1, "scale": 1}, {"id": 0, "scale": 2}], {0: 2.0, 1: 1.0}),
-        ([{"id": 0}], {}),
         ([{"id": 0, "scale": 0}, {"id": 1, "scale": -0.0}], {}),
-        ([], {0: 1.0, 1: 0.5}),
+        ([], {}),
         (None, {0: 1.0, 1: 0.5}),
     ],
 )
@@ -252,6 +250,14 @@ async def test_a_request_has_the_adapters_it_names_or_those_of_the_server(server
     assert await lora_of(server, lora=lora) == expected
     assert await scales(server) == {0: 1.0, 1: 0.5}, "it counts for this one alone"
     assert await lora_of(server) == {0: 1.0, 1: 0.5}
+
+
+@pytest.mark.parametrize("item", [{"id": 0}, {"id": 0, "scale": None}, {"scale": 1}])
+async def test_an_adapter_needs_an_id_and_a_scale(server, item):
+    error = await post(server, "/completion", 400, json={"prompt": "a", "lora": [item]})
+    assert error["param"] == "lora"
+    assert (await post(server, "/lora-adapters", 400, json=[item]))["param"] == "lora"
+    assert await scales(server) == {0: 1.0, 1: 0.5}
 
 
 async def test_configurations_answer_differently_and_each_the_same_again(server):
@@ -293,7 +299,7 @@ async def test_every_dialect_knows_adapters(server, path, body, stream):
         response = await server.http.post(path, json={**body, "lora": lora})
         assert response.status_code == 200, response.text
     assert (await server.http.post(path, json=body)).status_code == 200
-    assert seen == [{1: 0.75}, {0: 1.0, 1: 0.5}, {0: 1.0, 1: 0.5}, {}, {0: 1.0, 1: 0.5}]
+    assert seen == [{1: 0.75}, {}, {0: 1.0, 1: 0.5}, {}, {0: 1.0, 1: 0.5}]
 
 
 @every_route

@@ -103,8 +103,15 @@ async def test_prompt_shapes(server, prompt, expected):
     assert (await server.complete(prompt=prompt, n_predict=1))["prompt"] == expected
 
 
-async def test_one_prompt_in_a_list_is_still_a_list(server):
-    assert len(await server.complete(prompt=["ab"], n_predict=1)) == 1
+@pytest.mark.parametrize("prompt", [["ab"], [[3, 4]], [[3, "b"]], [{"prompt_string": "ab"}]])
+async def test_a_list_with_one_prompt_is_answered_by_one_object(server, prompt):
+    body = {"prompt": prompt, "n_predict": 2, "seed": 1, "ignore_eos": True}
+    answer = await server.complete(**body)
+    assert (answer["prompt"], answer["index"], answer["stop"]) == ("ab", 0, True)
+    events = await stream(server, **body)
+    assert "".join(event["content"] for event in events) == answer["content"]
+    assert {event["index"] for event in events} == {0}
+    assert len(await server.complete(**body, n=2)) == 2
 
 
 async def test_random_seeds_are_reported_and_reproduce(server):
@@ -124,10 +131,11 @@ async def test_probabilities_before_and_after_sampling(server):
     answer = await server.complete(prompt=PROMPT, n_predict=3, n_probs=2, ignore_eos=True)
     assert len(answer["completion_probabilities"]) == 3
     first = answer["completion_probabilities"][0]
-    assert set(first) == {"id", "token", "bytes", "logprob", "top_logprobs"}
+    assert set(first) == {"id", "token", "bytes", "logprob", "top_logprobs", "content", "probs"}
     assert len(first["top_logprobs"]) == 2
     answer = await server.complete(prompt=PROMPT, n_predict=3, n_probs=2, post_sampling_probs=True)
-    assert set(answer["completion_probabilities"][0]) == {"id", "token", "bytes", "prob", "top_probs"}
+    after = answer["completion_probabilities"][0]
+    assert set(after) == {"id", "token", "bytes", "prob", "top_probs", "content", "probs"}
     events = await stream(server, prompt=PROMPT, n_predict=3, n_probs=2, ignore_eos=True)
     assert all(len(e["completion_probabilities"]) == 1 for e in events[:-1])
     assert "completion_probabilities" not in events[-1]

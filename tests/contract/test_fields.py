@@ -12,6 +12,7 @@ from functools import cache
 
 import pytest
 
+from corral.cli.configuration import configure
 from corral.core.fim import FimTokens
 from corral.core.pooling import Pooling
 from tests.contract.inline import Server
@@ -106,11 +107,8 @@ HIDDEN = {
     "input": [lambda v: {"content": [{"type": "image_url", "image_url": v}]}],
     "prompt": [lambda v: {"prompt_string": "a<__media__>", "multimodal_data": [v]}],
 }
-# What is older is told by its newer name, and files by where they should be.
+# Files are told by where they should be.
 SYNONYMS = {
-    "functions": "tools",
-    "function_call": "tool_choice",
-    "logprobs": "n_probs",
     "filename": "--slot-save-path",
     "file": "--slot-save-path",
 }
@@ -285,6 +283,78 @@ async def test_what_is_ignored_is_told_briefly(tmp_path):
     assert first == "Field 'max_tokens' was ignored: 'n_predict' says the same"
     assert set(others) == {f"Field '{'x' * 64}' is unknown and was ignored"}
     assert last == "969 more fields were ignored"
+
+
+@pytest.mark.parametrize(
+    ("sent", "ignored", "used"),
+    [
+        ({"max_completion_tokens": 3, "max_tokens": 2}, "max_tokens", "max_completion_tokens"),
+        ({"n_predict": 3, "max_completion_tokens": 2}, "max_completion_tokens", "n_predict"),
+        (
+            {"n_predict": None, "max_completion_tokens": 3, "max_tokens": 2},
+            "max_tokens",
+            "max_completion_tokens",
+        ),
+        ({"n_cmpl": 1, "n": 2}, "n", "n_cmpl"),
+        ({"n_probs": 1, "logprobs": 2}, "logprobs", "n_probs"),
+        ({"speculative.n_max": 1, "speculative_n_max": 2}, "speculative_n_max", "speculative.n_max"),
+    ],
+)
+async def test_of_two_names_the_one_that_counts_is_told(sent, ignored, used, tmp_path):
+    server = make_server("/completion", tmp_path)
+    _, answer = await ask(server, "/completion", {"prompt": "a", **sent})
+    (warning,) = [text for text in answer["warnings"] if f"'{ignored}'" in text]
+    assert warning.endswith(f"'{used}' says the same")
+
+
+@pytest.mark.parametrize("name", ["n_predict", "max_completion_tokens", "max_tokens"])
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions", "/infill"])
+async def test_a_capped_number_has_the_name_that_was_sent(name, path):
+    backend = FakeBackend()
+    backend.vocab.fim = FimTokens(PRE, SUF, MID)
+    server = Server(backend, settings=configure(["-m", "fake.gguf", "-n", "4"], {}).settings)
+    plain = {key: value for key, value in PLAIN[path].items() if key != "n_predict"}
+    _, answer = await ask(server, path, {**plain, name: 100})
+    (warning,) = answer["warnings"]
+    assert f"Field '{name}'" in warning
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "param"),
+    [
+        ("/completion", {"logprobs": 2**20, "max_tokens": 9}, "logprobs"),
+        ("/v1/completions", {"logprobs": 2**20, "max_tokens": 9}, "logprobs"),
+        (
+            "/v1/chat/completions",
+            {"logprobs": True, "top_logprobs": 1024, "max_tokens": 2000},
+            "top_logprobs",
+        ),
+        ("/v1/chat/completions", {"logprobs": True, "max_tokens": 2**20}, "logprobs"),
+        ("/completion", {"prompt": ["a"] * 100, "n": 100, "max_tokens": 9}, "n"),
+        ("/completion", {"prompt": ["a"] * 100, "n_cmpl": 100, "max_tokens": 9}, "n_cmpl"),
+        ("/v1/chat/completions", {"functions": [{"name": "a b"}]}, "functions[0].name"),
+        ("/v1/chat/completions", {"functions": [5]}, "functions[0]"),
+        (
+            "/v1/chat/completions",
+            {"functions": [{"name": "f"}], "function_call": {"name": "g"}},
+            "function_call",
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "functions": [{"name": "f", "parameters": {"minimum": 2**60}}],
+                "function_call": {"name": "f"},
+            },
+            "functions[0].parameters",
+        ),
+    ],
+)
+async def test_errors_have_the_name_that_was_sent(path, sent, param, tmp_path):
+    server = make_server(path, tmp_path)
+    plain = {key: value for key, value in PLAIN[path].items() if key != "n_predict"}
+    status, answer = await ask(server, path, {**plain, **sent})
+    assert (status, answer["error"]["param"]) == (400, param)
+    assert "n_predict" not in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("field", ["prompt", "cfg_negative_prompt", "penalty_prompt", "system_prompt"])

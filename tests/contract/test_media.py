@@ -125,6 +125,8 @@ def events_of(text: str) -> list[dict]:
 # --- every way
 
 
+# With `=` at its end, so that it ends there.
+PADDED = f"data:image/png;base64,{b64(png(DOT) + bytes(1 + -len(png(DOT)) % 3))}"
 CONTENTS = {
     "image_url": [text_part("ab"), image_part(data_uri(DOT)), text_part("cd")],
     "image_url as a string": [text_part("ab"), {"type": "image_url", "image_url": data_uri(DOT)}, "cd"],
@@ -139,6 +141,8 @@ CONTENTS = {
     "html": f'ab<img alt="a dot" src="{data_uri(DOT)}">cd',
     "markdown in a part": [text_part(f"ab![]({data_uri(DOT)})cd")],
     "html in a string part": [f"ab<img src='{data_uri(DOT)}'/>cd"],
+    "bare": f"ab{PADDED}cd",
+    "bare in a part": [text_part(f"ab{PADDED}cd")],
     "another subtype": f"ab![]({data_uri(DOT).replace('image/png', 'image/webp')})cd",
     "another format": f"ab![](data:image/bmp;base64,{b64(png(DOT, 'BMP'))})cd",
     "without base64": [
@@ -357,7 +361,7 @@ async def test_props_say_what_a_server_takes(server, hearing):
         "[img-3]",
         "![a](http://example.com/a.png)",
         "<img src=a.png>",
-        "data:image/png;base64,AAAA",
+        "data:image/png;base64,",
     ],
 )
 async def test_what_looks_like_an_image_stays_text(server, text):
@@ -385,10 +389,67 @@ async def test_without_a_projector_a_number_in_brackets_is_text(path):
         assert answer["tokens_evaluated"] == len("a[img-3]b")
 
 
+BARE = "data:image/png;base64,"
+LEFT_OUT = {
+    "not base64": f"{BARE}{'A' * 101}",
+    "url-safe base64": BARE + b64(DOT).replace("=", "") + "-_-_",
+    "not an image": BARE + b64(b"no picture " * 20),
+    "cut short": data_uri(noise(1, 32, 32))[:400],
+    "too large": BARE + b64(png(solid(1, 1, 1, 33_000, 1))),
+}
+
+
+@pytest.mark.parametrize("uri", LEFT_OUT.values(), ids=LEFT_OUT)
+@pytest.mark.parametrize("in_part", [False, True])
+async def test_a_uri_that_cannot_be_an_image_is_left_out_with_a_warning(server, uri, in_part):
+    def content(text: str) -> object:
+        return [text_part(text)] if in_part else text
+
+    asked = user(content(f"ab{uri} cd{PADDED}ef"))
+    answer = await post(server, CHAT, json={**asked, "max_tokens": 1})
+    (warning,) = answer["warnings"]
+    assert "messages[0].content" in warning
+    await post(server, CHAT, json={**user(content(f"ab{BARE}... cd{PADDED}ef")), "max_tokens": 1})
+    assert server.prompts[0] == server.prompts[1]
+    assert len(runs_of(server.last)) == 1
+    count = await post(server, COUNT, json=asked)
+    assert count["input_tokens"] == answer["usage"]["prompt_tokens"]
+    response = await server.http.post(CHAT, json={**asked, "max_tokens": 1, "stream": True})
+    assert [event["warnings"] for event in events_of(response.text) if "warnings" in event] == [[warning]]
+
+
+@pytest.mark.parametrize("part", [image_part, lambda url: f"![]({url})", lambda url: f"<img src={url}>"])
+@pytest.mark.parametrize("bad", ["not base64", "not an image", "cut short"])
+async def test_what_is_marked_as_an_image_has_to_be_one(server, part, bad):
+    content = [part(LEFT_OUT[bad]), text_part(LEFT_OUT["not an image"])]
+    assert "image 1" in (await post(server, CHAT, 400, json=user(content)))["message"]
+
+
+async def test_without_a_projector_uris_in_texts_are_left_out():
+    server = Server()
+    text = f"ab{data_uri(DOT)} cd {data_uri(SKY)}"
+    answer = await post(server, CHAT, json={**user(text), "max_tokens": 1})
+    (warning,) = answer["warnings"]
+    assert "--mmproj" in warning
+    plain = f"ab{BARE}... cd {BARE}..."
+    assert answer["usage"]["prompt_tokens"] == (await post(server, COUNT, json=user(plain)))["input_tokens"]
+    assert f"user\n{plain}<" in (await post(server, "/apply-template", json=user(text)))["prompt"]
+    error = await post(server, CHAT, 501, json=user([image_part(data_uri(DOT))]))
+    assert "--mmproj" in error["message"]
+
+
+async def test_many_uris_are_told_briefly():
+    server = Seeing(n_ctx=4096)
+    messages = [user(f"{BARE}AAA {BARE}AAA")["messages"][0] for _ in range(30)]
+    warnings = (await post(server, CHAT, json={"messages": messages, "max_tokens": 1}))["warnings"]
+    assert len(warnings) == 17
+    assert "28 more" in warnings[-1]
+
+
 async def test_no_mark_can_be_guessed(server):
     seen = set()
     for _ in range(3):
-        body, pictures = await server.service.see(
+        body, pictures, _ = await server.service.see(
             _Request(), lambda c: c.add(MediaKind.IMAGE, data_uri(DOT), True, "x")
         )
         assert pictures is not None

@@ -471,7 +471,9 @@ async def test_a_session_is_forked_into_slots_and_sessions(server):
 # --- sessions
 
 
-@pytest.mark.parametrize(("name", "id"), [("42", 42), ("0", 0), ("my-chat.v2", "my-chat.v2"), ("007", "007")])
+@pytest.mark.parametrize(
+    ("name", "id"), [("42", 42), ("-7", -7), ("my-chat.v2", "my-chat.v2"), ("007", "007")]
+)
 async def test_the_life_of_a_session(server, name, id):
     await talk(server)
     saved = await post(server, f"/sessions/{name}?action=save&slot=0")
@@ -497,7 +499,7 @@ async def test_an_unknown_session_is_told_which_there_are(server):
         await post(server, f"/sessions/{name}?action=save&slot=0")
     for query in ("restore&slot=0", "fork&slot=0", "fork&to=5", "remove"):
         error = await post(server, f"/sessions/3?action={query}", 404)
-        assert error["message"] == "there is no session '3'; there are: 2, 10, chat"
+        assert error["message"] == "there is no session 3; there are: 2, 10, chat"
     error = await post(server, "/sessions/3?action=remove", 404, json={"file": "a"})
     assert "2, 10, chat" in error["message"]
 

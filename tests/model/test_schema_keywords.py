@@ -6,6 +6,8 @@ import contextlib
 import json
 
 import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
 
 from corral.api.constraint import grammar_or_schema
 from corral.chat.json_schema import WHITESPACE
@@ -43,6 +45,13 @@ TRAPS = {
     "additionalItems behind anyOf": (
         {"type": "array", "items": [{}], "anyOf": [{"minItems": 1}], "additionalItems": False},
         "[1,2]",
+    ),
+    "null follows both branches": (
+        {
+            "type": ["object", "null"],
+            "oneOf": [{"properties": {"k": {"const": c}}, "required": ["k"]} for c in "ab"],
+        },
+        "null",
     ),
     "exclusiveMinimum of draft 4 behind anyOf": (
         {"type": "integer", "minimum": 5, "anyOf": [{"maximum": 9}], "exclusiveMinimum": True},
@@ -119,6 +128,7 @@ UNION = {
     },
 }
 BASE = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}
+NAMED = {"properties": {"n": {"minLength": 1}}, "required": ["n"]}
 
 
 @pytest.mark.parametrize(
@@ -146,3 +156,30 @@ BASE = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": 
 def test_schemas_that_llguidance_alone_would_refuse_or_mistake(compiler, schema, good, bad):
     assert accepts(compiler, schema, dump(good, "compact"))
     assert bad is ... or not accepts(compiler, schema, dump(bad, "compact"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"items": {"type": "string"}, "minItems": 2}, ["a", "b"], {"a": 1}),
+        (NAMED, {"n": "a"}, "a"),
+        (NAMED, {"n": "a"}, {"n": 1}),
+        ({"$ref": "#/$defs/x", "$defs": {"x": NAMED}}, {"n": "a"}, 5),
+        ({"type": ["object", "null"], "$ref": "#/$defs/x", "$defs": {"x": NAMED}}, None, 5),
+        ({"items": [{"minLength": 1}], "$schema": "http://json-schema.org/draft-07/schema#"}, ["a"], [1]),
+        ({"allOf": [NAMED, {"maxProperties": 3}]}, {"n": "a"}, 5),
+        ({"type": ["string", "null"], "allOf": [{"minLength": 2}, {"maxLength": 3}]}, None, "a"),
+        ({"anyOf": [NAMED, {"type": "null"}]}, None, 5),
+        ({**NAMED, "anyOf": [{"required": ["n"]}, {"type": "null"}]}, None, 5),
+        ({**NAMED, "anyOf": [{"required": ["n"]}, {"required": ["m"]}]}, {"n": "a"}, 5),
+        ({"minimum": 3, "maxLength": 2}, "ab", True),
+        ({"minimum": 3, "maxLength": 2}, 3, 2),
+        ({"oneOf": [{"properties": {"k": {"const": c}}, "required": ["k"]} for c in "ab"]}, {"k": "b"}, 5),
+        ({"type": ["array", "string"], "minItems": 1}, "", []),
+    ],
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_schema_without_a_type_means_the_one_of_its_keywords(compiler, schema, good, bad, layout):
+    validator_for(schema, Draft202012Validator)(schema).validate(good)
+    assert accepts(compiler, schema, dump(good, layout), layout)
+    assert not accepts(compiler, schema, dump(bad, layout), layout)

@@ -17,7 +17,7 @@ from corral.core.errors import InvalidRequest
 from corral.core.params import SamplingParams
 from corral.core.result import Done, Failed, StopType
 from tests.model.bench import Bench, task
-from tests.tools.random_schema import draw_schema
+from tests.tools.random_schema import draw_schema, drop_types
 
 N_SCHEMAS = 250
 N_ANSWERS = 4  # to each schema
@@ -32,8 +32,11 @@ LAYOUTS = tuple(WHITESPACE)
 
 @dataclass(frozen=True)
 class Answer:
+    """`meant`: the schema with all types, of which it may have left out those that its keywords imply."""
+
     seed: int
     schema: dict[str, Any]
+    meant: dict[str, Any]
     layout: str
     text: str
     end: Done | Failed
@@ -58,7 +61,7 @@ def finished(answers) -> list[Answer]:
 def ask(bench: Bench, seeds: range) -> list[Answer]:
     (quote,) = bench.backend.vocab.tokenize('"', False, False)
     asked = [
-        (seed * N_ANSWERS + i, draw_schema(seed), LAYOUTS[(seed + i) % len(LAYOUTS)])
+        (seed * N_ANSWERS + i, schema_of(seed), LAYOUTS[(seed + i) % len(LAYOUTS)])
         for seed in seeds
         for i in range(N_ANSWERS)
     ]
@@ -74,7 +77,16 @@ def ask(bench: Bench, seeds: range) -> list[Answer]:
     bench.run()
     ends = {id: bench.of(id, Done) + bench.of(id, Failed) for id, _, _ in asked}
     assert all(len(end) == 1 for end in ends.values())
-    return [Answer(id // N_ANSWERS, s, layout, bench.text(id), ends[id][0]) for id, s, layout in asked]
+    return [
+        Answer(id // N_ANSWERS, schema, draw_schema(id // N_ANSWERS), layout, bench.text(id), ends[id][0])
+        for id, schema, layout in asked
+    ]
+
+
+def schema_of(seed: int) -> dict[str, Any]:
+    """Every other one without the types that its keywords imply."""
+    schema = draw_schema(seed)
+    return drop_types(schema, seed) if seed % 2 else schema
 
 
 def hot(seed: int, quote: int) -> SamplingParams:
@@ -105,11 +117,11 @@ def test_finished_answers_follow_their_schema(finished):
     invalid = [
         (answer.seed, answer.text, error.message)
         for answer in finished
-        for error in Draft202012Validator(answer.schema, format_checker=checker).iter_errors(
-            parse(answer.text)
-        )
+        for schema in (answer.schema, answer.meant)
+        for error in Draft202012Validator(schema, format_checker=checker).iter_errors(parse(answer.text))
     ]
     assert not invalid
+    assert sum(answer.schema != answer.meant for answer in finished) > MIN_FINISHED // 3
     assert len(finished) >= MIN_FINISHED
 
 

@@ -82,6 +82,20 @@ def test_log_probabilities_of_every_token(client):
     assert all(len(t.top_logprobs) == 5 and t.logprob <= 0 for t in tokens)
 
 
+def test_log_probabilities_of_a_text(client):
+    options = {"model": "any", "prompt": "Once", "max_tokens": 8, "seed": 1, "temperature": 0}
+    choice = client.completions.create(**options, logprobs=3).choices[0]
+    logprobs = choice.logprobs
+    assert "".join(logprobs.tokens) == choice.text
+    assert len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == len(logprobs.tokens) == 8
+    assert all(len(top) == 3 for top in logprobs.top_logprobs)
+    for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
+        assert choice.text.startswith(token, offset)
+    chunks = client.completions.create(**options, logprobs=3, stream=True)
+    parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs]
+    assert [offset for part in parts for offset in part.text_offset] == logprobs.text_offset
+
+
 def test_three_answers_share_the_prompt(client):
     answer = client.chat.completions.create(**OPTIONS, n=3)
     assert [c.index for c in answer.choices] == [0, 1, 2]

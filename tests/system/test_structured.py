@@ -113,6 +113,48 @@ def test_a_tool_that_cannot_be_enforced_is_named(server):
     assert server.post("/v1/chat/completions", **body).status_code == 200
 
 
+STRINGS = {"items": {"type": "string", "maxLength": 3}, "minItems": 10, "maxItems": 12}
+NAMED = {"properties": {"name": {"title": "Name", "maxLength": 3}}, "required": ["name"]}
+FORMATS = {
+    "json_object": lambda schema: {"type": "json_object", "schema": schema},
+    "beside its type": lambda schema: {"type": "json_schema", "schema": schema},
+    "as the schema": lambda schema: {"type": "json_schema", "json_schema": schema},
+    "wrapped": lambda schema: {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+}
+
+
+def assert_meant(text: str, schema: dict) -> None:
+    value = json.loads(text)
+    if schema is NAMED:
+        assert (list(value), type(value["name"])) == (["name"], str)
+    else:
+        assert 10 <= len(value) <= 12
+        assert {type(item) for item in value} == {str}
+
+
+@pytest.mark.parametrize("schema", [STRINGS, NAMED], ids=["strings", "named"])
+def test_a_schema_without_a_type_is_followed_as_it_is_meant_by_every_route(server, schema):
+    for seed in range(4):
+        answer = server.complete(prompt="x", json_schema=schema, n_predict=400, seed=seed)
+        assert_meant(answer["content"], schema)
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 400, "seed": 1}
+    bodies = [{"response_format": make(schema)} for make in FORMATS.values()]
+    for body in [{"json_schema": schema}, *bodies]:
+        answer = server.post("/v1/chat/completions", **chat, **body).json()
+        assert_meant(answer["choices"][0]["message"]["content"], schema)
+    tool = {"function": {"name": "f", "parameters": {"properties": {"x": schema}, "required": ["x"]}}}
+    answer = server.post("/v1/chat/completions", **chat, tools=[tool], tool_choice="required").json()
+    arguments = json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
+    assert_meant(json.dumps(arguments["x"]), schema)
+
+
+def test_a_format_whose_schema_is_not_wrapped_keeps_its_type(server):
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 50, "seed": 1}
+    format = {"type": "json_schema", "json_schema": {"type": "string", "maxLength": 3}}
+    answer = server.post("/v1/chat/completions", **body, response_format=format).json()
+    assert isinstance(json.loads(answer["choices"][0]["message"]["content"]), str)
+
+
 def test_the_servers_own_grammar_and_schema(tiny, tmp_path):
     path = tmp_path / "yes.gbnf"
     path.write_text('root ::= "yes" | "no"')
@@ -124,6 +166,8 @@ def test_the_servers_own_grammar_and_schema(tiny, tmp_path):
         assert answer["choices"][0]["message"]["content"] in ("yes", "no")
     with CorralProcess("-m", tiny, "-c", 512, "-j", '{"enum": [1, 2]}') as server:
         assert server.complete(prompt="x")["content"] in ("1", "2")
+    with CorralProcess("-m", tiny, "-c", 512, "-j", json.dumps(STRINGS)) as server:
+        assert_meant(server.complete(prompt="x", seed=1)["content"], STRINGS)
 
 
 @pytest.mark.parametrize(

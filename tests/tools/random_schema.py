@@ -51,8 +51,42 @@ CONSTANTS: tuple[Any, ...] = (
 )
 
 
+# Types that other keywords imply, with keywords of which one is enough.
+IMPLIED: dict[str, set[str]] = {
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+    "array": {"items", "prefixItems", "minItems", "maxItems"},
+    "object": {"properties", "required", "patternProperties", "minProperties", "maxProperties"},
+}
+
+
 def draw_schema(seed: int) -> dict[str, Any]:
     return _Drawer(random.Random(seed)).root()
+
+
+def drop_types(schema: Any, seed: int) -> Any:
+    """The same without many of the types that its other keywords imply."""
+    rng = random.Random(seed)
+
+    def drop(part: Any, is_kept: bool = False) -> Any:
+        if isinstance(part, list):
+            return [drop(item, is_kept) for item in part]
+        if not isinstance(part, dict):
+            return part
+        kind = part.get("type")
+        rest = {k: v if k in ("const", "enum") else drop_in(k, v) for k, v in part.items()}
+        is_implied = isinstance(kind, str) and IMPLIED.get(kind, set()) & part.keys()
+        if is_implied and not is_kept and rng.random() < 0.8:
+            del rest["type"]
+        return rest
+
+    def drop_in(keyword: str, value: Any) -> Any:
+        if keyword in ("properties", "patternProperties", "$defs"):
+            return {name: drop(part) for name, part in value.items()}
+        # What is not an object follows all objects without a type: `oneOf` needs the types of its branches.
+        return drop(value, is_kept=keyword == "oneOf" and any("const" not in str(part) for part in value))
+
+    return drop(schema)
 
 
 class _Drawer:

@@ -69,7 +69,27 @@ def test_case_does_not_matter():
         "hello",
         "![x](https://example.com/a.png)",
         '<img src="/a.png">',
+        "data: ![ ] ( ) <img \\",
+        "data:image/gif",
+        "data:image/gif;base64,",
+        "data:image/gif;base64,<BASE64>",
+        "data:image/svg+xml,<svg></svg>",
+        "data:text/plain;base64,AAAA",
+        "data:image/;base64,AAAA",
+    ],
+)
+def test_what_stays_text(text):
+    assert split_inline(text) == [text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         GIF,
+        f"see {GIF}.",
+        f"({GIF})",
+        f"`{GIF}`, {GIF.replace(';base64', ';charset=utf-8;base64')}",
+        f"url({GIF})",
         f"![x](https://example.com/?{GIF})",
         f"[x]({GIF})",
         f"![x] ({GIF})",
@@ -78,7 +98,6 @@ def test_case_does_not_matter():
         f"![x]({GIF}",
         f"![x]({GIF} title)",
         f"![x](<{GIF})",
-        f"![x]({GIF[:30]} {GIF[30:]})",
         f"<img data-src='{GIF}'>",
         f"<img src='{GIF}'",
         f"<img src='{GIF}>",
@@ -87,11 +106,24 @@ def test_case_does_not_matter():
         f"<imgsrc='{GIF}'>",
         f"\\<img src='{GIF}'>",
         f'<img alt="no end <img src="{GIF}">',
-        "data: ![ ] ( ) <img \\",
+        GIF.replace("/", "%2F").replace("%2F", "/", 1),
+        GIF.upper()[:22] + GIF[22:],
     ],
 )
-def test_what_stays_text(text):
-    assert split_inline(text) == [text]
+def test_a_uri_without_markup_is_an_image_too(text):
+    pieces = split_inline(text)
+    images = [piece for piece in pieces if isinstance(piece, InlineImage)]
+    assert "".join(piece if isinstance(piece, str) else piece.uri for piece in pieces) == text
+    assert len(images) == text.lower().count("data:image")
+    for image in images:
+        assert image.is_bare
+        assert parse_data_uri(image.uri, MediaKind.IMAGE).startswith(b"GIF89a")
+
+
+def test_markup_and_bare_uris_side_by_side():
+    bare = InlineImage(GIF, is_bare=True)
+    assert split_inline(f"{GIF} ![a]({GIF}) {GIF}{GIF}") == [bare, " ", ONE, " ", bare, bare]
+    assert split_inline(f"{GIF}and") == [bare, "and"]
 
 
 def test_nothing():
@@ -101,7 +133,8 @@ def test_nothing():
 def test_the_nearer_bracket_is_the_image():
     assert split_inline(f"![ is markup, as in ![a]({GIF})") == ["![ is markup, as in ", ONE]
     assert split_inline(f"[![a]({GIF})](https://example.com)") == ["[", ONE, "](https://example.com)"]
-    assert split_inline(f"![a ![b]({GIF}) c]({GIF})") == ["![a ", ONE, f" c]({GIF})"]
+    pieces = split_inline(f"![a ![b]({GIF}) c]({GIF})")
+    assert pieces == ["![a ", ONE, " c](", InlineImage(GIF, is_bare=True), ")"]
 
 
 def test_after_a_tag_that_is_none():
@@ -177,12 +210,18 @@ UNITS = [
     "\\![",
     "data:",
     "&#9",
+    "data:image/",
+    "data:image/a;b=c",
+    "data:image/a;base64,",
+    "data:image/a;base64,A%2",
+    ";a=b",
 ]
 
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize(
-    ("before", "after"), [("data:", ""), ("<img ", "data:"), ("![", "](data:"), ('<img src="data:', "")]
+    ("before", "after"),
+    [("data:", ""), ("<img ", "data:"), ("![", "](data:"), ('<img src="data:', ""), ("data:image/a", ",")],
 )
 def test_time_is_linear(unit, before, after):
     def measure(n_chars):

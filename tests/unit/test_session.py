@@ -95,7 +95,11 @@ class Gate:
         ("42", 42),
         ("042", "042"),
         ("00", "00"),
-        ("-1", "-1"),
+        ("-1", -1),
+        ("-0", "-0"),
+        ("-01", "-01"),
+        ("-9223372036854775808", -(2**63)),
+        ("-9223372036854775809", "-9223372036854775809"),
         ("1_0", "1_0"),
         ("1.0", "1.0"),
         ("9223372036854775807", 2**63 - 1),
@@ -112,9 +116,9 @@ def test_ids_are_integers_only_in_their_usual_form(name, rendered):
 
 async def test_integers_are_listed_by_value_before_names():
     store = SessionStore(100, None)
-    for name in ("b", "10", "042", "9", "a", "42"):
+    for name in ("b", "10", "042", "9", "-3", "a", "42"):
         await put(store, name, b"x")
-    assert names(store) == ["9", "10", "42", "042", "a", "b"]
+    assert names(store) == ["-3", "9", "10", "42", "042", "a", "b"]
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".x", "a\0", "x" * 129])

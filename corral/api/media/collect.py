@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from corral.core.errors import InvalidRequest, NotSupported
 from corral.core.medium import MediaKind
 
 MAX_MEDIA = 64
+MAX_WARNINGS = 16
 _IMAGE_ID = re.compile(r"\[img-(\d{1,18})\]")
 _MAX_ID = 10**18 - 1
 _IMAGE_PARTS = ("image_url", "input_image")
@@ -31,14 +33,17 @@ class MediaRef:
     source: str
     is_url: bool
     field: str
+    is_bare: bool = False  # a URI in a text, which need not be meant as an image
 
 
 class Collector:
     """Mutable: the media of one request, in the order in which they were found. `kinds`: those that the
-    server takes."""
+    server takes. `unusable`: bare URIs that are no images, with the reason."""
 
-    def __init__(self, kinds: Collection[MediaKind]) -> None:
+    def __init__(self, kinds: Collection[MediaKind], unusable: Mapping[str, str] | None = None) -> None:
         self._kinds = kinds
+        self._unusable = unusable or {}
+        self._left_out: Counter[tuple[str, str]] = Counter()
         self._nonce = secrets.token_hex(8)
         self.pattern = re.compile(f"<__media_{self._nonce}_(\\d+)__>")
         self.refs: list[MediaRef] = []
@@ -48,20 +53,49 @@ class Collector:
         require_kind(kind, self._kinds, field)
         if not isinstance(source, str):
             raise InvalidRequest("must be a string", field=field)
+        return self._append(MediaRef(kind, source, is_url, field))
+
+    def add_bare(self, uri: str, field: str) -> str | None:
+        """The mark of an image in a text; None, and a warning, where it cannot be one."""
+        if MediaKind.IMAGE not in self._kinds:
+            reason = "the server takes no images (--mmproj)"
+        elif uri in self._unusable:
+            reason = self._unusable[uri]
+        else:
+            return self._append(MediaRef(MediaKind.IMAGE, uri, True, field, is_bare=True))
+        self._left_out[field, reason] += 1
+        return None
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of the images in texts that were left out."""
+        told = [
+            f"Field '{field}': {n} data: URI{'s' * (n > 1)} in the text left out: {reason}"
+            for (field, reason), n in list(self._left_out.items())[:MAX_WARNINGS]
+        ]
+        n_more = sum(list(self._left_out.values())[MAX_WARNINGS:])
+        return [*told, *([f"{n_more} more data: URIs in texts were left out"] if n_more else [])]
+
+    def _append(self, ref: MediaRef) -> str:
         if len(self.refs) == MAX_MEDIA:
-            raise InvalidRequest(f"a request may have {MAX_MEDIA} images and sounds at most", field=field)
-        self.refs.append(MediaRef(kind, source, is_url, field))
+            message = f"a request may have {MAX_MEDIA} images and sounds at most"
+            raise InvalidRequest(message, field=ref.field)
+        self.refs.append(ref)
         return f"<__media_{self._nonce}_{len(self.refs) - 1}__>"
 
 
 class PlainCollector(Collector):
-    """For those who only want to see where media are."""
+    """Shows where media are. Without a projector (`sees` is false), bare URIs are none."""
 
-    def __init__(self) -> None:
+    def __init__(self, sees: bool = True) -> None:
         super().__init__(list(MediaKind))
+        self._sees = sees
 
-    def add(self, kind: MediaKind | None, source: Any, is_url: bool, field: str) -> str:
-        super().add(kind, source, is_url, field)
+    def add_bare(self, uri: str, field: str) -> str | None:
+        return super().add_bare(uri, field) if self._sees else None
+
+    def _append(self, ref: MediaRef) -> str:
+        super()._append(ref)
         return MEDIA_MARK
 
 
@@ -87,7 +121,7 @@ def _mark_message(message: Any, field: str, collector: Collector) -> Any:
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, str):
         parts = _mark_text(content, field, collector)
-        return {**message, "content": parts} if any(part["type"] == "media" for part in parts) else message
+        return {**message, "content": parts if len(parts) > 1 or _is_media(parts[0]) else parts[0]["text"]}
     if not isinstance(content, list):
         return message
     marked = [new for i, part in enumerate(content) for new in _mark_parts(part, f"{field}[{i}]", collector)]
@@ -121,17 +155,32 @@ def _mark_part(part: Any, field: str, collector: Collector) -> Any:
 
 
 def _mark_text(text: str, field: str, collector: Collector) -> list[dict[str, str]]:
-    """Text whose images are written into it."""
-    return [
-        _media(collector.add(MediaKind.IMAGE, piece.uri, True, field))
-        if isinstance(piece, InlineImage)
-        else {"type": "text", "text": piece}
-        for piece in split_inline(text) or [""]
-    ]
+    """Text whose images are written into it; between two media there is one text at most."""
+    parts: list[dict[str, str]] = []
+    for piece in split_inline(text) or [""]:
+        part = _mark_piece(piece, field, collector)
+        if parts and not _is_media(part) and not _is_media(parts[-1]):
+            part = {"type": "text", "text": parts.pop()["text"] + part["text"]}
+        parts.append(part)
+    return parts
+
+
+def _mark_piece(piece: str | InlineImage, field: str, collector: Collector) -> dict[str, str]:
+    if isinstance(piece, str):
+        return {"type": "text", "text": piece}
+    if not piece.is_bare:
+        return _media(collector.add(MediaKind.IMAGE, piece.uri, True, field))
+    mark = collector.add_bare(piece.uri, field)
+    # What it is, without hundreds of tokens that mean nothing.
+    return {"type": "text", "text": piece.uri.partition(",")[0] + ",..."} if mark is None else _media(mark)
 
 
 def _media(mark: str) -> dict[str, str]:
     return {"type": "media", "text": mark}
+
+
+def _is_media(part: dict[str, str]) -> bool:
+    return part["type"] == "media"
 
 
 def mark_prompt(prompt: Any, image_data: list[Any], field: str, sees: bool, collector: Collector) -> Any:

@@ -1,4 +1,4 @@
-"""Images within a message's text, as markdown or HTML with `data:` URIs.
+"""Images within a message's text: `data:` URIs in markdown or HTML, and bare ones.
 
 One pass from left to right, in linear time for any text: nothing is looked at more than a few times. Python's
 `html.parser` is no help here: it does not say where a tag ends, and it takes the text between for HTML, too.
@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from corral.api.media.data_uri import is_data_uri
 
 _DATA = re.compile("data:", re.IGNORECASE)
-_TOKEN = re.compile(r"\\.|!?\[|\]|<img(?=[\s/])", re.IGNORECASE | re.DOTALL)
+_TOKEN = re.compile(r"\\.|!?\[|\]|<img(?=[\s/])|data:image/", re.IGNORECASE | re.DOTALL | re.ASCII)
+_BARE = re.compile(
+    r"""data:image/[a-z0-9.+-]{1,64}
+    (?: ;[a-z0-9.+-]{1,64}=[a-z0-9.+-]{0,64} ){0,8}
+    ;base64,
+    (?: [a-z0-9+/_-]+ | %[0-9a-f]{2} )+ ={0,2}""",
+    re.IGNORECASE | re.VERBOSE | re.ASCII,
+)
 _DESTINATION = re.compile(
     r"""\(\s*
     (?: <(?P<bracketed>data:[^<>\n]*)> | (?P<plain>data:[^\s()<>]*) )
@@ -32,7 +39,10 @@ _TAG_END = re.compile(r"[\s/]*>")
 
 @dataclass(frozen=True, slots=True)
 class InlineImage:
+    """`is_bare`: there is no markup that says that it is meant as an image."""
+
     uri: str
+    is_bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +50,18 @@ class _Found:
     start: int
     end: int
     uri: str
+    is_bare: bool = False
 
 
 def split_inline(text: str) -> list[str | InlineImage]:
-    """Text and images in order; the markup of an image goes with it. What has no `data:` URI stays text."""
+    """Text and images in order; the markup of an image goes with it. What has no `data:` URI stays text.
+
+    A bare URI has to be base64: nothing else says where it ends.
+    """
     pieces: list[str | InlineImage] = []
     end = 0
     for image in _Scanner(text).scan() if _DATA.search(text) else []:
-        pieces += [text[end : image.start], InlineImage(image.uri)]
+        pieces += [text[end : image.start], InlineImage(image.uri, image.is_bare)]
         end = image.end
     pieces.append(text[end:])
     return [piece for piece in pieces if piece != ""]
@@ -81,6 +95,8 @@ class _Scanner:
             self._open(token)
         elif token[0][0] == "<" and token.start() >= self._tag_from:
             return self._read_tag(token)
+        elif token[0][0] in "dD" and (uri := _BARE.match(self._text, token.start())):
+            return _Found(uri.start(), uri.end(), uri[0], is_bare=True)
         return None
 
     def _open(self, token: re.Match[str]) -> None:

@@ -31,6 +31,14 @@ MAX_DECODED_BYTES = 256 << 20
 _N_DECODING = 2  # requests at once: each may take hundreds of megabytes
 
 
+class UnusableImages(Exception):
+    """Bare URIs that are no images after all, with the reasons."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__(f"{len(reasons)} URIs are no images")
+        self.reasons = reasons
+
+
 class Arranger(Protocol):
     """The engine, as far as media go."""
 
@@ -127,24 +135,33 @@ class Intake:
         self._room = Room()
 
     async def take(self, collector: Collector, info: ModelInfo, realm: bytes = b"") -> Pictures:
-        """All that a request has; an error says which one is wrong. In another realm it is another one."""
-        loaded = await self._load(collector.refs, info)
+        """All that a request has; an error says which one is wrong. In another realm it is another one.
+
+        Raises UnusableImages where bare URIs in texts are none.
+        """
+        failures: dict[str, str] = {}
+        loaded = await self._load(collector.refs, info, failures)
         async with self._decoding:
-            blob, media = await self._decode(collector.refs, loaded, info.sample_rate, realm)
+            blob, media = await self._decode(collector.refs, loaded, info.sample_rate, realm, failures)
+            if failures:
+                raise UnusableImages(failures)
             await self._room.hold(blob)
         return Pictures(collector.pattern, media, await self._engine.arrange(media), blob)
 
-    async def _load(self, refs: Sequence[MediaRef], info: ModelInfo) -> list[bytes]:
-        """As they were encoded."""
+    async def _load(self, refs: Sequence[MediaRef], info: ModelInfo, failures: dict[str, str]) -> list[bytes]:
+        """As they were encoded; empty: it has failed."""
         loaded: list[bytes] = []
         for i, ref in enumerate(refs):
-            with _naming(i, ref):
+            data = b""
+            with _naming(i, ref, failures):
                 if ref.is_url:
                     data = await self._source.load(ref.source, ref.kind or MediaKind.IMAGE)
                 else:
                     data = await asyncio.to_thread(decode_base64, ref.source)
                 if len(data) > MAX_BYTES:
                     raise too_large()
+            if ref.source in failures:
+                data = b""
             require_kind(_kind_of(ref, data), info.media, ref.field)
             loaded.append(data)
             if sum(map(len, loaded)) > MAX_ENCODED_BYTES:
@@ -152,15 +169,24 @@ class Intake:
         return loaded
 
     async def _decode(
-        self, refs: Sequence[MediaRef], loaded: Sequence[bytes], rate: int, realm: bytes
+        self,
+        refs: Sequence[MediaRef],
+        loaded: Sequence[bytes],
+        rate: int,
+        realm: bytes,
+        failures: dict[str, str],
     ) -> tuple[Blob, list[Medium]]:
         """In a file, one behind the other; what is there twice is written once."""
         blob = Blob.create("media")
         media: list[Medium] = []
         known: dict[bytes, Medium] = {}
         for i, (ref, data) in enumerate(zip(refs, loaded, strict=True)):
-            with _naming(i, ref):
+            if ref.source in failures:
+                continue
+            with _naming(i, ref, failures):
                 sample, digest = await asyncio.to_thread(_decode, _kind_of(ref, data), data, rate, realm)
+            if ref.source in failures:
+                continue
             if digest not in known:
                 known[digest] = Medium(
                     kind=sample.kind,
@@ -190,11 +216,14 @@ def _decode(kind: MediaKind, data: bytes, rate: int, realm: bytes) -> tuple[Samp
 
 
 @contextlib.contextmanager
-def _naming(number: int, ref: MediaRef) -> Iterator[None]:
-    """What is wrong says of which it is."""
+def _naming(number: int, ref: MediaRef, failures: dict[str, str]) -> Iterator[None]:
+    """What is wrong says of which it is, or is noted in `failures` if it need not be an image."""
     try:
         yield
     except BadMedia as error:
+        if ref.is_bare:
+            failures[ref.source] = error.message
+            return
         kind = ref.kind or MediaKind.IMAGE
         raise InvalidRequest(f"{kind.value} {number + 1}: {error.message}", field=ref.field) from None
 

@@ -9,6 +9,7 @@ from typing import Any
 from corral import BUILD_INFO
 from corral.api.completion import Run
 from corral.api.render import native
+from corral.api.render.logprobs import TextLogprobs
 from corral.api.render.state import render_cache_report
 from corral.api.render.usage import Usage
 from corral.api.schema.completion import GenerationFields
@@ -62,8 +63,9 @@ class NativeRenderer:
             "model": self._service.model_name,
         }
         if run.probs and not body.stream:
-            probs = native.render_probs(run.probs, task.params.sampling, self._service.piece)
-            answer["completion_probabilities"] = probs
+            answer["completion_probabilities"] = native.render_completion_probabilities(
+                run.probs, task.params.sampling, self._service.piece
+            )
         if self._warnings:
             answer["warnings"] = self._warnings
         return native.select_fields(answer, body.response_fields)
@@ -79,6 +81,7 @@ class OpenAIRenderer:
         self._body = body
         self._warnings = warnings
         self._usage = Usage()
+        self._logprobs: dict[int, TextLogprobs] = {}
         self._frame = {
             "id": f"cmpl-{secrets.token_hex(16)}",
             "object": "text_completion",
@@ -116,10 +119,15 @@ class OpenAIRenderer:
         return {**answer, "warnings": self._warnings} if self._warnings else answer
 
     def _choice(self, run: Run, text: str, probs: list[TokenProbs], reason: str | None) -> dict[str, Any]:
-        logprobs = None
-        if probs:
-            logprobs = {"content": native.render_probs(probs, run.task.params.sampling, self._service.piece)}
+        logprobs = self._render_logprobs(run, probs) if probs else None
         return {"text": text, "index": run.index, "logprobs": logprobs, "finish_reason": reason}
+
+    def _render_logprobs(self, run: Run, probs: list[TokenProbs]) -> dict[str, Any]:
+        """compat: /v1/completions: OpenAI's lists, and llama-server's `content`."""
+        shown = [TokenProbs(p.chosen, p.top[: self._body.n_shown]) for p in probs]
+        lists = self._logprobs.setdefault(run.index, TextLogprobs(self._service.words))
+        content = native.render_probs(shown, run.task.params.sampling, self._service.piece)
+        return {**lists.render(shown), "content": content}
 
 
 def verbose(service: Service, body: OpenAIFields, run: Run) -> dict[str, Any] | None:

@@ -102,6 +102,24 @@ def render_probs(probs: Sequence[TokenProbs], sampling: SamplingParams, piece: P
     ]
 
 
+def logprob_of(prob: TokenProb) -> float:
+    return math.log(prob.prob) if prob.prob > 0 else _LOWEST_LOGPROB
+
+
+def render_completion_probabilities(
+    probs: Sequence[TokenProbs], sampling: SamplingParams, piece: Piece
+) -> list[dict[str, Any]]:
+    """compat: /completion: clients of older servers read `content` and `probs`."""
+    return [
+        {
+            **rendered,
+            "content": rendered["token"],
+            "probs": [{"tok_str": _text(rival, piece), "prob": rival.prob} for rival in p.top],
+        }
+        for p, rendered in zip(probs, render_probs(probs, sampling, piece), strict=True)
+    ]
+
+
 def render_tokens(
     index: int, result: Tokens, task: Task, id_slot: int, timings: bool, piece: Piece
 ) -> dict[str, Any]:
@@ -118,7 +136,8 @@ def render_tokens(
     if timings:
         answer["timings"] = render_timings(result.timings)
     if result.probs:
-        answer["completion_probabilities"] = render_probs(result.probs, task.params.sampling, piece)
+        probs = render_completion_probabilities(result.probs, task.params.sampling, piece)
+        answer["completion_probabilities"] = probs
     return answer
 
 
@@ -158,10 +177,7 @@ def render_done(
         **({"truncated_grammar": True} if result.truncated_grammar else {}),
         "stop_type": result.stop_type.value,
         "stopping_word": result.stopping_word,
-        # compat: /completion: clients of older servers read these.
-        "stopped_eos": result.stop_type is StopType.EOS,
-        "stopped_limit": result.stop_type is StopType.LIMIT,
-        "stopped_word": result.stop_type is StopType.WORD,
+        **_render_stopped(result.stop_type),
         "tokens_cached": result.n_past,
         "timings": render_timings(result.timings),
     }
@@ -184,12 +200,16 @@ def select_fields(answer: dict[str, Any], fields: Sequence[str]) -> dict[str, An
 
 
 def render_slot(
-    view: SlotView, n_ctx: int, defaults: GenerationParams, prompt: str, drafts: bool
+    view: SlotView, n_ctx: int, model: str, defaults: GenerationParams, prompt: str, drafts: bool
 ) -> dict[str, Any]:
     task = view.task
     params = task.params if task else defaults
     n_predict = params.n_predict
+    settings = render_generation_settings(params, stream=True, timings_per_token=False)
     return {
+        # compat: /slots: older servers have the parameters here, not in `params`.
+        **settings,
+        "model": model,
         "id": view.id,
         "id_task": task.id if task else -1,
         "task_id": task.id if task else -1,
@@ -197,7 +217,7 @@ def render_slot(
         "speculative": drafts,
         "is_processing": view.is_processing,
         "state": int(view.is_processing),
-        "params": render_generation_settings(params, stream=True, timings_per_token=False),
+        "params": settings,
         "prompt": prompt,
         "n_prompt_tokens": len(task.prompt) if task else 0,
         "n_prompt_tokens_processed": max(0, view.n_past - view.n_cached),
@@ -208,18 +228,27 @@ def render_slot(
             "n_remain": n_predict - view.n_decoded if n_predict >= 0 else -1,
             "n_decoded": view.n_decoded,
             "stopping_word": view.stopping_word,
+            **_render_stopped(view.stop_type),
         },
     }
 
 
+def _render_stopped(stop_type: StopType) -> dict[str, bool]:
+    """compat: /completion, /slots: clients of older servers read these."""
+    return {
+        "stopped_eos": stop_type is StopType.EOS,
+        "stopped_limit": stop_type is StopType.LIMIT,
+        "stopped_word": stop_type is StopType.WORD,
+    }
+
+
 def _render_prob(prob: TokenProb, post: bool, piece: Piece) -> dict[str, Any]:
-    data = piece(prob.id)
-    value = (
-        {"prob": prob.prob}
-        if post
-        else {"logprob": math.log(prob.prob) if prob.prob > 0 else _LOWEST_LOGPROB}
-    )
-    return {"id": prob.id, "token": data.decode("utf-8", "replace"), "bytes": list(data), **value}
+    value = {"prob": prob.prob} if post else {"logprob": logprob_of(prob)}
+    return {"id": prob.id, "token": _text(prob, piece), "bytes": list(piece(prob.id)), **value}
+
+
+def _text(prob: TokenProb, piece: Piece) -> str:
+    return piece(prob.id).decode("utf-8", "replace")
 
 
 def _finite(value: float) -> float | None:

@@ -16,7 +16,7 @@ from corral.api.service import service_of
 
 router = APIRouter()
 
-_SCALES = {**list_of(shape(id="integer", scale="number?")), "maxItems": MAX_ADAPTERS}
+_SCALES = {**list_of(shape(id="integer", scale="number")), "maxItems": MAX_ADAPTERS}
 
 
 @router.get("/lora-adapters", responses=answers(ADAPTERS))

@@ -18,6 +18,7 @@ from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
 from corral.api.service import Service, Words, require_generation, service_of
 from corral.api.system_prompt import prepare_system_prompt
+from corral.core.medium import MediaKind
 
 router = APIRouter()
 
@@ -32,7 +33,7 @@ async def chat(request: Request) -> Response:
     """Answer a conversation."""
     service = service_of(request)
     body, warnings = await service.take(ChatRequest, request)
-    body, pictures = await _see(service, request, body)
+    body, pictures, unseen = await _see(service, request, body)
     prepared = await service.in_background(
         prepare_chat,
         body,
@@ -43,7 +44,7 @@ async def chat(request: Request) -> Response:
         service.system_prompt,
     )
     completion = await service.settle(request, body, prepared.completion.showing(pictures))
-    renderer = ChatRenderer(service, body, prepared, warnings)
+    renderer = ChatRenderer(service, body, prepared, [*warnings, *unseen])
     return await respond(request, service, completion, renderer, body.stream)
 
 
@@ -52,7 +53,8 @@ async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
     service = service_of(request)
     body, _ = parse_request(ChatRequest, await service.read(request))
-    body = body.model_copy(update={"messages": mark_messages(body.messages, PlainCollector())})
+    collector = PlainCollector(sees=MediaKind.IMAGE in service.info.media)
+    body = body.model_copy(update={"messages": mark_messages(body.messages, collector)})
     _, _, prompt = await service.in_background(render_chat, body, service.chat)
     return JsonResponse({"prompt": prompt.text})
 
@@ -65,15 +67,17 @@ async def input_tokens(request: Request) -> Response:
     """How many tokens a conversation would take."""
     service = service_of(request)
     body, _ = parse_request(ChatRequest, await service.read(request))
-    body, pictures = await _see(service, request, body)
+    body, pictures, _ = await _see(service, request, body)
     n = await service.in_leisure(_count_tokens, body, service, service.words_for(pictures))
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})
 
 
-async def _see(service: Service, request: Request, body: ChatRequest) -> tuple[ChatRequest, Pictures | None]:
-    """The request with marks where its images and sounds were, and what these have become."""
-    messages, pictures = await service.see(request, partial(mark_messages, body.messages))
-    return (body if pictures is None else body.model_copy(update={"messages": messages})), pictures
+async def _see(
+    service: Service, request: Request, body: ChatRequest
+) -> tuple[ChatRequest, Pictures | None, list[str]]:
+    """The request with marks where its images and sounds were, what these have become, and warnings."""
+    messages, pictures, warnings = await service.see(request, partial(mark_messages, body.messages))
+    return body.model_copy(update={"messages": messages}), pictures, warnings
 
 
 def _count_tokens(body: ChatRequest, service: Service, words: Words) -> int:

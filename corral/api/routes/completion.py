@@ -42,7 +42,11 @@ async def openai_completion(request: Request) -> Response:
     service = service_of(request)
     body, warnings = await service.take(OpenAICompletionRequest, request)
     body.refuse_unsupported()
-    prepared = await service.settle(request, body, await _prepare(service, request, body))
+    asked = body
+    if body.logprobs is not None:
+        # The engine only reports the chosen token together with others.
+        asked = body.with_field("n_probs", max(1, body.n_shown), "logprobs")
+    prepared = await service.settle(request, asked, await _prepare(service, request, asked))
     renderer = OpenAIRenderer(service, body, warnings)
     return await respond(request, service, prepared, renderer, body.stream)
 
@@ -50,7 +54,7 @@ async def openai_completion(request: Request) -> Response:
 async def _prepare(service: Service, request: Request, body: CompletionRequest) -> PreparedCompletion:
     sees = bool(service.info.media)
     mark = partial(mark_prompt, body.prompt, body.image_data, "prompt", sees)
-    prompt, pictures = await service.see(request, mark)
+    prompt, pictures, _ = await service.see(request, mark)
     if pictures is not None:
         body = body.model_copy(update={"prompt": prompt})
     prepared = await service.in_background(

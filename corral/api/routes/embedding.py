@@ -49,7 +49,7 @@ async def _answer(request: Request, is_openai: bool) -> Response:
     is_openai = is_openai and field == "input"
     _check(body, encoder, is_openai)
     mark = partial(mark_prompt, getattr(body, field), body.image_data, field, bool(service.info.media))
-    content, pictures = await service.see(request, mark)
+    content, pictures, _ = await service.see(request, mark)
     words = service.words_for(pictures)
     inputs = await prepare(service, request, body.truncate, prepare_inputs, content, field, words=words)
     media = pictures.of(*inputs.tokens) if pictures is not None else None

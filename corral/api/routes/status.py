@@ -83,7 +83,7 @@ async def props(request: Request) -> Response:
     return JsonResponse(
         {
             "default_generation_settings": render_slot(
-                SlotView(0), info.n_ctx, service.defaults, "", service.drafts
+                SlotView(0), info.n_ctx, service.model_name, service.defaults, "", service.drafts
             ),
             "total_slots": info.n_slots,
             "model_alias": service.model_name,
@@ -153,6 +153,7 @@ def _render_slots(service: Service) -> list[dict[str, Any]]:
         render_slot(
             view,
             n_ctx,
+            service.model_name,
             service.defaults,
             words.detokenize(view.task.own_prompt) if view.task else "",
             service.drafts,

@@ -22,8 +22,8 @@ router = APIRouter()
 async def tokenize(request: Request) -> Response:
     """Tokens of a text."""
     service = service_of(request)
-    body, _ = parse_request(TokenizeRequest, await service.read(request))
     words = service.words
+    body, _ = parse_request(TokenizeRequest, await service.read(request))
     tokens = await service.in_leisure(
         tokenize_mixed, body.content, words, body.add_special, body.parse_special, "content"
     )
@@ -37,8 +37,8 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """Text of tokens."""
     service = service_of(request)
-    body, _ = parse_request(DetokenizeRequest, await service.read(request))
     words = service.words
+    body, _ = parse_request(DetokenizeRequest, await service.read(request))
     unknown = next((t for t in body.tokens if t >= words.n_tokens), None)
     if unknown is not None:
         raise InvalidRequest(f"{unknown} is no token (ids go from 0 to {words.n_tokens - 1})", field="tokens")

@@ -207,8 +207,8 @@ class GenerationFields(SamplingFields):
     )
     lora: Annotated[list[Any], Field(max_length=256)] = Field(
         default_factory=list,
-        description='Adapters for this request, as `[{"id": 0, "scale": 0.5}]`; those not named are off. '
-        "None: as `POST /lora-adapters` says.",
+        description='Adapters for this request, as `[{"id": 0, "scale": 0.5}]`; those not named are off, so '
+        "that `[]` turns all off. Default: the scales set by `POST /lora-adapters`.",
         json_schema_extra={"items": ADAPTER_SCALE},
     )
     speculative_n_max: Annotated[int, Whole, clamp(0, MAX_AHEAD - 1)] = Field(
@@ -254,7 +254,7 @@ class CompletionRequest(GenerationFields):
         json_schema_extra={"required": [], "anyOf": [{"required": [n]} for n in ("prompt", "system_prompt")]}
     )
     prompt: Any = Field(
-        description="A text, token ids, a mix of both, or a list of those; a list is answered by a list.",
+        description="A text, token ids, a mix of both, or a list of those; several are answered by a list.",
         json_schema_extra=PROMPT,
     )
 

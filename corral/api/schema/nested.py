@@ -45,7 +45,7 @@ Biases = Annotated[list[Any], Field(max_length=MAX_BIASES, json_schema_extra={"i
 Documents = Annotated[list[Any], Field(max_length=MAX_DOCUMENTS)]
 
 ADAPTER_SCALE = _object(
-    ["id"],
+    ["id", "scale"],
     id={"type": "integer", "minimum": 0},
     scale={"type": "number", "minimum": -MAX_SCALE, "maximum": MAX_SCALE},
 )

@@ -29,9 +29,21 @@ class OpenAIFields(GenerationFields):
 
 
 class OpenAICompletionRequest(CompletionRequest, OpenAIFields):
+    n_probs: Annotated[int, Whole, limits(0)] = Field(
+        0, description="As `logprobs`; it may also stand next to it."
+    )
+    logprobs: Annotated[int, Whole, limits(0)] | None = Field(
+        None,
+        description="Report the N most probable tokens at every position, and the chosen one; 0: only that.",
+    )
     echo: Flag = Field(False, description="Not supported.")
     best_of: Annotated[int, Whole, limits(1)] = Field(1, description="Not supported.")
     suffix: Text = Field("", description="Not supported.")
+
+    @property
+    def n_shown(self) -> int:
+        """The most probable tokens that the answer shows at every position."""
+        return max(self.n_probs, self.logprobs or 0)
 
     def refuse_unsupported(self) -> None:
         for name, neutral in (("echo", False), ("best_of", 1), ("suffix", "")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
 from corral.core.errors import InvalidRequest
 
@@ -19,6 +19,17 @@ class RequestModel(BaseModel):
     """A null field counts as absent; unknown ones are kept apart and reported, not refused."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
+    _sent: dict[str, str] = PrivateAttr(default_factory=dict)  # what the client calls fields
+
+    def name_of(self, field: str) -> str:
+        """What the client calls a field, for warnings and errors; else its usual name."""
+        return self._sent.get(field) or _names_of(type(self))[field][0]
+
+    def with_field(self: RequestT, field: str, value: Any, name: str) -> RequestT:
+        """A copy with a value that comes from a field with another name."""
+        copied = self.model_copy(update={field: value})
+        copied._sent = {**self._sent, field: name}
+        return copied
 
     @model_validator(mode="before")
     @classmethod
@@ -35,15 +46,17 @@ def parse_request(model: type[RequestT], data: Any) -> tuple[RequestT, list[str]
         request = model.model_validate(data, context={"clamped": clamped})
     except ValidationError as error:
         raise _explain(error) from None
-    warnings = [f"Field '{_name(model, field)}': {what}" for field, what in clamped.items()]
-    return request, warnings + _ignored(model, list(request.model_extra or ()))
+    request._sent = _sent_names(model, data)
+    warnings = [f"Field '{request.name_of(field)}': {what}" for field, what in clamped.items()]
+    return request, warnings + _ignored(request)
 
 
-def _ignored(model: type[RequestModel], names: list[str]) -> list[str]:
+def _ignored(request: RequestModel) -> list[str]:
     """Of what nothing was done with; a body may be full of such names, an answer may not."""
-    known = aliases_of(model)
+    names = list(request.model_extra or ())
+    known = {name: field for field, others in _names_of(type(request)).items() for name in others}
     told = [
-        f"Field '{name}' was ignored: '{known[name]}' says the same"
+        f"Field '{name}' was ignored: '{request.name_of(known[name])}' says the same"
         if name in known
         else f"Field '{name:.{MAX_NAME_CHARS}}' is unknown and was ignored"
         for name in names[:MAX_IGNORED]
@@ -53,18 +66,32 @@ def _ignored(model: type[RequestModel], names: list[str]) -> list[str]:
     )
 
 
+def _sent_names(model: type[RequestModel], data: dict[str, Any]) -> dict[str, str]:
+    """The first name of each field that has a value; it is the one that counts."""
+    found = {
+        field: next((name for name in names if data.get(name) is not None), "")
+        for field, names in _names_of(model).items()
+    }
+    return {field: name for field, name in found.items() if name}
+
+
+@cache
+def _names_of(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """All names of each field, the usual one first."""
+    names: dict[str, tuple[str, ...]] = {}
+    for field, info in model.model_fields.items():
+        alias = info.validation_alias
+        choices = map(str, alias.choices) if isinstance(alias, AliasChoices) else [str(alias or field)]
+        names[field] = tuple(dict.fromkeys([*choices, field]))
+    return names
+
+
 @cache
 def aliases_of(model: type[BaseModel]) -> dict[str, str]:
     """Other names of fields, with those that are used in their stead."""
     choices = [field.validation_alias for field in model.model_fields.values()]
     groups = [list(map(str, alias.choices)) for alias in choices if isinstance(alias, AliasChoices)]
     return {other: first for first, *others in groups for other in others}
-
-
-def _name(model: type[RequestModel], field: str) -> str:
-    """As clients write it."""
-    alias = model.model_fields[field].validation_alias
-    return alias if isinstance(alias, str) else field
 
 
 def _explain(error: ValidationError) -> InvalidRequest:
