@@ -41,7 +41,7 @@ def _option_row(option: Option) -> str:
     names = ", ".join(f"`{name}`" for name in (*option.names, *option.negative))
     variables = ", ".join(f"`{name}`" for name in option.variables)
     default = option.default_text and f"`{option.default_text}`"
-    note = "" if option.is_used else " (of no use to a server: accepted, with a note)"
+    note = "" if option.is_used else " (accepted for compatibility, ignored)"
     help = f"{option.help}{note}".replace("|", "/")
     return f"| {names} | {variables} | {default} | {help} |"
 

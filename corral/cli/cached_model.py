@@ -27,6 +27,7 @@ from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, InvalidRequest
 from corral.llama.file_type import FILE_TYPES, TRANSCODED
 from corral.llama.ggml_type import GGML_TYPES
+from corral.llama.gguf_reader import Incomplete
 from corral.llama.model_file import part_names
 from corral.llama.preflight import GgufHeader, read_header
 
@@ -163,7 +164,9 @@ def _whole(
         headers = [read_header(part) for part in parts]
     except (InvalidRequest, OSError) as error:
         reason = error.message if isinstance(error, InvalidRequest) else error.strerror
-        return msgspec.structs.replace(model, fault=f"damaged: {reason}")
+        is_partial = isinstance(error, Incomplete)
+        fault = reason if is_partial else f"damaged: {reason}"
+        return msgspec.structs.replace(model, fault=fault, is_partial=is_partial)
     tensors = [tensor for header in headers for tensor in header.tensors.values()]
     return msgspec.structs.replace(
         model,
