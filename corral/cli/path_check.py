@@ -13,8 +13,8 @@ from pathlib import Path
 
 from corral.cli.configuration import Configuration
 from corral.cli.given import Given, UsageError
+from corral.cli.options import word
 from corral.cli.options.option import PathUse
-from corral.cli.options.word import json_object
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.settings import ServerSettings
 from corral.llama.model_file import check_adapter_for, check_model_file
@@ -74,7 +74,7 @@ def _fault(given: Given, path: str) -> str:
                 check(path)
             elif use is PathUse.TEXT and os.path.isfile(path):
                 _read_text(path)
-    except (CorralError, OSError) as error:
+    except (CorralError, OSError, ValueError) as error:
         return _reason(error)
     return ""
 
@@ -158,18 +158,6 @@ def _check_projector(path: str) -> None:
         raise InvalidRequest("it is not a multimodal projector")
 
 
-def _check_template(path: str) -> None:
-    from corral.chat.template import ChatTemplate  # takes a moment to import, as what follows
-
-    ChatTemplate(_read_text(path))
-
-
-def _check_grammar(path: str) -> None:
-    from corral.llama.gbnf import gbnf_to_lark
-
-    gbnf_to_lark(_read_text(path), lambda _: 0)
-
-
 def _check_keys(path: str) -> None:
     try:
         read_key_file(path)
@@ -177,24 +165,17 @@ def _check_keys(path: str) -> None:
         raise InvalidRequest(error.message.removeprefix(f"--api-key-file '{path}' ")) from None
 
 
-def _check_json_object(path: str) -> None:
-    try:
-        json_object([_read_text(path)])
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
-
-
 _CONTENTS: Mapping[str, Callable[[str], object]] = {
     _LORA: _check_lora,
     "engine.lora_base": _check_model,
     "engine.model_draft": _check_model,
     "engine.mmproj": _check_projector,
-    "server.chat_template_file": _check_template,
-    "server.grammar_file": _check_grammar,
+    "server.chat_template_file": lambda path: word.check_template(_read_text(path)),
+    "server.grammar_file": lambda path: word.grammar([_read_text(path)]),
     "server.api_key_file": _check_keys,
-    "server.ui_config_file": _check_json_object,
+    "server.ui_config_file": lambda path: word.json_object([_read_text(path)]),
 }
 
 
-def _reason(error: CorralError | OSError) -> str:
-    return error.message if isinstance(error, CorralError) else error.strerror or str(error)
+def _reason(error: CorralError | OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)

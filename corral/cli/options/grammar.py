@@ -14,6 +14,7 @@ OPTIONS = (
         "server.grammar",
         "GBNF grammar of answers, unless a request brings its own",
         "GRAMMAR",
+        parse=word.grammar,
     ),
     Option(
         ("--grammar-file",),

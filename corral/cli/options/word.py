@@ -7,6 +7,7 @@ import re
 
 import orjson
 
+from corral.core.errors import CorralError
 from corral.core.modifier import Override, ScaledFile
 from corral.core.params import RANDOM_SEED
 from corral.core.sampler_name import samplers_by_letter, samplers_by_name
@@ -67,13 +68,37 @@ def template(words: list[str]) -> str:
     from corral.chat.named import NAMES  # only needed here
 
     name = words[0]
-    if not name or name in NAMES or any(mark in name for mark in _JINJA):
+    if any(mark in name for mark in _JINJA):
+        check_template(name)
+        return name
+    if not name or name in NAMES:
         return name
     if name.endswith(".jinja") or "/" in name:
         raise ValueError(f"'{name}' is not a template; --chat-template-file reads one from a file")
     near = difflib.get_close_matches(name.lower(), NAMES, _MAX_NEAR, 0.5)
     known = f"did you mean {' or '.join(near)}?" if near else f"known names: {', '.join(NAMES)}"
     raise ValueError(f"'{name}' is neither the name of a template nor jinja (no {{{{ or {{% in it); {known}")
+
+
+def check_template(text: str) -> None:
+    from corral.chat.template import ChatTemplate  # takes a moment to import
+
+    try:
+        ChatTemplate(text)
+    except CorralError as error:
+        raise ValueError(error.message) from None
+
+
+def grammar(words: list[str]) -> str:
+    """GBNF; which tokens it may name, only a model can tell."""
+    from corral.llama.gbnf import gbnf_to_lark  # takes a moment to import
+
+    try:
+        if words[0]:
+            gbnf_to_lark(words[0], lambda _: 0)
+    except CorralError as error:
+        raise ValueError(error.message) from None
+    return words[0]
 
 
 def json_text(words: list[str]) -> str:
