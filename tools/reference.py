@@ -24,8 +24,9 @@ def render_options() -> str:
         "Every option may be given on the command line, by an environment variable, or in a TOML file",
         "that `--config` names, where its key is a name without dashes (`ctx-size = 4096`). The command",
         "line wins over the environment, and that over the file; `corral --print-config` shows every",
-        "value and where it came from. Flags are `on` or `off` in the environment, `true` or `false` in a",
-        "file. Also read: `LLAMA_CACHE`, the directory of downloads.",
+        "value and where it came from. Flags are `on` or `off` in the environment (also `1` and `0`, `true`",
+        "and `false`, `yes` and `no`, `enabled` and `disabled`, as every option that can be on or off),",
+        "`true` or `false` in a file. Also read: `LLAMA_CACHE`, the directory of downloads.",
         "",
     ]
     for group in GROUPS:

@@ -162,11 +162,12 @@ def _whole(
         return msgspec.structs.replace(model, fault=f"{missing} of its parts missing", is_partial=True)
     try:
         headers = [read_header(part) for part in parts]
+    except Incomplete as error:
+        fault = f"incomplete, {sized(error.n_bytes)} of {sized(error.n_wanted)}"
+        return msgspec.structs.replace(model, fault=fault, is_partial=True)
     except (InvalidRequest, OSError) as error:
         reason = error.message if isinstance(error, InvalidRequest) else error.strerror
-        is_partial = isinstance(error, Incomplete)
-        fault = reason if is_partial else f"damaged: {reason}"
-        return msgspec.structs.replace(model, fault=fault, is_partial=is_partial)
+        return msgspec.structs.replace(model, fault=f"damaged: {reason}")
     tensors = [tensor for header in headers for tensor in header.tensors.values()]
     return msgspec.structs.replace(
         model,

@@ -56,6 +56,7 @@ class Incomplete(InvalidRequest):
 
     def __init__(self, n_bytes: int, n_wanted: int, is_least: bool = False) -> None:
         """`is_least`: it cannot be told how many there should be, but at least so many."""
+        self.n_bytes, self.n_wanted = n_bytes, n_wanted
         wanted = f"{'at least ' if is_least else ''}{n_wanted:,}"
         super().__init__(
             f"the file is incomplete: it has {n_bytes:,} of {wanted} bytes, the rest is missing. "
