@@ -293,7 +293,7 @@ def poor(source, path):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (short, "but the file has"),
+        (short, "the file is incomplete"),
         (not_numbers, r"tensor 'blk\.0\.ffn_up\.weight' has invalid data"),
         (stranger, "unknown model architecture: 'abacus'"),
         (poor, "key not found in model"),
