@@ -7,6 +7,7 @@ read and holds what the option expects, whether a directory can be written to.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -104,7 +105,7 @@ def _check_directory(path: str, use: PathUse) -> None:
         _check_parent(path)
         return
     if not os.path.exists(path) and use is PathUse.WRITE_DIRECTORY:
-        raise InvalidRequest(f"there is no such directory; create it: mkdir -p {path}")
+        raise InvalidRequest(f"there is no such directory; create it: mkdir -p {shlex.quote(path)}")
     if not stat.S_ISDIR(os.stat(path).st_mode):
         raise InvalidRequest("it is not a directory")
     if use is PathUse.READ_DIRECTORY and not os.access(path, os.R_OK | os.X_OK):

@@ -216,7 +216,7 @@ def test_what_is_wrong_with_a_file_is_told_and_nothing_has_changed(server, expec
     before = listed(server)
     engine = server.engine.pid
     for name, reason in {
-        "broken": "but the file has",
+        "broken": "the file is incomplete",
         "other": "is for a 'gemma3' model",
         "shape": "another shape",
         "model": "no LoRA adapter",
