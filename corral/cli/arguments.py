@@ -1,14 +1,14 @@
-"""The words of a command line, as values of options; a hint for a mistyped name."""
+"""The words of a command line, as values of options."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import deque
 from collections.abc import Sequence
 
 from corral.cli.command import COMMANDS
 from corral.cli.given import Given, Source, UsageError, give
+from corral.cli.hint import hint_for_option, hint_for_word
 from corral.cli.options import OPTIONS
 from corral.cli.options.option import Option
 
@@ -23,7 +23,7 @@ def read_arguments(argv: Sequence[str]) -> list[Given]:
         name, equals, value = _split(words.popleft())
         option = _BY_NAME.get(name)
         if option is None:
-            raise UsageError(_unknown(name))
+            raise UsageError(_unknown(name, words))
         if equals:
             words.appendleft(value)
         if name in option.negative:
@@ -65,8 +65,7 @@ def _is_name(word: str) -> bool:
     return word.startswith("-") and not _NUMBER.fullmatch(word)
 
 
-def _unknown(name: str) -> str:
-    if not name.startswith("-"):
-        return f"'{name}' is no option, nor a command: those are {', '.join(COMMANDS)}"
-    near = difflib.get_close_matches(name, _BY_NAME, 1)
-    return f"unknown option '{name}'" + (f"; did you mean '{near[0]}'?" if near else "; see corral --help")
+def _unknown(name: str, following: Sequence[str]) -> str:
+    if name.startswith("-"):
+        return f"unknown option '{name}'; {hint_for_option(name, _BY_NAME)}"
+    return f"'{name}' is neither an option nor a command; {hint_for_word(name, following, COMMANDS)}"

@@ -27,6 +27,7 @@ from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, InvalidRequest
 from corral.llama.file_type import FILE_TYPES, TRANSCODED
 from corral.llama.ggml_type import GGML_TYPES
+from corral.llama.gguf_reader import Incomplete
 from corral.llama.model_file import part_names
 from corral.llama.preflight import GgufHeader, read_header
 
@@ -161,6 +162,9 @@ def _whole(
         return msgspec.structs.replace(model, fault=f"{missing} of its parts missing", is_partial=True)
     try:
         headers = [read_header(part) for part in parts]
+    except Incomplete as error:
+        fault = f"incomplete, {sized(error.n_bytes)} of {sized(error.n_wanted)}"
+        return msgspec.structs.replace(model, fault=fault, is_partial=True)
     except (InvalidRequest, OSError) as error:
         reason = error.message if isinstance(error, InvalidRequest) else error.strerror
         return msgspec.structs.replace(model, fault=f"damaged: {reason}")

@@ -7,8 +7,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from corral.cli.given import UsageError
+
+_HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`arguments` is what may follow its name."""
+
+    run: Callable[[Sequence[str]], int]
+    help: str
+    arguments: str = ""
 
 
 def run_models(words: Sequence[str]) -> int:
@@ -39,16 +51,31 @@ def run_completion(words: Sequence[str]) -> int:
     """Print a script for a shell."""
     from corral.cli.help import SHELLS, completion
 
+    usage = f"corral completion {{{','.join(SHELLS)}}}: prints a script that completes options"
+    if len(words) == 1 and words[0] in _HELP:
+        sys.stdout.write(f"usage: {usage}\n")
+        return 0
     if len(words) != 1 or words[0] not in SHELLS:
-        raise UsageError(f"corral completion {{{','.join(SHELLS)}}}: prints a script that completes options")
+        raise UsageError(usage)
     sys.stdout.write(completion(words[0]))
     return 0
 
 
-COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
-    "models": run_models,
-    "doctor": run_doctor,
-    "compare": run_compare,
-    "tune": run_tune,
-    "completion": run_completion,
+def run_help(words: Sequence[str]) -> int:
+    """Print what there is, or what one of the commands says of itself."""
+    from corral.cli.help import ALL, build_parser
+
+    if words and words[0] in COMMANDS and words[0] != "help":
+        return COMMANDS[words[0]].run(["--help"])
+    sys.stdout.write(build_parser(is_full=ALL in words).format_help())
+    return 0
+
+
+COMMANDS: Mapping[str, Command] = {
+    "models": Command(run_models, "list the downloaded models, or remove some", "[list | rm NAME ...]"),
+    "doctor": Command(run_doctor, "look for what keeps Corral from running"),
+    "compare": Command(run_compare, "measure how far a model file is from another", "A.gguf B.gguf"),
+    "tune": Command(run_tune, "find the fastest settings of a model on this machine", "[-m FILE]"),
+    "completion": Command(run_completion, "print a script that completes options", "{bash,zsh,tcsh}"),
+    "help": Command(run_help, "print this, or the help of a command", "[COMMAND | all]"),
 }

@@ -11,7 +11,7 @@ import msgspec
 
 from corral.cli.arguments import read_arguments
 from corral.cli.config_file import read_config_file
-from corral.cli.environment import read_environment
+from corral.cli.environment import read_environment, unknown_variables
 from corral.cli.given import Given
 from corral.core.settings import EngineSettings, Settings
 
@@ -25,7 +25,12 @@ class Configuration:
     settings: Settings
     given: Mapping[str, Sequence[Given]]
     notes: Sequence[str]
-    command: str  # to do instead of serving; "" to serve
+    command: str  # to do instead of serving, with the word that follows it; "" to serve
+
+    @property
+    def counted(self) -> list[Given]:
+        """What the settings are made of."""
+        return [given for values in self.given.values() for given in _counted(values)]
 
 
 def configure(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Configuration:
@@ -35,11 +40,15 @@ def configure(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> C
     path = next((given.value for given in reversed(around + said) if given.option.command == "config"), "")
     every = [*(read_config_file(path) if path else ()), *around, *said]
     given = _winners(every)
-    commands = [given.option.command for given in said if given.option.command not in ("", "config")]
+    commands = [
+        f"{given.option.command} {given.value or ''}".strip()
+        for given in said
+        if given.option.command not in ("", "config")
+    ]
     return Configuration(
         settings=_settings({target: _sum(values) for target, values in given.items()}),
         given=given,
-        notes=[*_unused(every), *_overridden(around, said)],
+        notes=[*_unused(every), *_overridden(around, said), *unknown_variables(environ)],
         command=commands[0] if commands else "",
     )
 
@@ -57,16 +66,24 @@ def _winners(every: Iterable[Given]) -> dict[str, list[Given]]:
 
 
 def _sum(values: Sequence[Given]) -> Any:
-    """The last one, or all of them."""
     last = values[-1]
-    if last.option.repeats and isinstance(last.value, tuple):
+    if _adds_up(last):
         return tuple(item for given in values for item in given.value)
     return last.value
 
 
+def _counted(values: Sequence[Given]) -> Sequence[Given]:
+    """The last one, or all of them."""
+    return values if _adds_up(values[-1]) else values[-1:]
+
+
+def _adds_up(given: Given) -> bool:
+    return given.option.repeats and isinstance(given.value, tuple)
+
+
 def _unused(every: Iterable[Given]) -> list[str]:
     names = dict.fromkeys(given.name for given in every if not given.option.is_used)
-    return [f"{name} is ignored: a server has no use for it" for name in names]
+    return [f"{name} is ignored: it is accepted for compatibility, and has no effect" for name in names]
 
 
 def _overridden(around: Sequence[Given], said: Sequence[Given]) -> list[str]:

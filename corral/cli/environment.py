@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 
 from corral.cli.given import Given, Source, give
@@ -14,16 +15,30 @@ def read_environment(environ: Mapping[str, str]) -> list[Given]:
     return [value for value in given if value is not None]
 
 
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A warning for each that looks like one of an option, but is none."""
+    unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in _KNOWN)
+    return [f"{name} is ignored: there is no such option{_hint(name)}" for name in unknown]
+
+
+def _hint(name: str) -> str:
+    """Compared without what they have in common: else all are alike."""
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), _BY_ENDING, 1)
+    return f"; did you mean {_BY_ENDING[near[0]]}?" if near else ""
+
+
+def _opposites(option: Option) -> list[str]:
+    # compat: llama-server: LLAMA_ARG_NO_MMAP, whatever its value.
+    return [name.replace(PREFIX, f"{PREFIX}NO_") for name in option.variables] if option.negative else []
+
+
 def _find(option: Option, environ: Mapping[str, str]) -> Given | None:
     for name in option.variables:
         if name in environ:
             return _read(option, name, environ[name])
-    if option.negative:
-        # compat: llama-server: LLAMA_ARG_NO_MMAP, whatever its value.
-        for name in option.variables:
-            opposite = name.replace(PREFIX, f"{PREFIX}NO_")
-            if opposite in environ:
-                return Given(option, False, (environ[opposite],), Source.ENVIRONMENT, opposite)
+    for name in _opposites(option):
+        if name in environ:
+            return Given(option, False, (environ[name],), Source.ENVIRONMENT, name)
     return None
 
 
@@ -35,4 +50,6 @@ def _read(option: Option, name: str, text: str) -> Given | None:
     return give(option, words, Source.ENVIRONMENT, name)
 
 
+_KNOWN = [name for option in OPTIONS for name in (*option.variables, *_opposites(option))]
+_BY_ENDING = {name.removeprefix(PREFIX): name for name in _KNOWN}
 _SWITCH = Option(("--switch",), "server.log", "on or off")

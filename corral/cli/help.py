@@ -11,36 +11,42 @@ from corral.cli.options import GROUPS
 from corral.cli.options.option import Option
 
 SHELLS = ("bash", "zsh", "tcsh")
-_FILES = ("FNAME", "FILE", "PATH")
-_USAGE = """corral [options]
-       corral models [rm NAME ...]
-       corral doctor
-       corral compare A.gguf B.gguf
-       corral completion {bash,zsh,tcsh}"""
+ALL = "all"  # behind --help
+_USAGE_WIDTH = 37
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(is_full: bool = False) -> argparse.ArgumentParser:
+    """`is_full`: also with options that have no effect."""
     parser = argparse.ArgumentParser(
         prog="corral",
-        usage=_USAGE,
+        usage=_usage(),
         description="llama-server in Python: an HTTP server for large language models on libllama",
         epilog="Each option has an environment variable, as LLAMA_ARG_CTX_SIZE of --ctx-size, and may be in "
-        "a file (--config). The command line wins over the environment, and that over the file.",
+        "a file (--config). The command line wins over the environment, and that over the file. "
+        "--help all also lists the options that are accepted for compatibility and ignored.",
         add_help=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=44, width=118),
     )
     commands = parser.add_argument_group("commands")
     commands.add_argument("command", nargs="?", choices=list(COMMANDS), help="what to do instead of serving")
     for group in GROUPS:
-        section = parser.add_argument_group(group.title, group.about or None)
-        for option in group.options:
-            _add(section, option)
+        options = [option for option in group.options if option.is_used or is_full]
+        if options:
+            section = parser.add_argument_group(group.title, group.about or None)
+            for option in options:
+                _add(section, option)
     return parser
+
+
+def _usage() -> str:
+    lines = [("corral [options]", "serve a model")]
+    lines += [(f"corral {name} {command.arguments}", command.help) for name, command in COMMANDS.items()]
+    return "\n       ".join(f"{words:{_USAGE_WIDTH}}{help}" for words, help in lines)
 
 
 def completion(shell: str) -> str:
     """A script that completes options; where a file is expected, names of files."""
-    return str(shtab.complete(build_parser(), shell=shell))
+    return str(shtab.complete(build_parser(is_full=True), shell=shell))
 
 
 def _add(section: argparse._ArgumentGroup, option: Option) -> None:
@@ -56,13 +62,13 @@ def _add(section: argparse._ArgumentGroup, option: Option) -> None:
         nargs="?" if option.bare is not None else option.n_words if option.n_words != 1 else None,
         help=help,
     )
-    if option.metavar in _FILES:
-        action.complete = shtab.DIRECTORY if option.metavar == "PATH" else shtab.FILE  # type: ignore[attr-defined]
+    if option.path is not None:
+        action.complete = shtab.DIRECTORY if option.path.is_directory else shtab.FILE  # type: ignore[attr-defined]
 
 
 def _help(option: Option) -> str:
     if not option.is_used:
-        return f"{option.help} (of no use to a server)"
+        return f"{option.help} (accepted for compatibility, ignored)"
     if not option.default_text or "default:" in option.help:
         return option.help
     return f"{option.help} (default: {option.default_text})"

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 
 from corral import __version__
-from corral.cli.command import COMMANDS, run_completion
+from corral.cli.command import COMMANDS, run_completion, run_help
 from corral.cli.configuration import Configuration, configure
 from corral.cli.console import Console
 from corral.cli.given import UsageError
 from corral.cli.title import hide_secrets
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
+from corral.server.listen import open_listener
 from corral.server.log import log_in_background, log_to_file, log_to_stderr, report_fatal
 
 _log = logging.getLogger("corral")
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         if words and words[0] in COMMANDS:
-            return COMMANDS[words[0]](words[1:])
+            return COMMANDS[words[0]].run(words[1:])
         configuration = configure(words)
         if configuration.command:
             return _print(configuration)
@@ -56,22 +57,30 @@ def run(settings: Settings, console: Console) -> None:
 
 def _serve(configuration: Configuration) -> int:
     from corral.cli.model_source import resolve_model
+    from corral.cli.path_check import check_adapters, check_paths
 
-    log_to_stderr(configuration.settings.server)
-    log_to_file(configuration.settings.server)
+    server = configuration.settings.server
+    log_to_stderr(server)
+    try:
+        log_to_file(server)
+    except CorralError as error:
+        raise UsageError(error.message) from None
     for note in configuration.notes:
         _log.warning("%s", note)
+    check_paths(configuration)
+    if server.model_url or server.hf_repo:
+        with open_listener(server):  # what keeps it from listening is said before a download
+            pass
     settings = resolve_model(configuration.settings)
+    check_adapters(configuration, settings.engine.model)
     run(settings, Console(settings))
     return 0
 
 
 def _print(configuration: Configuration) -> int:
     match configuration.command:
-        case "help":
-            from corral.cli.help import build_parser
-
-            sys.stdout.write(build_parser().format_help())
+        case "help" | "help all":
+            return run_help(configuration.command.split()[1:])
         case "version":
             sys.stdout.write(f"corral {__version__}\n")
         case "print_config":

@@ -42,6 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(command="")
     commands = parser.add_subparsers(metavar="COMMAND")
+    listed = commands.add_parser("list", aliases=["ls"], help="list them, as without a command")
+    listed.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="for machines")
     rm = commands.add_parser("rm", help="remove models", description="Remove models from the cache.")
     rm.add_argument("name", metavar="NAME", nargs="+", help="as it is listed, or how it begins")
     rm.add_argument("-y", "--yes", action="store_true", help="do not ask")

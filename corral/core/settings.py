@@ -62,7 +62,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     yarn_beta_fast: float = -1.0
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
-    defrag_thold: float = -1.0
     model_draft: str = ""
     n_threads_draft: int = 0
     n_threads_batch_draft: int = 0

@@ -15,8 +15,8 @@ from corral.core.errors import InvalidRequest
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.llama.fingerprint import fingerprint
 from corral.llama.library import last_words, lib
-from corral.llama.model_file import part_names
-from corral.llama.preflight import GgufHeader, check_adapter, check_fit, read_header
+from corral.llama.model_file import check_adapter_for
+from corral.llama.preflight import read_header
 
 _NONE = b""
 
@@ -34,7 +34,9 @@ class Adapters:
     def load(self, id: int, path: str) -> AdapterInfo:
         """Read an adapter; raises InvalidRequest if the file is none, or one of another model."""
         try:
-            self._check(read_header(path))
+            check_adapter_for(
+                self._path, read_header(path)
+            )  # libllama is brought down by some that do not fit
             digest = fingerprint(path)
         except OSError as error:
             raise InvalidRequest(f"the adapter cannot be read: {error.strerror}") from None
@@ -51,12 +53,6 @@ class Adapters:
             _metadata(handle, "adapter.lora.task_name"),
             _metadata(handle, "adapter.lora.prompt_prefix"),
         )
-
-    def _check(self, header: GgufHeader) -> None:
-        """libllama is brought down by some adapters that do not fit."""
-        shards = [read_header(shard) for shard in part_names(self._path)]
-        check_adapter(header, shards[0].architecture)
-        check_fit(header, {name: info for shard in shards for name, info in shard.tensors.items()})
 
     def free(self, id: int) -> None:
         if id not in self._handles:

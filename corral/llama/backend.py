@@ -47,7 +47,7 @@ class LlamaBackend(Context):
     def __init__(self, model: Model, settings: EngineSettings, projector: Projector | None = None) -> None:
         settings = fit_cache(settings, model)
         super().__init__(model, generation_params(settings, model))
-        for note in notes_on_context(settings, model):
+        for note in notes_on_context(settings, model, self.n_ctx):
             _log.warning("%s", note)
         self.vocab = model.vocab
         self.adapters = model.adapters

@@ -28,7 +28,6 @@ def context_params(settings: EngineSettings) -> Any:
     params = plain_params(settings)
     params.type_k = type_number(settings.cache_type_k)
     params.type_v = type_number(settings.cache_type_v)
-    params.defrag_thold = settings.defrag_thold
     params.rope_scaling_type = _SCALINGS[settings.rope_scaling]
     params.rope_freq_base = settings.rope_freq_base
     params.rope_freq_scale = _freq_scale(settings)

@@ -14,8 +14,23 @@ def total_ctx(settings: EngineSettings, model: Model) -> int:
     return min(n_ctx, model.n_positions * settings.n_parallel) if model.n_positions else n_ctx
 
 
-def notes_on_context(settings: EngineSettings, model: Model) -> list[str]:
-    """What may surprise somebody who gave `--ctx-size`."""
+def notes_on_context(settings: EngineSettings, model: Model, n_ctx: int) -> list[str]:
+    """What may surprise somebody who gave `--ctx-size`; `n_ctx`: of a slot, as libllama made it."""
+    return [*_notes_on_rounding(settings, n_ctx), *_notes_on_training(settings, model)]
+
+
+def _notes_on_rounding(settings: EngineSettings, n_ctx: int) -> list[str]:
+    n_slots = 1 if settings.kv_unified else settings.n_parallel
+    if not settings.n_ctx or n_ctx * n_slots <= settings.n_ctx:
+        return []
+    each = f": {n_ctx} for each of {n_slots} slots" if n_slots > 1 else ""
+    return [
+        f"--ctx-size {settings.n_ctx} is rounded up to {n_ctx * n_slots}{each}; "
+        f"libllama makes contexts of multiples of {_LEAST} tokens"
+    ]
+
+
+def _notes_on_training(settings: EngineSettings, model: Model) -> list[str]:
     n_slots = 1 if settings.kv_unified else settings.n_parallel
     n_asked = settings.n_ctx // n_slots
     if n_asked <= model.n_ctx_train:

@@ -51,6 +51,19 @@ _FORMS = {
 }
 
 
+class Incomplete(InvalidRequest):
+    """The end of the file is missing."""
+
+    def __init__(self, n_bytes: int, n_wanted: int, is_least: bool = False) -> None:
+        """`is_least`: it cannot be told how many there should be, but at least so many."""
+        self.n_bytes, self.n_wanted = n_bytes, n_wanted
+        wanted = f"{'at least ' if is_least else ''}{n_wanted:,}"
+        super().__init__(
+            f"the file is incomplete: it has {n_bytes:,} of {wanted} bytes, the rest is missing. "
+            "Probably a download was interrupted; download it again"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Omitted:
     """An array that is too long to be kept."""
@@ -146,9 +159,9 @@ class GgufReader:
         self._skip(offset - self.offset)
 
     def _refuse(self, n_bytes: int) -> NoReturn:
-        if n_bytes > len(self._data):
-            raise InvalidRequest(f"it ends after {len(self._data)} bytes, its header goes on to {n_bytes}")
-        raise InvalidRequest(f"its header is longer than {_MAX_HEADER_BYTES >> 20} MiB")
+        if len(self._data) < n_bytes <= _MAX_HEADER_BYTES:
+            raise Incomplete(len(self._data), n_bytes, is_least=True)
+        raise InvalidRequest(f"its header is damaged, or longer than {_MAX_HEADER_BYTES >> 20} MiB")
 
 
 def quoted(name: str) -> str:

@@ -62,6 +62,21 @@ def flash_attn_type(settings: EngineSettings) -> int:
     return int(uses_flash_attn(settings))
 
 
+def notes_on_gpu(settings: EngineSettings) -> list[str]:
+    """What was to be on a GPU, where there is none."""
+    if settings.devices == ("none",) or library.has_gpu():
+        return []
+    layers = {"--n-gpu-layers": settings.n_gpu_layers}
+    if settings.model_draft:
+        layers["--spec-draft-ngl"] = settings.n_gpu_layers_draft
+    return [
+        f"{name} {'all' if n < 0 else n} has no effect: libllama sees no GPU, all layers are on the CPU "
+        "(`corral doctor` may know why)"
+        for name, n in layers.items()
+        if n not in (0, -1)
+    ]
+
+
 def notes_on_locking(log: Sequence[str]) -> list[str]:
     """What `--mlock` could not do, as libllama's log of loading a model shows."""
     if not any(_NOT_LOCKED.search(line) for line in log):

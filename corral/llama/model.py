@@ -20,7 +20,7 @@ from corral.llama.adapter import Adapters
 from corral.llama.context_params import context_params
 from corral.llama.control_vector import ControlVector, read_directions
 from corral.llama.device import NOWHERE, Placement, place, start
-from corral.llama.hardware import notes_on_locking
+from corral.llama.hardware import notes_on_gpu, notes_on_locking
 from corral.llama.library import LlamaError, last_words, lib
 from corral.llama.model_file import read_model
 from corral.llama.override import check_overrides, native_overrides, overridden_texts
@@ -108,7 +108,7 @@ class Model:
             )
         model.vocab.rehearse()
         check_overrides(settings.overrides, log)
-        for note in notes_on_locking(log):
+        for note in (*notes_on_gpu(settings), *notes_on_locking(log)):
             _log.warning("%s", note)
         if directions:
             layers = settings.control_vector_layers

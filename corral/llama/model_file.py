@@ -10,7 +10,7 @@ import re
 
 from corral.core.errors import CorralError, InvalidRequest
 from corral.llama.gguf_reader import quoted
-from corral.llama.preflight import GgufHeader, read_header
+from corral.llama.preflight import GgufHeader, check_adapter, check_fit, read_header
 
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _NO, _COUNT, _N_TENSORS = "split.no", "split.count", "split.tensors.count"
@@ -47,6 +47,13 @@ def read_model(path: str | os.PathLike[str]) -> tuple[list[str], list[GgufHeader
     except InvalidRequest as error:
         raise _refusal(path, error.message) from None
     return parts, headers
+
+
+def check_adapter_for(model: str, adapter: GgufHeader) -> None:
+    """Refuse what is not a LoRA adapter for this model."""
+    parts = [read_header(part) for part in part_names(model)]
+    check_adapter(adapter, parts[0].architecture)
+    check_fit(adapter, {name: info for part in parts for name, info in part.tensors.items()})
 
 
 def part_names(name: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from corral.core.errors import InvalidRequest
 from corral.llama.ggml_type import GGML_TYPES
-from corral.llama.gguf_reader import GgufReader, Value, ValueType, quoted
+from corral.llama.gguf_reader import GgufReader, Incomplete, Value, ValueType, quoted
 
 _MAGIC = b"GGUF"
 _OTHER_MAGICS = (  # what is mistaken for it
@@ -39,6 +39,7 @@ _MAX_ENTRIES = 1 << 16  # tensors, or keys
 _MAX_KEY_BYTES = (1 << 16) - 1
 _MAX_NAME_BYTES = 63
 _MAX_DIMS = 4
+_MAX_FILE_BYTES = 1 << 44  # more than any: what a header says of it is wrong
 _ALPHA = "adapter.lora.alpha"
 _A, _B = ".lora_a", ".lora_b"
 _IGNORED = "_norm.weight"  # by libllama
@@ -160,7 +161,7 @@ def _mapped(fd: int) -> mmap.mmap:
     try:
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     except ValueError:
-        raise InvalidRequest("it is empty") from None
+        raise InvalidRequest("it is empty: download it again") from None
 
 
 def _read(data: mmap.mmap) -> GgufHeader:
@@ -172,14 +173,14 @@ def _read(data: mmap.mmap) -> GgufHeader:
     infos = _read_infos(reader, n_tensors)
     start = padded(reader.offset, alignment)
     tensors = {name: info._replace(offset=start + info.offset) for name, info in infos.items()}
-    for name, tensor in tensors.items():
-        _check_place(name, tensor, alignment, len(data))
+    _check_places(tensors, alignment, len(data))
     return GgufHeader(metadata, types, tensors, alignment, infos_offset)
 
 
 def _read_counts(reader: GgufReader) -> tuple[int, int]:
-    if reader.take(len(_MAGIC)) != _MAGIC:
+    if not (reader.start.startswith(_MAGIC) or _MAGIC.startswith(reader.start)):
         raise InvalidRequest(f"it is not a GGUF file{_told_apart(reader.start)}")
+    reader.take(len(_MAGIC))
     version = reader.u32()
     if version not in _VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
@@ -253,11 +254,12 @@ def _read_info(reader: GgufReader, name: str) -> TensorInfo:
     return TensorInfo(type, shape, reader.u64(), n_bytes)
 
 
-def _check_place(name: str, tensor: TensorInfo, alignment: int, n_file_bytes: int) -> None:
-    if tensor.offset % alignment:
-        raise InvalidRequest(f"the tensor {quoted(name)} is not aligned to {alignment} bytes")
-    end = tensor.offset + tensor.n_bytes
+def _check_places(tensors: Mapping[str, TensorInfo], alignment: int, n_file_bytes: int) -> None:
+    for name, tensor in tensors.items():
+        if tensor.offset % alignment:
+            raise InvalidRequest(f"the tensor {quoted(name)} is not aligned to {alignment} bytes")
+        if tensor.offset + tensor.n_bytes > _MAX_FILE_BYTES:
+            raise InvalidRequest(f"its header is damaged: the tensor {quoted(name)} cannot be that large")
+    end = max((tensor.offset + tensor.n_bytes for tensor in tensors.values()), default=0)
     if end > n_file_bytes:
-        raise InvalidRequest(
-            f"the tensor {quoted(name)} goes on to byte {end}, but the file has {n_file_bytes}"
-        )
+        raise Incomplete(n_file_bytes, end)

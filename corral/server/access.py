@@ -10,7 +10,6 @@ import hmac
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,6 +19,7 @@ from corral.api.visit import visit_in
 from corral.core.errors import CorralError, Unauthorized
 from corral.core.settings import ServerSettings
 from corral.core.visit import Client
+from corral.server.key_file import read_key_file
 
 # What strangers may read. `/props` and the models are told to them without paths and prompts.
 PUBLIC_PATHS = ("/health", "/v1/health", "/ready", "/models", "/v1/models", "/props")
@@ -67,7 +67,7 @@ class Keys:
         return found
 
     def _read(self) -> list[_Key]:
-        lines = _read_file(self._file) if self._file else []
+        lines = read_key_file(self._file) if self._file else []
         numbered = enumerate(lines, len(self._given) + 1)
         return self._given + [key for i, line in numbered for key in self._parse(line, f"key{i}")]
 
@@ -111,18 +111,6 @@ class AccessControl:
         if scope["method"] == "OPTIONS":
             return True  # compat: browsers ask what they may send without a key, and no route answers more
         return scope["method"] in _READING and (scope["path"] in PUBLIC_PATHS or self._is_public(scope))
-
-
-def _read_file(path: str) -> list[str]:
-    try:
-        lines = Path(path).read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise CorralError(f"--api-key-file '{path}' cannot be read: {reason}") from None
-    keys = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
-    if not keys:
-        raise CorralError(f"--api-key-file '{path}' holds no key; write one into each line")
-    return keys
 
 
 def _shown(scope: Scope) -> list[bytes]:

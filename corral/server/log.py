@@ -46,11 +46,15 @@ def log_to_stderr(server: ServerSettings) -> None:
 
 
 def log_to_file(server: ServerSettings) -> None:
-    """Beside stderr, to the file that the settings want, if they do; a second time does nothing."""
+    """Beside stderr, to the file that the settings want, if they do; a second time does nothing.
+
+    compat: --log-disable is about the file, stderr has --verbosity; --log-file NAME is NAME.log.
+    """
     if not server.log or not (server.log_file or server.log_new) or _installed(_File):
         return
     try:
-        fd = _create_new(server.log_file) if server.log_new else _open(server.log_file, server.log_append)
+        path = _with_extension(server.log_file)
+        fd = _create_new(path) if server.log_new else _open(path, server.log_append)
     except OSError as error:
         where = f"'{server.log_file or _DEFAULT_NAME}'"
         raise CorralError(
@@ -84,7 +88,7 @@ def report_fatal(message: str) -> None:
 
 def level_of(server: ServerSettings) -> int:
     """The least that is logged."""
-    return _LEVELS[max(0, min(server.verbosity, len(_LEVELS) - 1))] if server.log else logging.CRITICAL
+    return _LEVELS[max(0, min(server.verbosity, len(_LEVELS) - 1))]
 
 
 class JsonFormatter(logging.Formatter):
@@ -232,6 +236,12 @@ def _shows_colors() -> bool:
     """Whether stderr is a terminal that takes them, and nobody has turned them off (no-color.org)."""
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _with_extension(path: str) -> str:
+    """A device or a pipe is called what it is called."""
+    is_special = os.path.exists(path) and not os.path.isfile(path)
+    return path if not path or is_special or "." in os.path.basename(path) else f"{path}.log"
 
 
 def _open(path: str, appends: bool) -> int:

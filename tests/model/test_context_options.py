@@ -148,10 +148,6 @@ def test_defaults_are_those_of_libllama():
             assert getattr(params, name) == getattr(default, name), name
 
 
-def test_what_libllama_ignores_is_passed_on():
-    assert context_params(EngineSettings(model="", defrag_thold=0.25)).defrag_thold == 0.25
-
-
 # libllama scales keys again when it moves them, if positions scale them at all, and those of every slot.
 SCALED_KEYS = [
     {"rope_scaling": "yarn", "rope_scale": 4.0},
@@ -283,7 +279,6 @@ def test_without_any_change_the_fingerprint_is_that_of_the_file(models):
         "cache_type_v": "f32",
         "check_tensors": True,
         "control_vector_layers": (1, 2),
-        "defrag_thold": 0.1,
     }
     assert model_fingerprint(EngineSettings(model=path, **same)) == fingerprint(path)
 

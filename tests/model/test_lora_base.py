@@ -168,7 +168,7 @@ def test_split_models_are_refused(base, lora, tmp_path, which):
     [
         ("not-lora", "this is no LoRA adapter"),
         ("lora-other", "the adapter is for a 'gemma3' model"),
-        ("lora-broken", "but the file has"),
+        ("lora-broken", "the file is incomplete"),
         ("missing", "No such file"),
     ],
 )

@@ -164,7 +164,7 @@ def test_a_chat_is_not_in_the_log(tiny, tmp_path):
 
 def test_a_directory_that_is_not_there_is_said_before_anything_is_loaded(tiny, tmp_path):
     (tmp_path / "file").touch()
-    for name, reason in (("none", "No such file or directory"), ("file", "Not a directory")):
+    for name in ("none", "file"):
         command = [
             sys.executable,
             "-m",
@@ -177,7 +177,6 @@ def test_a_directory_that_is_not_there_is_said_before_anything_is_loaded(tiny, t
             str(tmp_path / name),
         ]
         result = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
-        assert result.returncode == 1, result.stderr
-        said = [line for line in result.stderr.splitlines() if line.startswith("corral: ")]
-        assert said == [f"corral: --chats: cannot save files in '{tmp_path / name}': {reason}"]
-        assert "Traceback" not in result.stderr
+        assert result.returncode == 2, result.stderr
+        (said,) = result.stderr.splitlines()
+        assert said.startswith(f"corral: --chats '{tmp_path / name}': ")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 from corral import __version__
+from corral.cli.command import COMMANDS
 from corral.cli.options import OPTIONS
+from tests.system.document import ROOT, marked_blocks, run_block
+from tests.tools.small_gguf import small_gguf
 
 
 def corral(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -34,11 +38,14 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     return set(answer.stdout.split())
 
 
-@pytest.mark.parametrize("name", ["-h", "--help", "--usage"])
+@pytest.mark.parametrize("name", ["-h", "--help", "--usage", "help"])
 def test_help(name):
     answer = corral(name)
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert all(option.long_name in answer.stdout for option in OPTIONS)
+    assert all(option.long_name in answer.stdout for option in OPTIONS if option.is_used)
+    assert not any(f" {option.long_name} " in answer.stdout for option in OPTIONS if not option.is_used)
+    full = corral(name, "all").stdout
+    assert all(option.long_name in full for option in OPTIONS)
 
 
 def test_version():
@@ -51,10 +58,28 @@ def test_an_unknown_option_is_exit_2_with_the_nearest_name():
     assert answer.stderr == "corral: unknown option '--ctx-sise'; did you mean '--ctx-size'?\n"
 
 
-def test_an_unknown_command_is_exit_2():
-    answer = corral("serve")
-    assert answer.returncode == 2
-    assert "models, doctor, compare, tune, completion" in answer.stderr
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name):
+    answer = corral("help", name)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert f"corral {name}" in answer.stdout
+
+
+def test_models_are_listed_with_and_without_a_word(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(small_gguf())
+    plain = corral("models", LLAMA_CACHE=str(tmp_path))
+    assert "a.gguf" in plain.stdout
+    for word in ("list", "ls"):
+        assert corral("models", word, LLAMA_CACHE=str(tmp_path)).stdout == plain.stdout
+    assert corral("models", "list", "--json", LLAMA_CACHE=str(tmp_path)).stdout.startswith("[")
+
+
+@pytest.mark.parametrize("words", [("run", "llama3"), ("pull", "m"), ("list",), ("model.gguf",), ("xyzzy",)])
+def test_an_unknown_command_is_exit_2(words):
+    answer = corral(*words)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"corral: '{words[0]}' ")
+    assert len(answer.stderr.splitlines()) == 1
 
 
 def test_print_config_can_be_read_again(tmp_path):
@@ -68,6 +93,16 @@ def test_print_config_can_be_read_again(tmp_path):
     values = [[line.partition("#")[0] for line in text.splitlines()] for text in (first.stdout, again.stdout)]
     assert [v for v in values[0] if v] == [v for v in values[1] if v and not v.startswith("api-key =")]
     assert f"# {path}: parallel" in again.stdout
+
+
+def test_the_page_for_beginners_finds_all_that_it_looks_for():
+    """`grep` ends well if it finds one line: here it is to find one for each name."""
+    text = (ROOT / "docs" / "getting_started.md").read_text()
+    ((kind, block),) = [block for block in marked_blocks(text) if "--print-config" in block[1]]
+    names = re.findall(r"[\w-]+", block.partition("grep -E")[2])
+    printed = run_block(kind, block, "").splitlines()
+    assert sorted(line.split()[0] for line in printed) == sorted(names)
+    assert len(names) == 3
 
 
 @pytest.mark.parametrize("words", [("completion", "bash"), ("--completion-bash",)])

@@ -181,7 +181,7 @@ def broken(name, tmp_path, files, encoders, models):
     [
         ("missing", "none.gguf': there is no such file"),
         ("no gguf", "it is not a GGUF file"),
-        ("cut off", "but the file has"),
+        ("cut off", "the file is incomplete"),
         ("encoder", "cannot be compared"),
         ("other vocabulary", "the models have different vocabularies"),
         ("short text", "the text has"),

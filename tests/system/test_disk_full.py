@@ -36,7 +36,7 @@ def run(*options: object, **env: str) -> subprocess.CompletedProcess[str]:
 
 def refusal(result: subprocess.CompletedProcess[str]) -> str:
     """What a command says that ends with an error: one line of its own, and no traceback."""
-    assert result.returncode == 1, result.stderr
+    assert result.returncode in (1, 2), result.stderr
     assert "Traceback" not in result.stderr
     said = [line for line in result.stderr.splitlines() if line.startswith("corral: ")]
     assert len(said) == 1, result.stderr
@@ -136,7 +136,7 @@ def test_the_lookup_cache_stays_as_it_was(tiny, disk):
 
 
 def test_lines_that_the_log_has_no_room_for_are_missing_there(tiny, disk):
-    path = disk.path / "log"
+    path = disk.path / "a.log"
     with CorralProcess("-m", tiny, "-c", 512, "--log-file", path) as server:
         disk.fill()
         for i in range(60):
@@ -324,6 +324,15 @@ def test_a_file_that_may_not_be_read_is_said_at_the_start(tiny, tmp_path, humble
     said = refusal(run(*model, "-c", 512, option, path))
     assert "Permission denied" in said
     assert "secret.gguf" in said
+
+
+@pytest.mark.parametrize("option", ["--slot-save-path", "--chats", "--path", "--cache-disk"])
+def test_a_directory_that_may_not_be_used_is_said_at_the_start(tiny, tmp_path, humble, option):
+    (tmp_path / "secret").mkdir(0)
+    path = tmp_path / "secret" / "made" if option == "--cache-disk" else tmp_path / "secret"
+    said = refusal(run("-m", tiny, option, path))
+    assert f"{option} '{path}': " in said
+    assert "secret" in said
 
 
 def test_a_state_that_may_not_be_read(tiny, tmp_path, humble):

@@ -74,16 +74,16 @@ def test_a_negative_prompt_alone_is_for_those_who_say_how_strongly(tiny, server)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "words", "status"),
     [
-        (["--cfg-scale", 2, "--cfg-negative-prompt-file", "none.txt"], "--cfg-negative-prompt-file"),
-        (["--cfg-scale", 2, "--cfg-negative-prompt", "no " * 3000], "exceeds the available context size"),
+        (["--cfg-scale", 2, "--cfg-negative-prompt-file", "none.txt"], "--cfg-negative-prompt-file", 2),
+        (["--cfg-scale", 2, "--cfg-negative-prompt", "no " * 3000], "exceeds the available context size", 1),
     ],
     ids=["missing", "too long"],
 )
-def test_a_mistake_is_told_at_the_start(tiny, options, words):
+def test_a_mistake_is_told_at_the_start(tiny, options, words, status):
     server = CorralProcess("-m", tiny, "-c", 2048, *options, wait=False)
-    assert server.process.wait(START_S) == 1
+    assert server.process.wait(START_S) == status
     server.stop()
     assert words in server.lines[-1]
     assert "Traceback" not in "".join(server.lines)

@@ -216,7 +216,7 @@ def test_what_is_wrong_with_a_file_is_told_and_nothing_has_changed(server, expec
     before = listed(server)
     engine = server.engine.pid
     for name, reason in {
-        "broken": "but the file has",
+        "broken": "the file is incomplete",
         "other": "is for a 'gemma3' model",
         "shape": "another shape",
         "model": "no LoRA adapter",
@@ -377,13 +377,14 @@ def test_a_wrong_file_ends_the_start_with_a_reason(modifiers):
     base = ("-m", modifiers / "llama-bpe.gguf", "-c", 512, "-t", 1)
     good, other, missing = (modifiers / f"{name}.gguf" for name in ("lora-a", "lora-other", "missing"))
     starts = {
-        ("--lora", good, "--lora-scaled", other, 0.5): f"--lora {other}: .*gemma3",
-        ("--lora", missing): f"--lora {missing}: .*No such file",
-        ("--lora-dir", missing): "--lora-dir: there is no directory",
+        ("--lora", good, "--lora-scaled", other, 0.5): f"--lora-scaled '{other}': .*gemma3",
+        ("--lora", missing): f"--lora '{missing}': No such file",
+        ("--lora-dir", missing): f"--lora-dir '{missing}': No such file",
     }
     processes = [CorralProcess(*base, *options, wait=False) for options in starts]
     for process, reason in zip(processes, starts.values(), strict=True):
         process.wait_for(reason)
-        assert process.process.wait(START_S) == 1
+        assert process.process.wait(START_S) == 2
         process.stop()
         assert "Traceback" not in "".join(process.lines)
+        assert "loading" not in "".join(process.lines)

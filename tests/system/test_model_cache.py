@@ -142,6 +142,14 @@ def test_what_is_damaged_is_listed(server):
     assert model.format.startswith("damaged: ")
 
 
+def test_what_is_cut_short_is_listed_as_incomplete(server):
+    path = get(server)
+    path.write_bytes(path.read_bytes()[:1000])
+    (model,) = find_models()
+    assert model.format.startswith("incomplete, ")
+    assert model.is_partial
+
+
 def test_what_others_put_there(cache):
     cache.mkdir()
     (cache / "user_model.gguf").write_bytes(small_gguf())

@@ -277,15 +277,25 @@ def test_a_file_the_environment_and_the_command_line_together(tiny, tmp_path):
     path.write_text(f"model = {str(tiny)!r}\nctx-size = 256\npredict = 3\nalias = 'file'\n{rule}\n")
     unused = [words for words in _everything() if words[0] in UNUSED.split()]
     environ = {"LLAMA_ARG_CONFIG": str(path), "LLAMA_ARG_ALIAS": "environment", "LLAMA_ARG_CTX_SIZE": "512"}
-    words = ["-c", "768", "--no-context-shift", *(word for line in unused for word in line)]
+    environ |= {"LLAMA_ARG_FLASH_ATTN": "1", "LLAMA_ARG_ALAIS": "x"}
+    words = ["-c", "767", "-ngl", "3", "--no-context-shift", *(word for line in unused for word in line)]
     with CorralProcess(*words, env=environ) as server:
         props = server.get("/props").json()
         assert props["model_alias"] == "environment"
         assert props["default_generation_settings"]["n_ctx"] == 768
         assert server.complete(prompt="x")["content"] == "aaa"
     notes = [line.partition("warning: ")[2].strip() for line in server.lines if "warning: " in line]
-    expected = [f"{line[0]} is ignored: a server has no use for it" for line in unused]
-    assert notes == [*expected, "-c 768 wins over LLAMA_ARG_CTX_SIZE=512 in the environment"]
+    expected = [
+        f"{line[0]} is ignored: it is accepted for compatibility, and has no effect" for line in unused
+    ]
+    *first, layers, rounded = notes
+    assert first == [
+        *expected,
+        "-c 767 wins over LLAMA_ARG_CTX_SIZE=512 in the environment",
+        "LLAMA_ARG_ALAIS is ignored: there is no such option; did you mean LLAMA_ARG_ALIAS?",
+    ]
+    assert "--n-gpu-layers 3" in layers
+    assert "--ctx-size 767 is rounded up to 768" in rounded
 
 
 def _everything() -> list[list[str]]:
@@ -345,7 +355,7 @@ REFUSED: dict[str, tuple[int, list[object], dict[str, str], str]] = {
     "a directory": (1, ["-m", "{dir}"], {}, "'{dir}' is a directory; -m wants a file in it"),
     "a pipe": (1, ["-m", "{dir}/pipe"], {}, "model '{dir}/pipe': it is not a regular file"),
     "a text": (1, ["-m", "{dir}/text"], {}, "model '{dir}/text': it is not a GGUF file"),
-    "a template": (1, ["--chat-template", "{{% no"], {}, "the chat template is not valid jinja"),
+    "a template": (2, ["--chat-template", "{{% no"], {}, "the chat template is not valid jinja"),
     "a token": (1, ["-l", "999999+1"], {}, "--logit-bias: there is no token 999999"),
     "a directory as file": (2, ["--config", "{dir}"], {}, "--config: cannot read {dir}: "),
     "no number": (2, [], {"LLAMA_ARG_CTX_SIZE": ""}, "LLAMA_ARG_CTX_SIZE: '' is not a whole number"),

@@ -108,13 +108,16 @@ def test_the_end_comes_also_before_there_is_anything(tiny, tmp_path):
     assert "Traceback" not in "".join(server.lines)
 
 
-@pytest.mark.parametrize("option", ["--api-key-file", "--chat-template-file", "--system-prompt-file"])
+# What only the front finds: files that cannot be read end the start before.
+WRONG = {"--api-key-file": "alice=0:key", "--system-prompt-file": '{"prompt": 5}'}
+
+
+@pytest.mark.parametrize("option", WRONG)
 def test_a_wrong_option_ends_it_although_the_engine_is_loading(tiny, tmp_path, option):
-    with HeldServer(tmp_path, "-m", tiny, option, tmp_path / "none") as server:
+    (tmp_path / "file").write_text(WRONG[option])
+    with HeldServer(tmp_path, "-m", tiny, option, tmp_path / "file") as server:
         children = psutil.Process(server.process.pid).children()
         server.release(FRONT)
-        if option == "--chat-template-file":
-            server.release(ENGINE)  # it is read when there is a model
         assert server.process.wait(START_S) == 1
     assert psutil.wait_procs(children, timeout=START_S)[1] == []
     printed = "".join(server.lines)
@@ -122,11 +125,12 @@ def test_a_wrong_option_ends_it_although_the_engine_is_loading(tiny, tmp_path, o
     assert "Traceback" not in printed
 
 
-@pytest.mark.parametrize("option", ["--api-key-file", "--path"])
+@pytest.mark.parametrize("option", WRONG)
 def test_what_is_wrong_with_options_is_told_before_what_is_wrong_with_the_model(tmp_path, option):
+    (tmp_path / "file").write_text(WRONG[option])
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
-    with HeldServer(tmp_path, "-m", broken, option, tmp_path / "none") as server:
+    with HeldServer(tmp_path, "-m", broken, option, tmp_path / "file") as server:
         children = psutil.Process(server.process.pid).children()
         server.release(ENGINE)
         assert psutil.wait_procs(children, timeout=START_S)[1] == []
@@ -150,7 +154,7 @@ def test_a_model_that_cannot_be_loaded_is_told_when_there_is_a_front(tmp_path):
         assert asked[0].result().json() == LOADING
         assert server.process.wait(START_S) == 1
     printed = "".join(server.lines)
-    assert "broken.gguf': it " in printed
+    assert "broken.gguf': " in printed
     assert "Traceback" not in printed
 
 

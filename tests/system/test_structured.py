@@ -176,6 +176,6 @@ def test_the_servers_own_grammar_and_schema(tiny, tmp_path):
 )
 def test_a_wrong_default_ends_the_start(tiny, option):
     server = CorralProcess("-m", tiny, "-c", 512, *option, wait=False)
-    assert server.process.wait(300) == 1
+    assert server.process.wait(300) == (1 if "not" in option[1] else 2)
     server.stop()
-    assert "grammar" in server.lines[-1] or "schema" in server.lines[-1]
+    assert any(word in server.lines[-1] for word in ("grammar", "schema", f"{option[0]}: "))

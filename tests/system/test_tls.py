@@ -208,8 +208,9 @@ def test_a_key_that_does_not_fit_ends_the_command(pair, tmp_path):
     _, other_key = make_certificate(tmp_path, "other")
     command = [sys.executable, "-m", "corral", "--ssl-cert-file", pair[0], "--ssl-key-file", other_key]
     result = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "does not fit" in result.stderr
+    assert "loading" not in result.stderr
     assert "Traceback" not in result.stderr
 
 

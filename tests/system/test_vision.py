@@ -388,7 +388,8 @@ def test_a_projector_that_is_none_ends_with_a_message(vision, tmp_path, kind):
     elif kind == "a text model":
         path = vision / "llama-bpe.gguf"
     result = run(*pair(vision, "--mmproj", path, "--port", 0))
-    assert result.returncode == 1, result.stderr
+    assert result.returncode == 2, result.stderr
+    assert "loading" not in result.stderr
     assert str(path) in result.stderr
     assert "projector" in result.stderr or "--mmproj" in result.stderr
     assert "Traceback" not in result.stderr

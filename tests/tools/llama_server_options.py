@@ -240,8 +240,7 @@ LLAMA_ARG_N_PREDICT=9
 LLAMA_ARG_ENDPOINT_METRICS=1
 LLAMA_ARG_ENDPOINT_SLOTS=1
 LLAMA_ARG_EMBEDDINGS=1
-LLAMA_ARG_FLASH_ATTN=on
-LLAMA_ARG_DEFRAG_THOLD=0.1
+LLAMA_ARG_FLASH_ATTN=1
 HF_TOKEN=token
 """
 
@@ -252,7 +251,7 @@ UNUSED = """
 -i --interactive -if --interactive-first -mli --multiline-input --in-prefix-bos --in-prefix --in-suffix -dkvc
 --dump-kv-cache --all-logits --hellaswag --hellaswag-tasks --winogrande --winogrande-tasks --multiple-choice
 --image --multiple-choice-tasks --kl-divergence --ppl-stride --ppl-output-type -ns --sequences --simple-io
--ld --logdir --log-test
+-ld --logdir --log-test -dt --defrag-thold
 """
 
 

@@ -48,17 +48,27 @@ ALL = ["a detail", "a fact", "a warning", "an error", "the end"]
 
 @pytest.mark.parametrize(("verbosity", "n"), [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 5)])
 def test_verbosity_says_how_much_is_logged(tmp_path, capsys, verbosity, n):
-    start(verbosity=verbosity, log_file=str(tmp_path / "log"))
+    start(verbosity=verbosity, log_file=str(tmp_path / "a.log"))
     say_everything()
-    for text in (capsys.readouterr().err, (tmp_path / "log").read_text()):
+    for text in (capsys.readouterr().err, (tmp_path / "a.log").read_text()):
         assert [word for word in ALL if word in text] == ALL[-n:]
 
 
-def test_without_a_log_only_the_reason_of_the_end_is_said(tmp_path, capsys):
-    start(log=False, log_file=str(tmp_path / "log"), verbosity=4)
+def test_the_file_can_be_switched_off_and_stderr_stays(tmp_path, capsys):
+    start(log=False, log_file=str(tmp_path / "a.log"), log_new=True)
     say_everything()
-    assert capsys.readouterr().err == "corral: the end\n"
-    assert not (tmp_path / "log").exists()
+    assert len(capsys.readouterr().err.splitlines()) == 4
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("corral", "corral.log"), ("a.txt", "a.txt"), ("v1.2/x", "v1.2/x.log"), (".a", ".a")]
+)
+def test_a_name_without_an_extension_gets_one(tmp_path, name, file):
+    (tmp_path / "v1.2").mkdir()
+    start(log_file=str(tmp_path / name))
+    say_everything()
+    assert "a fact" in (tmp_path / file).read_text()
 
 
 def test_the_end_is_said_also_where_no_log_was_begun(capsys):
@@ -119,20 +129,20 @@ def test_a_pipe_shows_no_colour(capsys):
 
 
 def test_lines_of_a_file_have_a_date(tmp_path):
-    start(log_file=str(tmp_path / "log"))
+    start(log_file=str(tmp_path / "a.log"))
     logger.info("a fact")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d a fact\n", (tmp_path / "log").read_text())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d a fact\n", (tmp_path / "a.log").read_text())
 
 
 def test_lines_for_programs(tmp_path, capsys):
-    start(log_format="json", log_file=str(tmp_path / "log"))
+    start(log_format="json", log_file=str(tmp_path / "a.log"))
     logger.info("ready on %(address)s", {"address": "x", "n": 3, "msg": "no"}, extra={"details": "more"})
     try:
         raise ValueError("broken")
     except ValueError:
         logging.getLogger("corral.engine").exception("a\nb")
     text = capsys.readouterr().err
-    assert (tmp_path / "log").read_text() == text
+    assert (tmp_path / "a.log").read_text() == text
     first, second = map(json.loads, text.splitlines())
     assert datetime.fromisoformat(first.pop("ts").replace("Z", "+00:00")).utcoffset() is not None
     assert first == {"level": "info", "msg": "ready on x", "address": "x", "n": 3}
@@ -179,7 +189,7 @@ def test_libraries_warn_through_the_same_log(capsys):
 
 
 def test_a_file_is_emptied_unless_it_is_to_be_continued(tmp_path):
-    path = tmp_path / "log"
+    path = tmp_path / "a.log"
     for options, n in (({}, 1), ({"log_append": True}, 2), ({}, 1)):
         start(log_file=str(path), **options)
         logger.info("a fact")
@@ -188,11 +198,11 @@ def test_a_file_is_emptied_unless_it_is_to_be_continued(tmp_path):
 
 
 def test_a_second_start_in_the_same_process_leaves_the_file_alone(tmp_path):
-    start(log_file=str(tmp_path / "log"))
+    start(log_file=str(tmp_path / "a.log"))
     logger.info("a fact")
-    start(log_file=str(tmp_path / "log"))
+    start(log_file=str(tmp_path / "a.log"))
     logger.info("a fact")
-    assert (tmp_path / "log").read_text().count("a fact") == 2
+    assert (tmp_path / "a.log").read_text().count("a fact") == 2
 
 
 @pytest.mark.parametrize("name", ["corral", "corral.log"])
@@ -238,7 +248,7 @@ def test_a_full_disk_is_told_once_and_disturbs_nobody(capsys):
 
 
 def test_when_there_is_room_again_a_torn_line_is_alone(tmp_path, monkeypatch):
-    start(log_file=str(tmp_path / "log"))
+    start(log_file=str(tmp_path / "a.log"))
     real = log.write_all
 
     def tear(fd: int, data: bytes) -> None:
@@ -249,7 +259,7 @@ def test_when_there_is_room_again_a_torn_line_is_alone(tmp_path, monkeypatch):
     logger.info("lost")
     monkeypatch.setattr(log, "write_all", real)
     logger.info("kept")
-    lines = (tmp_path / "log").read_text().splitlines()
+    lines = (tmp_path / "a.log").read_text().splitlines()
     assert lines[-1].endswith(" kept")
     assert not any("kept" in line for line in lines[:-1])
 
@@ -284,12 +294,12 @@ def test_a_stderr_that_is_gone_disturbs_nobody(monkeypatch, stderr, in_backgroun
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_in_the_background_lines_are_the_same(tmp_path, capsys, log_format):
-    start(log_format=log_format, log_file=str(tmp_path / "log"))
+    start(log_format=log_format, log_file=str(tmp_path / "a.log"))
     log.log_in_background()
     for i in range(100):
         logger.info("fact %(i)d", {"i": i})
     log.close_log()
-    for text in (capsys.readouterr().err, (tmp_path / "log").read_text()):
+    for text in (capsys.readouterr().err, (tmp_path / "a.log").read_text()):
         assert [line.split("fact ")[1].split('"')[0] for line in text.splitlines()] == [
             str(i) for i in range(100)
         ]
@@ -297,7 +307,7 @@ def test_in_the_background_lines_are_the_same(tmp_path, capsys, log_format):
 
 def test_lines_that_are_missing_are_told_in_the_way_of_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr("corral.server.log.LineWriter", partial(LineWriter, max_chars=1))
-    path = tmp_path / "log"
+    path = tmp_path / "a.log"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     start(log_format="json", log_file=str(path), log_append=True)
@@ -404,9 +414,8 @@ class TestConsole:
         )
         assert "secret" not in text
 
-    @pytest.mark.parametrize("options", [{"log": False}, {"verbosity": 2}])
-    def test_a_quiet_start(self, capsys, options):
-        console = self.console(**options)
+    def test_a_quiet_start(self, capsys):
+        console = self.console(verbosity=2)
         console.listening("http://h:1")
         console.loading(1.0)
         console.ready("http://h:1", self.info())
@@ -438,7 +447,7 @@ def test_without_verbose_libllama_is_not_logged(monkeypatch, caplog):
 def test_the_file_s_mode_follows_the_umask(tmp_path: Path):
     before = os.umask(0o027)
     try:
-        start(log_file=str(tmp_path / "log"))
+        start(log_file=str(tmp_path / "a.log"))
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "a.log").stat().st_mode) == 0o640

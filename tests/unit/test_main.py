@@ -43,7 +43,7 @@ def test_a_model_from_the_environment(served, monkeypatch, tmp_path):
 
 
 def test_notes_and_errors_are_log_lines(served, tmp_path, capsys):
-    log = tmp_path / "log"
+    log = tmp_path / "a.log"
     words = ["--hellaswag", "--log-format", "json", "--log-file", str(log), "-m", str(tmp_path / "none.gguf")]
     assert command.main(words) == 1
     lines = capsys.readouterr().err.splitlines()
@@ -54,7 +54,7 @@ def test_notes_and_errors_are_log_lines(served, tmp_path, capsys):
 
 
 def test_a_log_that_cannot_be_written_is_noticed_first(served, tmp_path, capsys):
-    assert command.main(["--log-file", str(tmp_path / "no" / "log")]) == 1
+    assert command.main(["--log-file", str(tmp_path / "no" / "log")]) == 2
     assert "--log-file" in capsys.readouterr().err
     assert not served
     assert logging.getLogger("corral").handlers == []

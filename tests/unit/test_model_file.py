@@ -113,7 +113,7 @@ def test_every_part_is_checked(write):
     parts = split_gguf(3)
     paths = write(parts[0], parts[1][:-2000], parts[2])
     message = refused(paths[0])
-    assert message.startswith(f"model '{paths[1]}': the tensor 'blk.1.weight' goes on to byte")
+    assert message.startswith(f"model '{paths[1]}': the file is incomplete")
     assert message.endswith("(part 2 of 3)")
     paths = write(parts[0], parts[1], b"nothing")
     assert refused(paths[0]) == f"model '{paths[2]}': it is not a GGUF file (part 3 of 3)"
@@ -166,7 +166,7 @@ def test_a_file_without_tensors_is_told_apart(write):
         (b"GGUF\1\0\0\0" + bytes(100), "version 1 are not supported: convert the model anew"),
         (b"GGUF\0\0\0\3" + bytes(100), "big-endian files are not supported: convert the model anew"),
         (b"GGUF\11\0\0\0" + bytes(100), "version 9 are not supported"),
-        (small_gguf()[:200], "goes on to byte"),
+        (small_gguf()[:200], "the file is incomplete: it has 200 of "),
     ],
 )
 def test_what_is_no_model_is_refused_with_a_reason(write, content, reason):

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from corral.cli.arguments import read_arguments
+from corral.cli.command import COMMANDS
 from corral.cli.configuration import configure
 from corral.cli.given import UsageError
 from corral.cli.help import build_parser
@@ -19,6 +20,11 @@ from tests.tools import llama_server_options
 # One value for each option that makes something else of its words.
 _WORDS = {
     "--seed": "7",
+    "--chat-template": "chatml",
+    "--chat-template-kwargs": '{"a":1}',
+    "--grammar": 'root::="a"',
+    "--json-schema": "{}",
+    "--ui-config": '{"a":1}',
     "--reverse-prompt": "User:",
     "--lora": "a.gguf,b.gguf",
     "--lora-scaled": "a.gguf 0.5",
@@ -42,6 +48,9 @@ _WORDS = {
     "--cors-methods": "GET",
     "--cors-headers": "Authorization,X-Api-Key",
 }
+
+
+_IGNORED = "it is accepted for compatibility, and has no effect"
 
 
 def parse(*argv, **environ):
@@ -143,7 +152,7 @@ def test_options_of_llama_server_are_accepted_where_it_lists_them(group, words):
     assert group in ("oldest", found)
     configuration = configure(words, {})
     if words[0] in llama_server_options.UNUSED.split():
-        assert configuration.notes == [f"{words[0]} is ignored: a server has no use for it"]
+        assert configuration.notes == [f"{words[0]} is ignored: {_IGNORED}"]
         assert configuration.settings == parse()
         return
     assert configuration.notes == []
@@ -201,7 +210,6 @@ def test_keys_and_tokens_are_never_shown():
     [
         (["--paralel", "3"], {}, "unknown option '--paralel'; did you mean '--parallel'?"),
         (["-xyzzy"], {}, "unknown option '-xyzzy'"),
-        (["model.gguf"], {}, "'model.gguf' is no option, nor a command"),
         (["-np", "0"], {}, "-np: 0 is not allowed, it must be between 1 and 256"),
         (["-np", "x"], {}, "-np: 'x' is not a whole number"),
         (["-np"], {}, "-np needs a value: -np N"),
@@ -210,6 +218,11 @@ def test_keys_and_tokens_are_never_shown():
         (["--timeout", "1e10"], {}, "not allowed, it must be between 0 and"),
         (["-c", "99999999999"], {}, "not allowed"),
         (["-fa", "maybe"], {}, "-fa: 'maybe' is not one of on, off, auto"),
+        (["--chat-template", "{% no"], {}, "--chat-template: the chat template is not valid jinja"),
+        (["--grammar", "root ::= ("], {}, "--grammar: "),
+        (["--json-schema", "{"], {}, "--json-schema: not valid JSON"),
+        (["--chat-template-kwargs", "[]"], {}, "--chat-template-kwargs: must be a JSON object"),
+        ([], {"LLAMA_ARG_UI_CONFIG": "x"}, "LLAMA_ARG_UI_CONFIG: not valid JSON"),
         (["--mlock=1"], {}, "--mlock takes no value"),
         (["--no-mmap=1"], {}, "--no-mmap takes no value"),
         (["-l", "x+1"], {}, "-l: 'x+1' is not a token and its bias"),
@@ -264,7 +277,10 @@ def test_a_mistake_in_a_file_names_it(text, message, tmp_path):
         (["--alias", "--odd"], "server.alias", "--odd"),
         (["-r", "-", "-r", "b"], "server.stop", ("-", "b")),
         (["--keep", "-1"], "server.n_keep", -1),
-        (["-ngl", "all"], "engine.n_gpu_layers", -1),
+        (["-ngl", "all"], "engine.n_gpu_layers", -2),
+        (["-ngl", "auto"], "engine.n_gpu_layers", -1),
+        (["--numa", "1", "--port", "1"], "engine.numa", "distribute"),
+        (["--transcode", "false"], "engine.transcode", "off"),
         (["-v"], "server.verbosity", 4),
         (["-v", "--verbosity", "1"], "server.verbosity", 1),
         (["-s", "-5"], "sampling.seed", 2**32 - 1),
@@ -296,12 +312,73 @@ def test_verbose_reaches_the_engine():
     assert not parse("--verbosity", "3").engine.verbose
 
 
-def test_help_names_every_option_and_the_groups():
-    text = build_parser().format_help()
-    for option in OPTIONS:
-        assert all(f"{name}," in text or f"{name} " in text or f"{name}\n" in text for name in option.names)
+def names_in_help(*, is_full):
+    """The options that have a line of their own."""
+    text = build_parser(is_full=is_full).format_help()
+    lines = [line for line in text.splitlines() if line.startswith("  -")]
+    words = {word.strip(",") for line in lines for word in line.split() if word.startswith("-")}
+    return {option for option in OPTIONS if words.issuperset(option.names)}, text
+
+
+def test_help_names_every_option_that_does_something():
+    shown, text = names_in_help(is_full=False)
+    assert shown == {option for option in OPTIONS if option.is_used}
+    assert "--help all" in text
+    shown, text = names_in_help(is_full=True)
+    assert shown == set(OPTIONS)
     assert all(f"\n{group.title}:\n" in text for group in GROUPS)
     assert [g.title for g in GROUPS] == list(llama_server_options.GROUPS)
+
+
+def test_usage_names_every_command():
+    usage = build_parser().format_usage()
+    assert all(f"corral {name} {command.arguments}" in usage for name, command in COMMANDS.items())
+
+
+_SWITCHES = [option for option in SETTINGS if {"on", "off"} <= set(option.choices)]
+
+
+@pytest.mark.parametrize("option", _SWITCHES, ids=lambda o: o.long_name)
+def test_what_can_be_on_or_off_takes_the_words_of_a_flag(option):
+    assert len(_SWITCHES) > 1
+    for value, words in (("on", "on 1 true TRUE yes enabled"), ("off", "off 0 false no Disabled")):
+        for word in words.split():
+            assert value_of(parse(option.names[0], word), option) == value
+            assert value_of(parse(**{option.variables[0]: word}), option) == value
+    if "auto" in option.choices:
+        assert all(value_of(parse(option.names[0], word), option) == "auto" for word in ("auto", "-1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "likely"),
+    [
+        ("LLAMA_ARG_CTX_SISE", "LLAMA_ARG_CTX_SIZE"),
+        ("LLAMA_ARG_NGPU_LAYERS", "LLAMA_ARG_N_GPU_LAYERS"),
+        ("LLAMA_ARG_NO_MAP", "LLAMA_ARG_NO_MMAP"),
+        ("LLAMA_ARG_XYZZY", ""),
+    ],
+)
+def test_a_variable_of_no_option_is_a_warning(name, likely):
+    configuration = configure([], {name: "1", "LLAMA_CACHE": "x", "OTHER": "y"})
+    (note,) = configuration.notes
+    assert note.startswith(f"{name} is ignored")
+    assert (f"did you mean {likely}?" in note) if likely else ("did you mean" not in note)
+    assert configuration.settings == parse()
+
+
+@pytest.mark.parametrize(
+    ("value", "near"),
+    [("nosuch", "known names: "), ("chat-ml", "chatml"), ("Llama3", "llama3"), ("mistral", "mistral-v1")],
+)
+def test_a_chat_template_is_a_known_name_or_jinja(value, near):
+    for source in ({"argv": ["--chat-template", value]}, {"environ": {"LLAMA_ARG_CHAT_TEMPLATE": value}}):
+        with pytest.raises(UsageError) as error:
+            configure(source.get("argv", []), source.get("environ", {}))
+        assert near in error.value.message
+    for text in ("", "chatml", "{{ messages }}", "{% for m in messages %}{% endfor %}"):
+        assert parse("--chat-template", text).server.chat_template == text
+    with pytest.raises(UsageError, match="--chat-template-file"):
+        parse("--chat-template", "my/template.jinja")
 
 
 def test_the_title_of_the_process_has_no_secrets():

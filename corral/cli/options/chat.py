@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from corral.cli.options.option import Option
+from corral.cli.options import word
+from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
     Option(
@@ -10,18 +11,21 @@ OPTIONS = (
         "server.chat_template",
         "chat template: the name of a well-known one, or jinja (default: the model's own, else chatml)",
         "TEMPLATE",
+        parse=word.template,
     ),
     Option(
         ("--chat-template-file",),
         "server.chat_template_file",
         "file with a chat template in jinja",
         "FNAME",
+        path=PathUse.TEXT,
     ),
     Option(
         ("--chat-template-kwargs",),
         "server.chat_template_kwargs",
         "more names for the chat template, as a JSON object",
         "JSON",
+        parse=word.json_object,
     ),
     Option(
         ("--jinja",),

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from corral.cli.options import word
-from corral.cli.options.option import Option
+from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
-    Option(("-h", "--help", "--usage"), "command.help", "print this and exit"),
+    Option(
+        ("-h", "--usage", "--help"),
+        "command.help",
+        "print this and exit; all: also the options that are accepted for compatibility and ignored",
+        "all",
+        choices=("all",),
+        bare="",
+    ),
     Option(("--version",), "command.version", "print the version and exit"),
     Option(
         ("--print-config",),
@@ -18,6 +25,7 @@ OPTIONS = (
         "command.config",
         "TOML file of options by their long names, as ctx-size = 4096; environment and command line win",
         "FILE",
+        path=PathUse.TEXT,
     ),
     Option(
         ("--completion-bash",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options.option import Option
+from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
     Option(
@@ -10,6 +10,7 @@ OPTIONS = (
         "engine.mmproj",
         "multimodal projector: the file with which a model sees or hears (default: none)",
         "FILE",
+        path=PathUse.GGUF,
     ),
     Option(
         ("-mmu", "--mmproj-url"),
@@ -63,5 +64,6 @@ OPTIONS = (
         "server.media_path",
         "directory of images that requests may name by file: URLs (default: none)",
         "PATH",
+        path=PathUse.READ_DIRECTORY,
     ),
 )

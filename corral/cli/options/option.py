@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,23 @@ _PARTS = {"engine": EngineSettings(model=""), "server": ServerSettings(), "sampl
 _COMMAND = "command."
 _MOST = 2**31 - 1  # of any number whose limits are not said
 _ON, _OFF = ("1", "true", "on", "yes", "enabled"), ("0", "false", "off", "no", "disabled")
+_WORDS = {**dict.fromkeys(_ON, "on"), **dict.fromkeys(_OFF, "off"), "-1": "auto"}  # compat: llama-server
+
+
+class PathUse(enum.Enum):
+    """What the server does with a file or a directory that an option names."""
+
+    TEXT = enum.auto()  # reads a text
+    DATA = enum.auto()  # reads a file of any format
+    GGUF = enum.auto()
+    OUTPUT = enum.auto()  # writes a file, which may be missing
+    READ_DIRECTORY = enum.auto()
+    WRITE_DIRECTORY = enum.auto()
+    OWN_DIRECTORY = enum.auto()  # writes there, and makes it where it is missing
+
+    @property
+    def is_directory(self) -> bool:
+        return self in (PathUse.READ_DIRECTORY, PathUse.WRITE_DIRECTORY, PathUse.OWN_DIRECTORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +40,8 @@ class Option:
     something to do instead of serving, as `command.help`; options of other programs have none.
 
     Behind a name are `n_words` ("+": at least one); where there are none, or none is needed, the value is
-    `bare`. `parse` makes other things of them than a text or a number; what `repeats` adds up.
+    `bare`. `parse` makes other things of them than a text or a number; what `repeats` adds up. `path`: the
+    value names files or a directory of this machine, which are checked before anything is loaded.
     """
 
     names: tuple[str, ...]
@@ -40,6 +59,7 @@ class Option:
     repeats: bool = True
     secret: bool = False
     shown: Any = None  # instead of its default
+    path: PathUse | None = None
 
     @property
     def long_name(self) -> str:
@@ -53,7 +73,7 @@ class Option:
     @property
     def variables(self) -> tuple[str, ...]:
         """Environment variables, the one that wins first."""
-        if self.command and self.is_flag:
+        if self.command and (self.is_flag or self.bare is not None):
             return ()
         derived = PREFIX + self.key.upper().replace("-", "_")
         return (self.env, derived) if self.env and self.env != derived else (derived,)
@@ -94,12 +114,22 @@ class Option:
             return True if isinstance(self.default, bool) else self.bare
         if self.parse is not None:
             return self.parse(list(words))
+        if self.choices:
+            return self._choose(words[0])
         value = _convert(type(self.default), words[0])
-        if self.choices and value not in self.choices:
-            raise ValueError(f"'{value}' is not one of {', '.join(self.choices)}")
         if isinstance(value, int | float):
             self._check_limits(value)
         return value
+
+    def _choose(self, word: str) -> str:
+        """One of the choices, in any case; where on and off are among them, also as flags are switched."""
+        switch = _WORDS.get(word.lower(), "")
+        for choice in (word, word.lower(), switch):
+            if choice in self.choices:
+                return choice
+        if self.bare is not None and switch in ("on", "off"):
+            return str(self.bare if switch == "on" else self.default)
+        raise ValueError(f"'{word}' is not one of {', '.join(self.choices)}")
 
     def _check_limits(self, value: float) -> None:
         low = -_MOST if self.low is None else self.low

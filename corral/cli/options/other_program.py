@@ -1,4 +1,4 @@
-"""Options of llama.cpp's other programs: accepted, with a note that a server has no use for them."""
+"""Options of llama.cpp's other programs, and of older servers: accepted with a warning, and ignored."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ PERPLEXITY = (
 
 CONTEXT = (Option(("-dkvc", "--dump-kv-cache"), "", "print the KV cache", n_words=0),)
 
-PARALLEL = (Option(("-ns", "--sequences"), "", "sequences to decode", "N"),)
+PARALLEL = (
+    Option(("-ns", "--sequences"), "", "sequences to decode", "N"),
+    Option(("-dt", "--defrag-thold"), "", "when to defragment the KV cache; libllama never has to", "N"),
+)
 
 MEDIA = (
     Option(("--image", "--audio"), "", "image to begin with; a server gets them with its requests", "FILE"),

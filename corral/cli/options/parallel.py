@@ -6,12 +6,6 @@ from corral.cli.options.option import Option
 
 OPTIONS = (
     Option(
-        ("-dt", "--defrag-thold"),
-        "engine.defrag_thold",
-        "share of holes at which a KV cache was defragmented; libllama has no such cache any more",
-        "N",
-    ),
-    Option(
         ("-np", "--parallel"),
         "engine.n_parallel",
         "slots: requests that run at the same time",

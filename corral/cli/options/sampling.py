@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.cli.options import word
-from corral.cli.options.option import Option
+from corral.cli.options.option import Option, PathUse
 from corral.core.params import DEFAULT_SAMPLERS
 
 OPTIONS = (
@@ -234,6 +234,7 @@ OPTIONS = (
         "server.cfg_negative_prompt_file",
         "file with such a prompt",
         "FNAME",
+        path=PathUse.TEXT,
     ),
     Option(
         ("--cfg-scale",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.cli.options import word
-from corral.cli.options.option import Option
+from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
     Option(("--host",), "server.host", "address to listen on, or a path that ends with .sock", "HOST"),
@@ -20,6 +20,7 @@ OPTIONS = (
         "server.static_path",
         "directory of files to serve at / instead of the page that comes with the server",
         "PATH",
+        path=PathUse.READ_DIRECTORY,
         env="LLAMA_ARG_STATIC_PATH",
     ),
     Option(
@@ -35,6 +36,7 @@ OPTIONS = (
         "settings that the page begins with, as a JSON object",
         "JSON",
         env="LLAMA_ARG_WEBUI_CONFIG",
+        parse=word.json_object,
     ),
     Option(
         ("--webui-config-file", "--ui-config-file"),
@@ -42,6 +44,7 @@ OPTIONS = (
         "file with such settings",
         "FNAME",
         env="LLAMA_ARG_WEBUI_CONFIG_FILE",
+        path=PathUse.TEXT,
     ),
     Option(
         ("--chats",),
@@ -49,6 +52,7 @@ OPTIONS = (
         "directory where the page keeps conversations, apart for every key, so that other browsers see them "
         "too (default: none, they stay in the browser)",
         "PATH",
+        path=PathUse.WRITE_DIRECTORY,
     ),
     Option(
         ("--embedding", "--embeddings"),
@@ -75,6 +79,7 @@ OPTIONS = (
         "server.api_key_file",
         "file with such keys, one in a line, as KEY, NAME:KEY or NAME=WEIGHT:KEY; read again on SIGHUP",
         "FNAME",
+        path=PathUse.TEXT,
     ),
     Option(
         ("--allow-unauthenticated",),
@@ -151,8 +156,20 @@ OPTIONS = (
         "(default: none)",
         "URL",
     ),
-    Option(("--ssl-key-file",), "server.ssl_key_file", "private key for https, in PEM", "FNAME"),
-    Option(("--ssl-cert-file",), "server.ssl_cert_file", "certificate for https, in PEM", "FNAME"),
+    Option(
+        ("--ssl-key-file",),
+        "server.ssl_key_file",
+        "private key for https, in PEM",
+        "FNAME",
+        path=PathUse.DATA,
+    ),
+    Option(
+        ("--ssl-cert-file",),
+        "server.ssl_cert_file",
+        "certificate for https, in PEM",
+        "FNAME",
+        path=PathUse.DATA,
+    ),
     Option(
         ("-to", "--timeout"),
         "server.timeout_s",
@@ -175,6 +192,7 @@ OPTIONS = (
         "file with a prompt that all others begin with: JSON with prompt, anti_prompt and assistant_name, or "
         "just text",
         "FNAME",
+        path=PathUse.TEXT,
     ),
     Option(
         ("--log-format",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.cli.options import word
-from corral.cli.options.option import Option
+from corral.cli.options.option import Option, PathUse
 from corral.core.params import MAX_AHEAD
 
 OPTIONS = (
@@ -18,12 +18,14 @@ OPTIONS = (
         "engine.lookup_cache_static",
         "file of what often follows what, to draft from",
         "FNAME",
+        path=PathUse.DATA,
     ),
     Option(
         ("-lcd", "--lookup-cache-dynamic"),
         "engine.lookup_cache_dynamic",
         "the same, which learns from all requests and is written back",
         "FNAME",
+        path=PathUse.OUTPUT,
     ),
     Option(
         ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options.option import Option
+from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
     Option(
@@ -10,6 +10,7 @@ OPTIONS = (
         "server.slot_save_path",
         "directory for files of slots and for sessions that --sessions-ram has no room for (default: none)",
         "PATH",
+        path=PathUse.WRITE_DIRECTORY,
     ),
     Option(
         ("--sessions-ram",),
@@ -30,6 +31,7 @@ OPTIONS = (
         "engine.cache_disk",
         "directory for the states of prompts that --cache-ram has no room for; they outlive the server",
         "PATH",
+        path=PathUse.OWN_DIRECTORY,
     ),
     Option(
         ("--cache-disk-gib",),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
+import orjson
+
+from corral.core.errors import CorralError
 from corral.core.modifier import Override, ScaledFile
 from corral.core.params import RANDOM_SEED
 from corral.core.sampler_name import samplers_by_letter, samplers_by_name
 from corral.core.transcoding import WAYS
 from corral.llama.file_type import TRANSCODABLE
 
+_MAX_NEAR = 5
+_JINJA = ("{{", "{%")
+_OFF = ("0", "false", "no", "disabled")
 _BIAS = re.compile(r"(\d{1,9})([+-])(\d{1,9}(?:\.\d{1,9})?|inf)")
 
 
@@ -47,17 +54,70 @@ def seed(words: list[str]) -> int:
 
 
 def layers(words: list[str]) -> int:
-    """How many; -1 for all."""
-    if words[0] in ("all", "auto"):
-        return -1
-    if not re.fullmatch(r"-1|\d{1,6}", words[0]):
-        raise ValueError(f"'{words[0]}' is neither a number of layers nor all")
-    return int(words[0])
+    """How many; for libllama anything negative is all of them, -2 is what was asked for explicitly."""
+    name = words[0].lower()
+    if name in ("all", "auto"):
+        return -2 if name == "all" else -1
+    if not re.fullmatch(r"-[12]|\d{1,6}", name):
+        raise ValueError(f"'{words[0]}' is neither a number of layers nor all or auto")
+    return int(name)
+
+
+def template(words: list[str]) -> str:
+    """The name of a chat template that comes with the server, or a template itself."""
+    from corral.chat.named import NAMES  # only needed here
+
+    name = words[0]
+    if any(mark in name for mark in _JINJA):
+        check_template(name)
+        return name
+    if not name or name in NAMES:
+        return name
+    if name.endswith(".jinja") or "/" in name:
+        raise ValueError(f"'{name}' is not a template; --chat-template-file reads one from a file")
+    near = difflib.get_close_matches(name.lower(), NAMES, _MAX_NEAR, 0.5)
+    known = f"did you mean {' or '.join(near)}?" if near else f"known names: {', '.join(NAMES)}"
+    raise ValueError(f"'{name}' is neither the name of a template nor jinja (no {{{{ or {{% in it); {known}")
+
+
+def check_template(text: str) -> None:
+    from corral.chat.template import ChatTemplate  # takes a moment to import
+
+    try:
+        ChatTemplate(text)
+    except CorralError as error:
+        raise ValueError(error.message) from None
+
+
+def grammar(words: list[str]) -> str:
+    """GBNF; which tokens it may name, only a model can tell."""
+    from corral.llama.gbnf import gbnf_to_lark  # takes a moment to import
+
+    try:
+        if words[0]:
+            gbnf_to_lark(words[0], lambda _: 0)
+    except CorralError as error:
+        raise ValueError(error.message) from None
+    return words[0]
+
+
+def json_text(words: list[str]) -> str:
+    try:
+        orjson.loads(words[0] or "null")
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"not valid JSON: {error}") from None
+    return words[0]
+
+
+def json_object(words: list[str]) -> str:
+    if json_text(words) and not isinstance(orjson.loads(words[0]), dict):
+        raise ValueError("must be a JSON object")
+    return words[0]
 
 
 def encoding(words: list[str]) -> str:
     """Of weights: how it is chosen, or the name of one, in any letters."""
-    name = words[0].lower()
+    name = "off" if words[0].lower() in _OFF else words[0].lower()
     if name in WAYS:
         return name
     if name.upper() not in TRANSCODABLE:
