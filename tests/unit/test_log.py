@@ -114,12 +114,12 @@ def test_a_terminal_shows_warnings_in_colour(monkeypatch, tmp_path, environment,
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stderr", Terminal())
-    start(log_file=str(tmp_path / "log"), **options)
+    start(log_file=str(tmp_path / "a.log"), **options)
     say_everything()
     lines = log.sys.stderr.getvalue().splitlines()
     assert [line for line in lines if "\x1b[" in line] == lines[len(lines) - n :]
     assert all(line.endswith("\x1b[0m") for line in lines[len(lines) - n :])
-    assert "\x1b" not in (tmp_path / "log").read_text(), "a file is no terminal"
+    assert "\x1b" not in (tmp_path / "a.log").read_text(), "a file is no terminal"
 
 
 def test_a_pipe_shows_no_colour(capsys):
