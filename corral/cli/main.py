@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from corral import __version__
 from corral.cli.command import COMMANDS, run_completion
@@ -45,13 +46,20 @@ def run(settings: Settings, console: Console) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_in_background()
     try:
+        _run_loop(serve(settings, console))
+    finally:
+        console.close()
+
+
+def _run_loop(main: Coroutine[Any, Any, None]) -> None:
+    try:
         import uvloop
     except ImportError:
         import asyncio
 
-        asyncio.run(serve(settings, console))
+        asyncio.run(main)
     else:
-        uvloop.run(serve(settings, console))
+        uvloop.run(main)
 
 
 def _serve(configuration: Configuration) -> int:

@@ -9,12 +9,11 @@ from pathlib import Path
 import msgspec
 
 from corral.cli.console import bar_console
-from corral.cli.default_model import REQUIREMENT, find_default_model, is_default_model
+from corral.cli.default_model import REQUIREMENT, find_default_model
 from corral.cli.given import UsageError
 from corral.cli.transfer import Transfer, TransferDisplay
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
-from corral.core.transcoding import AUTO, TUNED
 
 
 def resolve_model(
@@ -26,10 +25,7 @@ def resolve_model(
     token = settings.server.hf_token or environ.get("HF_TOKEN", "")
     model, projector = _find_model(settings, progress, token)
     projector = _find_projector(settings, progress, token, projector)
-    transcode = settings.engine.transcode
-    if transcode == TUNED and is_default_model(model):
-        transcode = AUTO
-    engine = msgspec.structs.replace(settings.engine, model=model, mmproj=projector, transcode=transcode)
+    engine = msgspec.structs.replace(settings.engine, model=model, mmproj=projector)
     return msgspec.structs.replace(settings, engine=engine)
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from corral.cli.bar import Bar
+
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 _PLAIN_STEP = 0.1
 _PLAIN_STEP_BYTES = 100 << 20  # where nobody knows how many there are
@@ -40,7 +41,7 @@ class TransferDisplay:
     def __init__(self, console: Console | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = console
         self._clock = clock
-        self._bar: Progress | None = None
+        self._bar: Bar | None = None
         self._what = ""
         self._n_bytes: int | None = None
         self._n_first = self._n_done = 0
@@ -70,7 +71,7 @@ class TransferDisplay:
             now = self._clock()
             if now >= self._next_refresh:
                 self._next_refresh = now + _REFRESH_S
-                self._bar.update(self._bar.task_ids[0], completed=n_done)
+                self._bar.update(n_done)
         elif n_done >= self._next_line and n_done != self._n_bytes:
             _log.info("%s", f"{self._what}: {self._facts()}")
             self._next_line = n_done + self._step
@@ -80,7 +81,7 @@ class TransferDisplay:
 
     def end(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            self._bar.close()
             self._bar = None
         if self._what and self._n_done and self._n_done == self._n_bytes:
             speed = f" ({sized(self._speed())}/s)" if self._speed() else ""
@@ -106,26 +107,10 @@ class TransferDisplay:
         return (self._n_done - self._n_first) / elapsed if elapsed > 0 else 0.0
 
     def _show_bar(self, console: Console) -> None:
-        from rich.progress import (  # a moment to import, and only needed here
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
+        from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn  # a moment
 
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self._bar.add_task(self._what, total=self._n_bytes, completed=self._n_done)
-        self._bar.start()
+        columns = (DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+        self._bar = Bar(console, self._what, total=self._n_bytes, completed=self._n_done, columns=columns)
 
 
 def sized(n_bytes: float) -> str:

@@ -17,7 +17,7 @@ import time
 import msgspec
 
 from corral.core.errors import CorralError
-from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Opened, Ready
+from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Opened, Ready, Stage
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, SlotAction, Task
 from corral.engine import loop
@@ -47,20 +47,23 @@ def main() -> None:
     beat = _Beat(channel)
     try:
         inbox: loop.Inbox = queue.SimpleQueue()
-        settings = with_encoding(
-            with_lora_base(settings), lambda what, fraction: channel.send([Loading(fraction, what)])
+        settings, weights = with_encoding(
+            with_lora_base(settings),
+            lambda what, fraction: channel.send([Loading(Stage.RE_ENCODING, fraction, what)]),
         )
         plan = fit_memory(settings)
         settings = plan.settings if plan is not None else settings
         engine, info = _open(settings, channel, inbox)
         if settings.warmup:
+            channel.send([Loading(Stage.WARMING_UP, 0.0)])
             engine.warm_up()
+            channel.send([Loading(Stage.WARMING_UP, 1.0)])
     except CorralError as error:
         channel.send([LoadFailed(error.message)])
         raise SystemExit(1) from None
     beat.engine = engine
     threading.Thread(target=_read_orders, args=(channel, engine, inbox), daemon=True).start()
-    channel.send([Ready(info, settings)])
+    channel.send([Ready(msgspec.structs.replace(info, weights=weights), settings)])
     loop.run(engine, inbox)
     os._exit(0)
 
@@ -69,7 +72,7 @@ def _open(
     settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox
 ) -> tuple[loop.AnyEngine, ModelInfo]:
     """An engine that generates, if the model can and the settings do not want otherwise."""
-    model = Model.load(settings, lambda fraction: channel.send([Loading(fraction)]))
+    model = Model.load(settings, lambda fraction: channel.send([Loading(Stage.LOADING, fraction)]))
     channel.send([Opened(model.path)])
     adapters = load_adapters(model.adapters, settings.lora)
     projector = Projector(model, settings) if settings.mmproj else None

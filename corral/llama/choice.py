@@ -23,7 +23,8 @@ from corral.llama.trial import Speed
 
 _DIRECTORY = "tuned"
 _PIECE_BYTES = 8 << 20
-_VERSION = 1  # of the encoder and of how is chosen: another one begins anew
+_ENCODER_VERSION = 1  # another one makes files anew
+_CHOICE_VERSION = 2  # of how is chosen: another one chooses anew
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ def known_hash(model: str) -> str:
 
 
 def transcoded_path(hash: str, encoding: str) -> Path:
-    return cache_dir() / f"{TRANSCODED}{hash}-{_VERSION}-{encoding}.gguf"
+    return cache_dir() / f"{TRANSCODED}{hash}-{_ENCODER_VERSION}-{encoding}.gguf"
 
 
 def read_choice(hash: str) -> Choice | None:
@@ -103,7 +104,7 @@ def _machine() -> str:
         _cpu_name(),
         physical_cores(),
         psutil.cpu_count(),
-        _VERSION,
+        _CHOICE_VERSION,
     )
     return xxhash.xxh3_64_hexdigest(repr(facts).encode())
 

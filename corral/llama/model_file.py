@@ -5,8 +5,10 @@ Decides as libllama does, by what a file says of itself, which files belong toge
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections import Counter
 
 from corral.core.errors import CorralError, InvalidRequest
 from corral.llama.gguf_reader import quoted
@@ -47,6 +49,16 @@ def read_model(path: str | os.PathLike[str]) -> tuple[list[str], list[GgufHeader
     except InvalidRequest as error:
         raise _refusal(path, error.message) from None
     return parts, headers
+
+
+def main_type(path: str) -> int:
+    """The type that most of the weights have."""
+    _, headers = read_model(path)
+    sizes: Counter[int] = Counter()
+    for header in headers:
+        for tensor in header.tensors.values():
+            sizes[tensor.type] += math.prod(tensor.shape)
+    return sizes.most_common(1)[0][0]
 
 
 def part_names(name: str) -> list[str]:

@@ -12,7 +12,7 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from corral.core.result import ModelInfo
+from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
 from corral.link.supervisor import Supervisor
 from corral.server.cors import Cors, cors_policy
@@ -35,7 +35,7 @@ class Reporter(Protocol):
 
     def listening(self, address: str) -> None: ...
 
-    def loading(self, fraction: float, what: str) -> None: ...
+    def loading(self, loading: Loading) -> None: ...
 
     def ready(self, address: str, info: ModelInfo) -> None: ...
 
@@ -66,7 +66,7 @@ class _Life:
             on_loading=reporter.loading,
             on_restart=reporter.restarting,
         )
-        self._gate = Gate()
+        self._gate = Gate(lambda: self._engine.loading)
         guarded = HostControl(self._gate, allowed_names(server, listener.reach))
         self._traffic = Traffic(Cors(guarded, cors_policy(server)), [RequestLog()])
         self._drain = Drain(server.timeout_s, self._engine.dismiss)

@@ -7,7 +7,7 @@ import re
 from corral.core.modifier import Override, ScaledFile
 from corral.core.params import RANDOM_SEED
 from corral.core.sampler_name import samplers_by_letter, samplers_by_name
-from corral.core.transcoding import WAYS
+from corral.core.transcoding import AUTO, OFF, TUNED
 from corral.llama.file_type import TRANSCODABLE
 
 _BIAS = re.compile(r"(\d{1,9})([+-])(\d{1,9}(?:\.\d{1,9})?|inf)")
@@ -58,10 +58,12 @@ def layers(words: list[str]) -> int:
 def encoding(words: list[str]) -> str:
     """Of weights: how it is chosen, or the name of one, in any letters."""
     name = words[0].lower()
-    if name in WAYS:
-        return name
+    if name in (AUTO, TUNED):
+        return AUTO
+    if name == OFF:
+        return OFF
     if name.upper() not in TRANSCODABLE:
-        raise ValueError(f"'{words[0]}' is neither auto, tuned nor off, nor one of {', '.join(TRANSCODABLE)}")
+        raise ValueError(f"'{words[0]}' is neither auto nor off, nor one of {', '.join(TRANSCODABLE)}")
     return name.upper()
 
 
