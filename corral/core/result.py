@@ -89,7 +89,10 @@ class Stage(str, enum.Enum):
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
-    """How far a start is. `detail` says what exactly and why; `/health` shows it to everybody: no paths."""
+    """How far a start is. `detail` goes on after the name of the stage: what exactly, and why.
+
+    `/health` shows it to everybody, so it names no paths.
+    """
 
     stage: Stage = Stage.LOADING
     progress: float = 0.0  # of the stage, up to 1

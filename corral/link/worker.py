@@ -36,6 +36,8 @@ from corral.llama.model import Model
 from corral.llama.multimodal import Projector
 
 BEAT_S = 0.5
+_LOADING = "the weights into memory"
+_WARMING_UP = "the model, so that the first request is as fast as the next"
 
 
 def main() -> None:
@@ -55,9 +57,9 @@ def main() -> None:
         settings = plan.settings if plan is not None else settings
         engine, info = _open(settings, channel, inbox)
         if settings.warmup:
-            channel.send([Loading(Stage.WARMING_UP, 0.0)])
+            channel.send([Loading(Stage.WARMING_UP, 0.0, _WARMING_UP)])
             engine.warm_up()
-            channel.send([Loading(Stage.WARMING_UP, 1.0)])
+            channel.send([Loading(Stage.WARMING_UP, 1.0, _WARMING_UP)])
     except CorralError as error:
         channel.send([LoadFailed(error.message)])
         raise SystemExit(1) from None
@@ -72,7 +74,7 @@ def _open(
     settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox
 ) -> tuple[loop.AnyEngine, ModelInfo]:
     """An engine that generates, if the model can and the settings do not want otherwise."""
-    model = Model.load(settings, lambda fraction: channel.send([Loading(Stage.LOADING, fraction)]))
+    model = Model.load(settings, lambda fraction: channel.send([Loading(Stage.LOADING, fraction, _LOADING)]))
     channel.send([Opened(model.path)])
     adapters = load_adapters(model.adapters, settings.lora)
     projector = Projector(model, settings) if settings.mmproj else None

