@@ -16,7 +16,16 @@ import pytest
 
 from tests.system.process import START_S, CorralProcess
 
-LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+LOADING = {
+    "error": {
+        "code": 503,
+        "message": "Loading model",
+        "type": "unavailable_error",
+        "stage": "loading",
+        "progress": 0.0,
+        "detail": "",
+    }
+}
 FRONT, ENGINE = "fastapi", "corral.engine"  # what only one of the processes imports
 # Python runs this at its start; whoever imports one of the modules waits for a file with its name.
 _SITE = """
@@ -89,7 +98,10 @@ def test_an_engine_that_is_there_first_has_to_wait(tiny, tmp_path):
     with HeldServer(tmp_path, "-m", tiny, "-c", 512) as server:
         server.release(ENGINE)
         server.wait_for(r": 100%|loading .*: \d+%")
-        assert told(server)[:2] == (503, LOADING)
+        status, body, _ = told(server)
+        assert (status, body["error"]["message"]) == (503, "Loading model")
+        assert body["error"]["stage"] in ("loading", "warming up")
+        assert "/" not in body["error"]["detail"]
         server.release(FRONT)
         server.wait_for(r"ready on (\S+)")
         assert server.complete(prompt="a", n_predict=1)["tokens_predicted"] == 1
