@@ -76,6 +76,10 @@ class Console:
         details = "\n".join(lines)
         _log.info("ready on %(address)s", fields, extra={"details": details})
 
+    def located(self, settings: Settings) -> None:
+        """The files have been found, or downloaded."""
+        self._settings, self._name = settings, Path(settings.engine.model).name
+
     def restarting(self, reason: str) -> None:
         self._next_line = _PLAIN_STEP
         message = "engine lost (%(reason)s), starting a new one; running requests will go on"

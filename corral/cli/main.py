@@ -6,17 +6,22 @@ import logging
 import os
 import sys
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from corral import __version__
 from corral.cli.command import COMMANDS, run_completion
 from corral.cli.configuration import Configuration, configure
-from corral.cli.console import Console
+from corral.cli.console import Console, bar_console
 from corral.cli.given import UsageError
 from corral.cli.title import hide_secrets
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
 from corral.server.log import log_in_background, log_to_file, log_to_stderr, report_fatal
+
+if TYPE_CHECKING:
+    from corral.server.errand import Tell
+    from corral.server.run import Locate
 
 _log = logging.getLogger("corral")
 _USAGE_STATUS = 2
@@ -39,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def run(settings: Settings, console: Console) -> None:
+def run(settings: Settings, console: Console, locate: Locate | None = None) -> None:
     from corral.server.run import serve  # a moment to import, and only needed here
 
     # Else numpy starts threads in both processes, for algebra that nobody here does.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_in_background()
     try:
-        _run_loop(serve(settings, console))
+        _run_loop(serve(settings, console, locate))
     finally:
         console.close()
 
@@ -63,15 +68,27 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _serve(configuration: Configuration) -> int:
-    from corral.cli.model_source import resolve_model
+    from corral.cli.model_source import remote_name, resolve_model
 
     log_to_stderr(configuration.settings.server)
     log_to_file(configuration.settings.server)
     for note in configuration.notes:
         _log.warning("%s", note)
-    settings = resolve_model(configuration.settings)
-    run(settings, Console(settings))
+    settings = configuration.settings
+    if name := remote_name(settings):
+        # A download takes a while: the server listens already, and tells how far it is.
+        run(settings, Console(settings, name), partial(_download, settings))
+    else:
+        settings = resolve_model(settings)
+        run(settings, Console(settings))
     return 0
+
+
+def _download(settings: Settings, tell: Tell) -> Settings:
+    from corral.cli.model_source import resolve_model
+    from corral.cli.transfer import ServedTransfer
+
+    return resolve_model(settings, ServedTransfer(bar_console(settings.server), tell))
 
 
 def _print(configuration: Configuration) -> int:

@@ -29,6 +29,16 @@ def resolve_model(
     return msgspec.structs.replace(settings, engine=engine)
 
 
+def remote_name(settings: Settings) -> str:
+    """What a server would have to ask the network for; nothing if all files are named by path."""
+    _check_options(settings)
+    engine, server = settings.engine, settings.server
+    name = server.hf_repo or server.model_url
+    if name and not (engine.model and Path(engine.model).exists()):
+        return name.rpartition("/")[2]
+    return server.mmproj_url.rpartition("/")[2] if server.mmproj_auto and not engine.mmproj else ""
+
+
 def _check_options(settings: Settings) -> None:
     server = settings.server
     if server.hf_file and not server.hf_repo:

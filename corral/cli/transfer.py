@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from corral.cli.bar import Bar
+from corral.core.result import Loading, Stage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,6 +112,31 @@ class TransferDisplay:
 
         columns = (DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
         self._bar = Bar(console, self._what, total=self._n_bytes, completed=self._n_done, columns=columns)
+
+
+class ServedTransfer(TransferDisplay):
+    """Also tells a server that waits for the file, and that may be asked to stop meanwhile."""
+
+    def __init__(self, console: Console | None, tell: Callable[[Loading], None]) -> None:
+        super().__init__(console)
+        self._tell_server = tell
+        tell(Loading(Stage.DOWNLOADING, 0.0, "the model: asking for it"))
+
+    def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
+        super().begin(what, n_bytes, n_done)
+        self._tell()
+
+    def advance(self, n_done: int) -> None:
+        super().advance(n_done)
+        self._tell()
+
+    def _tell(self) -> None:
+        n_bytes, n_done = self._n_bytes, self._n_done
+        of = f" of {sized(n_bytes)}" if n_bytes else ""
+        fraction = n_done / n_bytes if n_bytes else 0.0
+        self._tell_server(
+            Loading(Stage.DOWNLOADING, fraction, f"the model: {sized(n_done)}{of}, not in the cache yet")
+        )
 
 
 def sized(n_bytes: float) -> str:

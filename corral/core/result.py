@@ -83,6 +83,7 @@ class TokenProbs(msgspec.Struct, frozen=True):
 class Stage(str, enum.Enum):
     """What a start spends its time on."""
 
+    DOWNLOADING = "downloading"
     RE_ENCODING = "re-encoding"
     LOADING = "loading"
     WARMING_UP = "warming up"

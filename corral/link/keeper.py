@@ -85,6 +85,10 @@ class Keeper(abc.ABC):
         """Why the engine has failed for good, if it has."""
         return self._lost_because if self.state is EngineState.FAILED else ""
 
+    def use(self, settings: EngineSettings) -> None:
+        """Before `start`: what was not known when this was made."""
+        self._settings = settings
+
     async def start(self) -> ModelInfo:
         """Launch the engine; returns once the model is loaded, raises if that fails."""
         self._main = asyncio.create_task(self._run())

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import http.server
 import os
 import pty
 import subprocess
 import sys
 import termios
-import threading
 
 import pytest
 
@@ -60,39 +58,14 @@ class Terminal:
         return b""
 
 
-class _Half(http.server.BaseHTTPRequestHandler):
-    """Sends one half of a file, and the other one never."""
-
-    over = threading.Event()
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-length", str(2 << 20))
-        self.end_headers()
-        self.wfile.write(b"GGUF" + bytes(1 << 20))
-        self.wfile.flush()
-        self.over.wait(START_S)
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture
-def url():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Half) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/m.gguf"
-        _Half.over.set()
-        server.shutdown()
-
-
 @pytest.mark.parametrize("command", ["serve", "tune", "compare", "download"])
-def test_the_cursor_is_back(command, models, tmp_path, url):
+def test_the_cursor_is_back(command, models, tmp_path, half_url):
     tiny = models / "llama-bpe.gguf"
     words, shown, code = {
         "serve": (["-c", 2048, "--port", 0], b"warming up", 0),
         "tune": (["tune", "-m", tiny], b"timing", INTERRUPTED),
         "compare": (["compare", tiny, tiny], b"comparing", INTERRUPTED),
-        "download": (["--model-url", url], b"downloading", INTERRUPTED),
+        "download": (["--port", 0, "--model-url", half_url], b"downloading", 0),
     }[command]
     terminal = Terminal(*words, env={"LLAMA_CACHE": str(tmp_path / "cache")})
     terminal.read_until(HIDE)
