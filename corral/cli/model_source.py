@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -33,10 +34,13 @@ def remote_name(settings: Settings) -> str:
     """What a server would have to ask the network for; nothing if all files are named by path."""
     _check_options(settings)
     engine, server = settings.engine, settings.server
-    name = server.hf_repo or server.model_url
+    # Of a URL neither the host nor the query, which may have a key in it.
+    name = server.hf_repo or urlsplit(server.model_url).path
     if name and not (engine.model and Path(engine.model).exists()):
-        return name.rpartition("/")[2]
-    return server.mmproj_url.rpartition("/")[2] if server.mmproj_auto and not engine.mmproj else ""
+        return os.path.basename(name)
+    return (
+        os.path.basename(urlsplit(server.mmproj_url).path) if server.mmproj_auto and not engine.mmproj else ""
+    )
 
 
 def _check_options(settings: Settings) -> None:

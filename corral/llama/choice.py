@@ -18,7 +18,7 @@ from corral.core.file import file_error
 from corral.llama.file_type import TRANSCODED
 from corral.llama.hardware import physical_cores
 from corral.llama.library import lib
-from corral.llama.model_file import check_model_file
+from corral.llama.model_file import check_model_file, part_names
 from corral.llama.trial import Speed
 
 _DIRECTORY = "tuned"
@@ -39,23 +39,22 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 def content_hash(model: str) -> str:
     """Of all bytes of a model; remembered for as long as its files look untouched."""
-    parts = check_model_file(model)
-    memo = _directory() / f"{_looks(parts)}.hash"
-    with contextlib.suppress(OSError):
-        return memo.read_text()
+    if known := known_hash(model):
+        return known
     digest = xxhash.xxh3_128()
-    for part in parts:
+    for part in check_model_file(model):
         with open(part, "rb") as file:
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
-    _write(memo, digest.hexdigest().encode())
+    with contextlib.suppress(OSError):
+        _write(_memo(model), digest.hexdigest().encode())
     return digest.hexdigest()
 
 
 def known_hash(model: str) -> str:
     """The same if it is remembered, without reading the files."""
     with contextlib.suppress(OSError):
-        return (_directory() / f"{_looks(check_model_file(model))}.hash").read_text()
+        return _memo(model).read_text()
     return ""
 
 
@@ -118,9 +117,13 @@ def _cpu_name() -> str:
     return ""
 
 
-def _looks(parts: list[str]) -> str:
-    looks = [(os.path.realpath(part), os.stat(part).st_size, os.stat(part).st_mtime_ns) for part in parts]
-    return xxhash.xxh3_128_hexdigest(repr(looks).encode())
+def _memo(model: str) -> Path:
+    """Where its hash is remembered, by the looks of its files; raises OSError if there are none."""
+    looks = [
+        (os.path.realpath(part), os.stat(part).st_size, os.stat(part).st_mtime_ns)
+        for part in part_names(model)
+    ]
+    return _directory() / f"{xxhash.xxh3_128_hexdigest(repr(looks).encode())}.hash"
 
 
 def _directory() -> Path:

@@ -17,7 +17,7 @@ from corral.llama.comparison import Comparison
 from corral.llama.divergence import Divergence
 from corral.llama.encoding import Candidate, choose, promising_encodings, try_encodings, with_encoding
 from corral.llama.file_type import FILE_TYPES
-from corral.llama.model import Model
+from corral.llama.model import Model, counted
 from corral.llama.preflight import read_header
 from corral.llama.shipped import Answer
 from corral.llama.trial import Speed, Trial, race
@@ -91,6 +91,29 @@ def ship(monkeypatch, model, encoding):
 def refuse_to_measure(monkeypatch):
     for name in ("race", "compare_models"):
         monkeypatch.setattr(encoding, name, None)
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (134_515_008, "135M"),
+        (999, "999"),
+        (260_000, "260K"),
+        (999_600, "1.0M"),
+        (1_711_376_384, "1.7B"),
+        (9_960_000_000, "10B"),
+        (46_700_000_000, "47B"),
+        (1_026_000_000_000, "1.0T"),
+    ],
+)
+def test_parameters_are_counted(n, text):
+    assert counted(n) == text
+
+
+def test_a_model_says_its_real_size():
+    opened = Model.open(str(find_default_model()))
+    assert opened.description == "llama 135M Q4_1"
+    opened.close()
 
 
 def test_off_takes_the_file_as_it_is(model, cache):
