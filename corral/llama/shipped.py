@@ -46,7 +46,7 @@ MODELS = {
         {
             _ARM_DOTPROD: Answer("Q8_0", Speed(2.5, 1.21, 1.9)),
             _X86_AMX: Answer("", Speed(1.11, 0.73, 1.0)),
-            _X86_AVX512: Answer("", Speed(2.1, 0.93, 1.01)),
+            _X86_AVX512: Answer("", Speed(2.1, 0.83, 1.03)),
         },
     ),
 }
