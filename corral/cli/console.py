@@ -44,8 +44,10 @@ class Console:
             self.close()
             # That the model is loaded was said when the server began to listen.
             self._what, self._next_line = what, _PLAIN_STEP if loading.stage is Stage.LOADING else 0.0
+            if self._out is not None and loading.stage is Stage.RE_ENCODING:
+                _log.info("%s", what)  # why is too much for the line of a bar
         if self._out is not None:
-            self._show_bar(self._out, loading.progress)
+            self._show_bar(self._out, loading)
         elif loading.progress >= self._next_line:
             self._write_line(loading)
 
@@ -91,11 +93,11 @@ class Console:
             self._bar.close()
             self._bar = None
 
-    def _show_bar(self, console: RichConsole, fraction: float) -> None:
+    def _show_bar(self, console: RichConsole, loading: Loading) -> None:
         if self._bar is None:
-            self._bar = Bar(console, self._what)
-        self._bar.update(fraction)
-        if fraction >= 1.0:
+            self._bar = Bar(console, f"{loading.stage.value} {self._name}")
+        self._bar.update(loading.progress)
+        if loading.progress >= 1.0:
             self.close()
 
 

@@ -58,11 +58,12 @@ class Terminal:
         return b""
 
 
-@pytest.mark.parametrize("command", ["serve", "tune", "compare", "download"])
+@pytest.mark.parametrize("command", ["serve", "re-encode", "tune", "compare", "download"])
 def test_the_cursor_is_back(command, models, tmp_path, half_url):
     tiny = models / "llama-bpe.gguf"
     words, shown, code = {
         "serve": (["-c", 2048, "--port", 0], b"warming up", 0),
+        "re-encode": (["-c", 2048, "--port", 0, "--transcode", "Q8_0"], b"re-encoding the weights", 0),
         "tune": (["tune", "-m", tiny], b"timing", INTERRUPTED),
         "compare": (["compare", tiny, tiny], b"comparing", INTERRUPTED),
         "download": (["--port", 0, "--model-url", half_url], b"downloading", 0),
