@@ -9,12 +9,15 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from corral.core.errors import CorralError, Unavailable
+from corral.core.result import Loading
 
 _MEDIA_TYPE = b"application/json; charset=utf-8"
 
 
-def still_loading() -> Unavailable:
-    return Unavailable("Loading model")
+def still_loading(loading: Loading) -> Unavailable:
+    """As llama-server answers, with the stage of the start and how far it is."""
+    progress = round(loading.progress, 3)
+    return Unavailable("Loading model", stage=loading.stage.value, progress=progress, detail=loading.detail)
 
 
 def render_error(error: CorralError) -> dict[str, Any]:

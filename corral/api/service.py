@@ -38,7 +38,7 @@ from corral.api.visit import visit_of
 from corral.core.errors import Conflict, NotSupported, Unavailable
 from corral.core.modifier import AdapterConfig
 from corral.core.params import GenerationParams, Guidance
-from corral.core.result import ModelInfo, SlotReport
+from corral.core.result import Loading, ModelInfo, SlotReport
 from corral.core.settings import ServerSettings, Settings
 from corral.core.task import Busy, SlotAction, Task
 from corral.core.visit import Client, Visit
@@ -64,6 +64,11 @@ class Engine(AdapterEngine, Arranger, Protocol):
 
     @property
     def info(self) -> ModelInfo | None: ...
+
+    @property
+    def loading(self) -> Loading:
+        """How far a start is, while there is one."""
+        ...
 
     @property
     def board(self) -> Board: ...
@@ -202,7 +207,7 @@ class Service:
         if state is EngineState.RESTARTING:
             raise Unavailable("Engine restarting")
         if state is EngineState.LOADING or self._words is None:
-            raise still_loading()
+            raise still_loading(self.engine.loading)
 
     def check_answers(self, tells_why: bool = True) -> None:
         """Raises also if the engine is there, but has not been heard for a while."""
@@ -317,7 +322,7 @@ class Service:
 
     def _require(self, value: T | None) -> T:
         if value is None:
-            raise still_loading()
+            raise still_loading(self.engine.loading)
         return value
 
 

@@ -5,25 +5,27 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
+from corral.cli.bar import Bar
 from corral.cli.transfer import sized
 from corral.core.errors import CorralError
-from corral.llama.divergence import (
+from corral.llama.comparison import (
+    MAX_ERRORS,
     MAX_MEAN_KL,
-    MIN_TOP1,
-    Divergence,
+    MAX_RATIO,
+    Comparison,
+    Report,
+    compare_models,
     keeps_quality,
-    measure_divergence,
-    sample_text,
 )
+from corral.llama.divergence import Divergence, sample_text
 from corral.llama.file_type import FILE_TYPES
 from corral.llama.model_file import read_model
 
@@ -44,17 +46,17 @@ def run_compare(argv: Sequence[str]) -> int:
     try:
         text = _read_text(options.text) if options.text else sample_text()
         facts = [_look_at(path) for path in (options.a, options.b)]
-        with _progress() as on_progress:
-            divergence = measure_divergence(options.a, options.b, text, on_progress, options.threads)
+        with _progress() as report:
+            found = compare_models(options.a, options.b, text, report, options.threads)
     except CorralError as error:
         sys.stderr.write(f"corral: {error.message}\n")
         return 1
-    a = msgspec.structs.replace(facts[0], perplexity=divergence.perplexity_a)
-    b = msgspec.structs.replace(facts[1], perplexity=divergence.perplexity_b)
+    a = msgspec.structs.replace(facts[0], perplexity=found.b_from_a.perplexity_a)
+    b = msgspec.structs.replace(facts[1], perplexity=found.b_from_a.perplexity_b)
     if options.json:
-        sys.stdout.write(_as_json(a, b, divergence) + "\n")
+        sys.stdout.write(_as_json(a, b, found) + "\n")
     else:
-        _print(a, b, divergence, out)
+        _print(a, b, found, out)
     return 0
 
 
@@ -62,7 +64,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="corral compare",
         description="Tell how far model B is from model A, of which it is another encoding: the perplexity "
-        "of both, and the KL divergence of the tokens they expect.",
+        "of both, the KL divergence of the tokens they expect, and how far both are from a reference, the "
+        "weights of A decoded to floats (made in the cache, and removed afterwards).",
         allow_abbrev=False,
     )
     parser.add_argument("a", metavar="A.gguf", help="what B is measured against")
@@ -98,28 +101,42 @@ def _look_at(path: str) -> ComparedFile:
     return ComparedFile(path, sum(os.path.getsize(part) for part in parts), type, 0.0)
 
 
-def _as_json(a: ComparedFile, b: ComparedFile, divergence: Divergence) -> str:
-    numbers = msgspec.structs.asdict(divergence)
-    del numbers["perplexity_a"], numbers["perplexity_b"]
-    found = {"a": a, "b": b, **numbers, "keeps_quality": keeps_quality(divergence)}
-    return msgspec.json.format(msgspec.json.encode(found)).decode()
+def _as_json(a: ComparedFile, b: ComparedFile, found: Comparison) -> str:
+    reference = {
+        "type": found.reference,
+        "perplexity": found.a.perplexity_a,
+        "a": _numbers(found.a),
+        "b": _numbers(found.b),
+    }
+    answer = {"a": a, "b": b, **_numbers(found.b_from_a), "reference": reference}
+    return msgspec.json.format(
+        msgspec.json.encode({**answer, "keeps_quality": keeps_quality(found)})
+    ).decode()
+
+
+def _numbers(divergence: Divergence) -> dict[str, float]:
+    """All but the perplexities, which belong to the files."""
+    numbers: dict[str, float] = msgspec.structs.asdict(divergence)
+    return {name: value for name, value in numbers.items() if not name.startswith("perplexity")}
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[float], None]]:
+def _progress() -> Iterator[Report]:
     """A bar where there is a terminal, else nothing."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield lambda _: None
+        yield lambda *_: None
         return
-    columns = (TextColumn("comparing"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda fraction: bar.update(task, completed=fraction)
+    bar = Bar(console, "comparing")
+    try:
+        yield lambda what, fraction: bar.update(fraction, what)
+    finally:
+        bar.close()
 
 
-def _print(a: ComparedFile, b: ComparedFile, divergence: Divergence, out: Console) -> None:
-    files = _file_rows(a, b)
+def _print(a: ComparedFile, b: ComparedFile, found: Comparison, out: Console) -> None:
+    files = _file_rows(a, b, found)
+    divergence = found.b_from_a
     if out.is_terminal:
         table = Table(box=None, pad_edge=False, show_header=False)
         for _ in files[0]:
@@ -132,27 +149,38 @@ def _print(a: ComparedFile, b: ComparedFile, divergence: Divergence, out: Consol
     title = f"\nKL divergence of B from A at {divergence.n_tokens:,} positions, in nats"
     out.print(title, markup=False, soft_wrap=True)
     _print_lines(_number_rows(divergence), out)
-    out.print(f"\n{_verdict(divergence)}", markup=False, soft_wrap=True)
+    out.print(f"\n{_verdict(found)}", markup=False, soft_wrap=True)
 
 
-def _file_rows(a: ComparedFile, b: ComparedFile) -> list[tuple[str, str, str]]:
+def _file_rows(a: ComparedFile, b: ComparedFile, found: Comparison) -> list[tuple[str, str, str]]:
+    reference = f"A in {found.reference}"
     return [
         ("", "A", "B"),
         ("file", os.path.basename(a.path), os.path.basename(b.path)),
         ("size", sized(a.n_bytes), sized(b.n_bytes)),
         ("type", a.type, b.type),
         ("perplexity", f"{a.perplexity:.4f}", f"{b.perplexity:.4f}"),
+        (f"KL from {reference}", _mean_kl(found.a), _mean_kl(found.b)),
+        (f"same first choice as {reference}", _top1(found.a), _top1(found.b)),
     ]
+
+
+def _mean_kl(divergence: Divergence) -> str:
+    return f"{divergence.mean_kl:.5f} ± {divergence.mean_kl_error:.5f}"
+
+
+def _top1(divergence: Divergence) -> str:
+    return f"{divergence.top1:.2%} ± {divergence.top1_error:.2%}"
 
 
 def _number_rows(divergence: Divergence) -> list[tuple[str, str]]:
     return [
-        ("mean", f"{divergence.mean_kl:.5f} ± {divergence.mean_kl_error:.5f}"),
+        ("mean", _mean_kl(divergence)),
         ("median", f"{divergence.kl_median:.5f}"),
         ("90 %", f"{divergence.kl_p90:.5f}"),
         ("99 %", f"{divergence.kl_p99:.5f}"),
         ("maximum", f"{divergence.max_kl:.5f}"),
-        ("same first choice", f"{divergence.top1:.2%} ± {divergence.top1_error:.2%}"),
+        ("same first choice", _top1(divergence)),
     ]
 
 
@@ -163,8 +191,10 @@ def _print_lines(rows: Sequence[Sequence[str]], out: Console) -> None:
         out.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
-def _verdict(divergence: Divergence) -> str:
-    limits = f"mean below {MAX_MEAN_KL:g}, same first choice above {MIN_TOP1:.0%}"
-    if keeps_quality(divergence):
-        return f"B keeps the quality of A ({limits})."
-    return f"B does not keep the quality of A ({limits})."
+def _verdict(found: Comparison) -> str:
+    limits = (
+        f"KL from A in {found.reference} at most {MAX_RATIO:g} x A's, same first choice as often within "
+        f"{MAX_ERRORS:g} standard errors, KL from A below {MAX_MEAN_KL:g}"
+    )
+    keeps = "keeps" if keeps_quality(found) else "does not keep"
+    return f"B {keeps} the quality of A ({limits})."

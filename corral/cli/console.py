@@ -9,15 +9,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corral.cli.bar import Bar
 from corral.core.pooling import Pooling
-from corral.core.result import ModelInfo
+from corral.core.result import Loading, ModelInfo, Stage
 from corral.core.settings import ServerSettings, Settings
 from corral.server.listen import UNIX
 from corral.server.log import level_of
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
-    from rich.progress import Progress
 
 _PLAIN_STEP = 0.25
 _STDERR = 2
@@ -30,7 +30,7 @@ class Console:
         self._settings = settings
         self._out = bar_console(settings.server)
         self._name = name or Path(settings.engine.model).name
-        self._bar: Progress | None = None
+        self._bar: Bar | None = None
         self._what = ""  # is going on
         self._next_line = _PLAIN_STEP
 
@@ -38,21 +38,32 @@ class Console:
         fields = {"address": address, "model": self._name}
         _log.info("listening on %(address)s, loading %(model)s", fields)
 
-    def loading(self, fraction: float, what: str = "") -> None:
-        """`what` is done, if it is not the loading itself."""
-        what = what or f"loading {self._name}"
+    def loading(self, loading: Loading) -> None:
+        what = f"{loading.stage.value} {loading.detail or self._name}"
         if what != self._what:
-            self._end_bar()
-            self._what, self._next_line = what, _PLAIN_STEP
+            self.close()
+            # That the model is loaded was said when the server began to listen.
+            self._what, self._next_line = what, _PLAIN_STEP if loading.stage is Stage.LOADING else 0.0
+            if self._out is not None and loading.stage is Stage.RE_ENCODING:
+                _log.info("%s", what)  # why is too much for the line of a bar
         if self._out is not None:
-            self._show_bar(self._out, fraction)
-        elif fraction >= self._next_line:
-            fields = {"what": what, "fraction": round(fraction, 3), "percent": int(100 * fraction)}
-            _log.info("%(what)s: %(percent)d%%", fields)
-            self._next_line = fraction + _PLAIN_STEP
+            self._show_bar(self._out, loading)
+        elif loading.progress >= self._next_line:
+            self._write_line(loading)
+
+    def _write_line(self, loading: Loading) -> None:
+        fraction = loading.progress
+        fields = {
+            "what": self._what,
+            "stage": loading.stage.value,
+            "fraction": round(fraction, 3),
+            "percent": int(100 * fraction),
+        }
+        _log.info("%(what)s: %(percent)d%%", fields)
+        self._next_line = fraction + _PLAIN_STEP
 
     def ready(self, address: str, info: ModelInfo) -> None:
-        self._end_bar()
+        self.close()
         name = self._settings.server.alias or self._name
         fields = {
             "address": address,
@@ -63,32 +74,31 @@ class Console:
             "n_ctx": info.n_ctx,
             "media": [kind.value for kind in info.media],
         }
-        details = "\n".join(
-            [*_describe(name, info), f"try      {_example(address, self._settings.server, info)}"]
-        )
+        lines = [*_describe(name, info), *_invite(address, self._settings.server, info)]
+        details = "\n".join(lines)
         _log.info("ready on %(address)s", fields, extra={"details": details})
+
+    def located(self, settings: Settings) -> None:
+        """The files have been found, or downloaded."""
+        self._settings, self._name = settings, Path(settings.engine.model).name
 
     def restarting(self, reason: str) -> None:
         self._next_line = _PLAIN_STEP
         message = "engine lost (%(reason)s), starting a new one; running requests will go on"
         _log.warning(message, {"reason": reason})
 
-    def _show_bar(self, console: RichConsole, fraction: float) -> None:
-        if self._bar is None:
-            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-            self._bar = Progress(*columns, console=console, transient=True)
-            self._bar.add_task(self._what, total=1.0)
-            self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=fraction)
-        if fraction >= 1.0:
-            self._end_bar()
-
-    def _end_bar(self) -> None:
+    def close(self) -> None:
+        """Whatever comes next, the terminal is as it was."""
         if self._bar is not None:
-            self._bar.stop()
+            self._bar.close()
             self._bar = None
+
+    def _show_bar(self, console: RichConsole, loading: Loading) -> None:
+        if self._bar is None:
+            self._bar = Bar(console, f"{loading.stage.value} {self._name}")
+        self._bar.update(loading.progress)
+        if loading.progress >= 1.0:
+            self.close()
 
 
 def bar_console(server: ServerSettings) -> RichConsole | None:
@@ -104,6 +114,8 @@ def bar_console(server: ServerSettings) -> RichConsole | None:
 
 def _describe(name: str, info: ModelInfo) -> list[str]:
     lines = [f"model    {name} ({info.description}, {info.n_bytes / 2**20:,.0f} MiB)"]
+    if info.weights:
+        lines.append(f"weights  {info.weights}")
     if info.can_generate:
         lines.append(f"slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
     if info.media:
@@ -111,6 +123,15 @@ def _describe(name: str, info: ModelInfo) -> list[str]:
     if not info.can_generate:
         encoder = info.encoder
         lines.append(f"vectors  of up to {encoder.n_tokens} tokens, pooling {encoder.pooling.value}")
+    return lines
+
+
+def _invite(address: str, server: ServerSettings, info: ModelInfo) -> list[str]:
+    """What to do next."""
+    address = address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    lines = [f"try      {_example(address, server, info)}"]
+    if server.ui and info.can_generate and not address.startswith(UNIX):
+        lines.insert(0, f"page     open {address} in a browser")
     return lines
 
 

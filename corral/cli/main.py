@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from corral import __version__
 from corral.cli.command import COMMANDS, run_completion, run_help
 from corral.cli.configuration import Configuration, configure
-from corral.cli.console import Console
+from corral.cli.console import Console, bar_console
 from corral.cli.given import UsageError
 from corral.cli.title import hide_secrets
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
-from corral.server.listen import open_listener
 from corral.server.log import log_in_background, log_to_file, log_to_stderr, report_fatal
+
+if TYPE_CHECKING:
+    from corral.server.errand import Tell
+    from corral.server.run import Locate
 
 _log = logging.getLogger("corral")
 _USAGE_STATUS = 2
@@ -39,24 +44,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def run(settings: Settings, console: Console) -> None:
+def run(settings: Settings, console: Console, locate: Locate | None = None) -> None:
     from corral.server.run import serve  # a moment to import, and only needed here
 
     # Else numpy starts threads in both processes, for algebra that nobody here does.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_in_background()
     try:
+        _run_loop(serve(settings, console, locate))
+    finally:
+        console.close()
+
+
+def _run_loop(main: Coroutine[Any, Any, None]) -> None:
+    try:
         import uvloop
     except ImportError:
         import asyncio
 
-        asyncio.run(serve(settings, console))
+        asyncio.run(main)
     else:
-        uvloop.run(serve(settings, console))
+        uvloop.run(main)
 
 
 def _serve(configuration: Configuration) -> int:
-    from corral.cli.model_source import resolve_model
+    from corral.cli.model_source import remote_name, resolve_model
     from corral.cli.path_check import check_adapters, check_paths
 
     server = configuration.settings.server
@@ -68,13 +80,26 @@ def _serve(configuration: Configuration) -> int:
     for note in configuration.notes:
         _log.warning("%s", note)
     check_paths(configuration)
-    if server.model_url or server.hf_repo:
-        with open_listener(server):  # what keeps it from listening is said before a download
-            pass
-    settings = resolve_model(configuration.settings)
-    check_adapters(configuration, settings.engine.model)
-    run(settings, Console(settings))
+    settings = configuration.settings
+    if name := remote_name(settings):
+        # A download takes a while: the server listens already, and tells how far it is.
+        run(settings, Console(settings, name), partial(_download, configuration))
+    else:
+        settings = resolve_model(settings)
+        check_adapters(configuration, settings.engine.model)
+        run(settings, Console(settings))
     return 0
+
+
+def _download(configuration: Configuration, tell: Tell) -> Settings:
+    from corral.cli.model_source import resolve_model
+    from corral.cli.path_check import check_adapters
+    from corral.cli.transfer import ServedTransfer
+
+    transfer = ServedTransfer(bar_console(configuration.settings.server), tell)
+    settings = resolve_model(configuration.settings, transfer)
+    check_adapters(configuration, settings.engine.model)
+    return settings
 
 
 def _print(configuration: Configuration) -> int:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from corral.cli.console import bar_console
-from corral.cli.default_model import REQUIREMENT, find_default_model, is_default_model
+from corral.cli.default_model import REQUIREMENT, find_default_model
 from corral.cli.given import UsageError
 from corral.cli.transfer import Transfer, TransferDisplay
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
-from corral.core.transcoding import AUTO, TUNED
 
 
 def resolve_model(
@@ -26,11 +26,21 @@ def resolve_model(
     token = settings.server.hf_token or environ.get("HF_TOKEN", "")
     model, projector = _find_model(settings, progress, token)
     projector = _find_projector(settings, progress, token, projector)
-    transcode = settings.engine.transcode
-    if transcode == TUNED and is_default_model(model):
-        transcode = AUTO
-    engine = msgspec.structs.replace(settings.engine, model=model, mmproj=projector, transcode=transcode)
+    engine = msgspec.structs.replace(settings.engine, model=model, mmproj=projector)
     return msgspec.structs.replace(settings, engine=engine)
+
+
+def remote_name(settings: Settings) -> str:
+    """What a server would have to ask the network for; nothing if all files are named by path."""
+    _check_options(settings)
+    engine, server = settings.engine, settings.server
+    # Of a URL neither the host nor the query, which may have a key in it.
+    name = server.hf_repo or urlsplit(server.model_url).path
+    if name and not (engine.model and Path(engine.model).exists()):
+        return os.path.basename(name)
+    return (
+        os.path.basename(urlsplit(server.mmproj_url).path) if server.mmproj_auto and not engine.mmproj else ""
+    )
 
 
 def _check_options(settings: Settings) -> None:

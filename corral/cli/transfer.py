@@ -8,9 +8,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from corral.cli.bar import Bar
+from corral.core.result import Loading, Stage
+
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 _PLAIN_STEP = 0.1
 _PLAIN_STEP_BYTES = 100 << 20  # where nobody knows how many there are
@@ -40,7 +42,7 @@ class TransferDisplay:
     def __init__(self, console: Console | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = console
         self._clock = clock
-        self._bar: Progress | None = None
+        self._bar: Bar | None = None
         self._what = ""
         self._n_bytes: int | None = None
         self._n_first = self._n_done = 0
@@ -70,7 +72,7 @@ class TransferDisplay:
             now = self._clock()
             if now >= self._next_refresh:
                 self._next_refresh = now + _REFRESH_S
-                self._bar.update(self._bar.task_ids[0], completed=n_done)
+                self._bar.update(n_done)
         elif n_done >= self._next_line and n_done != self._n_bytes:
             _log.info("%s", f"{self._what}: {self._facts()}")
             self._next_line = n_done + self._step
@@ -80,7 +82,7 @@ class TransferDisplay:
 
     def end(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            self._bar.close()
             self._bar = None
         if self._what and self._n_done and self._n_done == self._n_bytes:
             speed = f" ({sized(self._speed())}/s)" if self._speed() else ""
@@ -106,26 +108,35 @@ class TransferDisplay:
         return (self._n_done - self._n_first) / elapsed if elapsed > 0 else 0.0
 
     def _show_bar(self, console: Console) -> None:
-        from rich.progress import (  # a moment to import, and only needed here
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
+        from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn  # a moment
 
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
+        columns = (DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+        self._bar = Bar(console, self._what, total=self._n_bytes, completed=self._n_done, columns=columns)
+
+
+class ServedTransfer(TransferDisplay):
+    """Also tells a server that waits for the file, and that may be asked to stop meanwhile."""
+
+    def __init__(self, console: Console | None, tell: Callable[[Loading], None]) -> None:
+        super().__init__(console)
+        self._tell_server = tell
+        tell(Loading(Stage.DOWNLOADING, 0.0, "the model: asking for it"))
+
+    def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
+        super().begin(what, n_bytes, n_done)
+        self._tell()
+
+    def advance(self, n_done: int) -> None:
+        super().advance(n_done)
+        self._tell()
+
+    def _tell(self) -> None:
+        n_bytes, n_done = self._n_bytes, self._n_done
+        of = f" of {sized(n_bytes)}" if n_bytes else ""
+        fraction = n_done / n_bytes if n_bytes else 0.0
+        self._tell_server(
+            Loading(Stage.DOWNLOADING, fraction, f"the model: {sized(n_done)}{of}, not in the cache yet")
         )
-        self._bar.add_task(self._what, total=self._n_bytes, completed=self._n_done)
-        self._bar.start()
 
 
 def sized(n_bytes: float) -> str:

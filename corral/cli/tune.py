@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 import psutil
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from corral.cli.bar import Bar
 from corral.cli.configuration import configure
 from corral.cli.given import UsageError
 from corral.cli.model_source import resolve_model
@@ -52,19 +52,18 @@ class Display:
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("", total=1.0)
+        self._bar = Bar(console, "") if console.is_terminal else None
 
     def __enter__(self) -> Display:
-        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.close()
 
     def report(self, what: str, fraction: float) -> None:
-        self._bar.update(self._task, description=what, completed=fraction)
+        if self._bar is not None:
+            self._bar.update(fraction, what)
 
     def tell(self, finding: Finding) -> None:
         cells = (_cell(number) for number in msgspec.structs.astuple(finding.speed))

@@ -49,6 +49,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_state_bytes: int = 0  # of a full slot, saved
     description: str
     path: str = ""  # of the file that was opened, which may have been made from the one that was given
+    weights: str = ""  # their encoding, and why it was chosen; for the log
     can_generate: bool = True
     encoder: EncoderInfo
     adapters: list[AdapterInfo] = []
@@ -79,11 +80,24 @@ class TokenProbs(msgspec.Struct, frozen=True):
     top: list[TokenProb]
 
 
-class Loading(msgspec.Struct, frozen=True, tag="loading"):
-    """`what` is done before, if it is not the loading itself."""
+class Stage(str, enum.Enum):
+    """What a start spends its time on."""
 
-    fraction: float
-    what: str = ""
+    DOWNLOADING = "downloading"
+    RE_ENCODING = "re-encoding"
+    LOADING = "loading"
+    WARMING_UP = "warming up"
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading"):
+    """How far a start is. `detail` goes on after the name of the stage: what exactly, and why.
+
+    `/health` shows it to everybody, so it names no paths.
+    """
+
+    stage: Stage = Stage.LOADING
+    progress: float = 0.0  # of the stage, up to 1
+    detail: str = ""
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):

@@ -6,7 +6,7 @@ import msgspec
 
 from corral.core.modifier import Override, ScaledFile
 from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams, SpeculativeParams
-from corral.core.transcoding import TUNED
+from corral.core.transcoding import AUTO
 
 DEFAULT_UBATCH = 512
 
@@ -50,7 +50,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     control_vector_layers: tuple[int, int] = (0, 0)  # 0: from the first, to the last
     overrides: tuple[Override, ...] = ()
     check_tensors: bool = False
-    transcode: str = TUNED  # or another of its `WAYS`, or an encoding
+    transcode: str = AUTO  # or `OFF`, or an encoding
     rope_scaling: str = ""
     rope_scale: float = 0.0
     rope_freq_base: float = 0.0

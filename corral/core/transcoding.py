@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-AUTO = "auto"  # what this CPU is fastest with, measured when the model is first opened
-TUNED = "tuned"  # what `corral tune` has found
+AUTO = "auto"  # what `corral tune` has found to be the fastest here, or what Corral knows of the model
 OFF = "off"  # that of the file
-WAYS = (AUTO, TUNED, OFF)
+TUNED = "tuned"  # an older name of `auto`

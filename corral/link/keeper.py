@@ -50,7 +50,7 @@ class Keeper(abc.ABC):
         timeout_s: float,
         n_failures: int,
         sleep_idle_s: float,
-        on_loading: Callable[[float, str], None],
+        on_loading: Callable[[Loading], None],
         on_restart: Callable[[str], None],
     ) -> None:
         """`n_failures`: engines in a row that may fail by themselves. `sleep_idle_s`: negative: never."""
@@ -72,6 +72,7 @@ class Keeper(abc.ABC):
         self._is_closing = False
         self.state = EngineState.LOADING
         self.info: ModelInfo | None = None
+        self.loading = Loading()  # how far the engine is that is starting, or was
         self.n_restarts = 0  # engines that were lost and followed by another one
 
     @property
@@ -83,6 +84,10 @@ class Keeper(abc.ABC):
     def down_because(self) -> str:
         """Why the engine has failed for good, if it has."""
         return self._lost_because if self.state is EngineState.FAILED else ""
+
+    def use(self, settings: EngineSettings) -> None:
+        """Before `start`: what was not known when this was made."""
+        self._settings = settings
 
     async def start(self) -> ModelInfo:
         """Launch the engine; returns once the model is loaded, raises if that fails."""
@@ -186,7 +191,7 @@ class Keeper(abc.ABC):
 
     async def _run_once(self) -> None:
         process = self._process = EngineProcess(self._on_events)
-        self._pulse, self._ready_at = Pulse(self._timeout_s), None
+        self._pulse, self._ready_at, self.loading = Pulse(self._timeout_s), None, Loading()
         try:
             await process.spawn(self._engine_settings())
             await self._outlive(process)
@@ -256,8 +261,9 @@ class Keeper(abc.ABC):
             if reason := self._pulse.hear(event):
                 self._lose(process, reason)
         elif isinstance(event, Loading):
+            self.loading = event
             if self.state is not EngineState.WAKING:
-                self._on_loading(event.fraction, event.what)
+                self._on_loading(event)
         elif isinstance(event, LoadFailed):
             self._lost_because = event.message
         elif isinstance(event, Opened):

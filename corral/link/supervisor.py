@@ -23,6 +23,7 @@ from corral.core.result import (
     Failed,
     LastResult,
     LifeEvent,
+    Loading,
     ModelInfo,
     Queue,
     SlotReport,
@@ -53,7 +54,7 @@ class Supervisor(Keeper):
         timeout_s: float,
         n_failures: int = 5,
         sleep_idle_s: float = -1.0,
-        on_loading: Callable[[float, str], None] = lambda *_: None,
+        on_loading: Callable[[Loading], None] = lambda _: None,
         on_restart: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(settings, timeout_s, n_failures, sleep_idle_s, on_loading, on_restart)

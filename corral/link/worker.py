@@ -17,7 +17,7 @@ import time
 import msgspec
 
 from corral.core.errors import CorralError
-from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Opened, Ready
+from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Opened, Ready, Stage
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, SlotAction, Task
 from corral.engine import loop
@@ -36,6 +36,8 @@ from corral.llama.model import Model
 from corral.llama.multimodal import Projector
 
 BEAT_S = 0.5
+_LOADING = "the weights into memory"
+_WARMING_UP = "the model, so that the first request is as fast as the next"
 
 
 def main() -> None:
@@ -47,20 +49,23 @@ def main() -> None:
     beat = _Beat(channel)
     try:
         inbox: loop.Inbox = queue.SimpleQueue()
-        settings = with_encoding(
-            with_lora_base(settings), lambda what, fraction: channel.send([Loading(fraction, what)])
+        settings, weights = with_encoding(
+            with_lora_base(settings),
+            lambda what, fraction: channel.send([Loading(Stage.RE_ENCODING, fraction, what)]),
         )
         plan = fit_memory(settings)
         settings = plan.settings if plan is not None else settings
         engine, info = _open(settings, channel, inbox)
         if settings.warmup:
+            channel.send([Loading(Stage.WARMING_UP, 0.0, _WARMING_UP)])
             engine.warm_up()
+            channel.send([Loading(Stage.WARMING_UP, 1.0, _WARMING_UP)])
     except CorralError as error:
         channel.send([LoadFailed(error.message)])
         raise SystemExit(1) from None
     beat.engine = engine
     threading.Thread(target=_read_orders, args=(channel, engine, inbox), daemon=True).start()
-    channel.send([Ready(info, settings)])
+    channel.send([Ready(msgspec.structs.replace(info, weights=weights), settings)])
     loop.run(engine, inbox)
     os._exit(0)
 
@@ -69,7 +74,7 @@ def _open(
     settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox
 ) -> tuple[loop.AnyEngine, ModelInfo]:
     """An engine that generates, if the model can and the settings do not want otherwise."""
-    model = Model.load(settings, lambda fraction: channel.send([Loading(fraction)]))
+    model = Model.load(settings, lambda fraction: channel.send([Loading(Stage.LOADING, fraction, _LOADING)]))
     channel.send([Opened(model.path)])
     adapters = load_adapters(model.adapters, settings.lora)
     projector = Projector(model, settings) if settings.mmproj else None

@@ -18,12 +18,13 @@ from corral.core.file import file_error
 from corral.llama.file_type import TRANSCODED
 from corral.llama.hardware import physical_cores
 from corral.llama.library import lib
-from corral.llama.model_file import check_model_file
+from corral.llama.model_file import check_model_file, part_names
 from corral.llama.trial import Speed
 
 _DIRECTORY = "tuned"
 _PIECE_BYTES = 8 << 20
-_VERSION = 1  # of the encoder and of how is chosen: another one begins anew
+_ENCODER_VERSION = 1  # another one makes files anew
+_CHOICE_VERSION = 2  # of how is chosen: another one chooses anew
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,28 +39,27 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 def content_hash(model: str) -> str:
     """Of all bytes of a model; remembered for as long as its files look untouched."""
-    parts = check_model_file(model)
-    memo = _directory() / f"{_looks(parts)}.hash"
-    with contextlib.suppress(OSError):
-        return memo.read_text()
+    if known := known_hash(model):
+        return known
     digest = xxhash.xxh3_128()
-    for part in parts:
+    for part in check_model_file(model):
         with open(part, "rb") as file:
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
-    _write(memo, digest.hexdigest().encode())
+    with contextlib.suppress(OSError):
+        _write(_memo(model), digest.hexdigest().encode())
     return digest.hexdigest()
 
 
 def known_hash(model: str) -> str:
     """The same if it is remembered, without reading the files."""
     with contextlib.suppress(OSError):
-        return (_directory() / f"{_looks(check_model_file(model))}.hash").read_text()
+        return _memo(model).read_text()
     return ""
 
 
 def transcoded_path(hash: str, encoding: str) -> Path:
-    return cache_dir() / f"{TRANSCODED}{hash}-{_VERSION}-{encoding}.gguf"
+    return cache_dir() / f"{TRANSCODED}{hash}-{_ENCODER_VERSION}-{encoding}.gguf"
 
 
 def read_choice(hash: str) -> Choice | None:
@@ -103,7 +103,7 @@ def _machine() -> str:
         _cpu_name(),
         physical_cores(),
         psutil.cpu_count(),
-        _VERSION,
+        _CHOICE_VERSION,
     )
     return xxhash.xxh3_64_hexdigest(repr(facts).encode())
 
@@ -117,9 +117,13 @@ def _cpu_name() -> str:
     return ""
 
 
-def _looks(parts: list[str]) -> str:
-    looks = [(os.path.realpath(part), os.stat(part).st_size, os.stat(part).st_mtime_ns) for part in parts]
-    return xxhash.xxh3_128_hexdigest(repr(looks).encode())
+def _memo(model: str) -> Path:
+    """Where its hash is remembered, by the looks of its files; raises OSError if there are none."""
+    looks = [
+        (os.path.realpath(part), os.stat(part).st_size, os.stat(part).st_mtime_ns)
+        for part in part_names(model)
+    ]
+    return _directory() / f"{xxhash.xxh3_128_hexdigest(repr(looks).encode())}.hash"
 
 
 def _directory() -> Path:

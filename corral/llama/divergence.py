@@ -1,6 +1,6 @@
-"""How far two models are apart on a text: the perplexity of each, and the KL divergence of what they expect.
+"""How far models are apart on a text: the perplexity of each, and the KL divergence of what they expect.
 
-Opens both, evaluates the text in windows side by side, and keeps numbers only. One thread.
+Opens all of them, evaluates the text in windows side by side, and keeps numbers only. One thread.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from corral.llama.library import LlamaError, lib
 from corral.llama.model import Model
 from corral.llama.vocab import Vocab
 
-MAX_MEAN_KL = 0.005
-MIN_TOP1 = 0.97
 WINDOW = 512  # tokens; the first half is only there to be known
 _MIN_WINDOW = 16
 _TEXT = "compare.txt"
@@ -37,6 +35,7 @@ _MAX_LOGITS = 1 << 24  # that a model hands out at once: 64 MiB
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 _Doubles: TypeAlias = npt.NDArray[np.float64]
+Pair: TypeAlias = tuple[int, int]  # of models, by number: A and B
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,46 +57,49 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     top1_error: float
 
 
-def keeps_quality(divergence: Divergence) -> bool:
-    """Whether B may stand in for A without being asked for."""
-    return divergence.mean_kl < MAX_MEAN_KL and divergence.top1 > MIN_TOP1
-
-
 def sample_text() -> str:
     """What models are compared on unless somebody has another text: a bit of all that servers are asked."""
     return resources.files("corral.llama").joinpath(_TEXT).read_text(encoding="utf-8")
 
 
-def measure_divergence(
-    a: str, b: str, text: str, on_progress: Callable[[float], None], n_threads: int = 0
-) -> Divergence:
-    """Of two files with the same vocabulary, B against A; 0 threads: one per physical core."""
-    first, second = (
-        EngineSettings(model=path, n_threads=n_threads, flash_attn="off", warmup=False) for path in (a, b)
-    )
-    return compare_settings(first, second, text, on_progress)
+def measure_divergences(
+    paths: Sequence[str],
+    pairs: Sequence[Pair],
+    text: str,
+    on_progress: Callable[[float], None],
+    n_threads: int = 0,
+) -> list[Divergence]:
+    """Of files with the same vocabulary, one for each pair; 0 threads: one per physical core."""
+    every = [
+        EngineSettings(model=path, n_threads=n_threads, flash_attn="off", warmup=False) for path in paths
+    ]
+    return compare_settings(every, pairs, text, on_progress)
 
 
 def compare_settings(
-    a: EngineSettings, b: EngineSettings, text: str, on_progress: Callable[[float], None]
-) -> Divergence:
+    every: Sequence[EngineSettings],
+    pairs: Sequence[Pair],
+    text: str,
+    on_progress: Callable[[float], None],
+) -> list[Divergence]:
     """The same of models as settings have them: types of the KV cache, flash attention, positions."""
     with ExitStack() as stack:
-        models = [_open_model(settings, stack) for settings in (a, b)]
-        _check_vocabularies(*models)
+        models = [_open_model(settings, stack) for settings in every]
+        for model in models[1:]:
+            _check_vocabularies(models[0], model)
         vocab = models[0].vocab
         size = _window_size(models)
         windows = cut_windows(_tokenize(vocab, text), size, [vocab.bos] if vocab.adds_bos else [])
         n_rows = _row_count(size // 2, vocab.n_tokens)
         contexts = [
             _open_context(settings, model, size, n_rows, stack)
-            for settings, model in zip((a, b), models, strict=True)
+            for settings, model in zip(every, models, strict=True)
         ]
-        scores: list[_Score] = []
+        scores: list[list[_Score]] = []  # a row for each position, a column for each pair
         for i, window in enumerate(windows):
-            scores += _score(window, contexts[0], contexts[1], n_rows)
+            scores += _score(window, contexts, pairs, n_rows)
             on_progress((i + 1) / len(windows))
-    return _sum_up(scores)
+    return [_sum_up(column) for column in zip(*scores, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +133,21 @@ class _Score(NamedTuple):
     is_same: bool
 
 
-def _score(window: Window, a: Context, b: Context, n_rows: int) -> Iterator[_Score]:
+def _score(
+    window: Window, contexts: Sequence[Context], pairs: Sequence[Pair], n_rows: int
+) -> Iterator[list[_Score]]:
     half = len(window.tokens) // 2
-    for context in (a, b):
+    for context in contexts:
         context.trim(0, 0)
         _decode(context, 0, window.tokens[:half], 0)
     for start in range(half, len(window.tokens), n_rows):
         tokens = window.tokens[start : start + n_rows]
-        for context in (a, b):
+        for context in contexts:
             _decode(context, start, tokens, len(tokens))
         for i, target in enumerate(window.targets[start - half : start - half + n_rows]):
             back = len(tokens) - 1 - i
-            yield _score_position(a.logits(0, back), b.logits(0, back), int(target))
+            expected = [_log_softmax(context.logits(0, back)) for context in contexts]
+            yield [_score_position(expected[a], expected[b], int(target)) for a, b in pairs]
 
 
 def _decode(context: Context, pos: int, tokens: TokenArray, n_logits: int) -> None:
@@ -151,13 +156,12 @@ def _decode(context: Context, pos: int, tokens: TokenArray, n_logits: int) -> No
         raise LlamaError(f"the text cannot be evaluated: {status.value}")
 
 
-def _score_position(logits_a: FloatArray, logits_b: FloatArray, target: int) -> _Score:
-    log_a, log_b = _log_softmax(logits_a), _log_softmax(logits_b)
+def _score_position(log_a: _Doubles, log_b: _Doubles, target: int) -> _Score:
     p_a = np.exp(log_a)
     with np.errstate(invalid="ignore"):  # tokens that are impossible for both
         terms = p_a * (log_a - log_b)
     kl = max(0.0, float(np.sum(terms, where=p_a > 0)))
-    is_same = bool(logits_a.argmax() == logits_b.argmax())
+    is_same = bool(log_a.argmax() == log_b.argmax())
     return _Score(-float(log_a[target]), -float(log_b[target]), kl, is_same)
 
 

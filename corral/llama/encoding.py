@@ -1,42 +1,34 @@
 """`--transcode`: a model in the encoding for which this CPU has fast kernels.
 
-What is faster is measured, and chosen only if the model says the same as before; both are kept in the cache.
+A start measures nothing: it takes what `corral tune` has chosen on this machine, or what Corral knows of its
+default model (`shipped`). Trials are for `corral tune`; an encoding is chosen if it is faster and as good.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, InsufficientStorage
 from corral.core.settings import DEFAULT_UBATCH, EngineSettings
-from corral.core.transcoding import AUTO, OFF, TUNED, WAYS
+from corral.core.transcoding import AUTO, OFF
 from corral.llama import device
-from corral.llama.choice import (
-    Choice,
-    alone_with,
-    content_hash,
-    known_hash,
-    read_choice,
-    transcoded_path,
-    write_choice,
-)
-from corral.llama.divergence import Divergence, keeps_quality, measure_divergence, sample_text
+from corral.llama.choice import Choice, content_hash, known_hash, read_choice, transcoded_path
+from corral.llama.comparison import Comparison, Report, compare_models, keeps_quality
+from corral.llama.divergence import sample_text
 from corral.llama.ggml_type import GGML_TYPES
 from corral.llama.hardware import thread_counts, uses_gpu
 from corral.llama.model import Model
-from corral.llama.model_file import read_model
+from corral.llama.model_file import main_type
 from corral.llama.repack import repacked_types
+from corral.llama.shipped import shipped_answer
 from corral.llama.transcode import transcode
 from corral.llama.trial import Speed, Trial, race
-
-Report = Callable[[str, float], None]  # what is done, and how much of it
 
 KEEPING = "Q8_0"  # fine enough for whatever is more compressed, and often for what is not
 _KEEPING_NUMBER = 8  # as a type of tensors
@@ -45,13 +37,21 @@ _MOST_LOSS = 0.95  # of anything
 _log = logging.getLogger(__name__)
 
 
+class Encoded(NamedTuple):
+    """The settings of an engine, and for the log which encoding its weights have and why."""
+
+    settings: EngineSettings
+    weights: str = ""
+
+
 class Candidate(msgspec.Struct, frozen=True):
-    """An encoding that was tried. `divergence` is measured only of what is faster."""
+    """An encoding that was tried. Only what is faster is compared; `fault`: why that was not possible."""
 
     encoding: str
     speed: Speed
     gain: Speed
-    divergence: Divergence | None = None
+    comparison: Comparison | None = None
+    fault: str = ""
 
     @property
     def is_faster(self) -> bool:
@@ -59,24 +59,27 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def is_better(self) -> bool:
-        return self.divergence is not None and keeps_quality(self.divergence)
+        return self.comparison is not None and keeps_quality(self.comparison)
 
 
-def with_encoding(settings: EngineSettings, report: Report) -> EngineSettings:
-    """The settings of an engine that opens the file which `--transcode` leads to."""
+def with_encoding(settings: EngineSettings, report: Report) -> Encoded:
+    """What an engine opens; `report` hears of re-encoding, if there has to be some: to what, and why."""
     device.start(settings)
-    if settings.transcode not in WAYS:
-        return _with_file(settings, content_hash(settings.model), settings.transcode, report)
-    if settings.transcode == OFF or uses_gpu(settings):
-        return settings
-    if settings.transcode == TUNED:
-        return _as_tuned(settings)
+    encoding = settings.transcode
+    if encoding == OFF or (encoding == AUTO and uses_gpu(settings)):
+        return Encoded(settings)
+    given = GGML_TYPES[main_type(settings.model)].name.upper()
+    if encoding != AUTO:
+        why = f"asked for with --transcode {encoding}"
+        on_progress = partial(report, f"the weights from {given} to {encoding}: {why}")
+        settings = _with_file(settings, content_hash(settings.model), encoding, on_progress)
+        return Encoded(settings, f"{encoding}, re-encoded from {given}: {why}")
     try:
-        return _as_chosen(settings, report)
+        return _as_known(settings, given, report)
     except (CorralError, OSError) as error:
         reason = error.message if isinstance(error, CorralError) else error.strerror
         _log.warning("%s", f"the model stays encoded as it is (--transcode {AUTO}): {reason}")
-        return settings
+        return Encoded(settings, f"{given} as in the file")
 
 
 def promising_encodings(model: str) -> list[str]:
@@ -85,16 +88,6 @@ def promising_encodings(model: str) -> list[str]:
     has_kernels = _KEEPING_NUMBER in repacked and kind not in repacked
     is_uncompressed = GGML_TYPES[kind].n_values == 1
     return [KEEPING] if has_kernels or is_uncompressed else []
-
-
-def main_type(model: str) -> int:
-    """The type that most of the weights have."""
-    _, headers = read_model(model)
-    sizes: Counter[int] = Counter()
-    for header in headers:
-        for tensor in header.tensors.values():
-            sizes[tensor.type] += math.prod(tensor.shape)
-    return sizes.most_common(1)[0][0]
 
 
 def try_encodings(
@@ -128,7 +121,7 @@ def _try(
 ) -> tuple[Speed, Candidate]:
     path = transcoded_path(hash, encoding)
     was_there = path.exists()
-    other = _with_file(settings, hash, encoding, report)
+    other = _with_file(settings, hash, encoding, partial(report, f"re-encoding to {encoding}"))
     with (
         contextlib.closing(Model.load(other)) as model,
         contextlib.closing(Trial(base, settings)) as given,
@@ -137,53 +130,62 @@ def _try(
         before, after = race([given.measure, made.measure], partial(report, f"timing {encoding}"))
     candidate = Candidate(encoding, after, after.over(before))
     if candidate.is_faster:
-        divergence = measure_divergence(
-            settings.model,
-            other.model,
-            sample_text(),
-            partial(report, f"comparing {encoding}"),
-            thread_counts(settings)[1],
-        )
-        candidate = msgspec.structs.replace(candidate, divergence=divergence)
+        candidate = _compare(candidate, settings, other.model, report)
     if not candidate.is_better and not was_there:
         path.unlink(missing_ok=True)
     return before, candidate
 
 
-def _as_chosen(settings: EngineSettings, report: Report) -> EngineSettings:
-    hash = content_hash(settings.model)
-    with alone_with(hash):
-        choice = read_choice(hash)
-        if choice is None:
-            encodings = promising_encodings(settings.model)
-            choice = choose(try_encodings(settings, hash, encodings, report)[1]) if encodings else Choice()
-            write_choice(hash, choice)
-    return with_choice(settings, hash, choice, report)
+def _compare(candidate: Candidate, settings: EngineSettings, path: str, report: Report) -> Candidate:
+    n_threads = thread_counts(settings)[1]
+    try:
+        found = compare_models(settings.model, path, sample_text(), report, n_threads)
+    except InsufficientStorage as error:
+        return msgspec.structs.replace(candidate, fault=error.message)
+    return msgspec.structs.replace(candidate, comparison=found)
 
 
-def _as_tuned(settings: EngineSettings) -> EngineSettings:
-    """As `corral tune` has chosen; else somebody may want to know that it can be run."""
+def _as_known(settings: EngineSettings, given: str, report: Report) -> Encoded:
+    """As `corral tune` has chosen on this machine, or as Corral knows; else a hint that it can be run."""
     hash = known_hash(settings.model)
-    choice = read_choice(hash) if hash else None
-    if choice is not None:
-        return with_choice(settings, hash, choice, _silently)
-    with contextlib.suppress(CorralError):
-        if promising_encodings(settings.model) and not settings.only_embeds:
-            theirs = GGML_TYPES[main_type(settings.model)].name.upper()
-            _log.info(
-                "%s",
-                f"hint: weights in {KEEPING} may be twice as fast on this CPU as in {theirs}. "
-                f"To measure it, once: corral tune -m {settings.model}",
-            )
-    return settings
+    if hash and (choice := read_choice(hash)) is not None:
+        why = f"{choice.gain} as fast, same quality" if choice.encoding else "the fastest"
+        return _as_chosen(settings, hash, choice, given, f"{why} (measured here by corral tune)", report)
+    if (shipped := shipped_answer(settings.model)) is not None:
+        encoding, gain = shipped.answer
+        choice = Choice(encoding=encoding, gain=gain)
+        why = f"{gain} as fast, same quality" if encoding else f"in {KEEPING} {gain} as fast"
+        where = f"measured for this model on {shipped.cpu}"
+        return _as_chosen(settings, shipped.hash, choice, given, f"{why} ({where})", report)
+    return Encoded(settings, f"{given} as in the file{_hint(settings)}")
 
 
-def with_choice(settings: EngineSettings, hash: str, choice: Choice, report: Report) -> EngineSettings:
+def _as_chosen(
+    settings: EngineSettings, hash: str, choice: Choice, given: str, why: str, report: Report
+) -> Encoded:
+    on_progress = partial(report, f"the weights from {given} to {choice.encoding}: {why}")
+    settings = with_choice(settings, hash, choice, on_progress)
+    if not choice.encoding:
+        return Encoded(settings, f"{given} as in the file: {why}")
+    weights = f"{choice.encoding}, re-encoded from {given}: {why}; --transcode {OFF} takes the file as it is"
+    return Encoded(settings, weights)
+
+
+def _hint(settings: EngineSettings) -> str:
+    if settings.only_embeds or not promising_encodings(settings.model):
+        return ""
+    return f"; {KEEPING} may be faster on this CPU, `corral tune -m {settings.model}` measures it"
+
+
+def with_choice(
+    settings: EngineSettings,
+    hash: str,
+    choice: Choice,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> EngineSettings:
     """What was said on the command line stays."""
     if choice.encoding:
-        settings = _with_file(settings, hash, choice.encoding, report)
-        gain = f"weights are loaded as {choice.encoding}: {choice.gain} as fast"
-        _log.info("%s", f"{gain} (--transcode {OFF} takes the file as it is)")
+        settings = _with_file(settings, hash, choice.encoding, on_progress)
     is_default = settings.n_ubatch == DEFAULT_UBATCH
     return msgspec.structs.replace(
         settings,
@@ -193,12 +195,10 @@ def with_choice(settings: EngineSettings, hash: str, choice: Choice, report: Rep
     )
 
 
-def _with_file(settings: EngineSettings, hash: str, encoding: str, report: Report) -> EngineSettings:
+def _with_file(
+    settings: EngineSettings, hash: str, encoding: str, on_progress: Callable[[float], None]
+) -> EngineSettings:
     path = transcoded_path(hash, encoding)
     if not path.exists():
-        n_threads = thread_counts(settings)[1]
-        transcode(settings.model, path, encoding, partial(report, f"re-encoding to {encoding}"), n_threads)
+        transcode(settings.model, path, encoding, on_progress, thread_counts(settings)[1])
     return msgspec.structs.replace(settings, model=str(path))
-
-
-def _silently(_what: str, _fraction: float) -> None: ...

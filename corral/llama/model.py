@@ -221,9 +221,12 @@ class Model:
 
     @property
     def description(self) -> str:
+        """Architecture, size and encoding. libllama guesses the size from the number of layers: it is counted
+        instead."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace")
+        architecture, _, encoding = buffer.value.decode("utf-8", "replace").split(" ", 2)
+        return f"{architecture} {counted(self.n_params)} {encoding}"
 
     @property
     def chat_templates(self) -> dict[str, str]:
@@ -307,6 +310,16 @@ class Model:
         buffer = ctypes.create_string_buffer(256)
         n = lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
+
+
+def counted(n: int) -> str:
+    """A number of parameters, as names of models have it: 135M, 1.7B."""
+    size, unit = float(n), ""
+    for larger in ("K", "M", "B", "T"):
+        if round(size) < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.1f}{unit}" if unit and size < 9.95 else f"{size:.0f}{unit}"
 
 
 def _refusal(path: str, reason: str) -> LlamaError:

@@ -5,8 +5,10 @@ Decides as libllama does, by what a file says of itself, which files belong toge
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections import Counter
 
 from corral.core.errors import CorralError, InvalidRequest
 from corral.llama.gguf_reader import quoted
@@ -54,6 +56,16 @@ def check_adapter_for(model: str, adapter: GgufHeader) -> None:
     parts = [read_header(part) for part in part_names(model)]
     check_adapter(adapter, parts[0].architecture)
     check_fit(adapter, {name: info for part in parts for name, info in part.tensors.items()})
+
+
+def main_type(path: str) -> int:
+    """The type that most of the weights have."""
+    _, headers = read_model(path)
+    sizes: Counter[int] = Counter()
+    for header in headers:
+        for tensor in header.tensors.values():
+            sizes[tensor.type] += math.prod(tensor.shape)
+    return sizes.most_common(1)[0][0]
 
 
 def part_names(name: str) -> list[str]:

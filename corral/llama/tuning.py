@@ -18,11 +18,12 @@ from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings
 from corral.llama import device
 from corral.llama.choice import Choice, alone_with, content_hash, write_choice
-from corral.llama.divergence import Divergence
-from corral.llama.encoding import KEEPING, Candidate, Report, choose, main_type, try_encodings, with_choice
+from corral.llama.comparison import Comparison, Report
+from corral.llama.encoding import KEEPING, Candidate, choose, try_encodings, with_choice
 from corral.llama.ggml_type import GGML_TYPES
 from corral.llama.hardware import physical_cores
 from corral.llama.model import Model
+from corral.llama.model_file import main_type
 from corral.llama.trial import Speed, Trial, race
 
 _BATCHES = (128, 256, 512, 1024)
@@ -57,7 +58,7 @@ def tune(settings: EngineSettings, report: Report, tell: Tell) -> Choice:
     hash = content_hash(settings.model)
     with alone_with(hash):
         choice = _tune_encoding(settings, hash, report, tell)
-        settings = with_choice(settings, hash, choice, report)
+        settings = with_choice(settings, hash, choice)
         with contextlib.closing(Model.load(settings)) as model:
             choice = _tune_threads(settings, model, choice, report, tell)
             settings = msgspec.structs.replace(
@@ -83,14 +84,17 @@ def _tune_encoding(settings: EngineSettings, hash: str, report: Report, tell: Te
 
 
 def _verdict(candidate: Candidate) -> str:
-    if candidate.divergence is None:
-        return "not faster"
+    if candidate.comparison is None:
+        return f"not compared: {candidate.fault}" if candidate.fault else "not faster"
     refusal = f": too far off; --transcode {candidate.encoding} takes it nevertheless"
-    return _distance(candidate.divergence) + ("" if candidate.is_better else refusal)
+    return _distances(candidate.comparison) + ("" if candidate.is_better else refusal)
 
 
-def _distance(divergence: Divergence) -> str:
-    return f"KL {divergence.mean_kl:.4f}, top-1 {divergence.top1:.1%}"
+def _distances(found: Comparison) -> str:
+    """From the reference, the file as it is and then the candidate."""
+    a, b = found.a, found.b
+    distances = f"KL {a.mean_kl:.5f} and {b.mean_kl:.5f}, top-1 {a.top1:.2%} and {b.top1:.2%}"
+    return f"from {found.reference}: {distances}"
 
 
 def _tune_threads(

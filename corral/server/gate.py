@@ -7,11 +7,12 @@ until there is one, so that keys, limits and pages are its business alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer, still_loading
+from corral.core.result import Loading
 
 _HEALTH = ("/health", "/v1/health")
 
@@ -19,8 +20,9 @@ _HEALTH = ("/health", "/v1/health")
 class Gate:
     """ASGI. Mutable: closed until `open`, and then in nobody's way."""
 
-    def __init__(self) -> None:
-        self._loading = ErrorAnswer(still_loading())
+    def __init__(self, loading: Callable[[], Loading] = Loading) -> None:
+        """`loading` tells how far the start is."""
+        self._loading = loading
         self._application: asyncio.Future[ASGIApp] = asyncio.get_running_loop().create_future()
         self._answer: ASGIApp = self._answer_early
 
@@ -35,11 +37,14 @@ class Gate:
 
     def give_up(self) -> None:
         """There will be no application, and nobody is to wait for it."""
-        self.open(self._loading)
+        self.open(self._answer_loading)
 
     async def _answer_early(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"] in _HEALTH:
-            await self._loading(scope, receive, send)
+            await self._answer_loading(scope, receive, send)
         else:
             application = await asyncio.shield(self._application)
             await application(scope, receive, send)
+
+    async def _answer_loading(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await ErrorAnswer(still_loading(self._loading()))(scope, receive, send)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from corral.core.result import ModelInfo
+from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
 from corral.link.supervisor import Supervisor
 from corral.server.cors import Cors, cors_policy
 from corral.server.drain import Drain
+from corral.server.errand import Errand, Tell
 from corral.server.gate import Gate
 from corral.server.hosts import HostControl, allowed_names
 from corral.server.http_server import HttpServer
@@ -36,29 +38,43 @@ class Reporter(Protocol):
 
     def listening(self, address: str) -> None: ...
 
-    def loading(self, fraction: float, what: str) -> None: ...
+    def loading(self, loading: Loading) -> None: ...
 
     def ready(self, address: str, info: ModelInfo) -> None: ...
 
     def restarting(self, reason: str) -> None: ...
 
+    def located(self, settings: Settings) -> None: ...
 
-async def serve(settings: Settings, reporter: Reporter) -> None:
-    """Serve until a signal; raises CorralError if an option is wrong, or the model cannot be loaded."""
+
+Locate = Callable[[Tell], Settings]
+
+
+async def serve(settings: Settings, reporter: Reporter, locate: Locate | None = None) -> None:
+    """Serve until a signal; raises CorralError if an option is wrong, or the model cannot be loaded.
+
+    `locate` completes the settings with files that have to be downloaded, which blocks.
+    """
     tls = open_tls(settings.server)
     with open_listener(settings.server) as listener:
         warn_without_key(settings.server, listener)
-        await _Life(settings, reporter, listener, tls).run()
+        await _Life(settings, reporter, listener, tls, locate).run()
 
 
 class _Life:
     """Mutable: one server, until it ends."""
 
     def __init__(
-        self, settings: Settings, reporter: Reporter, listener: Listener, tls: ssl.SSLContext | None
+        self,
+        settings: Settings,
+        reporter: Reporter,
+        listener: Listener,
+        tls: ssl.SSLContext | None,
+        locate: Locate | None,
     ) -> None:
         server = settings.server
         self._settings = settings
+        self._locate = locate
         self._reporter = reporter
         self._engine = Supervisor(
             settings.engine,
@@ -68,7 +84,7 @@ class _Life:
             on_loading=reporter.loading,
             on_restart=reporter.restarting,
         )
-        self._gate = Gate()
+        self._gate = Gate(lambda: self._engine.loading)
         guarded = HostControl(self._gate, allowed_names(server, listener.reach))
         known = guard_peers(Cors(guarded, cors_policy(server)), server, listener.reach)
         self._traffic = Traffic(known, [RequestLog()])
@@ -79,7 +95,8 @@ class _Life:
 
     async def run(self) -> None:
         http = asyncio.create_task(self._server.run_here())
-        started = asyncio.create_task(self._engine.start())
+        located = asyncio.create_task(self._find_files())
+        started = asyncio.create_task(self._start(located))
         built = asyncio.create_task(self._build())
         loaded = asyncio.create_task(self._load(started, built))
         try:
@@ -91,12 +108,26 @@ class _Life:
         finally:
             self._server.stop()
             self._gate.give_up()
+            located.cancel()
             await self._engine.close()
             _, front = await asyncio.gather(started, built, return_exceptions=True)
             with contextlib.suppress(asyncio.CancelledError):
                 await http
             if not isinstance(front, BaseException):
                 await front.close()
+
+    async def _find_files(self) -> None:
+        if self._locate is not None:
+            self._settings = await Errand(self._locate, self._note_loading).run()
+            self._engine.use(self._settings.engine)
+            self._reporter.located(self._settings)
+
+    def _note_loading(self, loading: Loading) -> None:
+        self._engine.loading = loading
+
+    async def _start(self, located: asyncio.Task[None]) -> ModelInfo:
+        await located
+        return await self._engine.start()
 
     async def _build(self) -> Front:
         """From now on it answers, though there is no model yet."""
@@ -122,6 +153,7 @@ class _Life:
             info, model = await asyncio.gather(asyncio.shield(started), reading)
         finally:
             reading.cancel()
+        front.service.settings = self._settings  # with the files that were found meanwhile
         await front.open(info, model)
         return info
 

@@ -139,6 +139,18 @@ def test_a_key_is_asked_for_and_a_wrong_one_refused(page, problems):
         expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+def test_the_page_says_how_far_a_start_is(page, corral, problems):
+    problems.allow(LOST)
+    loading = {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+    stage = {"stage": "re-encoding", "progress": 0.417, "detail": "the weights from Q4_1 to Q8_0: faster"}
+    page.route("**/props", lambda route: route.fulfill(status=503, json={"error": {**loading, **stage}}))
+    page.goto(corral.url)
+    banner = page.locator(".banner.loading")
+    expect(banner).to_contain_text("re-encoding the weights from Q4_1 to Q8_0: faster: 42 %")
+    page.unroute("**/props")
+    ChatPage(page, corral.url).wait_until_ready()
+
+
 def test_the_page_waits_for_a_model_that_is_loading(page, port, problems):
     problems.allow(LOST)
     server = CorralProcess("-c", 1024, "--port", port, wait=False)

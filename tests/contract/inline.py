@@ -14,7 +14,7 @@ from corral.core.errors import CorralError
 from corral.core.medium import Medium
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import GenerationParams
-from corral.core.result import Answer, Done, Embedded, Event, Failed, Queue, SlotReport
+from corral.core.result import Answer, Done, Embedded, Event, Failed, Loading, Queue, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
 from corral.core.visit import ANYBODY, Visit
@@ -37,6 +37,7 @@ class InlineEngine:
     def __init__(self, backend: FakeBackend, settings: EngineSettings) -> None:
         self.state = EngineState.READY
         self.info = backend.info()
+        self.loading = Loading()
         self.board = Board()
         self.board.reset(backend.n_seq)
         self.n_restarts = 0

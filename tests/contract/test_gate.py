@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from corral.core.result import Loading, Stage
 from corral.core.settings import ServerSettings
 from corral.server.gate import Gate
 from corral.server.hosts import HostControl, allowed_names
@@ -35,7 +36,16 @@ async def test_health_is_answered_as_the_application_does(path, server):
     early = await ask(Gate(), path=path)
     assert early == await ask(loading(**server).app, path=path)
     assert early.status == 503
-    assert early.error == {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+    assert (early.error["message"], early.error["type"]) == ("Loading model", "unavailable_error")
+
+
+async def test_health_tells_the_stage_as_it_is_now():
+    now = Loading()
+    gate = Gate(lambda: now)
+    assert (await ask(gate, path="/health")).error["stage"] == "loading"
+    now = Loading(Stage.RE_ENCODING, 0.25, "why")
+    error = (await ask(gate, path="/health")).error
+    assert (error["stage"], error["progress"], error["detail"]) == ("re-encoding", 0.25, "why")
 
 
 @pytest.mark.parametrize("path", HEALTH)

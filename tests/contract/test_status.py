@@ -8,12 +8,14 @@ import re
 import pytest
 
 from corral.cli.configuration import configure
+from corral.core.result import Loading, Stage
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.link.supervisor import EngineState
 from tests.contract.inline import Server
 from tests.contract.wire import ask
 
-LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+COMPATIBLE = {"code": 503, "message": "Loading model", "type": "unavailable_error"}  # llama-server's
+LOADING = {"error": {**COMPATIBLE, "stage": "loading", "progress": 0.0, "detail": ""}}
 
 
 async def test_health():
@@ -33,6 +35,15 @@ async def test_everything_says_so_while_the_model_loads():
     for path in ("/completion", "/tokenize", "/detokenize"):
         response = await server.http.post(path, json={"prompt": "a"})
         assert (response.status_code, response.json()) == (503, LOADING)
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/props"])
+async def test_the_stage_of_a_start_is_told_also_without_a_key(path):
+    server = Server(is_open=False, api_keys=("secret",))
+    server.engine.loading = Loading(Stage.RE_ENCODING, 0.41666, "the weights from Q4_1 to Q8_0: faster")
+    response = await server.http.get(path)
+    stage = {"stage": "re-encoding", "progress": 0.417, "detail": "the weights from Q4_1 to Q8_0: faster"}
+    assert (response.status_code, response.json()) == (503, {"error": {**COMPATIBLE, **stage}})
 
 
 async def test_health_tells_of_a_lost_engine():

@@ -90,7 +90,7 @@ def test_a_real_model_says_the_same(model, keys, values):
         EngineSettings(model=str(model), n_ctx=512, **options)
         for options in (types("f16", "f16", "on"), types(keys, values, "on"))
     )
-    found = compare_settings(usual, other, sample_text()[:5000], lambda _: None)
+    (found,) = compare_settings([usual, other], [(0, 1)], sample_text()[:5000], lambda _: None)
     assert found.n_tokens >= 256
     assert found.mean_kl < 0.02
     assert found.top1 > 0.9

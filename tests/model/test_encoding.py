@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from corral.core.errors import CorralError
+from corral.cli.default_model import find_default_model
+from corral.core.errors import CorralError, InsufficientStorage
 from corral.core.settings import EngineSettings
-from corral.llama import encoding
+from corral.llama import encoding, shipped
 from corral.llama.choice import Choice, content_hash, known_hash, read_choice, transcoded_path, write_choice
+from corral.llama.comparison import Comparison
 from corral.llama.divergence import Divergence
 from corral.llama.encoding import Candidate, choose, promising_encodings, try_encodings, with_encoding
 from corral.llama.file_type import FILE_TYPES
-from corral.llama.model import Model
+from corral.llama.model import Model, counted
 from corral.llama.preflight import read_header
+from corral.llama.shipped import Answer
 from corral.llama.trial import Speed, Trial, race
 from corral.llama.tuning import thread_candidates, tune
 from tests.tools.quantize import to_q8_0
 
 EVEN = Speed(1.0, 1.0, 1.0)
-NEAR = Divergence(
+_NEAR = Divergence(
     n_tokens=1000,
     perplexity_a=10.0,
     perplexity_b=10.0,
@@ -36,7 +38,9 @@ NEAR = Divergence(
     top1=0.99,
     top1_error=0.0,
 )
-FAR = msgspec.structs.replace(NEAR, mean_kl=0.3)
+NEAR = Comparison(reference="F16", a=_NEAR, b=_NEAR, b_from_a=_NEAR)
+FAR = msgspec.structs.replace(NEAR, b=msgspec.structs.replace(_NEAR, mean_kl=0.3))
+CPU = "a CPU of tests"
 
 
 @pytest.fixture(autouse=True)
@@ -59,18 +63,57 @@ def ignore(_what, _fraction):
 
 
 def encoded(model, transcode, **settings):
-    return with_encoding(EngineSettings(model=model, transcode=transcode, **settings), ignore)
+    return with_encoding(EngineSettings(model=model, transcode=transcode, **settings), ignore).settings
+
+
+def why(model, transcode="auto"):
+    return with_encoding(EngineSettings(model=model, transcode=transcode), ignore).weights
 
 
 def file_type(path):
     return FILE_TYPES[read_header(path).metadata["general.file_type"]]
 
 
-def make_faster(monkeypatch, gain=2.0, divergence=NEAR):
+def make_faster(monkeypatch, gain=2.0, comparison=NEAR):
     """As on a CPU where it is."""
-    monkeypatch.setattr(encoding, "promising_encodings", lambda _: ["Q8_0"])
     monkeypatch.setattr(encoding, "race", lambda runs, _: [EVEN, Speed(gain, gain, gain)][: len(runs)])
-    monkeypatch.setattr(encoding, "measure_divergence", lambda *_: divergence)
+    monkeypatch.setattr(encoding, "compare_models", lambda *_: comparison)
+
+
+def ship(monkeypatch, model, encoding):
+    """As if the model came with Corral, and was measured on a CPU like this one."""
+    answers = {CPU: Answer(encoding, Speed(2.0, 2.0, 2.0))}
+    known = {content_hash(model): shipped._Model(os.path.getsize(model), answers)}
+    monkeypatch.setattr(shipped, "MODELS", known)
+    monkeypatch.setattr(shipped, "cpu_kind", lambda *_: CPU)
+
+
+def refuse_to_measure(monkeypatch):
+    for name in ("race", "compare_models"):
+        monkeypatch.setattr(encoding, name, None)
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (134_515_008, "135M"),
+        (999, "999"),
+        (260_000, "260K"),
+        (999_600, "1.0M"),
+        (1_711_376_384, "1.7B"),
+        (9_960_000_000, "10B"),
+        (46_700_000_000, "47B"),
+        (1_026_000_000_000, "1.0T"),
+    ],
+)
+def test_parameters_are_counted(n, text):
+    assert counted(n) == text
+
+
+def test_a_model_says_its_real_size():
+    opened = Model.open(str(find_default_model()))
+    assert opened.description == "llama 135M Q4_1"
+    opened.close()
 
 
 def test_off_takes_the_file_as_it_is(model, cache):
@@ -105,10 +148,9 @@ def test_a_type_that_cannot_be_made_is_an_error(model, monkeypatch):
 
 
 def test_with_a_gpu_only_what_was_asked_for_by_name_is_made(model, monkeypatch):
-    make_faster(monkeypatch)
     monkeypatch.setattr(encoding, "uses_gpu", lambda _: True)
     write_choice(content_hash(model), Choice(encoding="Q8_0", n_threads=3))
-    assert encoded(model, "auto").model == encoded(model, "tuned").model == model
+    assert encoded(model, "auto").model == model
     assert file_type(encoded(model, "Q4_0").model) == "Q4_0"
 
 
@@ -123,62 +165,132 @@ def test_a_hash_is_remembered_until_the_file_changes(model):
     assert content_hash(model) != hash
 
 
-def test_auto_takes_what_is_faster_and_the_same(model, monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
-    make_faster(monkeypatch)
-    path = encoded(model, "auto").model
-    assert file_type(path) == "Q8_0"
-    assert "weights are loaded as Q8_0: prompts 2.00 x" in caplog.text
-    monkeypatch.setattr(encoding, "race", None)  # it knows by now
-    assert encoded(model, "auto").model == path
-    Path(path).unlink()
-    assert encoded(model, "auto").model == path
-    assert Path(path).exists()
+def test_a_model_that_comes_with_corral_is_re_encoded_without_measuring(model, monkeypatch):
+    ship(monkeypatch, model, "Q8_0")
+    refuse_to_measure(monkeypatch)
+    told = []
+    settings, weights = with_encoding(
+        EngineSettings(model=model), lambda what, fraction: told.append((what, fraction))
+    )
+    assert file_type(settings.model) == "Q8_0"
+    assert told[-1][1] == 1.0
+    for said in (weights, told[0][0]):
+        assert "F32" in said
+        assert "Q8_0" in said
+        assert "one stream 2.00 x" in said
+        assert CPU in said
+    told.clear()
+    assert with_encoding(EngineSettings(model=model), told.append).settings == settings
 
 
-@pytest.mark.parametrize(("gain", "divergence"), [(1.02, NEAR), (2.0, FAR)], ids=["slow", "far"])
-def test_auto_leaves_alone_what_is_no_better(model, cache, monkeypatch, gain, divergence):
-    make_faster(monkeypatch, gain, divergence)
+def test_a_model_that_is_best_as_it_is_stays_so_and_that_is_said(model, cache, monkeypatch):
+    ship(monkeypatch, model, "")
+    refuse_to_measure(monkeypatch)
     assert encoded(model, "auto").model == model
+    assert why(model).startswith("F32 as in the file: ")
+    assert CPU in why(model)
     assert not list(cache.glob("*.gguf"))
-    assert read_choice(content_hash(model)) == Choice()
+
+
+def test_what_was_measured_here_wins(model, monkeypatch):
+    ship(monkeypatch, model, "Q8_0")
+    write_choice(content_hash(model), Choice(n_threads=3))
+    assert encoded(model, "auto").model == model
+    assert "corral tune" in why(model)
+
+
+def test_a_file_of_another_size_is_not_read(model, monkeypatch):
+    ship(monkeypatch, model, "Q8_0")
+    with open(model, "ab") as file:
+        file.write(bytes(32))
+    monkeypatch.setattr(shipped, "content_hash", None)
+    assert encoded(model, "auto").model == model
+
+
+def test_what_is_shipped_follows_the_rule():
+    for known in shipped.MODELS.values():
+        for answer in known.answers.values():
+            assert Candidate("Q8_0", EVEN, answer.gain).is_faster == bool(answer.encoding)
+
+
+def test_the_default_model_is_known():
+    default = str(find_default_model())
+    assert shipped.MODELS[content_hash(default)].n_bytes == os.path.getsize(default)
+
+
+@pytest.mark.parametrize(
+    ("machine", "info", "kind"),
+    [
+        ("aarch64", "CPU : NEON = 1 | DOTPROD = 1 | REPACK = 1 |", "ARM64 with dotprod"),
+        ("arm64", "CPU : NEON = 1 | MATMUL_INT8 = 1 | DOTPROD = 1 |", "ARM64 with dotprod"),
+        ("aarch64", "CPU : NEON = 1 | REPACK = 1 |", ""),
+        ("x86_64", "CPU : AVX512 = 1 | AVX512_VNNI = 1 | AMX_INT8 = 1 |", "x86-64 with AMX"),
+        ("x86_64", "CPU : AVX512 = 1 | AVX512_VNNI = 1 |", "x86-64 with AVX-512 VNNI"),
+        ("x86_64", "CPU : AVX2 = 1 |", ""),
+        ("riscv64", "CPU : RVV = 1 |", ""),
+    ],
+)
+def test_kinds_of_cpus(machine, info, kind):
+    assert shipped.cpu_kind(machine, info) == kind
 
 
 def test_auto_goes_on_where_it_cannot_write(model, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "file"))
     (tmp_path / "file").write_text("no directory")
+    ship(monkeypatch, model, "Q8_0")
     assert encoded(model, "auto").model == model
     assert "the model stays encoded as it is (--transcode auto): cannot write into" in caplog.text
 
 
-def test_without_a_word_a_model_is_what_tune_has_made_of_it(model, caplog):
-    caplog.set_level(logging.INFO)
-    assert encoded(model, "tuned").model == model
+def test_only_what_is_faster_and_as_good_is_kept(model, cache, monkeypatch):
+    settings, hash = EngineSettings(model=model), content_hash(model)
+    for gain, comparison in (1.02, NEAR), (2.0, FAR):
+        make_faster(monkeypatch, gain, comparison)
+        assert choose(try_encodings(settings, hash, ["Q8_0"], ignore)[1]) == Choice()
+        assert not list(cache.glob("*.gguf"))
+    make_faster(monkeypatch)
+    choice = choose(try_encodings(settings, hash, ["Q8_0"], ignore)[1])
+    assert (choice.encoding, choice.gain) == ("Q8_0", Speed(2.0, 2.0, 2.0))
+    assert transcoded_path(hash, "Q8_0").exists()
+
+
+def test_without_room_for_the_reference_nothing_is_chosen(model, monkeypatch):
+    def fail(*_):
+        raise InsufficientStorage("no room for it")
+
+    make_faster(monkeypatch)
+    monkeypatch.setattr(encoding, "compare_models", fail)
+    _, (candidate,) = try_encodings(EngineSettings(model=model), content_hash(model), ["Q8_0"], ignore)
+    assert (candidate.fault, candidate.is_better) == ("no room for it", False)
+
+
+def test_a_model_is_what_tune_has_made_of_it(model):
+    assert encoded(model, "auto").model == model
     choice = Choice(encoding="Q8_0", n_threads=3, n_threads_batch=5, n_ubatch=256)
     write_choice(content_hash(model), choice)
-    settings = encoded(model, "tuned")
+    settings = encoded(model, "auto")
     assert settings.model == str(transcoded_path(content_hash(model), "Q8_0"))
     assert (settings.n_threads, settings.n_threads_batch, settings.n_ubatch) == (3, 5, 256)
-    settings = encoded(model, "tuned", n_threads=2, n_ubatch=64)
+    settings = encoded(model, "auto", n_threads=2, n_ubatch=64)
     assert (settings.n_threads, settings.n_threads_batch, settings.n_ubatch) == (2, 2, 64)
     assert encoded(model, "off", n_threads=0).n_threads == 0
 
 
 def test_a_choice_that_cannot_be_read_is_none(model):
     path = write_choice(content_hash(model), Choice(n_threads=3))
-    assert encoded(model, "tuned").n_threads == 3
+    assert encoded(model, "auto").n_threads == 3
     path.write_text('{"n_threads": "many"}')
-    assert encoded(model, "tuned").n_threads == 0
+    assert encoded(model, "auto").n_threads == 0
 
 
-def test_somebody_is_told_what_could_be_gained(model, monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
+def test_a_start_says_what_could_be_gained(model, monkeypatch):
     monkeypatch.setattr(encoding, "promising_encodings", lambda _: ["Q8_0"])
-    assert encoded(model, "tuned").model == model
-    (hint,) = [record.getMessage() for record in caplog.records]
-    assert hint.startswith("hint: weights in Q8_0 may be twice as fast on this CPU as in F32.")
-    assert hint.endswith(f"corral tune -m {model}")
-    assert "\n" not in hint
+    assert encoded(model, "auto").model == model
+    assert f"corral tune -m {model}" in why(model)
+    monkeypatch.setattr(encoding, "promising_encodings", lambda _: [])
+    assert why(model) == "F32 as in the file"
+    assert why(model, "off") == ""
+    assert why(model, "Q4_0").startswith("Q4_0, re-encoded from F32")
 
 
 def test_a_promise_is_less_to_read_or_kernels_that_the_file_cannot_use(model, models, tmp_path, monkeypatch):
@@ -192,7 +304,7 @@ def test_a_promise_is_less_to_read_or_kernels_that_the_file_cannot_use(model, mo
 
 
 @pytest.mark.parametrize(
-    ("gain", "divergence", "is_chosen"),
+    ("gain", "comparison", "is_chosen"),
     [
         (Speed(3.0, 1.5, 2.0), NEAR, True),
         (Speed(3.0, 0.9, 2.0), None, False),  # one stream would be slower
@@ -200,9 +312,9 @@ def test_a_promise_is_less_to_read_or_kernels_that_the_file_cannot_use(model, mo
         (Speed(3.0, 1.5, 2.0), FAR, False),
     ],
 )
-def test_what_is_chosen(gain, divergence, is_chosen):
-    candidate = Candidate("Q8_0", EVEN, gain, divergence)
-    assert candidate.is_faster == (divergence is not None)
+def test_what_is_chosen(gain, comparison, is_chosen):
+    candidate = Candidate("Q8_0", EVEN, gain, comparison)
+    assert candidate.is_faster == (comparison is not None)
     assert choose([candidate]).encoding == ("Q8_0" if is_chosen else "")
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import http.server
+import threading
+
 import pytest
 
 from tests.system.process import CorralProcess
@@ -17,3 +20,26 @@ def corral():
     """The default model with four slots, shared by a module's tests."""
     with CorralProcess("-c", 4096, "-np", 4, "--slots") as server:
         yield server
+
+
+@pytest.fixture
+def half_url():
+    """A file of which one half comes, and the other one never."""
+    is_over = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", str(2 << 20))
+            self.end_headers()
+            self.wfile.write(b"GGUF".ljust(1 << 20, b"\0"))
+            is_over.wait()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/m.gguf"
+        is_over.set()
+        server.shutdown()

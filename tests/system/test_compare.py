@@ -27,6 +27,15 @@ def files(models, tmp_path_factory):
     return a, to_q8_0(a, directory / "small.gguf"), models / "gemma-swa.gguf"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """For references."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("cache")
+        patch.setenv("LLAMA_CACHE", str(path))
+        yield path
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """A short one: tiny models have a token for hardly more than a letter."""
@@ -53,8 +62,10 @@ def test_a_table_in_a_pipe(files, text):
     assert re.fullmatch(r"size +\d+ KiB +[\d.]+ KiB", lines[2])
     assert lines[3].split() == ["type", "F32", "Q8_0"]
     assert re.fullmatch(r"perplexity +[\d.]+ +[\d.]+", lines[4])
-    assert re.fullmatch(r"KL divergence of B from A at [\d,]+ positions, in nats", lines[6])
-    assert [re.split(r" {2,}", line)[0] for line in lines[7:13]] == [
+    assert re.fullmatch(r"KL from A in F32 +0\.0+ ± 0\.0+ +[\d.]+ ± [\d.]+", lines[5])
+    assert re.fullmatch(r"same first choice as A in F32 +100\.00% ± 0\.00% +[\d.]+% ± [\d.]+%", lines[6])
+    assert re.fullmatch(r"KL divergence of B from A at [\d,]+ positions, in nats", lines[8])
+    assert [re.split(r" {2,}", line)[0] for line in lines[9:15]] == [
         "mean",
         "median",
         "90 %",
@@ -77,16 +88,32 @@ def test_json(files, text):
     assert found["a"]["perplexity"] > 1
     assert found["n_tokens"] % 256 == 0
     assert 0 < found["kl_median"] < found["kl_p90"] < found["kl_p99"] < found["max_kl"]
-    assert found["keeps_quality"] is (found["mean_kl"] < 0.005 and found["top1"] > 0.97)
+    reference = found["reference"]
+    assert (reference["type"], reference["perplexity"]) == ("F32", found["a"]["perplexity"])
+    assert (reference["a"]["mean_kl"], reference["a"]["top1"]) == (0.0, 1.0)
+    assert reference["b"]["mean_kl"] == found["mean_kl"] > 1e-4
+    assert found["keeps_quality"] is False  # it is farther from the floats than they are from themselves
+
+
+def test_the_weights_are_decoded_for_a_reference(files, text, cache):
+    _, a, _ = files
+    found = json.loads(compare("--json", a, a, "--text", text).stdout)
+    assert found["reference"]["type"] == "F16"
+    assert found["reference"]["a"] == found["reference"]["b"]
+    assert found["reference"]["a"]["mean_kl"] > 0
+    assert found["mean_kl"] == 0.0
+    assert found["keeps_quality"] is True
+    assert not list(cache.glob("*.gguf"))
 
 
 def test_verdicts(files, text):
     a, _, other = files
     same, far = compare(a, a, "--text", text), compare(a, other, "--text", text)
-    limits = "(mean below 0.005, same first choice above 97%)."
-    assert same.stdout.splitlines()[-1] == f"B keeps the quality of A {limits}"
+    assert same.stdout.splitlines()[-1].startswith("B keeps the quality of A ")
+    for limit in ("1.15 x", "2 standard errors", "0.005"):
+        assert limit in same.stdout.splitlines()[-1]
     assert "same first choice  100.00% ± 0.00%" in same.stdout
-    assert far.stdout.splitlines()[-1] == f"B does not keep the quality of A {limits}"
+    assert far.stdout.splitlines()[-1].startswith("B does not keep the quality of A ")
     assert (same.returncode, far.returncode) == (0, 0)
 
 

@@ -16,7 +16,16 @@ import pytest
 
 from tests.system.process import START_S, CorralProcess
 
-LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+LOADING = {
+    "error": {
+        "code": 503,
+        "message": "Loading model",
+        "type": "unavailable_error",
+        "stage": "loading",
+        "progress": 0.0,
+        "detail": "",
+    }
+}
 FRONT, ENGINE = "fastapi", "corral.engine"  # what only one of the processes imports
 # Python runs this at its start; whoever imports one of the modules waits for a file with its name.
 _SITE = """
@@ -89,7 +98,10 @@ def test_an_engine_that_is_there_first_has_to_wait(tiny, tmp_path):
     with HeldServer(tmp_path, "-m", tiny, "-c", 512) as server:
         server.release(ENGINE)
         server.wait_for(r": 100%|loading .*: \d+%")
-        assert told(server)[:2] == (503, LOADING)
+        status, body, _ = told(server)
+        assert (status, body["error"]["message"]) == (503, "Loading model")
+        assert body["error"]["stage"] in ("loading", "warming up")
+        assert "/" not in body["error"]["detail"]
         server.release(FRONT)
         server.wait_for(r"ready on (\S+)")
         assert server.complete(prompt="a", n_predict=1)["tokens_predicted"] == 1
@@ -155,6 +167,33 @@ def test_a_model_that_cannot_be_loaded_is_told_when_there_is_a_front(tmp_path):
         assert server.process.wait(START_S) == 1
     printed = "".join(server.lines)
     assert "broken.gguf': " in printed
+    assert "Traceback" not in printed
+
+
+def test_a_download_is_told_while_it_runs(half_url, tmp_path):
+    cache = tmp_path / "cache"
+    options = ("--model-url", half_url, "--api-key", "secret")
+    with CorralProcess(*options, wait=False, env={"LLAMA_CACHE": str(cache)}) as server:
+        server.url = server.wait_for(r"listening on ([^\s,]+)")
+        server.wait_for("downloading m.gguf")
+        while (error := server.get("/health").json()["error"])["progress"] < 0.5:
+            pass
+        assert (error["code"], error["message"], error["stage"]) == (503, "Loading model", "downloading")
+        assert "1.0 MiB of 2.0 MiB" in error["detail"]
+        assert "m.gguf" not in error["detail"]
+        assert server.get("/").status_code == 200
+        assert server.get("/ready").json()["error"]["stage"] == "downloading"
+        assert server.stop() == 0
+    assert "Traceback" not in "".join(server.lines)
+    assert [path.stat().st_size for path in cache.glob("*.part")] == [1 << 20]
+
+
+def test_a_download_that_fails_ends_the_server(tmp_path):
+    url = "http://127.0.0.1:9/m.gguf"  # where nothing listens
+    with CorralProcess("--model-url", url, wait=False, env={"LLAMA_CACHE": str(tmp_path)}) as server:
+        assert server.process.wait(START_S) == 1
+    printed = "".join(server.lines)
+    assert "--model-url" in printed
     assert "Traceback" not in printed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ COMMAND = [sys.executable, "-m", "corral"]
 
 @pytest.fixture
 def env(tmp_path) -> dict[str, str]:
-    return {"LLAMA_CACHE": str(tmp_path / "cache"), "LLAMA_ARG_TRANSCODE": "tuned"}
+    return {"LLAMA_CACHE": str(tmp_path / "cache"), "LLAMA_ARG_TRANSCODE": "auto"}
 
 
 @pytest.fixture
@@ -63,8 +64,24 @@ def test_a_server_without_it_has_loaded_the_file(model, env):
 
 def test_progress_is_told(model, env):
     with CorralProcess("-m", model, "--transcode", "Q8_0", env=env) as server:
+        server.wait_for(" try ")
         said = "".join(server.lines)
-    assert "re-encoding to Q8_0: 100%" in said
+    assert re.search(r"re-encoding the weights from F32 to Q8_0: .*--transcode Q8_0.*: \d+%", said)
+    assert re.search(r"warming up .*: \d+%", said)
+    assert re.search(r"weights +Q8_0, re-encoded from F32: .*--transcode Q8_0", said)
+
+
+def test_the_default_model_is_not_measured_at_its_first_start(env):
+    """Whatever is known of this CPU: the cache has a re-encoded model at most, and no results."""
+    with CorralProcess("-c", 512, env=env) as server:
+        server.wait_for(" try ")
+        said = "".join(server.lines)
+    assert "timing" not in said
+    assert "comparing" not in said
+    assert re.search(r"model .*\(llama 135M Q\d_\d, ", said)
+    assert re.search(r"weights +(Q8_0, re-encoded from Q4_1|Q4_1 as in the file)", said)
+    assert f"open {server.url} in a browser" in said
+    assert not list(Path(env["LLAMA_CACHE"]).glob("tuned/*.json"))
 
 
 def test_an_unknown_encoding_is_refused(model, env):

@@ -12,7 +12,17 @@ import pytest
 
 from corral.core.errors import CorralError, Unavailable
 from corral.core.params import GenerationParams
-from corral.core.result import Admitted, Done, LoadFailed, Loading, Opened, SlotReport, StopType, Timings
+from corral.core.result import (
+    Admitted,
+    Done,
+    LoadFailed,
+    Loading,
+    Opened,
+    SlotReport,
+    Stage,
+    StopType,
+    Timings,
+)
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, SlotAction, Verb
 from corral.link import keeper, restart
@@ -235,9 +245,10 @@ async def test_the_file_that_an_engine_has_survived_is_told_before_it_is_ready()
     starting = asyncio.create_task(one.start())
     process = await nth(1)
     opened = asyncio.create_task(one.opened())
-    process.say(Loading(1.0))
+    process.say(Loading(Stage.LOADING, 1.0))
     await asyncio.sleep(0.01)
     assert not opened.done()
+    assert one.loading == Loading(Stage.LOADING, 1.0)
     process.say(Opened("made.gguf"))
     assert await opened == "made.gguf"
     assert one.state is EngineState.LOADING
@@ -251,10 +262,8 @@ async def test_the_file_that_an_engine_has_survived_is_told_before_it_is_ready()
 
 async def test_an_order_wakes_the_engine_and_the_next_one_gets_it(caplog):
     caplog.set_level(logging.INFO)
-    fractions: list[float] = []
-    async with started(
-        sleep_idle_s=0.05, on_loading=lambda fraction, _what: fractions.append(fraction)
-    ) as one:
+    told: list[Loading] = []
+    async with started(sleep_idle_s=0.05, on_loading=told.append) as one:
         (await asleep(one)).die(0)
         await asyncio.sleep(0.05)
         assert len(Process.all) == 1  # it stays asleep
@@ -262,12 +271,12 @@ async def test_an_order_wakes_the_engine_and_the_next_one_gets_it(caplog):
         id, waiting = submit(one)
         assert one.state is EngineState.WAKING
         second = await nth(2)
-        second.say(Loading(0.5))
+        second.say(Loading(Stage.LOADING, 0.5))
         second.be_ready()
         assert second.task_ids == [id]
         second.say(admitted(id), done(id))
         assert isinstance((await waiting)[-1], Done)
-        assert (one.n_restarts, fractions) == (0, [])
+        assert (one.n_restarts, told) == (0, [])
         (await asleep(one, 2)).die(0)
     assert caplog.text.count("the engine sleeps until a request comes") == 2
     assert caplog.text.count("the engine wakes up") == 1

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from corral.core.errors import CorralError
+from corral.core.result import Loading, Stage
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.link.log import log_to_front, parse_line, relay_log
 from corral.server import log
@@ -383,7 +384,7 @@ class TestConsole:
         console = self.console(log_format="json", alias="pet")
         console.listening("http://h:1")
         for fraction in (0.1, 0.3, 0.4, 0.9, 1.0):
-            console.loading(fraction)
+            console.loading(Loading(Stage.LOADING, fraction))
         console.ready("http://h:1", self.info())
         console.restarting("it died")
         log.report_fatal("the end")
@@ -404,6 +405,34 @@ class TestConsole:
         assert "  slots    2, each with a context of 512 tokens\n" in text
         assert "  try      curl http://h:1/v1/chat/completions -d '{" in text
 
+    def test_it_names_the_page_and_why_the_weights_are_what_they_are(self, capsys):
+        info = self.info(weights="Q8_0, re-encoded from Q4_1: faster")
+        self.console().ready("http://0.0.0.0:80", info)
+        self.console(ui=False).ready("http://h:1", info)
+        self.console().ready("unix:/run/x.sock", info)
+        text = capsys.readouterr().err
+        assert text.count("  weights  Q8_0, re-encoded from Q4_1: faster\n") == 3
+        assert text.count("in a browser") == 1
+        assert "  page     open http://127.0.0.1:80 in a browser\n" in text
+
+    def test_every_stage_is_told(self, capsys):
+        console = self.console()
+        for loading in (
+            Loading(Stage.RE_ENCODING, 0.01, "Q4_1 to Q8_0: faster"),
+            Loading(Stage.RE_ENCODING, 0.1, "Q4_1 to Q8_0: faster"),
+            Loading(Stage.RE_ENCODING, 0.5, "Q4_1 to Q8_0: faster"),
+            Loading(Stage.LOADING, 0.5),
+            Loading(Stage.WARMING_UP, 0.0),
+        ):
+            console.loading(loading)
+        lines = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+        assert lines == [
+            "re-encoding Q4_1 to Q8_0: faster: 1%",
+            "re-encoding Q4_1 to Q8_0: faster: 50%",
+            "loading m.gguf: 50%",
+            "warming up m.gguf: 0%",
+        ]
+
     def test_the_example_of_a_unix_socket_with_a_key(self, capsys):
         console = self.console(host="/run/my corral.sock", api_keys=("secret",))
         console.ready("unix:/run/my corral.sock", self.info())
@@ -417,7 +446,7 @@ class TestConsole:
     def test_a_quiet_start(self, capsys):
         console = self.console(verbosity=2)
         console.listening("http://h:1")
-        console.loading(1.0)
+        console.loading(Loading(Stage.LOADING, 1.0))
         console.ready("http://h:1", self.info())
         assert capsys.readouterr().err == ""
 

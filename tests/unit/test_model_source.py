@@ -6,7 +6,7 @@ import pytest
 
 from corral.cli import model_source
 from corral.cli.given import UsageError
-from corral.cli.model_source import resolve_model
+from corral.cli.model_source import remote_name, resolve_model
 from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.llama.model_file import check_model_file
@@ -53,6 +53,24 @@ def here(tmp_path):
     path = tmp_path / "here.gguf"
     path.write_bytes(OTHER)
     return path
+
+
+@pytest.mark.parametrize(
+    ("engine", "server", "name"),
+    [
+        ({}, {}, ""),
+        ({"model": "/no/such.gguf"}, {}, ""),
+        ({}, {"hf_repo": "user/m:Q8_0"}, "m:Q8_0"),
+        ({}, {"model_url": "https://h/a/m.gguf?key=secret"}, "m.gguf"),
+        ({"model": "/no/such.gguf"}, {"model_url": "https://h/m.gguf"}, "m.gguf"),
+        ({"model": __file__}, {"model_url": "https://h/m.gguf"}, ""),
+        ({"model": __file__}, {"mmproj_url": "https://h/p.gguf"}, "p.gguf"),
+        ({"model": __file__, "mmproj": __file__}, {"mmproj_url": "https://h/p.gguf"}, ""),
+    ],
+)
+def test_what_has_to_be_asked_for(engine, server, name):
+    settings = Settings(engine=EngineSettings(**{"model": "", **engine}), server=ServerSettings(**server))
+    assert remote_name(settings) == name
 
 
 def test_a_path(here):

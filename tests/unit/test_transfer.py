@@ -91,7 +91,7 @@ def test_a_terminal_has_a_bar(log):
         screen.now += 1.0
         screen.display.advance(n * MIB)
     screen.display.note("something")
-    screen.display._bar.refresh()
+    screen.display._bar._progress.refresh()
     screen.display.end()
     shown = out.getvalue()
     assert "downloading [m].gguf" in shown

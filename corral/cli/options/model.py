@@ -115,10 +115,10 @@ OPTIONS = (
     Option(
         ("--transcode",),
         "engine.transcode",
-        "encoding of the weights: auto measures which is fastest on this CPU and keeps the model's answers, "
-        "tuned is what `corral tune` has chosen (and auto for the default model), off takes the file as it "
-        "is, and a TYPE as Q8_0 is made once",
-        "auto|tuned|off|TYPE",
+        "encoding of the weights: auto takes what `corral tune` has measured to be the fastest on this "
+        "machine and as good, or for the default model what Corral knows; off takes the file as it is; "
+        "a TYPE, such as Q8_0, is made once and kept in the cache",
+        "auto|off|TYPE",
         parse=word.encoding,
         repeats=False,
     ),

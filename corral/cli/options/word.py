@@ -11,7 +11,7 @@ from corral.core.errors import CorralError
 from corral.core.modifier import Override, ScaledFile
 from corral.core.params import RANDOM_SEED
 from corral.core.sampler_name import samplers_by_letter, samplers_by_name
-from corral.core.transcoding import WAYS
+from corral.core.transcoding import AUTO, OFF, TUNED
 from corral.llama.file_type import TRANSCODABLE
 
 _MAX_NEAR = 5
@@ -117,11 +117,13 @@ def json_object(words: list[str]) -> str:
 
 def encoding(words: list[str]) -> str:
     """Of weights: how it is chosen, or the name of one, in any letters."""
-    name = "off" if words[0].lower() in _OFF else words[0].lower()
-    if name in WAYS:
-        return name
+    name = words[0].lower()
+    if name in (AUTO, TUNED):
+        return AUTO
+    if name in (OFF, *_OFF):
+        return OFF
     if name.upper() not in TRANSCODABLE:
-        raise ValueError(f"'{words[0]}' is neither auto, tuned nor off, nor one of {', '.join(TRANSCODABLE)}")
+        raise ValueError(f"'{words[0]}' is neither auto nor off, nor one of {', '.join(TRANSCODABLE)}")
     return name.upper()
 
 

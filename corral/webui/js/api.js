@@ -21,6 +21,12 @@ export class ServerError extends Error {
   get wantsKey() {
     return this.status === 401;
   }
+
+  /** Of a server that is starting: what it does, and how far that is. */
+  get stage() {
+    const { stage, detail, progress } = this.details;
+    return stage ? `${stage} ${detail}`.trim() + `: ${Math.round(100 * progress)} %` : "";
+  }
 }
 
 export function apiKey() {

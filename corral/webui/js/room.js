@@ -74,7 +74,7 @@ export class Room {
     } catch (error) {
       if (error.status === undefined) throw error;
       if (error.wantsKey) return this.#set({ server: "locked" });
-      this.#set({ server: error.status === 503 ? "loading" : "down", reason: error.message });
+      this.#set({ server: error.status === 503 ? "loading" : "down", reason: error.stage || error.message });
       this.#connectLater();
     }
   }

@@ -1,0 +1,42 @@
+"""A progress bar on a terminal. It hides the cursor, so it is closed however the command ends."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import ProgressColumn
+
+
+class Bar:
+    """Mutable: shown until `close`, which the end of the process calls for those who cannot."""
+
+    def __init__(
+        self,
+        console: Console,
+        what: str,
+        *,
+        total: float | None = 1.0,
+        completed: int = 0,
+        columns: Sequence[ProgressColumn] = (),
+    ) -> None:
+        """`columns` come after what is done and the bar; a percentage if there are none."""
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn  # a moment to import
+
+        description = TextColumn("{task.description}", markup=False)
+        self._progress = Progress(
+            description, BarColumn(), *(columns or (TaskProgressColumn(),)), console=console, transient=True
+        )
+        self._task = self._progress.add_task(what, total=total, completed=completed)
+        atexit.register(self.close)
+        self._progress.start()
+
+    def update(self, completed: float, what: str | None = None) -> None:
+        self._progress.update(self._task, completed=completed, description=what)
+
+    def close(self) -> None:
+        self._progress.stop()
+        atexit.unregister(self.close)
