@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from corral.api.save_directory import check_name
 from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound, NotSupported
 from corral.core.modifier import AdapterConfig, AdapterInfo, ScaledFile
+from corral.storage.save_directory import check_name
 
 MAX_ADAPTERS = 256
 MAX_SCALE = 1e6

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 
-from corral.api.json_depth import JsonGuard
 from corral.core.errors import InvalidRequest, TooLarge
+from corral.text.json_depth import JsonGuard
 
 
 class JsonResponse(Response):

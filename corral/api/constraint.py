@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from corral.chat.grammar import json_value
-from corral.chat.json_schema import prepare_schema
 from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, JsonWhitespace
+from corral.grammar.json_schema import prepare_schema
 
 # What belongs to a format itself, where the keywords of its schema stand next to it.
 _OF_FORMAT = ("type", "json_schema", "name", "strict")

@@ -10,7 +10,6 @@ from fastapi import Request, Response
 
 from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
-from corral.api.media.intake import Attached
 from corral.api.prepare_embedding import Fit, Inputs
 from corral.api.service import LARGE_BYTES, Service, Words
 from corral.api.visit import visit_of
@@ -19,6 +18,7 @@ from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, Vectors
 from corral.core.visit import Visit
+from corral.media.intake import Attached
 
 
 async def prepare(

@@ -15,12 +15,12 @@ import msgspec
 from corral.api.adapter import make_config, parse_scales
 from corral.api.constraint import grammar_or_schema
 from corral.api.guidance import prepare_guidance
-from corral.api.media.intake import Pictures
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
 from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
 from corral.core.params import RANDOM_SEED, GenerationParams, SamplingParams, SpeculativeParams
 from corral.core.sampler_name import samplers_by_letter, samplers_by_name
+from corral.media.intake import Pictures
 
 MAX_PROMPTS = 1024
 MAX_BIAS_CHARS = 1024

@@ -15,7 +15,6 @@ from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
 from corral.chat.dialogue import Binding, Chat, Dialogue, Prompt
 from corral.chat.grammar import END
 from corral.chat.guard import Guard
-from corral.chat.json_schema import prepare_schema
 from corral.chat.message import (
     LEGACY_FIELDS,
     TOOL_FIELDS,
@@ -29,6 +28,7 @@ from corral.chat.template import RESERVED
 from corral.chat.tool import Freedom, Tool, ToolUse
 from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, GenerationParams, JsonWhitespace
+from corral.grammar.json_schema import prepare_schema
 
 DEFAULT_LOGPROBS = 20
 

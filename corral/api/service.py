@@ -18,21 +18,14 @@ from fastapi import Request
 from corral.api.adapter import AdapterEngine, AdapterStore
 from corral.api.admission import require_room
 from corral.api.body import read_json
-from corral.api.chat_store import ChatStore
 from corral.api.disconnect import run_for_client
 from corral.api.error import still_loading
-from corral.api.media.collect import Collector
-from corral.api.media.intake import Arranger, Intake, MarkedWords, Pictures, UnusableImages
-from corral.api.media.local import LocalMedia
-from corral.api.media.source import MediaSource
 from corral.api.prepare import Limits, PreparedCompletion, cap_warnings
 from corral.api.prepare_chat import ChatSettings, ChatVocabulary
 from corral.api.prepare_embedding import PairVocabulary
 from corral.api.prepare_infill import InfillVocabulary
-from corral.api.save_directory import SaveDirectory
 from corral.api.schema.completion import GenerationFields
 from corral.api.schema.parse import parse_request
-from corral.api.session import SessionStore, spill_directory
 from corral.api.system_prompt import SystemPrompt
 from corral.api.visit import visit_of
 from corral.core.errors import Conflict, NotSupported, Unavailable
@@ -45,6 +38,13 @@ from corral.core.visit import Client, Visit
 from corral.link.board import Board
 from corral.link.stream import TaskStream
 from corral.link.supervisor import EngineState, MediaFile
+from corral.media.collect import Collector
+from corral.media.intake import Arranger, Intake, MarkedWords, Pictures, UnusableImages
+from corral.media.local import LocalMedia
+from corral.media.source import MediaSource
+from corral.storage.chat_store import ChatStore
+from corral.storage.save_directory import SaveDirectory
+from corral.storage.session import SessionStore, spill_directory
 
 T = TypeVar("T")
 FieldsT = TypeVar("FieldsT", bound=GenerationFields)
@@ -330,7 +330,7 @@ def _media_source(server: ServerSettings) -> MediaSource:
     local = LocalMedia(server.media_path) if server.media_path else None
     if not server.allow_remote_media:
         return MediaSource(None, local)
-    from corral.api.media.remote import RemoteMedia  # takes a while, and few servers need it
+    from corral.media.remote import RemoteMedia  # takes a while, and few servers need it
 
     return MediaSource(RemoteMedia(), local)
 

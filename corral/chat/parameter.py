@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from corral.chat.tool import Tool
-from corral.core.schema import resolve
+from corral.grammar.schema import resolve
 
 _SHARED = ("x-guidance", "$defs", "definitions")  # what parts of a schema need of the whole
 _TEXT_RULES = {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not"}

@@ -25,11 +25,11 @@ from corral.cli.part import Stamp, part_path, read_stamp_file, stamp_path
 from corral.cli.transfer import sized
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, InvalidRequest
-from corral.llama.file_type import FILE_TYPES, TRANSCODED
-from corral.llama.ggml_type import GGML_TYPES
-from corral.llama.gguf_reader import Incomplete
-from corral.llama.model_file import part_names
-from corral.llama.preflight import GgufHeader, read_header
+from corral.gguf.file_type import FILE_TYPES, TRANSCODED
+from corral.gguf.ggml_type import GGML_TYPES
+from corral.gguf.model_file import part_names
+from corral.gguf.preflight import GgufHeader, read_header
+from corral.gguf.reader import Incomplete
 
 _PART = part_path(Path("x")).name.removeprefix("x")
 _HASHED = re.compile(r"[0-9a-f]{16}-(.+)", re.DOTALL)

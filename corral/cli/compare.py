@@ -16,7 +16,9 @@ from rich.table import Table
 from corral.cli.bar import Bar
 from corral.cli.transfer import sized
 from corral.core.errors import CorralError
-from corral.llama.comparison import (
+from corral.gguf.file_type import FILE_TYPES
+from corral.gguf.model_file import read_model
+from corral.tuning.comparison import (
     MAX_ERRORS,
     MAX_MEAN_KL,
     MAX_RATIO,
@@ -25,9 +27,7 @@ from corral.llama.comparison import (
     compare_models,
     keeps_quality,
 )
-from corral.llama.divergence import Divergence, sample_text
-from corral.llama.file_type import FILE_TYPES
-from corral.llama.model_file import read_model
+from corral.tuning.divergence import Divergence, sample_text
 
 _MAX_TEXT_BYTES = 4 << 20
 _MAX_THREADS = 512  # libllama has no more

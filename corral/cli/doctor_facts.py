@@ -262,19 +262,19 @@ def _memory_bytes() -> int:
 
 
 def _available_bytes() -> int | None:
-    from corral.llama.host_memory import available_bytes
+    from corral.memory.host import available_bytes
 
     return available_bytes()
 
 
 def _group_bytes() -> int | None:
-    from corral.llama.control_group import memory_limits
+    from corral.core.control_group import memory_limits
 
     return min((limit for limit, _ in memory_limits()), default=None)
 
 
 def _cpu_quota() -> float | None:
-    from corral.llama.control_group import cpu_quota
+    from corral.core.control_group import cpu_quota
 
     return cpu_quota()
 
@@ -350,7 +350,7 @@ def _default_model() -> tuple[str, str]:
         return "", ""
     try:
         from corral.core.errors import CorralError
-        from corral.llama.model_file import check_model_file
+        from corral.gguf.model_file import check_model_file
     except ImportError as error:
         return str(path), str(error)
     try:

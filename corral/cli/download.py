@@ -25,8 +25,8 @@ from corral.cli.remote_file import Refused, RemoteFile, Unreachable, inspect
 from corral.cli.transfer import Transfer
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError
-from corral.llama.model_file import part_names
-from corral.llama.preflight import read_header
+from corral.gguf.model_file import part_names
+from corral.gguf.preflight import read_header
 
 _MAX_NAME_BYTES = 180
 _LOCKS = ".locks"

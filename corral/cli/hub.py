@@ -21,7 +21,7 @@ from corral.cli.remote_file import Refused, RemoteFile, Unreachable
 from corral.cli.transfer import Transfer
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError
-from corral.llama.model_file import part_names
+from corral.gguf.model_file import part_names
 
 _REPO = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w.-]+))?", re.ASCII)
 _DEFAULT_ENDPOINT = "https://huggingface.co"

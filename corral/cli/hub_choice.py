@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from corral.core.errors import CorralError
-from corral.llama.model_file import part_names
+from corral.gguf.model_file import part_names
 
 _NO_MODELS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")

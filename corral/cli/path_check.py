@@ -18,8 +18,8 @@ from corral.cli.options import word
 from corral.cli.options.option import PathUse
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.settings import ServerSettings
-from corral.llama.model_file import check_adapter_for, check_model_file
-from corral.llama.preflight import check_adapter, read_header
+from corral.gguf.model_file import check_adapter_for, check_model_file
+from corral.gguf.preflight import check_adapter, read_header
 from corral.server.key_file import read_key_file
 
 _MODEL = "engine.model"  # may have to be downloaded: `model_source` looks for it

@@ -16,8 +16,8 @@ from corral.cli.given import UsageError
 from corral.cli.model_source import resolve_model
 from corral.core.settings import EngineSettings
 from corral.core.transcoding import OFF
-from corral.llama.choice import Choice
-from corral.llama.tuning import Finding, tune
+from corral.tuning.choice import Choice
+from corral.tuning.tune import Finding, tune
 
 _USAGE = """\
 usage: corral tune [-m FILE] [OPTION ...]

@@ -24,16 +24,16 @@ from corral.engine import loop
 from corral.engine.adapter import load_adapters
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
+from corral.gguf.lora_base import with_lora_base
 from corral.link.frame import BlockingChannel, decode_order, decode_settings
 from corral.link.log import log_to_front
 from corral.llama.backend import LlamaBackend
 from corral.llama.context_size import total_ctx
 from corral.llama.encoder import Encoder
-from corral.llama.encoding import with_encoding
-from corral.llama.lora_base import with_lora_base
-from corral.llama.memory_probe import fit_memory
 from corral.llama.model import Model
 from corral.llama.multimodal import Projector
+from corral.memory.probe import fit_memory
+from corral.tuning.encoding import with_encoding
 
 BEAT_S = 0.5
 _LOADING = "the weights into memory"

@@ -13,10 +13,10 @@ import xxhash
 
 from corral.core.errors import InvalidRequest
 from corral.core.modifier import AdapterConfig, AdapterInfo
-from corral.llama.fingerprint import fingerprint
+from corral.gguf.fingerprint import fingerprint
+from corral.gguf.model_file import check_adapter_for
+from corral.gguf.preflight import read_header
 from corral.llama.library import last_words, lib
-from corral.llama.model_file import check_adapter_for
-from corral.llama.preflight import read_header
 
 _NONE = b""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.llama.ggml_type import GGML_TYPES
+from corral.gguf.ggml_type import GGML_TYPES
 
 _NUMBERS = {kind.name: number for number, kind in GGML_TYPES.items()}
 

@@ -19,8 +19,8 @@ from llguidance import LLMatcher, LLTokenizer
 
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.params import Constraint
-from corral.llama.fault import find_fault
-from corral.llama.gbnf import gbnf_to_lark
+from corral.grammar.fault import find_fault
+from corral.grammar.gbnf import gbnf_to_lark
 from corral.llama.library import lib
 from corral.llama.vocab import Vocab
 

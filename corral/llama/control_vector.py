@@ -17,9 +17,9 @@ import numpy as np
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.modifier import ScaledFile
-from corral.llama.ggml_type import GGML_TYPES
+from corral.gguf.ggml_type import GGML_TYPES
+from corral.gguf.preflight import TensorInfo, read_header
 from corral.llama.library import LlamaError, last_words, lib
-from corral.llama.preflight import TensorInfo, read_header
 
 Directions: TypeAlias = Mapping[int, FloatArray]
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import psutil
 
+from corral.core.control_group import cpu_quota
 from corral.core.settings import DEFAULT_UBATCH, EngineSettings
 from corral.llama import library
 from corral.llama.cache_type import is_quantized
-from corral.llama.control_group import cpu_quota
 from corral.llama.library import lib
 
 _PIECE = 256

@@ -15,6 +15,7 @@ from corral.core.modifier import AdapterInfo, Override
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, ModelInfo
 from corral.core.settings import EngineSettings
+from corral.gguf.model_file import read_model
 from corral.llama import library
 from corral.llama.adapter import Adapters
 from corral.llama.context_params import context_params
@@ -22,7 +23,6 @@ from corral.llama.control_vector import ControlVector, read_directions
 from corral.llama.device import NOWHERE, Placement, place, start
 from corral.llama.hardware import notes_on_gpu, notes_on_locking
 from corral.llama.library import LlamaError, last_words, lib
-from corral.llama.model_file import read_model
 from corral.llama.override import check_overrides, native_overrides, overridden_texts
 from corral.llama.vocab import Vocab
 

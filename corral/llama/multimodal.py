@@ -19,12 +19,12 @@ from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media import key_of, spell
 from corral.core.medium import MediaKind, Medium
 from corral.core.settings import EngineSettings
+from corral.gguf.fingerprint import fingerprint
+from corral.gguf.preflight import read_header
 from corral.llama.device import projector_device
-from corral.llama.fingerprint import fingerprint
 from corral.llama.hardware import thread_counts, uses_gpu
 from corral.llama.library import LlamaError, bindings, last_words, lib, on_log
 from corral.llama.model import Model
-from corral.llama.preflight import read_header
 
 mtmd: Any = bindings("mtmd_cpp")
 

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Iterator
 from functools import cache
 
-from corral.llama.ggml_type import GGML_TYPES
+from corral.gguf.ggml_type import GGML_TYPES
 from corral.llama.library import ggml
 
 _POINTER = ctypes.c_void_p

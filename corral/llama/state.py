@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from corral.core.chunk import State, TokenArray
 from corral.core.errors import InvalidRequest
-from corral.llama.ggml_type import GGML_TYPES
+from corral.gguf.ggml_type import GGML_TYPES
 
 _MAGIC = 0xAF143CD8
 _START = 8  # behind the magic and the number of a sequence, which libllama ignores

@@ -11,8 +11,8 @@ import os
 import jsonschema
 import pytest
 
-from corral.api import chat_folder
 from corral.core.errors import CorralError
+from corral.storage import chat_folder
 from tests.contract.inline import SECONDS, Server
 
 A, B = "a" * 32, "0123456789abcdef" * 2

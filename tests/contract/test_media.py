@@ -15,10 +15,10 @@ import zlib
 import numpy as np
 import pytest
 
-from corral.api.media import intake
-from corral.api.media.collect import MAX_MEDIA
 from corral.core.fim import FimTokens
 from corral.core.medium import MediaKind
+from corral.media import intake
+from corral.media.collect import MAX_MEDIA
 from tests.contract.inline import SECONDS, Server, post
 from tests.tools.pictures import data_uri, noise, png, solid
 from tests.unit.fake import FakeBackend, FakeEncoder

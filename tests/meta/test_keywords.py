@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from corral.chat import json_schema
-from corral.llama.gbnf import lark, parser
+from corral.grammar import json_schema
+from corral.grammar.gbnf import lark, parser
 from tests.tools.schema_keywords import FORMATS, KEYWORDS, PAGE, VERDICTS, tables
 
 

@@ -12,11 +12,11 @@ from corral.core.errors import CorralError
 from corral.core.result import StopType, Tier
 from corral.core.settings import EngineSettings
 from corral.core.task import Stop, Verb
-from corral.llama.divergence import compare_settings, sample_text
 from corral.llama.encoder import Encoder
 from corral.llama.hardware import uses_flash_attn
 from corral.llama.library import lib
 from corral.llama.model import Model
+from corral.tuning.divergence import compare_settings, sample_text
 from tests.model.bench import Bench, task
 from tests.model.test_conversation import (
     assert_report,

@@ -11,14 +11,14 @@ from corral.cli.default_model import find_default_model
 from corral.core.errors import CorralError, NotNumbers
 from corral.core.modifier import Override
 from corral.core.settings import EngineSettings
-from corral.llama import divergence as module
-from corral.llama.divergence import (
+from corral.llama.model import Model
+from corral.tuning import divergence as module
+from corral.tuning.divergence import (
     WINDOW,
     cut_windows,
     measure_divergences,
     sample_text,
 )
-from corral.llama.model import Model
 from tests.model.decoder_reference import read_decoder, token_rows
 from tests.tools.quantize import to_q4_0, to_q8_0
 

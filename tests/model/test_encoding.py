@@ -11,17 +11,17 @@ import pytest
 from corral.cli.default_model import find_default_model
 from corral.core.errors import CorralError, InsufficientStorage
 from corral.core.settings import EngineSettings
-from corral.llama import encoding, shipped
-from corral.llama.choice import Choice, content_hash, known_hash, read_choice, transcoded_path, write_choice
-from corral.llama.comparison import Comparison
-from corral.llama.divergence import Divergence
-from corral.llama.encoding import Candidate, choose, promising_encodings, try_encodings, with_encoding
-from corral.llama.file_type import FILE_TYPES
+from corral.gguf.file_type import FILE_TYPES
+from corral.gguf.preflight import read_header
 from corral.llama.model import Model, counted
-from corral.llama.preflight import read_header
-from corral.llama.shipped import Answer
-from corral.llama.trial import Speed, Trial, race
-from corral.llama.tuning import thread_candidates, tune
+from corral.tuning import encoding, shipped
+from corral.tuning.choice import Choice, content_hash, known_hash, read_choice, transcoded_path, write_choice
+from corral.tuning.comparison import Comparison
+from corral.tuning.divergence import Divergence
+from corral.tuning.encoding import Candidate, choose, promising_encodings, try_encodings, with_encoding
+from corral.tuning.shipped import Answer
+from corral.tuning.trial import Speed, Trial, race
+from corral.tuning.tune import thread_candidates, tune
 from tests.tools.quantize import to_q8_0
 
 EVEN = Speed(1.0, 1.0, 1.0)

@@ -14,9 +14,9 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from corral.chat.grammar import Grammar, seq
-from corral.chat.json_schema import prepare_schema
 from corral.chat.tool import Freedom, ToolUse
 from corral.cli.default_model import find_default_model
+from corral.grammar.json_schema import prepare_schema
 from corral.llama import library
 from corral.llama.model import Model
 from tests.tools.answer import BY_NAME, FAMILIES, PARIS, ROME, TOUR, USE, Message, read

@@ -14,9 +14,9 @@ from llguidance import LLMatcher, LLParserLimits
 
 from corral.cli.default_model import find_default_model
 from corral.core.errors import InvalidRequest
+from corral.grammar.gbnf import gbnf_to_lark
 from corral.llama import library
 from corral.llama.candidates import Candidates
-from corral.llama.gbnf import gbnf_to_lark
 from corral.llama.library import lib
 from corral.llama.model import Model
 from tests.model.gbnf_reference import Reader, grammars

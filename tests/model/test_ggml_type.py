@@ -6,7 +6,7 @@ import ctypes
 
 from llama_cpp import llama_cpp as lib
 
-from corral.llama.ggml_type import GGML_TYPES, GgmlType
+from corral.gguf.ggml_type import GGML_TYPES, GgmlType
 
 
 def test_the_types_are_those_of_libllama():

@@ -47,7 +47,7 @@ from corral.core.settings import EngineSettings
 from corral.llama import library
 from corral.llama.device import devices, start
 from corral.llama.hardware import flash_attn_type, uses_gpu
-from corral.llama.memory_probe import Probe, fit_memory, read_machine
+from corral.memory.probe import Probe, fit_memory, read_machine
 from tests.model.bench import Bench, task
 path, *all_options = map(json.loads, sys.argv[1:])
 for options in all_options:

@@ -544,7 +544,7 @@ from pathlib import Path
 from corral.core.errors import CorralError
 from corral.core.result import Done, Failed
 from corral.llama import library
-from corral.llama.preflight import read_header
+from corral.gguf.preflight import read_header
 from tests.model.bench import SEEDED, Bench, task
 
 directory, mutant, n, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])

@@ -21,11 +21,11 @@ from corral.core.errors import CorralError, InsufficientStorage
 from corral.core.modifier import ScaledFile
 from corral.core.result import Ready
 from corral.core.settings import EngineSettings
+from corral.gguf import lora_base
+from corral.gguf.fingerprint import fingerprint
+from corral.gguf.lora_base import rebased, with_lora_base
+from corral.gguf.preflight import adapted, read_header
 from corral.link import worker
-from corral.llama import lora_base
-from corral.llama.fingerprint import fingerprint
-from corral.llama.lora_base import rebased, with_lora_base
-from corral.llama.preflight import adapted, read_header
 from tests.model.raw import raw_greedy, raw_logits
 from tests.tools.quantize import to_q4_0, to_q8_0
 
@@ -199,7 +199,7 @@ def test_a_server_that_is_killed_over_it_leaves_no_half_file(q4_0, base, lora, t
     half = f"""
 import os, signal
 from pathlib import Path
-from corral.llama import lora_base
+from corral.gguf import lora_base
 write, calls = lora_base.write_all, []
 def write_or_die(fd, data):
     calls.append(write(fd, data))

@@ -11,16 +11,17 @@ from msgspec.structs import replace
 from corral.core.errors import CorralError
 from corral.core.modifier import Override, ScaledFile
 from corral.core.settings import EngineSettings
-from corral.llama import library, memory_probe
+from corral.gguf.model_file import read_model
+from corral.llama import library
 from corral.llama.backend import LlamaBackend
 from corral.llama.device import devices
 from corral.llama.encoder import Encoder, most_cells
 from corral.llama.library import ggml, lib
-from corral.llama.memory_plan import HOST, HOST_MARGIN, Machine, Need
-from corral.llama.memory_probe import Probe, fit_memory, read_machine
 from corral.llama.model import Model
-from corral.llama.model_file import read_model
 from corral.llama.repack import copy_bytes, repacked_types
+from corral.memory import probe as memory_probe
+from corral.memory.plan import HOST, HOST_MARGIN, Machine, Need
+from corral.memory.probe import Probe, fit_memory, read_machine
 
 MIB = 1 << 20
 _F32, _Q8_0 = 0, 8  # among ggml's types

@@ -6,10 +6,10 @@ import pytest
 from gguf import GGUFWriter
 
 from corral.core.errors import CorralError
+from corral.gguf.model_file import check_model_file
 from corral.llama import library
 from corral.llama.library import LlamaError
 from corral.llama.model import Model
-from corral.llama.model_file import check_model_file
 from tests.tools import tiny_models
 
 

@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 
 from corral.api.constraint import grammar_or_schema
-from corral.chat.json_schema import WHITESPACE
 from corral.core.errors import InvalidRequest
+from corral.grammar.json_schema import WHITESPACE
 from corral.llama.constraint import Compiler
 from corral.llama.model import Model
 from tests.tools.schema_keywords import ANNOTATION, ENFORCED, FORMATS, KEYWORDS, REFUSED

@@ -12,10 +12,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from corral.api.constraint import grammar_or_schema
-from corral.chat.json_schema import WHITESPACE
 from corral.core.errors import InvalidRequest
 from corral.core.params import SamplingParams
 from corral.core.result import Done, Failed, StopType
+from corral.grammar.json_schema import WHITESPACE
 from tests.model.bench import Bench, task
 from tests.tools.random_schema import draw_schema, drop_types
 

@@ -19,13 +19,13 @@ from gguf.quants import dequantize
 from corral.cli.default_model import find_default_model
 from corral.core.errors import CorralError, InsufficientStorage
 from corral.core.pending_file import pending_path
-from corral.llama import transcode as module
-from corral.llama.encoded_size import estimated_bytes
-from corral.llama.file_type import FILE_TYPES, TRANSCODABLE
-from corral.llama.ggml_type import GGML_TYPES
-from corral.llama.model_file import read_model
-from corral.llama.preflight import read_header
-from corral.llama.transcode import transcode
+from corral.gguf.encoded_size import estimated_bytes
+from corral.gguf.file_type import FILE_TYPES, TRANSCODABLE
+from corral.gguf.ggml_type import GGML_TYPES
+from corral.gguf.model_file import read_model
+from corral.gguf.preflight import read_header
+from corral.tuning import transcode as module
+from corral.tuning.transcode import transcode
 from tests.model.raw import raw_greedy
 from tests.tools.quantize import to_q8_0
 from tests.tools.small_gguf import small_gguf
@@ -190,7 +190,7 @@ def test_a_process_that_is_killed_over_it_leaves_no_file(models, tmp_path):
     script = f"""
 import os, signal
 from pathlib import Path
-from corral.llama.transcode import transcode
+from corral.tuning.transcode import transcode
 def die(fraction):
     os.kill(os.getpid(), signal.SIGKILL)
 transcode({str(source)!r}, Path({str(target)!r}), "Q8_0", die)

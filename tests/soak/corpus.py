@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from corral.core.errors import CorralError
-from corral.llama.model_file import check_model_file
+from corral.gguf.model_file import check_model_file
+from corral.gguf.preflight import check_adapter, read_header
 from corral.llama.multimodal import _check_file as check_projector
-from corral.llama.preflight import check_adapter, read_header
 from tests.soak.loading import Job, Outcome
 from tests.soak.mutation import Mutant, sample
 from tests.tools import tiny_encoders, tiny_models, tiny_modifiers, tiny_vision

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from corral.cli.compare import run_compare
-from corral.llama.divergence import sample_text
+from corral.tuning.divergence import sample_text
 from tests.tools.quantize import to_q8_0
 
 ROOT = Path(__file__).parents[2]
@@ -231,5 +231,5 @@ def test_files_that_do_not_work_are_exit_1(name, reason, tmp_path, files, encode
 def test_the_text_is_in_the_package():
     project = (ROOT / "pyproject.toml").read_text()
     data = project.partition("[tool.setuptools.package-data]\ncorral = [")[2].partition("]")[0]
-    assert '"llama/compare.txt"' in data
+    assert '"tuning/compare.txt"' in data
     assert (ROOT / "corral" / "llama" / "compare.txt").read_text(encoding="utf-8") == sample_text()

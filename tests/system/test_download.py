@@ -18,7 +18,7 @@ from corral.cli.download import Access, download
 from corral.cli.fetch import Patience
 from corral.cli.part import part_path
 from corral.core.errors import CorralError
-from corral.llama.model_file import check_model_file
+from corral.gguf.model_file import check_model_file
 from tests.tools.file_server import FileServer, Served
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf, split_gguf

@@ -28,7 +28,7 @@ from corral.cli.fetch import Patience, fetch
 from corral.cli.part import Part, Stamp, part_path
 from corral.cli.remote_file import Refused, RemoteFile, Unreachable, inspect
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
-from corral.llama.preflight import read_header
+from corral.gguf.preflight import read_header
 from tests.tools.file_server import FileServer, Served
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf

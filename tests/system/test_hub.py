@@ -15,7 +15,7 @@ from corral.cli.fetch import Patience
 from corral.cli.hub import Hub, token_for
 from corral.cli.hub_choice import choose_model, choose_projector, quant_of
 from corral.core.errors import CorralError
-from corral.llama.model_file import check_model_file
+from corral.gguf.model_file import check_model_file
 from tests.tools.fake_hub import FakeHub, Repository
 from tests.tools.recorder import Recorder
 from tests.tools.small_gguf import small_gguf, split_gguf

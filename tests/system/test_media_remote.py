@@ -12,8 +12,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from corral.api.media.remote import MAX_PIECES, RemoteMedia, is_public
-from corral.api.media.sample import MAX_BYTES, BadMedia
+from corral.media.remote import MAX_PIECES, RemoteMedia, is_public
+from corral.media.sample import MAX_BYTES, BadMedia
 
 HERE = ip_address("127.0.0.1")
 NEAR = ip_address("127.0.0.2")  # an address of this machine that is not allowed

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api import blob as blob_module
-from corral.api.blob import Blob, decode_state, read_base64, read_pieces, receive
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, TooLarge
+from corral.storage import blob as blob_module
+from corral.storage.blob import Blob, decode_state, read_base64, read_pieces, receive
 
 MIB = 1 << 20
 BASE64 = re.compile(r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
@@ -312,7 +312,7 @@ def test_a_failed_decode_leaves_no_descriptor_open():
 MEMORY = """
 import asyncio, base64, re
 from pathlib import Path
-from corral.api.blob import decode_state, read_base64, receive
+from corral.storage.blob import decode_state, read_base64, receive
 
 part = base64.b64encode(bytes(range(255)) * 1024) * 4
 n_parts = 60

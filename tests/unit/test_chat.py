@@ -8,12 +8,12 @@ import pytest
 
 from corral.chat.dialogue import Chat, Dialogue
 from corral.chat.guard import Guard
-from corral.chat.json_schema import MAX_DEPTH, MAX_PROPERTIES, prepare_schema
 from corral.chat.message import parse_messages, parse_tools
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import ChatTemplate
 from corral.chat.tool import Freedom
 from corral.core.errors import InvalidRequest
+from corral.grammar.json_schema import MAX_DEPTH, MAX_PROPERTIES, prepare_schema
 from tests.tools.family import TOOLS, load
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from corral.api import chat_folder
-from corral.api.chat_folder import ChatFolder, Precondition
-from corral.api.chat_store import ChatStore, folder_name
-from corral.api.save_directory import SaveDirectory
-from corral.api.schema.saved_chat import check_chat
 from corral.core.errors import Conflict, CorralError, InsufficientStorage, InvalidRequest, NotFound, TooLarge
 from corral.core.visit import ANYBODY, Client
+from corral.storage import chat_folder
+from corral.storage.chat_folder import ChatFolder, Precondition
+from corral.storage.chat_store import ChatStore, folder_name
+from corral.storage.save_directory import SaveDirectory
+from corral.storage.saved_chat import check_chat
 
 A, B = "a" * 32, "b" * 32
 ANYTHING = Precondition()
@@ -344,9 +344,9 @@ def test_a_full_disk_leaves_the_old_chat(folder, tmp_path, monkeypatch, step):
 SAVER = """
 import sys
 from pathlib import Path
-from corral.api.chat_folder import ChatFolder, Precondition
-from corral.api.save_directory import SaveDirectory
-from corral.api.schema.saved_chat import check_chat
+from corral.storage.chat_folder import ChatFolder, Precondition
+from corral.storage.save_directory import SaveDirectory
+from corral.storage.saved_chat import check_chat
 folder = ChatFolder(SaveDirectory(Path(sys.argv[1]), ".json"))
 print("begun", flush=True)
 for i in range(1_000_000):

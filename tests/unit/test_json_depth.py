@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.json_depth import MAX_CONTAINERS, MAX_DEPTH, JsonDepth, JsonGuard
 from corral.core.errors import InvalidRequest
+from corral.text.json_depth import MAX_CONTAINERS, MAX_DEPTH, JsonDepth, JsonGuard
 
 SIGNS = st.lists(st.sampled_from(['"', "\\", "[", "]", "{", "}", "a", ",", "é"]), max_size=60).map("".join)
 VALUES = st.recursive(

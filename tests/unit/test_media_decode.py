@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, PngImagePlugin
 
-from corral.api.media import picture, sound
-from corral.api.media.data_uri import decode_base64, parse_data_uri
-from corral.api.media.picture import decode_image
-from corral.api.media.sample import BadMedia
-from corral.api.media.sound import decode_audio
 from corral.core.errors import InvalidRequest
 from corral.core.medium import MediaKind
+from corral.media import picture, sound
+from corral.media.data_uri import decode_base64, parse_data_uri
+from corral.media.picture import decode_image
+from corral.media.sample import BadMedia
+from corral.media.sound import decode_audio
 
 IMAGE, AUDIO = MediaKind.IMAGE, MediaKind.AUDIO
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "BMP"]

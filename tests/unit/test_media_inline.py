@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.media.data_uri import parse_data_uri
-from corral.api.media.inline import InlineImage, split_inline
-from corral.api.media.sample import BadMedia
 from corral.core.medium import MediaKind
+from corral.media.data_uri import parse_data_uri
+from corral.media.inline import InlineImage, split_inline
+from corral.media.sample import BadMedia
 
 GIF = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAEAAAAALAAAAAABAAEAAAICRAEAOw=="
 ONE = InlineImage(GIF)

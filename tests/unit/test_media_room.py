@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from corral.api.blob import Blob
-from corral.api.media.room import Room
+from corral.media.room import Room
+from corral.storage.blob import Blob
 
 
 def blob(n: int) -> Blob:

@@ -12,13 +12,13 @@ from ipaddress import ip_address
 
 import pytest
 
-from corral.api.media import source as source_module
-from corral.api.media.local import LocalMedia
-from corral.api.media.remote import RemoteMedia, is_public
-from corral.api.media.sample import MAX_BYTES, BadMedia
-from corral.api.media.source import MAX_URL_CHARS, MediaSource
 from corral.core.errors import CorralError
 from corral.core.medium import MediaKind
+from corral.media import source as source_module
+from corral.media.local import LocalMedia
+from corral.media.remote import RemoteMedia, is_public
+from corral.media.sample import MAX_BYTES, BadMedia
+from corral.media.source import MAX_URL_CHARS, MediaSource
 
 PUBLIC = [
     "1.1.1.1",

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from corral.core.control_group import cpu_quota, memory_limits
 from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings
-from corral.llama.control_group import cpu_quota, memory_limits
-from corral.llama.host_memory import address_bytes, available_bytes
-from corral.llama.memory_bound import trained_ctx, upper_bound
-from corral.llama.memory_choice import Scope, options
-from corral.llama.memory_log import cache_bytes, compute_bytes, copied_bytes, weight_bytes
-from corral.llama.memory_plan import (
+from corral.gguf.preflight import GgufHeader, TensorInfo
+from corral.memory.bound import trained_ctx, upper_bound
+from corral.memory.choice import Scope, options
+from corral.memory.host import address_bytes, available_bytes
+from corral.memory.log import cache_bytes, compute_bytes, copied_bytes, weight_bytes
+from corral.memory.plan import (
     ADDRESS_MARGIN,
     HOST,
     HOST_MARGIN,
@@ -28,7 +29,6 @@ from corral.llama.memory_plan import (
     find_fitting,
     plan_memory,
 )
-from corral.llama.preflight import GgufHeader, TensorInfo
 
 MIB, GIB = 1 << 20, 1 << 30
 N_LAYERS = 33
@@ -472,7 +472,7 @@ def test_a_limit_of_addresses_is_seen():
         assert address_bytes() is None
     script = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30));"
-        "from corral.llama.host_memory import address_bytes; print(address_bytes())"
+        "from corral.memory.host import address_bytes; print(address_bytes())"
     )
     found = int(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout)
     assert 3 * GIB < found < 4 * GIB

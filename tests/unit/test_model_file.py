@@ -11,8 +11,8 @@ import pytest
 
 from corral.cli.default_model import find_default_model
 from corral.core.errors import CorralError, InvalidRequest
-from corral.llama.file_type import FILE_TYPES
-from corral.llama.model_file import check_model_file, part_names
+from corral.gguf.file_type import FILE_TYPES
+from corral.gguf.model_file import check_model_file, part_names
 from tests.tools.small_gguf import small_gguf, split_gguf
 
 

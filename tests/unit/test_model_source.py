@@ -9,7 +9,7 @@ from corral.cli.given import UsageError
 from corral.cli.model_source import remote_name, resolve_model
 from corral.core.errors import CorralError
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.llama.model_file import check_model_file
+from corral.gguf.model_file import check_model_file
 from tests.tools.fake_hub import FakeHub, Repository
 from tests.tools.file_server import FileServer, Served
 from tests.tools.recorder import Recorder

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.core.errors import InvalidRequest
-from corral.llama.ggml_type import GGML_TYPES
-from corral.llama.gguf_reader import Omitted, ValueType
-from corral.llama.preflight import TensorInfo, check_adapter, check_fit, read_header
+from corral.gguf.ggml_type import GGML_TYPES
+from corral.gguf.preflight import TensorInfo, check_adapter, check_fit, read_header
+from corral.gguf.reader import Omitted, ValueType
 
 HUGE = [1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1]
 F32, Q4_0 = 0, 2

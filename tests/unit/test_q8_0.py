@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from corral.llama.ggml_type import GGML_TYPES
-from corral.llama.q8_0 import ENCODABLE, N_WEIGHTS, encode, fit
+from corral.gguf.ggml_type import GGML_TYPES
+from corral.tuning.q8_0 import ENCODABLE, N_WEIGHTS, encode, fit
 
 EXACT = [Type.Q4_0, Type.Q5_0, Type.IQ4_NL]
 FITTED = [Type.Q4_1, Type.Q5_1, Type.Q4_K, Type.Q5_K]

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.api.save_directory import SaveDirectory, check_name
 from corral.core.errors import CorralError, InvalidRequest
+from corral.storage.save_directory import SaveDirectory, check_name
 
 LEFTOVER = ".pending-4000000-0123456789abcdef"
 
@@ -390,7 +390,7 @@ def test_listing_from_many_threads_at_once(directory):
 WRITER = """
 import sys, time
 from pathlib import Path
-from corral.api.save_directory import SaveDirectory
+from corral.storage.save_directory import SaveDirectory
 with SaveDirectory(Path(sys.argv[1])).create("a") as file:
     file.write([b"half a sta"])
     print("written", flush=True)

@@ -7,10 +7,10 @@ from datetime import date, timedelta
 
 import pytest
 
-from corral.chat.json_schema import prepare_schema
-from corral.chat.schema_rule import are_apart, repair
 from corral.core.errors import InvalidRequest
-from corral.core.schema import all_parts, parts_of, resolve
+from corral.grammar.json_schema import prepare_schema
+from corral.grammar.schema import all_parts, parts_of, resolve
+from corral.grammar.schema_rule import are_apart, repair
 
 
 def tagged(*values: object, **more: object) -> dict:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from corral.chat.json_schema import MAX_NODES, prepare_schema
 from corral.core.errors import InvalidRequest
-from corral.core.schema import all_parts
+from corral.grammar.json_schema import MAX_NODES, prepare_schema
+from corral.grammar.schema import all_parts
 
 A = {"properties": {"a": {}}}
 TAGGED = [{"properties": {"k": {"const": c}}, "required": ["k"]} for c in "ab"]

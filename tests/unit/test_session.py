@@ -13,11 +13,11 @@ import time
 
 import pytest
 
-from corral.api import session as session_module
-from corral.api.blob import Blob, read_pieces
-from corral.api.save_directory import SaveDirectory
-from corral.api.session import SessionStore, render_id, spill_directory
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, NotFound
+from corral.storage import session as session_module
+from corral.storage.blob import Blob, read_pieces
+from corral.storage.save_directory import SaveDirectory
+from corral.storage.session import SessionStore, render_id, spill_directory
 
 
 @pytest.fixture

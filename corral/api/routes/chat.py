@@ -7,8 +7,6 @@ from functools import partial
 from fastapi import APIRouter, Depends, Request, Response
 
 from corral.api.body import JsonResponse
-from corral.api.media.collect import PlainCollector, mark_messages
-from corral.api.media.intake import Pictures
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.prepare_chat import prepare_chat, render_chat, tokenize_chat
 from corral.api.render.chat import ChatRenderer
@@ -19,6 +17,8 @@ from corral.api.schema.parse import parse_request
 from corral.api.service import Service, Words, require_generation, service_of
 from corral.api.system_prompt import prepare_system_prompt
 from corral.core.medium import MediaKind
+from corral.media.collect import PlainCollector, mark_messages
+from corral.media.intake import Pictures
 
 router = APIRouter()
 

@@ -9,21 +9,15 @@ import xxhash
 from fastapi import APIRouter, Path, Request, Response
 
 from corral.api.body import JsonResponse
-from corral.api.chat_folder import Precondition, check_id
-from corral.api.chat_store import ChatStore
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import answers, body_like, queries, query
-from corral.api.schema.saved_chat import (
-    CHAT,
-    CHAT_ID,
-    CHAT_REMOVED,
-    CHAT_SAVED,
-    CHATS,
-    MAX_SEARCH_CHARS,
-)
+from corral.api.schema.saved_chat import CHAT, CHAT_REMOVED, CHAT_SAVED, CHATS
 from corral.api.service import service_of
 from corral.api.visit import visit_of
 from corral.core.errors import InvalidRequest, NotSupported
+from corral.storage.chat_folder import Precondition, check_id
+from corral.storage.chat_store import ChatStore
+from corral.storage.saved_chat import CHAT_ID, MAX_SEARCH_CHARS
 
 router = APIRouter()
 

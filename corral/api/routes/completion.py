@@ -6,7 +6,6 @@ from functools import partial
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from corral.api.media.collect import mark_prompt
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.prepare import PreparedCompletion, prepare_completion
 from corral.api.render.completion import NativeRenderer, OpenAIRenderer
@@ -15,6 +14,7 @@ from corral.api.schema.answer import COMPLETION, OPENAI_COMPLETION
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.service import Service, require_generation, service_of
+from corral.media.collect import mark_prompt
 
 router = APIRouter(dependencies=[Depends(require_generation)])
 

@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from corral.api.embed import embed, prepare, require_embeddings, respond
-from corral.api.media.collect import mark_prompt
 from corral.api.openapi import answers, body_of
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.render.embedding import render_data, render_list, render_rows, shape
@@ -19,6 +18,7 @@ from corral.api.service import Service, service_of
 from corral.core.errors import InvalidRequest
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
+from corral.media.collect import mark_prompt
 
 router = APIRouter()
 

@@ -8,20 +8,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from corral.api.blob import Blob, read_pieces
 from corral.api.body import JsonResponse
 from corral.api.openapi import answers, body_of, queries, query
 from corral.api.routes.slot import SLOT, WAIT, restore_file
-from corral.api.save_directory import NAME, PendingFile, SaveDirectory, check_name
 from corral.api.schema.answer import SESSION_ACTION, SESSIONS
 from corral.api.schema.parse import parse_request
 from corral.api.schema.state import SessionRequest
 from corral.api.service import Service, service_of
-from corral.api.session import render_id
 from corral.api.slot_query import action_of, busy_of, require_slots, slot_of
 from corral.core.errors import NotSupported
 from corral.core.result import SlotReport
 from corral.core.task import SlotAction, Verb
+from corral.storage.blob import Blob, read_pieces
+from corral.storage.save_directory import NAME, PendingFile, SaveDirectory, check_name
+from corral.storage.session import render_id
 
 router = APIRouter()
 

@@ -12,12 +12,10 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Path, Request, Response
 
-from corral.api.blob import Blob, decode_state, read_base64, read_pieces, receive
 from corral.api.blob_response import BlobResponse
 from corral.api.body import JsonResponse
 from corral.api.openapi import BINARY, answers, body_of, queries, query
 from corral.api.render.state import render_boundaries
-from corral.api.save_directory import SaveDirectory, check_name
 from corral.api.schema.answer import SLOT_ACTION, SLOT_INFO
 from corral.api.schema.parse import parse_request
 from corral.api.schema.state import ShiftRequest, SlotFileRequest, StateRequest
@@ -26,6 +24,8 @@ from corral.api.slot_query import action_of, busy_of, parse_slot, require_slots,
 from corral.core.errors import NotSupported
 from corral.core.result import SlotReport
 from corral.core.task import Busy, SlotAction, Verb
+from corral.storage.blob import Blob, decode_state, read_base64, read_pieces, receive
+from corral.storage.save_directory import SaveDirectory, check_name
 
 router = APIRouter()
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
-from corral.api.media.collect import MAX_MEDIA
 from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenList, Whole, clamp, limits
 from corral.api.schema.nested import ADAPTER_SCALE, MAX_BIASES, PROMPT, SYSTEM_PROMPT, Biases
 from corral.api.schema.parse import RequestModel
 from corral.core.params import MAX_AHEAD, GenerationParams, JsonWhitespace, SamplingParams
+from corral.media.collect import MAX_MEDIA
 
 Letters = Annotated[str, Field(max_length=64)]
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from corral.api.media.collect import MAX_MEDIA
 from corral.api.schema.field import Flag, Text, Whole, limits
 from corral.api.schema.nested import INPUT, INPUTS, Documents
 from corral.api.schema.openai import ACCEPTED
 from corral.api.schema.parse import RequestModel
+from corral.media.collect import MAX_MEDIA
 
 
 class TruncateFields(RequestModel):

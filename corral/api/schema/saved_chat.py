@@ -1,26 +1,13 @@
-"""A conversation of the page, as it is sent and kept: what is checked of it, and what of it is looked for.
-
-The page owns the rest: fields that are not named here are kept as they are.
-"""
+"""The shapes of saved chats in OpenAPI."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from typing import Any
-
 from corral.api.openapi import Schema, list_of, shape
-from corral.core.errors import InvalidRequest
+from corral.storage.saved_chat import MAX_TIME_MS, MAX_TITLE_CHARS
 
-MAX_TITLE_CHARS = 1000
-MAX_SEARCH_CHARS = 1000
-_MAX_TIME_MS = 2**53 - 1  # what JavaScript can count
-_NAMES = {str: "a string", dict: "an object", int: "a whole number"}
-
-CHAT_ID = "[0-9a-f]{32}"
 _MESSAGES: Schema = {"type": "object", "additionalProperties": shape(role="string", content="string")}
 _TITLE: Schema = {"type": "string", "maxLength": MAX_TITLE_CHARS}
-_TIME: Schema = {"type": "integer", "minimum": 0, "maximum": _MAX_TIME_MS}
+_TIME: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_TIME_MS}
 CHAT: Schema = {
     **shape(
         id="string",
@@ -47,44 +34,3 @@ CHATS = list_of(
         bytes="integer",
     )
 )
-
-
-def check_chat(data: Any, chat_id: str) -> dict[str, Any]:
-    """The chat, with what may be left out; raises InvalidRequest if it is none."""
-    if not isinstance(data, dict):
-        raise InvalidRequest("the body must be a JSON object")
-    now = int(time.time() * 1000)
-    defaults = {"createdAt": now, "updatedAt": now, "system": "", "settings": {}, "leaf": None}
-    chat = {"id": chat_id, **defaults, **data}
-    chat.pop("revision", None)  # told by the content, and no part of it
-    if chat["id"] != chat_id:
-        raise InvalidRequest("is not the one of the path", field="id")
-    if len(_typed(chat, "title", str)) > MAX_TITLE_CHARS:
-        raise InvalidRequest(f"must be {MAX_TITLE_CHARS} characters at most", field="title")
-    for field in ("createdAt", "updatedAt"):
-        if not 0 <= _typed(chat, field, int) <= _MAX_TIME_MS:
-            raise InvalidRequest("must be a time in milliseconds", field=field)
-    _typed(chat, "system", str)
-    _typed(chat, "settings", dict)
-    if chat["leaf"] is not None:
-        _typed(chat, "leaf", str)
-    for message in _typed(chat, "messages", dict).values():
-        if not isinstance(message, dict):
-            raise InvalidRequest("must be objects", field="messages")
-        _typed(message, "role", str, "messages.role")
-        _typed(message, "content", str, "messages.content")
-    return chat
-
-
-def texts_of(chat: dict[str, Any]) -> Iterator[str]:
-    """What a search looks into."""
-    yield chat["title"]
-    for message in chat["messages"].values():
-        yield message["content"]
-
-
-def _typed(fields: dict[str, Any], name: str, kind: type, called: str = "") -> Any:
-    value = fields.get(name)
-    if isinstance(value, kind) and not isinstance(value, bool):
-        return value
-    raise InvalidRequest(f"must be {_NAMES[kind]}", field=called or name)

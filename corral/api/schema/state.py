@@ -24,6 +24,6 @@ class SessionRequest(RequestModel):
 
 
 class StateRequest(RequestModel):
-    """Of long ones nothing but the text itself is kept in memory: `api/blob.py` reads them."""
+    """Of long ones nothing but the text itself is kept in memory: `storage/blob.py` reads them."""
 
     state: str = Field(description="What `save-state` gave, in base64.")

@@ -12,7 +12,7 @@ from corral.core.modifier import Override, ScaledFile
 from corral.core.params import RANDOM_SEED
 from corral.core.sampler_name import samplers_by_letter, samplers_by_name
 from corral.core.transcoding import AUTO, OFF, TUNED
-from corral.llama.file_type import TRANSCODABLE
+from corral.gguf.file_type import TRANSCODABLE
 
 _MAX_NEAR = 5
 _JINJA = ("{{", "{%")
@@ -91,7 +91,7 @@ def check_template(text: str) -> None:
 
 def grammar(words: list[str]) -> str:
     """GBNF; which tokens it may name, only a model can tell."""
-    from corral.llama.gbnf import gbnf_to_lark  # takes a moment to import
+    from corral.grammar.gbnf import gbnf_to_lark  # takes a moment to import
 
     try:
         if words[0]:

@@ -1,1 +1,0 @@
-"""Pictures and sounds of a request: where they are in it, and what their bytes mean."""

@@ -1,0 +1,1 @@
+"""Load and decode the images and audio of a request."""

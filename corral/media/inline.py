@@ -1,0 +1,142 @@
+"""Images within a message's text: `data:` URIs in markdown or HTML, and bare ones.
+
+One pass from left to right, in linear time for any text: nothing is looked at more than a few times. Python's
+`html.parser` is no help here: it does not say where a tag ends, and it takes the text between for HTML, too.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+
+from corral.media.data_uri import is_data_uri
+
+_DATA = re.compile("data:", re.IGNORECASE)
+_TOKEN = re.compile(r"\\.|!?\[|\]|<img(?=[\s/])|data:image/", re.IGNORECASE | re.DOTALL | re.ASCII)
+_BARE = re.compile(
+    r"""data:image/[a-z0-9.+-]{1,64}
+    (?: ;[a-z0-9.+-]{1,64}=[a-z0-9.+-]{0,64} ){0,8}
+    ;base64,
+    (?: [a-z0-9+/_-]+ | %[0-9a-f]{2} )+ ={0,2}""",
+    re.IGNORECASE | re.VERBOSE | re.ASCII,
+)
+_DESTINATION = re.compile(
+    r"""\(\s*
+    (?: <(?P<bracketed>data:[^<>\n]*)> | (?P<plain>data:[^\s()<>]*) )
+    (?: \s+ (?: "[^"]*" | '[^']*' ) )?
+    \s*\)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_ATTRIBUTE = re.compile(
+    r"""[\s/]*
+    (?P<name>[^\s"'<>/=]+)
+    (?: \s*=\s* (?: "(?P<double>[^"]*)" | '(?P<single>[^']*)' | (?P<bare>[^\s"'<>`]+) ) )?""",
+    re.VERBOSE,
+)
+_TAG_END = re.compile(r"[\s/]*>")
+
+
+@dataclass(frozen=True, slots=True)
+class InlineImage:
+    """`is_bare`: there is no markup that says that it is meant as an image."""
+
+    uri: str
+    is_bare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    start: int
+    end: int
+    uri: str
+    is_bare: bool = False
+
+
+def split_inline(text: str) -> list[str | InlineImage]:
+    """Text and images in order; the markup of an image goes with it. What has no `data:` URI stays text.
+
+    A bare URI has to be base64: nothing else says where it ends.
+    """
+    pieces: list[str | InlineImage] = []
+    end = 0
+    for image in _Scanner(text).scan() if _DATA.search(text) else []:
+        pieces += [text[end : image.start], InlineImage(image.uri, image.is_bare)]
+        end = image.end
+    pieces.append(text[end:])
+    return [piece for piece in pieces if piece != ""]
+
+
+class _Scanner:
+    """Brackets are matched as CommonMark does it: of two `![` before a `](`, the nearer one is the image."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._is_image: list[bool] = []  # of each open bracket
+        self._images: list[int] = []  # where the open ones of images are
+        self._tag_from = 0  # before it, `<img` is part of something that was no tag
+
+    def scan(self) -> list[_Found]:
+        found = []
+        token = _TOKEN.search(self._text)
+        while token is not None:
+            image = self._take(token)
+            if image is not None:
+                found.append(image)
+                self._is_image.clear()
+                self._images.clear()
+            token = _TOKEN.search(self._text, token.end() if image is None else image.end)
+        return found
+
+    def _take(self, token: re.Match[str]) -> _Found | None:
+        if token[0] == "]":
+            return self._close(token.end())
+        if token[0].endswith("["):
+            self._open(token)
+        elif token[0][0] == "<" and token.start() >= self._tag_from:
+            return self._read_tag(token)
+        elif token[0][0] in "dD" and (uri := _BARE.match(self._text, token.start())):
+            return _Found(uri.start(), uri.end(), uri[0], is_bare=True)
+        return None
+
+    def _open(self, token: re.Match[str]) -> None:
+        is_image = token[0] == "!["
+        self._is_image.append(is_image)
+        if is_image:
+            self._images.append(token.start())
+
+    def _close(self, end: int) -> _Found | None:
+        destination = _DESTINATION.match(self._text, end) if self._images else None
+        if destination is not None:
+            uri = destination["bracketed"] or destination["plain"]
+            return _Found(self._images[-1], destination.end(), uri)
+        if self._is_image and self._is_image.pop():
+            self._images.pop()
+        return None
+
+    def _read_tag(self, token: re.Match[str]) -> _Found | None:
+        end, source = token.end(), None
+        while (attribute := _ATTRIBUTE.match(self._text, end)) is not None:
+            end = attribute.end()
+            if source is None and attribute["name"].lower() == "src":
+                source = _read_value(attribute)
+        self._tag_from = end
+        closing = _TAG_END.match(self._text, end)
+        if closing is None or source is None or not is_data_uri(source):
+            return None
+        return _Found(token.start(), closing.end(), source)
+
+
+def _read_value(attribute: re.Match[str]) -> str:
+    bare = attribute["bare"]
+    if bare is not None:  # the slash of `/>` is no part of base64 here, though it may look like it
+        at_end = attribute.string.startswith(">", attribute.end())
+        return _unescape(bare[:-1] if at_end and bare.endswith("/") else bare)
+    return _unescape(attribute["double"] or attribute["single"] or "").strip()
+
+
+def _unescape(value: str) -> str:
+    try:
+        return html.unescape(value)
+    except ValueError:  # the number of a character with thousands of digits
+        return value

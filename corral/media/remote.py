@@ -1,0 +1,168 @@
+"""Pictures that clients name by http(s) URLs, fetched so that nobody reaches the network around us.
+
+A name is resolved once, all its addresses must be public, and the connection goes to the first of them,
+while Host and certificate are those of the name. Each redirect is checked like the first URL. Nothing of
+what was resolved or answered is in the errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+
+import anyio
+import httpx
+
+from corral import __version__
+from corral.media.sample import MAX_BYTES, BadMedia, too_large
+
+IPAddress = IPv4Address | IPv6Address
+
+MAX_REDIRECTS = 3
+MAX_PIECES = 1 << 16  # even packet by packet MAX_BYTES are fewer; a body of tiny chunks costs much time
+
+_HEADERS = {
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",
+    "Connection": "close",
+    "User-Agent": f"corral/{__version__}",
+}
+_PORTS = {"http": 80, "https": 443}
+_NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?")
+
+_UNICAST = IPv6Network("2000::/3")  # outside are embedded IPv4 addresses, local and reserved ones
+_NAT64 = IPv6Network("64:ff9b::/96")
+_SPECIAL = [
+    ip_network("168.63.129.16/32"),  # the host of Azure's machines
+    ip_network("192.0.0.0/24"),  # protocol assignments, and the metadata of Oracle's machines
+    ip_network("192.88.99.0/24"),  # relays of 6to4
+    ip_network("2001::/23"),  # protocol assignments, Teredo
+    ip_network("2002::/16"),  # 6to4
+    ip_network("3fff::/20"),  # documentation
+]
+
+
+def is_public(address: IPAddress) -> bool:
+    """Whether the address means the same host everywhere on the Internet, and nothing near us."""
+    if isinstance(address, IPv6Address):
+        if address.scope_id is not None:
+            return False
+        if address in _NAT64:
+            return is_public(IPv4Address(int(address) & 0xFFFF_FFFF))
+        if address not in _UNICAST:
+            return False
+    is_special = address.is_multicast or any(address in network for network in _SPECIAL)
+    return address.is_global and not is_special
+
+
+class RemoteMedia:
+    def __init__(
+        self,
+        deadline_s: float = 20.0,
+        is_allowed: Callable[[IPAddress], bool] = is_public,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._deadline_s = deadline_s
+        self._is_allowed = is_allowed
+        self._tls = tls or httpx.create_ssl_context(trust_env=False)
+
+    async def fetch(self, url: str) -> bytes:
+        """The body behind the URL, whole, before the deadline."""
+        try:
+            with anyio.fail_after(self._deadline_s):
+                return await self._follow(_parse(url))
+        except TimeoutError:
+            raise BadMedia("it took too long to fetch") from None
+        except (httpx.HTTPError, OSError):
+            raise BadMedia("it could not be fetched") from None
+
+    async def _follow(self, url: httpx.URL) -> bytes:
+        for _ in range(1 + MAX_REDIRECTS):
+            answer = await self._get(url)
+            if isinstance(answer, bytes):
+                return answer
+            url = answer
+        raise BadMedia(f"it redirects more than {MAX_REDIRECTS} times")
+
+    async def _get(self, url: httpx.URL) -> bytes | httpx.URL:
+        """The body, or where else it is. A connection is used once: its certificate is for one name."""
+        request = _dial(url, await self._resolve(url.raw_host.decode()))
+        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
+            response = await transport.handle_async_request(request)
+            async with contextlib.aclosing(response):
+                if response.has_redirect_location:
+                    return _redirect(url, response.headers["Location"])
+                return await _read(response)
+
+    async def _resolve(self, host: str) -> IPAddress:
+        """The address to connect to; one that is not allowed spoils the others."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = [ip_address(place[0]) for *_, place in found]
+        if not all(self._is_allowed(address) for address in addresses):
+            raise BadMedia("its address is not public")
+        return addresses[0]
+
+
+def _parse(text: str, base: httpx.URL | None = None) -> httpx.URL:
+    """A URL that may be resolved; relative ones have a base."""
+    try:
+        url = base.join(text) if base else httpx.URL(text)
+    except (httpx.InvalidURL, ValueError):
+        raise BadMedia("its URL is not valid") from None
+    if url.scheme not in _PORTS:
+        raise BadMedia("only http and https URLs are fetched")
+    if url.userinfo:
+        raise BadMedia("its URL must hold no user name and no password")
+    port = _PORTS[url.scheme] if url.port is None else url.port
+    if not _is_host(url.raw_host.decode()) or not 0 < port < 65536:
+        raise BadMedia("its URL is not valid")
+    return url
+
+
+def _is_host(host: str) -> bool:
+    """Whether it is a name or an address without a zone; the parser made sure of what has a colon."""
+    if ":" in host:
+        return "%" not in host
+    return len(host) < 254 and _NAME.fullmatch(host) is not None
+
+
+def _redirect(url: httpx.URL, location: str) -> httpx.URL:
+    target = _parse(location, url)
+    if url.scheme == "https" and target.scheme == "http":
+        raise BadMedia("it redirects from https to http")
+    return target
+
+
+def _dial(url: httpx.URL, address: IPAddress) -> httpx.Request:
+    """Ask that address for what the URL names."""
+    return httpx.Request(
+        "GET",
+        url.copy_with(host=str(address)),
+        headers={"Host": url.netloc.decode(), **_HEADERS},
+        extensions={"sni_hostname": url.raw_host.decode().removesuffix(".")},
+    )
+
+
+async def _read(response: httpx.Response) -> bytes:
+    if response.status_code != 200:
+        raise BadMedia(f"status {response.status_code}")
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise BadMedia("it was sent compressed, which nobody asked for")
+    if int(response.headers.get("Content-Length", 0)) > MAX_BYTES:
+        raise too_large()
+    body = bytearray()
+    n_pieces = 0
+    async for piece in response.aiter_raw():
+        body += piece
+        n_pieces += 1
+        if len(body) > MAX_BYTES:
+            raise too_large()
+        if n_pieces > MAX_PIECES:
+            raise BadMedia("it comes in too many small pieces")
+    return bytes(body)

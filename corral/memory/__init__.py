@@ -1,0 +1,1 @@
+"""Plan the memory that an engine needs, and shrink its settings until they fit."""

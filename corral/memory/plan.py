@@ -1,0 +1,188 @@
+"""Whether what an engine needs fits into the machine; if it does not, what would. Arithmetic alone.
+
+Sizes come from a `Measure`, which also tells what other settings would need. No native code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from corral.core.errors import CorralError
+from corral.core.settings import EngineSettings
+from corral.memory.choice import Scope, attempts, least, options
+
+HOST = "CPU"
+HOST_MARGIN = 256 << 20  # for what else the two processes need
+ADDRESS_MARGIN = 512 << 20  # for stacks and arenas, which are reserved and hardly used
+_MAX_TOLD = 4
+_MIB, _GIB = 1 << 20, 1 << 30
+
+Bytes: TypeAlias = Mapping[str, int]  # by device; the host is one too
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """`n_reserved`: addresses without memory, of weights that are mapped, but used as copies."""
+
+    weights: Bytes
+    cache: Bytes = field(default_factory=dict)
+    compute: Bytes = field(default_factory=dict)
+    n_reserved: int = 0
+
+    def at(self, device: str) -> int:
+        return sum(part.get(device, 0) for part in (self.weights, self.cache, self.compute))
+
+    @property
+    def devices(self) -> list[str]:
+        return list(dict.fromkeys([HOST, *self.weights, *self.cache, *self.compute]))
+
+    def grown(self, since: Need, times: float) -> Need:
+        """What it becomes if it goes on to grow as it did, so many times as much."""
+
+        def go_on(new: Bytes, old: Bytes) -> Bytes:
+            return {device: n + round(times * max(0, n - old.get(device, 0))) for device, n in new.items()}
+
+        return Need(
+            go_on(self.weights, since.weights),
+            go_on(self.cache, since.cache),
+            go_on(self.compute, since.compute),
+            self.n_reserved,
+        )
+
+    def __add__(self, other: Need) -> Need:
+        return Need(
+            _sum(self.weights, other.weights),
+            _sum(self.cache, other.cache),
+            _sum(self.compute, other.compute),
+            self.n_reserved + other.n_reserved,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Bytes that are free. What nobody knows is not there, and not checked."""
+
+    host_bytes: int | None
+    devices: Bytes = field(default_factory=dict)
+    address_bytes: int | None = None
+
+    def free(self, device: str) -> int | None:
+        return self.host_bytes if device == HOST else self.devices.get(device)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an engine starts with; `chosen`: the options that make it fit, if it would not without."""
+
+    settings: EngineSettings
+    need: Need
+    machine: Machine
+    chosen: str = ""
+
+    def describe(self) -> str:
+        """For a line at the start."""
+        free = [] if self.machine.host_bytes is None else [f"{_size(self.machine.host_bytes)} free"]
+        free += [f"{_size(n)} free on {device}" for device, n in self.machine.devices.items()]
+        return "; ".join([_parts(self.need, self.need.devices), *free])
+
+
+Measure: TypeAlias = Callable[[EngineSettings], Need]
+
+
+class _Shortage(NamedTuple):
+    where: str
+    need: str
+    n_needed: int
+    n_free: int
+
+
+def plan_memory(settings: EngineSettings, scope: Scope, machine: Machine, measure: Measure) -> Plan:
+    """The settings as they are if they fit, else what `--fit on` chooses; raises if nothing does."""
+    need = measure(settings)
+    is_choosing = settings.fit == "on"
+    margin = settings.fit_target_mib * _MIB if is_choosing else 0
+    shortages = list(_shortages(need, machine, margin))
+    if not shortages:
+        return Plan(settings, need, machine)
+    told: list[str] = []
+    for plan in find_fitting(settings, scope, machine, measure):
+        if is_choosing:
+            return plan
+        told.append(plan.chosen)
+        if len(told) == _MAX_TOLD:
+            break
+    smallest = least(settings, scope)
+    advice = _advice(told) if told else _regret(measure(smallest), " ".join(options(settings, smallest)))
+    raise CorralError("\n".join(["the model does not fit into memory:", *map(_told, shortages), *advice]))
+
+
+def find_fitting(
+    settings: EngineSettings, scope: Scope, machine: Machine, measure: Measure
+) -> Iterator[Plan]:
+    """What would fit; what is missed least comes first."""
+    needs: dict[tuple[str, ...], Need] = {}
+    margin = settings.fit_target_mib * _MIB
+
+    def fits(candidate: EngineSettings) -> bool:
+        need = needs[options(settings, candidate)] = measure(candidate)
+        return not any(_shortages(need, machine, margin))
+
+    told: list[set[str]] = []
+    for attempt in attempts(settings, scope):
+        found = attempt.largest(fits)
+        words = options(settings, found) if found is not None else ()
+        if found is not None and not any(fewer <= set(words) for fewer in told):
+            told.append(set(words))
+            yield Plan(found, needs[words], machine, " ".join(words))
+
+
+def _shortages(need: Need, machine: Machine, device_margin: int) -> Iterator[_Shortage]:
+    for device in need.devices:
+        free = machine.free(device)
+        margin = HOST_MARGIN if device == HOST else device_margin
+        if free is not None and need.at(device) + margin > free:
+            where = "memory" if device == HOST else device
+            yield _Shortage(where, _parts(need, [device]), need.at(device) + margin, free)
+    n_addresses = need.at(HOST) + need.n_reserved + ADDRESS_MARGIN
+    if machine.address_bytes is not None and n_addresses > machine.address_bytes:
+        yield _Shortage("ulimit -v", _parts(need, [HOST]), n_addresses, machine.address_bytes)
+
+
+def _told(shortage: _Shortage) -> str:
+    needed, free = _size(shortage.n_needed), _size(shortage.n_free)
+    return f"  {shortage.where}: {shortage.need}; with some room beside, {needed} are needed and {free} free"
+
+
+def _advice(told: Sequence[str]) -> list[str]:
+    first = "the first of these" if len(told) > 1 else "this"
+    return [
+        "what would fit:",
+        *(f"  {text}" for text in told),
+        f"--fit on takes {first}; --fit off tries it as it is",
+    ]
+
+
+def _regret(smallest: Need, how: str) -> list[str]:
+    total = HOST_MARGIN + sum(smallest.at(device) for device in smallest.devices)
+    with_what = f" with {how}" if how else ""
+    return [
+        f"nothing that can be chosen for it would fit: {_size(total)} are needed at least{with_what}",
+        "take a smaller model, or one of fewer bits; --fit off tries it as it is",
+    ]
+
+
+def _parts(need: Need, devices: Sequence[str]) -> str:
+    named = {"weights": need.weights, "KV cache": need.cache, "compute": need.compute}
+    sizes = {name: sum(part.get(device, 0) for device in devices) for name, part in named.items()}
+    return ", ".join(f"{_size(n)} {name}" for name, n in sizes.items())
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / _GIB:.1f} GiB" if n_bytes >= _GIB else f"{n_bytes / _MIB:.0f} MiB"
+
+
+def _sum(a: Bytes, b: Bytes) -> Bytes:
+    return dict(Counter(a) + Counter(b))

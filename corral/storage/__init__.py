@@ -1,0 +1,1 @@
+"""Keep states, sessions and chats in memory and on disk."""

@@ -1,0 +1,217 @@
+"""The chats of one key, each a file of JSON. Everything here blocks: it belongs in threads, of which several
+may be at it. Other servers may share the directory.
+
+A revision is told by a chat's content, so that nothing has to be kept beside it, and whoever saves the same
+once more changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import orjson
+import xxhash
+
+from corral.core.errors import Conflict, CorralError, InsufficientStorage, InvalidRequest, NotFound, TooLarge
+from corral.core.file import file_error
+from corral.storage.save_directory import SavedFile, SaveDirectory, Stamp, stamp_of
+from corral.storage.saved_chat import CHAT_ID, check_chat, texts_of
+from corral.text.json_depth import JsonGuard
+
+MAX_CHATS = 10_000
+MAX_BYTES = 256 << 20  # of one chat: whatever is in the directory, memory has to hold it
+SUFFIX = ".json"
+
+_log = logging.getLogger("corral")
+_ID = re.compile(CHAT_ID)
+
+
+class ChatInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """A line of the list, as clients get it. Times are unix milliseconds."""
+
+    id: str
+    title: str
+    created_at: int
+    updated_at: int
+    revision: str
+    n_bytes: int = msgspec.field(name="bytes")
+
+
+class Precondition(msgspec.Struct, frozen=True):
+    """What has to be there when a chat is saved; by default anything may be."""
+
+    revision: str | None = None  # this one
+    is_new: bool = False  # none
+    is_known: bool = False  # any
+
+    def is_met(self, found: ChatInfo | None) -> bool:
+        if found is None:
+            return self.revision is None and not self.is_known
+        return not self.is_new and self.revision in (None, found.revision)
+
+
+class ChatFolder:
+    def __init__(self, directory: SaveDirectory) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[Stamp, ChatInfo | None]] = {}  # of files that were read; None: no chats
+
+    @property
+    def is_gone(self) -> bool:
+        """Somebody has removed the directory."""
+        return not os.fstat(self._directory.fd).st_nlink
+
+    def list(self) -> Sequence[ChatInfo]:
+        """Newest first."""
+        files = self._directory.names()
+        found = [info for file in files if (info := self._look(file)) is not None]
+        there = {file.name for file in files}
+        for name in self._known.keys() - there:
+            self._known.pop(name, None)
+        return sorted(found, key=lambda info: (-info.updated_at, info.id))
+
+    def search(self, text: str) -> Sequence[ChatInfo]:
+        """Those in whose title or messages it is."""
+        wanted = text.casefold()
+        return [info for info in self.list() if self._has(info.id, wanted)]
+
+    def load(self, chat_id: str) -> bytes:
+        """The chat as JSON, with its revision."""
+        data, chat = self._read(chat_id)
+        return orjson.dumps({**chat, "revision": _revision(data)})
+
+    def save(self, chat: dict[str, Any], condition: Precondition) -> ChatInfo:
+        """Raises Conflict where the condition is not met; a chat that is there already stays as it is."""
+        chat_id, data = chat["id"], orjson.dumps(chat)
+        if len(data) > MAX_BYTES:
+            raise TooLarge(f"the chat is larger than {MAX_BYTES >> 20} MiB")
+        with self._alone():
+            found = self._find(chat_id)
+            if found is not None and found.revision == _revision(data):
+                return found  # an answer was lost, and the client asks again
+            if not condition.is_met(found):
+                raise Conflict(_what_happened(chat_id, found))
+            if found is None and len(self._directory.names()) >= MAX_CHATS:
+                raise InsufficientStorage(f"there are {MAX_CHATS} chats already; remove some")
+            with self._directory.create(chat_id) as file:
+                file.write([data])
+                file.commit()
+                stamp = stamp_of(os.fstat(file.fd))
+            info = _describe(chat, data)
+            self._known[chat_id] = (stamp, info)
+            return info
+
+    def remove(self, chat_id: str) -> None:
+        with self._alone():
+            if self._find(chat_id) is None:
+                raise _unknown(chat_id)
+            self._directory.remove(chat_id)
+            self._known.pop(chat_id, None)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else saves meanwhile, in this process or another."""
+        fd = self._directory.fd
+        with self._lock:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def _find(self, chat_id: str) -> ChatInfo | None:
+        file = self._directory.find(chat_id)
+        return self._look(file) if file is not None else None
+
+    def _look(self, file: SavedFile) -> ChatInfo | None:
+        """What the file is, read only if it has changed; None: no chat."""
+        stamp, info = self._known.get(file.name, (None, None))
+        if stamp == file.stamp:
+            return info
+        try:
+            data, chat = self._read(file.name)
+            info = _describe(chat, data)
+        except CorralError:
+            info = None
+        self._known[file.name] = (file.stamp, info)
+        return info
+
+    def _has(self, chat_id: str, wanted: str) -> bool:
+        try:
+            _, chat = self._read(chat_id)
+        except CorralError:  # removed meanwhile
+            return False
+        return any(wanted in text.casefold() for text in texts_of(chat))
+
+    def _read(self, chat_id: str) -> tuple[bytes, dict[str, Any]]:
+        """A file's content, and the chat that it is; raises NotFound if it is none."""
+        if not _ID.fullmatch(chat_id):
+            raise self._foreign(chat_id, "its name is none of a chat")
+        file = self._directory.find(chat_id)
+        if file is None:
+            raise _unknown(chat_id)
+        if file.n_bytes > MAX_BYTES:
+            raise self._foreign(chat_id, f"it is larger than {MAX_BYTES >> 20} MiB")
+        data = self._content(chat_id)
+        try:
+            return data, _parse(data, chat_id)
+        except (InvalidRequest, ValueError, RecursionError) as error:
+            raise self._foreign(chat_id, f"it is no chat: {error}") from None
+
+    def _content(self, chat_id: str) -> bytes:
+        try:
+            fd = self._directory.open(chat_id)
+        except InvalidRequest:  # removed just now, or a link has come in its place
+            raise _unknown(chat_id) from None
+        try:
+            with os.fdopen(fd, "rb") as file:
+                return file.read(MAX_BYTES)
+        except OSError as error:
+            raise file_error(f"cannot read '{chat_id}'", error) from None
+
+    def _foreign(self, name: str, why: str) -> NotFound:
+        _log.warning("--chats: '%s%s' is skipped: %s", name, SUFFIX, why)
+        return _unknown(name)
+
+
+def check_id(chat_id: str) -> str:
+    if _ID.fullmatch(chat_id):
+        return chat_id
+    raise InvalidRequest("must be 32 hexadecimal digits, in small letters", field="id")
+
+
+def _parse(data: bytes, chat_id: str) -> dict[str, Any]:
+    guard = JsonGuard()
+    guard.feed(data)
+    guard.finish()
+    return check_chat(orjson.loads(data), chat_id)
+
+
+def _describe(chat: dict[str, Any], data: bytes) -> ChatInfo:
+    return ChatInfo(
+        chat["id"], chat["title"], chat["createdAt"], chat["updatedAt"], _revision(data), len(data)
+    )
+
+
+def _revision(data: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def _what_happened(chat_id: str, found: ChatInfo | None) -> str:
+    if found is None:
+        return f"there is no chat '{chat_id}' any more"
+    return f"chat '{chat_id}' has been saved by somebody else in between"
+
+
+def _unknown(chat_id: str) -> NotFound:
+    return NotFound(f"there is no chat '{chat_id}'")

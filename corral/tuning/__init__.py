@@ -1,0 +1,1 @@
+"""Measure a model on this machine, and re-encode its weights for faster kernels."""

@@ -1,0 +1,81 @@
+"""Whether a model keeps its quality in another encoding: both are measured against a third.
+
+That is the reference, the weights of the original decoded to floats. Each encoding has kernels that round in
+their own way, so two files with the very same weights differ too; what counts is that the other encoding is
+no farther from the reference than the original is. The reference is made in the cache and removed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from corral.gguf.ggml_type import GGML_TYPES
+from corral.gguf.model_file import main_type
+from corral.tuning.choice import content_hash, transcoded_path
+from corral.tuning.divergence import Divergence, measure_divergences
+from corral.tuning.transcode import transcode
+
+Report = Callable[[str, float], None]  # what is done, and how much of it
+
+MAX_RATIO = 1.15  # of the mean KL of B to that of A, both from the reference
+MAX_ERRORS = 2.0  # standard errors by which B may agree with the reference less often than A does
+MAX_MEAN_KL = 0.005  # of B from A
+NO_KL = 1e-4  # up to here B is as good as the reference, also where A is the reference itself
+_EXACT = ("f32", "f16")
+_WIDER = {"bf16": "F32"}  # what has more range than 16-bit floats; all else fits into F16
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """B beside A. `reference` is the encoding of the reference, `a` and `b` are measured from it."""
+
+    reference: str
+    a: Divergence
+    b: Divergence
+    b_from_a: Divergence
+
+
+def keeps_quality(found: Comparison) -> bool:
+    """Whether B may replace A without being asked for."""
+    a, b = found.a, found.b
+    error = max(a.top1_error, b.top1_error)
+    return (
+        b.mean_kl <= max(MAX_RATIO * a.mean_kl, NO_KL)
+        and b.top1 >= a.top1 - MAX_ERRORS * error
+        and found.b_from_a.mean_kl < MAX_MEAN_KL
+    )
+
+
+def compare_models(a: str, b: str, text: str, report: Report, n_threads: int = 0) -> Comparison:
+    """Of two files with the same vocabulary; 0 threads: one per physical core."""
+    kind = GGML_TYPES[main_type(a)].name
+    encoding = _reference_encoding(kind)
+    comparing = partial(report, "comparing")
+    if not encoding:
+        a_from_a, b_from_a = measure_divergences([a, b], [(0, 0), (0, 1)], text, comparing, n_threads)
+        return Comparison(reference=kind.upper(), a=a_from_a, b=b_from_a, b_from_a=b_from_a)
+    with _made(a, encoding, partial(report, f"decoding to {encoding}"), n_threads) as reference:
+        pairs = [(0, 1), (0, 2), (1, 2)]
+        from_a, from_b, b_from_a = measure_divergences([reference, a, b], pairs, text, comparing, n_threads)
+    return Comparison(reference=encoding, a=from_a, b=from_b, b_from_a=b_from_a)
+
+
+def _reference_encoding(kind: str) -> str:
+    """What weights of this type are decoded to; nothing if they are floats already."""
+    return "" if kind in _EXACT else _WIDER.get(kind, "F16")
+
+
+@contextlib.contextmanager
+def _made(model: str, encoding: str, on_progress: Callable[[float], None], n_threads: int) -> Iterator[str]:
+    path: Path = transcoded_path(content_hash(model), encoding)
+    was_there = path.exists()
+    try:
+        transcode(model, path, encoding, on_progress, n_threads)
+        yield str(path)
+    finally:
+        if not was_there:
+            path.unlink(missing_ok=True)
