@@ -24,6 +24,7 @@ from corral.core.params import GenerationParams
 from corral.core.settings import EngineSettings, Settings
 from corral.server.access import PUBLIC_PATHS
 from corral.server.app import create_app
+from corral.telemetry.dispatcher import Telemetry
 
 SOURCE = Path(__file__).with_name("endpoints.md")
 # By-products of FastAPI that nobody calls.
@@ -240,7 +241,7 @@ def _parse_endpoint(text: str) -> Endpoint:
 
 def _application() -> Any:
     settings = Settings(engine=EngineSettings(model=""))
-    return create_app(Service(settings, cast(Engine, None), GenerationParams()))
+    return create_app(Service(settings, cast(Engine, None), Telemetry(), GenerationParams()))
 
 
 def _summary(endpoint: Callable[..., Any]) -> str:

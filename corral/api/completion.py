@@ -10,12 +10,12 @@ import msgspec
 
 from corral.api.merge import merge
 from corral.api.prepare import PreparedCompletion
-from corral.api.service import Engine
+from corral.api.service import Service, new_task
 from corral.core.params import RANDOM_SEED, GenerationParams
 from corral.core.result import Admitted, CacheReport, Done, TaskResult, TokenProbs, Tokens
 from corral.core.task import Task
-from corral.core.visit import Visit
 from corral.link.stream import TaskStream
+from corral.telemetry.record import RequestRecord
 
 
 @dataclass(slots=True)
@@ -61,14 +61,14 @@ class Run:
             self.done = result
 
 
-def start_runs(prepared: PreparedCompletion, engine: Engine, visit: Visit) -> list[Run]:
+def start_runs(prepared: PreparedCompletion, service: Service, record: RequestRecord) -> list[Run]:
     runs: list[Run] = []
     try:
         for prompt in prepared.prompts:
             media = prepared.pictures.of(prompt) if prepared.pictures is not None else None
             for sample in range(prepared.n):
-                params = sample_params(prepared.params, sample)
-                task, stream = engine.submit(prompt, params, media, visit)
+                task = new_task(prompt, sample_params(prepared.params, sample), record.client, media)
+                task, stream = service.engine.submit(task, service.telemetry.follow(record), media)
                 runs.append(Run(len(runs), task, stream, is_first=sample == 0))
     except BaseException:
         for run in runs:

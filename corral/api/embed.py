@@ -12,13 +12,14 @@ from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
 from corral.api.prepare_embedding import Fit, Inputs
 from corral.api.service import LARGE_BYTES, Service, Words
-from corral.api.visit import visit_of
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, Vectors
-from corral.core.visit import Visit
+from corral.core.task import Embed
 from corral.media.intake import Attached
+from corral.telemetry.record import RequestRecord
+from corral.telemetry.scope import record_of
 
 
 async def prepare(
@@ -45,16 +46,23 @@ async def embed(
     service: Service, request: Request, inputs: Inputs, media: Attached | None = None
 ) -> list[FloatArray]:
     """What each input has become: rows of numbers."""
-    service.require_room(visit_of(request).client)
-    return await run_for_client(_collect(service, inputs, media, visit_of(request)), request.receive)
+    service.require_room(record_of(request).client)
+    return await run_for_client(_collect(service, inputs, media, record_of(request)), request.receive)
 
 
 async def _collect(
-    service: Service, inputs: Inputs, media: Attached | None, visit: Visit
+    service: Service, inputs: Inputs, media: Attached | None, record: RequestRecord
 ) -> list[FloatArray]:
     rows: list[FloatArray] = [np.empty((0, 0), np.float32)] * len(inputs.tokens)
     per_token = service.info.encoder.pooling is Pooling.NONE
-    async for result in service.engine.embed(inputs.tokens, service.adapters.config, media, visit):
+    task = Embed(
+        inputs=inputs.tokens,
+        lora=service.adapters.config,
+        media=media.media if media is not None else [],
+        client=record.client.id,
+    )
+    _, results = service.engine.submit(task, service.telemetry.follow(record), media)
+    async for result in results:
         if isinstance(result, Vectors):
             n = len(inputs.tokens[result.index]) if per_token else 1
             rows[result.index] = np.frombuffer(result.data, np.float32).reshape(n, -1)

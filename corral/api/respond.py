@@ -13,15 +13,15 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from corral.api.admission import describe_place, place_headers, watch_deadline
+from corral.api.admission import describe_position, queue_headers, watch_deadline
 from corral.api.body import JsonResponse
 from corral.api.completion import Renderer, Run, follow, start_runs
 from corral.api.disconnect import run_for_client
 from corral.api.prepare import PreparedCompletion
 from corral.api.service import Service
 from corral.api.sse import Comment, EventStream
-from corral.api.visit import visit_of
-from corral.link.line import Line
+from corral.telemetry.queue import QueueView
+from corral.telemetry.scope import record_of
 
 _BRIEFLY_S = 0.5  # in line, before the status is sent
 _NEWS_S = 1.0  # between two comments
@@ -33,20 +33,22 @@ async def respond(
     request: Request, service: Service, prepared: PreparedCompletion, renderer: Renderer, stream: bool
 ) -> Response:
     """Run everything that was prepared, for as long as the client stays."""
-    visit, line, max_queue_ms = visit_of(request), service.engine.board.line, prepared.params.max_queue_ms
-    service.require_room(visit.client, len(prepared.prompts) * prepared.n, max_queue_ms)
-    runs = start_runs(prepared, service.engine, visit)
-    place = line.place(*(run.task.id for run in runs)) if line.n_excess() else 0
+    record, queue, max_queue_ms = record_of(request), service.telemetry.queue, prepared.params.max_queue_ms
+    service.require_room(record.client, len(prepared.prompts) * prepared.n, max_queue_ms)
+    runs = start_runs(prepared, service, record)
+    place = queue.position(*(run.task.id for run in runs)) if queue.n_excess() else 0
     with contextlib.ExitStack() as at_end:
-        at_end.callback(_close, runs, watch_deadline(line, {r.task.id: r.stream for r in runs}, max_queue_ms))
-        _log_orders(service, visit.id, runs)
-        at_end.callback(_log_answers, service, visit.id, runs)
+        at_end.callback(
+            _close, runs, watch_deadline(queue, {r.task.id: r.stream for r in runs}, max_queue_ms)
+        )
+        _log_orders(service, record.id, runs)
+        at_end.callback(_log_answers, service, record.id, runs)
         if stream:
             events = _events(runs, renderer, at_end.pop_all())
-            return await _stream(request, line, runs, events, renderer.last)
+            return await _stream(request, queue, runs, events, renderer.last)
         await run_for_client(_finish(runs), request.receive)
-    waited_s = max(leg.queue_s for leg in visit.legs)
-    return JsonResponse(renderer.answer(runs), headers=place_headers(place, waited_s) if place else None)
+    waited_s = max(leg.queue_s for leg in record.tasks)
+    return JsonResponse(renderer.answer(runs), headers=queue_headers(place, waited_s) if place else None)
 
 
 async def _finish(runs: list[Run]) -> None:
@@ -71,41 +73,41 @@ def _close(runs: list[Run], deadline: asyncio.TimerHandle | None) -> None:
 
 
 async def _stream(
-    request: Request, line: Line, runs: list[Run], events: AsyncGenerator[Any], last: bytes
+    request: Request, queue: QueueView, runs: list[Run], events: AsyncGenerator[Any], last: bytes
 ) -> Response:
     """The first event is awaited before the status is sent: an error until then is an ordinary answer."""
     first, ids = asyncio.ensure_future(_first(events)), [run.task.id for run in runs]
     try:
-        await run_for_client(_wait_briefly(first, line, ids), request.receive)
+        await run_for_client(_wait_briefly(first, queue, ids), request.receive)
         if first.done():
             return EventStream(_chain(first.result(), events), last)
     except BaseException:
         await _drop(first, events)
         raise
-    place = line.place(*ids)
-    headers = place_headers(place, line.expected_s(place)) if place else None
-    return EventStream(_announce(first, events, line, ids), last, headers)
+    place = queue.position(*ids)
+    headers = queue_headers(place, queue.expected_s(place)) if place else None
+    return EventStream(_announce(first, events, queue, ids), last, headers)
 
 
 async def _first(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
     return await anext(events)
 
 
-async def _wait_briefly(first: asyncio.Future[Any], line: Line, ids: list[int]) -> None:
+async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[int]) -> None:
     """Until something has come, or nothing will for a while."""
     await asyncio.wait({first}, timeout=_BRIEFLY_S)
-    while not first.done() and not line.place(*ids):
+    while not first.done() and not queue.position(*ids):
         await asyncio.wait({first}, timeout=_NEWS_S)
 
 
 async def _announce(
-    first: asyncio.Future[Any], events: AsyncGenerator[Any], line: Line, ids: list[int]
+    first: asyncio.Future[Any], events: AsyncGenerator[Any], queue: QueueView, ids: list[int]
 ) -> AsyncGenerator[Any]:
     """Where it is in line, for as long as it is; then what becomes of it."""
     try:
         while not first.done():
-            if place := line.place(*ids):
-                yield Comment(describe_place(line, place))
+            if place := queue.position(*ids):
+                yield Comment(describe_position(queue, place))
             await asyncio.wait({first}, timeout=_NEWS_S)
         yield first.result()
         async for event in events:

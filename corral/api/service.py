@@ -27,17 +27,17 @@ from corral.api.prepare_infill import InfillVocabulary
 from corral.api.schema.completion import GenerationFields
 from corral.api.schema.parse import parse_request
 from corral.api.system_prompt import SystemPrompt
-from corral.api.visit import visit_of
+from corral.core.client import ANONYMOUS, Client
 from corral.core.errors import Conflict, NotSupported, Unavailable
-from corral.core.modifier import AdapterConfig
 from corral.core.params import GenerationParams, Guidance
 from corral.core.result import Loading, ModelInfo, SlotReport
 from corral.core.settings import ServerSettings, Settings
 from corral.core.task import Busy, SlotAction, Task
-from corral.core.visit import Client, Visit
-from corral.link.board import Board
+from corral.link.client import TaskT
+from corral.link.lifecycle import EngineState
+from corral.link.observer import TaskObserver
+from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream
-from corral.link.supervisor import EngineState, MediaFile
 from corral.media.collect import Collector
 from corral.media.intake import Arranger, Intake, MarkedWords, Pictures, UnusableImages
 from corral.media.local import LocalMedia
@@ -45,6 +45,9 @@ from corral.media.source import MediaSource
 from corral.storage.chat_store import ChatStore
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.session import SessionStore, spill_directory
+from corral.telemetry.dispatcher import Telemetry
+from corral.telemetry.record import RequestRecord
+from corral.telemetry.scope import record_of
 
 T = TypeVar("T")
 FieldsT = TypeVar("FieldsT", bound=GenerationFields)
@@ -57,7 +60,7 @@ _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
 class Engine(AdapterEngine, Arranger, Protocol):
-    """The engine as routes use it; `Supervisor` is the real one."""
+    """The engine as routes use it; `EngineClient` is the real one."""
 
     @property
     def state(self) -> EngineState: ...
@@ -69,9 +72,6 @@ class Engine(AdapterEngine, Arranger, Protocol):
     def loading(self) -> Loading:
         """How far a start is, while there is one."""
         ...
-
-    @property
-    def board(self) -> Board: ...
 
     @property
     def n_restarts(self) -> int:
@@ -89,20 +89,8 @@ class Engine(AdapterEngine, Arranger, Protocol):
         ...
 
     def submit(
-        self,
-        prompt: list[int],
-        params: GenerationParams,
-        media: MediaFile | None = None,
-        visit: Visit | None = None,
-    ) -> tuple[Task, TaskStream]: ...
-
-    def embed(
-        self,
-        inputs: list[list[int]],
-        lora: AdapterConfig = (),
-        media: MediaFile | None = None,
-        visit: Visit | None = None,
-    ) -> TaskStream: ...
+        self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None
+    ) -> tuple[TaskT, TaskStream]: ...
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport: ...
 
@@ -125,9 +113,12 @@ class Words(ChatVocabulary, InfillVocabulary, PairVocabulary, Protocol):
 
 
 class Service:
-    def __init__(self, settings: Settings, engine: Engine, defaults: GenerationParams) -> None:
+    def __init__(
+        self, settings: Settings, engine: Engine, telemetry: Telemetry, defaults: GenerationParams
+    ) -> None:
         self.settings = settings
         self.engine = engine
+        self.telemetry = telemetry
         self._defaults = defaults
         self.adapters = AdapterStore(engine, settings.server.lora_dir)
         self._intake = Intake(engine, _media_source(settings.server))
@@ -220,8 +211,8 @@ class Service:
         self.check_answers(tells_why)
         if self._is_draining:
             raise Unavailable("The server is shutting down")
-        line = self.engine.board.line
-        if line.n_waiting + line.n_running >= line.n_slots + self.settings.server.queue_size:
+        queue = self.telemetry.queue
+        if queue.n_waiting + queue.n_running >= queue.n_slots + self.settings.server.queue_size:
             raise Unavailable("All slots are busy, and as many requests wait as --queue-size allows")
 
     @contextlib.asynccontextmanager
@@ -236,7 +227,7 @@ class Service:
     async def act(self, request: Request, action: SlotAction, fd: int = -1) -> SlotReport:
         """Have the engine do something with a slot, but not longer than the client stays to hear of it."""
         self.check_health()
-        action = msgspec.structs.replace(action, realm=visit_of(request).client.realm)
+        action = msgspec.structs.replace(action, tenant=record_of(request).client.tenant)
         return await run_for_client(self.engine.act(action, fd), request.receive)
 
     async def settle(
@@ -265,7 +256,8 @@ class Service:
         self, prompt: list[int], params: GenerationParams, media: MediaFile | None = None
     ) -> None:
         """Have the engine do everything but answer; what it refuses is raised."""
-        _, results = self.engine.submit(prompt, msgspec.structs.replace(params, n_predict=0), media)
+        task = new_task(prompt, msgspec.structs.replace(params, n_predict=0), ANONYMOUS, media)
+        _, results = self.engine.submit(task, self.telemetry.follow(RequestRecord()), media)
         async for _ in results:
             pass
 
@@ -282,7 +274,7 @@ class Service:
             marked = mark(collector) if is_short else await self.aside(n_bytes, mark, collector)
             if not collector.refs:
                 return marked, None, collector.warnings
-            taking = self._intake.take(collector, self.info, visit_of(request).client.realm)
+            taking = self._intake.take(collector, self.info, record_of(request).client.tenant)
             try:
                 return marked, await run_for_client(taking, request.receive), collector.warnings
             except UnusableImages as error:
@@ -298,14 +290,14 @@ class Service:
 
     async def take(self, model: type[FieldsT], request: Request) -> tuple[FieldsT, list[str]]:
         """A request for something to generate, and its warnings; nothing is read where there is no room."""
-        self.require_room(visit_of(request).client)
+        self.require_room(record_of(request).client)
         body, warnings = parse_request(model, await self.read(request))
         return body, [*warnings, *cap_warnings(body, self._defaults)]
 
     def require_room(self, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
         """Whether so many orders of a client may wait now."""
         n_places = self.settings.server.queue_size
-        require_room(self.engine.board.line, n_places, client, n, max_queue_ms)
+        require_room(self.telemetry.queue, n_places, client, n, max_queue_ms)
 
     async def in_background(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context, off the event loop."""
@@ -338,6 +330,19 @@ def _media_source(server: ServerSettings) -> MediaSource:
 def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
+
+
+def new_task(
+    prompt: list[int], params: GenerationParams, client: Client, media: MediaFile | None = None
+) -> Task:
+    return Task(
+        prompt=prompt,
+        params=params,
+        media=media.media[0] if media is not None else [],
+        client=client.id,
+        weight=client.weight,
+        tenant=client.tenant,
+    )
 
 
 async def require_generation(request: Request) -> None:

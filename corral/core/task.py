@@ -15,7 +15,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     """Generate from `prompt`. `resume` holds tokens a lost engine had already delivered: they are
     evaluated again, one by one and silently, before new ones are drawn."""
 
-    id: int
+    id: int = -1
     prompt: list[int]
     params: GenerationParams
     resume: list[int] = []
@@ -23,7 +23,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     fd: int = -1
     client: str = ""  # who shares the slots with others
     weight: float = 1.0
-    realm: bytes = b""  # nothing that was evaluated in one serves another
+    tenant: bytes = b""  # nothing that was evaluated in one serves another
 
     @property
     def own_prompt(self) -> list[int]:
@@ -73,7 +73,7 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     busy: Busy = Busy.WAIT
     fd: int = -1
     is_ours: bool = False
-    realm: bytes = b""  # that the slot belongs to afterwards
+    tenant: bytes = b""  # that the slot belongs to afterwards
     source: int = -1
     n_keep: int = 0
     n_discard: int = 0
@@ -82,7 +82,7 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
 class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
     """Turn each of `inputs` into a vector: `Vectors` for every one of them, in any order, then `Embedded`."""
 
-    id: int
+    id: int = -1
     inputs: list[list[int]]
     lora: AdapterConfig = ()
     media: list[list[Medium]] = []  # of every input, if any has some; their bytes are in the file `fd`

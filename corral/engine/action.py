@@ -78,7 +78,7 @@ class Actions:
         self._writing.add(slot.id)
         try:
             # Whoever may restore it may have it.
-            writing = self._files.submit(self._write, action.fd, replace(saved, realm=b""))
+            writing = self._files.submit(self._write, action.fd, replace(saved, tenant=b""))
             yield Turn(frozenset(), after=writing, desk=slot.id)
         finally:
             self._writing.discard(slot.id)
@@ -90,7 +90,7 @@ class Actions:
         reading = self._files.submit(self._ses1.read, action.fd, action.is_ours)
         yield Turn(frozenset((slot.id,)), after=reading)
         try:
-            saved = replace(reading.result(), realm=action.realm)
+            saved = replace(reading.result(), tenant=action.tenant)
         except CorralError:
             self._kv.trim(slot, 0)
             raise
@@ -147,7 +147,7 @@ class Actions:
         n = len(source.tokens)
         if self._kv.copy(source, slot, n) < n:
             raise NotSupported("the sequences of this model cannot be copied")
-        slot.kin = Kin(source.kin.variant, action.realm)
+        slot.kin = Kin(source.kin.variant, action.tenant)
         self._scheduler.touch(slot)
         slot.n_evaluated = 0
         return self._report(action, n, started)

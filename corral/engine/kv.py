@@ -232,8 +232,8 @@ class KvStore:
         state = self._backend.save(slot.id, memory)
         if state is None:
             return None
-        variant, realm = slot.kin
-        return Saved(slot.tokens.view.copy(), state, slot.moved_from, variant=variant, realm=realm)
+        variant, tenant = slot.kin
+        return Saved(slot.tokens.view.copy(), state, slot.moved_from, variant=variant, tenant=tenant)
 
     def _end(self, tokens: TokenArray) -> int:
         """The position behind that of the last token; that of a flat picture is where it begins."""

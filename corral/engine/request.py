@@ -41,7 +41,7 @@ class Request:
         """`variant` tells which adapters it wants."""
         self.task = task
         self.order = order
-        self.kin = Kin(variant, task.realm)
+        self.kin = Kin(variant, task.tenant)
         self.prompt: TokenArray = np.array(task.prompt, np.int32)
         self.pending: TokenArray = self.prompt
         self.phase = Phase.QUEUED

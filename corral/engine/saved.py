@@ -14,7 +14,7 @@ NEVER = 2**31 - 1
 class Saved:
     """Behind the first `moved_from` tokens the context was shifted: they would evaluate to other states.
 
-    `variant` and `realm`: with what and for whom it was evaluated.
+    `variant` and `tenant`: with what and for whom it was evaluated.
     """
 
     tokens: TokenArray
@@ -22,11 +22,11 @@ class Saved:
     moved_from: int = NEVER
     is_from_disk: bool = False
     variant: bytes = b""
-    realm: bytes = b""
+    tenant: bytes = b""
 
     @property
     def kin(self) -> Kin:
-        return Kin(self.variant, self.realm)
+        return Kin(self.variant, self.tenant)
 
     @property
     def n_bytes(self) -> int:

@@ -27,7 +27,7 @@ from corral.engine.saved import Saved
 
 VERSION = 1
 ADAPTED = 2  # its seal begins with the adapters
-OWNED = 3  # its seal begins with adapters and realm
+OWNED = 3  # its seal begins with adapters and tenant
 
 _head = struct.Struct("<4sI")
 _MAGIC = b"SES1"
@@ -35,7 +35,7 @@ _MAGIC = b"SES1"
 _seal = struct.Struct("<16sII")
 _close = struct.Struct("<16s4s")
 _LAST_WORD = b"/SES"
-_KIN_BYTES = 16  # of adapters, and of a realm
+_KIN_BYTES = 16  # of adapters, and of a tenant
 _NO_ADAPTERS = bytes(_KIN_BYTES)
 _KIN_COUNTS = {VERSION: 0, ADAPTED: 1, OWNED: 2}
 _MAX_KIN_BYTES = 2 * _KIN_BYTES
@@ -55,12 +55,12 @@ class Title:
     moved_from: int
     fingerprint: bytes
     variant: bytes = b""
-    realm: bytes = b""
+    tenant: bytes = b""
     n_bytes: int = _SEAL_BYTES  # of the seal
 
     @property
     def kin(self) -> Kin:
-        return Kin(self.variant, self.realm)
+        return Kin(self.variant, self.tenant)
 
 
 class Ses1:
@@ -77,8 +77,8 @@ class Ses1:
         parts = self._port.pack(saved.state)
         start = bytes(parts[0][: _MARK.start]) + _SEALED
         head = _head.pack(_MAGIC, len(saved.tokens))
-        version = OWNED if saved.realm else ADAPTED if saved.variant else VERSION
-        kin = (saved.variant or _NO_ADAPTERS) + saved.realm if saved.realm else saved.variant
+        version = OWNED if saved.tenant else ADAPTED if saved.variant else VERSION
+        kin = (saved.variant or _NO_ADAPTERS) + saved.tenant if saved.tenant else saved.variant
         seal = kin + _seal.pack(self.fingerprint, saved.moved_from, version)
         body: list[bytes | memoryview] = [parts[0][_MARK.stop :], *parts[1:]]
         digest = xxhash.xxh3_128()
@@ -129,7 +129,7 @@ class Ses1:
         state = self._port.unpack(buffer, n_bytes, positions, is_ours)
         if title is None:
             return Saved(tokens, state)
-        return Saved(tokens, state, title.moved_from, variant=title.variant, realm=title.realm)
+        return Saved(tokens, state, title.moved_from, variant=title.variant, tenant=title.tenant)
 
     def _check_seal(self, tokens: TokenArray, sealed: memoryview) -> Title:
         title, digest = _parse_seal(tokens, bytes(sealed[-_MAX_KIN_BYTES - _SEAL_BYTES :]))
@@ -165,9 +165,9 @@ def _parse_seal(tokens: TokenArray, data: bytes) -> tuple[Title, bytes]:
     if not 0 <= n_kin <= start:
         raise InvalidRequest(f"the state is in version {version} of its format, this server reads {OWNED}")
     kin = data[start - n_kin : start]
-    variant, realm = kin[:_KIN_BYTES], kin[_KIN_BYTES:]
-    variant = b"" if realm and variant == _NO_ADAPTERS else variant
-    return Title(tokens, moved_from, fingerprint, variant, realm, n_kin + _SEAL_BYTES), digest
+    variant, tenant = kin[:_KIN_BYTES], kin[_KIN_BYTES:]
+    variant = b"" if tenant and variant == _NO_ADAPTERS else variant
+    return Title(tokens, moved_from, fingerprint, variant, tenant, n_kin + _SEAL_BYTES), digest
 
 
 def _read_exactly(fd: int, offset: int, n: int, n_file: int) -> bytes:

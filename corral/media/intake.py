@@ -134,15 +134,15 @@ class Intake:
         self._decoding = asyncio.Semaphore(_N_DECODING)
         self._room = Room()
 
-    async def take(self, collector: Collector, info: ModelInfo, realm: bytes = b"") -> Pictures:
-        """All that a request has; an error says which one is wrong. In another realm it is another one.
+    async def take(self, collector: Collector, info: ModelInfo, tenant: bytes = b"") -> Pictures:
+        """All that a request has; an error says which one is wrong. In another tenant it is another one.
 
         Raises UnusableImages where bare URIs in texts are none.
         """
         failures: dict[str, str] = {}
         loaded = await self._load(collector.refs, info, failures)
         async with self._decoding:
-            blob, media = await self._decode(collector.refs, loaded, info.sample_rate, realm, failures)
+            blob, media = await self._decode(collector.refs, loaded, info.sample_rate, tenant, failures)
             if failures:
                 raise UnusableImages(failures)
             await self._room.hold(blob)
@@ -173,7 +173,7 @@ class Intake:
         refs: Sequence[MediaRef],
         loaded: Sequence[bytes],
         rate: int,
-        realm: bytes,
+        tenant: bytes,
         failures: dict[str, str],
     ) -> tuple[Blob, list[Medium]]:
         """In a file, one behind the other; what is there twice is written once."""
@@ -184,7 +184,7 @@ class Intake:
             if ref.source in failures:
                 continue
             with _naming(i, ref, failures):
-                sample, digest = await asyncio.to_thread(_decode, _kind_of(ref, data), data, rate, realm)
+                sample, digest = await asyncio.to_thread(_decode, _kind_of(ref, data), data, rate, tenant)
             if ref.source in failures:
                 continue
             if digest not in known:
@@ -206,11 +206,11 @@ def _kind_of(ref: MediaRef, data: bytes) -> MediaKind:
     return ref.kind or (MediaKind.AUDIO if is_sound(data) else MediaKind.IMAGE)
 
 
-def _decode(kind: MediaKind, data: bytes, rate: int, realm: bytes) -> tuple[Sample, bytes]:
+def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[Sample, bytes]:
     """And what tells it from all others."""
     sample = decode_audio(data, rate) if kind is MediaKind.AUDIO else decode_image(data)
     size = f"{kind.value} {sample.width} {sample.height} ".encode()
-    digest = hashlib.blake2b(size, digest_size=16, key=realm)
+    digest = hashlib.blake2b(size, digest_size=16, key=tenant)
     digest.update(sample.data)
     return sample, digest.digest()
 

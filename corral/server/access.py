@@ -15,11 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
 from corral.api.trust import mark_stranger
-from corral.api.visit import visit_in
+from corral.core.client import Client
 from corral.core.errors import CorralError, Unauthorized
 from corral.core.settings import ServerSettings
-from corral.core.visit import Client
 from corral.server.key_file import read_key_file
+from corral.telemetry.scope import record_in
 
 # What strangers may read. `/props` and the models are told to them without paths and prompts.
 PUBLIC_PATHS = ("/health", "/v1/health", "/ready", "/models", "/v1/models", "/props")
@@ -27,7 +27,7 @@ _READING = ("GET", "HEAD")
 _BEARER = b"bearer "
 _ASKING = [(b"www-authenticate", b"Bearer")]
 _NAMED = re.compile(r"([A-Za-z0-9._-]{1,64})(?:=(\d{1,4}(?:\.\d{1,3})?))?:(.+)")
-_REALM_BYTES = 16
+_TENANT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class Keys:
         return [self._key(key, found[1], found[1], weight) for key in (line, found[3])]
 
     def _key(self, key: str, identity: str, name: str, weight: float = 1.0) -> _Key:
-        realm = b"" if self._shares else _digest(identity.encode())[:_REALM_BYTES]
-        return _Key(_digest(key.encode()), Client(name, identity, weight, realm))
+        tenant = b"" if self._shares else _digest(identity.encode())[:_TENANT_BYTES]
+        return _Key(_digest(key.encode()), Client(name, identity, weight, tenant))
 
 
 class AccessControl:
@@ -99,7 +99,7 @@ class AccessControl:
         if scope["type"] == "http":
             client = self._keys.find(_shown(scope))
             if client is not None:
-                visit_in(scope).client = client
+                record_in(scope).client = client
             elif self._lets_in(scope):
                 mark_stranger(scope)
             else:

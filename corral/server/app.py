@@ -7,7 +7,6 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from corral import __version__
-from corral.api.monitor import Monitor
 from corral.api.openapi import describe
 from corral.api.routes import (
     adapter,
@@ -32,6 +31,7 @@ from corral.server.docs import add_docs
 from corral.server.errors import add_error_handlers
 from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
+from corral.telemetry.live import Monitor
 
 _ROUTERS = (
     status.router,
@@ -82,17 +82,17 @@ def create_app(service: Service) -> FastAPI:
 def _add_monitoring(app: FastAPI, service: Service) -> None:
     """What it takes is imported by those who want it, since that takes a while."""
     server = service.settings.server
-    app.state.monitor = Monitor(service)
+    app.state.monitor = Monitor(service, service.model_name)
     if server.metrics:
-        from corral.api.metrics import Metrics
+        from corral.telemetry.prometheus import Metrics
 
-        app.state.metrics = Metrics(service)
+        app.state.metrics = Metrics(service, service.model_name)
     if server.otlp_endpoint:
-        from corral.server.tracing import Tracer
+        from corral.telemetry.tracing import Tracer
 
         app.state.tracer = Tracer(server.otlp_endpoint, service.model_name)
-    listeners = (app.state.monitor, app.state.metrics, app.state.tracer)
-    app.state.listeners = [each for each in listeners if each is not None]
+    observers = (app.state.monitor, app.state.metrics, app.state.tracer)
+    app.state.observers = [each for each in observers if each is not None]
 
 
 def _add_access_control(app: FastAPI, server: ServerSettings) -> None:

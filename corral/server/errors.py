@@ -14,7 +14,7 @@ from corral.api.body import JsonResponse
 from corral.api.disconnect import ClientGone
 from corral.api.error import render_error
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest, NotFound, Unavailable
-from corral.server.traffic import LEFT
+from corral.telemetry.middleware import LEFT
 
 _log = logging.getLogger("corral")
 _OPENAI_PATHS = ("/v1/", "/chat/")

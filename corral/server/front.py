@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import anyio.to_thread
 
-from corral.api.monitor import Monitor
 from corral.api.service import Service
 from corral.core.errors import CorralError
 from corral.core.modifier import Override
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
-from corral.link.supervisor import Supervisor
+from corral.link.client import EngineClient
 from corral.llama import library
 from corral.llama.model import Model
 from corral.server.access import Keys
@@ -25,15 +24,17 @@ from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import check_tokens, default_guidance, default_params
 from corral.server.system_prompt import evaluate_system_prompt, read_system_prompt
-from corral.server.traffic import Listener
+from corral.telemetry.dispatcher import Telemetry
+from corral.telemetry.live import Monitor
+from corral.telemetry.middleware import RequestObserver
 
 
 class Front:
     """Mutable: answers that the model is loading until it was given one."""
 
-    def __init__(self, settings: Settings, engine: Supervisor) -> None:
+    def __init__(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> None:
         """In any thread; raises CorralError for options of the server that are wrong."""
-        self.service = Service(settings, engine, default_params(settings))
+        self.service = Service(settings, engine, telemetry, default_params(settings))
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self.app = create_app(self.service)
 
@@ -43,10 +44,9 @@ class Front:
         return keys
 
     @property
-    def listeners(self) -> Sequence[Listener]:
-        """Who wants to know how requests end."""
-        listeners: Sequence[Listener] = self.app.state.listeners
-        return listeners
+    def observers(self) -> Sequence[RequestObserver]:
+        observers: Sequence[RequestObserver] = self.app.state.observers
+        return observers
 
     @property
     def monitor(self) -> Monitor:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
-from corral.link.supervisor import Supervisor
+from corral.link.client import EngineClient
 from corral.server.cors import Cors, cors_policy
 from corral.server.drain import Drain
 from corral.server.errand import Errand, Tell
@@ -24,9 +24,10 @@ from corral.server.hosts import HostControl, allowed_names
 from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
 from corral.server.peers import guard_peers, warn_without_key
-from corral.server.request_log import RequestLog
 from corral.server.tls import open_tls
-from corral.server.traffic import Traffic
+from corral.telemetry.access_log import AccessLog
+from corral.telemetry.dispatcher import Telemetry
+from corral.telemetry.middleware import RecordMiddleware
 
 if TYPE_CHECKING:
     from corral.llama.model import Model
@@ -76,9 +77,11 @@ class _Life:
         self._settings = settings
         self._locate = locate
         self._reporter = reporter
-        self._engine = Supervisor(
+        self._telemetry = Telemetry()
+        self._engine = EngineClient(
             settings.engine,
             server.engine_timeout_s,
+            self._telemetry,
             server.engine_restarts,
             server.sleep_idle_s,
             on_loading=reporter.loading,
@@ -87,10 +90,10 @@ class _Life:
         self._gate = Gate(lambda: self._engine.loading)
         guarded = HostControl(self._gate, allowed_names(server, listener.reach))
         known = guard_peers(Cors(guarded, cors_policy(server)), server, listener.reach)
-        self._traffic = Traffic(known, [RequestLog()])
-        self._drain = Drain(server.timeout_s, self._engine.dismiss)
+        self._middleware = RecordMiddleware(known, [AccessLog()])
+        self._drain = Drain(server.timeout_s, self._engine.lifecycle.dismiss)
         self._server = HttpServer(
-            self._traffic, server, listener, tls, on_listening=reporter.listening, drain=self._drain
+            self._middleware, server, listener, tls, on_listening=reporter.listening, drain=self._drain
         )
 
     async def run(self) -> None:
@@ -109,7 +112,7 @@ class _Life:
             self._server.stop()
             self._gate.give_up()
             located.cancel()
-            await self._engine.close()
+            await self._engine.lifecycle.close()
             _, front = await asyncio.gather(started, built, return_exceptions=True)
             with contextlib.suppress(asyncio.CancelledError):
                 await http
@@ -119,26 +122,26 @@ class _Life:
     async def _find_files(self) -> None:
         if self._locate is not None:
             self._settings = await Errand(self._locate, self._note_loading).run()
-            self._engine.use(self._settings.engine)
+            self._engine.lifecycle.settings = self._settings.engine
             self._reporter.located(self._settings)
 
     def _note_loading(self, loading: Loading) -> None:
-        self._engine.loading = loading
+        self._engine.lifecycle.loading = loading
 
     async def _start(self, located: asyncio.Task[None]) -> ModelInfo:
         await located
-        return await self._engine.start()
+        return await self._engine.lifecycle.start()
 
     async def _build(self) -> Front:
         """From now on it answers, though there is no model yet."""
         thread = ThreadPoolExecutor(1, "front")
         building = asyncio.get_running_loop().run_in_executor(
-            thread, _import_front, self._settings, self._engine
+            thread, _import_front, self._settings, self._engine, self._telemetry
         )
         thread.shutdown(wait=False)
         front = await building
         front.start(self._server.connections)
-        self._traffic.listen(*front.listeners)
+        self._middleware.add_observers(*front.observers)
         self._drain.join(front.service.drain, front.monitor.close)
         self._server.keys = front.keys
         self._gate.open(front.app)
@@ -158,11 +161,11 @@ class _Life:
         return info
 
     async def _read_vocabulary(self, front: Front) -> Model:
-        path = await self._engine.opened()
+        path = await self._engine.lifecycle.opened()
         return await asyncio.to_thread(front.read_vocabulary, path)
 
 
-def _import_front(settings: Settings, engine: Supervisor) -> Front:
+def _import_front(settings: Settings, engine: EngineClient, telemetry: Telemetry) -> Front:
     from corral.server.front import Front
 
-    return Front(settings, engine)
+    return Front(settings, engine, telemetry)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from corral.core.visit import Client
+from corral.core.client import Client
 from corral.storage.chat_folder import SUFFIX, ChatFolder, ChatInfo, Precondition
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.saved_chat import check_chat

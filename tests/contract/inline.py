@@ -12,20 +12,21 @@ import msgspec
 from corral.api.service import Service
 from corral.core.errors import CorralError
 from corral.core.medium import Medium
-from corral.core.modifier import AdapterConfig, AdapterInfo
-from corral.core.params import GenerationParams
+from corral.core.modifier import AdapterInfo
 from corral.core.result import Answer, Done, Embedded, Event, Failed, Loading, Queue, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
-from corral.core.visit import ANYBODY, Visit
 from corral.engine.engine import Engine
-from corral.link.board import Board
+from corral.link.client import TaskT
+from corral.link.lifecycle import EngineState
+from corral.link.observer import TaskObserver
+from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream
-from corral.link.supervisor import EngineState, MediaFile
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import default_params
-from corral.server.traffic import Traffic
+from corral.telemetry.dispatcher import Telemetry
+from corral.telemetry.middleware import RecordMiddleware
 from tests.unit.fake import FakeBackend
 
 SECONDS = 20  # for what takes milliseconds
@@ -38,50 +39,32 @@ class InlineEngine:
         self.state = EngineState.READY
         self.info = backend.info()
         self.loading = Loading()
-        self.board = Board()
-        self.board.reset(backend.n_seq)
+        self.telemetry = Telemetry()
+        self.telemetry.on_slots(backend.n_seq)
         self.n_restarts = 0
         self.is_paused = False
         self.is_silent = False
         self.down_because = ""
         self._engine = Engine(backend, settings, self._deliver)
-        self._tasks: dict[int, tuple[Task | Embed, TaskStream]] = {}
+        self._tasks: dict[int, tuple[TaskObserver, TaskStream]] = {}
         self._answers: dict[int, asyncio.Future[SlotReport]] = {}
         self._ids = itertools.count()
+        self.submitted: list[Task | Embed] = []
         self._n_adapters = 0
         self._stepper: asyncio.Task[None] | None = None
 
     def submit(
-        self,
-        prompt: list[int],
-        params: GenerationParams,
-        media: MediaFile | None = None,
-        visit: Visit | None = None,
-    ) -> tuple[Task, TaskStream]:
-        client = visit.client if visit is not None else ANYBODY
-        task = Task(
-            id=next(self._ids),
-            prompt=prompt,
-            params=params,
-            client=client.id,
-            weight=client.weight,
-            realm=client.realm,
-        )
-        if media is not None:
-            task = msgspec.structs.replace(task, media=media.media[0], fd=os.dup(media.fd))
-        return task, self._enter(task, visit)
-
-    def embed(
-        self,
-        inputs: list[list[int]],
-        lora: AdapterConfig = (),
-        media: MediaFile | None = None,
-        visit: Visit | None = None,
-    ) -> TaskStream:
-        order = Embed(id=next(self._ids), inputs=inputs, lora=lora)
-        if media is not None:
-            order = msgspec.structs.replace(order, media=media.media, fd=os.dup(media.fd))
-        return self._enter(order, visit)
+        self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None
+    ) -> tuple[TaskT, TaskStream]:
+        id = next(self._ids)
+        task = msgspec.structs.replace(task, id=id, fd=os.dup(media.fd) if media is not None else -1)
+        stream = TaskStream(lambda: self.cancel(id))
+        self._tasks[id] = (observer, stream)
+        self.submitted.append(task)
+        observer.on_submit(task)
+        self._engine.handle(task)
+        self._keep_stepping()
+        return task, stream
 
     async def arrange(self, media: list[Medium]) -> list[list[int]]:
         order = Arrange(next(self._ids), media)
@@ -101,14 +84,6 @@ class InlineEngine:
     def free_adapter(self, id: int) -> None:
         self._engine.handle(FreeAdapter(id))
 
-    def _enter(self, order: Task | Embed, visit: Visit | None) -> TaskStream:
-        stream = TaskStream(lambda: self.cancel(order.id))
-        self._tasks[order.id] = (order, stream)
-        self.board.enter(order, visit)
-        self._engine.handle(order)
-        self._keep_stepping()
-        return stream
-
     def _keep_stepping(self) -> None:
         if self._stepper is None or self._stepper.done():
             self._stepper = asyncio.create_task(self._step())
@@ -125,8 +100,9 @@ class InlineEngine:
             self._engine.handle(Cancel(action.id))
 
     def cancel(self, task_id: int) -> None:
-        if self._tasks.pop(task_id, None) is not None:
-            self.board.leave(task_id)
+        pending = self._tasks.pop(task_id, None)
+        if pending is not None:
+            pending[0].on_end()
             self._engine.handle(Cancel(task_id))
 
     @property
@@ -156,15 +132,16 @@ class InlineEngine:
     def _deliver(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, Queue):
-                self.board.line.sort(event.task_ids)
+                self.telemetry.on_queue(event.task_ids)
                 continue
             if event.task_id in self._answers:
                 self._answer(event)
                 continue
-            task, stream = self._tasks[event.task_id]
-            self.board.note(event, task)
+            observer, stream = self._tasks[event.task_id]
+            observer.on_result(event)
             if isinstance(event, Done | Embedded | Failed):
                 del self._tasks[event.task_id]
+                observer.on_end()
             stream.put(event)
 
     def _answer(self, event: Event) -> None:
@@ -189,15 +166,15 @@ class Server:
             settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**server))
         self.backend = backend or FakeBackend()
         self.engine = InlineEngine(self.backend, settings.engine)
-        self.service = Service(settings, self.engine, default_params(settings))
+        self.service = Service(settings, self.engine, self.engine.telemetry, default_params(settings))
         if is_open:
             vocab = self.backend.vocab
             self.service.open(vocab, chat_settings(settings.server, {}, vocab))
         self.app = create_app(self.service)
         if not is_watched:
             self.app.state.monitor.close()  # this client waits for the end of an answer, and that has none
-        traffic = Traffic(self.app, self.app.state.listeners)
-        transport = httpx.ASGITransport(traffic, raise_app_exceptions=False)
+        middleware = RecordMiddleware(self.app, self.app.state.observers)
+        transport = httpx.ASGITransport(middleware, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://corral")
 
     async def complete(self, **body) -> dict:

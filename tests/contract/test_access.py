@@ -235,9 +235,9 @@ async def test_keys_of_a_file_may_have_names_and_weights(tmp_path):
     assert found("s:2") == ("bob", 2.5)
     assert found("alice:s1") == ("alice", 1.0), "a whole line is a key, as it is for llama-server"
     assert [found(key) for key in ("alice", "2", "bob", "# a comment", "")] == [None] * 5
-    realms = {keys.find([key]).realm for key in (b"given", b"plain", b"s1", b"s:2")}
-    assert len(realms) == 4
-    assert keys.find([b"s1"]).realm == keys.find([b"s3"]).realm
+    tenants = {keys.find([key]).tenant for key in (b"given", b"plain", b"s1", b"s:2")}
+    assert len(tenants) == 4
+    assert keys.find([b"s1"]).tenant == keys.find([b"s3"]).tenant
 
 
 def test_a_weight_of_nothing_is_an_error(tmp_path):

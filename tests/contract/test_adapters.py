@@ -16,7 +16,7 @@ from corral.core.fim import FimTokens
 from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.pooling import Pooling
 from corral.engine.adapter import load_adapters
-from corral.link.supervisor import EngineState
+from corral.link.lifecycle import EngineState
 from tests.contract.inline import SECONDS, Server, post
 from tests.contract.test_completion import json_values
 from tests.contract.test_infill import MID, PRE, SUF
@@ -89,15 +89,8 @@ async def lora_of(server, **body) -> dict[int, float]:
 
 
 def submitted(server) -> list[dict[int, float]]:
-    """The configurations of all tasks from now on."""
-    seen, submit = [], server.engine.submit
-
-    def record(prompt, params, *media):
-        seen.append(dict(params.lora))
-        return submit(prompt, params, *media)
-
-    server.engine.submit = record
-    return seen
+    """The configurations of all tasks so far."""
+    return [dict(task.params.lora) for task in server.engine.submitted]
 
 
 # --- which there are
@@ -293,13 +286,12 @@ every_route = pytest.mark.parametrize(("path", "body"), ROUTES, ids=[path for pa
 @every_route
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_dialect_knows_adapters(server, path, body, stream):
-    seen = submitted(server)
     body = {**body, "max_tokens": 3, "stream": stream}
     for lora in ([{"id": 1, "scale": 0.75}], [], None, [{"id": 0, "scale": 0.0}]):
         response = await server.http.post(path, json={**body, "lora": lora})
         assert response.status_code == 200, response.text
     assert (await server.http.post(path, json=body)).status_code == 200
-    assert seen == [{1: 0.75}, {}, {0: 1.0, 1: 0.5}, {}, {0: 1.0, 1: 0.5}]
+    assert submitted(server) == [{1: 0.75}, {}, {0: 1.0, 1: 0.5}, {}, {0: 1.0, 1: 0.5}]
 
 
 @every_route
@@ -317,9 +309,8 @@ async def test_a_request_whose_scale_is_not_finite_is_refused(server):
 
 
 async def test_all_answers_of_a_request_have_its_adapters(server):
-    seen = submitted(server)
     await post(server, "/completion", json={"prompt": ["a", "b"], "n": 2, "n_predict": 1, "lora": [ONE]})
-    assert seen == [{0: 0.5}] * 4
+    assert submitted(server) == [{0: 0.5}] * 4
 
 
 async def test_a_change_counts_for_later_requests_only(server):

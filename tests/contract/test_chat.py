@@ -120,7 +120,7 @@ async def test_every_option_of_completion_works_here(server):
     answer = await chat(server, max_tokens=2, mirostat=2, id_slot=3, n_probs=1, cache_prompt=False)
     assert "warnings" not in answer
     assert answer["choices"][0]["logprobs"]
-    assert server.engine.board.slots[3].task is not None
+    assert server.engine.telemetry.slots.views[3].task is not None
 
 
 async def test_progress_starts_with_what_is_cached(server):
@@ -269,7 +269,7 @@ async def test_without_jinja_there_are_no_tools():
 async def test_formats_that_mean_any_text(server, response_format):
     answer = await chat(server, max_tokens=3, response_format=response_format, ignore_eos=True)
     assert len(answer["choices"][0]["message"]["content"]) == 3
-    assert server.engine.board.slots[0].task.params.constraint is None
+    assert server.engine.telemetry.slots.views[0].task.params.constraint is None
 
 
 async def test_an_error_after_the_first_byte_is_an_event(server):

@@ -377,7 +377,7 @@ async def test_a_client_that_leaves_frees_its_slot(server):
     request.cancel()
     while server.engine.has_work:
         await asyncio.sleep(0)
-    assert server.engine.board.n_idle == 4
+    assert server.engine.telemetry.slots.n_idle == 4
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,7 @@ class Stall(Server):
         super().__init__(backend, **options)
         server = self.service.settings.server
         self.service.guide(default_guidance(server, backend.vocab, N_CTX))
-        self.tasks = []
-        self._submit = self.engine.submit
-        self.engine.submit = self._note
-
-    def _note(self, prompt, params, *media):
-        task, stream = self._submit(prompt, params, *media)
-        self.tasks.append(task)
-        return task, stream
+        self.tasks = self.engine.submitted
 
     @property
     def guidance(self) -> Guidance | None:

@@ -17,6 +17,7 @@ import pytest
 
 from corral.core.fim import FimTokens
 from corral.core.medium import MediaKind
+from corral.core.task import Embed
 from corral.media import intake
 from corral.media.collect import MAX_MEDIA
 from tests.contract.inline import SECONDS, Server, post
@@ -40,10 +41,11 @@ class Seeing(Server):
         backend = FakeBackend(n_ctx=n_ctx, encoder=options.pop("encoder", FakeEncoder(n_batch=256)))
         self.projector = backend.projector = projector or FakeProjector()
         super().__init__(backend, slots=True, **options)
-        self.prompts: list[list[int]] = []
-        submit, embed = self.engine.submit, self.engine.embed
-        self.engine.submit = lambda prompt, *rest: (self.prompts.append(prompt), submit(prompt, *rest))[1]
-        self.engine.embed = lambda inputs, *rest: (self.prompts.extend(inputs), embed(inputs, *rest))[1]
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        tasks = self.engine.submitted
+        return [p for task in tasks for p in (task.inputs if isinstance(task, Embed) else [task.prompt])]
 
     @property
     def last(self) -> list[int]:
@@ -993,7 +995,7 @@ async def test_a_client_that_leaves_during_encoding_leaves_nothing_behind(server
     server.projector.gate.set()
     await until(lambda: server.projector.n_stopped == 1)
     await until(lambda: not server.engine.has_work)
-    assert server.engine.board.n_idle == 4
+    assert server.engine.telemetry.slots.n_idle == 4
     await post(server, COMPLETION, json=pictured(DOT))
 
 

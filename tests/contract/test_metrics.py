@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,8 +22,9 @@ from corral.core.result import (
     Vectors,
 )
 from corral.core.task import Embed, Task
-from corral.link.board import Board
-from corral.link.tally import Tally
+from corral.telemetry.counters import TokenCounters
+from corral.telemetry.dispatcher import TaskFollower, Telemetry
+from corral.telemetry.record import RequestRecord
 from tests.contract.inline import Server
 
 DOCUMENTED = {
@@ -169,75 +169,83 @@ def done(n_past: int, t: Timings) -> Done:
 TASK = Task(id=0, prompt=[1] * 10, params=GenerationParams())
 
 
-def sums(tally: Tally) -> tuple[float, ...]:
-    return tally.n_prompt, tally.prompt_ms, tally.n_predicted, tally.predicted_ms
+def sums(counters: TokenCounters) -> tuple[float, ...]:
+    return counters.n_prompt, counters.prompt_ms, counters.n_predicted, counters.predicted_ms
+
+
+def submitted(telemetry: Telemetry) -> TaskFollower:
+    follower = telemetry.follow(RequestRecord())
+    follower.on_submit(TASK)
+    return follower
 
 
 def test_a_long_prompt_counts_as_it_goes():
-    board = Board()
-    board.reset(1)
-    board.enter(TASK)
-    board.note(Admitted(0, 0, 4), TASK)
-    assert (sums(board.tally), board.n_held) == ((0, 0, 0, 0), 4)
-    board.note(Progress(0, 7, 30.0), TASK)
-    assert (sums(board.tally), board.n_held) == ((3, 30, 0, 0), 7)
-    board.note(Progress(0, 10, 60.0), TASK)
-    board.note(tokens(1, timings(6, 61.0, 1, 0.0)), TASK)
-    assert (sums(board.tally), board.n_held) == ((6, 61, 1, 0), 10)
-    board.note(tokens(2, timings(6, 61.0, 3, 20.0)), TASK)
-    assert board.n_held == 12
-    board.note(done(12, timings(6, 61.0, 3, 21.0)), TASK)
-    assert (sums(board.tally), board.n_held) == ((6, 61, 3, 21), 12)
-    assert (board.line.n_running, board.line.n_waiting) == (0, 0)
+    telemetry = Telemetry()
+    telemetry.on_slots(1)
+    task, slots, counters = submitted(telemetry), telemetry.slots, telemetry.counters
+    task.on_result(Admitted(0, 0, 4))
+    assert (sums(counters), slots.n_held) == ((0, 0, 0, 0), 4)
+    task.on_result(Progress(0, 7, 30.0))
+    assert (sums(counters), slots.n_held) == ((3, 30, 0, 0), 7)
+    task.on_result(Progress(0, 10, 60.0))
+    task.on_result(tokens(1, timings(6, 61.0, 1, 0.0)))
+    assert (sums(counters), slots.n_held) == ((6, 61, 1, 0), 10)
+    task.on_result(tokens(2, timings(6, 61.0, 3, 20.0)))
+    assert slots.n_held == 12
+    task.on_result(done(12, timings(6, 61.0, 3, 21.0)))
+    task.on_end()
+    assert (sums(counters), slots.n_held) == ((6, 61, 3, 21), 12)
+    assert (telemetry.queue.n_running, telemetry.queue.n_waiting) == (0, 0)
 
 
 def test_counts_survive_an_engine_and_tokens_count_once():
-    board = Board()
-    board.reset(1)
-    board.enter(TASK)
-    board.note(Admitted(0, 0, 0), TASK)
-    board.note(tokens(3, timings(10, 50.0, 3, 20.0)), TASK)
-    board.reset(1)
-    assert (board.line.n_running, board.line.n_waiting, board.n_held) == (0, 1, 0)
-    again = msgspec.structs.replace(TASK, resume=[1] * 3)
-    board.note(Admitted(0, 0, 0), again)
-    assert (board.line.n_running, board.line.n_waiting) == (1, 0)
-    # Its prompt and its tokens are evaluated once more, but nobody gets those again.
-    board.note(tokens(1, timings(10, 40.0, 4, 30.0)), again)
-    board.note(done(13, timings(10, 40.0, 5, 40.0)), again)
-    assert sums(board.tally) == (20, 90, 5, 60)
+    telemetry = Telemetry()
+    telemetry.on_slots(1)
+    task, queue = submitted(telemetry), telemetry.queue
+    task.on_result(Admitted(0, 0, 0))
+    task.on_result(tokens(3, timings(10, 50.0, 3, 20.0)))
+    telemetry.on_slots(1)
+    assert (queue.n_running, queue.n_waiting, telemetry.slots.n_held) == (0, 1, 0)
+    task.on_result(Admitted(0, 0, 0))
+    assert (queue.n_running, queue.n_waiting) == (1, 0)
+    # The next engine evaluates prompt and tokens again; the client gets only the new ones.
+    task.on_result(tokens(1, timings(10, 40.0, 4, 30.0)))
+    task.on_result(done(13, timings(10, 40.0, 5, 40.0)))
+    assert sums(telemetry.counters) == (20, 90, 5, 60)
 
 
-def test_failures_and_cancels_leave_nothing_behind():
-    board = Board()
-    board.reset(2)
-    for end in (lambda: board.note(Failed(0, ErrorInfo(500, "x", "y")), TASK), lambda: board.leave(0)):
-        board.enter(TASK)
-        assert board.line.n_waiting == 1
-        board.note(Admitted(0, 1, 0), TASK)
-        end()
-        assert (board.line.n_running, board.line.n_waiting, board.n_idle) == (0, 0, 2)
-        assert not board.tally._shares
+@pytest.mark.parametrize("last", [[Failed(0, ErrorInfo(500, "x", "y"))], []], ids=["failed", "cancelled"])
+def test_a_task_that_ends_early_leaves_nothing_in_the_tables(last):
+    telemetry = Telemetry()
+    telemetry.on_slots(2)
+    for _ in range(2):
+        task = submitted(telemetry)
+        assert telemetry.queue.n_waiting == 1
+        for result in (Admitted(0, 1, 0), *last):
+            task.on_result(result)
+        task.on_end()
+        assert (telemetry.queue.n_running, telemetry.queue.n_waiting) == (0, 0)
+        assert (telemetry.slots.n_idle, telemetry.followers, telemetry.counters._shares) == (2, {}, {})
 
 
 def test_inputs_that_are_embedded_together_take_their_time_once():
     now = 0.0
-    tally = Tally(clock=lambda: now)
+    counters = TokenCounters(clock=lambda: now)
     first, second = (Embed(id=i, inputs=[[1] * 5, [1] * 7]) for i in (1, 2))
     now = 10.0
-    tally.note(Begun(1), first)
+    counters.on_result(Begun(1), first)
     now = 11.0
-    tally.note(Begun(2), second)
-    tally.note(Vectors(task_id=1, index=1, data=b""), first)
+    counters.on_result(Begun(2), second)
+    counters.on_result(Vectors(task_id=1, index=1, data=b""), first)
     now = 13.0
-    tally.note(Vectors(task_id=2, index=0, data=b""), second)
-    assert (tally.n_prompt, tally.prompt_ms) == (12, 3000)
+    counters.on_result(Vectors(task_id=2, index=0, data=b""), second)
+    assert (counters.n_prompt, counters.prompt_ms) == (12, 3000)
     for order in (first, second):
-        tally.note(Embedded(order.id), order)
-        tally.leave(order.id)
+        counters.on_result(Embedded(order.id), order)
+        counters.on_end(order.id)
     now = 99.0
-    tally.note(Begun(3), Embed(id=3, inputs=[[1]]))
-    assert (tally.n_prompt, tally.prompt_ms) == (12, 3000)
+    counters.on_result(Begun(3), Embed(id=3, inputs=[[1]]))
+    assert (counters.n_prompt, counters.prompt_ms) == (12, 3000)
 
 
 async def test_embedding_counts_its_tokens():

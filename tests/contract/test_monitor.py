@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from corral.api import history, lane, monitor
-from corral.api.monitor import MAX_WATCHERS, Monitor
+from corral.core.client import Client
 from corral.core.errors import Unavailable
 from corral.core.result import Admitted, Tier
 from corral.core.task import SlotAction, Verb
-from corral.core.visit import Client
-from corral.link.supervisor import EngineState
+from corral.link.lifecycle import EngineState
+from corral.telemetry import history, live, timeline
+from corral.telemetry.live import MAX_WATCHERS, Monitor
 from tests.contract.inline import SECONDS, Server
 from tests.contract.test_adapters import adapted_server
 
@@ -50,7 +50,7 @@ class Watch:
         """The next event, without waiting for the clock."""
         task = asyncio.create_task(self.next())
         await asyncio.sleep(0)
-        self._monitor.look(monitor.perf_counter())
+        self._monitor.take_sample(live.perf_counter())
         return await task
 
     async def close(self) -> None:
@@ -65,7 +65,7 @@ class Watch:
 @pytest.fixture(autouse=True)
 def no_clock(monkeypatch):
     """Looks come when a test says so."""
-    monkeypatch.setattr("corral.api.monitor.SAMPLE_S", 3600.0)
+    monkeypatch.setattr("corral.telemetry.live.SAMPLE_S", 3600.0)
 
 
 def watched(**options) -> Server:
@@ -127,7 +127,7 @@ async def test_the_first_event_has_everything_and_the_next_what_has_changed():
 async def test_the_last_minute_is_there_for_those_who_come_later():
     server = watched()
     await server.complete(prompt="hello there", n_predict=5, ignore_eos=True)
-    server.app.state.monitor.look(monitor.perf_counter())
+    server.app.state.monitor.take_sample(live.perf_counter())
     seen = watch(server)
     await seen.next()
     (sample,) = seen.samples.values()
@@ -140,21 +140,21 @@ async def test_the_last_minute_is_there_for_those_who_come_later():
 
 
 async def test_history_is_bounded(monkeypatch):
-    monkeypatch.setattr(lane, "MAX_ENDED", 50)
+    monkeypatch.setattr(timeline, "MAX_ENDED", 50)
     server = watched()
     for _ in range(history.MAX_REQUESTS + 5):
         await server.complete(prompt="hi", n_predict=2, ignore_eos=True)
-    now = monitor.perf_counter()
+    now = live.perf_counter()
     for i in range(500):
-        server.app.state.monitor.look(now + i * 0.1)
+        server.app.state.monitor.take_sample(now + i * 0.1)
     seen = watch(server)
     await seen.next()
     assert len(seen.samples) == 120
     assert len(seen.requests) == history.MAX_REQUESTS
     assert max(seen.requests) == history.MAX_REQUESTS + 5
-    assert 0 < len(seen.segments) <= lane.MAX_ENDED
+    assert 0 < len(seen.segments) <= timeline.MAX_ENDED
     await seen.close()
-    server.app.state.monitor.look(now + 1000)
+    server.app.state.monitor.take_sample(now + 1000)
     seen = watch(server)
     assert (await seen.next())["segments"] == []
     await seen.close()
@@ -245,7 +245,7 @@ async def test_where_prefixes_came_from():
     }
     # What comes into a slot another way was not cached for its last request.
     report = await server.engine.act(SlotAction(verb=Verb.ERASE, slot=3))
-    server.engine.board.note_action(SlotAction(verb=Verb.ERASE, slot=3), report)
+    server.engine.telemetry.on_action(SlotAction(verb=Verb.ERASE, slot=3), report)
     await seen.look()
     assert seen.facts["slots"][3] == {
         "id": 3,
@@ -286,8 +286,8 @@ async def test_prompts_that_are_evaluated_together_are_shared():
     ],
 )
 def test_every_source_has_a_name(admitted, source):
-    assert lane.source_of(admitted) == source
-    assert source in lane.SOURCES
+    assert timeline.source_of(admitted) == source
+    assert source in timeline.SOURCES
 
 
 async def test_requests_that_were_refused_are_told_and_others_not():
@@ -430,17 +430,17 @@ async def test_prompts_come_again_only_when_they_have_changed():
 
 async def test_only_so_many_may_watch():
     server = watched()
-    watchers = [watch(server) for _ in range(MAX_WATCHERS)]
-    for each in watchers:
+    observers = [watch(server) for _ in range(MAX_WATCHERS)]
+    for each in observers:
         await each.next()
     response = await server.http.get(PATH)
     assert response.status_code == 503
     assert response.json()["error"]["message"] == f"{MAX_WATCHERS} clients watch already"
     with pytest.raises(Unavailable):
         await watch(server).next()
-    await watchers.pop().close()
+    await observers.pop().close()
     assert (await server.http.get(PATH, params={"limit": 1})).status_code == 200
-    for each in watchers:
+    for each in observers:
         await each.close()
 
 
@@ -467,7 +467,7 @@ async def test_all_watchers_see_the_same_whenever_they_came():
         server.engine.step()
         tasks = [asyncio.create_task(each.next()) for each in (early, late)]
         await asyncio.sleep(0)
-        server.app.state.monitor.look(monitor.perf_counter())
+        server.app.state.monitor.take_sample(live.perf_counter())
         await asyncio.gather(*tasks)
     await finish(server, posts)
     for name in ("facts", "segments"):
@@ -481,7 +481,7 @@ async def test_whoever_is_too_slow_gets_everything_again():
     seen = watch(server)
     await seen.next()
     for i in range(3):
-        server.app.state.monitor.look(monitor.perf_counter() + i)
+        server.app.state.monitor.take_sample(live.perf_counter() + i)
     assert (await seen.next())["type"] == "state"
     assert len(seen.samples) == 3
     assert (await seen.look())["type"] == "change"
@@ -554,7 +554,7 @@ async def test_every_field_is_in_the_documentation():
     server = watched()
     seen = watch(server, Client())
     await server.complete(prompt="hello there", n_predict=3, ignore_eos=True, cache_report=True)
-    server.app.state.monitor.look(monitor.perf_counter())
+    server.app.state.monitor.take_sample(live.perf_counter())
     state = await seen.next()
     assert set(state) <= tables["field"]
     for name, table in zip(("samples", "segments", "requests"), list(tables)[1:], strict=True):

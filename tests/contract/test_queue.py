@@ -26,7 +26,7 @@ def ask(server: Server, **body) -> asyncio.Task:
 
 async def settle(server: Server, n: int) -> None:
     """Until so many requests are under way."""
-    line = server.engine.board.line
+    line = server.engine.telemetry.queue
     async with asyncio.timeout(SECONDS):
         while line.n_waiting + line.n_running < n:
             await asyncio.sleep(0.001)
@@ -114,7 +114,7 @@ async def test_a_wait_that_becomes_too_long_ends(stream):
     server = one_slot()
     task = ask(server)
     await settle(server, 1)
-    server.engine.board.line._mean_s = 1e-6  # as if all that came before had been quick
+    server.engine.telemetry.queue._mean_s = 1e-6  # as if all that came before had been quick
     refused = await ask(server, max_queue_ms=50, stream=stream)
     assert refused.status_code == 503, refused.text
     assert "no slot was free within 50 ms" in refused.text

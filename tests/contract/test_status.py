@@ -10,7 +10,7 @@ import pytest
 from corral.cli.configuration import configure
 from corral.core.result import Loading, Stage
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.link.supervisor import EngineState
+from corral.link.lifecycle import EngineState
 from tests.contract.inline import Server
 from tests.contract.wire import ask
 

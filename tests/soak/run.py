@@ -27,7 +27,7 @@ from tests.soak.finish import finish
 from tests.soak.footprint import Mark, take_mark
 from tests.soak.report import Health, Report
 from tests.soak.score import Score
-from tests.soak.traffic import MAX_BODY_MIB, N_SLOTS, Traffic, drive, learn
+from tests.soak.traffic import MAX_BODY_MIB, N_SLOTS, RecordMiddleware, drive, learn
 from tests.system.process import CorralProcess
 from tests.tools.tiny_models import llama_fim
 
@@ -84,7 +84,7 @@ def soak(plan: Plan) -> Report:
 async def _soak(plan: Plan, server: CorralProcess) -> Report:
     host, port = server.url.removeprefix("http://").split(":")
     address, front, score = (host, int(port)), psutil.Process(server.process.pid), Score()
-    traffic = Traffic(address, await learn(address, all_cases(), score), score)
+    traffic = RecordMiddleware(address, await learn(address, all_cases(), score), score)
     faults = EngineFaults(
         front, address, score, random.Random(plan.seed), plan.faults_every_s, plan.patience_s
     )

@@ -38,7 +38,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class RecordMiddleware:
     """`ask` sends one request of some kind and judges the answer; for any number of clients at once."""
 
     address: tuple[str, int]
@@ -241,7 +241,7 @@ async def learn(address: tuple[str, int], cases: list[Case], score: Score) -> Kn
     return Known(cases, answers, vectors, tokenized.json()["tokens"])
 
 
-async def drive(traffic: Traffic, n: int, n_clients: int, seed: str, patience_s: float) -> None:
+async def drive(traffic: RecordMiddleware, n: int, n_clients: int, seed: str, patience_s: float) -> None:
     """Have so many clients ask so many requests in all; one that is never answered is a problem."""
     left = iter(range(n))
 

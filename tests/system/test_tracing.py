@@ -18,8 +18,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from corral.core.errors import ErrorInfo
 from corral.core.result import Admitted, Failed, Timings, Tokens
-from corral.core.visit import Visit
-from corral.server.tracing import Tracer
+from corral.telemetry.record import RequestRecord
+from corral.telemetry.tracing import Tracer
 from tests.system.process import START_S, CorralProcess, Stream
 
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
@@ -223,7 +223,7 @@ def test_every_answer_has_its_own_parts(server, collector):
     assert sorted(part.name for part in parts) == sorted(["template", "render", *PARTS[1:4] * 2])
     assert all(root.start <= part.start <= part.end <= root.end for part in parts)
     first, second = (
-        {part.name: part for part in parts if part.attributes.get("corral.order") == i} for i in (0, 1)
+        {part.name: part for part in parts if part.attributes.get("corral.task") == i} for i in (0, 1)
     )
     # There is one slot: one waits for the other.
     assert second["queue"].end >= first["decode"].end
@@ -303,16 +303,16 @@ def test_what_has_failed_is_marked():
         tracer = Tracer(collector.url, "m")
         route = type("Route", (), {"path": "/completion"})
         scope = {"method": "POST", "path": "/completion", "scheme": "http", "headers": [], "route": route}
-        begun, queued = Visit("begun"), Visit("queued")
+        begun, queued = RequestRecord("begun"), RequestRecord("queued")
         leg = begun.enter(5)
         leg.note(Admitted(0, 0, 0), leg.entered_at + 1)
         timings = Timings(cache_n=0, prompt_n=5, prompt_ms=1, predicted_n=1, predicted_ms=1)
         leg.note(Tokens(task_id=0, tokens=[1], text="x", timings=timings), leg.entered_at + 2)
         leg.note(Failed(0, ErrorInfo(500, "x", "y")), leg.entered_at + 3)
         queued.enter(5)
-        for visit, status, seconds in ((begun, 200, 4.0), (queued, 503, 5.0)):
-            visit.status, visit.ended_at = status, visit.started_at + seconds
-            tracer.end(scope, visit)
+        for record, status, seconds in ((begun, 200, 4.0), (queued, 503, 5.0)):
+            record.status, record.ended_at = status, record.started_at + seconds
+            tracer.end(scope, record)
         tracer.close()
         root, parts = collector.trace("begun")
         assert root.has_failed
@@ -436,6 +436,6 @@ def test_missing_packages_are_named(tiny, without, name):
 
 
 def test_nothing_of_it_is_needed_by_those_who_do_not_ask(tiny, without):
-    without("opentelemetry.sdk", "opentelemetry.exporter", "prometheus_client", "corral.server.tracing")
+    without("opentelemetry.sdk", "opentelemetry.exporter", "prometheus_client", "corral.telemetry.tracing")
     with CorralProcess("-m", tiny, "-c", 512) as server:
         assert server.complete(prompt="hello", n_predict=1)["tokens_predicted"] == 1

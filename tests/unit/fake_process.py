@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from corral.core.params import GenerationParams
 from corral.core.result import Ready
 from corral.core.task import Stop, Task
 from tests.unit.fake import FakeBackend
@@ -62,3 +63,17 @@ class Process:
     @property
     def is_told_to_stop(self) -> bool:
         return any(isinstance(order, Stop) for order in self.orders)
+
+
+class NullObserver:
+    """An `EngineObserver` and `TaskObserver` that ignores everything."""
+
+    def __getattr__(self, name: str):
+        return lambda *_: None
+
+
+def submit_task(client, prompt: list[int], media=None) -> tuple:
+    """The task and its stream."""
+    found = media.media[0] if media is not None else []
+    task = Task(prompt=prompt, params=GenerationParams(), media=found)
+    return client.submit(task, NullObserver(), media)

@@ -30,9 +30,11 @@ from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.request import Phase
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import read_title
-from corral.link.supervisor import EngineState, Supervisor
+from corral.link.client import EngineClient
+from corral.link.lifecycle import EngineState
 from tests.unit import test_ses1
 from tests.unit.fake import FakeAdapters, FakeEncoder
+from tests.unit.fake_process import NullObserver
 from tests.unit.test_actions import LONG, OTHER, ExactBackend, Lab, content, held_up
 from tests.unit.test_engine import task
 from tests.unit.test_ses1 import N_SEAL, TOKENS, Port, either, file_of, refuses, sealed_again, write
@@ -558,19 +560,21 @@ def test_a_file_with_adapters_has_them_in_front_of_its_seal():
     st.one_of(st.just(b""), st.binary(min_size=16, max_size=16)),
     st.booleans(),
 )
-def test_what_was_written_is_read_with_its_kin(tokens, moved_from, growth, variant, realm, is_ours):
-    if realm and variant == bytes(16):
+def test_what_was_written_is_read_with_its_kin(tokens, moved_from, growth, variant, tenant, is_ours):
+    if tenant and variant == bytes(16):
         variant = b""
     port = Port(growth)
-    saved = Saved(np.array(tokens, np.int32), Port().state(tokens), moved_from, variant=variant, realm=realm)
+    saved = Saved(
+        np.array(tokens, np.int32), Port().state(tokens), moved_from, variant=variant, tenant=tenant
+    )
     data = write(saved)
     again = test_ses1.read(data, is_ours, port)
-    assert (again.tokens.tolist(), again.moved_from, again.kin) == (tokens, moved_from, (variant, realm))
+    assert (again.tokens.tolist(), again.moved_from, again.kin) == (tokens, moved_from, (variant, tenant))
     assert again.state[8:] == port.state(tokens)[8:]
     with file_of(data) as fd:
         title = read_title(fd)
-    assert (title.tokens.tolist(), title.moved_from, title.kin) == (tokens, moved_from, (variant, realm))
-    assert title.n_bytes == N_SEAL + (32 if realm else len(variant))
+    assert (title.tokens.tolist(), title.moved_from, title.kin) == (tokens, moved_from, (variant, tenant))
+    assert title.n_bytes == N_SEAL + (32 if tenant else len(variant))
 
 
 @either
@@ -1066,28 +1070,28 @@ class Sent:
         self.orders.append(order)
 
 
-def supervisor(*paths: str) -> tuple[Supervisor, Sent]:
+def engine_client(*paths: str) -> tuple[EngineClient, Sent]:
     files = tuple(ScaledFile(path) for path in paths)
-    one = Supervisor(EngineSettings(model="fake", lora=files), 10.0)
-    one.state, one._process = EngineState.READY, Sent()
-    return one, one._process
+    one = EngineClient(EngineSettings(model="fake", lora=files), 10.0, NullObserver())
+    one.lifecycle.state, one.lifecycle.process = EngineState.READY, Sent()
+    return one, one.lifecycle.process
 
 
-def paths_of(one: Supervisor) -> list[str]:
-    return [file.path for file in one._engine_settings().lora]
+def paths_of(one: EngineClient) -> list[str]:
+    return [file.path for file in one.engine_settings(one.lifecycle.settings).lora]
 
 
-async def loaded(one: Supervisor, process: Sent, path: str) -> AdapterInfo:
+async def loaded(one: EngineClient, process: Sent, path: str) -> AdapterInfo:
     loading = asyncio.create_task(one.load_adapter(path))
     await asyncio.sleep(0)
     order = process.orders[-1]
     assert (type(order), order.path) == (LoadAdapter, path)
-    one._handle(AdapterLoaded(order.id, AdapterInfo(order.adapter, path)), process)
+    one.on_event(AdapterLoaded(order.id, AdapterInfo(order.adapter, path)))
     return await loading
 
 
 async def test_the_next_engine_has_the_adapters_of_this_one_in_their_places():
-    one, process = supervisor("a", "b")
+    one, process = engine_client("a", "b")
     assert (await loaded(one, process, "c")).id == 2
     one.free_adapter(1)
     assert process.orders[-1] == FreeAdapter(1)
@@ -1096,10 +1100,10 @@ async def test_the_next_engine_has_the_adapters_of_this_one_in_their_places():
 
 
 async def test_an_adapter_that_could_not_be_loaded_is_not_for_the_next_engine_either():
-    one, process = supervisor("a")
+    one, process = engine_client("a")
     loading = asyncio.create_task(one.load_adapter("wrong"))
     await asyncio.sleep(0)
-    one._handle(Failed(process.orders[-1].id, InvalidRequest("no").info()), process)
+    one.on_event(Failed(process.orders[-1].id, InvalidRequest("no").info()))
     with pytest.raises(CorralError, match="no"):
         await loading
     assert paths_of(one) == ["a"]
@@ -1107,18 +1111,18 @@ async def test_an_adapter_that_could_not_be_loaded_is_not_for_the_next_engine_ei
 
 
 async def test_an_adapter_that_goes_while_another_one_comes_stays_gone():
-    one, process = supervisor("a")
+    one, process = engine_client("a")
     loading = asyncio.create_task(one.load_adapter("b"))
     await asyncio.sleep(0)
     order = process.orders[-1]
     one.free_adapter(0)
-    one._handle(AdapterLoaded(order.id, AdapterInfo(order.adapter, "b")), process)
+    one.on_event(AdapterLoaded(order.id, AdapterInfo(order.adapter, "b")))
     await loading
     assert paths_of(one) == ["", "b"]
 
 
 async def test_two_that_come_at_once_get_numbers_of_their_own():
-    one, process = supervisor()
+    one, process = engine_client()
     first, second = (asyncio.create_task(one.load_adapter(path)) for path in "ab")
     ids = []
     for _ in range(2):
@@ -1126,16 +1130,16 @@ async def test_two_that_come_at_once_get_numbers_of_their_own():
             await asyncio.sleep(0)
         order = process.orders[-1]
         ids.append(order.adapter)
-        one._handle(AdapterLoaded(order.id, AdapterInfo(order.adapter, order.path)), process)
+        one.on_event(AdapterLoaded(order.id, AdapterInfo(order.adapter, order.path)))
     assert [(await each).id for each in (first, second)] == ids == [0, 1]
     assert paths_of(one) == ["a", "b"]
 
 
 async def test_what_is_on_its_way_when_the_engine_is_lost_is_unavailable():
-    one, _ = supervisor("a")
+    one, _ = engine_client("a")
     loading = asyncio.create_task(one.load_adapter("b"))
     await asyncio.sleep(0)
-    one._fail_answers()
+    one.on_lost(None)
     with pytest.raises(CorralError) as caught:
         await loading
     assert caught.value.status == 503

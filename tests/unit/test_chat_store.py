@@ -16,8 +16,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from corral.core.client import ANONYMOUS, Client
 from corral.core.errors import Conflict, CorralError, InsufficientStorage, InvalidRequest, NotFound, TooLarge
-from corral.core.visit import ANYBODY, Client
 from corral.storage import chat_folder
 from corral.storage.chat_folder import ChatFolder, Precondition
 from corral.storage.chat_store import ChatStore, folder_name
@@ -376,7 +376,7 @@ def test_a_saver_that_is_killed_leaves_a_whole_chat(tmp_path):
 
 # --- keys
 
-ANN, ANN_AGAIN = Client("ann", "ann"), Client("ann", "ann", weight=2.0, realm=b"x")
+ANN, ANN_AGAIN = Client("ann", "ann"), Client("ann", "ann", weight=2.0, tenant=b"x")
 UNNAMED, UNNAMED_LATER = Client("key1", "f" * 64), Client("key7", "f" * 64)
 
 
@@ -389,7 +389,7 @@ def test_a_folder_belongs_to_whoever_has_the_key():
         Client("everybody", "everybody"),
         Client("key2", "e" * 64),
     ]
-    names = [folder_name(client) for client in (ANYBODY, ANN, UNNAMED, *others)]
+    names = [folder_name(client) for client in (ANONYMOUS, ANN, UNNAMED, *others)]
     assert len({name.lower() for name in names}) == len(names)
     for name in names:
         assert Path(name).name == name
@@ -403,9 +403,9 @@ def test_a_key_is_not_told_by_its_folder():
 
 async def test_keys_see_only_their_own(tmp_path):
     store = ChatStore(tmp_path)
-    for client in (ANYBODY, ANN, UNNAMED):
+    for client in (ANONYMOUS, ANN, UNNAMED):
         await store.save(client, A, chat(title=f"of {client.name}"), NEW)
-    for client in (ANYBODY, ANN, UNNAMED):
+    for client in (ANONYMOUS, ANN, UNNAMED):
         assert [info.title for info in await store.list(client)] == [f"of {client.name}"]
         assert [info.title for info in await store.search(client, "OF")] == [f"of {client.name}"]
     await store.remove(ANN, A)
@@ -417,13 +417,13 @@ async def test_keys_see_only_their_own(tmp_path):
 
 async def test_a_folder_that_is_removed_meanwhile_is_made_again(tmp_path):
     store = ChatStore(tmp_path)
-    await store.save(ANYBODY, A, chat(), NEW)
+    await store.save(ANONYMOUS, A, chat(), NEW)
     for path in (tmp_path / "everybody").iterdir():
         path.unlink()
     (tmp_path / "everybody").rmdir()
-    assert await store.list(ANYBODY) == []
-    await store.save(ANYBODY, A, chat(), NEW)
-    assert len(await store.list(ANYBODY)) == 1
+    assert await store.list(ANONYMOUS) == []
+    await store.save(ANONYMOUS, A, chat(), NEW)
+    assert len(await store.list(ANONYMOUS)) == 1
 
 
 async def test_a_folder_may_be_no_link(tmp_path):
@@ -433,7 +433,7 @@ async def test_a_folder_may_be_no_link(tmp_path):
     (tmp_path / "chats" / "everybody").symlink_to(elsewhere)
     store = ChatStore(tmp_path / "chats")
     with pytest.raises(CorralError):
-        await store.save(ANYBODY, A, chat(), NEW)
+        await store.save(ANONYMOUS, A, chat(), NEW)
     assert list(elsewhere.iterdir()) == []
 
 
@@ -447,9 +447,9 @@ async def test_the_event_loop_goes_on_while_a_disk_is_slow(tmp_path, monkeypatch
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", slow)
-    saving = asyncio.create_task(store.save(ANYBODY, A, chat(), NEW))
+    saving = asyncio.create_task(store.save(ANONYMOUS, A, chat(), NEW))
     await began.wait()
-    assert await store.list(ANYBODY) == [], "another thread answers"
+    assert await store.list(ANONYMOUS) == [], "another thread answers"
     release.set()
     assert (await saving).id == A
 

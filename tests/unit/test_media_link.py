@@ -13,9 +13,11 @@ from corral.core.params import GenerationParams
 from corral.core.result import Arranged, Failed
 from corral.core.settings import EngineSettings
 from corral.core.task import Arrange, Task
-from corral.link import supervisor
-from corral.link.supervisor import EngineState, Supervisor
+from corral.link import client
+from corral.link.client import EngineClient
+from corral.link.lifecycle import EngineState
 from tests.unit.fake import FakeBackend
+from tests.unit.fake_process import NullObserver, submit_task
 
 PICTURE = Medium(kind=MediaKind.IMAGE, width=1, height=1, digest=b"picture", n_runs=1)
 PARAMS = GenerationParams()
@@ -40,18 +42,18 @@ class File:
     fd: int = 99
 
 
-def opened(process: Process) -> Supervisor:
-    one = Supervisor(EngineSettings(model="fake"), 10.0)
-    one.state, one._process = EngineState.READY, process
+def opened(process: Process) -> EngineClient:
+    one = EngineClient(EngineSettings(model="fake"), 10.0, NullObserver())
+    one.lifecycle.state, one.lifecycle.process = EngineState.READY, process
     return one
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError()])
 async def test_a_task_whose_engine_is_gone_goes_to_the_next_one(error):
     one = opened(Process(error))
-    task, _ = one.submit([1, -2], PARAMS, File())
+    task, _ = submit_task(one, [1, -2], File())
     following = Process()
-    one._on_ready(FakeBackend().info(), following)
+    one.on_ready(FakeBackend().info(), following)
     ((sent, fd),) = [order for order in following.orders if isinstance(order[0], Task)]
     assert (sent.id, sent.media, fd) == (task.id, [PICTURE], 99)
 
@@ -59,32 +61,32 @@ async def test_a_task_whose_engine_is_gone_goes_to_the_next_one(error):
 async def test_where_there_is_no_room_the_client_is_told():
     one = opened(Process(BlockingIOError()))
     with pytest.raises(Unavailable):
-        one.submit([1, -2], PARAMS, File())
-    assert not one._entries
-    one._process.error = None
-    _, stream = one.submit([1, -2], PARAMS, File())
-    one._on_ready(FakeBackend().info(), Process(BlockingIOError()))
+        submit_task(one, [1, -2], File())
+    assert not one._pending
+    one.lifecycle.process.error = None
+    _, stream = submit_task(one, [1, -2], File())
+    one.on_ready(FakeBackend().info(), Process(BlockingIOError()))
     with pytest.raises(Unavailable):
         await anext(aiter(stream))
 
 
 async def test_media_are_arranged_by_the_next_engine_if_one_is_lost(monkeypatch):
-    monkeypatch.setattr(supervisor, "READY_S", 0)
+    monkeypatch.setattr(client, "READY_S", 0)
     one = opened(Process())
     arranging = asyncio.create_task(one.arrange([PICTURE]))
     await asyncio.sleep(0)
-    one.state = EngineState.RESTARTING
-    one._fail_answers()
+    one.lifecycle.state = EngineState.RESTARTING
+    one.on_lost(None)
     for _ in range(5):
         await asyncio.sleep(0)
     assert not arranging.done()
-    one._process = Process()
-    one.state = EngineState.READY
-    while not one._process.orders:
+    one.lifecycle.process = Process()
+    one.lifecycle.state = EngineState.READY
+    while not one.lifecycle.process.orders:
         await asyncio.sleep(0)
-    order = one._process.orders[-1][0]
+    order = one.lifecycle.process.orders[-1][0]
     assert (type(order), order.media) == (Arrange, [PICTURE])
-    one._handle(Arranged(order.id, [[-5]]), one._process)
+    one.on_event(Arranged(order.id, [[-5]]))
     assert await arranging == [[-5]]
 
 
@@ -92,20 +94,20 @@ async def test_what_cannot_be_arranged_is_not_tried_again():
     one = opened(Process())
     arranging = asyncio.create_task(one.arrange([PICTURE]))
     await asyncio.sleep(0)
-    one._handle(Failed(one._process.orders[-1][0].id, InvalidRequest("image 1: no").info()), one._process)
+    one.on_event(Failed(one.lifecycle.process.orders[-1][0].id, InvalidRequest("image 1: no").info()))
     with pytest.raises(Exception, match="image 1: no"):
         await arranging
-    assert sum(isinstance(order, Arrange) for order, _ in one._process.orders) == 1
+    assert sum(isinstance(order, Arrange) for order, _ in one.lifecycle.process.orders) == 1
 
 
 async def test_media_that_take_three_engines_down_are_given_up(monkeypatch):
-    monkeypatch.setattr(supervisor, "READY_S", 0)
+    monkeypatch.setattr(client, "READY_S", 0)
     one = opened(Process())
     arranging = asyncio.create_task(one.arrange([PICTURE]))
-    for _ in range(supervisor.MAX_LOSSES):
+    for _ in range(client.MAX_CRASHES):
         while not one._answers:
             await asyncio.sleep(0)
-        one._fail_answers()
+        one.on_lost(None)
         await asyncio.sleep(0)
     with pytest.raises(Unavailable):
         await arranging

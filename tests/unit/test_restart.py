@@ -7,8 +7,8 @@ import pytest
 from corral.core.params import GenerationParams
 from corral.core.result import Beat
 from corral.core.task import Task
-from corral.link.entry import MAX_LOSSES, Entry, blame, suspects
 from corral.link.idle import Idle
+from corral.link.pending_task import MAX_CRASHES, PendingTask, charge_crash, suspects
 from corral.link.pulse import LOOK_S, Pulse
 from corral.link.restart import SOUND_S, Life, RestartPolicy
 from corral.link.stream import TaskStream
@@ -47,7 +47,7 @@ def test_whoever_takes_engines_down_never_uses_up_the_limit():
     assert policy.end(NEVER_READY) is None  # what was taken down in between makes it no better
 
 
-def test_an_engine_that_dies_while_it_loads_has_no_work_to_blame():
+def test_an_engine_that_dies_while_it_loads_has_no_work_to_charge_crash():
     policy = RestartPolicy(1)
     assert policy.end(Life(None, has_suspects=True)) == 0.5
     assert policy.end(Life(None, has_suspects=True)) is None
@@ -70,32 +70,32 @@ def test_one_that_has_completed_tasks_and_was_taken_down_begins_a_new_row():
 # --- blame
 
 
-def entry(id: int, is_sent: bool = True, is_admitted: bool = False, n_losses: int = 0) -> Entry:
+def entry(id: int, is_sent: bool = True, is_admitted: bool = False, n_crashes: int = 0) -> PendingTask:
     task = Task(id=id, prompt=[1], params=GenerationParams())
-    return Entry(task, TaskStream(lambda: None), None, [], n_losses, is_sent, is_admitted)
+    return PendingTask(task, TaskStream(lambda: None), None, None, [], n_crashes, is_sent, is_admitted)
 
 
 def test_those_are_blamed_that_were_worked_on():
     worked, waited = entry(0, is_admitted=True), entry(1)
     assert suspects([worked, waited]) == [worked]
-    blame([worked, waited])
-    assert (worked.n_losses, waited.n_losses) == (1, 0)
+    charge_crash([worked, waited])
+    assert (worked.n_crashes, waited.n_crashes) == (1, 0)
 
 
 def test_without_any_those_that_the_engine_knew_of():
     known, unknown = entry(0), entry(1, is_sent=False)
-    blame([known, unknown])
-    assert (known.n_losses, unknown.n_losses) == (1, 0)
+    charge_crash([known, unknown])
+    assert (known.n_crashes, unknown.n_crashes) == (1, 0)
 
 
 def test_nobody_is_blamed_twice_for_one_engine():
     one = entry(0, is_admitted=True)
-    assert (blame([one]), blame([one]), one.n_losses) == ([], [], 1)
+    assert (charge_crash([one]), charge_crash([one]), one.n_crashes) == ([], [], 1)
 
 
 def test_who_takes_too_many_down_is_given_up():
-    one, other = entry(0, is_admitted=True, n_losses=MAX_LOSSES - 1), entry(1, is_admitted=True)
-    assert blame([one, other]) == [one]
+    one, other = entry(0, is_admitted=True, n_crashes=MAX_CRASHES - 1), entry(1, is_admitted=True)
+    assert charge_crash([one, other]) == [one]
 
 
 # --- signs of life

@@ -9,7 +9,7 @@ from typing import Any
 from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import Done, StopType, Timings, TokenProb, TokenProbs, Tokens
 from corral.core.task import Task
-from corral.link.board import SlotView
+from corral.telemetry.slots import SlotView
 
 Piece = Callable[[int], bytes]
 

@@ -13,11 +13,11 @@ from corral.api.disconnect import run_for_client
 from corral.api.openapi import answers, body_like, queries, query
 from corral.api.schema.saved_chat import CHAT, CHAT_REMOVED, CHAT_SAVED, CHATS
 from corral.api.service import service_of
-from corral.api.visit import visit_of
 from corral.core.errors import InvalidRequest, NotSupported
 from corral.storage.chat_folder import Precondition, check_id
 from corral.storage.chat_store import ChatStore
 from corral.storage.saved_chat import CHAT_ID, MAX_SEARCH_CHARS
+from corral.telemetry.scope import record_of
 
 router = APIRouter()
 
@@ -33,7 +33,7 @@ _ANY = "*"
 @router.get("/chats", openapi_extra=queries(_SEARCH), responses=answers(CHATS, 400, 501))
 async def chats(request: Request) -> Response:
     """All chats, newest first, without their messages."""
-    store, client = _store(request), visit_of(request).client
+    store, client = _store(request), record_of(request).client
     text = request.query_params.get("search", "")
     if len(text) > MAX_SEARCH_CHARS:
         raise InvalidRequest(f"must be {MAX_SEARCH_CHARS} characters at most", field="search")
@@ -49,7 +49,7 @@ async def chats(request: Request) -> Response:
 @router.get("/chats/{id}", responses=answers(CHAT, 400, 404, 501))
 async def load(request: Request, id: _Id) -> Response:
     """A chat."""
-    data = await _store(request).load(visit_of(request).client, check_id(id))
+    data = await _store(request).load(record_of(request).client, check_id(id))
     return Response(data, media_type=JsonResponse.media_type, headers={"cache-control": "no-store"})
 
 
@@ -62,14 +62,14 @@ async def save(request: Request, id: _Id) -> Response:
     """Save a whole chat; with `If-Match: REVISION` only if nobody else has saved it since."""
     store, chat_id, condition = _store(request), check_id(id), _condition(request)
     data = await service_of(request).read(request)
-    info = await store.save(visit_of(request).client, chat_id, data, condition)
+    info = await store.save(record_of(request).client, chat_id, data, condition)
     return JsonResponse({"id": info.id, "updatedAt": info.updated_at, "revision": info.revision})
 
 
 @router.delete("/chats/{id}", responses=answers(CHAT_REMOVED, 400, 404, 501))
 async def remove(request: Request, id: _Id) -> Response:
     """Remove a chat."""
-    await _store(request).remove(visit_of(request).client, check_id(id))
+    await _store(request).remove(record_of(request).client, check_id(id))
     return JsonResponse({"id": id, "success": True})
 
 

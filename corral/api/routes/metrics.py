@@ -17,7 +17,7 @@ async def metrics(request: Request) -> Response:
     found = request.app.state.metrics
     if found is None:
         raise NotSupported("This server does not support metrics endpoint. Start it with `--metrics`")
-    from corral.api.metrics import CONTENT_TYPE
+    from corral.telemetry.prometheus import CONTENT_TYPE
 
     # compat: /metrics: by this, older clients notice a restart.
     headers = {"process-start-time-unix": str(service_of(request).started_at)}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from corral.api.monitor import Monitor
 from corral.api.openapi import EVENTS, answers, queries, query
 from corral.api.sse import EventStream
-from corral.api.visit import visit_of
+from corral.core.client import Client
 from corral.core.errors import Forbidden, InvalidRequest
-from corral.core.visit import Client
+from corral.telemetry.live import Monitor
+from corral.telemetry.scope import record_of
 
 router = APIRouter()
 
@@ -26,7 +26,7 @@ async def events(request: Request) -> Response:
     """What slots, queue, caches and engine do: a minute of it at once, then twice a second what is new."""
     monitor: Monitor = request.app.state.monitor
     reader, limit = _reader(request), _limit(request)
-    monitor.require_room()
+    monitor.check_capacity()
     return EventStream(monitor.watch(reader, limit))
 
 
@@ -39,7 +39,7 @@ def _reader(request: Request) -> Client | None:
         raise InvalidRequest("must be true or false", field="prompts")
     if not request.app.state.keys:
         raise Forbidden("Prompts are told only to those whose they are: start the server with `--api-key`")
-    return visit_of(request).client
+    return record_of(request).client
 
 
 def _limit(request: Request) -> int:

@@ -20,8 +20,8 @@ from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
 from corral.core.medium import MediaKind
 from corral.core.result import ModelInfo
-from corral.link.board import SlotView
-from corral.link.keeper import EngineState
+from corral.link.lifecycle import EngineState
+from corral.telemetry.slots import SlotView
 
 router = APIRouter()
 
@@ -38,14 +38,14 @@ async def health(request: Request) -> Response:
     """Whether the server can answer."""
     service = service_of(request)
     service.check_answers(tells_why=not is_stranger(request))
-    board, query = service.engine.board, request.query_params
-    n_idle = board.n_idle
+    slots, query = service.telemetry.slots, request.query_params
+    n_idle = slots.n_idle
     is_full = not n_idle and ("include_slots" in query or "fail_on_no_slot" in query)
     # compat: /health: the older status for clients that ask about slots; today's is ok for all others.
     status: dict[str, Any] = {
         "status": "no slot available" if is_full else "ok",
         "slots_idle": n_idle,
-        "slots_processing": len(board.slots) - n_idle,
+        "slots_processing": slots.n_busy,
     }
     if "include_slots" in query and service.settings.server.slots and not is_stranger(request):
         status["slots"] = _render_slots(service)
@@ -68,7 +68,7 @@ async def slots(request: Request) -> Response:
     service = service_of(request)
     require_slots(service)
     service.check_health()
-    if request.query_params.get("fail_on_no_slot") and not service.engine.board.n_idle:
+    if request.query_params.get("fail_on_no_slot") and not service.telemetry.slots.n_idle:
         raise Unavailable("no slot available")
     return JsonResponse(await service.in_leisure(_render_slots, service))
 
@@ -158,5 +158,5 @@ def _render_slots(service: Service) -> list[dict[str, Any]]:
             words.detokenize(view.task.own_prompt) if view.task else "",
             service.drafts,
         )
-        for view in service.engine.board.slots
+        for view in service.telemetry.slots.views
     ]

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from corral.server.request_log import RequestLog
-from corral.server.traffic import Traffic
+from corral.telemetry.access_log import AccessLog
+from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.inline import Server
 
 SECRET = "attack at dawn"
@@ -23,8 +23,8 @@ def lines(caplog):
     return lambda: [r.args for r in caplog.records if r.levelno == logging.INFO and isinstance(r.args, dict)]
 
 
-def log_of(app: ASGIApp) -> Traffic:
-    return Traffic(app, [RequestLog()])
+def log_of(app: ASGIApp) -> RecordMiddleware:
+    return RecordMiddleware(app, [AccessLog()])
 
 
 def logged(server: Server) -> httpx.AsyncClient:
@@ -200,7 +200,7 @@ async def test_a_path_that_was_not_encoded_is(lines, raw):
 
 async def test_nothing_is_made_for_a_log_that_wants_nothing(caplog, monkeypatch):
     caplog.set_level(logging.WARNING, "corral")
-    monkeypatch.setattr("corral.server.request_log._fields", lambda *_: 1 / 0)
+    monkeypatch.setattr("corral.telemetry.access_log._fields", lambda *_: 1 / 0)
     assert (await logged(Server()).get("/props")).status_code == 200
     assert not caplog.records
 

@@ -11,7 +11,6 @@ import time
 import pytest
 
 from corral.core.errors import CorralError, Unavailable
-from corral.core.params import GenerationParams
 from corral.core.result import (
     Admitted,
     Done,
@@ -25,21 +24,23 @@ from corral.core.result import (
 )
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, SlotAction, Verb
-from corral.link import keeper, restart
-from corral.link.entry import MAX_LOSSES
+from corral.link import lifecycle, restart
+from corral.link.client import EngineClient
+from corral.link.lifecycle import EngineState
+from corral.link.observer import EngineObserver
+from corral.link.pending_task import MAX_CRASHES
 from corral.link.stream import TaskStream
-from corral.link.supervisor import EngineState, Supervisor
-from tests.unit.fake_process import Process
+from corral.telemetry.dispatcher import Telemetry
+from tests.unit.fake_process import NullObserver, Process, submit_task
 
-PARAMS = GenerationParams()
 TIMINGS = Timings(cache_n=0, prompt_n=1, prompt_ms=1.0, predicted_n=1, predicted_ms=1.0)
 GENEROUS_S = 30
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(keeper, "EngineProcess", Process)
-    monkeypatch.setattr(keeper, "LOOK_S", 0.005)
+    monkeypatch.setattr(lifecycle, "EngineProcess", Process)
+    monkeypatch.setattr(lifecycle, "LOOK_S", 0.005)
     monkeypatch.setattr(restart, "_FIRST_S", 0.0)
     monkeypatch.setattr(Process, "all", [])
     monkeypatch.setattr(Process, "spawn_errors", [])
@@ -58,9 +59,9 @@ async def nth(n: int) -> Process:
 
 
 @contextlib.asynccontextmanager
-async def started(**options):
-    one = Supervisor(EngineSettings(model="fake.gguf"), 10.0, **options)
-    starting = asyncio.create_task(one.start())
+async def started(observer: EngineObserver | None = None, **options):
+    one = EngineClient(EngineSettings(model="fake.gguf"), 10.0, observer or NullObserver(), **options)
+    starting = asyncio.create_task(one.lifecycle.start())
     (await nth(1)).be_ready()
     await starting
     try:
@@ -68,11 +69,11 @@ async def started(**options):
     finally:
         for process in Process.all:
             process.die()
-        await one.close()
+        await one.lifecycle.close()
 
 
-def submit(one: Supervisor) -> tuple[int, asyncio.Task]:
-    task, stream = one.submit([1, 2], PARAMS)
+def submit(one: EngineClient) -> tuple[int, asyncio.Task]:
+    task, stream = submit_task(one, [1, 2])
     return task.id, asyncio.create_task(collect(stream))
 
 
@@ -106,7 +107,7 @@ async def test_too_many_failures_are_the_end_and_everybody_hears_the_last_reason
         assert one.state is EngineState.FAILED
         assert one.down_because == "model 'x.gguf' cannot be opened"
         with pytest.raises(Unavailable, match=r"x\.gguf"):
-            one.submit([1], PARAMS)
+            submit_task(one, [1])
         with pytest.raises(Unavailable, match=r"x\.gguf"):
             await one.act(SlotAction(verb=Verb.ERASE, slot=0))
         assert lost == [
@@ -121,13 +122,13 @@ async def test_too_many_failures_are_the_end_and_everybody_hears_the_last_reason
 
 
 async def test_the_first_engine_of_all_is_not_tried_again():
-    one = Supervisor(EngineSettings(model="fake.gguf"), 10.0)
-    starting = asyncio.create_task(one.start())
+    one = EngineClient(EngineSettings(model="fake.gguf"), 10.0, NullObserver())
+    starting = asyncio.create_task(one.lifecycle.start())
     (await nth(1)).say(LoadFailed("no such file"))
     Process.all[0].die(1)
     with pytest.raises(CorralError, match="no such file"):
         await starting
-    await one.close()
+    await one.lifecycle.close()
     assert len(Process.all) == 1
 
 
@@ -135,12 +136,12 @@ async def test_a_task_that_keeps_killing_is_given_up_and_the_engine_is_not():
     async with started(n_failures=0) as one:
         for round in range(4):
             id, killer = submit(one)
-            for i in range(MAX_LOSSES):
+            for i in range(MAX_CRASHES):
                 process = Process.all[-1]
                 assert process.task_ids == [id]
                 process.say(admitted(id))
                 process.die()
-                (await nth(MAX_LOSSES * round + i + 2)).be_ready()
+                (await nth(MAX_CRASHES * round + i + 2)).be_ready()
             with pytest.raises(CorralError, match="died 3 times"):
                 await killer
         assert one.state is EngineState.READY
@@ -149,7 +150,7 @@ async def test_a_task_that_keeps_killing_is_given_up_and_the_engine_is_not():
 async def test_so_is_one_that_kills_before_it_is_admitted():
     async with started(n_failures=0) as one:
         _, killer = submit(one)
-        for i in range(MAX_LOSSES):
+        for i in range(MAX_CRASHES):
             Process.all[-1].die()
             (await nth(i + 2)).be_ready()
         with pytest.raises(CorralError, match="died 3 times"):
@@ -234,17 +235,17 @@ async def test_as_soon_as_a_process_is_gone_the_engine_is_not_ready(monkeypatch)
 # --- asleep
 
 
-async def asleep(one: Supervisor, n: int = 1) -> Process:
+async def asleep(one: EngineClient, n: int = 1) -> Process:
     await until(lambda: one.state is EngineState.SLEEPING)
     assert Process.all[n - 1].is_told_to_stop
     return Process.all[n - 1]
 
 
 async def test_the_file_that_an_engine_has_survived_is_told_before_it_is_ready():
-    one = Supervisor(EngineSettings(model="given.gguf"), 10.0)
-    starting = asyncio.create_task(one.start())
+    one = EngineClient(EngineSettings(model="given.gguf"), 10.0, NullObserver())
+    starting = asyncio.create_task(one.lifecycle.start())
     process = await nth(1)
-    opened = asyncio.create_task(one.opened())
+    opened = asyncio.create_task(one.lifecycle.opened())
     process.say(Loading(Stage.LOADING, 1.0))
     await asyncio.sleep(0.01)
     assert not opened.done()
@@ -255,19 +256,20 @@ async def test_the_file_that_an_engine_has_survived_is_told_before_it_is_ready()
     process.be_ready()
     await starting
     process.say(Opened("another.gguf"))
-    assert await one.opened() == "made.gguf"
+    assert await one.lifecycle.opened() == "made.gguf"
     process.die()
-    await one.close()
+    await one.lifecycle.close()
 
 
 async def test_an_order_wakes_the_engine_and_the_next_one_gets_it(caplog):
     caplog.set_level(logging.INFO)
     told: list[Loading] = []
-    async with started(sleep_idle_s=0.05, on_loading=told.append) as one:
+    telemetry = Telemetry()
+    async with started(telemetry, sleep_idle_s=0.05, on_loading=told.append) as one:
         (await asleep(one)).die(0)
         await asyncio.sleep(0.05)
         assert len(Process.all) == 1  # it stays asleep
-        assert [slot.is_processing for slot in one.board.slots] == [False] * 4
+        assert [slot.is_processing for slot in telemetry.slots.views] == [False] * 4
         id, waiting = submit(one)
         assert one.state is EngineState.WAKING
         second = await nth(2)
@@ -342,7 +344,7 @@ async def test_one_that_dies_while_it_falls_asleep_is_asleep():
 
 
 async def test_one_that_never_ends_is_ended(monkeypatch):
-    monkeypatch.setattr(keeper, "FLUSH_S", 0.05)
+    monkeypatch.setattr(lifecycle, "FLUSH_S", 0.05)
     async with started(sleep_idle_s=0.0) as one:
         await asleep(one)
         id, _ = submit(one)
@@ -359,12 +361,12 @@ async def test_an_adapter_that_is_freed_meanwhile_is_gone():
 
 
 async def test_closing_waits_until_caches_are_written():
-    one = Supervisor(EngineSettings(model="fake.gguf"), 10.0, sleep_idle_s=0.0)
-    starting = asyncio.create_task(one.start())
+    one = EngineClient(EngineSettings(model="fake.gguf"), 10.0, NullObserver(), sleep_idle_s=0.0)
+    starting = asyncio.create_task(one.lifecycle.start())
     (await nth(1)).be_ready()
     await starting
     process = await asleep(one)
-    closing = asyncio.create_task(one.close())
+    closing = asyncio.create_task(one.lifecycle.close())
     await asyncio.sleep(0.05)
     assert not closing.done()
     process.die(0)
@@ -383,21 +385,21 @@ async def test_closing_in_any_state_ends_everything(state):
         if state is EngineState.FAILED:
             Process.all[1].die(1)
             await until(lambda: one.state is EngineState.FAILED)
-        await asyncio.wait_for(one.close(), GENEROUS_S)
+        await asyncio.wait_for(one.lifecycle.close(), GENEROUS_S)
         for request in requests:
             with pytest.raises(Unavailable):
                 await asyncio.wait_for(request, GENEROUS_S)
         with pytest.raises(Unavailable):
-            one.submit([1], PARAMS)
+            submit_task(one, [1])
 
 
 async def test_who_is_dismissed_is_told_and_the_engine_stops_working_for_them():
     async with started() as one:
         id, waiting = submit(one)
         Process.all[0].say(admitted(id))
-        one.dismiss()
+        one.lifecycle.dismiss()
         with pytest.raises(Unavailable, match="shutting down"):
             await waiting
         assert Process.all[0].orders[-1] == Cancel(id)
         with pytest.raises(Unavailable, match="shutting down"):
-            one.submit([1], PARAMS)
+            submit_task(one, [1])

@@ -1,18 +1,16 @@
-"""How long orders wait and take, and how large they are, by the client that sent them: histograms.
+"""Histograms of tasks by client: waiting, latency and size.
 
-A watcher of the board, so all of it happens on the event loop: what a token costs is one lookup and one
-observation.
+On the event loop: a token costs one lookup and one observation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from corral.core.result import Admitted, Begun, TaskResult, Tier, Tokens
-from corral.core.visit import Leg, Visit
+from corral.telemetry.record import RequestRecord, TaskRecord
 
 LABELS = ("key", "model")
 # From a tiny model on a fast machine to a huge one that swaps.
@@ -37,8 +35,8 @@ class _Client:
     generated: Histogram
 
 
-class OrderMetrics:
-    """A `Watcher`."""
+class TaskMetrics:
+    """A `RecordObserver`."""
 
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
         self._registry = registry
@@ -52,7 +50,7 @@ class OrderMetrics:
         self._between = self._histogram(
             "time_between_tokens_seconds", "Between two tokens of an answer.", _TOKEN_S
         )
-        self._queue = self._histogram("queue_seconds", "That an order waits for a slot.", _WAIT_S)
+        self._queue = self._histogram("queue_seconds", "Time that a task waits for a slot.", _WAIT_S)
         self._request = self._histogram(
             "request_seconds", "From a request's arrival to the end of its answer.", _REQUEST_S
         )
@@ -77,47 +75,45 @@ class OrderMetrics:
         self.n_drafted = 0
         self.n_accepted = 0
 
-    def note(self, visit: Visit, leg: Leg, result: TaskResult) -> None:
+    def on_result(self, record: RequestRecord, task: TaskRecord, result: TaskResult) -> None:
         if isinstance(result, Tokens):
-            now, client = perf_counter(), self.client(visit.client.name)
-            if not leg.first_at:
-                client.first.observe(now - visit.started_at)
-            elif result.tokens:
-                n = len(result.tokens)
-                for _ in range(n):
-                    client.between.observe((now - leg.last_at) / n)
+            client = self.client(record.client.name)
+            if task.n_outputs == 1:
+                client.first.observe(task.ttft_s)
+            else:
+                for _ in result.tokens:
+                    client.between.observe(task.gap_s)
         elif isinstance(result, Admitted | Begun):
-            self._begin(visit, leg, result)
+            self._start(record, task, result)
 
-    def leave(self, visit: Visit, leg: Leg) -> None:
-        client = self.client(visit.client.name)
-        if not leg.admitted_at:
-            client.queue.observe(leg.queue_s)
-        if leg.timings is not None:
-            client.generated.observe(leg.timings.predicted_n)
-            self.n_drafted += leg.timings.draft_n
-            self.n_accepted += leg.timings.draft_n_accepted
-            self.n_most = max(self.n_most, leg.n_prompt + leg.timings.predicted_n)
+    def on_end(self, record: RequestRecord, task: TaskRecord) -> None:
+        client = self.client(record.client.name)
+        if not task.admitted_at:
+            client.queue.observe(task.queue_s)
+        if task.timings is not None:
+            client.generated.observe(task.timings.predicted_n)
+            self.n_drafted += task.timings.draft_n
+            self.n_accepted += task.timings.draft_n_accepted
+            self.n_most = max(self.n_most, task.n_prompt + task.timings.predicted_n)
 
-    def end(self, visit: Visit) -> None:
-        """A request that had orders has been answered, or given up."""
-        self.client(visit.client.name).request.observe(visit.ended_at - visit.started_at)
+    def on_request_end(self, record: RequestRecord) -> None:
+        """A request that had tasks has ended."""
+        self.client(record.client.name).request.observe(record.ended_at - record.started_at)
 
     def client(self, name: str) -> _Client:
-        """Whose numbers are shown from now on."""
+        """The histograms of a client, shown from now on."""
         if found := self._clients.get(name):
             return found
         histograms = self._first, self._between, self._queue, self._request, self._prompt, self._generated
         client = self._clients[name] = _Client(*(each.labels(name, self._model) for each in histograms))
         return client
 
-    def _begin(self, visit: Visit, leg: Leg, result: Admitted | Begun) -> None:
-        """An engine begins with it; after that one was lost, another does so again, and looks for what is
-        cached there."""
-        if not leg.admitted_at:
-            client = self.client(visit.client.name)
-            client.queue.observe(leg.queue_s)
-            client.prompt.observe(leg.n_prompt)
+    def _start(self, record: RequestRecord, task: TaskRecord, result: Admitted | Begun) -> None:
+        """An engine starts the task; after a restart another one does, with a cache of its own."""
+        if task.n_engines == 1:
+            client = self.client(record.client.name)
+            client.queue.observe(task.queue_s)
+            client.prompt.observe(task.n_prompt)
         if isinstance(result, Admitted):
             self._hits[result.tier].inc()
             if result.n_cached and result.tier is not Tier.NONE:

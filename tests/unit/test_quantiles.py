@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from corral.api.latency import Latency
+from corral.telemetry.quantiles import Latency
 
 
 def test_nothing_has_no_quantiles():

@@ -1,6 +1,6 @@
-"""Around everything that answers: gives each request its id, and tells whoever wants to know how it ended.
+"""The outermost middleware: gives each request its id, and reports its record to observers when it has ended.
 
-The id is the client's own (`X-Request-Id`) or a new one, and is in the answer.
+The id is the client's own (`X-Request-Id`) or a new one, and is sent back in the answer.
 """
 
 from __future__ import annotations
@@ -14,38 +14,37 @@ from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from corral.api.visit import visit_in
-from corral.core.visit import Visit
+from corral.telemetry.record import RequestRecord
+from corral.telemetry.scope import record_in
 
-LEFT = 499  # the client did, before its answer was whole
+LEFT = 499  # the client disconnected before its answer was complete
 _BROKEN = 500
 _STOPPED = 503
 _REQUEST_ID = b"x-request-id"
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
-class Listener(Protocol):
-    def end(self, scope: Scope, visit: Visit) -> None: ...
+class RequestObserver(Protocol):
+    def on_request_end(self, scope: Scope, record: RequestRecord) -> None: ...
 
 
-class Traffic:
-    """ASGI. What the application raises once it has answered has been logged there."""
+class RecordMiddleware:
+    """ASGI. Exceptions that the application raises after its answer are logged there, and end here."""
 
-    def __init__(self, app: ASGIApp, listeners: Sequence[Listener]) -> None:
+    def __init__(self, app: ASGIApp, observers: Sequence[RequestObserver]) -> None:
         self._app = app
-        self._listeners = list(listeners)
+        self._observers = list(observers)
 
-    def listen(self, *listeners: Listener) -> None:
-        """They want to know too, from now on."""
-        self._listeners += listeners
+    def add_observers(self, *observers: RequestObserver) -> None:
+        self._observers += observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = visit_in(scope)
-        visit.id = _request_id(scope)
-        answer, broken = _Answer(send, visit.id), LEFT
+        record = record_in(scope)
+        record.id = _request_id(scope)
+        answer, broken = _Answer(send, record.id), LEFT
         try:
             await self._app(scope, receive, answer.send)
         except asyncio.CancelledError:
@@ -56,15 +55,15 @@ class Traffic:
             if not answer.status:
                 raise
         finally:
-            visit.ended_at = time.perf_counter()
-            visit.status = answer.status if answer.is_whole else broken
-            visit.n_bytes = answer.n_bytes
-            for listener in self._listeners:
-                listener.end(scope, visit)
+            record.ended_at = time.perf_counter()
+            record.status = answer.status if answer.is_whole else broken
+            record.n_bytes = answer.n_bytes
+            for observer in self._observers:
+                observer.on_request_end(scope, record)
 
 
 class _Answer:
-    """Mutable: what has been sent so far. No coroutine of its own between a stream and its socket."""
+    """Mutable: counts what has been sent. Adds no coroutine between a stream and its socket."""
 
     def __init__(self, send: Send, id: str) -> None:
         self._send = send

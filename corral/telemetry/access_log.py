@@ -1,4 +1,4 @@
-"""One log line for every HTTP request that has ended, however it did, without query, headers and bodies.
+"""One log line for every HTTP request that has ended, without query, headers and bodies.
 
 Requests for files of a page and health checks are logged at DEBUG.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from corral.core.visit import Leg, Visit
+from corral.telemetry.record import RequestRecord, TaskRecord
 
 _MAX_PATH = 256
 _MAX_CLIENT = 64
@@ -33,68 +33,68 @@ _ANSWERED = (200, 503)  # what a probe gets that may ask
 _log = logging.getLogger("corral")
 
 
-class RequestLog:
-    """A `Listener` of all traffic."""
+class AccessLog:
+    """A `RequestObserver`."""
 
-    def end(self, scope: Scope, visit: Visit) -> None:
-        level = logging.DEBUG if _is_file(scope, visit) or _is_probe(scope, visit) else logging.INFO
+    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
+        level = logging.DEBUG if _is_file(scope, record) or _is_probe(scope, record) else logging.INFO
         if not _log.isEnabledFor(level):
             return
-        work = _work(visit)
-        text = _LINE + (", key %(key)s" if visit.client.name else "") + ", %(id)s"
+        work = _work(record)
+        text = _LINE + (", key %(key)s" if record.client.name else "") + ", %(id)s"
         text += "".join(part for name, part in _WORK.items() if name in work)
-        _log.log(level, text, {**_fields(scope, visit), **work})
+        _log.log(level, text, {**_fields(scope, record), **work})
 
 
-def _is_file(scope: Scope, visit: Visit) -> bool:
-    """No route was found for it, and yet an answer."""
+def _is_file(scope: Scope, record: RequestRecord) -> bool:
+    """Whether a static file answered: no route did, and the request succeeded."""
     is_read = scope["method"] in ("GET", "HEAD")
-    return is_read and "endpoint" not in scope and 0 < visit.status < 400
+    return is_read and "endpoint" not in scope and 0 < record.status < 400
 
 
-def _is_probe(scope: Scope, visit: Visit) -> bool:
+def _is_probe(scope: Scope, record: RequestRecord) -> bool:
     """A health check, which comes every few seconds; one that was refused is worth a line."""
-    return scope["method"] in ("GET", "HEAD") and scope["path"] in _PROBES and visit.status in _ANSWERED
+    return scope["method"] in ("GET", "HEAD") and scope["path"] in _PROBES and record.status in _ANSWERED
 
 
-def _fields(scope: Scope, visit: Visit) -> dict[str, Any]:
+def _fields(scope: Scope, record: RequestRecord) -> dict[str, Any]:
     client = scope.get("client")
     return {
-        "id": visit.id,
-        "key": visit.client.name,
+        "id": record.id,
+        "key": record.client.name,
         "method": scope["method"],
         "path": _path(scope),
-        "status": visit.status,
-        "ms": round((visit.ended_at - visit.started_at) * 1e3, 1),
+        "status": record.status,
+        "ms": round((record.ended_at - record.started_at) * 1e3, 1),
         "client": str(client[0])[:_MAX_CLIENT] if client else "unix",
         "request_bytes": _content_length(scope),
-        "response_bytes": visit.n_bytes,
+        "response_bytes": record.n_bytes,
     }
 
 
-def _work(visit: Visit) -> dict[str, Any]:
+def _work(record: RequestRecord) -> dict[str, Any]:
     """What the engine has done for it, of several tasks all together; nothing that it has not done."""
-    legs = [leg for leg in visit.legs if leg.admitted_at]
-    if not legs:
+    tasks = [task for task in record.tasks if task.admitted_at]
+    if not tasks:
         return {}
-    queue_ms = round(max(leg.queue_s for leg in legs) * 1e3, 1)
-    timings = [leg.timings for leg in legs if leg.timings is not None]
+    queue_ms = round(max(task.queue_s for task in tasks) * 1e3, 1)
+    timings = [task.timings for task in tasks if task.timings is not None]
     if not timings:
-        return {"queue_ms": queue_ms, **_embedding(legs)}
+        return {"queue_ms": queue_ms, **_embedding(tasks)}
     return {
         "queue_ms": queue_ms,
         **_rate("prompt", sum(t.prompt_n for t in timings), sum(t.prompt_ms for t in timings)),
-        "cache": legs[0].tier.value,
+        "cache": tasks[0].tier.value,
         "cache_n": sum(t.cache_n for t in timings),
         **_rate("predicted", sum(t.predicted_n for t in timings), sum(t.predicted_ms for t in timings)),
     }
 
 
-def _embedding(legs: list[Leg]) -> dict[str, Any]:
+def _embedding(tasks: list[TaskRecord]) -> dict[str, Any]:
     """Of tasks that generate nothing, once they are done."""
-    done = [leg for leg in legs if leg.is_done]
-    took_ms = sum(leg.ended_at - leg.admitted_at for leg in done) * 1e3
-    return _rate("prompt", sum(leg.n_prompt for leg in done), took_ms)
+    done = [task for task in tasks if task.is_done]
+    took_ms = sum(task.ended_at - task.admitted_at for task in done) * 1e3
+    return _rate("prompt", sum(task.n_prompt for task in done), took_ms)
 
 
 def _rate(what: str, n: int, ms: float) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _rate(what: str, n: int, ms: float) -> dict[str, Any]:
 
 
 def _path(scope: Scope) -> str:
-    """As it was sent: whatever could end a line is still encoded."""
+    """As sent: characters that could end a line stay percent-encoded."""
     raw = scope.get("raw_path")
     path = raw.decode("latin-1") if raw is not None else scope["path"]
     return urllib.parse.quote(path.partition("?")[0], safe="/%:@!$&'()*+,;=~")[:_MAX_PATH]

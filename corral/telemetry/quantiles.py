@@ -1,4 +1,4 @@
-"""Durations of the last minute, by their size: quantiles without keeping them one by one."""
+"""Quantiles of recent durations, from histograms with exponential buckets."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-_PER_OCTAVE = 6  # so that a quantile is right within a few percent
-# From a tenth of a millisecond to half an hour; beyond the last one there is another bucket.
+_PER_OCTAVE = 6  # quantiles are right within a few percent
+# From 0.1 ms to half an hour; one more bucket takes longer ones.
 _EDGES = tuple(1e-4 * 2 ** (i / _PER_OCTAVE) for i in range(24 * _PER_OCTAVE))
 _NOTHING = (0,) * (len(_EDGES) + 1)
 
@@ -16,10 +16,10 @@ Quantiles = tuple[float, ...]
 
 
 class Latency:
-    """Mutable. Time goes in rounds; `roll` ends one."""
+    """Mutable. Time is cut into rounds; `roll` ends one."""
 
     def __init__(self, n_rounds: int, n_recent: int) -> None:
-        """Remembers `n_rounds`, of which the last `n_recent` count as recent."""
+        """Keep `n_rounds`, of which the last `n_recent` count as recent."""
         self._current = list(_NOTHING)
         self._rounds: collections.deque[Sequence[int]] = collections.deque([_NOTHING] * n_rounds, n_rounds)
         self._recent: collections.deque[Sequence[int]] = collections.deque([_NOTHING] * n_recent, n_recent)
@@ -35,11 +35,11 @@ class Latency:
         self._recent.append(counts)
 
     def recent(self, *shares: float) -> Quantiles | None:
-        """Which durations so many were not longer than; None: there was nothing."""
+        """The quantiles at `shares` of the recent rounds; None without durations."""
         return _quantiles(self._recent, shares)
 
     def all(self, *shares: float) -> Quantiles | None:
-        """The same, of all that is remembered."""
+        """The same over all rounds."""
         return _quantiles(self._rounds, shares)
 
 
@@ -53,7 +53,7 @@ def _quantiles(rounds: Iterable[Sequence[int]], shares: Sequence[float]) -> Quan
 
 
 def _find(counts: Sequence[int], rank: float) -> float:
-    """The duration with so many before it: those of a bucket lie evenly in it."""
+    """The duration at this rank, interpolated within its bucket."""
     sums = list(itertools.accumulate(counts))
     i = next(i for i, n in enumerate(sums) if n >= rank and counts[i])
     low, high = (_EDGES[i - 1] if i else 0.0), _EDGES[min(i, len(_EDGES) - 1)]

@@ -7,19 +7,19 @@ import itertools
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from corral.api.metrics import Metrics
-from corral.api.order_metrics import OrderMetrics
+from corral.core.client import Client
 from corral.core.params import GenerationParams
 from corral.core.result import Admitted, Done, StopType, Tier, Timings, Tokens
 from corral.core.task import Task
-from corral.core.visit import Client, Visit
-from corral.link.board import Board
-from corral.link.supervisor import EngineState
+from corral.link.lifecycle import EngineState
+from corral.telemetry.dispatcher import TaskFollower, Telemetry
+from corral.telemetry.prometheus import Metrics
+from corral.telemetry.record import RequestRecord
+from corral.telemetry.task_metrics import TaskMetrics
 from tests.contract.inline import SECONDS, Server
 
 HISTOGRAMS = (
@@ -225,8 +225,8 @@ async def test_connections_are_shown_by_a_server_that_has_some():
 
 
 async def test_nothing_watches_where_nobody_asks():
-    assert not Server().engine.board.watchers
-    assert len(Server(metrics=True).engine.board.watchers) == 1
+    assert not Server().engine.telemetry.observers
+    assert len(Server(metrics=True).engine.telemetry.observers) == 1
 
 
 TASK = Task(id=0, prompt=[1] * 10, params=GenerationParams())
@@ -242,14 +242,19 @@ def tokens(n: int, total: int) -> Tokens:
 
 @pytest.fixture
 def watched(monkeypatch):
-    """A board, its metrics, and a clock that goes one second with every look at it."""
+    """A telemetry with metrics, whose clock goes one second with every look at it."""
     ticks = itertools.count(100.0)
-    for module in ("corral.api.order_metrics.perf_counter", "corral.link.board.perf_counter"):
-        monkeypatch.setattr(module, lambda: next(ticks))
-    registry, board = CollectorRegistry(), Board()
-    board.watchers.append(OrderMetrics(registry, "m"))
-    board.reset(1)
-    return board, registry
+    monkeypatch.setattr("corral.telemetry.dispatcher.perf_counter", lambda: next(ticks))
+    registry, telemetry = CollectorRegistry(), Telemetry()
+    telemetry.observers.append(TaskMetrics(registry, "m"))
+    telemetry.on_slots(1)
+    return telemetry, registry
+
+
+def submitted(telemetry: Telemetry, record: RequestRecord) -> TaskFollower:
+    follower = telemetry.follow(record)
+    follower.on_submit(TASK)
+    return follower
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -257,30 +262,28 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
 
 
 def test_tokens_that_come_together_share_their_time(watched):
-    board, registry = watched
+    telemetry, registry = watched
     labels = {"key": "alice", "model": "m"}
-    board.enter(TASK, Visit(client=Client("alice"), started_at=0.0))
-    board.note(Admitted(0, 0, 4, None, Tier.RAM), TASK)
-    board.note(tokens(1, 1), TASK)
+    task = submitted(telemetry, RequestRecord(client=Client("alice"), started_at=0.0))
+    task.on_result(Admitted(0, 0, 4, None, Tier.RAM))
+    task.on_result(tokens(1, 1))
     assert value(registry, "corral_time_to_first_token_seconds_sum", **labels) >= 100
-    board.note(tokens(4, 5), TASK)
+    task.on_result(tokens(4, 5))
     assert value(registry, "corral_time_between_tokens_seconds_count", **labels) == 4
-    # One tick has gone from the leg's look at the clock to ours.
     assert value(registry, "corral_time_between_tokens_seconds_sum", **labels) == pytest.approx(1)
-    board.note(tokens(0, 5), TASK)
+    task.on_result(tokens(0, 5))
     assert value(registry, "corral_time_between_tokens_seconds_count", **labels) == 4
 
 
 def test_another_engine_is_no_other_order(watched):
-    board, registry = watched
+    telemetry, registry = watched
     labels = {"key": "", "model": "m"}
-    board.enter(TASK)
-    board.note(Admitted(0, 0, 4, None, Tier.LIVE), TASK)
-    board.note(tokens(2, 2), TASK)
-    board.reset(1)
-    again = msgspec.structs.replace(TASK, resume=[1] * 2)
-    board.note(Admitted(0, 0, 0), again)
-    board.note(tokens(1, 3), again)
+    task = submitted(telemetry, RequestRecord())
+    task.on_result(Admitted(0, 0, 4, None, Tier.LIVE))
+    task.on_result(tokens(2, 2))
+    telemetry.on_slots(1)
+    task.on_result(Admitted(0, 0, 0))
+    task.on_result(tokens(1, 3))
     done = Done(
         task_id=0,
         stop_type=StopType.LIMIT,
@@ -289,7 +292,8 @@ def test_another_engine_is_no_other_order(watched):
         n_past=13,
         timings=timings(3),
     )
-    board.note(done, again)
+    task.on_result(done)
+    task.on_end()
     assert [value(registry, f"{name}_count", **labels) for name in HISTOGRAMS] == [1, 1, 1, 0, 1, 1]
     assert value(registry, "corral_generated_tokens_sum", **labels) == 3
     # What the lost one had cached is of no use to the next.

@@ -1,12 +1,11 @@
-"""Keeps an engine process alive: starts and watches it, starts another one when it is lost, lets it sleep.
+"""Keep an engine process alive: start and watch it, replace it when it is lost, unload it when idle.
 
-Knows processes and times, and whether something is asked of the engine, but not what. What there is to decide
-is decided by `RestartPolicy`, `Pulse` and `Idle`.
+Knows processes and times, and whether the engine has work, but not which. `RestartPolicy`, `Pulse` and `Idle`
+decide.
 """
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import contextlib
 import enum
@@ -14,12 +13,23 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from corral.core.errors import CorralError, Unavailable
-from corral.core.result import Beat, Event, LifeEvent, LoadFailed, Loading, ModelInfo, Opened
+from corral.core.result import (
+    Answer,
+    Beat,
+    Event,
+    LifeEvent,
+    LoadFailed,
+    Loading,
+    ModelInfo,
+    Opened,
+    Queue,
+    TaskResult,
+)
 from corral.core.settings import EngineSettings
 from corral.core.task import Stop
 from corral.core.transcoding import OFF
@@ -41,26 +51,62 @@ class EngineState(enum.Enum):
     FAILED = "failed"
 
 
-class Keeper(abc.ABC):
-    """Mutable. Whoever inherits from it has the orders."""
+class EngineListener(Protocol):
+    """The owner of the tasks, which the lifecycle asks and tells."""
+
+    @property
+    def n_submitted(self) -> int:
+        """Tasks and commands so far; a change shows that the engine is used."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether tasks or commands have not ended."""
+        ...
+
+    def engine_settings(self, settings: EngineSettings) -> EngineSettings:
+        """The settings for a new engine."""
+        ...
+
+    def on_ready(self, info: ModelInfo, process: EngineProcess) -> None: ...
+
+    def on_lost(self, ready_s: float | None) -> Life:
+        """The engine was lost `ready_s` after it was ready; returns what it was doing."""
+        ...
+
+    def on_sleep(self) -> None:
+        """The slots are gone with the engine."""
+        ...
+
+    def on_down(self, error: Unavailable) -> None:
+        """There will be no engine any more."""
+        ...
+
+    def on_event(self, event: Queue | Answer | TaskResult) -> None: ...
+
+
+class EngineLifecycle:
+    """Mutable, on the event loop."""
 
     def __init__(
         self,
         settings: EngineSettings,
         timeout_s: float,
+        listener: EngineListener,
         n_failures: int,
         sleep_idle_s: float,
         on_loading: Callable[[Loading], None],
         on_restart: Callable[[str], None],
     ) -> None:
         """`n_failures`: engines in a row that may fail by themselves. `sleep_idle_s`: negative: never."""
-        self._settings = settings
+        self.settings = settings
+        self._listener = listener
         self._timeout_s = timeout_s
         self._sleep_idle_s = sleep_idle_s
         self._on_loading = on_loading
         self._on_restart = on_restart
         self._policy = RestartPolicy(n_failures)
-        self._process: EngineProcess | None = None
+        self.process: EngineProcess | None = None
         self._main: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[ModelInfo] = asyncio.get_running_loop().create_future()
         self._opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -85,10 +131,6 @@ class Keeper(abc.ABC):
         """Why the engine has failed for good, if it has."""
         return self._lost_because if self.state is EngineState.FAILED else ""
 
-    def use(self, settings: EngineSettings) -> None:
-        """Before `start`: what was not known when this was made."""
-        self._settings = settings
-
     async def start(self) -> ModelInfo:
         """Launch the engine; returns once the model is loaded, raises if that fails."""
         self._main = asyncio.create_task(self._run())
@@ -105,59 +147,27 @@ class Keeper(abc.ABC):
     def dismiss(self) -> None:
         """End all that runs with an error; nothing else is begun."""
         self._is_closing = True
-        self._on_end(shutting_down())
+        self._listener.on_down(shutting_down())
 
     async def close(self) -> None:
         self.dismiss()
-        has_files = self._settings.cache_disk or self._settings.lookup_cache_dynamic
+        has_files = self.settings.cache_disk or self.settings.lookup_cache_dynamic
         is_at_work = self.state is EngineState.READY and has_files
-        if self._process is not None and (is_at_work or self._stopped_at is not None):
-            await self._process.stop(FLUSH_S)
+        if self.process is not None and (is_at_work or self._stopped_at is not None):
+            await self.process.stop(FLUSH_S)
         if self._main is not None:
             self._main.cancel()
             await asyncio.wait({self._main})
 
-    @property
-    @abc.abstractmethod
-    def _n_orders(self) -> int:
-        """Of all times."""
-
-    @property
-    @abc.abstractmethod
-    def _is_busy(self) -> bool:
-        """Whether there are orders that have not ended."""
-
-    @abc.abstractmethod
-    def _engine_settings(self) -> EngineSettings:
-        """For a new engine."""
-
-    @abc.abstractmethod
-    def _on_ready(self, info: ModelInfo, process: EngineProcess) -> None: ...
-
-    @abc.abstractmethod
-    def _on_lost(self, ready_s: float | None) -> Life:
-        """What the engine was doing; whoever may have done it is blamed."""
-
-    @abc.abstractmethod
-    def _on_sleep(self) -> None:
-        """What slots held is gone."""
-
-    @abc.abstractmethod
-    def _on_end(self, error: Unavailable) -> None:
-        """There will be no engine any more."""
-
-    @abc.abstractmethod
-    def _on_events(self, process: EngineProcess, events: list[Event]) -> None: ...
-
-    def _check_up(self) -> None:
-        """Raises if it is of no use to wait."""
+    def check_up(self) -> None:
+        """Raise if there will be no engine to wait for."""
         if self._is_closing:
             raise shutting_down()
         if self.state is EngineState.FAILED:
             raise Unavailable(f"The engine is down: {self._lost_because}")
 
-    def _wake(self) -> None:
-        """If it sleeps."""
+    def wake(self) -> None:
+        """Load the engine again if it sleeps."""
         if self.state is EngineState.SLEEPING:
             self.state = EngineState.WAKING
             self._woken.set()
@@ -170,7 +180,7 @@ class Keeper(abc.ABC):
         except Exception:
             if not self._loaded.done():
                 raise
-            _log.exception("unexpected error around the engine")
+            _log.exception("unexpected error in the engine's lifecycle")
             self._lost_because = "internal error, see the server's log"
             self._give_up()
 
@@ -190,10 +200,10 @@ class Keeper(abc.ABC):
         return await self._recover()
 
     async def _run_once(self) -> None:
-        process = self._process = EngineProcess(self._on_events)
+        process = self.process = EngineProcess(self._on_events)
         self._pulse, self._ready_at, self.loading = Pulse(self._timeout_s), None, Loading()
         try:
-            await process.spawn(self._engine_settings())
+            await process.spawn(self._listener.engine_settings(self.settings))
             await self._outlive(process)
         except OSError as error:
             self._lost_because = f"the engine process cannot be started: {error.strerror or error}"
@@ -218,7 +228,7 @@ class Keeper(abc.ABC):
             if time.monotonic() - self._stopped_at > FLUSH_S:
                 process.kill()
         elif self.state is EngineState.READY:
-            is_over = self._idle.look(self._n_orders, self._is_busy)
+            is_over = self._idle.look(self._listener.n_submitted, self._listener.is_busy)
             if is_over and not self._is_closing:
                 self._fall_asleep(process)
 
@@ -228,7 +238,7 @@ class Keeper(abc.ABC):
 
     async def _recover(self) -> bool:
         """An engine was lost: wait for as long as is wise; whether there is to be another one."""
-        life = self._on_lost(None if self._ready_at is None else time.monotonic() - self._ready_at)
+        life = self._listener.on_lost(None if self._ready_at is None else time.monotonic() - self._ready_at)
         delay_s = self._policy.end(life)
         if delay_s is None:
             self._give_up()
@@ -243,7 +253,7 @@ class Keeper(abc.ABC):
     def _give_up(self) -> None:
         self.state = EngineState.FAILED
         _log.error("the engine is down: %(reason)s; no other one is started", {"reason": self._lost_because})
-        self._on_end(Unavailable(f"The engine is down: {self._lost_because}"))
+        self._listener.on_down(Unavailable(f"The engine is down: {self._lost_because}"))
 
     def _fall_asleep(self, process: EngineProcess) -> None:
         """Whatever comes from now on waits for the next engine."""
@@ -251,12 +261,18 @@ class Keeper(abc.ABC):
         self._stopped_at = time.monotonic()
         self._woken.clear()
         process.send(Stop())
-        self._on_sleep()
+        self._listener.on_sleep()
         fields = {"seconds": self._sleep_idle_s}
         _log.info("nothing to do for %(seconds)g s: the engine sleeps until a request comes", fields)
 
-    def _handle_life(self, event: LifeEvent, process: EngineProcess) -> None:
-        """What an engine says about itself."""
+    def _on_events(self, process: EngineProcess, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, LifeEvent):
+                self._on_life_event(event, process)
+            else:
+                self._listener.on_event(event)
+
+    def _on_life_event(self, event: LifeEvent, process: EngineProcess) -> None:
         if isinstance(event, Beat):
             if reason := self._pulse.hear(event):
                 self._lose(process, reason)
@@ -271,12 +287,12 @@ class Keeper(abc.ABC):
                 self._opened.set_result(event.path)
         else:
             # The next engine is the same, whatever has become of the file and of the memory since.
-            self._settings = msgspec.structs.replace(
-                event.settings, lora=self._settings.lora, lora_base="", transcode=OFF, fit="off"
+            self.settings = msgspec.structs.replace(
+                event.settings, lora=self.settings.lora, lora_base="", transcode=OFF, fit="off"
             )
             self._ready_at, self._idle = time.monotonic(), Idle(self._sleep_idle_s)
             self.info, self.state = event.info, EngineState.READY
-            self._on_ready(event.info, process)
+            self._listener.on_ready(event.info, process)
             if not self._loaded.done():
                 self._loaded.set_result(event.info)
 

@@ -1,7 +1,7 @@
-"""Traces for OpenTelemetry: one for each request that had orders, told when it has ended, from its visit.
+"""OpenTelemetry traces: one for each request that had tasks, exported from its record when it has ended.
 
-The packages for it are an extra; nothing else imports this. Spans are sent from a thread, and dropped where
-nobody takes them. No text of prompts and answers is in them.
+Needs the `otel` extra; imported only with `--otlp-endpoint`. A thread sends the spans, and drops them if the
+collector does not answer. They contain no text of prompts and answers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from starlette.types import Scope
 
 from corral import __version__
 from corral.core.errors import CorralError
-from corral.core.visit import Leg, Visit
-from corral.server.traffic import LEFT
+from corral.telemetry.middleware import LEFT
+from corral.telemetry.record import RequestRecord, TaskRecord
 
 try:
     from opentelemetry.context import Context
@@ -55,24 +55,24 @@ class Tracer:
         self._tracer = self._provider.get_tracer("corral", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
-    def end(self, scope: Scope, visit: Visit) -> None:
-        """A request has ended; what became of it becomes a trace if it had orders."""
-        if not visit.legs:
+    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
+        """Export the trace of a request that had tasks."""
+        if not record.tasks:
             return
         clock = time.time() - time.perf_counter()
-        ended_at, status = visit.ended_at, visit.status
+        ended_at, status = record.ended_at, record.status
         root = self._tracer.start_span(
             f"{scope['method']} {_route(scope)}",
             self._parent(scope),
             SpanKind.SERVER,
-            {**_http(scope, status), **self._work(scope, visit)},
-            start_time=_ns(visit.started_at + clock),
+            {**_http(scope, status), **self._work(scope, record)},
+            start_time=_ns(record.started_at + clock),
         )
-        has_failed = status == 200 and not all(leg.is_done for leg in visit.legs)
+        has_failed = status == 200 and not all(task.is_done for task in record.tasks)
         if status >= 500 or has_failed:
             root.set_status(Status(StatusCode.ERROR))
         context = set_span_in_context(root, Context())
-        for part in _parts(visit, status, ended_at) if root.is_recording() else ():
+        for part in _parts(record, status, ended_at) if root.is_recording() else ():
             start, end = _ns(part.started_at + clock), _ns(part.ended_at + clock)
             span = self._tracer.start_span(part.name, context, attributes=part.attributes, start_time=start)
             span.end(end)
@@ -90,16 +90,16 @@ class Tracer:
         }
         return self._propagator.extract(carrier, Context())
 
-    def _work(self, scope: Scope, visit: Visit) -> Attributes:
-        timings = [leg.timings for leg in visit.legs if leg.timings is not None]
+    def _work(self, scope: Scope, record: RequestRecord) -> Attributes:
+        timings = [task.timings for task in record.tasks if task.timings is not None]
         return {
-            "corral.request_id": visit.id,
-            "corral.key": visit.client.name,
+            "corral.request_id": record.id,
+            "corral.key": record.client.name,
             "gen_ai.provider.name": "corral",
             "gen_ai.operation.name": _operation(scope),
             "gen_ai.response.model": self._model,
-            "gen_ai.request.choice.count": len(visit.legs),
-            "gen_ai.usage.input_tokens": sum(leg.n_prompt for leg in visit.legs),
+            "gen_ai.request.choice.count": len(record.tasks),
+            "gen_ai.usage.input_tokens": sum(task.n_prompt for task in record.tasks),
             "gen_ai.usage.cache_read.input_tokens": sum(timing.cache_n for timing in timings),
             "gen_ai.usage.output_tokens": sum(timing.predicted_n for timing in timings),
         }
@@ -115,34 +115,34 @@ class _Part:
     attributes: Attributes = field(default_factory=dict)
 
 
-def _parts(visit: Visit, status: int, ended_at: float) -> Iterator[_Part]:
-    yield _Part("template", visit.started_at, visit.legs[0].entered_at)
-    for i, leg in enumerate(visit.legs):
-        yield from _parts_of(leg, {"corral.order": i}, ended_at)
-    if status != LEFT and all(leg.is_done for leg in visit.legs):
-        yield _Part("render", max(leg.last_at or leg.ended_at for leg in visit.legs), ended_at)
+def _parts(record: RequestRecord, status: int, ended_at: float) -> Iterator[_Part]:
+    yield _Part("template", record.started_at, record.tasks[0].queued_at)
+    for i, task in enumerate(record.tasks):
+        yield from _parts_of(task, {"corral.task": i}, ended_at)
+    if status != LEFT and all(task.is_done for task in record.tasks):
+        yield _Part("render", max(task.last_at or task.ended_at for task in record.tasks), ended_at)
 
 
-def _parts_of(leg: Leg, order: Attributes, ended_at: float) -> Iterator[_Part]:
-    ended_at = leg.ended_at or ended_at
-    yield _Part("queue", leg.entered_at, leg.admitted_at or ended_at, order)
-    if not leg.admitted_at:
+def _parts_of(task: TaskRecord, index: Attributes, ended_at: float) -> Iterator[_Part]:
+    ended_at = task.ended_at or ended_at
+    yield _Part("queue", task.queued_at, task.admitted_at or ended_at, index)
+    if not task.admitted_at:
         return
-    timings = leg.timings
-    prompt: Attributes = {"corral.prompt_n": leg.n_prompt, "corral.cache": leg.tier.value}
+    timings = task.timings
+    prompt: Attributes = {"corral.prompt_n": task.n_prompt, "corral.cache": task.tier.value}
     if timings is not None:
         prompt |= {"corral.cache_n": timings.cache_n, "corral.prompt_ms": timings.prompt_ms}
-    engines = {"corral.n_engines": leg.n_engines}
-    yield _Part("prefill", leg.admitted_at, leg.first_at or ended_at, order | prompt | engines)
-    if leg.first_at and timings is not None:
+    engines = {"corral.n_engines": task.n_engines}
+    yield _Part("prefill", task.admitted_at, task.first_at or ended_at, index | prompt | engines)
+    if task.first_at and timings is not None:
         answer = {
             "corral.predicted_n": timings.predicted_n,
             "corral.predicted_ms": timings.predicted_ms,
             "corral.draft_n": timings.draft_n,
             "corral.draft_n_accepted": timings.draft_n_accepted,
         }
-        last_at = leg.last_at if leg.is_done else ended_at
-        yield _Part("decode", leg.first_at, last_at, order | answer | engines)
+        last_at = task.last_at if task.is_done else ended_at
+        yield _Part("decode", task.first_at, last_at, index | answer | engines)
 
 
 class _Exporter(SpanExporter):

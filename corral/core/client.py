@@ -1,0 +1,22 @@
+"""Who sent a request, as its API key tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The owner of an API key; without keys, all requests share one.
+
+    `id` separates the clients that share the slots by `weight`. A KV state that was computed for one `tenant`
+    is never reused for another.
+    """
+
+    name: str = ""
+    id: str = ""
+    weight: float = 1.0
+    tenant: bytes = b""
+
+
+ANONYMOUS = Client()

@@ -1,0 +1,294 @@
+"""The engine as the front knows it: submit tasks, get streams of results.
+
+Every task ends exactly once, across engine restarts: a new engine gets all tasks that have not ended, with
+the tokens already delivered, and the streams go on. `EngineLifecycle` decides when engines start and stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from corral.core.errors import CorralError, Unavailable
+from corral.core.medium import Medium
+from corral.core.modifier import AdapterInfo, ScaledFile
+from corral.core.result import (
+    AdapterLoaded,
+    Answer,
+    Arranged,
+    Failed,
+    LastResult,
+    Loading,
+    ModelInfo,
+    Queue,
+    SlotReport,
+    TaskResult,
+    Tokens,
+)
+from corral.core.settings import EngineSettings
+from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
+from corral.link.lifecycle import EngineLifecycle, EngineState
+from corral.link.observer import EngineObserver, TaskObserver
+from corral.link.pending_task import MAX_CRASHES, MediaFile, PendingTask, charge_crash, suspects
+from corral.link.process import EngineProcess
+from corral.link.restart import Life
+from corral.link.stream import TaskStream
+
+TaskT = TypeVar("TaskT", Task, Embed)
+
+READY_S = 0.05  # between two checks whether an engine is ready
+
+
+class EngineClient:
+    """Mutable, on the event loop. An `EngineListener` of its lifecycle."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        timeout_s: float,
+        observer: EngineObserver,
+        n_failures: int = 5,
+        sleep_idle_s: float = -1.0,
+        on_loading: Callable[[Loading], None] = lambda _: None,
+        on_restart: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.lifecycle = EngineLifecycle(
+            settings, timeout_s, self, n_failures, sleep_idle_s, on_loading, on_restart
+        )
+        self._observer = observer
+        self._pending: dict[int, PendingTask] = {}
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._loading_adapter = asyncio.Lock()
+        self._freed: set[int] = set()  # adapters
+        self._n_ids = 0
+        self._n_asking = 0  # calls that wait for an answer, also of an engine that has to wake up first
+        self._has_completed = False  # whether this engine has completed a task
+
+    @property
+    def state(self) -> EngineState:
+        return self.lifecycle.state
+
+    @property
+    def info(self) -> ModelInfo | None:
+        return self.lifecycle.info
+
+    @property
+    def loading(self) -> Loading:
+        """The progress of a start, while there is one."""
+        return self.lifecycle.loading
+
+    @property
+    def n_restarts(self) -> int:
+        return self.lifecycle.n_restarts
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether an engine that should be there gives no sign of life."""
+        return self.lifecycle.is_silent
+
+    @property
+    def down_because(self) -> str:
+        """Why the engine has failed for good, if it has."""
+        return self.lifecycle.down_because
+
+    def submit(
+        self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None
+    ) -> tuple[TaskT, TaskStream]:
+        """Queue a task, which gets its id here. It runs as soon as an engine can, across restarts."""
+        self.lifecycle.check_up()
+        task = msgspec.structs.replace(task, id=self._new_id(), fd=media.fd if media is not None else -1)
+        id = task.id
+        stream = TaskStream(on_close=lambda: self.cancel(id))
+        pending = PendingTask(task, stream, observer, media)
+        observer.on_submit(task)
+        try:
+            if self.state is EngineState.READY and self.lifecycle.process:
+                self._send(self.lifecycle.process, pending, task)
+        except Unavailable:
+            observer.on_end()
+            raise
+        self._pending[task.id] = pending
+        self.lifecycle.wake()
+        return task, stream
+
+    def cancel(self, task_id: int) -> None:
+        pending = self._pending.pop(task_id, None)
+        if pending is not None:
+            pending.observer.on_end()
+            if self.lifecycle.process:
+                self.lifecycle.process.send(Cancel(task_id))
+
+    async def arrange(self, media: list[Medium]) -> list[list[int]]:
+        """The tokens that media become; also across restarts of the engine."""
+        for i in range(MAX_CRASHES):
+            await self._wait_ready()
+            try:
+                arranged = await self._ask(Arrange(self._new_id(), media))
+            except Unavailable:
+                if i == MAX_CRASHES - 1:
+                    raise
+            else:
+                assert isinstance(arranged, Arranged)
+                return arranged.tokens
+        raise AssertionError
+
+    async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
+        """Run an action on a slot, with the file `fd` where that needs one."""
+        action = msgspec.structs.replace(action, id=self._new_id(), fd=fd)
+        report = await self._ask(action, fd)
+        assert isinstance(report, SlotReport)
+        self._observer.on_action(action, report)
+        return report
+
+    async def load_adapter(self, path: str) -> AdapterInfo:
+        """Load a LoRA adapter into this engine and every later one."""
+        async with self._loading_adapter:
+            settings = self.lifecycle.settings
+            command = LoadAdapter(id=self._new_id(), adapter=len(settings.lora), path=path)
+            loaded = await self._ask(command)
+            assert isinstance(loaded, AdapterLoaded)
+            files = (*self.lifecycle.settings.lora, ScaledFile(path))
+            self.lifecycle.settings = msgspec.structs.replace(self.lifecycle.settings, lora=files)
+            return loaded.info
+
+    def free_adapter(self, id: int) -> None:
+        """Free a LoRA adapter once no request needs it."""
+        self._freed.add(id)
+        if self.lifecycle.process is not None:
+            self.lifecycle.process.send(FreeAdapter(id))
+
+    @property
+    def n_submitted(self) -> int:
+        return self._n_ids
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._pending or self._n_asking)
+
+    def engine_settings(self, settings: EngineSettings) -> EngineSettings:
+        """A new engine loads freed adapters only for tasks that still want them."""
+        wanted = {id for pending in self._pending.values() for id, _ in pending.lora}
+        gone = self._freed - wanted
+        files = [ScaledFile("") if id in gone else file for id, file in enumerate(settings.lora)]
+        return msgspec.structs.replace(settings, lora=tuple(files))
+
+    def on_ready(self, info: ModelInfo, process: EngineProcess) -> None:
+        self._has_completed = False
+        self._observer.on_slots(info.n_slots)
+        for pending in list(self._pending.values()):
+            try:
+                self._send(process, pending, pending.resumed())
+            except Unavailable as error:
+                self._fail(pending, error)
+        for id in self._freed:
+            process.send(FreeAdapter(id))
+
+    def on_lost(self, ready_s: float | None) -> Life:
+        pending = list(self._pending.values())
+        life = Life(ready_s, bool(suspects(pending) or self._answers), self._has_completed)
+        self._has_completed = False
+        for each in charge_crash(pending):
+            message = f"the engine died {MAX_CRASHES} times while working on this request"
+            self._fail(each, CorralError(message))
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(Unavailable("the engine was lost, and what its slots held"))
+        return life
+
+    def on_sleep(self) -> None:
+        assert self.info is not None, "there was an engine"
+        self._observer.on_slots(self.info.n_slots)
+
+    def on_down(self, error: Unavailable) -> None:
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
+        for pending in list(self._pending.values()):
+            self.cancel(pending.task.id)
+            pending.stream.fail(error)
+
+    def on_event(self, event: Queue | Answer | TaskResult) -> None:
+        if isinstance(event, Queue):
+            self._observer.on_queue(event.task_ids)
+        elif isinstance(event, Answer) or event.task_id in self._answers:
+            self._answer(event)
+        else:
+            self._deliver(event)
+
+    def _new_id(self) -> int:
+        self._n_ids += 1
+        return self._n_ids - 1
+
+    async def _wait_ready(self) -> None:
+        """Until there is an engine, or never will be one."""
+        while self.state in (EngineState.LOADING, EngineState.RESTARTING, EngineState.WAKING):
+            self.lifecycle.check_up()
+            await asyncio.sleep(READY_S)
+
+    async def _ask(self, command: SlotAction | LoadAdapter | Arrange, fd: int = -1) -> Answer:
+        """Send a command that only this engine can answer; one that sleeps is woken first."""
+        self._n_asking += 1
+        try:
+            self.lifecycle.wake()
+            if self.state is EngineState.WAKING:
+                await self._wait_ready()
+            return await self._ask_now(command, fd)
+        finally:
+            self._n_asking -= 1
+
+    async def _ask_now(self, command: SlotAction | LoadAdapter | Arrange, fd: int) -> Answer:
+        self.lifecycle.check_up()
+        process = self.lifecycle.process
+        if self.state is not EngineState.READY or process is None:
+            raise Unavailable(f"The engine is {self.state.value}")
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers[command.id] = answer
+        try:
+            process.send(command, fd)
+            return await answer
+        except OSError:
+            raise Unavailable("the file cannot be handed to the engine now") from None
+        finally:
+            del self._answers[command.id]
+            if not answer.done() or answer.cancelled():
+                process.send(Cancel(command.id))
+
+    def _send(self, process: EngineProcess, pending: PendingTask, task: Task | Embed) -> None:
+        try:
+            process.send(task, task.fd)
+            pending.is_sent = True
+        except ConnectionError:
+            pass  # the process is gone; the next one gets the task
+        except OSError:
+            raise Unavailable("the media cannot be handed to the engine now") from None
+
+    def _deliver(self, result: TaskResult) -> None:
+        pending = self._pending.get(result.task_id)
+        if pending is None:
+            return
+        pending.observer.on_result(result)
+        pending.is_admitted = True
+        if isinstance(result, Tokens):
+            pending.delivered += result.tokens
+        if isinstance(result, LastResult | Failed):
+            self._has_completed |= isinstance(result, LastResult)
+            del self._pending[result.task_id]
+            pending.observer.on_end()
+        pending.stream.put(result)
+
+    def _answer(self, result: Answer | TaskResult) -> None:
+        answer = self._answers.get(result.task_id)
+        if answer is None or answer.done():
+            return
+        if isinstance(result, Answer):
+            answer.set_result(result)
+        elif isinstance(result, Failed):
+            answer.set_exception(CorralError.from_info(result.error))
+
+    def _fail(self, pending: PendingTask, error: CorralError) -> None:
+        del self._pending[pending.task.id]
+        pending.observer.on_end()
+        pending.stream.fail(error)

@@ -1,0 +1,1 @@
+"""One record per request, and everything that observes it: slots, queue, metrics, monitor, log, traces."""

@@ -1,0 +1,90 @@
+"""The one place where results become telemetry: update the task's record, then let every observer read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Protocol
+
+from corral.core.result import Admitted, Begun, SlotReport, TaskResult
+from corral.core.task import Embed, SlotAction, Task
+from corral.telemetry.counters import TokenCounters
+from corral.telemetry.queue import QueueView
+from corral.telemetry.record import RequestRecord, TaskRecord
+from corral.telemetry.slots import SlotTable
+
+
+class RecordObserver(Protocol):
+    """Reads records as tasks go on; the record is up to date when it is called."""
+
+    def on_result(self, record: RequestRecord, task: TaskRecord, result: TaskResult) -> None: ...
+
+    def on_end(self, record: RequestRecord, task: TaskRecord) -> None: ...
+
+
+class Telemetry:
+    """Mutable, on the event loop. An `EngineObserver` of the link."""
+
+    def __init__(self) -> None:
+        self.slots = SlotTable()
+        self.counters = TokenCounters()
+        self.queue = QueueView()
+        self.observers: list[RecordObserver] = []
+        self.followers: dict[int, TaskFollower] = {}  # of tasks that have not ended, by task id
+
+    @property
+    def waiting(self) -> Iterator[TaskFollower]:
+        """Tasks that no engine has started."""
+        return (each for id, each in self.followers.items() if self.queue.is_waiting(id))
+
+    def follow(self, record: RequestRecord) -> TaskFollower:
+        """An observer for one new task of this request."""
+        return TaskFollower(self, record)
+
+    def on_slots(self, n_slots: int) -> None:
+        self.slots.reset(n_slots)
+        self.counters.lose_engine()
+        self.queue.n_slots = n_slots
+        self.queue.lose_engine()
+
+    def on_queue(self, task_ids: Sequence[int]) -> None:
+        self.queue.sort(task_ids)
+
+    def on_action(self, action: SlotAction, report: SlotReport) -> None:
+        self.slots.on_action(action, report)
+
+
+class TaskFollower:
+    """Mutable. A `TaskObserver` of the link."""
+
+    def __init__(self, telemetry: Telemetry, record: RequestRecord) -> None:
+        self._telemetry = telemetry
+        self.record = record
+
+    def on_submit(self, task: Task | Embed) -> None:
+        n_prompt = len(task.prompt) if isinstance(task, Task) else sum(map(len, task.inputs))
+        self._submitted = task
+        self.task = self.record.add_task(n_prompt)
+        self._telemetry.followers[task.id] = self
+        self._telemetry.queue.enter(task.id, task.client)
+
+    def on_result(self, result: TaskResult) -> None:
+        telemetry, submitted = self._telemetry, self._submitted
+        self.task.update(result, perf_counter())
+        if isinstance(result, Admitted | Begun):
+            telemetry.queue.start(submitted.id, self.task)
+        telemetry.counters.on_result(result, submitted)
+        if isinstance(submitted, Task):
+            telemetry.slots.on_result(result, submitted)
+        for observer in telemetry.observers:
+            observer.on_result(self.record, self.task, result)
+
+    def on_end(self) -> None:
+        telemetry, id = self._telemetry, self._submitted.id
+        self.task.ended_at = self.task.ended_at or perf_counter()
+        del telemetry.followers[id]
+        telemetry.counters.on_end(id)
+        telemetry.queue.leave(id)
+        telemetry.slots.on_end(id)
+        for observer in telemetry.observers:
+            observer.on_end(self.record, self.task)

@@ -1,0 +1,160 @@
+"""The last minute of the server: slots, throughput, latency, and how requests ended.
+
+On the event loop: a token costs two lookups and an addition. Memory is bounded. Times are those of
+`time.perf_counter`.
+"""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from starlette.types import Scope
+
+from corral.core.result import Admitted, Progress, TaskResult, Tokens
+from corral.link.lifecycle import EngineState
+from corral.telemetry.facts import ServerFacts, kv_use
+from corral.telemetry.quantiles import Latency, Quantiles
+from corral.telemetry.record import RequestRecord, TaskRecord
+from corral.telemetry.timeline import Phase, SlotTimeline, Span, source_of
+
+SAMPLE_S = 0.5
+HISTORY_S = 60.0
+MAX_REQUESTS = 100
+SHARES = (0.5, 0.95)  # the quantiles shown
+_MAX_RESTARTS = 20
+_RECENT_S = 5.0  # window of a sample's latencies
+_LOST = (EngineState.RESTARTING, EngineState.FAILED, EngineState.SLEEPING)
+_N_SAMPLES, _N_RECENT = int(HISTORY_S / SAMPLE_S), int(_RECENT_S / SAMPLE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What has happened since the previous sample, and the state at its end."""
+
+    at: float
+    seconds: float
+    n_prompt: int  # evaluated tokens
+    n_generated: int
+    cached: dict[str, int]  # cached prompt tokens by source
+    n_waiting: int
+    n_running: int
+    n_busy: int  # slots
+    n_held: int
+    first: Quantiles | None
+    between: Quantiles | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request that has ended."""
+
+    number: int
+    path: str
+    record: RequestRecord
+
+
+@dataclass(slots=True)
+class EngineLife:
+    """Mutable: the engine's state, since when, and its restarts."""
+
+    state: EngineState
+    since: float
+    n_restarts: int = 0
+    restarts: collections.deque[float] = field(
+        default_factory=lambda: collections.deque(maxlen=_MAX_RESTARTS)
+    )
+
+    def update(self, state: EngineState, n_restarts: int, now: float) -> None:
+        if state is not self.state:
+            self.state, self.since = state, now
+        if n_restarts != self.n_restarts:
+            self.restarts.extend([now] * (n_restarts - self.n_restarts))
+            self.n_restarts = n_restarts
+
+
+class History:
+    """Mutable. A `RecordObserver` and a `RequestObserver`; call `take_sample` every `SAMPLE_S`."""
+
+    def __init__(self, facts: ServerFacts) -> None:
+        now = perf_counter()
+        self._facts = facts
+        self.timeline = SlotTimeline()
+        self.first, self.between = Latency(_N_SAMPLES, _N_RECENT), Latency(_N_SAMPLES, _N_RECENT)
+        self.samples: collections.deque[Sample] = collections.deque(maxlen=_N_SAMPLES)
+        self.requests: collections.deque[Ended] = collections.deque(maxlen=MAX_REQUESTS)
+        self.n_requests = 0
+        self.admitted: dict[int, Admitted] = {}  # last, by slot
+        self.life = EngineLife(EngineState.LOADING, now)
+        self._sampled_at = now
+        self._cached: dict[str, int] = {}
+        self._n_prompt = self._n_generated = 0  # of the counters, already in samples
+
+    def on_result(self, record: RequestRecord, task: TaskRecord, result: TaskResult) -> None:
+        if isinstance(result, Tokens):
+            self._add_tokens(task, result)
+        elif isinstance(result, Progress):
+            if span := self.timeline.find(task):
+                span.n_done = result.n_past
+        elif isinstance(result, Admitted):
+            self.timeline.admit(record, task, result, task.running_since)
+            self.admitted[result.id_slot] = result
+            if result.n_cached:
+                source = source_of(result)
+                self._cached[source] = self._cached.get(source, 0) + result.n_cached
+
+    def on_end(self, record: RequestRecord, task: TaskRecord) -> None:  # noqa: ARG002
+        self.timeline.end(task, task.ended_at)
+
+    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
+        """Keep requests that had tasks, and POST requests that a route refused."""
+        route = scope.get("route")
+        is_refused = route is not None and scope["method"] == "POST" and record.status >= 400
+        if record.tasks or is_refused:
+            self.n_requests += 1
+            self.requests.append(Ended(self.n_requests, route.path if route is not None else "", record))
+
+    def take_sample(self, now: float) -> list[Span]:
+        """Add a sample; returns the spans that have changed since the last one."""
+        engine = self._facts.engine
+        self.life.update(engine.state, engine.n_restarts, now)
+        if engine.state in _LOST:
+            self.timeline.lose_engine(now)
+        self.first.roll()
+        self.between.roll()
+        self.samples.append(self._sample(now))
+        self.timeline.forget(now - HISTORY_S)
+        return self.timeline.drain_changes()
+
+    def _add_tokens(self, task: TaskRecord, result: Tokens) -> None:
+        if task.n_outputs == 1:
+            self.first.add(task.ttft_s)
+        elif n := len(result.tokens):
+            self.between.add(task.gap_s, n)
+        span = self.timeline.find(task)
+        if span is None:
+            return
+        if span.phase is Phase.PREFILL:
+            span = self.timeline.start_decode(span, task.last_at)
+        span.n_done = result.timings.predicted_n
+
+    def _sample(self, now: float) -> Sample:
+        telemetry = self._facts.telemetry
+        counters, queue, slots = telemetry.counters, telemetry.queue, telemetry.slots
+        sample = Sample(
+            at=now,
+            seconds=max(1e-3, now - self._sampled_at),
+            n_prompt=counters.n_prompt - self._n_prompt,
+            n_generated=counters.n_predicted - self._n_generated,
+            cached=self._cached,
+            n_waiting=queue.n_waiting,
+            n_running=queue.n_running,
+            n_busy=slots.n_busy,
+            n_held=kv_use(self._facts)[0],
+            first=self.first.recent(*SHARES),
+            between=self.between.recent(*SHARES),
+        )
+        self._sampled_at, self._cached = now, {}
+        self._n_prompt, self._n_generated = counters.n_prompt, counters.n_predicted
+        return sample

@@ -1,0 +1,95 @@
+"""The record of one HTTP request and its tasks: timestamps and counts, kept once, read by all observers.
+
+Times are those of `time.perf_counter`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from corral.core.client import ANONYMOUS, Client
+from corral.core.result import Admitted, Begun, Done, Failed, LastResult, TaskResult, Tier, Timings, Tokens
+
+
+@dataclass(slots=True, eq=False)
+class TaskRecord:
+    """Mutable: what has happened to one task of a request; a time of 0 means not yet."""
+
+    n_prompt: int
+    arrived_at: float  # of the request
+    queued_at: float
+    admitted_at: float = 0.0  # by the first engine
+    running_since: float = 0.0  # in the last engine
+    first_at: float = 0.0
+    last_at: float = 0.0
+    ended_at: float = 0.0
+    gap_s: float = 0.0  # per token of the last result, since the one before it
+    worst_gap_s: float = 0.0  # between two results
+    n_outputs: int = 0  # results with tokens
+    n_engines: int = 0  # that have started it
+    is_done: bool = False  # neither cancelled nor failed
+    tier: Tier = Tier.NONE
+    admitted: Admitted | None = None  # by the last engine
+    timings: Timings | None = None
+
+    @property
+    def queue_s(self) -> float:
+        """Time spent waiting for a slot, so far or in the end."""
+        return (self.admitted_at or self.ended_at or time.perf_counter()) - self.queued_at
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to first token, from the arrival of the request."""
+        return self.first_at - self.arrived_at
+
+    @property
+    def service_s(self) -> float:
+        """Time in a slot of the last engine."""
+        return (self.ended_at or time.perf_counter()) - self.running_since
+
+    def update(self, result: TaskResult, now: float) -> None:
+        if isinstance(result, Admitted | Begun):
+            # After a restart a second engine admits the task again; it has waited only once.
+            self.admitted_at = self.admitted_at or now
+            self.running_since = now
+            self.n_engines += 1
+            if isinstance(result, Admitted):
+                self.tier = result.tier
+                self.admitted = result
+        elif isinstance(result, Tokens):
+            self._add_output(len(result.tokens), now)
+            self.timings = result.timings
+        elif isinstance(result, Done):
+            self.timings = result.timings
+        if isinstance(result, LastResult | Failed):
+            self.ended_at = now
+            self.is_done = isinstance(result, LastResult)
+
+    def _add_output(self, n_tokens: int, now: float) -> None:
+        self.n_outputs += 1
+        if self.n_outputs == 1:
+            self.first_at = now
+        else:
+            gap_s = now - self.last_at
+            self.gap_s = gap_s / max(1, n_tokens)
+            self.worst_gap_s = max(self.worst_gap_s, gap_s)
+        self.last_at = now
+
+
+@dataclass(slots=True, eq=False)
+class RequestRecord:
+    """Mutable. `status` is that of the answer, or tells why there was none."""
+
+    id: str = ""
+    client: Client = ANONYMOUS
+    started_at: float = field(default_factory=time.perf_counter)
+    tasks: list[TaskRecord] = field(default_factory=list)
+    ended_at: float = 0.0
+    status: int = 0
+    n_bytes: int = 0  # of the answer's body
+
+    def add_task(self, n_prompt: int) -> TaskRecord:
+        task = TaskRecord(n_prompt, self.started_at, time.perf_counter())
+        self.tasks.append(task)
+        return task

@@ -1,0 +1,89 @@
+"""What every slot is doing, derived from the results that pass by; the engine is never asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from corral.core.result import Admitted, Done, ModelInfo, Progress, SlotReport, StopType, TaskResult, Tokens
+from corral.core.task import SlotAction, Task, Verb
+
+_CHANGES = (Verb.RESTORE, Verb.ERASE, Verb.SHIFT, Verb.FORK)
+
+
+@dataclass(slots=True)
+class SlotView:
+    """Mutable. The task a slot works on, or worked on last."""
+
+    id: int
+    task: Task | None = None
+    is_processing: bool = False
+    n_past: int = 0
+    n_cached: int = 0
+    n_decoded: int = 0
+    n_held: int = 0  # tokens in the context
+    has_new_line: bool = False
+    stopping_word: str = ""
+    stop_type: StopType = StopType.NONE
+
+
+class SlotTable:
+    """Mutable. `views` has every slot, by its id."""
+
+    def __init__(self) -> None:
+        self.views: list[SlotView] = []
+        self._by_task: dict[int, SlotView] = {}
+
+    @property
+    def n_idle(self) -> int:
+        return sum(not view.is_processing for view in self.views)
+
+    @property
+    def n_busy(self) -> int:
+        return len(self.views) - self.n_idle
+
+    @property
+    def n_held(self) -> int:
+        """Tokens in all slots, idle ones included."""
+        return sum(view.n_held for view in self.views)
+
+    def kv_use(self, info: ModelInfo | None, is_unified: bool) -> tuple[int, int]:
+        """Tokens in the KV cache, and its capacity."""
+        if info is None:
+            return 0, 0
+        capacity = info.n_ctx * (1 if is_unified else info.n_slots)
+        return min(self.n_held, capacity), capacity
+
+    def reset(self, n_slots: int) -> None:
+        self.views = [SlotView(id) for id in range(n_slots)]
+        self._by_task = {}
+
+    def on_result(self, result: TaskResult, task: Task) -> None:
+        if isinstance(result, Admitted):
+            n_cached = result.n_cached
+            view = SlotView(result.id_slot, task, True, n_past=n_cached, n_cached=n_cached, n_held=n_cached)
+            self.views[result.id_slot] = self._by_task[task.id] = view
+            return
+        found = self._by_task.get(task.id)
+        if found is None:
+            return
+        if isinstance(result, Progress):
+            found.n_past = found.n_held = result.n_past
+        elif isinstance(result, Tokens):
+            found.n_decoded = result.timings.predicted_n
+            found.n_held = len(task.prompt) + found.n_decoded - 1
+            found.has_new_line = found.has_new_line or "\n" in result.text
+        elif isinstance(result, Done):
+            found.stopping_word = result.stopping_word
+            found.stop_type = result.stop_type
+            found.n_held = result.n_past
+
+    def on_end(self, task_id: int) -> None:
+        view = self._by_task.pop(task_id, None)
+        if view is not None:
+            view.is_processing = False
+
+    def on_action(self, action: SlotAction, report: SlotReport) -> None:
+        """A slot no longer holds what its last task left there."""
+        if action.verb in _CHANGES and not self.views[action.slot].is_processing:
+            n_left = 0 if action.verb is Verb.ERASE else report.n_tokens
+            self.views[action.slot] = SlotView(action.slot, n_past=n_left, n_held=n_left)
