@@ -15,7 +15,7 @@ from bench.speed import OFF
 from corral.api.prepare_chat import ChatSettings, render_chat
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
-from corral.chat.dialogue import Dialogue
+from corral.chat.chat_format import ChatFormat
 from corral.chat.template import ChatTemplate
 
 N_MESSAGES = 200
@@ -59,7 +59,7 @@ async def chat_preparation_ms(url: str) -> float:
     """Validating and rendering a long chat with many tools through the model's template, without a server's
     thread switches: the best of a few, since any disturbance only adds."""
     source = json.loads((await get(url, "/props"))[1])["chat_template"]
-    dialogue = Dialogue(ChatTemplate(source))
+    dialogue = ChatFormat(ChatTemplate(source))
     settings = ChatSettings(dialogue, dialogue, options={})
     body = json.dumps(long_chat())
     times = []

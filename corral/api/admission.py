@@ -15,7 +15,7 @@ _POSITION = "x-queue-position"
 _WAIT = "x-queue-wait-ms"
 
 
-def require_room(queue: QueueView, n_places: int, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
+def check_queue(queue: QueueView, n_places: int, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
     """Refuse orders that would have to wait where nobody else may, or longer than they want to.
 
     Where clients share the server, one that has less than its share of the places may always take one.

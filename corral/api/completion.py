@@ -47,7 +47,7 @@ class Run:
         assert self.done is not None, "the run has not ended"
         return self.done
 
-    def note(self, result: TaskResult) -> None:
+    def add_result(self, result: TaskResult) -> None:
         if isinstance(result, Tokens):
             self.texts.append(result.text)
             self.tokens += result.tokens
@@ -65,7 +65,7 @@ def start_runs(prepared: PreparedCompletion, service: Service, record: RequestRe
     runs: list[Run] = []
     try:
         for prompt in prepared.prompts:
-            media = prepared.pictures.of(prompt) if prepared.pictures is not None else None
+            media = prepared.media.of(prompt) if prepared.media is not None else None
             for sample in range(prepared.n):
                 task = new_task(prompt, sample_params(prepared.params, sample), record.client, media)
                 task, stream = service.engine.submit(task, service.telemetry.follow(record), media)
@@ -90,7 +90,7 @@ async def follow(runs: list[Run]) -> AsyncIterator[tuple[Run, TaskResult]]:
     n_open = len(runs)
     async for index, result in _results(runs):
         run = runs[index]
-        run.note(result)
+        run.add_result(result)
         n_open -= run.done is not None
         run.is_last = n_open == 0
         yield run, result

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
 from corral.api.prepare_embedding import Fit, Inputs
-from corral.api.service import LARGE_BYTES, Service, Words
+from corral.api.service import LARGE_BYTES, Service, Vocab
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
@@ -28,25 +28,25 @@ async def prepare(
     truncate: bool,
     make: Callable[..., Inputs],
     *args: Any,
-    words: Words | None = None,
+    vocab: Vocab | None = None,
 ) -> Inputs:
     """Tokenize what is to be embedded; `words`: with what is marked in it."""
-    fit = Fit(words or service.words, service.info.encoder, truncate)
+    fit = Fit(vocab or service.vocab, service.info.encoder, truncate)
     n_bytes = int(request.headers.get("content-length") or LARGE_BYTES)
-    return await service.aside(n_bytes, make, *args, fit)
+    return await service.run_in_pool(n_bytes, make, *args, fit)
 
 
 async def respond(service: Service, vectors: Sequence[FloatArray], render: Callable[[], Any]) -> Response:
     """Answer with what the vectors are rendered as."""
     n_bytes = sum(rows.nbytes for rows in vectors)
-    return await service.aside(n_bytes, lambda: JsonResponse(render()))
+    return await service.run_in_pool(n_bytes, lambda: JsonResponse(render()))
 
 
 async def embed(
     service: Service, request: Request, inputs: Inputs, media: Attached | None = None
 ) -> list[FloatArray]:
     """What each input has become: rows of numbers."""
-    service.require_room(record_of(request).client)
+    service.check_queue(record_of(request).client)
     return await run_for_client(_collect(service, inputs, media, record_of(request)), request.receive)
 
 

@@ -20,7 +20,7 @@ from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
 from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
 from corral.core.params import RANDOM_SEED, GenerationParams, SamplingParams, SpeculativeParams
 from corral.core.sampler_name import samplers_by_letter, samplers_by_name
-from corral.media.intake import Pictures
+from corral.media.intake import RequestMedia
 
 MAX_PROMPTS = 1024
 MAX_BIAS_CHARS = 1024
@@ -60,18 +60,18 @@ class PreparedCompletion:
     params: GenerationParams
     n: int = 1  # answers for each
     change: SystemPrompt | None = None  # what the server's system prompt is to become
-    pictures: Pictures | None = None  # the media that are in the prompts
+    media: RequestMedia | None = None  # the media that are in the prompts
 
     @property
     def is_list(self) -> bool:
         """compat: /completion: a list is the answer to several prompts, or to one with several answers."""
         return len(self.prompts) * self.n > 1
 
-    def showing(self, pictures: Pictures | None) -> PreparedCompletion:
+    def with_media(self, media: RequestMedia | None) -> PreparedCompletion:
         """The same, with the media that are in its prompts; none of them may have got lost."""
-        if pictures is not None:
-            pictures.require_all(self.prompts)
-        return replace(self, pictures=pictures)
+        if media is not None:
+            media.require_all(self.prompts)
+        return replace(self, media=media)
 
 
 def prepare_completion(

@@ -12,7 +12,7 @@ from corral.api.constraint import schema_of_format
 from corral.api.prepare import Limits, PreparedCompletion, Vocabulary, prepare_params, refuse_hopeless
 from corral.api.schema.chat import ChatRequest
 from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
-from corral.chat.dialogue import Binding, Chat, Dialogue, Prompt
+from corral.chat.chat_format import Binding, Chat, ChatFormat, Prompt
 from corral.chat.grammar import END
 from corral.chat.guard import Guard
 from corral.chat.message import (
@@ -25,7 +25,7 @@ from corral.chat.message import (
 )
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import RESERVED
-from corral.chat.tool import Freedom, Tool, ToolUse
+from corral.chat.tool import Tool, ToolChoice, ToolUse
 from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, GenerationParams, JsonWhitespace
 from corral.grammar.json_schema import prepare_schema
@@ -51,8 +51,8 @@ class ChatVocabulary(Vocabulary, Protocol):
 class ChatSettings:
     """The server's side of every chat."""
 
-    dialogue: Dialogue
-    tool_dialogue: Dialogue
+    dialogue: ChatFormat
+    tool_dialogue: ChatFormat
     options: Mapping[str, Any]
     reasoning: ReasoningFormat = ReasoningFormat.AUTO
     prefill: bool = True
@@ -67,7 +67,7 @@ class PreparedChat:
     """A chat and its prompt, ready to run. `is_legacy`: the client speaks of functions, not of tools."""
 
     completion: PreparedCompletion
-    dialogue: Dialogue
+    dialogue: ChatFormat
     chat: Chat
     prompt: Prompt
     is_legacy: bool
@@ -75,27 +75,27 @@ class PreparedChat:
 
 def prepare_chat(
     body: ChatRequest,
-    words: ChatVocabulary,
+    vocab: ChatVocabulary,
     limits: Limits,
     defaults: GenerationParams,
     settings: ChatSettings,
     system: SystemPrompt,
 ) -> PreparedChat:
     dialogue, chat, prompt = render_chat(body, settings)
-    refuse_hopeless(prompt.text, words.max_piece_bytes, limits.n_ctx)
-    system, change = prepare_system_prompt(body.system_prompt, words, limits.n_ctx, system)
-    tokens = system.before(tokenize_chat(prompt.text, words, settings.guard, system.is_empty), limits.n_ctx)
+    refuse_hopeless(prompt.text, vocab.max_piece_bytes, limits.n_ctx)
+    system, change = prepare_system_prompt(body.system_prompt, vocab, limits.n_ctx, system)
+    tokens = system.before(tokenize_chat(prompt.text, vocab, settings.guard, system.is_empty), limits.n_ctx)
     body = _with_n_probs(body)
     params = msgspec.structs.replace(
-        system.within(prepare_params(body, words, limits, defaults)),
-        constraint=_constraint(body, dialogue, chat, prompt, words, defaults.constraint),
-        preserved=_preserved(dialogue.markers(chat), words),
+        system.within(prepare_params(body, vocab, limits, defaults)),
+        constraint=_constraint(body, dialogue, chat, prompt, vocab, defaults.constraint),
+        preserved=_preserved(dialogue.markers(chat), vocab),
     )
     completion = PreparedCompletion([tokens], params, body.n, change)
     return PreparedChat(completion, dialogue, chat, prompt, is_legacy=body.functions is not None)
 
 
-def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[Dialogue, Chat, Prompt]:
+def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[ChatFormat, Chat, Prompt]:
     """The conversation and its prompt, before anything is tokenized."""
     chat = _parse_chat(body, settings)
     if chat.use.tools and not settings.has_jinja:
@@ -104,15 +104,15 @@ def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[Dialogue, Ch
     return dialogue, chat, dialogue.render(chat)
 
 
-def tokenize_chat(text: str, words: ChatVocabulary, guard: Guard | None, is_first: bool) -> list[int]:
+def tokenize_chat(text: str, vocab: ChatVocabulary, guard: Guard | None, is_first: bool) -> list[int]:
     """`is_first`: nothing precedes it, so that it begins with what the model begins with."""
-    if words.adds_bos or not is_first:
-        text = text.removeprefix(words.bos_text)  # the tokenizer adds it, here or in front of all
+    if vocab.adds_bos or not is_first:
+        text = text.removeprefix(vocab.bos_text)  # the tokenizer adds it, here or in front of all
     if guard is None:
-        return words.tokenize(text, add_special=is_first, parse_special=True)
+        return vocab.tokenize(text, add_special=is_first, parse_special=True)
     tokens: list[int] = []
     for i, (piece, is_hidden) in enumerate(guard.split(text)):
-        tokens += words.tokenize(piece, add_special=is_first and i == 0, parse_special=not is_hidden)
+        tokens += vocab.tokenize(piece, add_special=is_first and i == 0, parse_special=not is_hidden)
     return tokens
 
 
@@ -151,7 +151,7 @@ def _tool_fields(body: ChatRequest) -> ToolFields:
 
 def _ready(use: ToolUse, layout: JsonWhitespace, fields: ToolFields) -> ToolUse:
     """Tools whose parameters can be followed. Only where a call is not certain may rules be left out."""
-    is_lenient = use.freedom is not Freedom.REQUIRED
+    is_lenient = use.freedom is not ToolChoice.REQUIRED
     tools = tuple(
         Tool(
             tool.name,
@@ -215,17 +215,17 @@ def _field_of_schema(body: ChatRequest) -> str:
 
 def _constraint(
     body: ChatRequest,
-    dialogue: Dialogue,
+    dialogue: ChatFormat,
     chat: Chat,
     prompt: Prompt,
-    words: ChatVocabulary,
+    vocab: ChatVocabulary,
     default: Constraint | None,
 ) -> Constraint | None:
     """What the answer has to follow: its own grammar, schema or tools, else the server's default."""
     own = Constraint(kind="gbnf", text=body.grammar, field="grammar") if body.grammar else None
     if own and chat.use.is_possible:
         raise InvalidRequest(f"cannot be combined with '{_tool_fields(body).tools}'", field="grammar")
-    binding = dialogue.bind(chat, prompt, lambda text: _grammar_token(text, words))
+    binding = dialogue.bind(chat, prompt, lambda text: _grammar_token(text, vocab))
     if binding is not None and not own:
         return _bound(body, chat, binding)
     given = own or (None if chat.use.is_possible else default)
@@ -251,16 +251,16 @@ def _bound(body: ChatRequest, chat: Chat, binding: Binding) -> Constraint:
     )
 
 
-def _grammar_token(text: str, words: ChatVocabulary) -> int | None:
-    token = words.token_of(text)
-    if token in words.eog_tokens:
+def _grammar_token(text: str, vocab: ChatVocabulary) -> int | None:
+    token = vocab.token_of(text)
+    if token in vocab.eog_tokens:
         return END
-    return token if token is not None and words.is_control(token) else None
+    return token if token is not None and vocab.is_control(token) else None
 
 
-def _preserved(markers: tuple[str, ...], words: ChatVocabulary) -> tuple[int, ...]:
-    tokens = (words.token_of(marker) for marker in markers)
-    return tuple(token for token in tokens if token is not None and words.is_control(token))
+def _preserved(markers: tuple[str, ...], vocab: ChatVocabulary) -> tuple[int, ...]:
+    tokens = (vocab.token_of(marker) for marker in markers)
+    return tuple(token for token in tokens if token is not None and vocab.is_control(token))
 
 
 def _with_n_probs(body: ChatRequest) -> ChatRequest:

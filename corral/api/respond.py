@@ -34,7 +34,7 @@ async def respond(
 ) -> Response:
     """Run everything that was prepared, for as long as the client stays."""
     record, queue, max_queue_ms = record_of(request), service.telemetry.queue, prepared.params.max_queue_ms
-    service.require_room(record.client, len(prepared.prompts) * prepared.n, max_queue_ms)
+    service.check_queue(record.client, len(prepared.prompts) * prepared.n, max_queue_ms)
     runs = start_runs(prepared, service, record)
     place = queue.position(*(run.task.id for run in runs)) if queue.n_excess() else 0
     with contextlib.ExitStack() as at_end:
@@ -137,7 +137,7 @@ def _log_orders(service: Service, id: str, runs: list[Run]) -> None:
         fields = {"id": id, "tokens": len(run.task.prompt), "n_predict": run.task.params.n_predict}
         _log.debug("%(id)s: a prompt of %(tokens)d tokens, n_predict %(n_predict)d", fields)
         if run.is_first and service.settings.server.log_prompts:
-            text = service.words.detokenize(run.task.own_prompt)
+            text = service.vocab.detokenize(run.task.own_prompt)
             _log.info("prompt of %(id)s: %(prompt)s", {"id": id, "prompt": text})
 
 

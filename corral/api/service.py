@@ -16,7 +16,7 @@ import msgspec
 from fastapi import Request
 
 from corral.api.adapter import AdapterEngine, AdapterStore
-from corral.api.admission import require_room
+from corral.api.admission import check_queue
 from corral.api.body import read_json
 from corral.api.disconnect import run_for_client
 from corral.api.error import still_loading
@@ -39,7 +39,7 @@ from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream
 from corral.media.collect import Collector
-from corral.media.intake import Arranger, Intake, MarkedWords, Pictures, UnusableImages
+from corral.media.intake import Intake, MediaLayouter, MediaVocab, RequestMedia, UnusableImages
 from corral.media.local import LocalMedia
 from corral.media.source import MediaSource
 from corral.storage.chat_store import ChatStore
@@ -59,7 +59,7 @@ _PROMPT_THREADS, _MAX_PROMPT_THREADS = 2, 32
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
-class Engine(AdapterEngine, Arranger, Protocol):
+class Engine(AdapterEngine, MediaLayouter, Protocol):
     """The engine as routes use it; `EngineClient` is the real one."""
 
     @property
@@ -95,7 +95,7 @@ class Engine(AdapterEngine, Arranger, Protocol):
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport: ...
 
 
-class Words(ChatVocabulary, InfillVocabulary, PairVocabulary, Protocol):
+class Vocab(ChatVocabulary, InfillVocabulary, PairVocabulary, Protocol):
     """The model's vocabulary, in the front."""
 
     @property
@@ -129,9 +129,9 @@ class Service:
         spill = spill_directory(self.saves) if self.saves and settings.server.slots else None
         chats = settings.server.chats_path
         self.chats = ChatStore(Path(chats)) if chats else None
-        self._rooms: dict[tuple[int, str], asyncio.Semaphore] = {}
+        self._blob_limits: dict[tuple[int, str], asyncio.Semaphore] = {}
         self.sessions = SessionStore(settings.server.sessions_ram_mib << 20, spill)
-        self._words: Words | None = None
+        self._vocab: Vocab | None = None
         self._chat: ChatSettings | None = None
         self.rerank_template = ""
         self.system_prompt = SystemPrompt()
@@ -145,8 +145,8 @@ class Service:
         return self.settings.server.alias or Path(self.settings.engine.model).name
 
     @property
-    def words(self) -> Words:
-        return self._require(self._words)
+    def vocab(self) -> Vocab:
+        return self._require(self._vocab)
 
     @property
     def chat(self) -> ChatSettings:
@@ -170,9 +170,9 @@ class Service:
         """Whether it decodes speculatively."""
         return self.settings.engine.drafts and self._defaults.speculative.n_max > 0
 
-    def open(self, words: Words, chat: ChatSettings, rerank_template: str = "") -> None:
+    def open(self, vocab: Vocab, chat: ChatSettings, rerank_template: str = "") -> None:
         """The model is loaded: requests can be served from now on."""
-        self._words = words
+        self._vocab = vocab
         self._chat = chat
         self.rerank_template = rerank_template
 
@@ -186,7 +186,7 @@ class Service:
 
     def piece(self, token: int) -> bytes:
         """A token's bytes, control tokens included."""
-        return self.words.piece(token, special=True)
+        return self.vocab.piece(token, special=True)
 
     def check_health(self, tells_why: bool = True) -> None:
         """Raises unless there is an engine, or will be one as soon as it wakes up. `tells_why`: paths may be
@@ -197,7 +197,7 @@ class Service:
             raise Unavailable(f"The engine is down{reason}")
         if state is EngineState.RESTARTING:
             raise Unavailable("Engine restarting")
-        if state is EngineState.LOADING or self._words is None:
+        if state is EngineState.LOADING or self._vocab is None:
             raise still_loading(self.engine.loading)
 
     def check_answers(self, tells_why: bool = True) -> None:
@@ -216,12 +216,12 @@ class Service:
             raise Unavailable("All slots are busy, and as many requests wait as --queue-size allows")
 
     @contextlib.asynccontextmanager
-    async def blob_room(self, slot: int, way: str, busy: Busy) -> AsyncIterator[None]:
+    async def limit_blobs(self, slot: int, way: str, busy: Busy) -> AsyncIterator[None]:
         """Wait until there is room in memory for one more state that is on this way from or to a slot."""
-        room = self._rooms.setdefault((slot, way), asyncio.Semaphore(_MAX_BLOBS))
-        if busy is Busy.REFUSE and room.locked():
+        limit = self._blob_limits.setdefault((slot, way), asyncio.Semaphore(_MAX_BLOBS))
+        if busy is Busy.REFUSE and limit.locked():
             raise Conflict(f"{_MAX_BLOBS} states of slot {slot} are still on their way")
-        async with room:
+        async with limit:
             yield
 
     async def act(self, request: Request, action: SlotAction, fd: int = -1) -> SlotReport:
@@ -230,7 +230,7 @@ class Service:
         action = msgspec.structs.replace(action, tenant=record_of(request).client.tenant)
         return await run_for_client(self.engine.act(action, fd), request.receive)
 
-    async def settle(
+    async def apply_server_changes(
         self, request: Request, body: GenerationFields, prepared: PreparedCompletion
     ) -> PreparedCompletion:
         """Carry out what a request changes for all, and take in what has changed since it was prepared."""
@@ -248,7 +248,7 @@ class Service:
         if params.constraint is not None:
             # Only the engine can tell whether a grammar is right; a request that is wrong changes nothing.
             prompt = list(change.tokens) or max(prepared.prompts, key=len)
-            media = prepared.pictures.of(prompt) if prepared.pictures is not None else None
+            media = prepared.media.of(prompt) if prepared.media is not None else None
             await run_for_client(self.evaluate(prompt, params, media), request.receive)
         self.system_prompt = change
 
@@ -261,9 +261,9 @@ class Service:
         async for _ in results:
             pass
 
-    async def see(
+    async def extract_media(
         self, request: Request, mark: Callable[[Collector], T]
-    ) -> tuple[T, Pictures | None, list[str]]:
+    ) -> tuple[T, RequestMedia | None, list[str]]:
         """What is left of a request's content once its media are marked, what these have become, and warnings
         of those that turned out not to be any."""
         unusable: dict[str, str] = {}
@@ -271,7 +271,7 @@ class Service:
             collector = Collector(self.info.media, unusable)
             n_bytes = int(request.headers.get("content-length") or LARGE_BYTES)
             is_short = n_bytes < _SHORT_BYTES
-            marked = mark(collector) if is_short else await self.aside(n_bytes, mark, collector)
+            marked = mark(collector) if is_short else await self.run_in_pool(n_bytes, mark, collector)
             if not collector.refs:
                 return marked, None, collector.warnings
             taking = self._intake.take(collector, self.info, record_of(request).client.tenant)
@@ -280,9 +280,9 @@ class Service:
             except UnusableImages as error:
                 unusable |= error.reasons
 
-    def words_for(self, pictures: Pictures | None) -> Words:
+    def vocab_for(self, media: RequestMedia | None) -> Vocab:
         """The vocabulary, for texts in which media are marked."""
-        return self.words if pictures is None else MarkedWords(self.words, pictures)
+        return self.vocab if media is None else MediaVocab(self.vocab, media)
 
     async def read(self, request: Request, default: Any = None) -> Any:
         """The body as JSON; an empty one is the default, if there is any."""
@@ -290,25 +290,25 @@ class Service:
 
     async def take(self, model: type[FieldsT], request: Request) -> tuple[FieldsT, list[str]]:
         """A request for something to generate, and its warnings; nothing is read where there is no room."""
-        self.require_room(record_of(request).client)
+        self.check_queue(record_of(request).client)
         body, warnings = parse_request(model, await self.read(request))
         return body, [*warnings, *cap_warnings(body, self._defaults)]
 
-    def require_room(self, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
+    def check_queue(self, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
         """Whether so many orders of a client may wait now."""
         n_places = self.settings.server.queue_size
-        require_room(self.telemetry.queue, n_places, client, n, max_queue_ms)
+        check_queue(self.telemetry.queue, n_places, client, n, max_queue_ms)
 
-    async def in_background(self, function: Callable[..., T], *args: Any) -> T:
+    async def run_in_prompt_pool(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context, off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._prompts, function, *args)
 
-    async def aside(self, n_bytes: int, function: Callable[..., T], *args: Any) -> T:
+    async def run_in_pool(self, n_bytes: int, function: Callable[..., T], *args: Any) -> T:
         """Run work on so many bytes where it is in nobody's way."""
-        run = self.in_background if n_bytes < LARGE_BYTES else self.in_leisure
+        run = self.run_in_prompt_pool if n_bytes < LARGE_BYTES else self.run_in_text_pool
         return await run(function, *args)
 
-    async def in_leisure(self, function: Callable[..., T], *args: Any) -> T:
+    async def run_in_text_pool(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on texts of any length off the event loop, where no prompt has to wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._texts, function, *args)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from fastapi import Request
 from starlette.types import Scope
 
-_KEY = "corral.is_stranger"
+_KEY = "corral.is_anonymous"
 
 
-def mark_stranger(scope: Scope) -> None:
+def mark_anonymous(scope: Scope) -> None:
     """The request has shown no key, where one is needed."""
     scope[_KEY] = True
 
 
-def is_stranger(request: Request) -> bool:
+def is_anonymous(request: Request) -> bool:
     """To whom neither paths nor prompts are told."""
     return bool(request.scope.get(_KEY))

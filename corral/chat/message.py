@@ -11,7 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from corral.chat.json_text import parse_json
-from corral.chat.tool import Freedom, Tool, ToolUse
+from corral.chat.tool import Tool, ToolChoice, ToolUse
 from corral.core.errors import InvalidRequest
 
 MAX_MESSAGES = 65536
@@ -65,9 +65,9 @@ def parse_tools(tools: Any, choice: Any, parallel: bool, fields: ToolFields = TO
         raise InvalidRequest(f"must be a list of at most {MAX_TOOLS} {fields.tools}", field=fields.tools)
     known = tuple(_parse_tool(item, fields, i) for i, item in enumerate(tools))
     if isinstance(choice, dict):
-        return ToolUse((_find_choice(choice, known, fields),), Freedom.REQUIRED, is_parallel=False)
+        return ToolUse((_find_choice(choice, known, fields),), ToolChoice.REQUIRED, is_parallel=False)
     try:
-        return ToolUse(known, Freedom("auto" if choice is None else choice), parallel)
+        return ToolUse(known, ToolChoice("auto" if choice is None else choice), parallel)
     except ValueError:
         message = "must be 'auto', 'none', 'required' or name a function"
         raise InvalidRequest(message, field=fields.choice) from None

@@ -19,32 +19,34 @@ class ReasoningFormat(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class ReasoningTags:
     start: str
     end: str
 
 
 _KNOWN = (
-    Marks("<think>", "</think>"),
-    Marks("[THINK]", "[/THINK]"),
-    Marks("<|START_THINKING|>", "<|END_THINKING|>"),
-    Marks("<seed:think>", "</seed:think>"),
-    Marks("<|inner_prefix|>", "<|inner_suffix|>"),
-    Marks("<reasoning>", "</reasoning>"),
+    ReasoningTags("<think>", "</think>"),
+    ReasoningTags("[THINK]", "[/THINK]"),
+    ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
+    ReasoningTags("<seed:think>", "</seed:think>"),
+    ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
+    ReasoningTags("<reasoning>", "</reasoning>"),
 )
 
 
-def choose_marks(template: str) -> Marks:
+def choose_marks(template: str) -> ReasoningTags:
     """The marks a template mentions, or the most common ones."""
     return next((m for m in _KNOWN if m.start in template or m.end in template), _KNOWN[0])
 
 
-def is_open(prompt: str, marks: Marks) -> bool:
+def is_open(prompt: str, marks: ReasoningTags) -> bool:
     """Whether the model is to begin in the middle of its thoughts."""
     return prompt.rstrip().endswith(marks.start)
 
 
-def read_reasoning(reader: Reader, marks: Marks, format: ReasoningFormat, opened: bool) -> Steps[None]:
+def read_reasoning(
+    reader: Reader, marks: ReasoningTags, format: ReasoningFormat, opened: bool
+) -> Steps[None]:
     """Thoughts at the beginning of an answer, if there are any."""
     begin = yield from reader.accept_past_space(marks.start)
     if begin is None and not opened:
@@ -54,14 +56,14 @@ def read_reasoning(reader: Reader, marks: Marks, format: ReasoningFormat, opened
         found = yield from reader.until((marks.end,), reader.content)
         reader.content(found or "")
         return
-    thoughts = _Trimmed(reader)
+    reasoning = _Trimmed(reader)
     if format is not ReasoningFormat.DEEPSEEK_LEGACY:
-        yield from reader.until((marks.end,), thoughts.feed)
+        yield from reader.until((marks.end,), reasoning.feed)
         yield from reader.skip_space()
         return
 
     def emit(text: str) -> None:
-        thoughts.feed(text)
+        reasoning.feed(text)
         reader.content(text)
 
     reader.content(marks.start)
@@ -87,7 +89,7 @@ class _Trimmed:
         self._reader.reasoning(kept)
 
 
-def thoughts_first(g: Grammar, marks: Marks, opened: bool) -> str:
+def thoughts_first(g: Grammar, marks: ReasoningTags, opened: bool) -> str:
     """The grammar of thoughts that may, or where they are open already must, come before anything else."""
-    thoughts = seq(g.up_to(marks.end), GAP)
-    return thoughts if opened else maybe(g.mark(marks.start), thoughts)
+    reasoning = seq(g.up_to(marks.end), GAP)
+    return reasoning if opened else maybe(g.mark(marks.start), reasoning)

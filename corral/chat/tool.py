@@ -16,7 +16,7 @@ class Tool:
     definition: dict[str, Any]
 
 
-class Freedom(enum.Enum):
+class ToolChoice(enum.Enum):
     NONE = "none"  # answer in words
     AUTO = "auto"  # as the model sees fit
     REQUIRED = "required"  # call at least one function
@@ -27,12 +27,12 @@ class ToolUse:
     """The functions of one request that may be called, and how many at once."""
 
     tools: tuple[Tool, ...] = ()
-    freedom: Freedom = Freedom.NONE
+    freedom: ToolChoice = ToolChoice.NONE
     is_parallel: bool = False
 
     @property
     def is_possible(self) -> bool:
-        return bool(self.tools) and self.freedom is not Freedom.NONE
+        return bool(self.tools) and self.freedom is not ToolChoice.NONE
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -18,19 +18,19 @@ _NUMBER = re.compile(r"-?\.?\d.*")
 
 def read_arguments(argv: Sequence[str]) -> list[Given]:
     """What is given, in order. Words that begin with a dash may follow a name that needs them."""
-    words, given = deque(argv), []
-    while words:
-        name, equals, value = _split(words.popleft())
+    args, given = deque(argv), []
+    while args:
+        name, equals, value = _split(args.popleft())
         option = _BY_NAME.get(name)
         if option is None:
-            raise UsageError(_unknown(name, words))
+            raise UsageError(_unknown(name, args))
         if equals:
-            words.appendleft(value)
+            args.appendleft(value)
         if name in option.negative:
             given.append(Given(option, False, (), Source.COMMAND_LINE, name))
         else:
-            given.append(give(option, _take(option, name, words, bool(equals)), Source.COMMAND_LINE, name))
-        if equals and words and words[0] is value:
+            given.append(give(option, _take(option, name, args, bool(equals)), Source.COMMAND_LINE, name))
+        if equals and args and args[0] is value:
             raise UsageError(f"{name} takes no value")
     return given
 
@@ -43,19 +43,19 @@ def _split(word: str) -> tuple[str, str, str]:
     return name.replace("_", "-"), equals, value  # compat: llama-server: --ctx_size is --ctx-size
 
 
-def _take(option: Option, name: str, words: deque[str], is_one: bool) -> tuple[str, ...]:
+def _take(option: Option, name: str, args: deque[str], is_one: bool) -> tuple[str, ...]:
     if option.is_flag:
         return ()
     if is_one:
-        return (words.popleft(),)
+        return (args.popleft(),)
     if option.bare is not None:
-        return (words.popleft(),) if words and not _is_name(words[0]) else ()
+        return (args.popleft(),) if args and not _is_name(args[0]) else ()
     if option.n_words == "+":
-        taken = [words.popleft()] if words else []
-        while words and not _is_name(words[0]):
-            taken.append(words.popleft())
+        taken = [args.popleft()] if args else []
+        while args and not _is_name(args[0]):
+            taken.append(args.popleft())
     else:
-        taken = [words.popleft() for _ in range(min(int(option.n_words), len(words)))]
+        taken = [args.popleft() for _ in range(min(int(option.n_words), len(args)))]
     if not taken or (option.n_words != "+" and len(taken) < int(option.n_words)):
         raise UsageError(f"{name} needs a value: {name} {option.metavar}")
     return tuple(taken)

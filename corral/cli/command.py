@@ -23,51 +23,51 @@ class Command:
     arguments: str = ""
 
 
-def run_models(words: Sequence[str]) -> int:
+def run_models(args: Sequence[str]) -> int:
     from corral.cli import model_cache
 
-    return model_cache.run_models(words)
+    return model_cache.run_models(args)
 
 
-def run_doctor(words: Sequence[str]) -> int:
+def run_doctor(args: Sequence[str]) -> int:
     from corral.cli import doctor
 
-    return doctor.run_doctor(words)
+    return doctor.run_doctor(args)
 
 
-def run_tune(words: Sequence[str]) -> int:
+def run_tune(args: Sequence[str]) -> int:
     from corral.cli import tune
 
-    return tune.run_tune(words)
+    return tune.run_tune(args)
 
 
-def run_compare(words: Sequence[str]) -> int:
+def run_compare(args: Sequence[str]) -> int:
     from corral.cli import compare
 
-    return compare.run_compare(words)
+    return compare.run_compare(args)
 
 
-def run_completion(words: Sequence[str]) -> int:
+def run_completion(args: Sequence[str]) -> int:
     """Print a script for a shell."""
     from corral.cli.help import SHELLS, completion
 
     usage = f"corral completion {{{','.join(SHELLS)}}}: prints a script that completes options"
-    if len(words) == 1 and words[0] in _HELP:
+    if len(args) == 1 and args[0] in _HELP:
         sys.stdout.write(f"usage: {usage}\n")
         return 0
-    if len(words) != 1 or words[0] not in SHELLS:
+    if len(args) != 1 or args[0] not in SHELLS:
         raise UsageError(usage)
-    sys.stdout.write(completion(words[0]))
+    sys.stdout.write(completion(args[0]))
     return 0
 
 
-def run_help(words: Sequence[str]) -> int:
+def run_help(args: Sequence[str]) -> int:
     """Print what there is, or what one of the commands says of itself."""
     from corral.cli.help import ALL, build_parser
 
-    if words and words[0] in COMMANDS and words[0] != "help":
-        return COMMANDS[words[0]].run(["--help"])
-    sys.stdout.write(build_parser(is_full=ALL in words).format_help())
+    if args and args[0] in COMMANDS and args[0] != "help":
+        return COMMANDS[args[0]].run(["--help"])
+    sys.stdout.write(build_parser(is_full=ALL in args).format_help())
     return 0
 
 

@@ -137,14 +137,14 @@ def _invite(address: str, server: ServerSettings, info: ModelInfo) -> list[str]:
 
 def _example(address: str, server: ServerSettings, info: ModelInfo) -> str:
     """A command that asks the server something."""
-    words = ["curl"]
+    args = ["curl"]
     if address.startswith(UNIX):
-        words += ["--unix-socket", shlex.quote(address.removeprefix(UNIX))]
+        args += ["--unix-socket", shlex.quote(address.removeprefix(UNIX))]
         address = "https://localhost" if server.ssl_cert_file else "http://localhost"
     if server.api_keys or server.api_key_file:
-        words.append('-H "Authorization: Bearer $API_KEY"')
+        args.append('-H "Authorization: Bearer $API_KEY"')
     path, body = _question(info)
-    return " ".join([*words, address + path, f"-d '{body}'"])
+    return " ".join([*args, address + path, f"-d '{body}'"])
 
 
 def _question(info: ModelInfo) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import httpx
 from filelock import FileLock, Timeout
 
-from corral.cli.fetch import PATIENT, Patience, fetch
+from corral.cli.fetch import PATIENT, RetryPolicy, fetch
 from corral.cli.part import Stamp, read_stamp_file, stamp_path, write_stamp_file
 from corral.cli.remote_file import Refused, RemoteFile, Unreachable, inspect
 from corral.cli.transfer import Transfer
@@ -39,7 +39,7 @@ class Access:
 
     token: str = ""
     offline: bool = False
-    patience: Patience = PATIENT
+    retry: RetryPolicy = PATIENT
 
 
 OPEN = Access()
@@ -115,7 +115,7 @@ def _get_once(file: RemoteFile, path: Path, progress: Transfer, access: Access, 
     if path.exists():
         return
     refuse_offline(file, access)
-    fetch(file, path, progress, check=check, patience=access.patience)
+    fetch(file, path, progress, check=check, retry=access.retry)
 
 
 def _get_current(file: RemoteFile, path: Path, progress: Transfer, access: Access, check: Check) -> None:
@@ -124,7 +124,7 @@ def _get_current(file: RemoteFile, path: Path, progress: Transfer, access: Acces
             return
         progress.note(f"{file.name} has changed on {file.host}, getting the new one")
     refuse_offline(file, access)
-    stamp = fetch(file, path, progress, check=check, patience=access.patience)
+    stamp = fetch(file, path, progress, check=check, retry=access.retry)
     _write_receipt(path, stamp)
 
 

@@ -41,7 +41,7 @@ _NO_WAY = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long to try; an attempt that gets `n_fruitful_bytes` farther than all before it is no failure."""
 
     n_tries: int = 10
@@ -55,7 +55,7 @@ class Patience:
         return min(self.first_wait_s * 2.0 ** (n_failed - 1), self.longest_wait_s)
 
 
-PATIENT = Patience()
+PATIENT = RetryPolicy()
 
 
 def fetch(
@@ -64,7 +64,7 @@ def fetch(
     progress: Transfer,
     *,
     check: Callable[[Path], object] = lambda _: None,
-    patience: Patience = PATIENT,
+    retry: RetryPolicy = PATIENT,
 ) -> Stamp:
     """Put the file at `path`, all of it or nothing; the next call goes on where one that failed was.
 
@@ -76,8 +76,8 @@ def fetch(
         raise CorralError(f"{file.option}: cannot write {path}: {error.strerror}") from None
     with closing(part):
         try:
-            with open_client(file, patience.timeout_s) as client:
-                _Fetch(file, part, progress, check, patience, client).run()
+            with open_client(file, retry.timeout_s) as client:
+                _Fetch(file, part, progress, check, retry, client).run()
             part.land(path)
         except KeyboardInterrupt:
             progress.end()
@@ -107,11 +107,11 @@ class _Fetch:
         part: Part,
         progress: Transfer,
         check: Callable[[Path], object],
-        patience: Patience,
+        retry: RetryPolicy,
         client: httpx.Client,
     ) -> None:
         self._file, self._part, self._progress = file, part, progress
-        self._check, self._patience, self._client = check, patience, client
+        self._check, self._patience, self._client = check, retry, client
         self._has_heard = False  # anything from the server
         self._has_joined = part.n_bytes > 0  # bytes of several answers
 

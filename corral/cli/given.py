@@ -28,7 +28,7 @@ class Given:
 
     option: Option
     value: Any
-    words: tuple[str, ...]
+    args: tuple[str, ...]
     source: Source
     name: str
 
@@ -38,14 +38,14 @@ class Given:
         if self.option.secret:
             return f"{self.name} (not shown)"
         between = "=" if self.source is Source.ENVIRONMENT else " "
-        return between.join((self.name, " ".join(self.words))) if self.words else self.name
+        return between.join((self.name, " ".join(self.args))) if self.args else self.name
 
 
-def give(option: Option, words: tuple[str, ...], source: Source, name: str) -> Given:
+def give(option: Option, args: tuple[str, ...], source: Source, name: str) -> Given:
     try:
-        if not all(map(_is_text, words)):
+        if not all(map(_is_text, args)):
             raise ValueError("what it is given is not UTF-8")
-        return Given(option, option.read(words), words, source, name)
+        return Given(option, option.read(args), args, source, name)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
 

@@ -109,14 +109,14 @@ class Hub:
         return _Listing(self._last_commit, {path: HubFile(path) for path in paths}, is_cached=True)
 
     def _ask(self) -> tuple[str, list[HubFile]]:
-        patience = self._access.patience
+        retry = self._access.retry
         for n_failed in range(1, _MAX_ASKED):
             try:
                 return self._library.list_files(self._repo)
             except Refused as error:
                 if error.details.get("status") not in _PASSING:
                     raise
-            patience.sleep(patience.wait_s(n_failed))
+            retry.sleep(retry.wait_s(n_failed))
         return self._library.list_files(self._repo)
 
     def _get(self, listing: _Listing, path: str, to: Path | None) -> Path:
@@ -138,7 +138,7 @@ class Hub:
         remote = RemoteFile(url, OPTION, file.name, token, file.n_bytes, file.sha256)
         with alone(to, remote, self._progress):
             if not to.exists():
-                fetch(remote, to, self._progress, patience=self._access.patience)
+                fetch(remote, to, self._progress, retry=self._access.retry)
 
     @cached_property
     def _library(self) -> HubLibrary:

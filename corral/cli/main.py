@@ -28,14 +28,14 @@ _USAGE_STATUS = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+    args = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words and words[0] in COMMANDS:
-            return COMMANDS[words[0]].run(words[1:])
-        configuration = configure(words)
+        if args and args[0] in COMMANDS:
+            return COMMANDS[args[0]].run(args[1:])
+        configuration = configure(args)
         if configuration.command:
             return _print(configuration)
-        hide_secrets(words, [one for values in configuration.given.values() for one in values])
+        hide_secrets(args, [one for values in configuration.given.values() for one in values])
         return _serve(configuration)
     except CorralError as error:
         report_fatal(error.message)

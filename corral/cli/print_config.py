@@ -55,10 +55,10 @@ def _value(option: Option, given: Sequence[Given]) -> str:
     if not isinstance(value, tuple):
         return _toml(value)
     if option.n_words == 2:
-        return _toml(given[-1].words)
+        return _toml(given[-1].args)
     if given[-1].option is not option:
         return _toml(";".join(value))
-    return _toml([" ".join(one.words) for one in given])
+    return _toml([" ".join(one.args) for one in given])
 
 
 def _toml(value: Any) -> str:

@@ -21,7 +21,7 @@ def hide_secrets(argv: Sequence[str], given: Sequence[Given]) -> None:
 def public_title(argv: Sequence[str], given: Sequence[Given]) -> str | None:
     """The command without what is secret in it; None: nothing is."""
     spoken = [one for one in given if one.source is Source.COMMAND_LINE and one.option.secret]
-    secrets = {word for one in spoken for word in one.words if word}
+    secrets = {word for one in spoken for word in one.args if word}
     if not secrets:
         return None
     return " ".join(["corral", *(_public(word, secrets) for word in argv)])

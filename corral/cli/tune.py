@@ -30,8 +30,8 @@ _BUSY = 0.7  # of a core
 _HEAD = f"{'':36} {'prompt':>9} {'1 stream':>9} {'4 streams':>9}   tokens/s"
 
 
-def run_tune(words: Sequence[str]) -> int:
-    configuration = configure(words)
+def run_tune(args: Sequence[str]) -> int:
+    configuration = configure(args)
     if configuration.command == "help":
         sys.stdout.write(_USAGE)
         return 0

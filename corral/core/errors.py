@@ -52,7 +52,7 @@ class CorralError(Exception):
         return error
 
 
-class NotNumbers(CorralError):
+class NonFiniteLogits(CorralError):
     """What was evaluated has become infinite, or worse; what is in the context now may spoil others."""
 
     def __init__(self) -> None:

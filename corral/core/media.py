@@ -40,7 +40,9 @@ class Span(NamedTuple):
     end: int
 
 
-def spell(content: bytes, n_tokens: int, n_pos: int, is_flat: bool, is_more: bool = False) -> list[int]:
+def placeholder_tokens(
+    content: bytes, n_tokens: int, n_pos: int, is_flat: bool, is_more: bool = False
+) -> list[int]:
     """The tokens of a run; `content` tells what is in it."""
     seed = b"%d %d %d %d " % (n_tokens, n_pos, is_flat, is_more) + content
     words = np.frombuffer(hashlib.shake_128(seed).digest(4 * n_tokens), "<u4") & (_FIRST - 1)
@@ -78,7 +80,7 @@ def _read_run(words: np.ndarray[tuple[int], np.dtype[np.int64]], start: int, end
     return Run(start, end, n_pos, is_flat, bool(words[start] & _MORE))
 
 
-def is_spelled(tokens: TokenArray) -> bool:
+def is_valid_layout(tokens: TokenArray) -> bool:
     """Whether negative tokens are nowhere but in runs, whose positions are possible."""
     runs = runs_in(tokens)
     n_in_runs = sum(run.end - run.start for run in runs)

@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 from corral.core.errors import ErrorInfo
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.core.modifier import AdapterInfo
 from corral.core.pooling import Pooling
 from corral.core.settings import EngineSettings
@@ -115,7 +115,7 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
     message: str
 
 
-class Beat(msgspec.Struct, frozen=True, tag="beat"):
+class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
     """A sign of life. `decode_ms` is the age of the decode under way (0: none), `predicted_ms` what it
     was expected to take."""
 
@@ -219,7 +219,7 @@ class AdapterLoaded(msgspec.Struct, frozen=True, tag="adapter_loaded"):
     info: AdapterInfo
 
 
-class Arranged(msgspec.Struct, frozen=True, tag="arranged"):
+class MediaLayout(msgspec.Struct, frozen=True, tag="arranged"):
     """The tokens that each medium becomes."""
 
     task_id: int
@@ -249,6 +249,6 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
 EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | Tokens | Done | Failed | EmbedResult
-Answer = SlotReport | AdapterLoaded | Arranged
-LifeEvent = Loading | Opened | Ready | LoadFailed | Beat  # what an engine says about itself
+Answer = SlotReport | AdapterLoaded | MediaLayout
+LifeEvent = Loading | Opened | Ready | LoadFailed | Heartbeat  # what an engine says about itself
 Event = LifeEvent | Queue | Answer | TaskResult

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from corral.core.medium import Medium, text_tokens
+from corral.core.media_item import MediaItem, text_tokens
 from corral.core.modifier import AdapterConfig
 from corral.core.params import GenerationParams
 
@@ -19,7 +19,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     prompt: list[int]
     params: GenerationParams
     resume: list[int] = []
-    media: list[Medium] = []  # of the prompt, in its order; their bytes are in the file `fd`
+    media: list[MediaItem] = []  # of the prompt, in its order; their bytes are in the file `fd`
     fd: int = -1
     client: str = ""  # who shares the slots with others
     weight: float = 1.0
@@ -31,11 +31,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
         return text_tokens(self.prompt[self.params.n_system :])
 
 
-class Arrange(msgspec.Struct, frozen=True, tag="arrange"):
+class LayoutMedia(msgspec.Struct, frozen=True, tag="arrange"):
     """Find out which tokens media become; `Arranged` is the answer."""
 
     id: int
-    media: list[Medium]
+    media: list[MediaItem]
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -85,7 +85,7 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
     id: int = -1
     inputs: list[list[int]]
     lora: AdapterConfig = ()
-    media: list[list[Medium]] = []  # of every input, if any has some; their bytes are in the file `fd`
+    media: list[list[MediaItem]] = []  # of every input, if any has some; their bytes are in the file `fd`
     fd: int = -1
     client: str = ""
 
@@ -108,4 +108,4 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Put the caches in order and end."""
 
 
-Order = Task | Embed | Arrange | Cancel | SlotAction | LoadAdapter | FreeAdapter | Stop
+Command = Task | Embed | LayoutMedia | Cancel | SlotAction | LoadAdapter | FreeAdapter | Stop

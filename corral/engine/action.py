@@ -26,9 +26,9 @@ from corral.core.file import file_error
 from corral.core.media import NO_TOKEN, span_around
 from corral.core.result import SlotReport
 from corral.core.task import Busy, SlotAction, Verb
-from corral.engine.job import Steps, Turn
-from corral.engine.kin import Kin
+from corral.engine.job import Steps, WaitForSlots
 from corral.engine.kv import KvStore
+from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.engine.scheduler import Scheduler
 from corral.engine.ses1 import Ses1
@@ -70,16 +70,16 @@ class Actions:
         # One state of a slot at a time is on its way out: the desk is held until it is written.
         if action.busy is Busy.REFUSE and action.slot in self._writing:
             raise Conflict(f"another state of slot {action.slot} is being written")
-        (slot,) = yield from self._turn(action, action.slot, desk=action.slot)
+        (slot,) = yield from self._turn(action, action.slot, exclusive=action.slot)
         started = self._clock()
-        saved = yield from self._copy_out(slot, desk=slot.id)
+        saved = yield from self._copy_out(slot, exclusive=slot.id)
         if saved is None:
             raise CorralError("the state of this slot cannot be read now, no slot has room to prepare it")
         self._writing.add(slot.id)
         try:
             # Whoever may restore it may have it.
             writing = self._files.submit(self._write, action.fd, replace(saved, tenant=b""))
-            yield Turn(frozenset(), after=writing, desk=slot.id)
+            yield WaitForSlots(frozenset(), after=writing, exclusive=slot.id)
         finally:
             self._writing.discard(slot.id)
         return self._report(action, len(saved.tokens), started, writing.result())
@@ -88,7 +88,7 @@ class Actions:
         (slot,) = yield from self._turn(action, action.slot)
         started = self._clock()
         reading = self._files.submit(self._ses1.read, action.fd, action.is_ours)
-        yield Turn(frozenset((slot.id,)), after=reading)
+        yield WaitForSlots(frozenset((slot.id,)), after=reading)
         try:
             saved = replace(reading.result(), tenant=action.tenant)
         except CorralError:
@@ -147,7 +147,7 @@ class Actions:
         n = len(source.tokens)
         if self._kv.copy(source, slot, n) < n:
             raise NotSupported("the sequences of this model cannot be copied")
-        slot.kin = Kin(source.kin.variant, action.tenant)
+        slot.reuse_key = ReuseKey(source.reuse_key.lora_key, action.tenant)
         self._scheduler.touch(slot)
         slot.n_evaluated = 0
         return self._report(action, n, started)
@@ -160,7 +160,7 @@ class Actions:
                 raise InvalidRequest("the state does not fit into the context, or is of another model")
             self._kv.evict(others.pop(0))
 
-    def _keep(self, slot: Slot, *others: Slot) -> Generator[Turn, None, None]:
+    def _keep(self, slot: Slot, *others: Slot) -> Generator[WaitForSlots, None, None]:
         """Let the cache have what an idle slot is about to lose, and the others stay idle meanwhile."""
         if self._kv.is_worth_keeping(slot):
             saved = yield from self._copy_out(slot, *others)
@@ -168,16 +168,16 @@ class Actions:
                 self._kv.keep(saved)
 
     def _copy_out(
-        self, slot: Slot, *others: Slot, desk: int | None = None
-    ) -> Generator[Turn, None, Saved | None]:
+        self, slot: Slot, *others: Slot, exclusive: int | None = None
+    ) -> Generator[WaitForSlots, None, Saved | None]:
         """What an idle slot holds. Fresh memory costs more than the copy: another thread makes it ready."""
         memory = self._files.submit(_touch, self._kv.state_bytes(slot))
-        yield Turn(frozenset(s.id for s in (slot, *others)), memory, desk)
+        yield WaitForSlots(frozenset(s.id for s in (slot, *others)), memory, exclusive)
         return self._kv.save(slot, memory.result())
 
     def _turn(
-        self, action: SlotAction, *ids: int, desk: int | None = None
-    ) -> Generator[Turn, None, list[Slot]]:
+        self, action: SlotAction, *ids: int, exclusive: int | None = None
+    ) -> Generator[WaitForSlots, None, list[Slot]]:
         """The slots, once they are idle, as the action wants it."""
         slots, reserved = self._scheduler.public, self._scheduler.reserved
         for id in ids:
@@ -186,7 +186,7 @@ class Actions:
             if action.busy is Busy.REFUSE and (id in reserved or not slots[id].is_idle):
                 raise Conflict(f"slot {id} is busy")
         if action.busy is not Busy.IGNORE:
-            yield Turn(frozenset(ids), desk=desk)
+            yield WaitForSlots(frozenset(ids), exclusive=exclusive)
         return [slots[id] for id in ids]
 
     def _write(self, fd: int, saved: Saved) -> int:

@@ -11,7 +11,7 @@ from corral.core.task import FreeAdapter, LoadAdapter
 from corral.engine.ports import AdapterPort
 
 
-class AdapterDesk:
+class AdapterRegistry:
     """Mutable: carries out orders about adapters; one that is to go stays for as long as it is in use."""
 
     def __init__(self, port: AdapterPort) -> None:
@@ -23,14 +23,14 @@ class AdapterDesk:
         """Some are to go."""
         return bool(self._leaving)
 
-    def handle(self, order: LoadAdapter | FreeAdapter) -> list[Event]:
-        if isinstance(order, FreeAdapter):
-            self._leaving.add(order.adapter)
+    def handle(self, command: LoadAdapter | FreeAdapter) -> list[Event]:
+        if isinstance(command, FreeAdapter):
+            self._leaving.add(command.adapter)
             return []
         try:
-            return [AdapterLoaded(order.id, self._port.load(order.adapter, order.path))]
+            return [AdapterLoaded(command.id, self._port.load(command.adapter, command.path))]
         except CorralError as error:
-            return [Failed(order.id, error.info())]
+            return [Failed(command.id, error.info())]
 
     def tidy(self, in_use: Iterable[AdapterConfig]) -> None:
         """Free what is to go and in no configuration that is still in use."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from corral.core.chunk import ALIGNMENT, MIN_CHUNK
 
-FLOOR = 16  # tokens a waiting prompt gets in every step, so that none starves
+MIN_PREFILL = 16  # tokens a waiting prompt gets in every step, so that none starves
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Token:
     """The next token of a stream, for its slot. Variants of a model are never in the same batch."""
 
     slot: int
-    variant: bytes = b""
+    lora_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Prompt:
 
     slot: int
     n_pending: int
-    variant: bytes = b""
+    lora_key: bytes = b""
     is_alone: bool = False
     is_whole: bool = False
 
@@ -60,13 +60,13 @@ def plan_batches(
     whatever runs beside it.
     """
     chunks = _plan_chunks(prompts, budget, shape.n_ubatch)
-    variant_of = {token.slot: token.variant for token in tokens}
-    variant_of |= {prompt.slot: prompt.variant for prompt in prompts}
+    variant_of = {token.slot: token.lora_key for token in tokens}
+    variant_of |= {prompt.slot: prompt.lora_key for prompt in prompts}
     alone = {prompt.slot for prompt in prompts if prompt.is_alone or not shape.mixes}
     batches: list[BatchPlan] = []
-    for variant in dict.fromkeys(variant_of.values()):
-        parts = [Part(token.slot, 1) for token in tokens if token.variant == variant]
-        alike = [chunk for chunk in chunks if variant_of[chunk.slot] == variant and chunk.slot not in alone]
+    for lora_key in dict.fromkeys(variant_of.values()):
+        parts = [Part(token.slot, 1) for token in tokens if token.lora_key == lora_key]
+        alike = [chunk for chunk in chunks if variant_of[chunk.slot] == lora_key and chunk.slot not in alone]
         parts += _fit(alike, shape.n_batch - len(parts))
         if parts:
             batches.append(tuple(sorted(parts, key=lambda part: part.slot)))
@@ -86,7 +86,7 @@ def _fit(chunks: Sequence[Part], room: int) -> list[Part]:
 
 def _plan_chunks(prompts: Sequence[Prompt], budget: int, n_ubatch: int) -> list[Part]:
     """A floor for everyone in order of arrival, the rest to the shortest first."""
-    shares = {prompt.slot: min(prompt.n_pending, FLOOR) for prompt in prompts}
+    shares = {prompt.slot: min(prompt.n_pending, MIN_PREFILL) for prompt in prompts}
     left = budget - sum(shares.values())
     for prompt in sorted(prompts, key=lambda p: p.n_pending):
         more = max(0, min(prompt.n_pending - shares[prompt.slot], left))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from corral.core.chunk import Chunk
 from corral.core.params import MAX_AHEAD
 
 _WEIGHT = 0.3
@@ -20,6 +22,14 @@ class Load:
     n_generating: int = 0
     n_prompt: int = 0
     n_ahead: int = 0
+
+
+def load_of(chunks: Sequence[Chunk]) -> Load:
+    sizes = [len(chunk.tokens) for chunk in chunks]
+    if chunks[0].logits > 1:
+        return Load(n_ahead=sizes[0])
+    n_generating = sizes.count(1)
+    return Load(n_generating, sum(sizes) - n_generating)
 
 
 class CostModel:
@@ -59,7 +69,7 @@ class CostModel:
             self._ahead_table = np.interp(np.arange(MAX_AHEAD + 1), numbers, costs).tolist()
         return self._ahead_table[n]
 
-    def room_ms(self, max_itl_ms: float) -> float:
+    def headroom_ms(self, max_itl_ms: float) -> float:
         """How much time there is beside a decode step, so that nobody waits longer than `max_itl_ms`."""
         return (max_itl_ms - self._decode_ms) * _MARGIN
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from corral.core.chunk import Chunk, DecodeStatus
-from corral.core.result import Beat
+from corral.core.result import Heartbeat
 from corral.engine.cost import CostModel, Load
 from corral.engine.ports import Evaluator
 
@@ -45,7 +45,7 @@ class Decoder:
             if self._abortable == task_id:
                 self._backend.abort()
 
-    def beat(self) -> Beat:
+    def heartbeat(self) -> Heartbeat:
         """How long the decode under way has been running."""
         started = self._started
-        return Beat((self._clock() - started) * 1e3 if started else 0.0, self._predicted_ms)
+        return Heartbeat((self._clock() - started) * 1e3 if started else 0.0, self._predicted_ms)

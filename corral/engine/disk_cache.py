@@ -18,8 +18,8 @@ import xxhash
 
 from corral.core.chunk import TokenArray, common_prefix
 from corral.core.errors import CorralError, InvalidRequest
-from corral.engine.kin import Kin
 from corral.engine.prefix import Wish, replaces, usable
+from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
 
@@ -36,8 +36,8 @@ _log = logging.getLogger("corral")
 @dataclass(frozen=True, slots=True)
 class _Entry:
     tokens: TokenArray
-    moved_from: int
-    kin: Kin
+    shifted_from: int
+    reuse_key: ReuseKey
 
 
 class DiskCache:
@@ -66,8 +66,8 @@ class DiskCache:
             raise CorralError(f"--cache-disk: {error}") from None
         self._index = dict(self._scan(n_ctx))
 
-    def runs(self, kin: Kin) -> Iterator[TokenArray]:
-        return (entry.tokens for entry in list(self._index.values()) if entry.kin.serves(kin))
+    def runs(self, reuse_key: ReuseKey) -> Iterator[TokenArray]:
+        return (entry.tokens for entry in list(self._index.values()) if entry.reuse_key.can_serve(reuse_key))
 
     def fetch(self, wish: Wish, n_at_hand: int) -> Future[Saved | None] | None:
         """Begin to read the file that gives most of a prompt, if it is much more than `n_at_hand` tokens."""
@@ -82,11 +82,11 @@ class DiskCache:
             return
         if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
             return
-        key = b"".join((self._fingerprint, *saved.kin, saved.tokens.tobytes()))
+        key = b"".join((self._fingerprint, *saved.reuse_key, saved.tokens.tobytes()))
         name = xxhash.xxh3_128_hexdigest(key) + _SUFFIX
         if name not in self._index:
             self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
-            self._index[name] = _Entry(saved.tokens, saved.moved_from, saved.kin)
+            self._index[name] = _Entry(saved.tokens, saved.shifted_from, saved.reuse_key)
             self._pending[name] = saved.n_bytes
             self._files.submit(self._write, name, saved)
 
@@ -115,7 +115,7 @@ class DiskCache:
                 continue
             else:
                 if title.fingerprint == self._fingerprint and len(title.tokens) <= n_ctx:
-                    yield path.name, _Entry(title.tokens, title.moved_from, title.kin)
+                    yield path.name, _Entry(title.tokens, title.shifted_from, title.reuse_key)
 
     def _read(self, name: str) -> Saved | None:
         path = self._directory / name

@@ -16,25 +16,25 @@ from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
 from corral.core.errors import CorralError, NotSupported
 from corral.core.media import has_media, n_positions
 from corral.core.modifier import AdapterConfig
-from corral.core.result import Beat, Begun, Embedded, Event, Failed, Vectors
+from corral.core.result import Begun, Embedded, Event, Failed, Heartbeat, Vectors
 from corral.core.task import Embed
-from corral.engine.batch import FLOOR, chunk_size
+from corral.engine.batch import MIN_PREFILL, chunk_size
 from corral.engine.cost import Load
 from corral.engine.decoder import Decoder
-from corral.engine.media import MediaDesk
+from corral.engine.media import MediaEncoder
 from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
 from corral.engine.ports import Encoder
-from corral.engine.prompt_media import Piece, PromptMedia
+from corral.engine.prompt_media import PromptMedia, Segment
 
 _LONG_SEQ = 0
 
 
-class _Order:
+class _Embedding:
     """Mutable: what is left to do for an order. `media`: of the inputs that have some, by their numbers."""
 
-    def __init__(self, order: Embed, inputs: list[TokenArray], media: dict[int, PromptMedia]) -> None:
-        self.id = order.id
-        self.lora = order.lora
+    def __init__(self, task: Embed, inputs: list[TokenArray], media: dict[int, PromptMedia]) -> None:
+        self.id = task.id
+        self.lora = task.lora
         self.inputs = inputs
         self.media = media
         self.waiting = sorted(Input(len(tokens), i) for i, tokens in enumerate(inputs) if i not in media)
@@ -46,7 +46,7 @@ class _Order:
 class _Long:
     """Mutable: an input that is evaluated in pieces."""
 
-    order: _Order
+    embedding: _Embedding
     index: int
     media: PromptMedia | None = None
     sizes: list[int] = field(default_factory=list)
@@ -58,12 +58,12 @@ class _Long:
 
     @property
     def pending(self) -> TokenArray:
-        return self.order.inputs[self.index][self.n_done :]
+        return self.embedding.inputs[self.index][self.n_done :]
 
     def chunk(self, n_most: int) -> Chunk:
         """The next piece; media are pieces of their own."""
-        tokens, at = self.order.inputs[self.index], self.n_done
-        piece = self.media.piece(at) if self.media is not None else Piece(at, len(tokens))
+        tokens, at = self.embedding.inputs[self.index], self.n_done
+        piece = self.media.piece(at) if self.media is not None else Segment(at, len(tokens))
         n = piece.n if piece.is_whole else chunk_size(piece.n, n_most)
         pos = n_positions(tokens[: piece.origin])
         return Chunk(_LONG_SEQ, pos, tokens[at : at + n], logits=True, encoded=piece.rows(n))
@@ -77,64 +77,64 @@ class Embedder:
         open_encoder: Callable[[], Encoder],
         emit: Callable[[list[Event]], None],
         clock: Callable[[], float],
-        media: MediaDesk | None = None,
+        media: MediaEncoder | None = None,
     ) -> None:
         self._open_encoder = open_encoder
-        self._media = media or MediaDesk(None)
+        self._media = media or MediaEncoder(None)
         self._emit = emit
         self._clock = clock
         self._opened: tuple[Encoder, Decoder] | None = None
-        self._orders: list[_Order] = []  # the one whose turn it is comes first
+        self._embeddings: list[_Embedding] = []  # the one whose turn it is comes first
         self._long: _Long | None = None
         self._is_long_turn = False
 
     @property
     def has_work(self) -> bool:
-        return bool(self._orders)
+        return bool(self._embeddings)
 
     @property
     def adapters_in_use(self) -> list[AdapterConfig]:
-        return [order.lora for order in self._orders]
+        return [embedding.lora for embedding in self._embeddings]
 
-    def add(self, order: Embed) -> None:
-        inputs = [np.array(tokens, np.int32) for tokens in order.inputs]
+    def add(self, task: Embed) -> None:
+        inputs = [np.array(tokens, np.int32) for tokens in task.inputs]
         try:
-            self._orders.append(_Order(order, inputs, self._open_media(order, inputs)))
+            self._embeddings.append(_Embedding(task, inputs, self._open_media(task, inputs)))
         except CorralError as error:
-            self._emit([Failed(order.id, error.info())])
+            self._emit([Failed(task.id, error.info())])
 
-    def _open_media(self, order: Embed, inputs: Sequence[TokenArray]) -> dict[int, PromptMedia]:
-        media = order.media or [[] for _ in inputs]
+    def _open_media(self, task: Embed, inputs: Sequence[TokenArray]) -> dict[int, PromptMedia]:
+        media = task.media or [[] for _ in inputs]
         pictured = [i for i, tokens in enumerate(inputs) if media[i] or has_media(tokens)]
         if not pictured:
             return {}
-        opened = self._media.open(order.fd, *((media[i], inputs[i]) for i in pictured))
+        opened = self._media.open(task.fd, *((media[i], inputs[i]) for i in pictured))
         if self._open()[0].is_whole:
             raise NotSupported("a model that looks at a whole input at once cannot embed images or sounds")
         return dict(zip(pictured, opened, strict=True))
 
     def fail(self, media: PromptMedia, error: CorralError) -> None:
         """Media cannot be encoded."""
-        orders = [order for order in self._orders if media in order.media.values()]
-        if orders:
-            self._fail(orders, error)
+        embeddings = [embedding for embedding in self._embeddings if media in embedding.media.values()]
+        if embeddings:
+            self._fail(embeddings, error)
 
     def cancel(self, id: int) -> None:
-        self._remove([order for order in self._orders if order.id == id])
+        self._remove([embedding for embedding in self._embeddings if embedding.id == id])
 
     def abort_if_running(self, id: int) -> None:
         """From any thread: cut the decode short if it is for this order only."""
         if self._opened is not None:
             self._opened[1].abort_if_running(id)
 
-    def beat(self) -> Beat:
+    def heartbeat(self) -> Heartbeat:
         """From any thread: how long the decode under way has been running."""
-        return self._opened[1].beat() if self._opened is not None else Beat(0.0, 0.0)
+        return self._opened[1].heartbeat() if self._opened is not None else Heartbeat(0.0, 0.0)
 
     def warm_up(self) -> None:
         """Touch the weights and take a first measure of what evaluating costs."""
         encoder, decoder = self._open()
-        tokens = np.zeros(min(2 * FLOOR, encoder.n_batch), np.int32)
+        tokens = np.zeros(min(2 * MIN_PREFILL, encoder.n_batch), np.int32)
         decoder.decode([Chunk(_LONG_SEQ, 0, tokens, logits=True)], Load(n_prompt=len(tokens)), only_of=None)
         encoder.forget(_LONG_SEQ)
 
@@ -143,7 +143,7 @@ class Embedder:
         try:
             encoder, decoder = self._open()
         except CorralError as error:
-            self._fail(self._orders, error)
+            self._fail(self._embeddings, error)
             return True
         n_budget = decoder.cost.n_tokens_in(ms) if ms < math.inf else None
         n_pack, n_most = plan_limits(encoder.n_batch, encoder.n_pack, encoder.is_whole, n_budget)
@@ -151,16 +151,19 @@ class Embedder:
             self._begin_long(encoder, n_most)
         if self._long is None:
             self._begin_pictured(encoder)
-        queues = [(order, order.waiting[: n_up_to(n_most, order.waiting)]) for order in self._orders]
-        queues = [(order, inputs) for order, inputs in queues if inputs]
-        queues = [(order, inputs) for order, inputs in queues if order.lora == queues[0][0].lora]
+        queues = [
+            (embedding, embedding.waiting[: n_up_to(n_most, embedding.waiting)])
+            for embedding in self._embeddings
+        ]
+        queues = [(embedding, inputs) for embedding, inputs in queues if inputs]
+        queues = [(embedding, inputs) for embedding, inputs in queues if embedding.lora == queues[0][0].lora]
         if self._long is not None and (self._is_long_turn or not queues):
             self._run_long(self._long, n_most)
         elif queues:
             plan = plan_pack([inputs for _, inputs in queues], n_pack, encoder.n_seq - 1)
             self._run_packed([(queues[i][0], input) for i, input in plan])
-        elif any(order.waiting for order in self._orders):
-            self._fail(self._orders, CorralError("an input is longer than a batch"))
+        elif any(embedding.waiting for embedding in self._embeddings):
+            self._fail(self._embeddings, CorralError("an input is longer than a batch"))
         else:
             return False
         self._is_long_turn = not self._is_long_turn
@@ -173,40 +176,44 @@ class Embedder:
             self._opened = encoder, Decoder(encoder, self._clock)
         return self._opened
 
-    def _run_packed(self, work: Sequence[tuple[_Order, Input]]) -> None:
+    def _run_packed(self, work: Sequence[tuple[_Embedding, Input]]) -> None:
         chunks = [
-            Chunk(_LONG_SEQ + 1 + i, 0, order.inputs[input.number], logits=True)
-            for i, (order, input) in enumerate(work)
+            Chunk(_LONG_SEQ + 1 + i, 0, embedding.inputs[input.number], logits=True)
+            for i, (embedding, input) in enumerate(work)
         ]
-        vectors = self._decode(chunks, [order for order, _ in work])
+        vectors = self._decode(chunks, [embedding for embedding, _ in work])
         encoder, _ = self._open()
         for chunk in chunks:
             encoder.forget(chunk.seq)
-        self._orders = self._orders[1:] + self._orders[:1]
+        self._embeddings = self._embeddings[1:] + self._embeddings[:1]
         events: list[Event] = []
-        for (order, input), rows in zip(work, vectors, strict=False):
-            del order.waiting[bisect_left(order.waiting, input)]
-            events += self._finish(order, input.number, rows)
+        for (embedding, input), rows in zip(work, vectors, strict=False):
+            del embedding.waiting[bisect_left(embedding.waiting, input)]
+            events += self._finish(embedding, input.number, rows)
         if events:
             self._emit(events)
 
     def _begin_long(self, encoder: Encoder, n_tokens: int) -> None:
         """The next of the inputs that are longer than a batch is taken apart."""
-        longer = [order for order in self._orders if order.waiting and order.waiting[-1].n > n_tokens]
-        for order in longer:
-            if self._begin(encoder, _Long(order, order.waiting[-1].number)):
-                order.waiting.pop()
+        longer = [
+            embedding
+            for embedding in self._embeddings
+            if embedding.waiting and embedding.waiting[-1].n > n_tokens
+        ]
+        for embedding in longer:
+            if self._begin(encoder, _Long(embedding, embedding.waiting[-1].number)):
+                embedding.waiting.pop()
                 return
 
     def _begin_pictured(self, encoder: Encoder) -> None:
         """So is one with media, as soon as these are encoded."""
-        for order in list(self._orders):
-            for index, media in order.media.items():
+        for embedding in list(self._embeddings):
+            for index, media in embedding.media.items():
                 self._media.want(media, 0)
                 if media.missing(0):
                     continue
-                if self._begin(encoder, _Long(order, index, media)):
-                    del order.media[index]
+                if self._begin(encoder, _Long(embedding, index, media)):
+                    del embedding.media[index]
                     return
                 break
 
@@ -214,15 +221,18 @@ class Embedder:
         try:
             encoder.reserve(len(long.pending) + encoder.n_batch)
         except CorralError as error:
-            self._fail([long.order], error)
+            self._fail([long.embedding], error)
             return False
         self._long = long
-        self._orders = [*(other for other in self._orders if other is not long.order), long.order]
+        self._embeddings = [
+            *(other for other in self._embeddings if other is not long.embedding),
+            long.embedding,
+        ]
         return True
 
     def _run_long(self, long: _Long, n_tokens: int) -> None:
         chunk = long.chunk(n_tokens)
-        vectors = self._decode([chunk], [long.order])
+        vectors = self._decode([chunk], [long.embedding])
         if not vectors:
             self._put_back(long)
             return
@@ -233,56 +243,58 @@ class Embedder:
                 long.media.close()
             self._drop_long()
             encoder, _ = self._open()
-            self._emit(self._finish(long.order, long.index, merge(encoder.pooling, long.parts, long.sizes)))
+            self._emit(
+                self._finish(long.embedding, long.index, merge(encoder.pooling, long.parts, long.sizes))
+            )
 
-    def _decode(self, chunks: Sequence[Chunk], orders: Sequence[_Order]) -> list[FloatArray]:
+    def _decode(self, chunks: Sequence[Chunk], embeddings: Sequence[_Embedding]) -> list[FloatArray]:
         """The vectors of a batch; none if it was cut short or failed."""
         encoder, decoder = self._open()
-        new = {order.id: order for order in orders if not order.has_begun}.values()
+        new = {embedding.id: embedding for embedding in embeddings if not embedding.has_begun}.values()
         if new:
             # An engine that dies of them must not get them again and again: the front has to know before.
-            self._emit([Begun(order.id) for order in new])
-            for order in new:
-                order.has_begun = True
-        is_one = all(order is orders[0] for order in orders)
+            self._emit([Begun(embedding.id) for embedding in new])
+            for embedding in new:
+                embedding.has_begun = True
+        is_one = all(embedding is embeddings[0] for embedding in embeddings)
         try:
-            encoder.adapt(orders[0].lora)
+            encoder.apply_lora(embeddings[0].lora)
             load = Load(n_prompt=sum(len(chunk.tokens) for chunk in chunks))
-            status = decoder.decode(chunks, load, only_of=orders[0].id if is_one else None)
+            status = decoder.decode(chunks, load, only_of=embeddings[0].id if is_one else None)
             if status is DecodeStatus.NO_ROOM:
                 raise CorralError("there is no room to embed this")
             return encoder.vectors() if status is DecodeStatus.OK else []
         except CorralError as error:
-            self._fail(orders, error)
+            self._fail(embeddings, error)
             return []
 
-    def _finish(self, order: _Order, index: int, rows: FloatArray) -> list[Event]:
+    def _finish(self, embedding: _Embedding, index: int, rows: FloatArray) -> list[Event]:
         """An input is done, and the order with its last one."""
-        order.n_left -= 1
-        vectors = Vectors(task_id=order.id, index=index, data=rows.tobytes())
-        if order.n_left:
+        embedding.n_left -= 1
+        vectors = Vectors(task_id=embedding.id, index=index, data=rows.tobytes())
+        if embedding.n_left:
             return [vectors]
-        self._orders.remove(order)
-        return [vectors, Embedded(order.id)]
+        self._embeddings.remove(embedding)
+        return [vectors, Embedded(embedding.id)]
 
-    def _fail(self, orders: Sequence[_Order], error: CorralError) -> None:
-        ids = dict.fromkeys(order.id for order in orders)
-        self._remove(orders)
+    def _fail(self, embeddings: Sequence[_Embedding], error: CorralError) -> None:
+        ids = dict.fromkeys(embedding.id for embedding in embeddings)
+        self._remove(embeddings)
         self._emit([Failed(id, error.info()) for id in ids])
 
-    def _remove(self, orders: Sequence[_Order]) -> None:
-        self._orders = [order for order in self._orders if order not in orders]
-        for media in [media for order in orders for media in order.media.values()]:
+    def _remove(self, embeddings: Sequence[_Embedding]) -> None:
+        self._embeddings = [embedding for embedding in self._embeddings if embedding not in embeddings]
+        for media in [media for embedding in embeddings for media in embedding.media.values()]:
             media.close()
-        if self._long is not None and self._long.order in orders:
+        if self._long is not None and self._long.embedding in embeddings:
             self._drop_long()
 
     def _put_back(self, long: _Long) -> None:
         """It has to begin again: nobody knows how much of it is in the context."""
         if long.media is not None:
-            long.order.media[long.index] = long.media
+            long.embedding.media[long.index] = long.media
         else:
-            insort(long.order.waiting, Input(len(long.order.inputs[long.index]), long.index))
+            insort(long.embedding.waiting, Input(len(long.embedding.inputs[long.index]), long.index))
         self._drop_long()
 
     def _drop_long(self) -> None:

@@ -7,12 +7,22 @@ import time
 from collections.abc import Callable
 
 from corral.core.errors import NotSupported
-from corral.core.result import Arranged, Beat, Event, Failed
-from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, Order, SlotAction, Stop, Task
-from corral.engine.adapter import AdapterDesk
+from corral.core.result import Event, Failed, Heartbeat, MediaLayout
+from corral.core.task import (
+    Cancel,
+    Command,
+    Embed,
+    FreeAdapter,
+    LayoutMedia,
+    LoadAdapter,
+    SlotAction,
+    Stop,
+    Task,
+)
+from corral.engine.adapter import AdapterRegistry
 from corral.engine.embedder import Embedder
 from corral.engine.job import Jobs, Steps
-from corral.engine.media import MediaDesk
+from corral.engine.media import MediaEncoder
 from corral.engine.ports import AdapterPort, Encoder, Projector
 
 _SLICE_MS = 50.0  # for the projector, between two batches of others
@@ -33,9 +43,9 @@ class EmbeddingEngine:
     ) -> None:
         """`wake` is called, from any thread, when an engine that `is_waiting` can go on."""
         self._emit = emit
-        self._media = MediaDesk(projector, cache_media_bytes, wake)
+        self._media = MediaEncoder(projector, cache_media_bytes, wake)
         self._embedder = Embedder(lambda: encoder, emit, clock, self._media)
-        self._adapters = AdapterDesk(adapters)
+        self._adapters = AdapterRegistry(adapters)
         self._jobs = Jobs(wake)
         self._has_rested = False
         self.is_stopped = False
@@ -54,24 +64,24 @@ class EmbeddingEngine:
             has_to_wait = bool(self._jobs) and not self._embedder.has_work
         return has_to_wait and self._jobs.are_waiting(())
 
-    def handle(self, order: Order) -> None:
-        if isinstance(order, Embed):
-            self._embedder.add(order)
-        elif isinstance(order, Arrange):
-            self._emit(self._jobs.start(order.id, order.id, self._arrange(order)))
-        elif isinstance(order, Cancel):
-            self._embedder.cancel(order.task_id)
-            self._jobs.cancel(order.task_id)
+    def handle(self, command: Command) -> None:
+        if isinstance(command, Embed):
+            self._embedder.add(command)
+        elif isinstance(command, LayoutMedia):
+            self._emit(self._jobs.start(command.id, command.id, self._layout_media(command)))
+        elif isinstance(command, Cancel):
+            self._embedder.cancel(command.task_id)
+            self._jobs.cancel(command.task_id)
             self._adapters.tidy(self._embedder.adapters_in_use)
-        elif isinstance(order, Stop):
+        elif isinstance(command, Stop):
             self.is_stopped = True
-        elif isinstance(order, LoadAdapter | FreeAdapter):
-            self._emit(self._adapters.handle(order))
+        elif isinstance(command, LoadAdapter | FreeAdapter):
+            self._emit(self._adapters.handle(command))
             self._adapters.tidy(self._embedder.adapters_in_use)
         else:
-            if isinstance(order, SlotAction | Task) and order.fd >= 0:
-                os.close(order.fd)
-            self._emit([Failed(order.id, NotSupported("this server only embeds").info())])
+            if isinstance(command, SlotAction | Task) and command.fd >= 0:
+                os.close(command.fd)
+            self._emit([Failed(command.id, NotSupported("this server only embeds").info())])
 
     def step(self) -> None:
         self._media.pause()
@@ -85,9 +95,9 @@ class EmbeddingEngine:
         else:
             self._media.go_on_for(_SLICE_MS)
 
-    def beat(self) -> Beat:
-        beat = self._embedder.beat()
-        return beat if beat.decode_ms else self._media.beat()
+    def heartbeat(self) -> Heartbeat:
+        heartbeat = self._embedder.heartbeat()
+        return heartbeat if heartbeat.decode_ms else self._media.heartbeat()
 
-    def _arrange(self, order: Arrange) -> Steps:
-        return Arranged(order.id, (yield self._media.arrange(order.media)))
+    def _layout_media(self, command: LayoutMedia) -> Steps:
+        return MediaLayout(command.id, (yield self._media.layout_media(command.media)))

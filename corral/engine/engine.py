@@ -17,22 +17,32 @@ import numpy as np
 from corral.core.chunk import Chunk, DecodeStatus, TokenArray
 from corral.core.errors import ContextExceeded, CorralError
 from corral.core.media import has_media
-from corral.core.result import Arranged, Beat, Event, Failed
+from corral.core.result import Event, Failed, Heartbeat, MediaLayout
 from corral.core.settings import EngineSettings
-from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, Order, SlotAction, Stop, Task
+from corral.core.task import (
+    Cancel,
+    Command,
+    Embed,
+    FreeAdapter,
+    LayoutMedia,
+    LoadAdapter,
+    SlotAction,
+    Stop,
+    Task,
+)
 from corral.engine.action import Actions
-from corral.engine.adapter import AdapterDesk
-from corral.engine.batch import FLOOR, BatchPlan, BatchShape, Part, Prompt, Token, plan_batches
-from corral.engine.cost import Load
+from corral.engine.adapter import AdapterRegistry
+from corral.engine.batch import MIN_PREFILL, BatchPlan, BatchShape, Part, Prompt, Token, plan_batches
+from corral.engine.cost import Load, load_of
 from corral.engine.decoder import Decoder
 from corral.engine.embedder import Embedder
 from corral.engine.generation import Generation
 from corral.engine.grouping import Grouping
 from corral.engine.job import Jobs, Steps
 from corral.engine.kv import KvStore
-from corral.engine.media import MediaDesk
+from corral.engine.media import MediaEncoder
 from corral.engine.ports import Backend
-from corral.engine.probe import probe_ahead
+from corral.engine.probe import probe_exact
 from corral.engine.request import Phase, Request
 from corral.engine.scheduler import Scheduler
 from corral.engine.ses1 import Ses1
@@ -67,17 +77,17 @@ class Engine:
         self._generation = Generation(
             backend, settings, self._scheduler, self._kv, self._speculation, self._note, clock
         )
-        self._adapters = AdapterDesk(backend.adapters)
-        self._media = MediaDesk(backend.projector, settings.cache_media_mib << 20, wake)
+        self._adapters = AdapterRegistry(backend.adapters)
+        self._media = MediaEncoder(backend.projector, settings.cache_media_mib << 20, wake)
         self._requests: WeakSet[Request] = WeakSet()
         self._jobs = Jobs(wake)
         self._embedder = Embedder(backend.open_encoder, emit, clock, self._media)
         self.is_stopped = False
         self._has_rested = False  # the last step found nothing that it could evaluate
         self._n_slots = backend.n_seq
-        self._prompt_cap = backend.n_piece  # shrinks while cells are short
+        self._prompt_cap = backend.n_prefill_max  # shrinks while cells are short
         self._events: list[Event] = []
-        self._n_orders = 0
+        self._n_commands = 0
 
     @property
     def has_work(self) -> bool:
@@ -94,25 +104,25 @@ class Engine:
             has_to_wait = bool(self._jobs) and not is_running
         return has_to_wait and self._jobs.are_waiting(self._idle())
 
-    def handle(self, order: Order) -> None:
-        self._n_orders += 1
-        if isinstance(order, Cancel):
-            self._cancel(order.task_id)
-        elif isinstance(order, Embed):
-            self._embedder.add(order)
-        elif isinstance(order, SlotAction):
-            self._events += self._jobs.start(order.id, self._n_orders, self._actions.steps(order))
+    def handle(self, command: Command) -> None:
+        self._n_commands += 1
+        if isinstance(command, Cancel):
+            self._cancel(command.task_id)
+        elif isinstance(command, Embed):
+            self._embedder.add(command)
+        elif isinstance(command, SlotAction):
+            self._events += self._jobs.start(command.id, self._n_commands, self._actions.steps(command))
             self._reserve_slots()
-        elif isinstance(order, Arrange):
-            self._events += self._jobs.start(order.id, self._n_orders, self._arrange(order))
-        elif isinstance(order, LoadAdapter | FreeAdapter):
-            self._events += self._adapters.handle(order)
-        elif isinstance(order, Stop):
+        elif isinstance(command, LayoutMedia):
+            self._events += self._jobs.start(command.id, self._n_commands, self._layout_media(command))
+        elif isinstance(command, LoadAdapter | FreeAdapter):
+            self._events += self._adapters.handle(command)
+        elif isinstance(command, Stop):
             self._kv.flush([slot for slot in self._scheduler.slots if slot.is_idle])
             self._speculation.flush()
             self.is_stopped = True
         else:
-            self._submit(order)
+            self._submit(command)
         self._tidy_adapters()
         self._flush()
 
@@ -121,22 +131,22 @@ class Engine:
         self._decoder.abort_if_running(task_id)
         self._embedder.abort_if_running(task_id)
 
-    def beat(self) -> Beat:
+    def heartbeat(self) -> Heartbeat:
         """From any thread: how long the decode under way has been running."""
-        beats = (self._decoder.beat(), self._embedder.beat(), self._media.beat())
-        return next((beat for beat in beats if beat.decode_ms), beats[0])
+        beats = (self._decoder.heartbeat(), self._embedder.heartbeat(), self._media.heartbeat())
+        return next((heartbeat for heartbeat in beats if heartbeat.decode_ms), beats[0])
 
     def warm_up(self) -> None:
         """Touch the weights and take a first measure of what evaluating costs."""
         slot = self._scheduler.slots[0]
-        for n in (2, FLOOR, 1):
+        for n in (2, MIN_PREFILL, 1):
             started = self._clock()
             self._backend.decode([Chunk(slot.id, 0, np.zeros(n, np.int32), logits=True)])
             self._backend.trim(slot.id, 0)
             load = Load(n_generating=1) if n == 1 else Load(n_prompt=n)
             self._decoder.cost.observe(load, (self._clock() - started) * 1e3)
-        if self._settings.drafts and self._speculation.n_ahead == 1 and self._backend.can_cut:
-            self._speculation.n_ahead = probe_ahead(self._backend, self._decoder.cost, self._clock)
+        if self._settings.drafts and self._speculation.n_exact == 1 and self._backend.can_cut:
+            self._speculation.n_exact = probe_exact(self._backend, self._decoder.cost, self._clock)
 
     def step(self) -> None:
         """One round for everybody: running generations get their token, prompts what is left of the time."""
@@ -148,7 +158,7 @@ class Engine:
             self._events += self._jobs.run(self._idle())
             self._reserve_slots()
             self._events += self._scheduler.admit(self._clock())
-        self._events += self._scheduler.news(self._clock())
+        self._events += self._scheduler.queue_event(self._clock())
         for request in self._scheduler.take_stuck():
             self._events.append(
                 Failed(request.id, CorralError("the context is full: its state could not be restored").info())
@@ -164,23 +174,23 @@ class Engine:
         has_embedded = False
         if self._embedder.has_work:
             has_streams = bool(self._scheduler.running(Phase.GENERATING))
-            has_embedded = self._embedder.step(self._room_ms() if has_streams else math.inf)
+            has_embedded = self._embedder.step(self._headroom_ms() if has_streams else math.inf)
         self._tidy_adapters()
         self._has_rested = not (batches or has_embedded)
         if self._has_rested:
             self._media.go_on()
         else:
-            self._media.go_on_for(self._room_ms())
+            self._media.go_on_for(self._headroom_ms())
 
-    def _room_ms(self) -> float:
+    def _headroom_ms(self) -> float:
         """For how long running streams can be kept waiting; prompts, embeddings and the projector share that
         evenly."""
         prompts = self._scheduler.running(Phase.PREFILL)
         n_sharing = bool(prompts) + self._embedder.has_work + self._media.is_busy
-        return self._decoder.cost.room_ms(self._settings.max_itl_ms) / max(1, n_sharing)
+        return self._decoder.cost.headroom_ms(self._settings.max_itl_ms) / max(1, n_sharing)
 
-    def _arrange(self, order: Arrange) -> Steps:
-        return Arranged(order.id, (yield self._media.arrange(order.media)))
+    def _layout_media(self, command: LayoutMedia) -> Steps:
+        return MediaLayout(command.id, (yield self._media.layout_media(command.media)))
 
     def _want_encoded(self) -> None:
         """Have the projector work on what prompts need soon."""
@@ -206,7 +216,7 @@ class Engine:
             # compat: /completion: nothing to continue is answered by nothing.
             self._events.append(request.done(0, "", self._clock()))
         else:
-            self._events += self._jobs.start(task.id, request.order, self._prepare(request))
+            self._events += self._jobs.start(task.id, request.arrival, self._prepare(request))
 
     def _open(self, task: Task) -> Request:
         """A request, with its follower if it has one; raises if it cannot be served."""
@@ -219,16 +229,16 @@ class Engine:
         for prompt in (task.prompt, guidance.negative if guidance else ()):
             if len(prompt) >= n_ctx:
                 raise ContextExceeded(len(prompt), n_ctx)
-        variant = self._backend.adapters.variant(task.params.lora)
-        request = Request(task, self._n_orders, variant)
+        lora_key = self._backend.adapters.lora_key(task.params.lora)
+        request = Request(task, self._n_commands, lora_key)
         (request.media,) = media
         self._requests.add(request)
         if guidance is not None:
             self._backend.reserve(2 * self._n_slots)
-            self._scheduler.add_followers(n_ctx)
+            self._scheduler.add_negatives(n_ctx)
             params = msgspec.structs.replace(task.params, guidance=None, n_system=0, cache_report=False)
             behind = msgspec.structs.replace(task, prompt=list(guidance.negative), params=params, media=[])
-            request.lead(Request(behind, self._n_orders, variant))
+            request.pair_with(Request(behind, self._n_commands, lora_key))
         return request
 
     def _tidy_adapters(self) -> None:
@@ -274,17 +284,17 @@ class Engine:
         for slot, request in streams:
             request.draft = self._propose(slot, request, len(streams))
         drafts = [(slot, request) for slot, request in streams if len(request.draft)]
-        tokens = [Token(s.id, r.variant) for s, r in streams if not len(r.draft)]
+        tokens = [Token(s.id, r.lora_key) for s, r in streams if not len(r.draft)]
         prompts = [
             self._prompt(slot, request)
             for slot, request in [*runs, *self._newcomers(answers)]
             if len(request.pending) and not request.is_stalled
         ]
-        budget = self._backend.n_piece
+        budget = self._backend.n_prefill_max
         if streams:
-            n_groups = len({token.variant for token in tokens}) + len(drafts)
-            room_ms = self._room_ms() - (n_groups - 1) * self._decoder.cost.decode_ms
-            budget = self._decoder.cost.n_tokens_in(room_ms)
+            n_groups = len({token.lora_key for token in tokens}) + len(drafts)
+            headroom_ms = self._headroom_ms() - (n_groups - 1) * self._decoder.cost.decode_ms
+            budget = self._decoder.cost.n_tokens_in(headroom_ms)
         batches = plan_batches(tokens, prompts, min(budget, self._prompt_cap), self._shape)
         return [(Part(slot.id, 1 + len(request.draft)),) for slot, request in drafts] + batches
 
@@ -298,8 +308,8 @@ class Engine:
         """What is left of a prompt, up to where media begin or end."""
         n, piece = min(len(request.pending), self._kv.room(slot)), request.piece
         if piece is None:
-            return Prompt(slot.id, n, request.variant)
-        return Prompt(slot.id, min(n, piece.n), request.variant, piece.is_alone, piece.is_whole)
+            return Prompt(slot.id, n, request.lora_key)
+        return Prompt(slot.id, min(n, piece.n), request.lora_key, piece.is_alone, piece.is_whole)
 
     def _chunk(self, slot: Slot, request: Request, n: int) -> Chunk:
         """So many of a request's pending tokens, and what they are evaluated as."""
@@ -310,7 +320,7 @@ class Engine:
 
     def _propose(self, slot: Slot, request: Request, n_streams: int) -> TokenArray:
         """What may follow the token that a stream is about to evaluate."""
-        if not self._speculation.n_ahead > 1 or not self._kv.can_rewind(slot):
+        if not self._speculation.n_exact > 1 or not self._kv.can_rewind(slot):
             return request.draft[:0]
         return self._speculation.propose(slot, request, n_streams, self._generation.room_ahead(slot, request))
 
@@ -323,10 +333,10 @@ class Engine:
             return
         chunks = [self._chunk(slot, request, n) for slot, request, n in work]
         try:
-            only = work[0][1].leader or work[0][1]
-            self._backend.adapt(only.task.params.lora)
+            only = work[0][1].positive or work[0][1]
+            self._backend.apply_lora(only.task.params.lora)
             is_own = len(work) == 1 and work[0][2] > 1
-            status = self._decoder.decode(chunks, _load_of(chunks), only.id if is_own else None)
+            status = self._decoder.decode(chunks, load_of(chunks), only.id if is_own else None)
         except CorralError as error:
             self._fail(work, error)
             return
@@ -335,7 +345,7 @@ class Engine:
         if status is DecodeStatus.NO_ROOM:
             self._relieve(work)
         if status is DecodeStatus.OK:
-            self._prompt_cap = self._backend.n_piece
+            self._prompt_cap = self._backend.n_prefill_max
             for i, (slot, request, n) in enumerate(work):
                 if slot.request is request:
                     self._kv.extend(slot, request.pending[:n])
@@ -368,12 +378,12 @@ class Engine:
             return
         if self._scheduler.due:
             return  # they had better have their turn first
-        if self._prompt_cap > FLOOR and any(n > FLOOR for _, _, n in work):
+        if self._prompt_cap > MIN_PREFILL and any(n > MIN_PREFILL for _, _, n in work):
             self._prompt_cap //= 2
             return
         holders = [*self._scheduler.running(Phase.PREFILL), *self._scheduler.running(Phase.GENERATING)]
-        newest, request = max(holders, key=lambda pair: pair[1].order)
-        is_alone = all(other.order == request.order for _, other in holders)
+        newest, request = max(holders, key=lambda pair: pair[1].arrival)
+        is_alone = all(other.arrival == request.arrival for _, other in holders)
         if is_alone or not self._scheduler.preempt(newest):
             self._fail(work, CorralError("the context is full and nothing can be moved out of it"))
 
@@ -384,11 +394,3 @@ class Engine:
         if self._events:
             self._emit(self._events)
             self._events = []
-
-
-def _load_of(chunks: Sequence[Chunk]) -> Load:
-    sizes = [len(chunk.tokens) for chunk in chunks]
-    if chunks[0].logits > 1:
-        return Load(n_ahead=sizes[0])
-    n_generating = sizes.count(1)
-    return Load(n_generating, sum(sizes) - n_generating)

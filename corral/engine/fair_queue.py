@@ -93,4 +93,4 @@ class FairQueue:
 
 
 def _turn(request: Request) -> tuple[int, int]:
-    return -request.task.params.priority, request.order
+    return -request.task.params.priority, request.arrival

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from corral.core.chunk import Chunk, FloatArray
-from corral.core.errors import CorralError, NotNumbers
+from corral.core.errors import CorralError, NonFiniteLogits
 from corral.core.media import spans_in
-from corral.core.medium import text_tokens
+from corral.core.media_item import text_tokens
 from corral.core.result import Admitted, Event, Failed, Progress, StopType, Tier, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
@@ -59,13 +59,13 @@ class Generation:
 
     def fail(self, slot: Slot, request: Request, error: CorralError) -> None:
         """Give up a request that could not be evaluated; its slot starts afresh."""
-        leader = request.leader or request
+        positive = request.positive or request
         if slot.request is request:
-            self._note(Failed(leader.id, error.info()))
+            self._note(Failed(positive.id, error.info()))
             for other in self._scheduler.release(slot):
                 self._kv.trim(other, 0)
-            leader.close()
-            self._is_spoiled = self._is_spoiled or isinstance(error, NotNumbers)
+            positive.close()
+            self._is_spoiled = self._is_spoiled or isinstance(error, NonFiniteLogits)
 
     def clean_up(self) -> None:
         """After a batch, when nobody needs its logits any more: what is spoiled must not reach others."""
@@ -77,8 +77,8 @@ class Generation:
     def room_ahead(self, slot: Slot, request: Request) -> int:
         """How many tokens behind the pending one may be evaluated on the chance that they come."""
         n_predict = request.task.params.n_predict
-        room = self._room((slot, request))
-        return room if n_predict < 0 else min(room, n_predict - request.n_generated - 1)
+        n_free = self._n_free((slot, request))
+        return n_free if n_predict < 0 else min(n_free, n_predict - request.n_generated - 1)
 
     def make_room(self) -> None:
         """Shift the contexts that have no room for the next token."""
@@ -96,7 +96,7 @@ class Generation:
                 )
                 n_keep, n_discard = spare_media(spans_in(slot.tokens.view), n_keep, n_discard)
                 self._kv.shift(slot, n_keep, n_discard)
-                slot.moved_from = min(slot.moved_from, n_keep)
+                slot.shifted_from = min(slot.shifted_from, n_keep)
                 request.truncated = True
 
     def _guard(self, action: Callable[..., None], *args: Slot | Request | Chunk | FloatArray | int) -> None:
@@ -113,12 +113,12 @@ class Generation:
 
     def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
         # An adapter may overflow in any chunk, and that spoils others soon.
-        if request.variant and not np.isfinite(self._backend.logits(i)[0]):
-            raise NotNumbers
+        if request.lora_key and not np.isfinite(self._backend.logits(i)[0]):
+            raise NonFiniteLogits
         is_whole = not len(request.pending)
         if request.phase is Phase.PREFILL:
             now = self._clock()
-            if request.leader is None:
+            if request.positive is None:
                 self._note(Progress(request.id, request.n_past, request.prompt_ms(now)))
             if is_whole:
                 self._serve_twins(self._backend.logits(i), slot, request)
@@ -129,12 +129,12 @@ class Generation:
 
     def _serve_twins(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """Requests that waited for this very prompt get all of it, and begin from the same logits."""
-        for twin_slot, twin in self._scheduler.twins(slot, request):
+        for twin_slot, twin in self._scheduler.same_prompt_waiters(slot, request):
             self._kv.stash(twin_slot, 0)
             if self._kv.copy(slot, twin_slot, len(request.prompt)) < len(request.prompt):
                 continue
             twin.start(self._clock(), len(request.prompt))
-            if twin.leader is None:
+            if twin.positive is None:
                 origin = self._scheduler.public_id(slot.id)
                 report = whole_report(origin, twin.n_cached) if twin.task.params.cache_report else None
                 self._note(Admitted(twin.id, twin_slot.id, twin.n_cached, report, Tier.LIVE, origin))
@@ -142,15 +142,15 @@ class Generation:
 
     def _arrive(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """What follows all that a request has evaluated is known; a pair waits for each other's."""
-        leader = request.leader or request
-        if leader.follower is None:
+        positive = request.positive or request
+        if positive.negative is None:
             self._draw_or_end(logits, slot, request)
             return
         request.row = logits.copy()
-        own, other, guidance = leader.row, leader.follower.row, leader.task.params.guidance
+        own, other, guidance = positive.row, positive.negative.row, positive.task.params.guidance
         if own is not None and other is not None and guidance is not None:
-            leader.row = leader.follower.row = None
-            self._draw_or_end(guide(own, other, guidance.scale), self._scheduler.slot_of(leader), leader)
+            positive.row = positive.negative.row = None
+            self._draw_or_end(guide(own, other, guidance.scale), self._scheduler.slot_of(positive), positive)
 
     def _verify(self, i: int, slot: Slot, request: Request) -> None:
         """Draw token by token, for as long as they are those of the draft, which are evaluated already."""
@@ -213,8 +213,8 @@ class Generation:
         params = request.task.params
         if request.is_stopped or params.sampling.n_probs:
             return 0
-        room = min(self._room(pair) for pair in self._pairs(slot, request))
-        return room if params.n_predict < 0 else min(room, params.n_predict - request.n_generated)
+        n_free = min(self._n_free(pair) for pair in self._pairs(slot, request))
+        return n_free if params.n_predict < 0 else min(n_free, params.n_predict - request.n_generated)
 
     def _piece(self, request: Request, token: int) -> bytes:
         vocab = self._backend.vocab
@@ -246,11 +246,11 @@ class Generation:
 
     def _pairs(self, slot: Slot, request: Request) -> list[tuple[Slot, Request]]:
         """The contexts that the request's tokens go to."""
-        if request.follower is None:
+        if request.negative is None:
             return [(slot, request)]
-        return [(slot, request), (self._scheduler.slot_of(request.follower), request.follower)]
+        return [(slot, request), (self._scheduler.slot_of(request.negative), request.negative)]
 
-    def _room(self, pair: tuple[Slot, Request]) -> int:
+    def _n_free(self, pair: tuple[Slot, Request]) -> int:
         """How many tokens a context can take, the last of which would not be evaluated there."""
         slot, request = pair
         return self._backend.n_ctx - 1 - len(slot.tokens) - len(request.pending)
@@ -259,7 +259,7 @@ class Generation:
         return any(self._is_context_full(*pair) for pair in self._pairs(slot, request))
 
     def _is_context_full(self, slot: Slot, request: Request) -> bool:
-        return self._room((slot, request)) < 0
+        return self._n_free((slot, request)) < 0
 
     def _may_shift(self, request: Request) -> bool:
         return (

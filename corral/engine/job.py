@@ -18,7 +18,7 @@ from corral.core.result import Event, Failed
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WaitForSlots:
     """When these slots are idle, and another thread has done what they are wanted for.
 
     `desk`: a place that one job has at a time, for as long as it yields it.
@@ -26,10 +26,10 @@ class Turn:
 
     slots: frozenset[int]
     after: Future[Any] | None = None
-    desk: int | None = None
+    exclusive: int | None = None
 
 
-Steps = Generator[Future[Any] | Turn, Any, Event | None]
+Steps = Generator[Future[Any] | WaitForSlots, Any, Event | None]
 
 
 @dataclass(slots=True)
@@ -37,29 +37,29 @@ class _Job:
     """Mutable."""
 
     id: int
-    order: int
+    arrival: int
     steps: Steps
-    waits_for: Future[Any] | Turn | None = None
+    waits_for: Future[Any] | WaitForSlots | None = None
 
     @property
     def slots(self) -> frozenset[int]:
-        return self.waits_for.slots if isinstance(self.waits_for, Turn) else frozenset()
+        return self.waits_for.slots if isinstance(self.waits_for, WaitForSlots) else frozenset()
 
     @property
-    def desks(self) -> set[int]:
-        desk = self.waits_for.desk if isinstance(self.waits_for, Turn) else None
-        return set() if desk is None else {desk}
+    def exclusives(self) -> set[int]:
+        exclusive = self.waits_for.exclusive if isinstance(self.waits_for, WaitForSlots) else None
+        return set() if exclusive is None else {exclusive}
 
     @property
     def work(self) -> Future[Any] | None:
         """What another thread does, or has done, for it."""
-        return self.waits_for.after if isinstance(self.waits_for, Turn) else self.waits_for
+        return self.waits_for.after if isinstance(self.waits_for, WaitForSlots) else self.waits_for
 
     @property
     def is_in_work(self) -> bool:
         return self.work is not None and not self.work.done()
 
-    def resume(self) -> Future[Any] | Turn:
+    def resume(self) -> Future[Any] | WaitForSlots:
         if not isinstance(self.waits_for, Future):
             return self.steps.send(None)
         problem = self.waits_for.exception()
@@ -83,14 +83,14 @@ class Jobs:
     @property
     def reserved(self) -> dict[int, int]:
         """Slots that jobs wait for, with the order in which the first of those came."""
-        return {slot: job.order for job in reversed(self._jobs) for slot in job.slots}
+        return {slot: job.arrival for job in reversed(self._jobs) for slot in job.slots}
 
     def due(self, idle: Collection[int]) -> set[int]:
         """Slots of jobs that have their turn as soon as another thread is done."""
         return {slot for job in self._first(idle) for slot in job.slots}
 
-    def start(self, id: int, order: int, steps: Steps) -> list[Event]:
-        job = _Job(id, order, steps)
+    def start(self, id: int, arrival: int, steps: Steps) -> list[Event]:
+        job = _Job(id, arrival, steps)
         self._jobs.append(job)
         return self._advance(job)
 
@@ -114,10 +114,10 @@ class Jobs:
         free, first = set(idle), []
         taken: set[int] = set()
         for job in self._jobs:
-            if job.slots <= free and not job.desks & taken:
+            if job.slots <= free and not job.exclusives & taken:
                 first.append(job)
             free -= job.slots
-            taken |= job.desks
+            taken |= job.exclusives
         return first
 
     def _advance(self, job: _Job) -> list[Event]:

@@ -12,12 +12,12 @@ from corral.core.media import cell_positions, n_positions
 from corral.core.settings import EngineSettings
 from corral.engine.disk_cache import DiskCache
 from corral.engine.grouping import Grouping
-from corral.engine.kin import Kin
 from corral.engine.ports import Backend
-from corral.engine.prefix import GAIN, Holding, usable
+from corral.engine.prefix import MIN_REUSE, CachedPrefix, usable
 from corral.engine.ram_cache import RamCache
 from corral.engine.request import Request
 from corral.engine.reuse import Move
+from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
@@ -74,19 +74,19 @@ class KvStore:
         """How many tokens a slot can take at once."""
         return self._grouping.room(len(slot.tokens))
 
-    def holding(self, slot: Slot, kin: Kin, takes_moved: bool) -> Holding:
+    def holding(self, slot: Slot, reuse_key: ReuseKey, accepts_shifted: bool) -> CachedPrefix:
         """What a slot has for such requests: of those of others, only what the server says to all."""
-        if not slot.kin.serves(kin):
-            is_alike = slot.kin.variant == kin.variant and self.can_cut(slot)
-            return Holding(slot.id, slot.tokens.view[: slot.n_system if is_alike else 0])
+        if not slot.reuse_key.can_serve(reuse_key):
+            is_alike = slot.reuse_key.lora_key == reuse_key.lora_key and self.can_cut(slot)
+            return CachedPrefix(slot.id, slot.tokens.view[: slot.n_system if is_alike else 0])
         n, request, can_cut = len(slot.tokens), slot.request, self.can_cut(slot)
-        coming = request.prompt if request is not None and request.is_evaluating_prompt else None
-        return Holding(
+        in_flight = request.prompt if request is not None and request.is_evaluating_prompt else None
+        return CachedPrefix(
             slot.id,
-            slot.tokens.view if takes_moved else slot.tokens.view[: slot.moved_from],
+            slot.tokens.view if accepts_shifted else slot.tokens.view[: slot.shifted_from],
             self._grouping.n_grouped(n) if can_cut else n,
-            coming,
-            can_cut and not (coming is not None and self._grouping.n_grouped(len(coming))),
+            in_flight,
+            can_cut and not (in_flight is not None and self._grouping.n_grouped(len(in_flight))),
         )
 
     def can_cut(self, slot: Slot) -> bool:
@@ -128,15 +128,15 @@ class KvStore:
         """Give `dst` the first `n` tokens of `src`."""
         shared = self._backend.share_prefix(src.id, dst.id, self.position(src, n))
         dst.tokens.assign(src.tokens.view[: n if shared else 0])
-        dst.moved_from = src.moved_from
-        dst.kin = src.kin
+        dst.shifted_from = src.shifted_from
+        dst.reuse_key = src.reuse_key
         dst.n_system = src.n_system
         return self._trimmed(dst)
 
     def stash(self, slot: Slot, n_kept: int) -> None:
         """Before a slot loses more than half of its tokens, keep them in host memory."""
         n = len(slot.tokens)
-        if self._keeps and n - n_kept >= GAIN and n_kept < n / 2:
+        if self._keeps and n - n_kept >= MIN_REUSE and n_kept < n / 2:
             saved = self._save(slot)
             if saved is not None:
                 self.keep(saved)
@@ -167,33 +167,33 @@ class KvStore:
             return None
         return self._disk.fetch(request, n_at_hand)
 
-    def all_stored(self, kin: Kin) -> Iterator[TokenArray]:
+    def all_stored(self, reuse_key: ReuseKey) -> Iterator[TokenArray]:
         """The tokens of everything in host memory and on disk that serves such requests."""
-        yield from (saved.tokens for saved in self._ram if saved.kin.serves(kin))
+        yield from (saved.tokens for saved in self._ram if saved.reuse_key.can_serve(reuse_key))
         if self._disk is not None:
-            yield from self._disk.runs(kin)
+            yield from self._disk.runs(reuse_key)
 
     def shift(self, slot: Slot, n_keep: int, n_discard: int) -> None:
         """Forget tokens in the middle and move the rest down."""
         n = len(slot.tokens)
-        if slot.moved_from < NEVER:
-            slot.moved_from = min(slot.moved_from, max(n_keep, slot.moved_from - n_discard))
+        if slot.shifted_from < NEVER:
+            slot.shifted_from = min(slot.shifted_from, max(n_keep, slot.shifted_from - n_discard))
         self._move(slot, [Move(n_keep + n_discard, n_keep, n - n_keep - n_discard)])
 
     def reuse(self, slot: Slot, moves: Sequence[Move]) -> None:
         """Move runs of tokens down and forget everything else behind the first one's place."""
         self._move(slot, moves)
-        slot.moved_from = min(slot.moved_from, moves[0].to)
+        slot.shifted_from = min(slot.shifted_from, moves[0].to)
 
     def state_bytes(self, slot: Slot) -> int:
         return self._backend.state_bytes(slot.id)
 
     def save(self, slot: Slot, memory: Memory | None = None) -> Saved | None:
         """The content of a slot, also right after it was copied or shifted. None: it cannot be read now."""
-        return self._save(slot, memory) if self._backend.settle(slot.id) else None
+        return self._save(slot, memory) if self._backend.flush_pending(slot.id) else None
 
     def is_worth_keeping(self, slot: Slot) -> bool:
-        return self._keeps and len(slot.tokens) >= GAIN
+        return self._keeps and len(slot.tokens) >= MIN_REUSE
 
     def keep(self, saved: Saved) -> None:
         """Hold on to the content of a slot that is about to get another one."""
@@ -203,11 +203,11 @@ class KvStore:
         """Replace the content of a slot. False: there is no room for it now, and the slot is empty."""
         n = len(saved.tokens)
         self._backend.trim(slot.id, 0)
-        self._backend.settle(slot.id)
+        self._backend.flush_pending(slot.id)
         is_loaded = self._backend.load(slot.id, saved.state, self._end(saved.tokens)) if n else False
         slot.tokens.assign(saved.tokens[: n if is_loaded else 0])
-        slot.moved_from = saved.moved_from
-        slot.kin = saved.kin
+        slot.shifted_from = saved.shifted_from
+        slot.reuse_key = saved.reuse_key
         slot.n_system = 0
         self._trimmed(slot)
         return is_loaded or not n
@@ -232,8 +232,8 @@ class KvStore:
         state = self._backend.save(slot.id, memory)
         if state is None:
             return None
-        variant, tenant = slot.kin
-        return Saved(slot.tokens.view.copy(), state, slot.moved_from, variant=variant, tenant=tenant)
+        lora_key, tenant = slot.reuse_key
+        return Saved(slot.tokens.view.copy(), state, slot.shifted_from, lora_key=lora_key, tenant=tenant)
 
     def _end(self, tokens: TokenArray) -> int:
         """The position behind that of the last token; that of a flat picture is where it begins."""
@@ -244,11 +244,11 @@ class KvStore:
             self._backend.move(slot.id, move.start, move.start + move.n, move.to)
             slot.tokens.move(move.start, move.start + move.n, move.to)
         self.trim(slot, moves[-1].end)
-        self._backend.settle(slot.id)
+        self._backend.flush_pending(slot.id)
 
     def _trimmed(self, slot: Slot) -> int:
         """Adjust what was true of tokens that are gone; returns how many are left."""
         n = len(slot.tokens)
-        if n <= slot.moved_from:
-            slot.moved_from = NEVER
+        if n <= slot.shifted_from:
+            slot.shifted_from = NEVER
         return n

@@ -5,12 +5,12 @@ from __future__ import annotations
 import queue
 from typing import Protocol
 
-from corral.core.result import Beat
-from corral.core.task import Order
+from corral.core.result import Heartbeat
+from corral.core.task import Command
 
 WAKE = None  # no order: look again what can be done
 
-Inbox = queue.SimpleQueue[Order | None]
+Inbox = queue.SimpleQueue[Command | None]
 
 
 class AnyEngine(Protocol):
@@ -27,7 +27,7 @@ class AnyEngine(Protocol):
         """All that is left to do waits for other threads."""
         ...
 
-    def handle(self, order: Order) -> None: ...
+    def handle(self, command: Command) -> None: ...
 
     def step(self) -> None: ...
 
@@ -35,7 +35,7 @@ class AnyEngine(Protocol):
 
     def abort_if_running(self, task_id: int) -> None: ...
 
-    def beat(self) -> Beat: ...
+    def heartbeat(self) -> Heartbeat: ...
 
 
 def run(engine: AnyEngine, inbox: Inbox) -> None:
@@ -50,6 +50,6 @@ def run(engine: AnyEngine, inbox: Inbox) -> None:
 
 
 def _take(engine: AnyEngine, inbox: Inbox) -> None:
-    order = inbox.get()
-    if order is not WAKE:
-        engine.handle(order)
+    command = inbox.get()
+    if command is not WAKE:
+        engine.handle(command)

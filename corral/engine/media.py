@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
-from corral.core.medium import Medium
-from corral.core.result import Beat
+from corral.core.media_item import MediaItem
+from corral.core.result import Heartbeat
 from corral.engine.ports import Projector
 from corral.engine.prompt_media import PromptMedia
-from corral.engine.turns import Turns
+from corral.engine.time_slicer import CoreTimeSlicer
 
 _MAX_TOGETHER = 8  # media that are prepared at once
 
@@ -30,7 +30,7 @@ _MAX_TOGETHER = 8  # media that are prepared at once
 class _Want:
     """Mutable: a medium that is to be encoded, and for whom."""
 
-    medium: Medium
+    medium: MediaItem
     users: list[PromptMedia] = field(default_factory=list)
 
     @property
@@ -53,7 +53,7 @@ class _Outcome:
     is_end: bool = True
 
 
-class MediaDesk:
+class MediaEncoder:
     """Mutable. One thread calls everything here but `beat`."""
 
     def __init__(
@@ -67,7 +67,7 @@ class MediaDesk:
         self._wants: dict[bytes, _Want] = {}  # by digest
         self._waiting: queue.SimpleQueue[_Want] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        self._turns = Turns()
+        self._turns = CoreTimeSlicer()
         self._arranging = ThreadPoolExecutor(1, "arrange")
         self._encoding = ThreadPoolExecutor(1, "encode")
 
@@ -80,12 +80,12 @@ class MediaDesk:
         """It is busy, and there is nothing to collect yet."""
         return self.is_busy and self._outcomes.empty()
 
-    def arrange(self, media: Sequence[Medium]) -> Future[list[list[int]]]:
+    def layout_media(self, media: Sequence[MediaItem]) -> Future[list[list[int]]]:
         """Begin to find out which tokens media become."""
         projector = self._require()
         return self._arranging.submit(lambda: [_arrange(projector, *item) for item in enumerate(media, 1)])
 
-    def open(self, fd: int, *prompts: tuple[Sequence[Medium], TokenArray]) -> list[PromptMedia]:
+    def open(self, fd: int, *prompts: tuple[Sequence[MediaItem], TokenArray]) -> list[PromptMedia]:
         """The media of prompts, from the file that came with them, which is closed."""
         if not any(media for media, _ in prompts):
             raise InvalidRequest("the prompt speaks of media that did not come with it")
@@ -149,9 +149,9 @@ class MediaDesk:
         if self._wants:
             self._turns.go_on_for(ms / 1e3)
 
-    def beat(self) -> Beat:
+    def heartbeat(self) -> Heartbeat:
         """From any thread: how long the piece of an encoding has taken that is under way."""
-        return Beat(self._turns.ms, 0.0)
+        return Heartbeat(self._turns.ms, 0.0)
 
     def _require(self) -> Projector:
         if self._projector is None:
@@ -211,8 +211,8 @@ class MediaDesk:
         self._wake()
 
 
-def _arrange(projector: Projector, number: int, medium: Medium) -> list[int]:
+def _arrange(projector: Projector, number: int, medium: MediaItem) -> list[int]:
     try:
-        return projector.arrange(medium)
+        return projector.layout_media(medium)
     except InvalidRequest as error:
         raise InvalidRequest(f"{medium.kind.value} {number}: {error.message}") from None

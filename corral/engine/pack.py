@@ -10,7 +10,7 @@ import numpy as np
 
 from corral.core.chunk import FloatArray
 from corral.core.pooling import Pooling
-from corral.engine.batch import FLOOR
+from corral.engine.batch import MIN_PREFILL
 
 
 class Input(NamedTuple):
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
 
 def plan_limits(n_batch: int, n_pack: int, is_whole: bool, n_budget: int | None) -> Limits:
     """`n_budget`: there is only time for so many. What must stay whole is evaluated all the same."""
-    n_room = n_batch if n_budget is None else max(FLOOR, min(n_batch, n_budget))
+    n_room = n_batch if n_budget is None else max(MIN_PREFILL, min(n_batch, n_budget))
     return Limits(min(n_room, n_pack), n_batch if is_whole else n_room)
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from corral.core.chunk import Chunk, DecodeStatus, Encoded, FloatArray, Memory, State, TokenArray
-from corral.core.medium import MediaKind, Medium
+from corral.core.media_item import MediaItem, MediaKind
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams
 from corral.core.pooling import Pooling
@@ -123,7 +123,7 @@ class Encoder(Evaluator, Protocol):
         """Make room for so many tokens at the same time; what is in it now is forgotten."""
         ...
 
-    def adapt(self, lora: AdapterConfig) -> None:
+    def apply_lora(self, lora: AdapterConfig) -> None:
         """Apply these adapters from now on."""
         ...
 
@@ -166,12 +166,12 @@ class Projector(Protocol):
         """Of the sounds it hears."""
         ...
 
-    def arrange(self, medium: Medium) -> list[int]:
+    def layout_media(self, medium: MediaItem) -> list[int]:
         """The tokens that a medium becomes; any thread. InvalidRequest: it cannot be read."""
         ...
 
     def encode(
-        self, media: Sequence[tuple[Medium, memoryview]], go_on: Callable[[], bool]
+        self, media: Sequence[tuple[MediaItem, memoryview]], go_on: Callable[[], bool]
     ) -> Iterator[dict[bytes, Encoded]]:
         """What the runs of media are evaluated as, by their `key_of`; one thread. `go_on` is called again
         and again, and may wait; False: it is no longer wanted."""
@@ -187,7 +187,7 @@ class AdapterPort(Protocol):
 
     def free(self, id: int) -> None: ...
 
-    def variant(self, config: AdapterConfig) -> bytes:
+    def lora_key(self, config: AdapterConfig) -> bytes:
         """What tells the model with these adapters from others; nothing: without any."""
         ...
 
@@ -209,7 +209,7 @@ class Backend(Evaluator, StatePort, Protocol):
     def n_ubatch(self) -> int: ...
 
     @property
-    def n_piece(self) -> int:
+    def n_prefill_max(self) -> int:
         """How much of prompts is evaluated in a step while nobody generates."""
         ...
 
@@ -262,7 +262,7 @@ class Backend(Evaluator, StatePort, Protocol):
     @property
     def adapters(self) -> AdapterPort: ...
 
-    def adapt(self, lora: AdapterConfig) -> None:
+    def apply_lora(self, lora: AdapterConfig) -> None:
         """Apply these adapters from now on."""
         ...
 
@@ -286,7 +286,7 @@ class Backend(Evaluator, StatePort, Protocol):
         """Let the positions of the `run`-th `width` tokens advance once in `n`; those behind move down."""
         ...
 
-    def settle(self, seq: int) -> bool:
+    def flush_pending(self, seq: int) -> bool:
         """Carry out what is pending after moves and copies, and close the gaps. False: there is no room."""
         ...
 

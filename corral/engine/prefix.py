@@ -12,9 +12,9 @@ import numpy as np
 from corral.core.chunk import MIN_CHUNK, TokenArray, common_prefix
 from corral.core.media import runs_in
 from corral.engine.batch import align
-from corral.engine.kin import Kin
+from corral.engine.reuse_key import ReuseKey
 
-GAIN = 16  # a copy or a wait must save at least so many tokens
+MIN_REUSE = 16  # a copy or a wait must save at least so many tokens
 
 
 class Origin(enum.Enum):
@@ -25,7 +25,7 @@ class Origin(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class CachedPrefix:
     """What a slot has: its tokens, how many of them can be used only together, and the prompt it is
     evaluating right now."""
 
@@ -38,7 +38,7 @@ class Holding:
     def usable(self, prompt: TokenArray) -> int:
         return reusable(self.tokens, prompt, self.n_fixed)
 
-    def coming(self, prompt: TokenArray) -> int:
+    def in_flight(self, prompt: TokenArray) -> int:
         """How much of a prompt it will have soon."""
         return reusable(self.prompt, prompt) if self.prompt is not None and self.can_cut_prompt else 0
 
@@ -54,23 +54,25 @@ class Prefix:
     slot: int = -1
 
 
-def plan_prefix(prompt: TokenArray, own: Holding, neighbours: Sequence[Holding], n_stored: int) -> Prefix:
+def plan_prefix(
+    prompt: TokenArray, own: CachedPrefix, neighbours: Sequence[CachedPrefix], n_stored: int
+) -> Prefix:
     """The longest beginning that need not be evaluated, or the advice to wait for one.
 
     `n_stored`: how much of the prompt could be restored from a saved state.
     """
     best = Prefix(Origin.OWN, own.usable(prompt))
-    coming = 0
+    in_flight = 0
     for other in neighbours:
         n = other.usable(prompt)
-        if n >= best.n + (GAIN if best.origin is Origin.OWN else 1):
+        if n >= best.n + (MIN_REUSE if best.origin is Origin.OWN else 1):
             best = Prefix(Origin.SLOT, n, other.slot)
-        coming = max(coming, other.coming(prompt))
-    if n_stored >= best.n + GAIN:
+        in_flight = max(in_flight, other.in_flight(prompt))
+    if n_stored >= best.n + MIN_REUSE:
         best = Prefix(Origin.STORE, n_stored)
     if any(other.is_twin(prompt) and len(other.tokens) >= best.n for other in neighbours):
         return Prefix(Origin.WAIT, len(prompt))
-    return Prefix(Origin.WAIT, coming) if coming >= best.n + GAIN else best
+    return Prefix(Origin.WAIT, in_flight) if in_flight >= best.n + MIN_REUSE else best
 
 
 def reusable(held: TokenArray, prompt: TokenArray, n_fixed: int = 0) -> int:
@@ -106,10 +108,10 @@ class Run(Protocol):
     def tokens(self) -> TokenArray: ...
 
     @property
-    def moved_from(self) -> int: ...
+    def shifted_from(self) -> int: ...
 
     @property
-    def kin(self) -> Kin: ...
+    def reuse_key(self) -> ReuseKey: ...
 
 
 class Wish(Protocol):
@@ -119,24 +121,24 @@ class Wish(Protocol):
     def prompt(self) -> TokenArray: ...
 
     @property
-    def kin(self) -> Kin: ...
+    def reuse_key(self) -> ReuseKey: ...
 
     @property
-    def takes_moved(self) -> bool: ...
+    def accepts_shifted(self) -> bool: ...
 
 
 def usable(saved: Run, wish: Wish, n_fixed: Callable[[int], int]) -> int:
     """How much of a prompt a saved state can give."""
-    if not saved.kin.serves(wish.kin):
+    if not saved.reuse_key.can_serve(wish.reuse_key):
         return 0
-    held = saved.tokens if wish.takes_moved else saved.tokens[: saved.moved_from]
+    held = saved.tokens if wish.accepts_shifted else saved.tokens[: saved.shifted_from]
     return reusable(held, wish.prompt, n_fixed(len(saved.tokens)))
 
 
 def replaces(new: Run, old: Run, n_fixed: Callable[[int], int]) -> bool:
     """Whether everything that an older state can give comes from a newer one as well."""
     n = len(old.tokens)
-    is_exact = new.kin == old.kin and min(n, old.moved_from) <= new.moved_from
+    is_exact = new.reuse_key == old.reuse_key and min(n, old.shifted_from) <= new.shifted_from
     return is_exact and common_prefix(new.tokens, old.tokens) == n >= n_fixed(len(new.tokens))
 
 

@@ -22,7 +22,7 @@ _N_CHUNKS = 3  # what one leaves behind is what the next is built on: small diff
 _SIZES = (MIN_CHUNK, MIN_CHUNK - 1, 3, 2)  # where libllama changes its ways
 
 
-def probe_ahead(
+def probe_exact(
     backend: Backend, cost: CostModel, clock: Callable[[], float] = time.perf_counter, seq: int = 0
 ) -> int:
     """The largest number of tokens that round as they do one by one; their costs are noted."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import InvalidRequest
 from corral.core.media import Run, key_of, runs_in
-from corral.core.medium import Medium
+from corral.core.media_item import MediaItem
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Segment:
     """What comes behind `at` tokens of a prompt, up to `end`: text, or what is left of a run."""
 
     at: int
@@ -62,7 +62,7 @@ class Piece:
 class PromptMedia:
     """Mutable: the media of a prompt, and what they have been encoded as so far."""
 
-    def __init__(self, media: Sequence[Medium], file: mmap.mmap, prompt: TokenArray) -> None:
+    def __init__(self, media: Sequence[MediaItem], file: mmap.mmap, prompt: TokenArray) -> None:
         self.runs = runs_in(prompt)
         self._prompt = prompt
         self._file = file
@@ -76,15 +76,15 @@ class PromptMedia:
         self._encoded: dict[bytes, Encoded] = {}
         self.is_closed = False
 
-    def piece(self, at: int) -> Piece:
+    def piece(self, at: int) -> Segment:
         """What begins, or goes on, behind so many tokens."""
         i = bisect_right(self._starts, at) - 1
         if i >= 0 and at < self.runs[i].end:
             run = self.runs[i]
-            return Piece(at, run.end, run, self._encoded.get(self._keys[run]))
-        return Piece(at, self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt))
+            return Segment(at, run.end, run, self._encoded.get(self._keys[run]))
+        return Segment(at, self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt))
 
-    def missing(self, at: int) -> dict[bytes, Medium]:
+    def missing(self, at: int) -> dict[bytes, MediaItem]:
         """Runs behind so many tokens that are not encoded yet."""
         keys = [self._keys[run] for run in self.runs if run.end > at]
         return {key: self._medium_of[key] for key in keys if key not in self._encoded}
@@ -93,13 +93,13 @@ class PromptMedia:
         if key in self._medium_of:
             self._encoded[key] = encoded
 
-    def keys_of(self, medium: Medium) -> list[bytes]:
+    def keys_of(self, medium: MediaItem) -> list[bytes]:
         return [key for key, owner in self._medium_of.items() if owner.digest == medium.digest]
 
-    def samples(self, medium: Medium) -> memoryview:
+    def samples(self, medium: MediaItem) -> memoryview:
         return memoryview(self._file)[medium.start : medium.start + medium.n_bytes]
 
-    def lacks(self, medium: Medium) -> bool:
+    def lacks(self, medium: MediaItem) -> bool:
         """It still waits for some of it."""
         lacking = (missing.digest for missing in self.missing(0).values())
         return not self.is_closed and medium.digest in lacking

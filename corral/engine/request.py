@@ -11,11 +11,11 @@ import numpy as np
 from corral.core.chunk import FloatArray, TokenArray
 from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens
 from corral.core.task import Task
-from corral.engine.kin import Kin
-from corral.engine.pace import Pace
+from corral.engine.draft_length import DraftLength
 from corral.engine.ports import Sampler
-from corral.engine.prompt_media import Piece, PromptMedia
+from corral.engine.prompt_media import PromptMedia, Segment
 from corral.engine.repetition import RepetitionGuard
+from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.text.output import OutputText
 
@@ -37,11 +37,11 @@ class Request:
     One that is guided has a `follower`, which gets the same tokens behind another prompt.
     """
 
-    def __init__(self, task: Task, order: int, variant: bytes = b"") -> None:
+    def __init__(self, task: Task, arrival: int, lora_key: bytes = b"") -> None:
         """`variant` tells which adapters it wants."""
         self.task = task
-        self.order = order
-        self.kin = Kin(variant, task.tenant)
+        self.arrival = arrival
+        self.reuse_key = ReuseKey(lora_key, task.tenant)
         self.prompt: TokenArray = np.array(task.prompt, np.int32)
         self.pending: TokenArray = self.prompt
         self.phase = Phase.QUEUED
@@ -61,11 +61,11 @@ class Request:
         self.fetched: Saved | None = None  # the beginning of its prompt, from disk
         self.media: PromptMedia | None = None
         self.draft: TokenArray = _NO_TOKENS
-        self.pace = Pace()
+        self.pace = DraftLength()
         self.n_drafted = 0
         self.n_accepted = 0
-        self.follower: Request | None = None
-        self._leader: weakref.ref[Request] | None = None  # a pair need not wait for the garbage collector
+        self.negative: Request | None = None
+        self._positive: weakref.ref[Request] | None = None  # a pair need not wait for the garbage collector
         self.row: FloatArray | None = None  # logits that wait for those of the other one of a pair
         self._unsent: list[int] = []
         self._unsent_probs: list[TokenProbs] = []
@@ -78,9 +78,9 @@ class Request:
         return self.task.id
 
     @property
-    def variant(self) -> bytes:
+    def lora_key(self) -> bytes:
         """With which adapters it is evaluated."""
-        return self.kin.variant
+        return self.reuse_key.lora_key
 
     @property
     def n_generated(self) -> int:
@@ -114,13 +114,13 @@ class Request:
         return constraint is not None and constraint.is_needed
 
     @property
-    def takes_moved(self) -> bool:
+    def accepts_shifted(self) -> bool:
         """It may begin with what a context shift has moved, wherever it is."""
         return self.task.params.n_cache_reuse > 0
 
     def takes_moved_of(self, slot: int) -> bool:
         """It may begin with what was moved in this slot: it wants that, or this very slot."""
-        return self.takes_moved or self.task.params.id_slot == slot
+        return self.accepts_shifted or self.task.params.id_slot == slot
 
     def shows(self, token: int) -> bool:
         """Whether a control token appears in the answer."""
@@ -148,7 +148,7 @@ class Request:
         return len(self.prompt) - len(self.pending)
 
     @property
-    def piece(self) -> Piece | None:
+    def piece(self) -> Segment | None:
         """What comes next in a prompt with media."""
         is_prompt = self.media is not None and self.phase is Phase.PREFILL
         return self.media.piece(self.n_past) if is_prompt and self.media is not None else None
@@ -177,21 +177,21 @@ class Request:
             if probs is not None:
                 self._unsent_probs.append(probs)
         self._append(token)
-        if self.follower is not None:
-            self.follower._append(token)
+        if self.negative is not None:
+            self.negative._append(token)
 
     def _append(self, token: int) -> None:
         self.pending = np.array([*self.pending, token], np.int32)
         self.phase = Phase.GENERATING
 
-    def lead(self, follower: Request) -> None:
+    def pair_with(self, negative: Request) -> None:
         """Have every token go to another one as well."""
-        self.follower, follower._leader = follower, weakref.ref(self)
+        self.negative, negative._positive = negative, weakref.ref(self)
 
     @property
-    def leader(self) -> Request | None:
+    def positive(self) -> Request | None:
         """The one it follows."""
-        return self._leader() if self._leader is not None else None
+        return self._positive() if self._positive is not None else None
 
     def chunk(self, n: int) -> TokenArray:
         """So many of its pending tokens, and those of the draft behind them."""
@@ -200,7 +200,7 @@ class Request:
     def n_logits(self, n: int) -> int:
         """Behind how many tokens of such a chunk there is something to look at: the last pending one, and a
         draft's. Where there are adapters, what comes of every chunk is looked at."""
-        return max(bool(self.variant), 1 + n - len(self.pending))
+        return max(bool(self.lora_key), 1 + n - len(self.pending))
 
     def take_tokens(self, text: str, now: float) -> Tokens:
         """Everything not delivered yet, as a result."""

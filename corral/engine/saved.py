@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from corral.core.chunk import State, TokenArray
-from corral.engine.kin import Kin
+from corral.engine.reuse_key import ReuseKey
 
 NEVER = 2**31 - 1
 
@@ -19,14 +19,14 @@ class Saved:
 
     tokens: TokenArray
     state: State
-    moved_from: int = NEVER
+    shifted_from: int = NEVER
     is_from_disk: bool = False
-    variant: bytes = b""
+    lora_key: bytes = b""
     tenant: bytes = b""
 
     @property
-    def kin(self) -> Kin:
-        return Kin(self.variant, self.tenant)
+    def reuse_key(self) -> ReuseKey:
+        return ReuseKey(self.lora_key, self.tenant)
 
     @property
     def n_bytes(self) -> int:

@@ -59,7 +59,7 @@ class Scheduler:
         """Slots in a phase, by the order in which their requests arrived."""
         pairs = [(slot, slot.request) for slot in self.slots if slot.request and slot.request.phase is phase]
         here = [pair for pair in pairs if pair[1].swapped is None]
-        return sorted(here, key=lambda pair: pair[1].order)
+        return sorted(here, key=lambda pair: pair[1].arrival)
 
     @property
     def evictable(self) -> list[Slot]:
@@ -86,7 +86,7 @@ class Scheduler:
     def slot_of(self, request: Request) -> Slot:
         return next(slot for slot in self.slots if slot.request is request)
 
-    def add_followers(self, n_ctx: int) -> None:
+    def add_negatives(self, n_ctx: int) -> None:
         """From now on every slot has another one beside it, for the follower of its request."""
         if len(self.slots) == self._n_public:
             self.slots += [Slot(self._n_public + id, n_ctx) for id in range(self._n_public)]
@@ -112,10 +112,10 @@ class Scheduler:
 
     def _pair(self, slot: Slot) -> list[Slot]:
         """The slots of a request and of its follower."""
-        leader = slot.request and (slot.request.leader or slot.request)
-        if leader is None or leader.follower is None:
+        positive = slot.request and (slot.request.positive or slot.request)
+        if positive is None or positive.negative is None:
             return [slot]
-        return [other for other in self.slots if other.request in (leader, leader.follower)]
+        return [other for other in self.slots if other.request in (positive, positive.negative)]
 
     def touch(self, slot: Slot) -> None:
         """It is the most recently used one now."""
@@ -144,11 +144,11 @@ class Scheduler:
                 if slot is not None:
                     self._queue.start(request)
                     self._assign(slot, request)
-                    if request.follower is not None:
-                        self._assign(self._find_beside(request.follower), request.follower)
-        return list(self._settle_all(now))
+                    if request.negative is not None:
+                        self._assign(self._find_beside(request.negative), request.negative)
+        return list(self._place_prompts(now))
 
-    def news(self, now: float) -> list[Queue]:
+    def queue_event(self, now: float) -> list[Queue]:
         """Who waits, now and then."""
         if not self._queue or now - self._told_at < _NEWS_S:
             return []
@@ -159,17 +159,21 @@ class Scheduler:
         """Begin to read the beginning of a prompt from disk, if nothing nearer has it."""
         if not request.task.params.cache_prompt or not self._kv.has_disk:
             return None
-        held = [self._kv.holding(slot, request.kin, request.takes_moved_of(slot.id)) for slot in self.slots]
+        held = [
+            self._kv.holding(slot, request.reuse_key, request.takes_moved_of(slot.id)) for slot in self.slots
+        ]
         live = max(holding.usable(request.prompt) for holding in held)
         return self._kv.fetch(request, max(live, self._kv.stored(request)[0]))
 
-    def twins(self, slot: Slot, request: Request) -> list[tuple[Slot, Request]]:
+    def same_prompt_waiters(self, slot: Slot, request: Request) -> list[tuple[Slot, Request]]:
         """Those who wait for the same prompt, and may have what is in its slot."""
         waiting = self.running(Phase.WAITING)
         return [pair for pair in waiting if self._wants(pair[1], slot, request.prompt)]
 
     def _wants(self, request: Request, slot: Slot, prompt: TokenArray) -> bool:
-        is_fit = slot.kin.serves(request.kin) and (slot.moved_from >= len(prompt) or request.takes_moved)
+        is_fit = slot.reuse_key.can_serve(request.reuse_key) and (
+            slot.shifted_from >= len(prompt) or request.accepts_shifted
+        )
         return is_fit and request.task.params.cache_prompt and np.array_equal(request.prompt, prompt)
 
     def take_stuck(self) -> list[Request]:
@@ -184,21 +188,21 @@ class Scheduler:
 
     def _find_slot(self, request: Request) -> Slot | None:
         pinned = request.task.params.id_slot
-        turn = request.order
+        turn = request.arrival
         free = [s for s in self.public if s.is_idle and turn <= self.reserved.get(s.id, turn)]
         idle = [s for s in free if pinned in (-1, s.id)]
         return self._choose(idle, request) if idle else None
 
-    def _find_beside(self, follower: Request) -> Slot:
+    def _find_beside(self, negative: Request) -> Slot:
         """There are as many slots for followers as for those they follow."""
-        return self._choose([slot for slot in self.slots[self._n_public :] if slot.is_idle], follower)
+        return self._choose([slot for slot in self.slots[self._n_public :] if slot.is_idle], negative)
 
     def _assign(self, slot: Slot, request: Request) -> None:
         request.phase = Phase.WAITING
         slot.request = request
 
     def _choose(self, idle: Sequence[Slot], request: Request) -> Slot:
-        alike = [s.tokens.view if s.kin.serves(request.kin) else _NOTHING for s in idle]
+        alike = [s.tokens.view if s.reuse_key.can_serve(request.reuse_key) else _NOTHING for s in idle]
         views = [(s.id, tokens, s.last_used) for s, tokens in zip(idle, alike, strict=True)]
         return self.slots[choose_slot(views, request.prompt, self._similarity)]
 
@@ -211,7 +215,7 @@ class Scheduler:
         away = [
             (s, s.request) for s in self.public if s.request is not None and s.request.swapped is not None
         ]
-        return [self._pair(slot) for slot, _ in sorted(away, key=lambda pair: pair[1].order)]
+        return [self._pair(slot) for slot, _ in sorted(away, key=lambda pair: pair[1].arrival)]
 
     def _bring_back(self) -> bool:
         """Put preempted requests back once room was freed; cached sequences give way to them. False: one of
@@ -241,25 +245,27 @@ class Scheduler:
             request.swapped = None
         return True
 
-    def _settle_all(self, now: float) -> Iterator[Admitted]:
+    def _place_prompts(self, now: float) -> Iterator[Admitted]:
         for slot, request in self.running(Phase.WAITING):
-            settled = self._settle(slot, request)
-            if settled is not None:
-                request.start(now, settled.n_cached)
-                if request.leader is None:
-                    yield settled
+            placed = self._place_prompt(slot, request)
+            if placed is not None:
+                request.start(now, placed.n_cached)
+                if request.positive is None:
+                    yield placed
 
-    def _settle(self, slot: Slot, request: Request) -> Admitted | None:
+    def _place_prompt(self, slot: Slot, request: Request) -> Admitted | None:
         """Bring as much of the prompt into the slot as exists anywhere; None: better to wait."""
         params, prompt = request.task.params, request.prompt
         if not params.cache_prompt:
             self._kv.stash(slot, 0)
             self._kv.trim(slot, 0)
-            slot.kin, slot.n_system = request.kin, params.n_system
+            slot.reuse_key, slot.n_system = request.reuse_key, params.n_system
             return Admitted(request.id, slot.id, 0, self._report(request, Prefix(Origin.OWN, 0), slot))
-        kin = request.kin
-        own = self._kv.holding(slot, kin, request.takes_moved_of(slot.id))
-        neighbours = [self._kv.holding(s, kin, request.takes_moved) for s in self.slots if s is not slot]
+        reuse_key = request.reuse_key
+        own = self._kv.holding(slot, reuse_key, request.takes_moved_of(slot.id))
+        neighbours = [
+            self._kv.holding(s, reuse_key, request.accepts_shifted) for s in self.slots if s is not slot
+        ]
         n_stored, stored = self._kv.stored(request)
         prefix = plan_prefix(prompt, own, neighbours, n_stored)
         if prefix.origin is Origin.WAIT:
@@ -268,7 +274,7 @@ class Scheduler:
         report = self._report(request, prefix, slot, stored, moves)
         request.fetched = None
         n = self._apply(prefix, slot, stored, moves)
-        slot.kin, slot.n_system = kin, params.n_system
+        slot.reuse_key, slot.n_system = reuse_key, params.n_system
         if report is not None and n < report.n_cached:
             report = report.as_miss()
         tier = tier_of(prefix, stored, n)
@@ -285,8 +291,8 @@ class Scheduler:
     ) -> CacheReport | None:
         if not request.task.params.cache_report:
             return None
-        alike = [other for other in self.slots if other.kin.serves(request.kin)]
-        held = [other.tokens.view for other in alike] + list(self._kv.all_stored(request.kin))
+        alike = [other for other in self.slots if other.reuse_key.can_serve(request.reuse_key)]
+        held = [other.tokens.view for other in alike] + list(self._kv.all_stored(request.reuse_key))
         report = explain(request.prompt, prefix, slot.id, stored, moves, held)
         return msgspec.structs.replace(report, id_slot=self.public_id(report.id_slot))
 
@@ -294,7 +300,7 @@ class Scheduler:
         n_min, is_own = request.task.params.n_cache_reuse, prefix.origin is Origin.OWN
         if not n_min or not self._kv.can_shift or prefix.origin is Origin.SLOT:
             return []
-        if is_own and self._kv.can_cut(slot) and slot.kin.serves(request.kin):
+        if is_own and self._kv.can_cut(slot) and slot.reuse_key.can_serve(request.reuse_key):
             return plan_reuse(slot.tokens.view, request.prompt, n_min)
         if not is_own and stored is not None and not self._kv.n_fixed_saved(len(stored.tokens)):
             return plan_reuse(stored.tokens, request.prompt, n_min)

@@ -19,10 +19,10 @@ import xxhash
 from corral.core.chunk import TokenArray
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.file import read_into, write_all
-from corral.core.media import cell_positions, is_spelled
+from corral.core.media import cell_positions, is_valid_layout
 from corral.engine.grouping import Grouping
-from corral.engine.kin import Kin
 from corral.engine.ports import StatePort
+from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 
 VERSION = 1
@@ -35,10 +35,10 @@ _MAGIC = b"SES1"
 _seal = struct.Struct("<16sII")
 _close = struct.Struct("<16s4s")
 _LAST_WORD = b"/SES"
-_KIN_BYTES = 16  # of adapters, and of a tenant
-_NO_ADAPTERS = bytes(_KIN_BYTES)
+_REUSE_KEY_BYTES = 16  # of adapters, and of a tenant
+_NO_ADAPTERS = bytes(_REUSE_KEY_BYTES)
 _KIN_COUNTS = {VERSION: 0, ADAPTED: 1, OWNED: 2}
-_MAX_KIN_BYTES = 2 * _KIN_BYTES
+_MAX_KIN_BYTES = 2 * _REUSE_KEY_BYTES
 _SEAL_BYTES = _seal.size + _close.size
 OVERHEAD_BYTES = _head.size + _MAX_KIN_BYTES + _SEAL_BYTES
 # A state begins with a magic number and the sequence it was of, which nobody reads: our mark is there.
@@ -52,15 +52,15 @@ class Title:
     """What a sealed file says of itself, without its state."""
 
     tokens: TokenArray
-    moved_from: int
+    shifted_from: int
     fingerprint: bytes
-    variant: bytes = b""
+    lora_key: bytes = b""
     tenant: bytes = b""
     n_bytes: int = _SEAL_BYTES  # of the seal
 
     @property
-    def kin(self) -> Kin:
-        return Kin(self.variant, self.tenant)
+    def reuse_key(self) -> ReuseKey:
+        return ReuseKey(self.lora_key, self.tenant)
 
 
 class Ses1:
@@ -77,9 +77,9 @@ class Ses1:
         parts = self._port.pack(saved.state)
         start = bytes(parts[0][: _MARK.start]) + _SEALED
         head = _head.pack(_MAGIC, len(saved.tokens))
-        version = OWNED if saved.tenant else ADAPTED if saved.variant else VERSION
-        kin = (saved.variant or _NO_ADAPTERS) + saved.tenant if saved.tenant else saved.variant
-        seal = kin + _seal.pack(self.fingerprint, saved.moved_from, version)
+        version = OWNED if saved.tenant else ADAPTED if saved.lora_key else VERSION
+        reuse_key = (saved.lora_key or _NO_ADAPTERS) + saved.tenant if saved.tenant else saved.lora_key
+        seal = reuse_key + _seal.pack(self.fingerprint, saved.shifted_from, version)
         body: list[bytes | memoryview] = [parts[0][_MARK.stop :], *parts[1:]]
         digest = xxhash.xxh3_128()
         os.lseek(fd, 0, os.SEEK_SET)
@@ -106,7 +106,7 @@ class Ses1:
             room = self._port.n_ctx
             raise InvalidRequest(f"the state has {n} tokens, a slot here holds {room} (--ctx-size)")
         tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
-        if n and not (tokens.max() < self._port.n_vocab and is_spelled(tokens)):
+        if n and not (tokens.max() < self._port.n_vocab and is_valid_layout(tokens)):
             raise InvalidRequest("the state has tokens that are none of this model's")
         return tokens
 
@@ -129,7 +129,7 @@ class Ses1:
         state = self._port.unpack(buffer, n_bytes, positions, is_ours)
         if title is None:
             return Saved(tokens, state)
-        return Saved(tokens, state, title.moved_from, variant=title.variant, tenant=title.tenant)
+        return Saved(tokens, state, title.shifted_from, lora_key=title.lora_key, tenant=title.tenant)
 
     def _check_seal(self, tokens: TokenArray, sealed: memoryview) -> Title:
         title, digest = _parse_seal(tokens, bytes(sealed[-_MAX_KIN_BYTES - _SEAL_BYTES :]))
@@ -157,17 +157,17 @@ def _parse_seal(tokens: TokenArray, data: bytes) -> tuple[Title, bytes]:
     if len(data) < _SEAL_BYTES:
         raise InvalidRequest("the state is cut off")
     start = len(data) - _SEAL_BYTES
-    fingerprint, moved_from, version = _seal.unpack_from(data, start)
+    fingerprint, shifted_from, version = _seal.unpack_from(data, start)
     digest, last_word = _close.unpack_from(data, start + _seal.size)
     if last_word != _LAST_WORD:
         raise InvalidRequest("the state is cut off, or damaged at its end")
-    n_kin = _KIN_COUNTS.get(version, -1) * _KIN_BYTES
+    n_kin = _KIN_COUNTS.get(version, -1) * _REUSE_KEY_BYTES
     if not 0 <= n_kin <= start:
         raise InvalidRequest(f"the state is in version {version} of its format, this server reads {OWNED}")
-    kin = data[start - n_kin : start]
-    variant, tenant = kin[:_KIN_BYTES], kin[_KIN_BYTES:]
-    variant = b"" if tenant and variant == _NO_ADAPTERS else variant
-    return Title(tokens, moved_from, fingerprint, variant, tenant, n_kin + _SEAL_BYTES), digest
+    reuse_key = data[start - n_kin : start]
+    lora_key, tenant = reuse_key[:_REUSE_KEY_BYTES], reuse_key[_REUSE_KEY_BYTES:]
+    lora_key = b"" if tenant and lora_key == _NO_ADAPTERS else lora_key
+    return Title(tokens, shifted_from, fingerprint, lora_key, tenant, n_kin + _SEAL_BYTES), digest
 
 
 def _read_exactly(fd: int, offset: int, n: int, n_file: int) -> bytes:

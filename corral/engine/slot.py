@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from corral.core.chunk import TokenArray
-from corral.engine.kin import Kin
 from corral.engine.request import Request
+from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import NEVER
 
 
@@ -46,8 +46,8 @@ class Slot:
 
     def __init__(self, id: int, n_ctx: int) -> None:
         self.id = id
-        self.moved_from = NEVER  # tokens behind these are not where they were evaluated
-        self.kin = Kin()  # with what and for whom they were evaluated
+        self.shifted_from = NEVER  # tokens behind these are not where they were evaluated
+        self.reuse_key = ReuseKey()  # with what and for whom they were evaluated
         self.n_system = 0  # of them, which are the server's own words
         self.tokens = TokenBuffer(n_ctx)
         self.request: Request | None = None

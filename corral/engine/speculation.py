@@ -17,13 +17,13 @@ import numpy as np
 
 from corral.core.chunk import MIN_CHUNK, TokenArray
 from corral.core.media import has_media
-from corral.core.medium import text_tokens
+from corral.core.media_item import text_tokens
 from corral.core.params import MAX_AHEAD
 from corral.core.settings import EngineSettings
 from corral.engine.cost import CostModel
+from corral.engine.draft_length import plan_length
 from corral.engine.lookup import find_continuation
 from corral.engine.ngram_cache import N_MAX, NgramCache, read_cache, write_cache
-from corral.engine.pace import plan_length
 from corral.engine.ports import Backend
 from corral.engine.request import Request
 from corral.engine.slot import Slot
@@ -72,15 +72,15 @@ class Speculation:
         self._is_changed = False
         self._files = ThreadPoolExecutor(1, "lookup")
         self._is_exact = settings.draft_exact and backend.is_exact
-        self.n_ahead = 1 if self._is_exact else MAX_AHEAD
+        self.n_exact = 1 if self._is_exact else MAX_AHEAD
 
     def propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
         """A draft of up to `n_room` tokens behind the pending one, if it promises to make things faster."""
         params = request.task.params.speculative
-        n_ahead = min(self.n_ahead, ADAPTED_AHEAD) if request.variant and self._is_exact else self.n_ahead
-        n_max = min(params.n_max, n_room, n_ahead - 1)
+        n_exact = min(self.n_exact, ADAPTED_AHEAD) if request.lora_key and self._is_exact else self.n_exact
+        n_max = min(params.n_max, n_room, n_exact - 1)
         n_min = max(params.n_min, 1)
-        is_guided = request.follower is not None or request.leader is not None
+        is_guided = request.negative is not None or request.positive is not None
         if n_max < n_min or request.repeated_token is not None or is_guided:
             return _NO_TOKENS
         token_ms = self._cost.decode_ms / n_streams

@@ -13,15 +13,15 @@ from typing import TypeVar
 import msgspec
 
 from corral.core.errors import CorralError, Unavailable
-from corral.core.medium import Medium
+from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.result import (
     AdapterLoaded,
     Answer,
-    Arranged,
     Failed,
     LastResult,
     Loading,
+    MediaLayout,
     ModelInfo,
     Queue,
     SlotReport,
@@ -29,7 +29,7 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
+from corral.core.task import Cancel, Embed, FreeAdapter, LayoutMedia, LoadAdapter, SlotAction, Task
 from corral.link.lifecycle import EngineLifecycle, EngineState
 from corral.link.observer import EngineObserver, TaskObserver
 from corral.link.pending_task import MAX_CRASHES, MediaFile, PendingTask, charge_crash, suspects
@@ -121,17 +121,17 @@ class EngineClient:
             if self.lifecycle.process:
                 self.lifecycle.process.send(Cancel(task_id))
 
-    async def arrange(self, media: list[Medium]) -> list[list[int]]:
+    async def layout_media(self, media: list[MediaItem]) -> list[list[int]]:
         """The tokens that media become; also across restarts of the engine."""
         for i in range(MAX_CRASHES):
             await self._wait_ready()
             try:
-                arranged = await self._ask(Arrange(self._new_id(), media))
+                arranged = await self._ask(LayoutMedia(self._new_id(), media))
             except Unavailable:
                 if i == MAX_CRASHES - 1:
                     raise
             else:
-                assert isinstance(arranged, Arranged)
+                assert isinstance(arranged, MediaLayout)
                 return arranged.tokens
         raise AssertionError
 
@@ -228,7 +228,7 @@ class EngineClient:
             self.lifecycle.check_up()
             await asyncio.sleep(READY_S)
 
-    async def _ask(self, command: SlotAction | LoadAdapter | Arrange, fd: int = -1) -> Answer:
+    async def _ask(self, command: SlotAction | LoadAdapter | LayoutMedia, fd: int = -1) -> Answer:
         """Send a command that only this engine can answer; one that sleeps is woken first."""
         self._n_asking += 1
         try:
@@ -239,7 +239,7 @@ class EngineClient:
         finally:
             self._n_asking -= 1
 
-    async def _ask_now(self, command: SlotAction | LoadAdapter | Arrange, fd: int) -> Answer:
+    async def _ask_now(self, command: SlotAction | LoadAdapter | LayoutMedia, fd: int) -> Answer:
         self.lifecycle.check_up()
         process = self.lifecycle.process
         if self.state is not EngineState.READY or process is None:

@@ -10,14 +10,14 @@ import msgspec
 
 from corral.core.result import Event
 from corral.core.settings import EngineSettings
-from corral.core.task import Order
+from corral.core.task import Command
 
 _length = struct.Struct("<I")
 LENGTH_BYTES = _length.size
 
 _encoder = msgspec.msgpack.Encoder()
 decode_events = msgspec.msgpack.Decoder(list[Event]).decode
-decode_order = msgspec.msgpack.Decoder(Order).decode
+decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_settings = msgspec.msgpack.Decoder(EngineSettings).decode
 
 

@@ -14,12 +14,12 @@ class Idle:
         self._limit_s = limit_s
         self._clock = clock
         self._since = clock()
-        self._n_orders = 0
+        self._n_commands = 0
 
-    def look(self, n_orders: int, is_busy: bool) -> bool:
+    def check(self, n_submitted: int, is_busy: bool) -> bool:
         """To be asked now and then: whether it is time to sleep. `n_orders`: of all times, so that none is
         overlooked that came and went since the last look."""
         now = self._clock()
-        if is_busy or n_orders != self._n_orders:
-            self._since, self._n_orders = now, n_orders
+        if is_busy or n_submitted != self._n_commands:
+            self._since, self._n_commands = now, n_submitted
         return not is_busy and 0 <= self._limit_s <= now - self._since

@@ -20,8 +20,8 @@ import msgspec
 from corral.core.errors import CorralError, Unavailable
 from corral.core.result import (
     Answer,
-    Beat,
     Event,
+    Heartbeat,
     LifeEvent,
     LoadFailed,
     Loading,
@@ -33,9 +33,9 @@ from corral.core.result import (
 from corral.core.settings import EngineSettings
 from corral.core.task import Stop
 from corral.core.transcoding import OFF
+from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
 from corral.link.process import EngineProcess
-from corral.link.pulse import LOOK_S, Pulse
 from corral.link.restart import Life, RestartPolicy
 
 FLUSH_S = 60.0  # for an engine to write its caches to disk at the end
@@ -110,7 +110,7 @@ class EngineLifecycle:
         self._main: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[ModelInfo] = asyncio.get_running_loop().create_future()
         self._opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._pulse, self._idle = Pulse(timeout_s), Idle(sleep_idle_s)
+        self._heartbeat, self._idle = HeartbeatMonitor(timeout_s), Idle(sleep_idle_s)
         self._ready_at: float | None = None  # this engine
         self._stopped_at: float | None = None  # when it was told to end
         self._woken = asyncio.Event()
@@ -124,7 +124,7 @@ class EngineLifecycle:
     @property
     def is_silent(self) -> bool:
         """Whether an engine that should be there gives no sign of life."""
-        return self.state is EngineState.READY and self._pulse.is_silent
+        return self.state is EngineState.READY and self._heartbeat.is_silent
 
     @property
     def down_because(self) -> str:
@@ -201,7 +201,7 @@ class EngineLifecycle:
 
     async def _run_once(self) -> None:
         process = self.process = EngineProcess(self._on_events)
-        self._pulse, self._ready_at, self.loading = Pulse(self._timeout_s), None, Loading()
+        self._heartbeat, self._ready_at, self.loading = HeartbeatMonitor(self._timeout_s), None, Loading()
         try:
             await process.spawn(self._listener.engine_settings(self.settings))
             await self._outlive(process)
@@ -222,13 +222,13 @@ class EngineLifecycle:
                 self._look(process)
 
     def _look(self, process: EngineProcess) -> None:
-        if reason := self._pulse.look():
+        if reason := self._heartbeat.check():
             self._lose(process, reason)
         elif self._stopped_at is not None:
             if time.monotonic() - self._stopped_at > FLUSH_S:
                 process.kill()
         elif self.state is EngineState.READY:
-            is_over = self._idle.look(self._listener.n_submitted, self._listener.is_busy)
+            is_over = self._idle.check(self._listener.n_submitted, self._listener.is_busy)
             if is_over and not self._is_closing:
                 self._fall_asleep(process)
 
@@ -273,8 +273,8 @@ class EngineLifecycle:
                 self._listener.on_event(event)
 
     def _on_life_event(self, event: LifeEvent, process: EngineProcess) -> None:
-        if isinstance(event, Beat):
-            if reason := self._pulse.hear(event):
+        if isinstance(event, Heartbeat):
+            if reason := self._heartbeat.on_beat(event):
                 self._lose(process, reason)
         elif isinstance(event, Loading):
             self.loading = event

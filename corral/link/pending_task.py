@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from corral.core.medium import Medium
+from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterConfig
 from corral.core.task import Embed, Task
 from corral.link.observer import TaskObserver
@@ -21,7 +21,7 @@ class MediaFile(Protocol):
     """Media of prompts, in a file that stays open."""
 
     @property
-    def media(self) -> list[list[Medium]]:
+    def media(self) -> list[list[MediaItem]]:
         """Of every prompt."""
         ...
 

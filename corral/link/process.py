@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from corral.core.result import Event
 from corral.core.settings import EngineSettings
-from corral.core.task import Order, Stop
+from corral.core.task import Command, Stop
 from corral.link.frame import FrameAssembler, decode_events, encode_frame
 from corral.link.log import relay_log
 
@@ -49,12 +49,12 @@ class EngineProcess(asyncio.Protocol):
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))
 
-    def send(self, order: Order, fd: int = -1) -> None:
+    def send(self, command: Command, fd: int = -1) -> None:
         """Send an order, and the descriptor that goes with it."""
         if self._transport is not None and not self._gone.is_set():
             if fd >= 0 and self._parcels is not None:
                 socket.send_fds(self._parcels, [b"."], [fd])
-            self._transport.write(encode_frame(order))
+            self._transport.write(encode_frame(command))
 
     def kill(self) -> None:
         if self._process is not None:

@@ -17,7 +17,7 @@ import time
 import msgspec
 
 from corral.core.errors import CorralError
-from corral.core.result import Beat, LoadFailed, Loading, ModelInfo, Opened, Ready, Stage
+from corral.core.result import Heartbeat, LoadFailed, Loading, ModelInfo, Opened, Ready, Stage
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, SlotAction, Task
 from corral.engine import loop
@@ -25,7 +25,7 @@ from corral.engine.adapter import load_adapters
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
 from corral.gguf.lora_base import with_lora_base
-from corral.link.frame import BlockingChannel, decode_order, decode_settings
+from corral.link.frame import BlockingChannel, decode_command, decode_settings
 from corral.link.log import log_to_front
 from corral.llama.backend import LlamaBackend
 from corral.llama.context_size import total_ctx
@@ -46,7 +46,7 @@ def main() -> None:
     log_to_front()
     channel = BlockingChannel(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:3]))
     settings = decode_settings(channel.receive() or b"")
-    beat = _Beat(channel)
+    heartbeat = _Beat(channel)
     try:
         inbox: loop.Inbox = queue.SimpleQueue()
         settings, weights = with_encoding(
@@ -63,8 +63,8 @@ def main() -> None:
     except CorralError as error:
         channel.send([LoadFailed(error.message)])
         raise SystemExit(1) from None
-    beat.engine = engine
-    threading.Thread(target=_read_orders, args=(channel, engine, inbox), daemon=True).start()
+    heartbeat.engine = engine
+    threading.Thread(target=_read_commands, args=(channel, engine, inbox), daemon=True).start()
     channel.send([Ready(msgspec.structs.replace(info, weights=weights), settings)])
     loop.run(engine, inbox)
     os._exit(0)
@@ -112,23 +112,23 @@ class _Beat:
     def _run(self) -> None:
         while True:
             try:
-                self._channel.send([self.engine.beat() if self.engine else Beat(0.0, 0.0)])
+                self._channel.send([self.engine.heartbeat() if self.engine else Heartbeat(0.0, 0.0)])
             except OSError:
                 os._exit(0)
             time.sleep(BEAT_S)
 
 
-def _read_orders(channel: BlockingChannel, engine: loop.AnyEngine, inbox: loop.Inbox) -> None:
+def _read_commands(channel: BlockingChannel, engine: loop.AnyEngine, inbox: loop.Inbox) -> None:
     while True:
         body = channel.receive()
         if body is None:
             os._exit(0)
-        order = decode_order(body)
-        if isinstance(order, SlotAction | Task | Embed) and order.fd >= 0:
-            order = msgspec.structs.replace(order, fd=channel.receive_fd())
-        inbox.put(order)
-        if isinstance(order, Cancel):
-            engine.abort_if_running(order.task_id)
+        command = decode_command(body)
+        if isinstance(command, SlotAction | Task | Embed) and command.fd >= 0:
+            command = msgspec.structs.replace(command, fd=channel.receive_fd())
+        inbox.put(command)
+        if isinstance(command, Cancel):
+            engine.abort_if_running(command.task_id)
 
 
 if __name__ == "__main__":

@@ -59,11 +59,11 @@ class Adapters:
             return  # it could not be loaded
         for use in self._uses:
             if id in dict(use.config):
-                use.adapt(())
+                use.apply_lora(())
         lib.llama_adapter_lora_free(self._handles.pop(id))
         del self._prints[id]
 
-    def variant(self, config: AdapterConfig) -> bytes:
+    def lora_key(self, config: AdapterConfig) -> bytes:
         """What tells this configuration of the model from others; nothing for the model itself."""
         if not config:
             return _NONE
@@ -92,9 +92,9 @@ class AdapterUse:
     def move_to(self, context: Any) -> None:
         """Another context took the place of this one."""
         self._context, config, self.config = context, self.config, ()
-        self.adapt(config)
+        self.apply_lora(config)
 
-    def adapt(self, config: AdapterConfig) -> None:
+    def apply_lora(self, config: AdapterConfig) -> None:
         """From the next decode on. Changing it makes libllama plan its graphs anew."""
         if config == self.config:
             return

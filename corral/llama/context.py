@@ -98,7 +98,7 @@ class Context:
 
     def _take_out(self) -> list[tuple[int, State]]:
         """All that is in the context: as a whole where sequences share cells, else one by one."""
-        if not all(self.settle(seq) for seq in range(self.n_seq)):
+        if not all(self.flush_pending(seq) for seq in range(self.n_seq)):
             raise LlamaError("the context cannot be moved to a larger one now")
         if self._params.kv_unified:
             memory = np.empty(int(lib.llama_state_get_size(self.handle)), np.uint8)
@@ -126,8 +126,8 @@ class Context:
         lib.llama_memory_clear(self._memory, True)
         self._put_in(states)
 
-    def adapt(self, lora: AdapterConfig) -> None:
-        self._adapter_use.adapt(lora)
+    def apply_lora(self, lora: AdapterConfig) -> None:
+        self._adapter_use.apply_lora(lora)
 
     @property
     def can_shift(self) -> bool:
@@ -192,7 +192,7 @@ class Context:
         lib.llama_memory_seq_add(self._memory, seq, start + up + width, past + up, width // n - up - width)
         self._unsettled.add(seq)
 
-    def settle(self, seq: int) -> bool:
+    def flush_pending(self, seq: int) -> bool:
         """Carry out what is pending after moves and copies, and close the gaps. False: there is no room."""
         if seq not in self._unsettled:
             return True

@@ -77,8 +77,8 @@ class Encoder:
             self._n_cells, self._handle = n, handle
             self._adapter_use.move_to(handle)
 
-    def adapt(self, lora: AdapterConfig) -> None:
-        self._adapter_use.adapt(lora)
+    def apply_lora(self, lora: AdapterConfig) -> None:
+        self._adapter_use.apply_lora(lora)
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""

@@ -63,7 +63,7 @@ def _stays_where_it_is(settings: EngineSettings, model: Model) -> bool:
     before = bytes(context.save(0) or b"")
     context.move(0, 0, 1, 1)
     context.move(0, 1, 2, 0)
-    is_same = context.settle(0) and context.save(0) == before
+    is_same = context.flush_pending(0) and context.save(0) == before
     context.close()
     return is_same
 

@@ -16,8 +16,8 @@ import xxhash
 
 from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.media import key_of, spell
-from corral.core.medium import MediaKind, Medium
+from corral.core.media import key_of, placeholder_tokens
+from corral.core.media_item import MediaItem, MediaKind
 from corral.core.settings import EngineSettings
 from corral.gguf.fingerprint import fingerprint
 from corral.gguf.preflight import read_header
@@ -86,14 +86,14 @@ class Projector:
         if mtmd.mtmd_support_audio(self._handle):
             yield MediaKind.AUDIO
 
-    def arrange(self, medium: Medium) -> list[int]:
+    def layout_media(self, medium: MediaItem) -> list[int]:
         """The tokens that a medium becomes, with those that the model wants around it; its samples are not
         needed."""
         with ExitStack() as stack:
             return [token for part in self._parts(medium, None, stack) for token in part.tokens]
 
     def encode(
-        self, media: Sequence[tuple[Medium, memoryview]], go_on: Callable[[], bool]
+        self, media: Sequence[tuple[MediaItem, memoryview]], go_on: Callable[[], bool]
     ) -> Iterator[dict[bytes, Encoded]]:
         """What the runs of media are evaluated as, by their tokens; those that can be are encoded together.
         `go_on` is called again and again, and may wait; False: it is no longer wanted."""
@@ -152,7 +152,7 @@ class Projector:
         places = self._places(part.chunk, 0)
         return Encoded(rows, places, self._places(part.chunk, 1) - places, is_causal)
 
-    def _parts(self, medium: Medium, samples: memoryview | None, stack: ExitStack) -> list[_Part]:
+    def _parts(self, medium: MediaItem, samples: memoryview | None, stack: ExitStack) -> list[_Part]:
         """Runs of the medium, and of text tokens, which have no chunk."""
         if medium.kind not in self.kinds:
             raise InvalidRequest(f"this model takes no {medium.kind.value}")
@@ -169,7 +169,7 @@ class Projector:
             parts.append(self._part(medium, i, mtmd.mtmd_input_chunks_get(chunks, i), is_more))
         return parts
 
-    def _part(self, medium: Medium, number: int, chunk: Any, is_more: bool) -> _Part:
+    def _part(self, medium: MediaItem, number: int, chunk: Any, is_more: bool) -> _Part:
         n = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
         if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
             tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(ctypes.c_size_t()))
@@ -183,7 +183,7 @@ class Projector:
         is_flat = n > 1 and self._has_planes and bool(self._places(chunk, 0)[0, -1] == 0)
         n_pos = int(mtmd.mtmd_input_chunk_get_n_pos(chunk))
         content = medium.digest + self._fingerprint + b"%d" % number
-        return _Part(spell(content, n, n_pos, is_flat, is_more), chunk)
+        return _Part(placeholder_tokens(content, n, n_pos, is_flat, is_more), chunk)
 
     def _places(self, chunk: Any, start: int) -> TokenArray:
         """Where each token of a chunk is that begins at `start`: four dimensions, in libllama's order."""
@@ -219,7 +219,7 @@ def _owned(handle: Any, free: Callable[[Any], None]) -> Iterator[Any]:
         free(handle)
 
 
-def _bitmap(medium: Medium, samples: memoryview | None) -> Any:
+def _bitmap(medium: MediaItem, samples: memoryview | None) -> Any:
     address = 0 if samples is None else np.frombuffer(samples, np.uint8).ctypes.data
     if medium.kind is MediaKind.AUDIO:
         return mtmd.mtmd_bitmap_init_from_audio(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from corral.core.chunk import FloatArray
 from corral.core.draw import uniform
-from corral.core.errors import NotNumbers
+from corral.core.errors import NonFiniteLogits
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProb, TokenProbs
 from corral.llama.candidates import Candidates, softmax, softmax_weights
@@ -338,4 +338,4 @@ def _top_probs(
 
 def _refuse_nonsense(best: np.float32) -> None:
     if np.isnan(best) or best == np.inf:
-        raise NotNumbers
+        raise NonFiniteLogits

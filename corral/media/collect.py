@@ -14,7 +14,7 @@ from typing import Any
 
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import InvalidRequest, NotSupported
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.media.inline import InlineImage, split_inline
 
 MAX_MEDIA = 64

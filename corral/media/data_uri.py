@@ -7,7 +7,7 @@ import binascii
 import re
 from urllib.parse import unquote_to_bytes
 
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.media.sample import BadMedia
 
 _SCHEME = "data:"

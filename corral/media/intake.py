@@ -15,14 +15,14 @@ import numpy as np
 
 from corral.core.errors import InvalidRequest
 from corral.core.media import key_of, runs_in
-from corral.core.medium import MediaKind, Medium
+from corral.core.media_item import MediaItem, MediaKind
 from corral.core.result import ModelInfo
+from corral.media.audio import decode_audio, is_audio
+from corral.media.budget import MediaBudget
 from corral.media.collect import Collector, MediaRef, require_kind
 from corral.media.data_uri import decode_base64
-from corral.media.picture import decode_image
-from corral.media.room import Room
+from corral.media.image import decode_image
 from corral.media.sample import MAX_BYTES, BadMedia, Sample, too_large
-from corral.media.sound import decode_audio, is_sound
 from corral.media.source import MediaSource
 from corral.storage.blob import Blob
 
@@ -39,10 +39,10 @@ class UnusableImages(Exception):
         self.reasons = reasons
 
 
-class Arranger(Protocol):
+class MediaLayouter(Protocol):
     """The engine, as far as media go."""
 
-    async def arrange(self, media: list[Medium]) -> list[list[int]]: ...
+    async def layout_media(self, media: list[MediaItem]) -> list[list[int]]: ...
 
 
 class Vocabulary(Protocol):
@@ -56,7 +56,7 @@ class Vocabulary(Protocol):
 class Attached:
     """The media of prompts, and the file that they are in."""
 
-    media: list[list[Medium]]
+    media: list[list[MediaItem]]
     blob: Blob
 
     @property
@@ -64,11 +64,11 @@ class Attached:
         return self.blob.fd
 
 
-class Pictures:
+class RequestMedia:
     """The media of a request, as tokens that take the places of their marks."""
 
     def __init__(
-        self, pattern: re.Pattern[str], media: Sequence[Medium], tokens: list[list[int]], blob: Blob
+        self, pattern: re.Pattern[str], media: Sequence[MediaItem], tokens: list[list[int]], blob: Blob
     ) -> None:
         self._pattern = pattern
         self._tokens = tokens
@@ -80,16 +80,16 @@ class Pictures:
         ]
         self._first = {runs[0]: i for i, runs in reversed(list(enumerate(self._runs)))}
 
-    def tokenize(self, words: Vocabulary, text: str, add_special: bool, parse_special: bool) -> list[int]:
+    def tokenize(self, vocab: Vocabulary, text: str, add_special: bool, parse_special: bool) -> list[int]:
         """The tokens of a text with marks in it."""
         pieces = self._pattern.split(text)
         if len(pieces) == 1:
-            return words.tokenize(text, add_special, parse_special)
-        around = words.tokenize("", True, parse_special) if add_special else []
-        n_before = int(around[:1] == [words.bos])
+            return vocab.tokenize(text, add_special, parse_special)
+        around = vocab.tokenize("", True, parse_special) if add_special else []
+        n_before = int(around[:1] == [vocab.bos])
         tokens = around[:n_before]
         for i, piece in enumerate(pieces):
-            tokens += self._tokens[int(piece)] if i % 2 else words.tokenize(piece, False, parse_special)
+            tokens += self._tokens[int(piece)] if i % 2 else vocab.tokenize(piece, False, parse_special)
         return tokens + around[n_before:]
 
     def of(self, *prompts: list[int]) -> Attached | None:
@@ -104,7 +104,7 @@ class Pictures:
             if medium.digest not in used:
                 raise InvalidRequest(f"{medium.kind.value} {i + 1}: the chat template leaves it out")
 
-    def _find(self, prompt: list[int]) -> Iterator[Medium]:
+    def _find(self, prompt: list[int]) -> Iterator[MediaItem]:
         keys = iter(_runs_of(prompt))
         for key in keys:
             medium = self._media[self._first[key]]
@@ -113,28 +113,28 @@ class Pictures:
                 next(keys)
 
 
-class MarkedWords:
+class MediaVocab:
     """A vocabulary that also knows what the marks in a text stand for."""
 
-    def __init__(self, words: Any, pictures: Pictures) -> None:
-        self._words = words
-        self._pictures = pictures
+    def __init__(self, vocab: Any, media: RequestMedia) -> None:
+        self._vocab = vocab
+        self._pictures = media
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._words, name)
+        return getattr(self._vocab, name)
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        return self._pictures.tokenize(self._words, text, add_special, parse_special)
+        return self._pictures.tokenize(self._vocab, text, add_special, parse_special)
 
 
 class Intake:
-    def __init__(self, engine: Arranger, source: MediaSource) -> None:
+    def __init__(self, engine: MediaLayouter, source: MediaSource) -> None:
         self._engine = engine
         self._source = source
         self._decoding = asyncio.Semaphore(_N_DECODING)
-        self._room = Room()
+        self._budget = MediaBudget()
 
-    async def take(self, collector: Collector, info: ModelInfo, tenant: bytes = b"") -> Pictures:
+    async def take(self, collector: Collector, info: ModelInfo, tenant: bytes = b"") -> RequestMedia:
         """All that a request has; an error says which one is wrong. In another tenant it is another one.
 
         Raises UnusableImages where bare URIs in texts are none.
@@ -145,8 +145,8 @@ class Intake:
             blob, media = await self._decode(collector.refs, loaded, info.sample_rate, tenant, failures)
             if failures:
                 raise UnusableImages(failures)
-            await self._room.hold(blob)
-        return Pictures(collector.pattern, media, await self._engine.arrange(media), blob)
+            await self._budget.hold(blob)
+        return RequestMedia(collector.pattern, media, await self._engine.layout_media(media), blob)
 
     async def _load(self, refs: Sequence[MediaRef], info: ModelInfo, failures: dict[str, str]) -> list[bytes]:
         """As they were encoded; empty: it has failed."""
@@ -175,11 +175,11 @@ class Intake:
         rate: int,
         tenant: bytes,
         failures: dict[str, str],
-    ) -> tuple[Blob, list[Medium]]:
+    ) -> tuple[Blob, list[MediaItem]]:
         """In a file, one behind the other; what is there twice is written once."""
         blob = Blob.create("media")
-        media: list[Medium] = []
-        known: dict[bytes, Medium] = {}
+        media: list[MediaItem] = []
+        known: dict[bytes, MediaItem] = {}
         for i, (ref, data) in enumerate(zip(refs, loaded, strict=True)):
             if ref.source in failures:
                 continue
@@ -188,7 +188,7 @@ class Intake:
             if ref.source in failures:
                 continue
             if digest not in known:
-                known[digest] = Medium(
+                known[digest] = MediaItem(
                     kind=sample.kind,
                     width=sample.width,
                     height=sample.height,
@@ -203,7 +203,7 @@ class Intake:
 
 
 def _kind_of(ref: MediaRef, data: bytes) -> MediaKind:
-    return ref.kind or (MediaKind.AUDIO if is_sound(data) else MediaKind.IMAGE)
+    return ref.kind or (MediaKind.AUDIO if is_audio(data) else MediaKind.IMAGE)
 
 
 def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[Sample, bytes]:

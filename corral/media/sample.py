@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from corral.core.errors import InvalidRequest
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 
 MAX_BYTES = 32 << 20  # of one picture or sound, as it is encoded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.media.data_uri import parse_data_uri
 from corral.media.local import LocalMedia
 from corral.media.sample import BadMedia

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
-from corral.api.trust import mark_stranger
+from corral.api.trust import mark_anonymous
 from corral.core.client import Client
 from corral.core.errors import CorralError, Unauthorized
 from corral.core.settings import ServerSettings
@@ -101,7 +101,7 @@ class AccessControl:
             if client is not None:
                 record_in(scope).client = client
             elif self._lets_in(scope):
-                mark_stranger(scope)
+                mark_anonymous(scope)
             else:
                 await ErrorAnswer(Unauthorized(), _ASKING)(scope, receive, send)
                 return

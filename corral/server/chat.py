@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from corral.api.prepare_chat import ChatSettings
-from corral.api.service import Words
-from corral.chat.dialogue import Chat, Dialogue
+from corral.api.service import Vocab
+from corral.chat.chat_format import Chat, ChatFormat
 from corral.chat.guard import Guard
 from corral.chat.named import named_template
 from corral.chat.reasoning import ReasoningFormat
@@ -22,15 +22,15 @@ from corral.core.settings import ServerSettings
 _log = logging.getLogger("corral")
 
 
-def chat_settings(settings: ServerSettings, templates: Mapping[str, str], words: Words) -> ChatSettings:
+def chat_settings(settings: ServerSettings, templates: Mapping[str, str], vocab: Vocab) -> ChatSettings:
     """`templates` are those of the model: the default one under no name, `tool_use` where it has one."""
     source = _chosen_template(settings)
     if source:
-        dialogue = tool_dialogue = _dialogue(source, words)
+        dialogue = tool_dialogue = _dialogue(source, vocab)
     else:
-        dialogue = _own_dialogue(templates.get("", ""), words)
+        dialogue = _own_dialogue(templates.get("", ""), vocab)
         special = templates.get("tool_use")
-        tool_dialogue = _own_dialogue(special, words) if special else dialogue
+        tool_dialogue = _own_dialogue(special, vocab) if special else dialogue
     return ChatSettings(
         dialogue=dialogue,
         tool_dialogue=tool_dialogue,
@@ -39,21 +39,21 @@ def chat_settings(settings: ServerSettings, templates: Mapping[str, str], words:
         prefill=settings.prefill_assistant,
         has_jinja=settings.jinja,
         json_whitespace=settings.json_whitespace,
-        guard=None if settings.parse_special else Guard(words.control_texts),
-        turn_end=_turn_end(dialogue, words),
+        guard=None if settings.parse_special else Guard(vocab.control_texts),
+        turn_end=_turn_end(dialogue, vocab),
     )
 
 
-def _turn_end(dialogue: Dialogue, words: Words) -> int:
+def _turn_end(dialogue: ChatFormat, vocab: Vocab) -> int:
     """The token that ends messages, by the example of some: the metadata of many models name another one."""
     messages = [{"role": role, "content": "-"} for role in ("user", "assistant", "user")]
     try:
         text = dialogue.render(Chat(messages=messages)).text
     except CorralError:
-        return words.eot
-    tokens = words.tokenize(text, add_special=False, parse_special=True)
-    ends = [token for token in tokens if token in words.eog_tokens]
-    return max(ends, key=lambda end: (ends.count(end), end == words.eot), default=words.eot)
+        return vocab.eot
+    tokens = vocab.tokenize(text, add_special=False, parse_special=True)
+    ends = [token for token in tokens if token in vocab.eog_tokens]
+    return max(ends, key=lambda end: (ends.count(end), end == vocab.eot), default=vocab.eot)
 
 
 def _chosen_template(settings: ServerSettings) -> str:
@@ -65,13 +65,13 @@ def _chosen_template(settings: ServerSettings) -> str:
     return named_template(settings.chat_template) or settings.chat_template
 
 
-def _own_dialogue(source: str, words: Words) -> Dialogue:
+def _own_dialogue(source: str, vocab: Vocab) -> ChatFormat:
     """The model's own template; where it has none or a broken one, ChatML."""
     try:
-        return _dialogue(source or _chatml(), words)
+        return _dialogue(source or _chatml(), vocab)
     except CorralError as error:
         _log.warning("%s; ChatML takes its place", error.message)
-        return _dialogue(_chatml(), words)
+        return _dialogue(_chatml(), vocab)
 
 
 def _chatml() -> str:
@@ -80,8 +80,8 @@ def _chatml() -> str:
     return source
 
 
-def _dialogue(source: str, words: Words) -> Dialogue:
-    return Dialogue(ChatTemplate(source, words.bos_text, words.eos_text))
+def _dialogue(source: str, vocab: Vocab) -> ChatFormat:
+    return ChatFormat(ChatTemplate(source, vocab.bos_text, vocab.eos_text))
 
 
 def _template_options(settings: ServerSettings) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Limits:
     linger_s: float = 2.0  # for a client to read why it was refused
 
 
-class Patience:
+class IdleTimer:
     """Mutable: when a client last did something, in seconds of any clock."""
 
     def __init__(self, timeout_s: float, now: float) -> None:
@@ -42,7 +42,7 @@ class Patience:
         self._moved_at = now
         self._n_unsent = 0
 
-    def hear(self, now: float) -> None:
+    def on_activity(self, now: float) -> None:
         """It has sent something, or taken much."""
         self._moved_at = now
 
@@ -280,16 +280,16 @@ class _PatientProtocol(_BoundedProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._patience = Patience(self.timeout_s, self.loop.time())
+        self._patience = IdleTimer(self.timeout_s, self.loop.time())
         self._looking: asyncio.TimerHandle | None = None
         self._look_soon()
 
     def data_received(self, data: bytes) -> None:
-        self._patience.hear(self.loop.time())
+        self._patience.on_activity(self.loop.time())
         super().data_received(data)
 
     def resume_writing(self) -> None:
-        self._patience.hear(self.loop.time())
+        self._patience.on_activity(self.loop.time())
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -299,9 +299,9 @@ class _PatientProtocol(_BoundedProtocol):
 
     def _look_soon(self) -> None:
         if self.timeout_s:
-            self._looking = self.loop.call_later(self.timeout_s / _LOOKS, self._look)
+            self._looking = self.loop.call_later(self.timeout_s / _LOOKS, self._check_idle)
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         if self._patience.is_over(self.loop.time(), self._n_unsent(), self._must_send()):
             self.transport.abort()
         else:

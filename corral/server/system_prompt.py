@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from corral.api.service import Service, Words
+from corral.api.service import Service, Vocab
 from corral.api.system_prompt import (
     FIELD,
     SystemPrompt,
@@ -36,11 +36,11 @@ def read_system_prompt(path: str) -> SystemText | None:
 
 
 async def evaluate_system_prompt(
-    text: SystemText, service: Service, words: Words, n_ctx: int
+    text: SystemText, service: Service, vocab: Vocab, n_ctx: int
 ) -> SystemPrompt:
     """Evaluated once here, it is there for all slots."""
     try:
-        system: SystemPrompt = await service.in_background(tokenize_system_prompt, text, words, n_ctx)
+        system: SystemPrompt = await service.run_in_prompt_pool(tokenize_system_prompt, text, vocab, n_ctx)
     except InvalidRequest as error:
         raise CorralError(f"{_OPTION}: {error.message}") from None
     params = msgspec.structs.replace(service.defaults, constraint=None)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
-from corral.core.errors import CorralError, NotNumbers
+from corral.core.errors import CorralError, NonFiniteLogits
 from corral.core.settings import EngineSettings
 from corral.llama.context import Context, fill_params
 from corral.llama.context_params import context_params
@@ -171,7 +171,7 @@ def _log_softmax(logits: FloatArray) -> _Doubles:
         values -= values.max()
         total = float(np.exp(values).sum())
     if not np.isfinite(total):
-        raise NotNumbers
+        raise NonFiniteLogits
     values -= np.log(total)
     return values
 

@@ -134,10 +134,10 @@ def test_the_system_prompt_comes_first(chat, page):
 def test_thoughts_are_folded(chat):
     chat.force("<think>\nsecret thoughts\n</think>\n\nthe answer")
     chat.ask("Think about it.")
-    thoughts = chat.last.locator("details.reasoning")
-    expect(thoughts).to_be_visible()
+    reasoning = chat.last.locator("details.reasoning")
+    expect(reasoning).to_be_visible()
     expect(chat.last.get_by_text("secret thoughts")).to_be_hidden()
-    thoughts.locator("summary").click()
+    reasoning.locator("summary").click()
     expect(chat.last.get_by_text("secret thoughts")).to_be_visible()
     assert chat.answer_text() == "the answer"
 

@@ -11,11 +11,11 @@ import msgspec
 
 from corral.api.service import Service
 from corral.core.errors import CorralError
-from corral.core.medium import Medium
+from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
 from corral.core.result import Answer, Done, Embedded, Event, Failed, Loading, Queue, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.core.task import Arrange, Cancel, Embed, FreeAdapter, LoadAdapter, SlotAction, Task
+from corral.core.task import Cancel, Embed, FreeAdapter, LayoutMedia, LoadAdapter, SlotAction, Task
 from corral.engine.engine import Engine
 from corral.link.client import TaskT
 from corral.link.lifecycle import EngineState
@@ -66,8 +66,8 @@ class InlineEngine:
         self._keep_stepping()
         return task, stream
 
-    async def arrange(self, media: list[Medium]) -> list[list[int]]:
-        order = Arrange(next(self._ids), media)
+    async def layout_media(self, media: list[MediaItem]) -> list[list[int]]:
+        order = LayoutMedia(next(self._ids), media)
         answer = self._answers[order.id] = asyncio.get_running_loop().create_future()
         self._engine.handle(order)
         self._keep_stepping()

@@ -71,14 +71,14 @@ async def test_a_number_that_makes_no_sense(server, value):
 
 
 def test_tokens_that_are_parts_of_characters():
-    class Words:
+    class WordVocab:
         def piece(self, token: int, special: bool = False) -> bytes:
             return [b"a", "\u00e9".encode()[:1], "\u00e9".encode()[1:], b"z", b"<end>" if special else b""][
                 token
             ]
 
     chosen = [TokenProbs(TokenProb(i, 0.5), [TokenProb(3, 0.0)]) for i in range(5)]
-    lists = TextLogprobs(Words())
+    lists = TextLogprobs(WordVocab())
     parts = [lists.render(chosen[:2]), lists.render(chosen[2:])]
     tokens = [token for part in parts for token in part["tokens"]]
     assert tokens == ["a", "bytes:\\xc3", "bytes:\\xa9", "z", "<end>"]

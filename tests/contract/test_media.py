@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from corral.core.fim import FimTokens
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.core.task import Embed
 from corral.media import intake
 from corral.media.collect import MAX_MEDIA
@@ -451,7 +451,7 @@ async def test_many_uris_are_told_briefly():
 async def test_no_mark_can_be_guessed(server):
     seen = set()
     for _ in range(3):
-        body, pictures, _ = await server.service.see(
+        body, pictures, _ = await server.service.extract_media(
             _Request(), lambda c: c.add(MediaKind.IMAGE, data_uri(DOT), True, "x")
         )
         assert pictures is not None

@@ -174,9 +174,9 @@ def sums(counters: TokenCounters) -> tuple[float, ...]:
 
 
 def submitted(telemetry: Telemetry) -> TaskFollower:
-    follower = telemetry.follow(RequestRecord())
-    follower.on_submit(TASK)
-    return follower
+    negative = telemetry.follow(RequestRecord())
+    negative.on_submit(TASK)
+    return negative
 
 
 def test_a_long_prompt_counts_as_it_goes():

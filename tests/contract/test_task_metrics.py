@@ -252,9 +252,9 @@ def watched(monkeypatch):
 
 
 def submitted(telemetry: Telemetry, record: RequestRecord) -> TaskFollower:
-    follower = telemetry.follow(record)
-    follower.on_submit(TASK)
-    return follower
+    negative = telemetry.follow(record)
+    negative.on_submit(TASK)
+    return negative
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:

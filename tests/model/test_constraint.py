@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from corral.api.constraint import grammar_or_schema
-from corral.chat.dialogue import Chat, Dialogue
+from corral.chat.chat_format import Chat, ChatFormat
 from corral.chat.message import parse_messages
 from corral.chat.template import ChatTemplate
 from corral.core.errors import CorralError
@@ -195,7 +195,7 @@ def accepts(compiler: Compiler, grammar: str, text: str) -> bool:
     ],
 )
 def test_a_schema_applies_behind_the_thoughts(compiler, family, good, bad):
-    dialogue = Dialogue(ChatTemplate(load(family)))
+    dialogue = ChatFormat(ChatTemplate(load(family)))
     chat = Chat(parse_messages([{"role": "user", "content": "hi"}]), schema={"type": "integer"})
     grammar = dialogue.bind(chat, dialogue.render(chat), lambda _: None).grammar
     assert [text for text in good if not accepts(compiler, grammar, text)] == []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from corral.core.chunk import DecodeStatus
 from corral.core.task import Cancel
-from corral.engine.prefix import GAIN
+from corral.engine.prefix import MIN_REUSE
 from corral.engine.saved import Saved
 from tests.model.bench import SEEDED, Bench, alone, task
 
@@ -41,7 +41,7 @@ def test_a_saved_sequence_continues_in_another_slot_and_another_context(model):
         for where, id_slot in ((bench, 0), (bench, 1), (other, 1)):
             one = task(10 + id_slot, second_turn, SEEDED, id_slot=id_slot)
             where.run(one)
-            assert where.n_cached(one.id) > len(tokens) - GAIN
+            assert where.n_cached(one.id) > len(tokens) - MIN_REUSE
         assert bench.tokens(10) == bench.tokens(11) == other.tokens(11)
         assert len(bench.answer(10)) == 24
 
@@ -65,12 +65,12 @@ def test_a_pending_copy_is_neither_saved_nor_overwritten_until_it_is_settled(mod
         bench.kv.copy(bench.slots[0], bench.slots[1], 50)
         assert [bench.backend.save(seq) for seq in (0, 1)] == [None, None]
         assert not bench.backend.load(0, state, 60)
-        assert bench.backend.settle(1)
+        assert bench.backend.flush_pending(1)
         settled = bytes(bench.backend.save(1))
         assert put(bench, 0, prompt[:50], settled)
         for id_slot in (0, 1):
             bench.run(task(10 + id_slot, prompt, id_slot=id_slot))
-            assert bench.n_cached(10 + id_slot) >= 50 - GAIN
+            assert bench.n_cached(10 + id_slot) >= 50 - MIN_REUSE
             assert bench.answer(10 + id_slot) == alone(model, task(0, prompt))
 
 

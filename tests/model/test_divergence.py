@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from corral.cli.default_model import find_default_model
-from corral.core.errors import CorralError, NotNumbers
+from corral.core.errors import CorralError, NonFiniteLogits
 from corral.core.modifier import Override
 from corral.core.settings import EngineSettings
 from corral.llama.model import Model
@@ -215,7 +215,7 @@ def test_tokens_that_are_impossible():
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_logits_that_are_not_numbers(wrong):
-    with pytest.raises(NotNumbers):
+    with pytest.raises(NonFiniteLogits):
         module._log_softmax(np.array([0.0, wrong, 1.0], np.float32))
 
 

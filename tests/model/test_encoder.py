@@ -17,7 +17,7 @@ from corral.core.pooling import Pooling
 from corral.core.result import Begun, Embedded, Failed, Tokens, Vectors
 from corral.core.settings import EngineSettings
 from corral.core.task import Embed
-from corral.engine.batch import FLOOR
+from corral.engine.batch import MIN_PREFILL
 from corral.engine.embedder import Embedder
 from corral.llama.encoder import Encoder
 from corral.llama.model import Model
@@ -79,7 +79,7 @@ class Desk:
         return self.answer(id)
 
     def finish(self) -> None:
-        n_tokens = sum(len(tokens) for order in self.embedder._orders for tokens in order.inputs)
+        n_tokens = sum(len(tokens) for order in self.embedder._embeddings for tokens in order.inputs)
         for _ in range(2 * n_tokens):
             if not self.embedder.has_work:
                 return
@@ -433,7 +433,7 @@ def test_beside_streams_a_batch_is_as_small_as_they_need(model):
         bench.engine.handle(Embed(id=1, inputs=[bench.prompt(200), bench.prompt(12), bench.prompt(7)]))
         bench.step_until(lambda: Embedded(1) in bench.events)
         assert len(bench.tokens(0)) < 60
-        assert max(sizes) <= FLOOR
+        assert max(sizes) <= MIN_PREFILL
         bench.run()
         encoder.close()
 
@@ -443,7 +443,7 @@ def test_the_encoder_is_opened_by_the_first_who_wants_to_embed(model):
     with Bench(model) as bench:
         bench.run(task(0, bench.prompt(20), n_predict=4))
         assert bench.engine._embedder._opened is None
-        assert bench.engine.beat().decode_ms == 0
+        assert bench.engine.heartbeat().decode_ms == 0
         bench.engine.abort_if_running(0)
         assert bench.engine._embedder._opened is None
         bench.run(Embed(id=1, inputs=[bench.prompt(20)]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from corral.core.chunk import MIN_CHUNK, DecodeStatus
 from corral.core.result import Done, StopType
-from corral.engine.prefix import GAIN
+from corral.engine.prefix import MIN_REUSE
 from tests.model.bench import GREEDY, SEEDED, Bench, alone, task
 from tests.model.raw import raw_greedy
 
@@ -44,7 +44,7 @@ def test_cached_equals_uncached(model, sampling):
         bench.run(task(0, prompt, sampling))
         bench.run(task(1, prompt, sampling))
         bench.run(task(2, prompt, sampling, cache_prompt=False))
-        assert (bench.n_cached(1) > len(prompt) - GAIN) == (model.stem != "mamba")
+        assert (bench.n_cached(1) > len(prompt) - MIN_REUSE) == (model.stem != "mamba")
         assert bench.n_cached(2) == 0
         assert bench.answer(0) == bench.answer(1) == bench.answer(2)
         assert len(bench.answer(0)) == 24
@@ -118,8 +118,8 @@ def test_a_prefix_is_evaluated_once_for_eight_that_arrive_together(model):
         prefix = bench.prompt(200)
         tasks = [task(i, [*prefix, *bench.prompt(12, seed=i + 1)], n_predict=8) for i in range(8)]
         bench.run(*tasks)
-        assert sum(bench.chunk_sizes) < len(prefix) + 8 * (12 + GAIN)
-        assert sum(bench.n_cached(i) > len(prefix) - GAIN for i in range(8)) == 7
+        assert sum(bench.chunk_sizes) < len(prefix) + 8 * (12 + MIN_REUSE)
+        assert sum(bench.n_cached(i) > len(prefix) - MIN_REUSE for i in range(8)) == 7
         assert [bench.tokens(i) for i in range(8)] == [tokens_alone(model, one) for one in tasks]
 
 
@@ -149,7 +149,7 @@ def test_a_slot_that_had_to_yield_answers_the_same(model):
         for id, seed in ((0, 0), (1, 1), (2, 0)):
             bench.run(task(id, bench.prompt(90, seed), SEEDED))
         assert bench.n_cached(1) < MIN_CHUNK
-        assert bench.n_cached(2) > 90 - GAIN or model.stem not in RESTORABLE
+        assert bench.n_cached(2) > 90 - MIN_REUSE or model.stem not in RESTORABLE
         assert bench.answer(2) == bench.answer(0)
 
 
@@ -161,7 +161,7 @@ def test_a_prompt_that_had_to_yield_is_continued_as_if_cold(model):
         bench.run(task(0, prompt, n_predict=0))
         bench.run(task(1, bench.prompt(90, seed=1)))
         bench.run(longer)
-        assert bench.n_cached(2) > 91 - GAIN
+        assert bench.n_cached(2) > 91 - MIN_REUSE
         assert bench.answer(2) == alone(model, longer)
 
 

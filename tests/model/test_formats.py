@@ -14,7 +14,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from corral.chat.grammar import Grammar, seq
-from corral.chat.tool import Freedom, ToolUse
+from corral.chat.tool import ToolChoice, ToolUse
 from corral.cli.default_model import find_default_model
 from corral.grammar.json_schema import prepare_schema
 from corral.llama import library
@@ -52,7 +52,7 @@ def grammar_of(name: str, kind: str) -> str:
     tools = tuple(
         replace(tool, parameters=prepare_schema(tool.parameters, "tools", "flexible")) for tool in USE.tools
     )
-    use = ToolUse(tools, Freedom.REQUIRED, is_parallel=kind != "single")
+    use = ToolUse(tools, ToolChoice.REQUIRED, is_parallel=kind != "single")
     return g.build(seq(format.lead(g), g.mark(*format.trigger), format.calls(g, use)))
 
 

@@ -17,7 +17,7 @@ from corral.core.params import Constraint, Guidance, SamplingParams
 from corral.core.result import Done, Failed, StopType
 from corral.core.task import Cancel, SlotAction, Verb
 from corral.engine.adapter import load_adapters
-from corral.engine.prefix import GAIN
+from corral.engine.prefix import MIN_REUSE
 from corral.llama.library import LlamaError
 from tests.model.bench import GREEDY, SEEDED, Bench, alone, task
 from tests.model.raw import _open
@@ -229,7 +229,7 @@ def test_a_negative_prompt_is_not_evaluated_again(model):
         n_before = sum(bench.chunk_sizes)
         second = guided(1, bench.prompt(50, seed=2), negative)
         bench.run(second)
-        assert sum(bench.chunk_sizes) - n_before < 50 + GAIN
+        assert sum(bench.chunk_sizes) - n_before < 50 + MIN_REUSE
         assert bench.answer(1) == alone(model, second)
 
 
@@ -242,7 +242,7 @@ def test_a_negative_prompt_that_had_to_yield_comes_back(model):
         n_before = sum(bench.chunk_sizes)
         again = msgspec.structs.replace(first, id=2)
         bench.run(again)
-        assert sum(bench.chunk_sizes) - n_before < 2 * GAIN
+        assert sum(bench.chunk_sizes) - n_before < 2 * MIN_REUSE
         assert bench.answer(2) == bench.answer(0)
 
 
@@ -397,7 +397,7 @@ def test_what_waits_in_memory_can_be_used_after_the_context_grew(model, shape):
         bench.run(task(1, bench.prompt(90, seed=1), id_slot=0))
         bench.run(guided(2, bench.prompt(80, seed=2), bench.prompt(70, seed=3), id_slot=0))
         bench.run(msgspec.structs.replace(first, id=3))
-        assert bench.n_cached(3) > 90 - GAIN
+        assert bench.n_cached(3) > 90 - MIN_REUSE
         assert bench.tokens(3) == bench.tokens(0)
 
 
@@ -418,7 +418,7 @@ def test_states_are_saved_and_restored_on_both_sides_of_the_growth(model, shape)
         turn = task(1, [*tokens, *bench.prompt(20, seed=1)], SEEDED, id_slot=0)
         bench.run(turn)
         other.run(turn)
-        assert bench.n_cached(1) == other.n_cached(1) > len(tokens) - GAIN
+        assert bench.n_cached(1) == other.n_cached(1) > len(tokens) - MIN_REUSE
         assert bench.answer(1) == other.answer(1)
 
 

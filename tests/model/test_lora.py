@@ -87,7 +87,7 @@ def test_an_adapter_is_worth_its_merged_weights(modifiers, name):
     merged = modifiers / f"{name}.gguf"
     tokens = [*PROMPT, *raw_greedy(merged, PROMPT, 30)]
     with adapted(modifiers, **EXACT) as bench:
-        bench.backend.adapt(config_of(name))
+        bench.backend.apply_lora(config_of(name))
         assert bench.backend.decode([Chunk(0, 0, np.array(tokens, np.int32), logits=16)]) is DecodeStatus.OK
         rows = np.stack([bench.backend.logits(0, back).copy() for back in range(15, -1, -1)])
     assert np.abs(rows - raw_logits(merged, tokens)[-16:]).max() < CLOSE
@@ -131,15 +131,15 @@ def test_variants_tell_files_and_scales_apart_and_not_numbers(modifiers, tmp_pat
         adapters = bench.backend.adapters
         adapters.load(7, str(changed))
         variants = {
-            config: adapters.variant(config) for config in (*CONFIGS[1:5], ((7, 1.0),), ((0, 1.0), (1, 1.0)))
+            config: adapters.lora_key(config) for config in (*CONFIGS[1:5], ((7, 1.0),), ((0, 1.0), (1, 1.0)))
         }
-        assert adapters.variant(BASE) == b""
+        assert adapters.lora_key(BASE) == b""
         assert len(set(variants.values())) == len(variants)
-        assert {len(variant) for variant in variants.values()} == {16}
-        assert adapters.variant(((2, 1.0),)) == adapters.variant(A), "the same file"
-        assert adapters.variant(((0, 0.1),)) == adapters.variant(((0, float(np.float32(0.1))),))
+        assert {len(lora_key) for lora_key in variants.values()} == {16}
+        assert adapters.lora_key(((2, 1.0),)) == adapters.lora_key(A), "the same file"
+        assert adapters.lora_key(((0, 0.1),)) == adapters.lora_key(((0, float(np.float32(0.1))),))
         with pytest.raises(InvalidRequest, match="there is no adapter 3"):
-            adapters.variant(((0, 1.0), (3, 1.0)))
+            adapters.lora_key(((0, 1.0), (3, 1.0)))
 
 
 # --- side by side
@@ -516,7 +516,7 @@ def test_files_that_are_no_adapters_for_the_model_are_refused_and_change_nothing
                 bench.backend.adapters.load(id, str(path))
             assert str(tmp_path) not in caught.value.message
             with pytest.raises(InvalidRequest):
-                bench.backend.adapters.variant(((id, 1.0),))
+                bench.backend.adapters.lora_key(((id, 1.0),))
         bench.run(one)
         assert bench.answer(0) == alone(one)
         bench.run(task(1, PROMPT, SEEDED))

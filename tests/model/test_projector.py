@@ -90,7 +90,7 @@ def test_limits_of_size_make_another_picture(vision):
     with open_pair(vision, "qwen2vl") as bench, open_pair(vision, "qwen2vl", image_max_tokens=4096) as other:
         (medium,), fd = media_of([noise(1)])
         os.close(fd)
-        assert bench.projector.arrange(medium) != other.projector.arrange(medium)
+        assert bench.projector.layout_media(medium) != other.projector.layout_media(medium)
 
 
 def test_a_type_whose_images_depend_on_their_place_is_refused(vision, tmp_path):

@@ -50,7 +50,7 @@ class Extended(Bench):
     def cells(self, slot=0):
         """The positions libllama has, of the only slot."""
         n_tokens = len(self.slots[slot].tokens)
-        self.backend.settle(slot)
+        self.backend.flush_pending(slot)
         return sorted(np.ndarray(n_tokens, "<i4", self.backend.save(slot), 16, (12,)).tolist())
 
 

@@ -94,8 +94,8 @@ class DraftBench(Bench):
         self.decodes.clear()
         speculation = self.engine._speculation
         if options.get("draft_exact", True):
-            speculation.n_ahead = min(speculation.n_ahead, most)
-        self.n_ahead = speculation.n_ahead
+            speculation.n_exact = min(speculation.n_exact, most)
+        self.n_ahead = speculation.n_exact
 
     @property
     def drafts(self) -> list[int]:
@@ -327,7 +327,7 @@ def test_what_the_probe_finds_is_true_far_into_a_text(model):
     n_before = 300
     with Bench(model) as bench:
         bench.engine.warm_up()
-        backend, n_ahead = bench.backend, bench.engine._speculation.n_ahead
+        backend, n_ahead = bench.backend, bench.engine._speculation.n_exact
         assert n_ahead > 1, "nothing is drafted on this machine"
         tokens = np.array(bench.prompt(n_before + n_ahead), np.int32)
         assert backend.decode([Chunk(0, 0, tokens[:n_before], 1)]) is DecodeStatus.OK
@@ -351,7 +351,7 @@ def test_what_the_probe_finds_is_true_for_a_whole_text(model):
     """One sequence grows token by token, the other as it would if all drafts were right."""
     with Bench(model, n_parallel=2) as bench:
         bench.engine.warm_up()
-        backend, n = bench.backend, bench.engine._speculation.n_ahead
+        backend, n = bench.backend, bench.engine._speculation.n_exact
         n_tokens = 110 if model.stem.startswith("SmolLM") else 400
         tokens = np.array(bench.prompt(n_tokens), np.int32)
         for seq in range(2):

@@ -15,8 +15,8 @@ from corral.api.constraint import grammar_or_schema
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.params import Guidance, SamplingParams, SpeculativeParams
 from corral.core.pooling import Pooling
-from corral.core.result import Arranged, Embedded, Failed, Vectors
-from corral.core.task import Arrange, Cancel, Embed
+from corral.core.result import Embedded, Failed, MediaLayout, Vectors
+from corral.core.task import Cancel, Embed, LayoutMedia
 from corral.engine.guidance import guide
 from corral.llama.library import LlamaError
 from tests.model.bench import GREEDY, Bench, task
@@ -216,7 +216,7 @@ def test_drafts_change_nothing_and_have_no_media(vision, pair, case, monkeypatch
     for lookup in (False, True):
         with open_pair(vision, pair, lookup=lookup) as bench:
             bench.engine.warm_up()
-            n_ahead = bench.engine._speculation.n_ahead
+            n_ahead = bench.engine._speculation.n_exact
             bench.decodes.clear()
             bench.run(pictured(bench, 1, text, [noise(1)], sampling, **params))
             chunks = [chunk for chunks, _ in bench.decodes for chunk in chunks if chunk.encoded is None]
@@ -309,8 +309,8 @@ def test_a_picture_that_has_to_be_evaluated_at_once_needs_a_batch(vision):
     with open_pair(vision, "gemma3", n_ubatch=8) as bench:
         media, _ = file_of_media([noise(1)])
         with pytest.raises(InvalidRequest, match="--ubatch-size 16"):
-            bench.projector.arrange(media[0])
-        bench.run(Arrange(1, media))
+            bench.projector.layout_media(media[0])
+        bench.run(LayoutMedia(1, media))
         (failed,) = bench.of(1, Failed)
         assert failed.error.status == 400
         assert "--ubatch-size 16" in failed.error.message
@@ -321,9 +321,9 @@ def test_a_picture_that_has_to_be_evaluated_at_once_needs_a_batch(vision):
 def test_what_media_become_is_told(vision):
     with open_pair(vision, "sliced") as bench:
         media, _ = file_of_media([noise(1, 64, 48), RED])
-        bench.run(Arrange(1, media))
-        (arranged_event,) = bench.of(1, Arranged)
-        assert arranged_event.tokens == [bench.projector.arrange(medium) for medium in media]
+        bench.run(LayoutMedia(1, media))
+        (arranged_event,) = bench.of(1, MediaLayout)
+        assert arranged_event.tokens == [bench.projector.layout_media(medium) for medium in media]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_what_media_become_is_told(vision):
 def test_a_projector_takes_only_its_kind(vision, pair, medium):
     with open_pair(vision, pair) as bench:
         media, _ = file_of_media([medium])
-        bench.run(Arrange(1, media))
+        bench.run(LayoutMedia(1, media))
         assert bench.of(1, Failed)[0].error.status == 400
 
 

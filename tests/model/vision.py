@@ -20,7 +20,7 @@ from llama_cpp import mtmd_cpp as mtmd
 
 from corral.core.chunk import Chunk
 from corral.core.media import Run, runs_in
-from corral.core.medium import MediaKind, Medium
+from corral.core.media_item import MediaItem, MediaKind
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProbs
 from corral.core.task import Task
@@ -92,29 +92,29 @@ def pictured(
     return msgspec.structs.replace(task(id, [*tokens, *tail], sampling, **params), media=placed, fd=fd)
 
 
-def arranged(bench: Bench, text: str, media: Sequence[Samples]) -> tuple[list[int], list[Medium], int]:
+def arranged(bench: Bench, text: str, media: Sequence[Samples]) -> tuple[list[int], list[MediaItem], int]:
     """The tokens of a text with media at its marks, and these with a file of their bytes."""
     given, fd = file_of_media(media)
     tokens: list[int] = []
-    placed: list[Medium] = []
+    placed: list[MediaItem] = []
     for i, piece in enumerate(text.split(MARK)):
         if i:
-            run = bench.projector.arrange(given[i - 1])
+            run = bench.projector.layout_media(given[i - 1])
             placed.append(msgspec.structs.replace(given[i - 1], n_runs=len(runs_in(np.array(run, np.int32)))))
             tokens += run
         tokens += bench.backend.vocab.tokenize(piece, i == 0, True) if piece else []
     return tokens, placed, fd
 
 
-def file_of_media(media: Sequence[Samples]) -> tuple[list[Medium], int]:
+def file_of_media(media: Sequence[Samples]) -> tuple[list[MediaItem], int]:
     fd, path = tempfile.mkstemp()
     os.unlink(path)
-    placed: list[Medium] = []
+    placed: list[MediaItem] = []
     for samples in media:
         data, is_image = samples.tobytes(), samples.ndim == 3
         height, width = samples.shape[:2] if is_image else (1, len(samples))
         placed.append(
-            Medium(
+            MediaItem(
                 kind=MediaKind.IMAGE if is_image else MediaKind.AUDIO,
                 width=width,
                 height=height,

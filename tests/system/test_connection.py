@@ -11,7 +11,7 @@ import time
 import anyio.to_thread
 import pytest
 
-from corral.server.connection import Patience, patient_protocol
+from corral.server.connection import IdleTimer, patient_protocol
 from corral.server.front import use_threads
 from tests.system.edge import GENEROUS_S, TIMEOUT_S, echo, serving
 
@@ -166,26 +166,26 @@ async def test_without_a_timeout_there_is_all_the_time_in_the_world():
 
 class TestPatience:
     def test_a_slow_sender_may_go_on(self):
-        patience = Patience(10, 0)
+        timer = IdleTimer(10, 0)
         for now in range(5, 100, 5):
-            assert not patience.is_over(now, 0, must_send=True)
-            patience.hear(now)
-        assert not patience.is_over(104, 0, must_send=True)
-        assert patience.is_over(105, 0, must_send=True)
+            assert not timer.is_over(now, 0, must_send=True)
+            timer.hear(now)
+        assert not timer.is_over(104, 0, must_send=True)
+        assert timer.is_over(105, 0, must_send=True)
 
     def test_a_slow_reader_may_go_on(self):
-        patience = Patience(10, 0)
+        timer = IdleTimer(10, 0)
         for now in range(5, 100, 5):
-            assert not patience.is_over(now, 1000 - now, must_send=False)
-        assert not patience.is_over(104, 905, must_send=False)
-        assert patience.is_over(105, 905, must_send=False)
+            assert not timer.is_over(now, 1000 - now, must_send=False)
+        assert not timer.is_over(104, 905, must_send=False)
+        assert timer.is_over(105, 905, must_send=False)
 
     def test_the_clock_stands_still_while_nothing_is_up_to_the_client(self):
-        patience = Patience(10, 0)
+        timer = IdleTimer(10, 0)
         for now in range(0, 1000, 5):
-            assert not patience.is_over(now, 0, must_send=False)
-        assert not patience.is_over(1004, 0, must_send=True)
-        assert patience.is_over(1005, 0, must_send=True)
+            assert not timer.is_over(now, 0, must_send=False)
+        assert not timer.is_over(1004, 0, must_send=True)
+        assert timer.is_over(1005, 0, must_send=True)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from corral.cli.download import Access, download
-from corral.cli.fetch import Patience
+from corral.cli.fetch import RetryPolicy
 from corral.cli.part import part_path
 from corral.core.errors import CorralError
 from corral.gguf.model_file import check_model_file
@@ -26,8 +26,8 @@ from tests.tools.small_gguf import small_gguf, split_gguf
 pytestmark = pytest.mark.usefixtures("cache")
 
 MODEL, NEWER = small_gguf(seed=1), small_gguf(seed=2)
-QUICK = Patience(sleep=lambda _: None)
-ACCESS = Access(patience=QUICK)
+QUICK = RetryPolicy(sleep=lambda _: None)
+ACCESS = Access(retry=QUICK)
 
 
 @pytest.fixture
@@ -296,6 +296,6 @@ def test_one_that_waits_for_nothing_is_told(progress):
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         url = urllib.parse.urlunsplit(("http", f"127.0.0.1:{mute.getsockname()[1]}", "/m.gguf", "", ""))
-        access = Access(patience=Patience(n_tries=2, timeout_s=0.2, sleep=lambda _: None))
+        access = Access(retry=RetryPolicy(n_tries=2, timeout_s=0.2, sleep=lambda _: None))
         with pytest.raises(CorralError, match=r"failed 2 times in a row .*; nothing of it is here yet"):
             download(url, "-mu", progress, access=access)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from corral.cli import fetch as module
 from corral.cli import part as part_module
-from corral.cli.fetch import Patience, fetch
+from corral.cli.fetch import RetryPolicy, fetch
 from corral.cli.part import Part, Stamp, part_path
 from corral.cli.remote_file import Refused, RemoteFile, Unreachable, inspect
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
@@ -51,7 +51,7 @@ def waits():
 
 @pytest.fixture
 def quick(waits):
-    return Patience(sleep=waits.append, n_fruitful_bytes=1, timeout_s=30.0)
+    return RetryPolicy(sleep=waits.append, n_fruitful_bytes=1, timeout_s=30.0)
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ def serve():
 
 @pytest.fixture
 def get(tmp_path, progress, quick):
-    def get(server, check=lambda _: None, patience=quick, **more):
+    def get(server, check=lambda _: None, retry=quick, **more):
         path = tmp_path / "f.bin"
         file = RemoteFile(f"{server.url}/f.bin?key=secret", "--model-url", "f.bin", **more)
-        return path, fetch(file, path, progress, check=check, patience=patience)
+        return path, fetch(file, path, progress, check=check, retry=retry)
 
     return get
 
@@ -215,9 +215,9 @@ def test_whatever_is_dropped_no_wrong_file_comes_of_it(tmp_path_factory, seed):
     with FileServer({"/m.gguf": file}) as server:
         remote = RemoteFile(f"{server.url}/m.gguf", "-mu", "m.gguf")
         for _ in range(4):
-            patience = Patience(n_tries=chance.randint(1, 12), sleep=lambda _: None, n_fruitful_bytes=1)
+            retry = RetryPolicy(n_tries=chance.randint(1, 12), sleep=lambda _: None, n_fruitful_bytes=1)
             try:
-                fetch(remote, path, Recorder(), check=read_header, patience=patience)
+                fetch(remote, path, Recorder(), check=read_header, retry=retry)
             except CorralError:
                 assert not path.exists()
             else:
@@ -310,7 +310,7 @@ def test_waiting_becomes_longer_and_ends(serve, get, waits):
 def test_attempts_that_bring_little_are_counted(serve, get, tmp_path):
     server = serve(BIG, etag='"a"', cuts=[10] * 1000)
     with pytest.raises(Unreachable, match=r"failed 4 times in a row .*; \d+ bytes of 2.9 MiB are kept"):
-        get(server, patience=Patience(n_tries=4, sleep=lambda _: None))
+        get(server, retry=RetryPolicy(n_tries=4, sleep=lambda _: None))
     assert left(tmp_path) == ["f.bin.part", "f.bin.part.json"]
 
 
@@ -389,7 +389,7 @@ def test_a_server_that_goes_away_is_waited_for(tmp_path, progress):
                 again.enter_context(FileServer(files, port=first.port))
 
         file = RemoteFile(f"{first.url}/f.bin", "-mu", "f.bin")
-        fetch(file, path, progress, patience=Patience(sleep=sleep))
+        fetch(file, path, progress, retry=RetryPolicy(sleep=sleep))
     assert path.read_bytes() == BIG
     assert len(waits) == 3
 

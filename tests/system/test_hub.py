@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from corral.cli.download import Access
-from corral.cli.fetch import Patience
+from corral.cli.fetch import RetryPolicy
 from corral.cli.hub import Hub, token_for
 from corral.cli.hub_choice import choose_model, choose_projector, quant_of
 from corral.core.errors import CorralError
@@ -22,7 +22,7 @@ from tests.tools.small_gguf import small_gguf, split_gguf
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-QUICK = Patience(sleep=lambda _: None)
+QUICK = RetryPolicy(sleep=lambda _: None)
 Q4, Q8, F16 = (small_gguf(seed=i) for i in range(3))
 MMPROJ = small_gguf(seed=9, architecture="clip")
 
@@ -214,7 +214,7 @@ def test_a_busy_hub_is_asked_again(hub, get):
     assert get("user/many").path.read_bytes() == Q4
     hub.statuses = iter([500] * 9)
     with pytest.raises(CorralError, match=r"127.0.0.1 answers 500"):
-        Hub("user/none", Recorder(), Access(patience=QUICK)).get_model()
+        Hub("user/none", Recorder(), Access(retry=QUICK)).get_model()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from corral.cli import model_cache
 from corral.cli.cached_model import find_models, remove_model
 from corral.cli.download import Access, download, lock_of
-from corral.cli.fetch import Patience
+from corral.cli.fetch import RetryPolicy
 from corral.cli.hub import Hub
 from corral.cli.model_cache import find_model, run_models
 from corral.core.errors import CorralError, NotFound
@@ -21,7 +21,7 @@ from tests.tools.small_gguf import small_gguf, split_gguf
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-IMPATIENT = Access(patience=Patience(n_tries=1, sleep=lambda _: None))
+IMPATIENT = Access(retry=RetryPolicy(n_tries=1, sleep=lambda _: None))
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def lose_engine(server: CorralProcess) -> None:
         time.sleep(0.02)
 
 
-class Keeper(CorralProcess):
+class StateServer(CorralProcess):
     """The tiny model with two slots, a directory for states, and no cache behind them."""
 
     def __init__(self, tiny: Path, path: Path, *options: object) -> None:
@@ -124,7 +124,7 @@ async def leave(stream: Stream) -> None:
 
 @pytest.fixture(scope="module")
 def small(tiny, tmp_path_factory):
-    with Keeper(tiny, tmp_path_factory.mktemp("saves"), "-c", 4096) as server:
+    with StateServer(tiny, tmp_path_factory.mktemp("saves"), "-c", 4096) as server:
         yield server
 
 
@@ -643,7 +643,7 @@ N_LARGE = 120_000
 @pytest.fixture(scope="module")
 def large(tiny, tmp_path_factory):
     """Slot 1 holds 31 MiB, slot 0 is for streams."""
-    with Keeper(tiny, tmp_path_factory.mktemp("large"), "-c", 2 * 131072) as server:
+    with StateServer(tiny, tmp_path_factory.mktemp("large"), "-c", 2 * 131072) as server:
         server.complete(prompt=prompt_of(30, 100), n_predict=2, id_slot=0)
         blob = inflate(save_state(server, 0), N_LARGE)
         answer = restore_state(server, 1, blob).json()

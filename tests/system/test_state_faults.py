@@ -25,7 +25,7 @@ from tests.system.test_state import (
     BINARY,
     GREEDY,
     QUESTION,
-    Keeper,
+    StateServer,
     act,
     inflate,
     look,
@@ -40,7 +40,7 @@ N_TOKENS = 240
 PROMPT = prompt_of(50, N_TOKENS)
 
 
-class Victim(Keeper):
+class Victim(StateServer):
     """Has a good state of 240 tokens."""
 
     def __init__(self, tiny: Path, path: Path, *options: object) -> None:
@@ -201,9 +201,9 @@ class Torn:
         act(self.server, "/slots/0?action=save", filename="torn")
         act(self.server, "/sessions/torn?action=save&slot=0")
 
-    def start(self) -> Keeper:
+    def start(self) -> StateServer:
         """Sessions of this size go straight to disk."""
-        return Keeper(self._tiny, self._path, "-c", 2 * 65536, "--sessions-ram", 1)
+        return StateServer(self._tiny, self._path, "-c", 2 * 65536, "--sessions-ram", 1)
 
     def fill(self) -> None:
         for slot in (0, 1):

@@ -11,7 +11,7 @@ from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, D
 from corral.chat.format import Format
 from corral.chat.formats import FORMATS
 from corral.chat.reader import MessageParser, Reader, Steps
-from corral.chat.tool import Freedom, Tool, ToolUse
+from corral.chat.tool import Tool, ToolChoice, ToolUse
 
 Call = tuple[str, dict[str, Any]]
 
@@ -46,7 +46,7 @@ TRIP = {
     },
 }
 TOOLS = (Tool("get_weather", WEATHER, {}), Tool("plan-trip", TRIP, {}))
-USE = ToolUse(TOOLS, Freedom.AUTO, is_parallel=True)
+USE = ToolUse(TOOLS, ToolChoice.AUTO, is_parallel=True)
 
 PARIS: Call = ("get_weather", {"city": "Paris"})
 ROME: Call = ("get_weather", {"city": "Rome", "days": 3, "unit": "celsius"})

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from corral.core.medium import MediaKind, Medium
+from corral.core.media_item import MediaItem, MediaKind
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -39,7 +39,7 @@ def data_uri(pixels: Pixels) -> str:
     return "data:image/png;base64," + base64.b64encode(png(pixels)).decode()
 
 
-def media_of(arrays: Sequence[npt.NDArray[np.generic]]) -> tuple[list[Medium], int]:
+def media_of(arrays: Sequence[npt.NDArray[np.generic]]) -> tuple[list[MediaItem], int]:
     """Media of a prompt, and a file with their bytes; pictures have rows, sounds are flat."""
     media, start = [], 0
     fd, path = tempfile.mkstemp()
@@ -47,7 +47,7 @@ def media_of(arrays: Sequence[npt.NDArray[np.generic]]) -> tuple[list[Medium], i
     for array in arrays:
         is_image = array.ndim == 3
         data = array.tobytes()
-        medium = Medium(
+        medium = MediaItem(
             kind=MediaKind.IMAGE if is_image else MediaKind.AUDIO,
             width=array.shape[1] if is_image else len(array),
             height=array.shape[0] if is_image else 1,

@@ -22,9 +22,9 @@ from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, Event, ModelInfo, Queue, TokenProb, TokenProbs
-from corral.engine.kin import Kin
+from corral.engine.reuse_key import ReuseKey
 
-_NO_KIN = Kin()
+_NO_KIN = ReuseKey()
 
 
 def keeping(events: list[Event]) -> Callable[[list[Event]], None]:
@@ -204,7 +204,7 @@ class FakeEncoder:
             return rows[-1:, 1 : 1 + (len(self.labels) or 1)]
         return rows[:1] if self.pooling is Pooling.CLS else rows[-1:]
 
-    def adapt(self, lora: AdapterConfig) -> None:
+    def apply_lora(self, lora: AdapterConfig) -> None:
         self.lora = lora
 
     def forget(self, seq: int) -> None:
@@ -222,8 +222,8 @@ class Wish:
     """A prompt, as caches are asked for it."""
 
     prompt: np.ndarray
-    takes_moved: bool = False
-    kin: Kin = _NO_KIN
+    accepts_shifted: bool = False
+    reuse_key: ReuseKey = _NO_KIN
 
 
 class FakeAdapters:
@@ -241,7 +241,7 @@ class FakeAdapters:
     def free(self, id: int) -> None:
         del self.loaded[id]
 
-    def variant(self, config: AdapterConfig) -> bytes:
+    def lora_key(self, config: AdapterConfig) -> bytes:
         for id, _ in config:
             if id not in self.loaded:
                 raise InvalidRequest(f"there is no adapter {id}", field="lora")
@@ -265,7 +265,7 @@ class FakeBackend:
         self.encoder = encoder or FakeEncoder()
         self.n_seq = n_seq
         self.n_ctx = n_ctx
-        self.n_ubatch = self.n_piece = n_ubatch
+        self.n_ubatch = self.n_prefill_max = n_ubatch
         self.n_batch = n_batch
         self.can_shift = True
         self.n_window = 0
@@ -349,7 +349,7 @@ class FakeBackend:
             rows.append(np.array([zlib.crc32(key) % 100003], np.float64))
         return rows[len(rows) - chunk.logits :]
 
-    def adapt(self, lora: AdapterConfig) -> None:
+    def apply_lora(self, lora: AdapterConfig) -> None:
         assert all(id in self.adapters.loaded for id, _ in lora), "an adapter is gone"
         self.lora = lora
 
@@ -395,7 +395,7 @@ class FakeBackend:
             "positions are not grouped here; tests/model/test_self_extend.py has the real thing"
         )
 
-    def settle(self, seq: int) -> bool:
+    def flush_pending(self, seq: int) -> bool:
         self.n_settled += 1
         return True
 

@@ -19,7 +19,7 @@ class Process:
     def __init__(self, on_events) -> None:
         self._on_events = on_events
         self._gone = asyncio.Event()
-        self.orders: list = []
+        self.commands: list = []
         self.code = 0
         Process.all.append(self)
 
@@ -38,9 +38,9 @@ class Process:
         self.code = code
         self._gone.set()
 
-    def send(self, order, fd: int = -1) -> None:
+    def send(self, command, fd: int = -1) -> None:
         if not self._gone.is_set():
-            self.orders.append(order)
+            self.commands.append(command)
 
     def kill(self) -> None:
         self.die()
@@ -58,11 +58,11 @@ class Process:
 
     @property
     def task_ids(self) -> list[int]:
-        return [order.id for order in self.orders if isinstance(order, Task)]
+        return [command.id for command in self.commands if isinstance(command, Task)]
 
     @property
     def is_told_to_stop(self) -> bool:
-        return any(isinstance(order, Stop) for order in self.orders)
+        return any(isinstance(command, Stop) for command in self.commands)
 
 
 class NullObserver:

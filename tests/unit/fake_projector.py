@@ -9,8 +9,8 @@ import numpy as np
 
 from corral.core.chunk import Encoded
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.media import key_of, spell
-from corral.core.medium import MediaKind, Medium
+from corral.core.media import key_of, placeholder_tokens
+from corral.core.media_item import MediaItem, MediaKind
 
 MARK = 7  # a token of text before every picture
 N_PIECES = 4  # looks at whether to go on while a picture is encoded
@@ -35,7 +35,7 @@ class FakeProjector:
         self.n_stopped = 0
         self._batch = batch
 
-    def arrange(self, medium: Medium) -> list[int]:
+    def layout_media(self, medium: MediaItem) -> list[int]:
         if medium.kind not in self.kinds:
             raise InvalidRequest(f"this model takes no {medium.kind.value}")
         if medium.width == UNREADABLE:
@@ -43,7 +43,7 @@ class FakeProjector:
         return [MARK, *(token for run in self._runs(medium) for token in run)]
 
     def encode(
-        self, media: Sequence[tuple[Medium, memoryview]], go_on: Callable[[], bool]
+        self, media: Sequence[tuple[MediaItem, memoryview]], go_on: Callable[[], bool]
     ) -> Iterator[dict[bytes, Encoded]]:
         for i in range(0, len(media), self._batch):
             together = media[i : i + self._batch]
@@ -57,10 +57,10 @@ class FakeProjector:
                 raise CorralError("it cannot be encoded: it is broken")
             yield {key_of(run): self._rows(run, data) for m, data in together for run in self._runs(m)}
 
-    def _runs(self, medium: Medium) -> list[list[int]]:
+    def _runs(self, medium: MediaItem) -> list[list[int]]:
         n = max(1, (medium.width // 4) * (medium.height // 4)) if medium.kind is MediaKind.IMAGE else 8
         n_runs = 2 if medium.height > 2 * medium.width else 1
-        return [spell(medium.digest + bytes([i]), n, n, False, i > 0) for i in range(n_runs)]
+        return [placeholder_tokens(medium.digest + bytes([i]), n, n, False, i > 0) for i in range(n_runs)]
 
     def _rows(self, run: list[int], data: memoryview) -> Encoded:
         rows = np.resize(np.frombuffer(data, np.uint8), (len(run), 4)).astype(np.float32)

@@ -209,12 +209,12 @@ def test_a_slot_is_settled_before_it_is_read(file):
     lab = Lab()
     lab.run(task(0, LONG))
     calls = []
-    settle, save = lab.backend.settle, lab.backend.save
-    lab.backend.settle = lambda seq: calls.append("settle") or settle(seq)
+    settle, save = lab.backend.flush_pending, lab.backend.save
+    lab.backend.flush_pending = lambda seq: calls.append("settle") or settle(seq)
     lab.backend.save = lambda *args: calls.append("save") or save(*args)
     lab.do(Verb.SAVE, 0, file)
     assert calls[-2:] == ["settle", "save"]
-    lab.backend.settle = lambda seq: False
+    lab.backend.flush_pending = lambda seq: False
     with refused(500, "cannot be read now"):
         lab.do(Verb.SAVE, 0, file)
     assert len(content(lab)) == 107
@@ -738,7 +738,7 @@ def shifted_lab(**options) -> Lab:
     lab = Lab(ExactBackend(n_ctx=128, **options), context_shift=True)
     lab.run(task(0, LONG, n_predict=60, n_keep=12, id_slot=0))
     assert lab.done(0).truncated
-    assert lab.slots[0].moved_from == 12
+    assert lab.slots[0].shifted_from == 12
     return lab
 
 
@@ -764,12 +764,12 @@ def test_what_moved_is_known_in_ram_in_files_in_forks_and_behind_another_shift(f
     lab.do(Verb.FORK, 1, source=0)
     lab.do(Verb.SAVE, 1, file)
     lab.do(Verb.SHIFT, 1, n_keep=4, n_discard=4)
-    assert lab.slots[1].moved_from == 8
+    assert lab.slots[1].shifted_from == 8
     other = Lab(ExactBackend(n_ctx=128))
     other.do(Verb.RESTORE, 2, file, is_ours=True)
-    assert other.slots[2].moved_from == 12
+    assert other.slots[2].shifted_from == 12
     assert other.cached(task(1, prompt)) == 12
-    assert other.slots[2].moved_from == NEVER
+    assert other.slots[2].shifted_from == NEVER
     single = shifted_lab(n_seq=1)
     single.run(task(1, OTHER, n_predict=1))
     assert single.report(task(2, prompt)).tier is Tier.NONE
@@ -790,7 +790,7 @@ def test_what_is_further_back_moves_down_if_it_is_long_enough(n_cache_reuse, n_m
     report = lab.report(shorter)
     assert (report.tier, report.n_cached, report.n_moved) == (Tier.LIVE, 12 + n_moved, n_moved)
     assert lab.tokens(1) == alone(shorter)
-    assert lab.slots[0].moved_from == (12 if n_moved else NEVER)
+    assert lab.slots[0].shifted_from == (12 if n_moved else NEVER)
 
 
 def test_several_runs_move_also_out_of_ram():
@@ -820,10 +820,10 @@ def test_a_twin_is_not_served_what_it_does_not_take():
     lab = Lab(ExactBackend(n_ctx=128), slot_prompt_similarity=0.1)
     lab.run(task(0, MIXED, n_predict=1, id_slot=0))
     prompt = MIXED[:12] + MIXED[30:50] + [62] * 8
-    twins = [task(1, prompt, n_cache_reuse=8), task(2, prompt)]
-    lab.run(*twins)
+    same_prompt_waiters = [task(1, prompt, n_cache_reuse=8), task(2, prompt)]
+    lab.run(*same_prompt_waiters)
     assert lab.of(1, Admitted)[0].n_cached == 32
-    assert lab.tokens(2) == alone_exactly(twins[1])
+    assert lab.tokens(2) == alone_exactly(same_prompt_waiters[1])
 
 
 # --- explanations

@@ -23,8 +23,8 @@ from corral.core.pooling import Pooling
 from corral.core.result import AdapterLoaded, Admitted, Done, Embedded, Failed, Tier
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, Stop, Verb
-from corral.engine.adapter import AdapterDesk, load_adapters
-from corral.engine.batch import FLOOR, BatchShape, Prompt, Token, plan_batches
+from corral.engine.adapter import AdapterRegistry, load_adapters
+from corral.engine.batch import MIN_PREFILL, BatchShape, Prompt, Token, plan_batches
 from corral.engine.embedder import Embedder
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.request import Phase
@@ -59,8 +59,8 @@ class Prints(FakeAdapters):
         super().free(id)
         self.freed.append(id)
 
-    def variant(self, config) -> bytes:
-        text = super().variant(config)
+    def lora_key(self, config) -> bytes:
+        text = super().lora_key(config)
         return xxhash.xxh3_128_digest(text) if text else b""
 
 
@@ -76,11 +76,11 @@ class Adapted(ExactBackend):
         status = super(ExactBackend, self).decode(chunks)
         if status is DecodeStatus.OK:
             self.used.append(self.lora)
-            variant = int.from_bytes(self.adapters.variant(self.lora), "little")
+            lora_key = int.from_bytes(self.adapters.lora_key(self.lora), "little")
             for i, chunk in enumerate(chunks):
                 memory = self.memories[chunk.seq]
                 for token in chunk.tokens.tolist():
-                    memory.append(hash((token, variant, *memory[-8:])))
+                    memory.append(hash((token, lora_key, *memory[-8:])))
                 self._logits[i] = [np.array([memory[-1] % 100003], np.float64)]
         return status
 
@@ -147,7 +147,7 @@ def test_a_batch_is_of_one_configuration_and_nobody_is_left_out(ids, data, budge
         if prompt
     ]
     batches = plan_batches(tokens, prompts, budget, BatchShape(512, 32, mixes))
-    variant_of = {one.slot: one.variant for one in (*tokens, *prompts)}
+    variant_of = {one.slot: one.lora_key for one in (*tokens, *prompts)}
     for batch in batches:
         assert len({variant_of[part.slot] for part in batch}) == 1
         assert sum(part.n for part in batch) <= 512
@@ -156,7 +156,7 @@ def test_a_batch_is_of_one_configuration_and_nobody_is_left_out(ids, data, budge
     assert all(parts[token.slot] == 1 for token in tokens)
     assert all(min(one.n_pending, 8) <= parts[one.slot] <= one.n_pending for one in prompts)
     n_mixed = len({variant_of[id] for id in ids})
-    n_apart = len({token.variant for token in tokens}) + len(prompts)
+    n_apart = len({token.lora_key for token in tokens}) + len(prompts)
     assert len(batches) == (n_mixed if mixes else n_apart)
 
 
@@ -174,7 +174,7 @@ def test_all_streams_get_a_token_in_every_step_whatever_their_configuration():
         desk.engine.step()
         assert [len(desk.tokens(id)) for id in range(5)] == [count + n for count in counts]
         gained = [len(content(desk, id)) - before for id, before in zip((5, 6), held, strict=True)]
-        assert min(gained) == FLOOR, "prompts of all configurations go on too"
+        assert min(gained) == MIN_PREFILL, "prompts of all configurations go on too"
     assert not desk.of(5, Done)
     assert not desk.of(6, Done)
 
@@ -464,7 +464,7 @@ def test_a_conversation_continues_from_its_file_with_its_adapters(file, config):
     first.run(task(0, LONG, lora=config, n_predict=10))
     first.do(Verb.SAVE, 0, file)
     second.do(Verb.RESTORE, 3, file, is_ours=True)
-    assert second.slots[3].kin == first.slots[0].kin
+    assert second.slots[3].reuse_key == first.slots[0].reuse_key
     following = task(1, [*LONG, *first.tokens(0), *[7] * 9], n_predict=20, lora=config)
     renumbered = tuple((1 + id, scale) for id, scale in config)
     params = msgspec.structs.replace(following.params, lora=renumbered, id_slot=3)
@@ -527,9 +527,9 @@ def test_resuming_continues_with_the_same_adapters(config, n_delivered):
 # --- SES1 files of adapted states
 
 VARIANT = bytes(range(100, 116))
-adapted_file = write(Saved(np.array(TOKENS, np.int32), Port().state(TOKENS), 3, variant=VARIANT))
+adapted_file = write(Saved(np.array(TOKENS, np.int32), Port().state(TOKENS), 3, lora_key=VARIANT))
 plain_file = write(Saved(np.array(TOKENS, np.int32), Port().state(TOKENS), 3))
-adapted_empty = write(Saved(np.array([], np.int32), Port().state([]), variant=VARIANT))
+adapted_empty = write(Saved(np.array([], np.int32), Port().state([]), lora_key=VARIANT))
 
 
 def with_version(data: bytes, version: int) -> bytes:
@@ -560,21 +560,29 @@ def test_a_file_with_adapters_has_them_in_front_of_its_seal():
     st.one_of(st.just(b""), st.binary(min_size=16, max_size=16)),
     st.booleans(),
 )
-def test_what_was_written_is_read_with_its_kin(tokens, moved_from, growth, variant, tenant, is_ours):
-    if tenant and variant == bytes(16):
-        variant = b""
+def test_what_was_written_is_read_with_its_kin(tokens, shifted_from, growth, lora_key, tenant, is_ours):
+    if tenant and lora_key == bytes(16):
+        lora_key = b""
     port = Port(growth)
     saved = Saved(
-        np.array(tokens, np.int32), Port().state(tokens), moved_from, variant=variant, tenant=tenant
+        np.array(tokens, np.int32), Port().state(tokens), shifted_from, lora_key=lora_key, tenant=tenant
     )
     data = write(saved)
     again = test_ses1.read(data, is_ours, port)
-    assert (again.tokens.tolist(), again.moved_from, again.kin) == (tokens, moved_from, (variant, tenant))
+    assert (again.tokens.tolist(), again.shifted_from, again.reuse_key) == (
+        tokens,
+        shifted_from,
+        (lora_key, tenant),
+    )
     assert again.state[8:] == port.state(tokens)[8:]
     with file_of(data) as fd:
         title = read_title(fd)
-    assert (title.tokens.tolist(), title.moved_from, title.kin) == (tokens, moved_from, (variant, tenant))
-    assert title.n_bytes == N_SEAL + (32 if tenant else len(variant))
+    assert (title.tokens.tolist(), title.shifted_from, title.reuse_key) == (
+        tokens,
+        shifted_from,
+        (lora_key, tenant),
+    )
+    assert title.n_bytes == N_SEAL + (32 if tenant else len(lora_key))
 
 
 @either
@@ -614,7 +622,7 @@ def test_a_seal_of_the_other_version_does_not_fit_what_is_in_front_of_it(is_ours
 
 @either
 def test_an_adapted_state_of_another_model_is_refused(is_ours):
-    saved = Saved(np.array(TOKENS, np.int32), Port().state(TOKENS), variant=VARIANT)
+    saved = Saved(np.array(TOKENS, np.int32), Port().state(TOKENS), lora_key=VARIANT)
     refuses(write(saved, Port(fingerprint=bytes(16))), is_ours, match="another model")
 
 
@@ -650,7 +658,7 @@ def test_adapters_that_an_engine_begins_with_keep_their_places():
 
 
 def test_a_desk_answers_what_it_loaded_or_why_not():
-    desk = AdapterDesk(Prints())
+    desk = AdapterRegistry(Prints())
     assert desk.handle(load(7, 3, "x")) == [AdapterLoaded(7, AdapterInfo(3, "x"))]
     (failed,) = desk.handle(load(8, 4, "x/wrong"))
     assert (failed.task_id, failed.error.status, failed.error.message) == (8, 400, "this is no LoRA adapter")
@@ -658,7 +666,7 @@ def test_a_desk_answers_what_it_loaded_or_why_not():
 
 def test_a_desk_frees_once_what_nobody_uses():
     port = Prints()
-    desk = AdapterDesk(port)
+    desk = AdapterRegistry(port)
     for id in range(3):
         port.load(id, "x")
     desk.tidy([])
@@ -967,14 +975,16 @@ def vectors_alone(tokens, config, pooling) -> np.ndarray:
     return np.frombuffer(events[1].data, np.float32)
 
 
-orders = st.lists(
+commands = st.lists(
     st.tuples(configs, st.lists(st.integers(1, 90), min_size=1, max_size=6), st.integers(0, 4)),
     min_size=1,
     max_size=6,
 )
 
 
-@given(orders, st.sampled_from([Pooling.MEAN, Pooling.NONE, Pooling.LAST]), st.booleans(), st.integers(2, 8))
+@given(
+    commands, st.sampled_from([Pooling.MEAN, Pooling.NONE, Pooling.LAST]), st.booleans(), st.integers(2, 8)
+)
 @settings(max_examples=80, deadline=None)
 def test_inputs_are_packed_by_configuration_and_nobody_starves(all_orders, pooling, is_whole, n_seq):
     encoder, events, now = AdaptedEncoder(pooling, n_seq=n_seq, is_whole=is_whole), [], itertools.count()
@@ -1000,7 +1010,7 @@ def test_inputs_are_packed_by_configuration_and_nobody_starves(all_orders, pooli
         for _ in range(n_steps if waiting else 1000):
             if not embedder.has_work:
                 break
-            present = {order.id for order in embedder._orders}
+            present = {command.id for command in embedder._embeddings}
             embedder.step()
             for id in present:
                 n_waited[id] = 0 if any(id in batch for batch in owners[n_seen:]) else n_waited.get(id, 0) + 1
@@ -1064,10 +1074,10 @@ class Sent:
     """An engine process that only takes orders."""
 
     def __init__(self) -> None:
-        self.orders: list = []
+        self.commands: list = []
 
-    def send(self, order, fd=-1) -> None:
-        self.orders.append(order)
+    def send(self, command, fd=-1) -> None:
+        self.commands.append(command)
 
 
 def engine_client(*paths: str) -> tuple[EngineClient, Sent]:
@@ -1084,9 +1094,9 @@ def paths_of(one: EngineClient) -> list[str]:
 async def loaded(one: EngineClient, process: Sent, path: str) -> AdapterInfo:
     loading = asyncio.create_task(one.load_adapter(path))
     await asyncio.sleep(0)
-    order = process.orders[-1]
-    assert (type(order), order.path) == (LoadAdapter, path)
-    one.on_event(AdapterLoaded(order.id, AdapterInfo(order.adapter, path)))
+    command = process.commands[-1]
+    assert (type(command), command.path) == (LoadAdapter, path)
+    one.on_event(AdapterLoaded(command.id, AdapterInfo(command.adapter, path)))
     return await loading
 
 
@@ -1094,7 +1104,7 @@ async def test_the_next_engine_has_the_adapters_of_this_one_in_their_places():
     one, process = engine_client("a", "b")
     assert (await loaded(one, process, "c")).id == 2
     one.free_adapter(1)
-    assert process.orders[-1] == FreeAdapter(1)
+    assert process.commands[-1] == FreeAdapter(1)
     assert (await loaded(one, process, "d")).id == 3
     assert paths_of(one) == ["a", "", "c", "d"]
 
@@ -1103,7 +1113,7 @@ async def test_an_adapter_that_could_not_be_loaded_is_not_for_the_next_engine_ei
     one, process = engine_client("a")
     loading = asyncio.create_task(one.load_adapter("wrong"))
     await asyncio.sleep(0)
-    one.on_event(Failed(process.orders[-1].id, InvalidRequest("no").info()))
+    one.on_event(Failed(process.commands[-1].id, InvalidRequest("no").info()))
     with pytest.raises(CorralError, match="no"):
         await loading
     assert paths_of(one) == ["a"]
@@ -1114,9 +1124,9 @@ async def test_an_adapter_that_goes_while_another_one_comes_stays_gone():
     one, process = engine_client("a")
     loading = asyncio.create_task(one.load_adapter("b"))
     await asyncio.sleep(0)
-    order = process.orders[-1]
+    command = process.commands[-1]
     one.free_adapter(0)
-    one.on_event(AdapterLoaded(order.id, AdapterInfo(order.adapter, "b")))
+    one.on_event(AdapterLoaded(command.id, AdapterInfo(command.adapter, "b")))
     await loading
     assert paths_of(one) == ["", "b"]
 
@@ -1128,9 +1138,9 @@ async def test_two_that_come_at_once_get_numbers_of_their_own():
     for _ in range(2):
         for _ in range(5):
             await asyncio.sleep(0)
-        order = process.orders[-1]
-        ids.append(order.adapter)
-        one.on_event(AdapterLoaded(order.id, AdapterInfo(order.adapter, order.path)))
+        command = process.commands[-1]
+        ids.append(command.adapter)
+        one.on_event(AdapterLoaded(command.id, AdapterInfo(command.adapter, command.path)))
     assert [(await each).id for each in (first, second)] == ids == [0, 1]
     assert paths_of(one) == ["a", "b"]
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from corral.engine.batch import (
     ALIGNMENT,
-    FLOOR,
     MIN_CHUNK,
+    MIN_PREFILL,
     BatchShape,
     Part,
     Prompt,
@@ -44,7 +44,7 @@ def test_every_generating_slot_comes_first_and_every_prompt_moves(slots, waiting
 @given(prompts, st.integers(0, 2048))
 def test_the_budget_is_kept_but_for_the_floor(waiting, budget):
     total = sum(part.n for batch in plan_batches([], waiting, budget, SPLIT) for part in batch)
-    assert total <= max(budget, FLOOR * len(waiting))
+    assert total <= max(budget, MIN_PREFILL * len(waiting))
 
 
 def test_the_shortest_prompt_is_through_first():

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from corral.chat.dialogue import Chat, Dialogue
+from corral.chat.chat_format import Chat, ChatFormat
 from corral.chat.guard import Guard
 from corral.chat.message import parse_messages, parse_tools
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import ChatTemplate
-from corral.chat.tool import Freedom
+from corral.chat.tool import ToolChoice
 from corral.core.errors import InvalidRequest
 from corral.grammar.json_schema import MAX_DEPTH, MAX_PROPERTIES, prepare_schema
 from tests.tools.family import TOOLS, load
@@ -42,10 +42,10 @@ def test_thoughts_of_earlier_turns_reach_templates_under_every_name():
 @pytest.mark.parametrize(
     ("choice", "freedom", "names"),
     [
-        (None, Freedom.AUTO, ("get_weather", "find_files")),
-        ("none", Freedom.NONE, ("get_weather", "find_files")),
-        ("required", Freedom.REQUIRED, ("get_weather", "find_files")),
-        ({"type": "function", "function": {"name": "find_files"}}, Freedom.REQUIRED, ("find_files",)),
+        (None, ToolChoice.AUTO, ("get_weather", "find_files")),
+        ("none", ToolChoice.NONE, ("get_weather", "find_files")),
+        ("required", ToolChoice.REQUIRED, ("get_weather", "find_files")),
+        ({"type": "function", "function": {"name": "find_files"}}, ToolChoice.REQUIRED, ("find_files",)),
     ],
 )
 def test_tool_choice(choice, freedom, names):
@@ -122,7 +122,7 @@ def test_hidden_texts_come_back_as_plain_ones(text):
 
 def prompt_of(family: str, **chat) -> tuple[str, bool]:
     messages = parse_messages(chat.pop("messages", [{"role": "user", "content": "hi"}]))
-    prompt = Dialogue(ChatTemplate(load(family))).render(Chat(messages, **chat))
+    prompt = ChatFormat(ChatTemplate(load(family))).render(Chat(messages, **chat))
     return prompt.text, prompt.is_thinking
 
 
@@ -147,7 +147,7 @@ def test_a_continued_answer_closes_open_thoughts():
 
 
 def binding_of(family: str, tools=None, choice=None, **chat):
-    dialogue = Dialogue(ChatTemplate(load(family)))
+    dialogue = ChatFormat(ChatTemplate(load(family)))
     full = Chat(
         parse_messages([{"role": "user", "content": "hi"}]), parse_tools(tools, choice, False), **chat
     )

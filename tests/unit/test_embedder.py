@@ -15,10 +15,10 @@ from corral.core.chunk import Chunk, DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.params import GenerationParams
 from corral.core.pooling import Pooling
-from corral.core.result import Beat, Begun, Done, Embedded, Failed, Vectors
+from corral.core.result import Begun, Done, Embedded, Failed, Heartbeat, Vectors
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, SlotAction, Stop, Task, Verb
-from corral.engine.batch import FLOOR
+from corral.engine.batch import MIN_PREFILL
 from corral.engine.embedder import Embedder
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
@@ -236,7 +236,8 @@ def test_warming_up_measures_and_leaves_nothing():
 
 
 @pytest.mark.parametrize(
-    ("ms", "n"), [(20.5, 20), (27.5, 27), (1000.0, 32), (0.0, FLOOR), (-5.0, FLOOR), (math.inf, 32)]
+    ("ms", "n"),
+    [(20.5, 20), (27.5, 27), (1000.0, 32), (0.0, MIN_PREFILL), (-5.0, MIN_PREFILL), (math.inf, 32)],
 )
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_batches_take_as_long_as_there_is_time(ms, n, is_whole):
@@ -280,13 +281,15 @@ def test_one_that_may_is_cut_if_time_is_short():
 
 def test_a_beat_tells_how_long_the_decode_has_been_running():
     bench = Bench()
-    assert bench.embedder.beat() == Beat(0.0, 0.0)
+    assert bench.embedder.heartbeat() == Heartbeat(0.0, 0.0)
     bench.embedder.warm_up()
     beats = []
-    bench.during_decode = lambda chunks: beats.append(bench.embedder.beat())
+    bench.during_decode = lambda chunks: beats.append(bench.embedder.heartbeat())
     bench.run(order(0, 10))
-    assert [(round(beat.decode_ms, 6), round(beat.predicted_ms, 6)) for beat in beats] == [(10.0, 10.0)]
-    assert bench.embedder.beat().decode_ms == 0
+    assert [(round(heartbeat.decode_ms, 6), round(heartbeat.predicted_ms, 6)) for heartbeat in beats] == [
+        (10.0, 10.0)
+    ]
+    assert bench.embedder.heartbeat().decode_ms == 0
 
 
 # --- who leaves
@@ -484,7 +487,7 @@ def test_an_engine_that_only_embeds_embeds():
     assert not engine.has_work
     assert [type(event) for event in events if event.task_id == 2] == [Begun, Vectors, Embedded]
     assert {event.task_id for event in events} == {2}
-    assert engine.beat().decode_ms == 0
+    assert engine.heartbeat().decode_ms == 0
     engine.handle(Stop())
     assert engine.is_stopped
 
@@ -598,7 +601,7 @@ def test_an_engine_aborts_the_embedding_that_was_cancelled():
 
     def abort(chunks):
         both.engine.abort_if_running(1)
-        seen.append((both.encoder.aborts, both.engine.beat().decode_ms >= 0))
+        seen.append((both.encoder.aborts, both.engine.heartbeat().decode_ms >= 0))
         return decode(chunks)
 
     both.encoder.decode = abort

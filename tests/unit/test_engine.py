@@ -378,7 +378,7 @@ def test_a_decode_that_fails_ends_its_requests_and_no_others():
     bench.run(task(0, [1] * 10), task(1, [2] * 10))
     assert [len(bench.of(i, Failed)) for i in range(2)] == [1, 0]
     assert bench.tokens(1) == alone(task(1, [2] * 10))
-    assert bench.engine.beat().decode_ms == 0
+    assert bench.engine.heartbeat().decode_ms == 0
 
 
 def test_a_request_that_goes_wrong_does_not_take_its_neighbours_along(capsys):

@@ -18,7 +18,7 @@ ids = itertools.count()
 def request(client: str = "", priority: int = 0, weight: float = 1.0) -> Request:
     id = next(ids)
     params = GenerationParams(priority=priority)
-    return Request(Task(id=id, prompt=[1], params=params, client=client, weight=weight), order=id)
+    return Request(Task(id=id, prompt=[1], params=params, client=client, weight=weight), arrival=id)
 
 
 def fill(queue: FairQueue, *requests: Request) -> list[Request]:

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.chat.event import CallStarted
-from corral.chat.tool import Freedom, Tool, ToolUse
+from corral.chat.tool import Tool, ToolChoice, ToolUse
 from tests.tools.answer import BY_NAME, FAMILIES, PARIS, ROME, TOUR, Message, events_of, read
 from tests.unit.test_text import cuts
 
 WORDS = "Hello, world!\n\nWhat's  up? 5 < 6 🤗"
-CODE = ToolUse((Tool("python", {"type": "object"}, {}),), Freedom.AUTO)
+CODE = ToolUse((Tool("python", {"type": "object"}, {}),), ToolChoice.AUTO)
 NAMES = pytest.mark.parametrize("name", FAMILIES)
 
 

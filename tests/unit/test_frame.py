@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from corral.core.errors import ContextExceeded, CorralError
 from corral.core.params import GenerationParams, SamplingParams
-from corral.core.result import Beat, Done, Failed, StopType, Timings, TokenProb, TokenProbs, Tokens
+from corral.core.result import Done, Failed, Heartbeat, StopType, Timings, TokenProb, TokenProbs, Tokens
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Task
 from corral.link.frame import (
     LENGTH_BYTES,
     BlockingChannel,
     FrameAssembler,
+    decode_command,
     decode_events,
-    decode_order,
     decode_settings,
     encode_frame,
 )
@@ -27,7 +27,7 @@ from corral.link.frame import (
 TIMINGS = Timings(cache_n=1, prompt_n=2, prompt_ms=3.5, predicted_n=4, predicted_ms=5.5)
 SAMPLING = SamplingParams(seed=2**63, logit_bias=((3, float("-inf")),), penalty_prompt=(1, 2))
 EVENTS = [
-    Beat(1.0, 2.0),
+    Heartbeat(1.0, 2.0),
     Tokens(
         task_id=1,
         tokens=[1, 2],
@@ -64,7 +64,7 @@ def test_events():
     ],
 )
 def test_orders(order):
-    assert decode_order(body(order)) == order
+    assert decode_command(body(order)) == order
 
 
 def test_settings():
@@ -84,7 +84,7 @@ def test_frames_come_out_whole_however_the_bytes_were_cut(ids, places):
     edges = [0, *sorted(min(p, len(data)) for p in places), len(data)]
     frames = FrameAssembler()
     bodies = [body for a, b in itertools.pairwise(edges) for body in frames.feed(data[a:b])]
-    assert [decode_order(body) for body in bodies] == [Cancel(id) for id in ids]
+    assert [decode_command(body) for body in bodies] == [Cancel(id) for id in ids]
 
 
 def test_a_channel_reads_frames_and_notices_the_end():
@@ -92,9 +92,9 @@ def test_a_channel_reads_frames_and_notices_the_end():
     our_parcels, their_parcels = socket.socketpair()
     channel = BlockingChannel(theirs, their_parcels)
     ours.sendall(encode_frame(Cancel(1)) + encode_frame(Cancel(2)))
-    assert [decode_order(channel.receive()) for _ in range(2)] == [Cancel(1), Cancel(2)]
-    channel.send([Beat(0, 0)])
-    assert decode_events(ours.recv(100)[LENGTH_BYTES:]) == [Beat(0, 0)]
+    assert [decode_command(channel.receive()) for _ in range(2)] == [Cancel(1), Cancel(2)]
+    channel.send([Heartbeat(0, 0)])
+    assert decode_events(ours.recv(100)[LENGTH_BYTES:]) == [Heartbeat(0, 0)]
     socket.send_fds(our_parcels, [b"."], [ours.fileno()])
     with socket.socket(fileno=channel.receive_fd()) as same:
         assert same.getsockname() == ours.getsockname()

@@ -83,13 +83,13 @@ class Pen(Lab):
     def _watch(self, chunks):
         seqs = {c.seq for c in chunks}
         for slot in self.slots:
-            leader = slot.request
-            if leader is None or leader.follower is None or leader.phase is not Phase.GENERATING:
+            positive = slot.request
+            if positive is None or positive.negative is None or positive.phase is not Phase.GENERATING:
                 continue
-            follower = leader.follower
-            beside = next(s for s in self.slots if s.request is follower)
-            assert follower.phase is Phase.GENERATING
-            if len(leader.pending) == len(follower.pending) == 1:
+            negative = positive.negative
+            beside = next(s for s in self.slots if s.request is negative)
+            assert negative.phase is Phase.GENERATING
+            if len(positive.pending) == len(negative.pending) == 1:
                 assert (slot.id in seqs) == (beside.id in seqs), "a pair was torn apart"
                 self.n_together += slot.id in seqs
         return self._decode(chunks)
@@ -393,7 +393,7 @@ def test_two_that_wait_for_each_other_do_not_wait_for_ever():
     for slot in range(2):
         pen.run(task(slot, [1 + slot] * 20, seed=slot, n_predict=150, id_slot=slot, n_keep=10))
     a, b = ([*content(pen, slot)[:60], *[50 + slot] * 12] for slot in range(2))
-    assert max(pen.slots[slot].moved_from for slot in range(2)) < 60
+    assert max(pen.slots[slot].shifted_from for slot in range(2)) < 60
     common = [50, 51] * 20
     pen.engine.handle(task(2, [*b[:40], *common, *[3] * 40], n_predict=1, id_slot=2))
     pen.engine.step()
@@ -798,7 +798,7 @@ def test_a_report_tells_of_no_slot_that_nobody_knows():
 def test_followers_do_not_draft():
     """Drafts are drawn token by token, which is the leader's part; its draws need both rows."""
     pen = Pen(WideBackend(n_seq=2), draft_exact=False)
-    assert pen.engine._speculation.n_ahead > 1
+    assert pen.engine._speculation.n_exact > 1
     rounds = [1, 2, 3, 4, 5, 6, 7] * 8
     tasks = [guided(0, rounds, rounds[2:], n_predict=30), task(1, rounds, n_predict=30)]
     pen.run(*tasks)

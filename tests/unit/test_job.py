@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corral.core.errors import Conflict, CorralError, InvalidRequest
 from corral.core.result import Failed, SlotReport
-from corral.engine.job import Jobs, Turn
+from corral.engine.job import Jobs, WaitForSlots
 from corral.engine.request import Request
 from tests.unit.fake import FakeBackend
 from tests.unit.test_engine import Bench, task
@@ -62,7 +62,7 @@ def answer(id):
 
 
 def turn(*slots):
-    return Turn(frozenset(slots))
+    return WaitForSlots(frozenset(slots))
 
 
 def ready(value):
@@ -117,7 +117,7 @@ def test_the_engine_is_woken_for_a_future_that_was_done_before_anybody_waited(ro
 
 def test_a_turn_comes_when_its_thread_is_done_and_is_held_until_then(room):
     future = Future()
-    room.start(1, Turn(frozenset([0]), future))
+    room.start(1, WaitForSlots(frozenset([0]), future))
     room.start(2, turn(0))
     room.start(3, turn(1))
     assert room.jobs.reserved == {0: 1, 1: 3}
@@ -131,9 +131,9 @@ def test_a_turn_comes_when_its_thread_is_done_and_is_held_until_then(room):
 
 def test_a_desk_is_for_one_at_a_time(room):
     future = Future()
-    room.start(1, turn(0), Turn(frozenset(), future, desk=0))
-    room.start(2, Turn(frozenset([0]), desk=0))
-    room.start(3, Turn(frozenset([1]), desk=1))
+    room.start(1, turn(0), WaitForSlots(frozenset(), future, exclusive=0))
+    room.start(2, WaitForSlots(frozenset([0]), exclusive=0))
+    room.start(3, WaitForSlots(frozenset([1]), exclusive=1))
     room.jobs.run([0])
     assert room.run(0, 1) == [answer(3)]
     assert room.jobs.reserved == {0: 2}
@@ -144,13 +144,13 @@ def test_a_desk_is_for_one_at_a_time(room):
 def test_an_error_of_a_thread_is_left_to_the_job_whose_turn_it_is(room):
     failed = Future()
     failed.set_exception(InvalidRequest("bad"))
-    room.start(1, Turn(frozenset([0]), failed))
+    room.start(1, WaitForSlots(frozenset([0]), failed))
     assert room.jobs.run([0]) == [answer(1)]
 
 
 def test_who_can_go_on_is_not_waiting_and_who_is_behind_somebody_waits_too(room):
     future = Future()
-    room.start(1, Turn(frozenset([0]), future))
+    room.start(1, WaitForSlots(frozenset([0]), future))
     room.start(2, turn(0))
     assert room.jobs.are_waiting([0, 1])
     room.start(3, turn(1))
@@ -263,8 +263,8 @@ def test_cancelled_while_a_thread_works_for_it(room, for_a_turn):
 
     with ThreadPoolExecutor(1) as pool:
         running, queued = pool.submit(work), pool.submit(lambda: None)
-        room.start(1, Turn(frozenset([0]), running) if for_a_turn else running)
-        room.start(2, Turn(frozenset([0]), queued) if for_a_turn else queued)
+        room.start(1, WaitForSlots(frozenset([0]), running) if for_a_turn else running)
+        room.start(2, WaitForSlots(frozenset([0]), queued) if for_a_turn else queued)
         assert began.wait(10)
         room.jobs.cancel(1)
         room.jobs.cancel(2)
@@ -320,7 +320,7 @@ def test_nobody_is_overtaken_and_everybody_ends_once(script):
         if what == "start":
             work = [Future() if is_after else None for _, is_after, _ in value]
             waits = [
-                future if future and not slots and desk is None else Turn(slots, future, desk)
+                future if future and not slots and desk is None else WaitForSlots(slots, future, desk)
                 for (slots, _, desk), future in zip(value, work, strict=True)
             ]
             futures += [future for future in work if future]
@@ -352,8 +352,8 @@ def _run_fairly(room: Room, idle: frozenset[int]) -> list:
     assert len(went_on) == len(set(went_on))
     wanted, still_wanted = set(), set()
     for id, wait in before:
-        turn = wait if isinstance(wait, Turn) else Turn(frozenset(), wait)
-        wants = {*turn.slots} if turn.desk is None else {*turn.slots, f"desk {turn.desk}"}
+        turn = wait if isinstance(wait, WaitForSlots) else WaitForSlots(frozenset(), wait)
+        wants = {*turn.slots} if turn.exclusive is None else {*turn.slots, f"desk {turn.exclusive}"}
         is_ready = turn.slots <= idle and (turn.after is None or turn.after.done())
         if id in went_on:
             assert is_ready

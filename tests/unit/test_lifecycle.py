@@ -295,8 +295,8 @@ async def test_an_order_in_the_moment_of_falling_asleep_is_not_lost():
         first.die(0)
         second = await nth(2)
         second.be_ready()
-        await until(lambda: any(isinstance(order, SlotAction) for order in second.orders))
-        (action,) = (order for order in second.orders if isinstance(order, SlotAction))
+        await until(lambda: any(isinstance(command, SlotAction) for command in second.commands))
+        (action,) = (command for command in second.commands if isinstance(command, SlotAction))
         assert second.task_ids == [id]
         second.say(admitted(id), done(id), SlotReport(task_id=action.id, id_slot=0, n_tokens=0))
         await waiting
@@ -400,6 +400,6 @@ async def test_who_is_dismissed_is_told_and_the_engine_stops_working_for_them():
         one.lifecycle.dismiss()
         with pytest.raises(Unavailable, match="shutting down"):
             await waiting
-        assert Process.all[0].orders[-1] == Cancel(id)
+        assert Process.all[0].commands[-1] == Cancel(id)
         with pytest.raises(Unavailable, match="shutting down"):
             submit_task(one, [1])

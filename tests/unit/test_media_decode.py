@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, PngImagePlugin
 
 from corral.core.errors import InvalidRequest
-from corral.core.medium import MediaKind
-from corral.media import picture, sound
+from corral.core.media_item import MediaKind
+from corral.media import audio, image
+from corral.media.audio import decode_audio
 from corral.media.data_uri import decode_base64, parse_data_uri
-from corral.media.picture import decode_image
+from corral.media.image import decode_image
 from corral.media.sample import BadMedia
-from corral.media.sound import decode_audio
 
 IMAGE, AUDIO = MediaKind.IMAGE, MediaKind.AUDIO
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "BMP"]
@@ -322,7 +322,7 @@ class TestHostilePicture:
             decode_image(b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0, 0, 0) + b"," + frame + b"\x08\x00;")
 
     def test_the_largest_allowed(self, monkeypatch):
-        monkeypatch.setattr(picture, "MAX_PIXELS", 64)
+        monkeypatch.setattr(image, "MAX_PIXELS", 64)
         assert decode_image(png(size=(8, 8))).width == 8
         with pytest.raises(BadMedia, match="is too large"):
             decode_image(png(size=(8, 9)))
@@ -507,20 +507,20 @@ class TestHostileSound:
             decode_audio(write_sound(tone(100, 8000), 400_000), 16_000)
 
     def test_too_long(self, monkeypatch):
-        monkeypatch.setattr(sound, "MAX_SECONDS", 1)
+        monkeypatch.setattr(audio, "MAX_SECONDS", 1)
         assert decode_audio(write_sound(tone(8000, 8000), 8000, "FLAC"), 16_000).width == 16_000
         with pytest.raises(BadMedia, match="longer than 1 seconds"):
             decode_audio(write_sound(tone(8001, 8000), 8000, "FLAC"), 16_000)
 
     def test_too_much(self, monkeypatch):
-        monkeypatch.setattr(sound, "MAX_VALUES", 1000)
+        monkeypatch.setattr(audio, "MAX_VALUES", 1000)
         with pytest.raises(BadMedia, match="more than 1000 samples"):
             decode_audio(write_sound(tone(501, 8000, 2), 8000), 16_000)
 
     def test_a_length_that_is_not_known(self, monkeypatch):
         data = with_flac_frames(write_sound(tone(100_000, 8000), 8000, "FLAC"), 0)
         assert decode_audio(data, 8000).width == 100_000
-        monkeypatch.setattr(sound, "MAX_SECONDS", 12)
+        monkeypatch.setattr(audio, "MAX_SECONDS", 12)
         with pytest.raises(BadMedia, match="longer than 12 seconds"):
             decode_audio(data, 8000)
 

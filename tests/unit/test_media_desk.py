@@ -14,8 +14,8 @@ import pytest
 from corral.core.chunk import Encoded
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
 from corral.core.media import Run, key_of, runs_in
-from corral.core.medium import MediaKind, Medium
-from corral.engine.media import MediaDesk
+from corral.core.media_item import MediaItem, MediaKind
+from corral.engine.media import MediaEncoder
 from corral.engine.prompt_media import PromptMedia
 from tests.tools.pictures import media_of, noise
 from tests.unit.fake_projector import BROKEN, MARK, N_PIECES, UNREADABLE, FakeProjector
@@ -60,7 +60,7 @@ class Lab:
     def __init__(self, projector: FakeProjector | None = None, n_bytes: int = 0) -> None:
         self.projector = projector or FakeProjector()
         self.n_wakes = 0
-        self.desk = MediaDesk(self.projector, n_bytes, self._wake)
+        self.desk = MediaEncoder(self.projector, n_bytes, self._wake)
         self.failed: list[tuple[PromptMedia, CorralError]] = []
 
     def _wake(self) -> None:
@@ -73,7 +73,7 @@ class Lab:
         return opened
 
     def described(self, media) -> tuple[list, np.ndarray]:
-        runs = [self.projector.arrange(medium) for medium in media]
+        runs = [self.projector.layout_media(medium) for medium in media]
         tokens = np.array([*TEXT, *(token for run in runs for token in run), *TEXT], np.int32)
         counts = [len(runs_in(np.array(run, np.int32))) for run in runs]
         return [
@@ -123,7 +123,7 @@ def until(condition) -> None:
         time.sleep(0.0005)
 
 
-def described_of(*arrays) -> list[Medium]:
+def described_of(*arrays) -> list[MediaItem]:
     """Media without their file."""
     media, fd = media_of(arrays)
     os.close(fd)
@@ -169,20 +169,20 @@ def lab(make):
 
 def test_media_are_arranged_in_their_order(lab):
     media = described_of(SMALL, TALL)
-    first, second = lab.desk.arrange(media).result(SECONDS)
-    assert [first, second] == [lab.projector.arrange(medium) for medium in media]
+    first, second = lab.desk.layout_media(media).result(SECONDS)
+    assert [first, second] == [lab.projector.layout_media(medium) for medium in media]
     assert first[0] == MARK
     assert len(runs_in(np.array(second, np.int32))) == 2
 
 
 def test_nothing_is_arranged_of_nothing(lab):
-    assert lab.desk.arrange([]).result(SECONDS) == []
+    assert lab.desk.layout_media([]).result(SECONDS) == []
 
 
 def test_arranging_goes_on_while_a_picture_is_encoded(lab):
     lab.hold()
     media = described_of(SMALL)
-    assert lab.desk.arrange(media).result(SECONDS)
+    assert lab.desk.layout_media(media).result(SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -192,13 +192,13 @@ def test_arranging_goes_on_while_a_picture_is_encoded(lab):
 def test_what_cannot_be_arranged_is_an_error(lab, array, message):
     media = described_of(SMALL, array)
     with pytest.raises(InvalidRequest, match=message):
-        lab.desk.arrange(media).result(SECONDS)
+        lab.desk.layout_media(media).result(SECONDS)
 
 
 def test_an_error_says_which_one_cannot_be_arranged(lab):
     media = described_of(SMALL, noise(7, UNREADABLE, 8))
     with pytest.raises(InvalidRequest, match="image 2: "):
-        lab.desk.arrange(media).result(SECONDS)
+        lab.desk.layout_media(media).result(SECONDS)
 
 
 # The media of a prompt
@@ -313,10 +313,10 @@ def test_no_file_stays_open_behind_a_prompt(lab):
 
 
 def test_without_a_projector_the_error_names_its_option():
-    desk = MediaDesk(None)
+    desk = MediaEncoder(None)
     media, fd = media_of([SMALL])
     with pytest.raises(NotSupported, match="--mmproj"):
-        desk.arrange(media)
+        desk.layout_media(media)
     with pytest.raises(NotSupported, match="--mmproj"):
         desk.open(fd, (media, np.array(TEXT, np.int32)))
     assert is_closed(fd)
@@ -599,7 +599,7 @@ def test_an_error_of_the_projector_itself_is_not_the_end(lab, capsys):
     assert error.message == "internal error of the engine (ZeroDivisionError)"
     assert "ZeroDivisionError" in capsys.readouterr().err
     lab.projector.encode = encode
-    assert lab.desk.beat().decode_ms == 0
+    assert lab.desk.heartbeat().decode_ms == 0
     again = lab.want(SMALL)
     lab.finish()
     assert again.missing(0) == {}
@@ -618,7 +618,7 @@ def test_while_it_is_paused_nothing_is_encoded(make):
         lab.desk.pause()
         n = projector.n_pieces
         assert not projector.is_working
-        assert lab.desk.beat().decode_ms == 0
+        assert lab.desk.heartbeat().decode_ms == 0
         time.sleep(0.001)
         assert projector.n_pieces == n
         lab.desk.go_on()
@@ -655,7 +655,7 @@ def test_a_pause_lasts_until_the_piece_under_way_is_done(lab):
     projector.gate.wait = hold_later
     media = lab.want(SMALL)
     until(lambda: len(looks) == 2)  # it has begun a piece, and cannot end it
-    until(lambda: lab.desk.beat().decode_ms > 0)
+    until(lambda: lab.desk.heartbeat().decode_ms > 0)
     pausing = threading.Thread(target=lab.desk.pause)
     pausing.start()
     pausing.join(0.05)
@@ -663,7 +663,7 @@ def test_a_pause_lasts_until_the_piece_under_way_is_done(lab):
     projector.gate.set()
     pausing.join(SECONDS)
     assert not pausing.is_alive()
-    assert lab.desk.beat().decode_ms == 0
+    assert lab.desk.heartbeat().decode_ms == 0
     assert media.missing(0)
     lab.desk.go_on()
     lab.finish()
@@ -716,13 +716,13 @@ def test_a_slice_without_time_is_a_piece_at_least(lab):
 
 
 def test_beats_are_zero_while_nothing_is_encoded(lab):
-    assert lab.desk.beat().decode_ms == 0
+    assert lab.desk.heartbeat().decode_ms == 0
     lab.want(SMALL)
     lab.finish()
-    until(lambda: lab.desk.beat().decode_ms == 0)
+    until(lambda: lab.desk.heartbeat().decode_ms == 0)
     lab.projector.gate.clear()
     lab.want(OTHER)
-    assert lab.desk.beat().decode_ms == 0, "it has not begun"
+    assert lab.desk.heartbeat().decode_ms == 0, "it has not begun"
 
 
 def test_keys_tell_what_is_encoded(lab):

@@ -19,13 +19,20 @@ from hypothesis import strategies as st
 
 from corral.core.chunk import DecodeStatus, Encoded
 from corral.core.errors import CorralError
-from corral.core.media import cell_positions, is_spelled, n_positions, runs_in, spans_in, spell
-from corral.core.medium import MediaKind
+from corral.core.media import (
+    cell_positions,
+    is_valid_layout,
+    n_positions,
+    placeholder_tokens,
+    runs_in,
+    spans_in,
+)
+from corral.core.media_item import MediaKind
 from corral.core.params import Guidance
 from corral.core.pooling import Pooling
-from corral.core.result import Admitted, Arranged, Done, Embedded, Failed, SlotReport, StopType, Vectors
+from corral.core.result import Admitted, Done, Embedded, Failed, MediaLayout, SlotReport, StopType, Vectors
 from corral.core.settings import EngineSettings
-from corral.core.task import Arrange, Cancel, Embed, SlotAction, Stop, Task, Verb
+from corral.core.task import Cancel, Embed, LayoutMedia, SlotAction, Stop, Task, Verb
 from corral.engine import loop
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
@@ -69,7 +76,7 @@ class Flat(Doored):
 
     def _runs(self, medium):
         nx, ny = max(1, medium.width // 4), max(1, medium.height // 4)
-        return [spell(medium.digest, nx * ny, max(nx, ny), nx * ny > 1)]
+        return [placeholder_tokens(medium.digest, nx * ny, max(nx, ny), nx * ny > 1)]
 
     def _rows(self, run, data):
         n = len(run)
@@ -219,7 +226,7 @@ def tokens_of(*parts, projector: Doored = PLAIN) -> tuple[list[int], list]:
             tokens += part
             continue
         medium = next(media)
-        arranged = projector.arrange(medium)
+        arranged = projector.layout_media(medium)
         tokens += arranged
         n_runs = len(runs_in(np.array(arranged, np.int32)))
         described.append(msgspec.structs.replace(medium, n_runs=n_runs))
@@ -344,10 +351,10 @@ def test_the_loop_runs_pictured_prompts_to_their_end():
     running = threading.Thread(target=loop.run, args=(engine, inbox))
     running.start()
     try:
-        inbox.put(Arrange(9, described_of(SMALL)))
+        inbox.put(LayoutMedia(9, described_of(SMALL)))
         for i in range(4):
             inbox.put(pictured(i, TEXT, PICTURES[i], TEXT))
-        until(lambda: sum(isinstance(event, Done | Arranged) for event in events) == 5)
+        until(lambda: sum(isinstance(event, Done | MediaLayout) for event in events) == 5)
     finally:
         inbox.put(Stop())
         running.join(SECONDS)
@@ -806,7 +813,7 @@ def test_a_large_picture_is_evaluated_in_aligned_chunks(make):
 
 def whole(tokens: list[int]) -> bool:
     """Every picture among tokens is there as a whole."""
-    return is_spelled(np.array(tokens, np.int32)) and set(_pictures_in(tokens)) <= _known_pictures()
+    return is_valid_layout(np.array(tokens, np.int32)) and set(_pictures_in(tokens)) <= _known_pictures()
 
 
 @functools.cache
@@ -966,26 +973,26 @@ def test_what_is_learned_has_no_pictures(make, drafting, tmp_path):
 
 def test_an_order_to_arrange_is_answered(lab):
     media = described_of(SMALL, TALL)
-    lab.run(Arrange(5, media))
-    assert lab.events == [Arranged(5, [lab.projector.arrange(medium) for medium in media])]
+    lab.run(LayoutMedia(5, media))
+    assert lab.events == [MediaLayout(5, [lab.projector.layout_media(medium) for medium in media])]
 
 
 @pytest.mark.parametrize("pixels", [noise(7, UNREADABLE, 8), np.zeros(9, np.float32)])
 def test_an_order_to_arrange_what_cannot_be_fails(lab, pixels):
-    lab.run(Arrange(5, described_of(SMALL, pixels)), task(6, TEXT))
+    lab.run(LayoutMedia(5, described_of(SMALL, pixels)), task(6, TEXT))
     (failed,) = lab.of(5, Failed)
     assert failed.error.status == 400
     assert lab.tokens(6) == alone(TEXT)
 
 
 def test_a_failure_to_arrange_says_which_one_it_is(lab):
-    lab.run(Arrange(5, described_of(SMALL, noise(7, UNREADABLE, 8))))
+    lab.run(LayoutMedia(5, described_of(SMALL, noise(7, UNREADABLE, 8))))
     assert lab.of(5, Failed)[0].error.message.startswith("image 2: ")
 
 
 def test_without_a_projector_nothing_is_arranged():
     bench = Bench()
-    bench.run(Arrange(5, described_of(SMALL)))
+    bench.run(LayoutMedia(5, described_of(SMALL)))
     (failed,) = bench.of(5, Failed)
     assert failed.error.status == 501
     assert "--mmproj" in failed.error.message
@@ -1241,8 +1248,10 @@ def test_an_order_without_room_for_its_pictures_fails_once(embedder):
 def test_both_engines_arrange(embedder):
     lab = embedder()
     media = described_of(SMALL, TALL)
-    lab.run(Arrange(5, media), Arrange(6, described_of(noise(7, UNREADABLE, 8))))
-    assert lab.of(5, Arranged) == [Arranged(5, [lab.projector.arrange(medium) for medium in media])]
+    lab.run(LayoutMedia(5, media), LayoutMedia(6, described_of(noise(7, UNREADABLE, 8))))
+    assert lab.of(5, MediaLayout) == [
+        MediaLayout(5, [lab.projector.layout_media(medium) for medium in media])
+    ]
     assert lab.of(6, Failed)[0].error.status == 400
 
 

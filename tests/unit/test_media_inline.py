@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.media.data_uri import parse_data_uri
 from corral.media.inline import InlineImage, split_inline
 from corral.media.sample import BadMedia

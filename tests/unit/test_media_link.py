@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 import pytest
 
 from corral.core.errors import InvalidRequest, Unavailable
-from corral.core.medium import MediaKind, Medium
+from corral.core.media_item import MediaItem, MediaKind
 from corral.core.params import GenerationParams
-from corral.core.result import Arranged, Failed
+from corral.core.result import Failed, MediaLayout
 from corral.core.settings import EngineSettings
-from corral.core.task import Arrange, Task
+from corral.core.task import LayoutMedia, Task
 from corral.link import client
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
 from tests.unit.fake import FakeBackend
 from tests.unit.fake_process import NullObserver, submit_task
 
-PICTURE = Medium(kind=MediaKind.IMAGE, width=1, height=1, digest=b"picture", n_runs=1)
+PICTURE = MediaItem(kind=MediaKind.IMAGE, width=1, height=1, digest=b"picture", n_runs=1)
 PARAMS = GenerationParams()
 
 
@@ -28,12 +28,12 @@ class Process:
     """Takes orders, or is gone, or has no room for descriptors."""
 
     error: OSError | None = None
-    orders: list = field(default_factory=list)
+    commands: list = field(default_factory=list)
 
-    def send(self, order, fd: int = -1) -> None:
+    def send(self, command, fd: int = -1) -> None:
         if self.error is not None and fd >= 0:
             raise self.error
-        self.orders.append((order, fd))
+        self.commands.append((command, fd))
 
 
 @dataclass
@@ -54,7 +54,7 @@ async def test_a_task_whose_engine_is_gone_goes_to_the_next_one(error):
     task, _ = submit_task(one, [1, -2], File())
     following = Process()
     one.on_ready(FakeBackend().info(), following)
-    ((sent, fd),) = [order for order in following.orders if isinstance(order[0], Task)]
+    ((sent, fd),) = [command for command in following.commands if isinstance(command[0], Task)]
     assert (sent.id, sent.media, fd) == (task.id, [PICTURE], 99)
 
 
@@ -73,7 +73,7 @@ async def test_where_there_is_no_room_the_client_is_told():
 async def test_media_are_arranged_by_the_next_engine_if_one_is_lost(monkeypatch):
     monkeypatch.setattr(client, "READY_S", 0)
     one = opened(Process())
-    arranging = asyncio.create_task(one.arrange([PICTURE]))
+    arranging = asyncio.create_task(one.layout_media([PICTURE]))
     await asyncio.sleep(0)
     one.lifecycle.state = EngineState.RESTARTING
     one.on_lost(None)
@@ -82,28 +82,28 @@ async def test_media_are_arranged_by_the_next_engine_if_one_is_lost(monkeypatch)
     assert not arranging.done()
     one.lifecycle.process = Process()
     one.lifecycle.state = EngineState.READY
-    while not one.lifecycle.process.orders:
+    while not one.lifecycle.process.commands:
         await asyncio.sleep(0)
-    order = one.lifecycle.process.orders[-1][0]
-    assert (type(order), order.media) == (Arrange, [PICTURE])
-    one.on_event(Arranged(order.id, [[-5]]))
+    command = one.lifecycle.process.commands[-1][0]
+    assert (type(command), command.media) == (LayoutMedia, [PICTURE])
+    one.on_event(MediaLayout(command.id, [[-5]]))
     assert await arranging == [[-5]]
 
 
 async def test_what_cannot_be_arranged_is_not_tried_again():
     one = opened(Process())
-    arranging = asyncio.create_task(one.arrange([PICTURE]))
+    arranging = asyncio.create_task(one.layout_media([PICTURE]))
     await asyncio.sleep(0)
-    one.on_event(Failed(one.lifecycle.process.orders[-1][0].id, InvalidRequest("image 1: no").info()))
+    one.on_event(Failed(one.lifecycle.process.commands[-1][0].id, InvalidRequest("image 1: no").info()))
     with pytest.raises(Exception, match="image 1: no"):
         await arranging
-    assert sum(isinstance(order, Arrange) for order, _ in one.lifecycle.process.orders) == 1
+    assert sum(isinstance(command, LayoutMedia) for command, _ in one.lifecycle.process.commands) == 1
 
 
 async def test_media_that_take_three_engines_down_are_given_up(monkeypatch):
     monkeypatch.setattr(client, "READY_S", 0)
     one = opened(Process())
-    arranging = asyncio.create_task(one.arrange([PICTURE]))
+    arranging = asyncio.create_task(one.layout_media([PICTURE]))
     for _ in range(client.MAX_CRASHES):
         while not one._answers:
             await asyncio.sleep(0)

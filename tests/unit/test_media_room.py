@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from corral.media.room import Room
+from corral.media.budget import MediaBudget
 from corral.storage.blob import Blob
 
 
@@ -15,7 +15,7 @@ def blob(n: int) -> Blob:
 
 
 async def test_files_wait_for_room_until_others_are_closed():
-    room = Room(100)
+    room = MediaBudget(100)
     first = blob(80)
     await room.hold(first)
     await room.hold(blob(20))  # gone at once
@@ -28,7 +28,7 @@ async def test_files_wait_for_room_until_others_are_closed():
 
 
 async def test_there_is_room_for_one_of_any_size():
-    room = Room(100)
+    room = MediaBudget(100)
     first = blob(500)
     await room.hold(first)
     waiting = asyncio.create_task(room.hold(blob(1)))
@@ -39,7 +39,7 @@ async def test_there_is_room_for_one_of_any_size():
 
 
 async def test_who_leaves_while_waiting_takes_no_room():
-    room = Room(100)
+    room = MediaBudget(100)
     first, second = blob(80), blob(80)
     await room.hold(first)
     waiting = asyncio.create_task(room.hold(second))

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 import pytest
 
 from corral.core.errors import CorralError
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.media import source as source_module
 from corral.media.local import LocalMedia
 from corral.media.remote import RemoteMedia, is_public

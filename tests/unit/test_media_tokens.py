@@ -17,15 +17,15 @@ from corral.core.media import (
     Span,
     cell_positions,
     has_media,
-    is_spelled,
+    is_valid_layout,
     key_of,
     n_positions,
+    placeholder_tokens,
     runs_in,
     span_around,
     spans_in,
-    spell,
 )
-from corral.core.medium import text_tokens
+from corral.core.media_item import text_tokens
 from corral.engine.batch import BatchShape, Part, Prompt, Token, align, plan_batches
 from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.grouping import Grouping
@@ -50,7 +50,7 @@ def runs(draw, n_most=12, contents=6) -> tuple[list[int], int, bool, bool]:
     is_flat = draw(st.booleans())
     n_pos = draw(st.integers(1, n)) if is_flat and n > 1 else n
     is_more = draw(st.booleans())
-    run = spell(b"%d" % draw(st.integers(0, contents)), n, n_pos, is_flat, is_more)
+    run = placeholder_tokens(b"%d" % draw(st.integers(0, contents)), n, n_pos, is_flat, is_more)
     return run, n_pos, is_flat, is_more
 
 
@@ -81,7 +81,7 @@ def lay_out(parts) -> tuple[list[int], list[Run], list[int], int]:
 def test_runs_are_found_again_wherever_they_are(parts):
     tokens, expected, _, _ = lay_out(parts)
     assert runs_in(array(tokens)) == expected
-    assert is_spelled(array(tokens))
+    assert is_valid_layout(array(tokens))
     assert has_media(array(tokens)) == bool(expected)
 
 
@@ -119,10 +119,10 @@ def test_a_run_is_negative_and_always_spelled_alike(content, n, data):
     is_flat = data.draw(st.booleans())
     n_pos = data.draw(st.integers(1, n)) if is_flat and n > 1 else n
     is_more = data.draw(st.booleans())
-    run = spell(content, n, n_pos, is_flat, is_more)
+    run = placeholder_tokens(content, n, n_pos, is_flat, is_more)
     assert len(run) == n
     assert all(INT_MIN <= token < 0 for token in run)
-    assert run == spell(content, n, n_pos, is_flat, is_more)
+    assert run == placeholder_tokens(content, n, n_pos, is_flat, is_more)
     assert len(key_of(run)) == 4 * n
     assert key_of(run) == key_of(array(run))
 
@@ -136,19 +136,19 @@ def test_runs_that_differ_in_anything_differ_in_tokens():
         for n_pos in ((1, n - 1, n) if is_flat and n > 2 else (n,))
         for is_more in (False, True)
     ]
-    assert len({key_of(spell(*kind)) for kind in kinds}) == len(kinds)
+    assert len({key_of(placeholder_tokens(*kind)) for kind in kinds}) == len(kinds)
 
 
 @pytest.mark.parametrize("n", [2, 16, 300])
 def test_runs_of_other_content_or_length_have_nothing_in_common_but_a_chance(n):
     """So that no prompt takes a part of another one's picture from a cache."""
-    one = spell(b"one", n, n, False)
-    for other in (spell(b"two", n, n, False), spell(b"one", n + 1, n + 1, False)):
+    one = placeholder_tokens(b"one", n, n, False)
+    for other in (placeholder_tokens(b"two", n, n, False), placeholder_tokens(b"one", n + 1, n + 1, False)):
         assert common_prefix(array(one), array(other)) == 0
 
 
 def test_a_flat_run_differs_in_its_first_token_by_its_positions():
-    flat = [spell(b"one", 16, n_pos, True) for n_pos in range(1, 17)]
+    flat = [placeholder_tokens(b"one", 16, n_pos, True) for n_pos in range(1, 17)]
     assert len({run[0] for run in flat}) == 16
 
 
@@ -185,7 +185,7 @@ forged = st.lists(
 def test_forged_tokens_are_told_from_spelled_ones(tokens):
     """And nothing that reads them raises."""
     values = array(tokens)
-    assert is_spelled(values) == naive_is_spelled(tokens)
+    assert is_valid_layout(values) == naive_is_spelled(tokens)
     found = runs_in(values)
     assert all(0 <= run.start < run.end <= len(tokens) for run in found)
     assert all(a.end <= b.start for a, b in pairwise(found))
@@ -205,7 +205,7 @@ def test_a_run_without_its_beginning_is_not_spelled(parts, data):
     n_gone = data.draw(st.integers(1, run.end - run.start - 1))
     assume(run.start == 0 or tokens[run.start - 1] >= 0)  # else it would lengthen the one before it
     del tokens[run.start : run.start + n_gone]
-    assert not is_spelled(array(tokens))
+    assert not is_valid_layout(array(tokens))
 
 
 def is_cut(tokens, n: int) -> bool:
@@ -277,8 +277,8 @@ def test_nothing_has_changed_for_prompts_without_media(shared, rest, n_held, n_f
     assert reusable(held, prompt, n_fixed) == old_reusable(held, prompt, n_fixed)
 
 
-PICTURE = spell(b"a picture", 20, 20, False)
-OTHER = spell(b"another", 20, 20, False)
+PICTURE = placeholder_tokens(b"a picture", 20, 20, False)
+OTHER = placeholder_tokens(b"another", 20, 20, False)
 TEXT = [1] * 10
 
 
@@ -416,9 +416,9 @@ GOOD = [
     [*PICTURE, *PICTURE],
     [*PICTURE],
     [*TEXT, *PICTURE[:7]],
-    [*TEXT, *spell(b"flat", 12, 4, True), *TEXT],
-    [*TEXT, *PICTURE, *TEXT, *spell(b"the rest of it", 5, 5, False, is_more=True)],
-    [*spell(b"small", 1, 1, True), *spell(b"small", 1, 1, False)],
+    [*TEXT, *placeholder_tokens(b"flat", 12, 4, True), *TEXT],
+    [*TEXT, *PICTURE, *TEXT, *placeholder_tokens(b"the rest of it", 5, 5, False, is_more=True)],
+    [*placeholder_tokens(b"small", 1, 1, True), *placeholder_tokens(b"small", 1, 1, False)],
 ]
 
 
@@ -442,7 +442,7 @@ def test_a_file_with_media_comes_back_as_it_was(ses1, tokens):
         [*PICTURE[1:]],
         [*PICTURE[:5], 1, *PICTURE[5:]],
         [PICTURE[0], 1, PICTURE[1]],
-        [*TEXT, *spell(b"flat", 12, 4, True)[:3]],  # of a flat one, only all serves
+        [*TEXT, *placeholder_tokens(b"flat", 12, 4, True)[:3]],  # of a flat one, only all serves
         [-1 - (3 << 29), -1],  # flat, and takes no position
         [-1 - (3 << 29), -1 - 4, -1],  # more positions than tokens
         [-1 - (3 << 29), -1 - (1 << 29)],

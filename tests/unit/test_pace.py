@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from corral.core.params import MAX_AHEAD
 from corral.engine.cost import CostModel, Load
-from corral.engine.pace import Pace, plan_length
+from corral.engine.draft_length import DraftLength, plan_length
 
 chances = st.floats(0, 1)
 times = st.floats(0.01, 1e4)
@@ -79,8 +79,8 @@ def test_it_must_be_worth_the_trouble():
 # What a request remembers of its drafts.
 
 
-def after(*drafts: tuple[int, int]) -> Pace:
-    pace = Pace()
+def after(*drafts: tuple[int, int]) -> DraftLength:
+    pace = DraftLength()
     for n_drafted, n_accepted in drafts:
         pace.use("kind")
         pace.observe(n_drafted, n_accepted)
@@ -97,7 +97,7 @@ def test_a_share_is_a_share(drafts, assumed, n_skipped):
 
 
 def test_at_first_it_is_as_assumed():
-    assert Pace().acceptance("kind", 0.6) == pytest.approx(0.6)
+    assert DraftLength().acceptance("kind", 0.6) == pytest.approx(0.6)
     assert after((4, 0)).acceptance("another kind", 0.6) == pytest.approx(0.6)
 
 

@@ -32,18 +32,18 @@ def start(monkeypatch, capsys):
 
     monkeypatch.setattr(model_source, "resolve_model", resolve)
 
-    def run(*argv, serves=False):
-        if serves:
+    def run(*argv, can_serve=False):
+        if can_serve:
             monkeypatch.setattr(command, "run", lambda *_: None)
         status = command.main([str(word) for word in argv])
-        assert bool(resolved) == serves
+        assert bool(resolved) == can_serve
         return status, capsys.readouterr().err
 
     yield run
     close_log()
 
 
-def words_for(option, path):
+def args_for(option, path):
     return [option.names[-1], path, *(["1"] if option.n_words == "+" else [])]
 
 
@@ -54,10 +54,10 @@ def test_every_option_that_names_a_file_or_a_directory_is_checked():
 
 @pytest.mark.parametrize("option", INPUTS, ids=lambda o: o.long_name)
 def test_a_file_to_read_must_be_there_and_no_directory(option, start, tmp_path):
-    status, said = start(*words_for(option, tmp_path / "none"))
+    status, said = start(*args_for(option, tmp_path / "none"))
     assert status == 2
     assert f"{option.names[-1]} '{tmp_path / 'none'}': No such file" in said
-    status, said = start(*words_for(option, tmp_path))
+    status, said = start(*args_for(option, tmp_path))
     assert status == 2
     assert f"{option.names[-1]} '{tmp_path}': it is a directory" in said
 
@@ -66,12 +66,12 @@ def test_a_file_to_read_must_be_there_and_no_directory(option, start, tmp_path):
 def test_a_directory_must_be_one_and_be_there_unless_it_can_be_made(option, start, tmp_path):
     file = tmp_path / "file"
     file.touch()
-    status, said = start(*words_for(option, file))
+    status, said = start(*args_for(option, file))
     assert status == 2
     assert f"{option.names[-1]} '{file}'" in said
     missing = tmp_path / "a" / "b"
     makes_it = option.path is PathUse.OWN_DIRECTORY
-    status, said = start(*words_for(option, missing), serves=makes_it)
+    status, said = start(*args_for(option, missing), can_serve=makes_it)
     assert status == (0 if makes_it else 2)
     assert (f"{option.names[-1]} '{missing}'" in said) != makes_it
 
@@ -80,7 +80,7 @@ def test_a_directory_must_be_one_and_be_there_unless_it_can_be_made(option, star
     "option", [o for o in CHECKED if o.path is PathUse.OUTPUT], ids=lambda o: o.long_name
 )
 def test_a_file_to_write_needs_a_directory(option, start, tmp_path):
-    status, said = start(*words_for(option, tmp_path / "none" / "file.x"))
+    status, said = start(*args_for(option, tmp_path / "none" / "file.x"))
     assert status == 2
     assert option.names[-1] in said
     assert str(tmp_path / "none") in said
@@ -93,7 +93,7 @@ def test_what_may_not_be_read_or_written(start, tmp_path):
     for option in CHECKED:
         path = tmp_path / ("directory" if option.path.is_directory else "file")
         if option.path is not PathUse.READ_DIRECTORY:
-            status, said = start(*words_for(option, path))
+            status, said = start(*args_for(option, path))
             assert (status, "ermission" in said) == (2, True), option
 
 
@@ -137,7 +137,7 @@ def test_all_faults_are_said_at_once_and_where_they_were_given(start, tmp_path, 
 def test_only_what_counts_is_checked(start, tmp_path):
     (tmp_path / "x.gbnf").write_text('root ::= "a" <[1]> <think>')
     grammar = ("--grammar-file", tmp_path / "none", "--grammar-file", tmp_path / "x.gbnf")
-    assert start(*grammar, "--file", "none", "--lora", "", serves=True)[0] == 0
+    assert start(*grammar, "--file", "none", "--lora", "", can_serve=True)[0] == 0
 
 
 def test_a_pipe_is_not_read(start):
@@ -145,7 +145,7 @@ def test_a_pipe_is_not_read(start):
     with open(reading, "rb") as pipe, open(writing, "wb") as full:
         full.write(b"key\n")
         full.flush()
-        assert start("--api-key-file", f"/dev/fd/{reading}", serves=True)[0] == 0
+        assert start("--api-key-file", f"/dev/fd/{reading}", can_serve=True)[0] == 0
         full.close()
         assert pipe.read() == b"key\n"
 
@@ -173,5 +173,5 @@ def test_an_adapter_of_another_model(start, modifiers, models, tmp_path):
         (other, 2, "--lora"),
         (tmp_path / "cut.gguf", 1, "cut.gguf': the file is incomplete"),
     ):
-        found, said = start("-m", model, "--lora", adapter, serves=True)
+        found, said = start("-m", model, "--lora", adapter, can_serve=True)
         assert (found, name in said) == (status, True), said

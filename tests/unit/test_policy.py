@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from corral.core.chunk import common_prefix
 from corral.core.draw import uniform
-from corral.core.result import Beat
+from corral.core.result import Heartbeat
 from corral.engine.context_shift import plan_shift
 from corral.engine.cost import CostModel, Load
-from corral.engine.prefix import GAIN, Holding, Origin, Prefix, choose_slot, plan_prefix, reusable
+from corral.engine.prefix import MIN_REUSE, CachedPrefix, Origin, Prefix, choose_slot, plan_prefix, reusable
 from corral.engine.ram_cache import RamCache
 from corral.engine.saved import Saved
 from corral.engine.slot import TokenBuffer
-from corral.link.pulse import is_wedged
+from corral.link.heartbeat import is_wedged
 from tests.unit.fake import Wish
 
 tokens = st.lists(st.integers(0, 2), max_size=30).map(lambda ts: np.array(ts, np.int32))
@@ -43,25 +43,25 @@ NONE = array()
         (NONE, [], 0, Origin.OWN, 0),
         (PROMPT, [], 0, Origin.OWN, 92),
         (PROMPT[:7], [], 0, Origin.OWN, 0),
-        (PROMPT[:50], [Holding(1, PROMPT[: 48 + GAIN - 1])], 0, Origin.OWN, 48),
-        (PROMPT[:50], [Holding(1, PROMPT[: 48 + GAIN])], 0, Origin.SLOT, 64),
+        (PROMPT[:50], [CachedPrefix(1, PROMPT[: 48 + MIN_REUSE - 1])], 0, Origin.OWN, 48),
+        (PROMPT[:50], [CachedPrefix(1, PROMPT[: 48 + MIN_REUSE])], 0, Origin.SLOT, 64),
         (
             NONE,
-            [Holding(1, PROMPT[:20]), Holding(2, PROMPT[:24])],
+            [CachedPrefix(1, PROMPT[:20]), CachedPrefix(2, PROMPT[:24])],
             0,
             Origin.SLOT,
             24,
         ),
-        (PROMPT[:50], [Holding(1, PROMPT[:20])], 80, Origin.STORE, 80),
-        (PROMPT[:50], [Holding(1, PROMPT[:20], 0, PROMPT)], 70, Origin.WAIT, 92),
-        (NONE, [Holding(1, NONE, 0, PROMPT)], 0, Origin.WAIT, 100),
-        (NONE, [Holding(1, PROMPT[:20], 20, PROMPT, False)], 0, Origin.WAIT, 100),
-        (PROMPT[:90], [Holding(1, PROMPT[:96], 0, PROMPT)], 0, Origin.WAIT, 100),
-        (PROMPT[:90], [Holding(1, PROMPT[:20], 0, PROMPT)], 0, Origin.OWN, 88),
+        (PROMPT[:50], [CachedPrefix(1, PROMPT[:20])], 80, Origin.STORE, 80),
+        (PROMPT[:50], [CachedPrefix(1, PROMPT[:20], 0, PROMPT)], 70, Origin.WAIT, 92),
+        (NONE, [CachedPrefix(1, NONE, 0, PROMPT)], 0, Origin.WAIT, 100),
+        (NONE, [CachedPrefix(1, PROMPT[:20], 20, PROMPT, False)], 0, Origin.WAIT, 100),
+        (PROMPT[:90], [CachedPrefix(1, PROMPT[:96], 0, PROMPT)], 0, Origin.WAIT, 100),
+        (PROMPT[:90], [CachedPrefix(1, PROMPT[:20], 0, PROMPT)], 0, Origin.OWN, 88),
     ],
 )
 def test_where_a_prompt_starts(own, neighbours, n_ram, origin, n):
-    prefix = plan_prefix(PROMPT, Holding(0, own), neighbours, n_ram)
+    prefix = plan_prefix(PROMPT, CachedPrefix(0, own), neighbours, n_ram)
     assert (prefix.origin, prefix.n) == (origin, n)
 
 
@@ -92,21 +92,21 @@ def test_a_shift_always_makes_room_and_stays_inside(n_ctx, n_prompt, n_keep, n_d
 
 def test_the_budget_follows_the_measured_cost():
     cost = CostModel()
-    assert cost.n_tokens_in(cost.room_ms(200)) > 0
+    assert cost.n_tokens_in(cost.headroom_ms(200)) > 0
     for _ in range(20):
         cost.observe(Load(n_generating=1), 10.0)
         cost.observe(Load(n_prompt=50), 350.0)
-    assert 20 <= cost.n_tokens_in(cost.room_ms(200)) <= 25
+    assert 20 <= cost.n_tokens_in(cost.headroom_ms(200)) <= 25
     assert cost.predict_ms(Load(1, 100)) == pytest.approx(710)
     cost.observe(Load(1, 100), 710.0)
     assert cost.predict_ms(Load(n_prompt=100)) == pytest.approx(700, rel=0.05)
 
 
 def test_what_cannot_be_cut_serves_only_whole():
-    empty, held = Holding(0, NONE), Holding(1, PROMPT[:61], 61, PROMPT[:99], False)
-    assert plan_prefix(PROMPT, Holding(0, PROMPT[:50], 50), [held], 0).n == 50
+    empty, held = CachedPrefix(0, NONE), CachedPrefix(1, PROMPT[:61], 61, PROMPT[:99], False)
+    assert plan_prefix(PROMPT, CachedPrefix(0, PROMPT[:50], 50), [held], 0).n == 50
     assert plan_prefix(PROMPT, empty, [held], 0) == Prefix(Origin.SLOT, 61, 1)
-    longer = Holding(1, np.append(PROMPT[:61], 0), 62)
+    longer = CachedPrefix(1, np.append(PROMPT[:61], 0), 62)
     assert plan_prefix(PROMPT, empty, [longer], 0).n == 0
 
 
@@ -171,4 +171,4 @@ def test_draws_are_uniform_and_keyed():
     ],
 )
 def test_a_decode_is_wedged_only_past_anything_its_cost_explains(decode_ms, predicted_ms, expected):
-    assert is_wedged(Beat(decode_ms, predicted_ms), timeout_s=10) is expected
+    assert is_wedged(Heartbeat(decode_ms, predicted_ms), timeout_s=10) is expected

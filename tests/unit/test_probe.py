@@ -8,7 +8,7 @@ import pytest
 from corral.core.chunk import DecodeStatus
 from corral.core.params import MAX_AHEAD
 from corral.engine.cost import CostModel, Load
-from corral.engine.probe import TOLERANCE, probe_ahead
+from corral.engine.probe import TOLERANCE, probe_exact
 from tests.unit.fake import FakeBackend
 
 
@@ -46,7 +46,7 @@ def ticking():
 
 
 def probe(backend: FakeBackend, cost: CostModel | None = None, seq: int = 0) -> int:
-    n = probe_ahead(backend, cost or CostModel(), ticking(), seq)
+    n = probe_exact(backend, cost or CostModel(), ticking(), seq)
     assert all(not sequence for sequence in backend.sequences), "nothing is left behind"
     return n
 

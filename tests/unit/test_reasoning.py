@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.chat.dialogue import Chat, Dialogue, Prompt
+from corral.chat.chat_format import Chat, ChatFormat, Prompt
 from corral.chat.reasoning import ReasoningFormat, choose_marks, is_open
 from corral.chat.template import ChatTemplate
 from tests.tools.answer import PARIS, USE, Message, collect, drain
@@ -21,7 +21,7 @@ NONE, AUTO, LEGACY = ReasoningFormat.NONE, ReasoningFormat.AUTO, ReasoningFormat
 
 def read(text: str, format: ReasoningFormat = AUTO, opened: bool = False, source: str = "<think>") -> Message:
     """The message in a text, which is the same in any two pieces."""
-    dialogue = Dialogue(ChatTemplate(SOURCES[source]))
+    dialogue = ChatFormat(ChatTemplate(SOURCES[source]))
     chat = Chat([{"role": "user", "content": "Hi"}], USE, reasoning=format)
 
     def parse(pieces: list[str]) -> Message:
@@ -106,7 +106,7 @@ def test_words_and_calls_behind_thoughts():
 
 
 def test_a_call_may_begin_with_white_space():
-    dialogue = Dialogue(ChatTemplate(" functools["))
+    dialogue = ChatFormat(ChatTemplate(" functools["))
     parser = dialogue.parser(Chat([], USE), Prompt("", False))
     text = ' functools[{"name": "get_weather", "arguments": {"city": "Paris"}}]'
     assert collect(drain(parser, [text])) == Message(calls=[PARIS])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from corral.core.params import GenerationParams
-from corral.core.result import Beat
+from corral.core.result import Heartbeat
 from corral.core.task import Task
+from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
 from corral.link.pending_task import MAX_CRASHES, PendingTask, charge_crash, suspects
-from corral.link.pulse import LOOK_S, Pulse
 from corral.link.restart import SOUND_S, Life, RestartPolicy
 from corral.link.stream import TaskStream
 
@@ -109,56 +109,56 @@ class Clock:
         return self.now
 
 
-BEAT = Beat(0.0, 0.0)
+BEAT = Heartbeat(0.0, 0.0)
 
 
-def passed(clock: Clock, pulse: Pulse, seconds: float) -> list[str]:
+def passed(clock: Clock, pulse: HeartbeatMonitor, seconds: float) -> list[str]:
     """What is seen in this time, by somebody who looks."""
     seen = []
     for _ in range(round(seconds / LOOK_S)):
         clock.now += LOOK_S
-        seen.append(pulse.look())
+        seen.append(pulse.check())
     return seen
 
 
 @pytest.mark.parametrize(("timeout_s", "silent_s"), [(10.0, 2.5), (60.0, 15.0), (3.0, 2.0)])
 def test_an_engine_is_silent_before_it_is_given_up(timeout_s, silent_s):
     clock = Clock()
-    pulse = Pulse(timeout_s, clock)
-    pulse.hear(BEAT)
+    pulse = HeartbeatMonitor(timeout_s, clock)
+    pulse.on_beat(BEAT)
     assert not any(passed(clock, pulse, silent_s))
     assert not pulse.is_silent
     passed(clock, pulse, LOOK_S)
     assert pulse.is_silent
     assert not any(passed(clock, pulse, timeout_s - silent_s - LOOK_S))
     assert passed(clock, pulse, LOOK_S) == [f"no sign of life for {timeout_s:g} s"]
-    pulse.hear(BEAT)
+    pulse.on_beat(BEAT)
     assert not pulse.is_silent
-    assert not pulse.look()
+    assert not pulse.check()
 
 
 def test_time_in_which_nobody_looked_counts_against_nobody():
     clock = Clock()
-    pulse = Pulse(10.0, clock)
-    pulse.hear(BEAT)
+    pulse = HeartbeatMonitor(10.0, clock)
+    pulse.on_beat(BEAT)
     clock.now += 3600
     assert not pulse.is_silent  # asked before anything else has had its turn
-    assert not pulse.look()
+    assert not pulse.check()
     assert not pulse.is_silent
     assert any(passed(clock, pulse, 11))
 
 
 def test_before_its_first_beat_an_engine_has_longer():
     clock = Clock()
-    pulse = Pulse(2.0, clock)
+    pulse = HeartbeatMonitor(2.0, clock)
     assert not any(passed(clock, pulse, 30))
     assert passed(clock, pulse, LOOK_S) == ["no sign of life for 30 s"]
 
 
 def test_a_beat_may_tell_of_a_wedged_decode():
-    pulse = Pulse(10.0)
-    assert not pulse.hear(Beat(1e3, 1e3))
-    assert pulse.hear(Beat(61e3, 1e3)) == "a decode has been running for 61 s"
+    pulse = HeartbeatMonitor(10.0)
+    assert not pulse.on_beat(Heartbeat(1e3, 1e3))
+    assert pulse.on_beat(Heartbeat(61e3, 1e3)) == "a decode has been running for 61 s"
 
 
 # --- nothing to do
@@ -167,11 +167,11 @@ def test_a_beat_may_tell_of_a_wedged_decode():
 def test_an_engine_sleeps_after_so_long_without_work():
     clock = Clock()
     idle = Idle(10.0, clock)
-    assert not idle.look(0, is_busy=False)
+    assert not idle.check(0, is_busy=False)
     clock.now += 9.9
-    assert not idle.look(0, is_busy=False)
+    assert not idle.check(0, is_busy=False)
     clock.now += 0.1
-    assert idle.look(0, is_busy=False)
+    assert idle.check(0, is_busy=False)
 
 
 @pytest.mark.parametrize("n_orders", [0, 1])
@@ -179,30 +179,30 @@ def test_work_starts_the_time_anew(n_orders):
     clock = Clock()
     idle = Idle(10.0, clock)
     clock.now += 1000
-    assert not idle.look(n_orders, is_busy=True)
+    assert not idle.check(n_orders, is_busy=True)
     clock.now += 9
-    assert not idle.look(n_orders, is_busy=False)
+    assert not idle.check(n_orders, is_busy=False)
     clock.now += 1
-    assert idle.look(n_orders, is_busy=False)
+    assert idle.check(n_orders, is_busy=False)
 
 
 def test_so_does_an_order_that_nobody_has_seen():
     clock = Clock()
     idle = Idle(10.0, clock)
     clock.now += 10
-    assert not idle.look(1, is_busy=False)
+    assert not idle.check(1, is_busy=False)
     clock.now += 10
-    assert idle.look(1, is_busy=False)
+    assert idle.check(1, is_busy=False)
 
 
 def test_no_time_at_all_is_not_in_the_middle_of_work():
     idle = Idle(0.0)
-    assert not idle.look(0, is_busy=True)
-    assert idle.look(0, is_busy=False)
+    assert not idle.check(0, is_busy=True)
+    assert idle.check(0, is_busy=False)
 
 
 def test_by_default_it_never_sleeps():
     clock = Clock()
     idle = Idle(-1.0, clock)
     clock.now += 1e9
-    assert not idle.look(0, is_busy=False)
+    assert not idle.check(0, is_busy=False)

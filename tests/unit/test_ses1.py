@@ -53,8 +53,8 @@ class Port:
         return data[:8] + bytes(self.state_growth) + data[8:]
 
 
-def saved_of(tokens, port=None, moved_from=NEVER):
-    return Saved(np.array(tokens, np.int32), (port or Port()).state(tokens), moved_from)
+def saved_of(tokens, port=None, shifted_from=NEVER):
+    return Saved(np.array(tokens, np.int32), (port or Port()).state(tokens), shifted_from)
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def sealed_again(data: bytes) -> bytes:
     return data[:-20] + xxhash.xxh3_128_digest(data[:-20]) + data[-4:]
 
 
-FILE = write(saved_of(TOKENS, moved_from=3))
+FILE = write(saved_of(TOKENS, shifted_from=3))
 EMPTY = write(saved_of([]))
 either = pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "anybody's"])
 
@@ -112,8 +112,8 @@ def test_a_file_is_as_the_seed_draws_it_with_a_seal_at_the_end_of_the_variable_p
     kv_data, seal = FILE[28:-N_SEAL], FILE[-N_SEAL:]
     native = Port().state(TOKENS)
     assert (kv_data[:4], kv_data[8:]) == (native[:4], native[8 + 6 :])
-    fingerprint, moved_from, version, digest, last_word = struct.unpack("<16sII16s4s", seal)
-    assert (fingerprint, moved_from, version, last_word) == (FINGERPRINT, 3, 1, b"/SES")
+    fingerprint, shifted_from, version, digest, last_word = struct.unpack("<16sII16s4s", seal)
+    assert (fingerprint, shifted_from, version, last_word) == (FINGERPRINT, 3, 1, b"/SES")
     assert digest == xxhash.xxh3_128_digest(FILE[:-20])
 
 
@@ -127,12 +127,12 @@ def test_a_file_is_written_from_its_start_wherever_its_offset_is():
 
 
 @given(st.lists(st.integers(0, 63), max_size=16), st.integers(0, NEVER), st.integers(0, 9), st.booleans())
-def test_what_was_written_is_read(tokens, moved_from, growth, is_ours):
+def test_what_was_written_is_read(tokens, shifted_from, growth, is_ours):
     """By a context of another shape too: what differs between them is not in the file."""
     port = Port(growth)
-    again = read(write(saved_of(tokens, moved_from=moved_from)), is_ours, port)
+    again = read(write(saved_of(tokens, shifted_from=shifted_from)), is_ours, port)
     assert again.tokens.tolist() == tokens
-    assert again.moved_from == moved_from
+    assert again.shifted_from == shifted_from
     state = port.state(tokens)
     assert (again.state[:4], again.state[8:]) == (state[:4], state[8:])
     assert port.trusted == [is_ours]  # a seal can be forged by whoever knows the format
@@ -150,7 +150,7 @@ def test_short_reads_and_writes_are_taken_up(monkeypatch, is_ours):
     monkeypatch.setattr(os, "write", lambda fd, data: write_whole(fd, data[:3]))
     with os.fdopen(os.memfd_create("short"), "rb") as file:
         ses1 = Ses1(Port(), Grouping())
-        assert ses1.write(file.fileno(), saved_of(TOKENS, moved_from=3)) == len(FILE)
+        assert ses1.write(file.fileno(), saved_of(TOKENS, shifted_from=3)) == len(FILE)
         assert os.pread(file.fileno(), 1000, 0) == FILE
         monkeypatch.setattr(os, "preadv", lambda fd, views, at: read_whole(fd, [views[0][:3]], at))
         assert ses1.read(file.fileno(), is_ours).tokens.tolist() == TOKENS
@@ -260,7 +260,7 @@ def test_a_file_made_by_hand_is_accepted_from_anybody_after_a_look_at_its_struct
     again = read(unsealed(TOKENS), False, port)
     assert again.tokens.tolist() == TOKENS
     assert again.state == port.state(TOKENS)
-    assert again.moved_from == NEVER
+    assert again.shifted_from == NEVER
     assert port.trusted == [False]
 
 
@@ -333,7 +333,7 @@ def test_a_title_says_what_a_file_has():
     with file_of(FILE) as fd:
         title = read_title(fd)
     assert title.tokens.tolist() == TOKENS
-    assert (title.moved_from, title.fingerprint) == (3, FINGERPRINT)
+    assert (title.shifted_from, title.fingerprint) == (3, FINGERPRINT)
 
 
 def test_a_title_is_not_given_for_what_has_no_end():

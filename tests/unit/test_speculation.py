@@ -113,7 +113,7 @@ class DraftBench(Bench):
         self.drafter = backend.drafter = None if script is None else FakeDrafter(script)
         super().__init__(backend, **options)
         self.speculation = self.engine._speculation
-        self.speculation.n_ahead = MAX_AHEAD
+        self.speculation.n_exact = MAX_AHEAD
         self.engine._decoder.cost.observe(Load(n_generating=1), 1.0)
         self.drafts: list[list[int]] = []
         if self.drafter is not None:
@@ -138,11 +138,11 @@ class DraftBench(Bench):
         assert chunk.tokens[:-n].tolist() == request.pending.tolist()
         assert len(request.pending) == 1
         assert max(params.speculative.n_min, 1) <= n <= params.speculative.n_max
-        assert n < self.speculation.n_ahead
+        assert n < self.speculation.n_exact
         assert n < params.n_predict - request.n_generated or params.n_predict < 0
         assert chunk.pos + len(chunk.tokens) < self.backend.n_ctx
-        assert request.leader is None
-        assert request.follower is None
+        assert request.positive is None
+        assert request.negative is None
         assert request.repeated_token is None
         self.drafts.append(chunk.tokens[-n:].tolist())
 
@@ -472,7 +472,7 @@ def test_drafts_have_as_many_tokens_as_asked_for(n_max, n_min):
 @pytest.mark.parametrize("n_ahead", [1, 2, 3, 7])
 def test_no_more_tokens_at_once_than_round_as_one_by_one(n_ahead):
     bench = DraftBench(FakeBackend(), script=RIGHT, lookup=False)
-    bench.speculation.n_ahead = n_ahead
+    bench.speculation.n_exact = n_ahead
     bench.drafter.answers[0] = plain(task(0, PROMPT, n_predict=60), FakeBackend()).tokens(0)
     bench.run(task(0, PROMPT, n_predict=60))
     assert max([0, *bench.sizes]) == n_ahead - 1
@@ -712,18 +712,18 @@ def test_there_must_be_something_to_draft_from():
 
 
 def test_exact_answers_need_a_probe_first():
-    assert open_speculation().n_ahead == 1
-    assert open_speculation(draft_exact=False).n_ahead == MAX_AHEAD
+    assert open_speculation().n_exact == 1
+    assert open_speculation(draft_exact=False).n_exact == MAX_AHEAD
     backend = FakeBackend()
     backend.is_exact = False
-    assert open_speculation(backend).n_ahead == MAX_AHEAD
+    assert open_speculation(backend).n_exact == MAX_AHEAD
 
 
 def test_warming_up_finds_out_how_much_may_be_drafted():
     bench = DraftBench(RepeatingBackend())
-    bench.speculation.n_ahead = 1
+    bench.speculation.n_exact = 1
     bench.engine.warm_up()
-    assert bench.speculation.n_ahead == MAX_AHEAD
+    assert bench.speculation.n_exact == MAX_AHEAD
     assert bench.backend.sequences == [[]] * 4
     one = task(0, PROMPT, n_predict=100)
     bench.drafts.clear()
@@ -737,7 +737,7 @@ def test_nothing_is_probed_in_vain(options, can_cut):
     bench = Bench(FakeBackend(can_cut=can_cut), **options)
     bench.engine.warm_up()
     assert len(bench.backend.batches) == 3
-    assert bench.engine._speculation.n_ahead == 1
+    assert bench.engine._speculation.n_exact == 1
 
 
 def test_the_drafter_hears_of_the_end():

@@ -282,10 +282,10 @@ def test_tokens_are_found_at_whole_tokens_only():
 
 @given(runs, st.integers(0, 45) | st.just(NEVER), runs, st.integers(0, 40), st.booleans())
 def test_as_much_is_usable_as_is_the_same_aligned_and_evaluated_in_place(
-    held, moved_from, prompt, n_fixed, takes
+    held, shifted_from, prompt, n_fixed, takes
 ):
     n_fixed = min(n_fixed, len(held))
-    n_held = len(held) if takes else min(len(held), moved_from)
+    n_held = len(held) if takes else min(len(held), shifted_from)
 
     def may_be_used(n: int) -> bool:
         return (
@@ -296,7 +296,7 @@ def test_as_much_is_usable_as_is_the_same_aligned_and_evaluated_in_place(
         )
 
     expected = max((n for n in range(MIN_CHUNK, len(held) + 1) if may_be_used(n)), default=0)
-    saved = Saved(array(held), b"", moved_from)
+    saved = Saved(array(held), b"", shifted_from)
     assert usable(saved, Wish(array(prompt), takes), lambda n: n_fixed if n == len(held) else -1) == expected
 
 
@@ -313,9 +313,9 @@ def related_runs(draw):
 
 
 @given(related_runs(), st.sampled_from([lambda n: 0, lambda n: n, lambda n: n - n % 16]), st.booleans())
-def test_what_replaces_a_run_gives_all_that_the_run_gave(case, n_fixed, takes_moved):
+def test_what_replaces_a_run_gives_all_that_the_run_gave(case, n_fixed, accepts_shifted):
     old, new, prompt = case
-    wish = Wish(prompt, takes_moved)
+    wish = Wish(prompt, accepts_shifted)
     if replaces(new, old, n_fixed):
         assert usable(new, wish, n_fixed) >= usable(old, wish, n_fixed)
     assert replaces(old, old, n_fixed)
@@ -323,7 +323,7 @@ def test_what_replaces_a_run_gives_all_that_the_run_gave(case, n_fixed, takes_mo
 
 def test_the_ram_tier_gives_what_was_shifted_only_to_those_who_take_it():
     cache = RamCache(100)
-    cache.put(Saved(array(range(40)), b"a", moved_from=14))
+    cache.put(Saved(array(range(40)), b"a", shifted_from=14))
     prompt = array(range(60))
     assert cache.get(Wish(array([*range(8), *range(30, 60)]))) is not None
     assert cache.get(Wish(array(range(20, 60)), True)) is None
@@ -380,12 +380,14 @@ def test_it_is_known_which_tokens_are_not_where_they_were_evaluated(script):
             else:
                 kv.shift(slot, n_keep, n_discard)
             if what == "full":
-                slot.moved_from = min(slot.moved_from, n_keep)  # as the engine does when a context is full
+                slot.shifted_from = min(
+                    slot.shifted_from, n_keep
+                )  # as the engine does when a context is full
             if what != "shift":
                 moved = [*moved[:n_keep], *[True] * (len(moved) - n_keep)]
         assert len(slot.tokens) == len(moved)
         assert slot.tokens.view.tolist() == backend.sequences[slot.id]
-        assert slot.moved_from == (moved.index(True) if True in moved else NEVER)
+        assert slot.shifted_from == (moved.index(True) if True in moved else NEVER)
 
 
 # --- explanations

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from corral.chat.dialogue import Chat, Dialogue
+from corral.chat.chat_format import Chat, ChatFormat
 from corral.chat.message import parse_messages, parse_tools
 from corral.chat.template import ChatTemplate, TemplateError
 from corral.core.errors import CorralError
 from corral.media.collect import PlainCollector, mark_messages
 from tests.tools.family import CONVERSATIONS, FAMILIES, load
 
-DIALOGUES = {name: Dialogue(ChatTemplate(load(name), "<s>", "</s>")) for name in FAMILIES}
+DIALOGUES = {name: ChatFormat(ChatTemplate(load(name), "<s>", "</s>")) for name in FAMILIES}
 
 # Formats that a family's template must be told by.
 FORMATS = {

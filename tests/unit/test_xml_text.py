@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.chat.event import CallArguments
 from corral.chat.formats import qwen3_coder, seed_oss
-from corral.chat.tool import Freedom, Tool, ToolUse
+from corral.chat.tool import Tool, ToolChoice, ToolUse
 from tests.tools.answer import Message, events_of, read
 
 PARAMETERS = {
@@ -32,7 +32,7 @@ PARAMETERS = {
     },
     "$defs": {"Name": {"type": "string"}, "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}]}},
 }
-USE = ToolUse((Tool("f", PARAMETERS, {}),), Freedom.AUTO)
+USE = ToolUse((Tool("f", PARAMETERS, {}),), ToolChoice.AUTO)
 
 
 def argument(key: str, value: str, format=qwen3_coder.FORMAT, gap: str = "\n") -> Message:

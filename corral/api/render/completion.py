@@ -56,7 +56,7 @@ class NativeRenderer:
         answer = native.render_done(run.index, content, tokens, done, task, run.id_slot)
         answer |= render_cache_report(run, self._service.piece)
         answer["model"] = self._service.model_name
-        answer["prompt"] = self._service.words.detokenize(task.own_prompt)
+        answer["prompt"] = self._service.vocab.detokenize(task.own_prompt)
         answer["generation_settings"] = {
             **native.render_generation_settings(task.params, body.stream, body.timings_per_token),
             "n_ctx": self._service.info.n_ctx,
@@ -125,7 +125,7 @@ class OpenAIRenderer:
     def _render_logprobs(self, run: Run, probs: list[TokenProbs]) -> dict[str, Any]:
         """compat: /v1/completions: OpenAI's lists, and llama-server's `content`."""
         shown = [TokenProbs(p.chosen, p.top[: self._body.n_shown]) for p in probs]
-        lists = self._logprobs.setdefault(run.index, TextLogprobs(self._service.words))
+        lists = self._logprobs.setdefault(run.index, TextLogprobs(self._service.vocab))
         content = native.render_probs(shown, run.task.params.sampling, self._service.piece)
         return {**lists.render(shown), "content": content}
 
@@ -136,7 +136,7 @@ def verbose(service: Service, body: OpenAIFields, run: Run) -> dict[str, Any] | 
         return None
     answer = native.render_done(run.index, run.text, run.tokens, run.ended, run.task, run.id_slot)
     settings = native.render_generation_settings(run.task.params, body.stream, body.timings_per_token)
-    prompt = service.words.detokenize(run.task.own_prompt)
+    prompt = service.vocab.detokenize(run.task.own_prompt)
     return {**answer, "prompt": prompt, "generation_settings": settings}
 
 

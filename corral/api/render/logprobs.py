@@ -19,8 +19,8 @@ class Pieces(Protocol):
 class TextLogprobs:
     """Mutable: one answer, rendered at once or in chunks. Offsets count characters of its text."""
 
-    def __init__(self, words: Pieces) -> None:
-        self._words = words
+    def __init__(self, vocab: Pieces) -> None:
+        self._vocab = vocab
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_chars = 0
 
@@ -37,7 +37,7 @@ class TextLogprobs:
 
     def _name(self, prob: TokenProb) -> str:
         """A token's text; bytes that are not UTF-8 by themselves are spelled as OpenAI does."""
-        data = self._words.piece(prob.id, special=True)
+        data = self._vocab.piece(prob.id, special=True)
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
@@ -45,5 +45,5 @@ class TextLogprobs:
 
     def _advance(self, prob: TokenProb) -> int:
         start = self._n_chars
-        self._n_chars += len(self._decoder.decode(self._words.piece(prob.id)))
+        self._n_chars += len(self._decoder.decode(self._vocab.piece(prob.id)))
         return start

@@ -27,7 +27,7 @@ async def completion(request: Request) -> Response:
     """Continue a prompt."""
     service = service_of(request)
     body, warnings = await service.take(CompletionRequest, request)
-    prepared = await service.settle(request, body, await _prepare(service, request, body))
+    prepared = await service.apply_server_changes(request, body, await _prepare(service, request, body))
     renderer = NativeRenderer(service, body, warnings, prepared.is_list)
     return await respond(request, service, prepared, renderer, body.stream)
 
@@ -46,7 +46,7 @@ async def openai_completion(request: Request) -> Response:
     if body.logprobs is not None:
         # The engine only reports the chosen token together with others.
         asked = body.with_field("n_probs", max(1, body.n_shown), "logprobs")
-    prepared = await service.settle(request, asked, await _prepare(service, request, asked))
+    prepared = await service.apply_server_changes(request, asked, await _prepare(service, request, asked))
     renderer = OpenAIRenderer(service, body, warnings)
     return await respond(request, service, prepared, renderer, body.stream)
 
@@ -54,15 +54,15 @@ async def openai_completion(request: Request) -> Response:
 async def _prepare(service: Service, request: Request, body: CompletionRequest) -> PreparedCompletion:
     sees = bool(service.info.media)
     mark = partial(mark_prompt, body.prompt, body.image_data, "prompt", sees)
-    prompt, pictures, _ = await service.see(request, mark)
-    if pictures is not None:
+    prompt, media, _ = await service.extract_media(request, mark)
+    if media is not None:
         body = body.model_copy(update={"prompt": prompt})
-    prepared = await service.in_background(
+    prepared = await service.run_in_prompt_pool(
         prepare_completion,
         body,
-        service.words_for(pictures),
+        service.vocab_for(media),
         service.limits,
         service.defaults,
         service.system_prompt,
     )
-    return prepared.showing(pictures)
+    return prepared.with_media(media)

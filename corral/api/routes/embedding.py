@@ -49,10 +49,10 @@ async def _answer(request: Request, is_openai: bool) -> Response:
     is_openai = is_openai and field == "input"
     _check(body, encoder, is_openai)
     mark = partial(mark_prompt, getattr(body, field), body.image_data, field, bool(service.info.media))
-    content, pictures, _ = await service.see(request, mark)
-    words = service.words_for(pictures)
-    inputs = await prepare(service, request, body.truncate, prepare_inputs, content, field, words=words)
-    media = pictures.of(*inputs.tokens) if pictures is not None else None
+    content, request_media, _ = await service.extract_media(request, mark)
+    vocab = service.vocab_for(request_media)
+    inputs = await prepare(service, request, body.truncate, prepare_inputs, content, field, vocab=vocab)
+    media = request_media.of(*inputs.tokens) if request_media is not None else None
     vectors = await embed(service, request, inputs, media)
 
     def render() -> Any:

@@ -23,18 +23,18 @@ router = APIRouter(dependencies=[Depends(require_generation)])
 async def infill(request: Request) -> Response:
     """Write what is between two texts."""
     service = service_of(request)
-    require_marks(service.words.fim)
+    require_marks(service.vocab.fim)
     body, warnings = await service.take(InfillRequest, request)
     settings = InfillSettings(service.settings.engine.n_batch, service.settings.server.spm_infill)
-    prepared = await service.in_background(
+    prepared = await service.run_in_prompt_pool(
         prepare_infill,
         body,
-        service.words,
+        service.vocab,
         service.limits,
         service.defaults,
         settings,
         service.system_prompt,
     )
-    completion = await service.settle(request, body, prepared.completion)
+    completion = await service.apply_server_changes(request, body, prepared.completion)
     renderer = NativeRenderer(service, body, [*warnings, *prepared.warnings], completion.is_list)
     return await respond(request, service, completion, renderer, body.stream)

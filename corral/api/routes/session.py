@@ -94,7 +94,7 @@ class _Call:
 
 async def _save(call: _Call) -> Response:
     slot = slot_of(call.request, call.service.info.n_slots)
-    async with call.service.blob_room(slot, "session", busy_of(call.request)):
+    async with call.service.limit_blobs(slot, "session", busy_of(call.request)):
         with Blob.create() as blob:
             report = await call.do(Verb.SAVE, blob.fd)
             await call.store.put(call.name, blob)

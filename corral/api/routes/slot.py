@@ -84,8 +84,8 @@ class _Call:
         action = SlotAction(verb=verb, slot=self.slot, busy=busy_of(self.request), **fields)
         return await self.service.act(self.request, action, fd)
 
-    def room(self, way: str) -> AbstractAsyncContextManager[None]:
-        return self.service.blob_room(self.slot, way, busy_of(self.request))
+    def limit(self, way: str) -> AbstractAsyncContextManager[None]:
+        return self.service.limit_blobs(self.slot, way, busy_of(self.request))
 
     async def filename(self) -> str:
         body, _ = parse_request(SlotFileRequest, await self.service.read(self.request))
@@ -139,7 +139,7 @@ async def _erase(call: _Call) -> Response:
 
 async def _save_state(call: _Call) -> Response:
     async with contextlib.AsyncExitStack() as held:
-        await held.enter_async_context(call.room("out"))
+        await held.enter_async_context(call.limit("out"))
         blob = held.enter_context(Blob.create())
         report = await call.do(Verb.SAVE, blob.fd)
         if BINARY in call.request.headers.get("accept", ""):
@@ -164,7 +164,7 @@ def _render_blob(report: SlotReport, base64: Iterator[bytes]) -> tuple[int, Iter
 
 
 async def _restore_state(call: _Call) -> Response:
-    async with call.room("in"):
+    async with call.limit("in"):
         with await _receive_state(call) as blob:
             report = await call.do(Verb.RESTORE, blob.fd)
     return JsonResponse(

@@ -15,10 +15,10 @@ from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.schema.parse import RequestModel, parse_request
 from corral.api.service import Service, service_of
 from corral.api.slot_query import require_slots
-from corral.api.trust import is_stranger
+from corral.api.trust import is_anonymous
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.core.result import ModelInfo
 from corral.link.lifecycle import EngineState
 from corral.telemetry.slots import SlotView
@@ -37,7 +37,7 @@ _READY = shape(status="string")
 async def health(request: Request) -> Response:
     """Whether the server can answer."""
     service = service_of(request)
-    service.check_answers(tells_why=not is_stranger(request))
+    service.check_answers(tells_why=not is_anonymous(request))
     slots, query = service.telemetry.slots, request.query_params
     n_idle = slots.n_idle
     is_full = not n_idle and ("include_slots" in query or "fail_on_no_slot" in query)
@@ -47,7 +47,7 @@ async def health(request: Request) -> Response:
         "slots_idle": n_idle,
         "slots_processing": slots.n_busy,
     }
-    if "include_slots" in query and service.settings.server.slots and not is_stranger(request):
+    if "include_slots" in query and service.settings.server.slots and not is_anonymous(request):
         status["slots"] = _render_slots(service)
     if is_full and "fail_on_no_slot" in query:
         # compat: /health: the older status together with today's error shape.
@@ -58,7 +58,7 @@ async def health(request: Request) -> Response:
 @router.get("/ready", responses=answers(_READY))
 async def ready(request: Request) -> Response:
     """Whether a request would be taken on now."""
-    service_of(request).check_ready(tells_why=not is_stranger(request))
+    service_of(request).check_ready(tells_why=not is_anonymous(request))
     return JsonResponse({"status": "ready"})
 
 
@@ -70,15 +70,15 @@ async def slots(request: Request) -> Response:
     service.check_health()
     if request.query_params.get("fail_on_no_slot") and not service.telemetry.slots.n_idle:
         raise Unavailable("no slot available")
-    return JsonResponse(await service.in_leisure(_render_slots, service))
+    return JsonResponse(await service.run_in_text_pool(_render_slots, service))
 
 
 @router.get("/props", responses=answers(PROPS))
 async def props(request: Request) -> Response:
     """Settings of the server and facts of the model."""
     service = service_of(request)
-    words, info, server = service.words, service.info, service.settings.server
-    if is_stranger(request):
+    vocab, info, server = service.vocab, service.info, service.settings.server
+    if is_anonymous(request):
         return JsonResponse(_public_props(service))
     return JsonResponse(
         {
@@ -102,8 +102,8 @@ async def props(request: Request) -> Response:
             "webui": server.ui,
             "webui_settings": request.app.state.ui_settings,
             "chat_template": service.chat.dialogue.template.source,
-            "bos_token": words.bos_text,
-            "eos_token": words.eos_text,
+            "bos_token": vocab.bos_text,
+            "eos_token": vocab.eos_text,
             # compat: /props: how clients begin and end a turn behind the system prompt.
             "assistant_name": service.system_prompt.assistant_name,
             "user_name": service.system_prompt.anti_prompt,
@@ -148,14 +148,14 @@ def _modalities(info: ModelInfo) -> dict[str, bool]:
 
 
 def _render_slots(service: Service) -> list[dict[str, Any]]:
-    words, n_ctx = service.words, service.info.n_ctx
+    vocab, n_ctx = service.vocab, service.info.n_ctx
     return [
         render_slot(
             view,
             n_ctx,
             service.model_name,
             service.defaults,
-            words.detokenize(view.task.own_prompt) if view.task else "",
+            vocab.detokenize(view.task.own_prompt) if view.task else "",
             service.drafts,
         )
         for view in service.telemetry.slots.views

@@ -22,13 +22,13 @@ router = APIRouter()
 async def tokenize(request: Request) -> Response:
     """Tokens of a text."""
     service = service_of(request)
-    words = service.words
+    vocab = service.vocab
     body, _ = parse_request(TokenizeRequest, await service.read(request))
-    tokens = await service.in_leisure(
-        tokenize_mixed, body.content, words, body.add_special, body.parse_special, "content"
+    tokens = await service.run_in_text_pool(
+        tokenize_mixed, body.content, vocab, body.add_special, body.parse_special, "content"
     )
     if body.with_pieces:
-        pieces = [{"id": t, "piece": _render_piece(words.piece(t, special=True))} for t in tokens]
+        pieces = [{"id": t, "piece": _render_piece(vocab.piece(t, special=True))} for t in tokens]
         return JsonResponse({"tokens": pieces})
     return JsonResponse({"tokens": tokens})
 
@@ -37,12 +37,12 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """Text of tokens."""
     service = service_of(request)
-    words = service.words
+    vocab = service.vocab
     body, _ = parse_request(DetokenizeRequest, await service.read(request))
-    unknown = next((t for t in body.tokens if t >= words.n_tokens), None)
+    unknown = next((t for t in body.tokens if t >= vocab.n_tokens), None)
     if unknown is not None:
-        raise InvalidRequest(f"{unknown} is no token (ids go from 0 to {words.n_tokens - 1})", field="tokens")
-    return JsonResponse({"content": await service.in_leisure(words.detokenize, body.tokens)})
+        raise InvalidRequest(f"{unknown} is no token (ids go from 0 to {vocab.n_tokens - 1})", field="tokens")
+    return JsonResponse({"content": await service.run_in_text_pool(vocab.detokenize, body.tokens)})
 
 
 def _render_piece(piece: bytes) -> Any:

@@ -6,7 +6,7 @@ from corral.chat.format import Format
 from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, repeat, seq
 from corral.chat.json_text import collect_value, parse_json, read_call, read_call_list, read_string
 from corral.chat.reader import Reader, Steps
-from corral.chat.tool import Freedom, ToolUse
+from corral.chat.tool import ToolChoice, ToolUse
 
 _INSTRUCTION = (
     "Reply with JSON only. To call functions write "
@@ -47,7 +47,7 @@ def _read_answer(reader: Reader) -> Steps[str | None]:
 def _calls(g: Grammar, use: ToolUse) -> str:
     one = g.rule(calls_of(use, '{"name": "@", "arguments": ', "}"))
     calls = seq(literal('{"tool_calls": ['), repeat(use, one, literal(", ")), literal("]}"))
-    if use.freedom is Freedom.REQUIRED:
+    if use.freedom is ToolChoice.REQUIRED:
         return calls
     return any_of([calls, seq(literal('{"response": '), json_value({"type": "string"}), literal("}"))])
 

@@ -31,7 +31,7 @@ def plan_length(
     return best
 
 
-class Pace:
+class DraftLength:
     """Mutable: how a request's drafts have fared, by their kind."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from corral.core.result import Beat
+from corral.core.result import Heartbeat
 
 LOOK_S = 0.5  # between two looks
 _FIRST_BEAT_S = 30.0  # at least: an interpreter on a busy machine takes a while to start
@@ -18,7 +18,7 @@ _WEDGE_FACTOR = 50.0
 _WEDGE_UNKNOWN_S = 600.0
 
 
-class Pulse:
+class HeartbeatMonitor:
     """Mutable: of one engine. Somebody looks every `LOOK_S`."""
 
     def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,15 +34,15 @@ class Pulse:
         silent_s = max(_SILENT_S, _SILENT_SHARE * self._timeout_s)
         return not self._was_away(now) and now - self._heard_at > silent_s
 
-    def hear(self, beat: Beat) -> str:
+    def on_beat(self, heartbeat: Heartbeat) -> str:
         """A sign of life; returns why the engine has to be given up nevertheless, if it has."""
         self._heard_at = self._clock()
         self._has_beaten = True
-        if is_wedged(beat, self._timeout_s):
-            return f"a decode has been running for {beat.decode_ms / 1e3:.0f} s"
+        if is_wedged(heartbeat, self._timeout_s):
+            return f"a decode has been running for {heartbeat.decode_ms / 1e3:.0f} s"
         return ""
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Why the engine has to be given up, if it has."""
         now = self._clock()
         if self._was_away(now):
@@ -55,8 +55,8 @@ class Pulse:
         return now - self._looked_at > 2 * LOOK_S
 
 
-def is_wedged(beat: Beat, timeout_s: float) -> bool:
+def is_wedged(heartbeat: Heartbeat, timeout_s: float) -> bool:
     """Whether the decode under way is past anything its predicted cost could explain."""
-    if beat.predicted_ms <= 0:
-        return beat.decode_ms > _WEDGE_UNKNOWN_S * 1e3
-    return beat.decode_ms > max(6 * timeout_s * 1e3, _WEDGE_FACTOR * beat.predicted_ms)
+    if heartbeat.predicted_ms <= 0:
+        return heartbeat.decode_ms > _WEDGE_UNKNOWN_S * 1e3
+    return heartbeat.decode_ms > max(6 * timeout_s * 1e3, _WEDGE_FACTOR * heartbeat.predicted_ms)

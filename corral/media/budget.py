@@ -12,7 +12,7 @@ MAX_HELD_BYTES = 1 << 30
 _LOOK_S = 0.05  # between two looks at whether there is room
 
 
-class Room:
+class MediaBudget:
     """Mutable. Files of media count from `hold` until they are closed; for one there always is room."""
 
     def __init__(self, n_most: int = MAX_HELD_BYTES) -> None:

@@ -13,7 +13,7 @@ from corral.chat.message import Message, arguments_of, text_of
 Adaptation = Callable[[list[Message]], list[Message]]
 
 
-def adapt(
+def normalize_messages(
     messages: list[Message], tools: list[dict[str, Any]], can: Capability, instruction: str
 ) -> list[Message]:
     """The messages as this template wants them; `tools` are those the template cannot show by itself."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Kin(NamedTuple):
+class ReuseKey(NamedTuple):
     """`variant`: with which adapters; nothing: with none. `tenant`: for whom; nothing: for the server itself,
     which has no secrets."""
 
-    variant: bytes = b""
+    lora_key: bytes = b""
     tenant: bytes = b""
 
-    def serves(self, other: Kin) -> bool:
+    def can_serve(self, other: ReuseKey) -> bool:
         """Whether a prompt of the other one may begin with it."""
-        return self.variant == other.variant and self.tenant in (b"", other.tenant)
+        return self.lora_key == other.lora_key and self.tenant in (b"", other.tenant)

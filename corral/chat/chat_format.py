@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.chat.adapt import adapt, in_parts, relaxations
 from corral.chat.capability import Capability, probe
 from corral.chat.format import Format, long_id, short_id
 from corral.chat.formats import choose_format
 from corral.chat.grammar import Grammar, TokenOf, any_of, json_value, seq
 from corral.chat.message import Message, text_of
+from corral.chat.normalize import in_parts, normalize_messages, relaxations
 from corral.chat.reader import MessageParser, Reader, Steps
 from corral.chat.reasoning import (
-    Marks,
     ReasoningFormat,
+    ReasoningTags,
     choose_marks,
     is_open,
     read_reasoning,
     thoughts_first,
 )
 from corral.chat.template import ChatTemplate, TemplateError
-from corral.chat.tool import NO_TOOLS, Freedom, ToolUse
+from corral.chat.tool import NO_TOOLS, ToolChoice, ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Prompt:
     is_thinking: bool
 
 
-class Dialogue:
+class ChatFormat:
     """One template and everything that follows from it."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
         self.format: Format = choose_format(template.source)
         self.can: Capability = probe(lambda messages, tools: self._try(messages, tools, True, {}))
-        self._marks: Marks = choose_marks(template.source)
+        self._marks: ReasoningTags = choose_marks(template.source)
         self._thinks = self._marks.start in template.source or self._marks.end in template.source
 
     @property
@@ -81,8 +81,8 @@ class Dialogue:
         text = self._render(chat, messages, chat.add_generation_prompt or last is not None)
         opened = is_open(text, self._marks)
         if opened and (last is not None or not chat.enable_thinking):
-            thoughts = last.get("reasoning_content", "") if last else ""
-            text += thoughts + self._marks.end
+            reasoning = last.get("reasoning_content", "") if last else ""
+            text += reasoning + self._marks.end
             opened = False
         # compat: /v1/chat/completions: parts of a message that is continued have an empty line between them.
         return Prompt(text + text_of(last["content"], "\n\n") if last else text, opened)
@@ -93,9 +93,9 @@ class Dialogue:
         answer = ""
         if chat.schema is not None:
             answer = seq(format.lead(g), format.wrap(g, json_value(chat.schema)))
-        if use.is_possible and (use.freedom is Freedom.REQUIRED or format.is_always_bound or answer):
+        if use.is_possible and (use.freedom is ToolChoice.REQUIRED or format.is_always_bound or answer):
             calls = seq(format.lead(g), g.mark(*format.trigger), format.calls(g, use))
-            must_call = use.freedom is Freedom.REQUIRED or not answer
+            must_call = use.freedom is ToolChoice.REQUIRED or not answer
             body = calls if must_call else any_of([calls, answer])
         elif use.is_possible:
             if not format.trigger:
@@ -121,7 +121,7 @@ class Dialogue:
     def _render(self, chat: Chat, messages: list[Message], add_generation_prompt: bool) -> str:
         tools = [tool.definition for tool in chat.use.tools] if chat.use.is_possible else []
         instruction = self.format.instruction if tools else ""
-        adapted = adapt(messages, [] if self.can.tools else tools, self.can, instruction)
+        adapted = normalize_messages(messages, [] if self.can.tools else tools, self.can, instruction)
         options = {"enable_thinking": chat.enable_thinking, **chat.options}
         try:
             return self._try(self._shape(adapted), tools, add_generation_prompt, options)

@@ -21,7 +21,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.media.sample import BadMedia, Sample, reading
 
 MAX_PIXELS = 33_177_600  # 8K

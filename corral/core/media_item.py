@@ -13,7 +13,7 @@ class MediaKind(str, enum.Enum):
     AUDIO = "audio"
 
 
-class Medium(msgspec.Struct, frozen=True, kw_only=True):
+class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
     """A picture, or a sound of `width` samples. Its bytes, rows of RGB or 32-bit floats, begin at `start` of
     the file that comes with it."""
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 
-class Turns:
+class CoreTimeSlicer:
     """Mutable. The one that works calls `wait` and `end`, the other one the rest."""
 
     def __init__(self) -> None:

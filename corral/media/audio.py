@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from corral.core.medium import MediaKind
+from corral.core.media_item import MediaKind
 from corral.media.sample import BadMedia, Sample, reading
 
 MAX_SECONDS = 1800
@@ -36,7 +36,7 @@ def decode_audio(data: bytes, rate: int) -> Sample:
     data = _skip_tags(data)
     if not data:
         raise BadMedia("is empty")
-    if not is_sound(data):
+    if not is_audio(data):
         raise BadMedia("cannot be read: it is not a WAV, FLAC, MP3 or Ogg sound")
     with reading(), _File(io.BytesIO(data)) as file:
         _check_header(file)
@@ -65,7 +65,7 @@ def _skip_tags(data: bytes) -> bytes:
     return data[start:].lstrip(b"\0") if start else data
 
 
-def is_sound(data: bytes) -> bool:
+def is_audio(data: bytes) -> bool:
     """By its first bytes, also so that libsndfile's parsers of twenty other formats are never reached."""
     is_wav = data[:4] == b"RIFF" and data[8:12] == b"WAVE"
     is_mp3 = (data[:1] == b"\xff" and data[1:2] >= b"\xe0") or data[:3] == b"ID3"

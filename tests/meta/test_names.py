@@ -1,0 +1,70 @@
+"""Words that were retired stay out of identifiers: the field has others for the same things."""
+
+from __future__ import annotations
+
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RETIRED = {
+    "AdapterDesk": "AdapterRegistry",
+    "Arrange": "LayoutMedia",
+    "Arranged": "MediaLayout",
+    "Beat": "Heartbeat",
+    "Board": "Telemetry",
+    "Dialogue": "ChatFormat",
+    "Entry": "PendingTask",
+    "Freedom": "ToolChoice",
+    "Holding": "CachedPrefix",
+    "Keeper": "EngineLifecycle",
+    "Kin": "ReuseKey",
+    "Lanes": "SlotTimeline",
+    "Leg": "TaskRecord",
+    "MarkedWords": "MediaVocab",
+    "MediaDesk": "MediaEncoder",
+    "Medium": "MediaItem",
+    "NotNumbers": "NonFiniteLogits",
+    "Order": "Command",
+    "Pace": "DraftLength",
+    "Patience": "IdleTimer or RetryPolicy",
+    "Pictures": "RequestMedia",
+    "Pulse": "HeartbeatMonitor",
+    "Supervisor": "EngineClient",
+    "Tally": "TokenCounters",
+    "Traffic": "RecordMiddleware",
+    "Turns": "CoreTimeSlicer",
+    "Visit": "RequestRecord",
+    "Watcher": "RecordObserver",
+    "Words": "Vocab",
+    "aside": "run_in_pool",
+    "in_leisure": "run_in_text_pool",
+    "is_spelled": "is_valid_layout",
+    "is_stranger": "is_anonymous",
+    "kin": "reuse_key",
+    "probe_ahead": "probe_exact",
+    "realm": "tenant",
+    "require_room": "check_queue",
+    "spell": "placeholder_tokens",
+    "takes_moved": "accepts_shifted",
+    "thoughts": "reasoning",
+    "visit_of": "record_of",
+    "words_for": "vocab_for",
+}
+
+
+@pytest.mark.parametrize("folder", ["corral", "bench", "tools", "tests"])
+def test_retired_words_are_in_no_identifier(folder):
+    found = [
+        f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}, now {RETIRED[token.string]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for token in _tokens(path)
+        if token.type == tokenize.NAME and token.string in RETIRED
+    ]
+    assert not found, "\n".join(found)
+
+
+def _tokens(path: Path) -> list[tokenize.TokenInfo]:
+    with path.open("rb") as file:
+        return list(tokenize.tokenize(file.readline))
