@@ -62,7 +62,7 @@ def test_options_of_templates(tiny):
 def test_a_template_that_cannot_be_used_ends_the_start(tiny):
     for option, value in (("--chat-template", "{% if %}"), ("--chat-template-file", "/no/such/file")):
         server = CorralProcess("-m", tiny, "-c", 512, option, value, wait=False)
-        assert server.process.wait(300) == 1
+        assert server.process.wait(300) == 2
         server.stop()
         assert "template" in server.lines[-1]
 

@@ -359,11 +359,11 @@ def test_errors_come_before_anything_is_loaded(tmp_path):
         (("--cors-origins", "example.com"), "--cors-origins"),
         (("--cors-credentials",), "--cors-credentials"),
         (("--allowed-hosts", "https://example.com"), "--allowed-hosts"),
-        (("--ssl-cert-file", "x"), "--ssl-key-file"),
+        (("--ssl-cert-file", "x"), "--ssl-cert-file"),
         (("--log-file", tmp_path / "none" / "log"), "--log-file"),
     ):
         result = run("-m", path, "--port", 0, *options)
-        assert result.returncode == 1
+        assert result.returncode in (1, 2)
         assert message in result.stderr
         assert "load" not in result.stderr
         assert "Traceback" not in result.stderr

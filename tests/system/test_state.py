@@ -342,7 +342,7 @@ curl -s -X POST "http://localhost:8080/sessions/42?action=remove" \\
     removed, gone = default.shell(remove + archive)
     assert removed == {"id_session": 42, "removed": True}
     assert gone["error"]["code"] == 404
-    assert "'42'" in gone["error"]["message"]
+    assert "session 42" in gone["error"]["message"]
     default.shell(save)
     (archived,) = default.shell(archive)
     assert archived == {"id_session": 42, "removed": True, "file": "session_42.bin", "n_bytes": n_bytes}
@@ -865,7 +865,7 @@ def test_a_fork_evaluates_nothing_again(small):
         ("/slots/0?action=context-shift", {"n_keep": -1, "n_discard": 1}, 400, "n_keep"),
         ("/slots/0?action=context-shift", {"n_keep": 0, "n_discard": 0}, 400, "n_discard"),
         ("/slots/0?action=context-shift", {"n_keep": 0, "n_discard": 4097}, 400, "n_discard"),
-        ("/sessions/77?action=restore&slot=0", {}, 404, "'77'"),
+        ("/sessions/77?action=restore&slot=0", {}, 404, "session 77"),
         ("/sessions/77?action=save", {}, 400, "slot"),
         ("/sessions/77?action=save&slot=9", {}, 404, "0 to 1"),
     ],
