@@ -304,15 +304,15 @@ def test_what_has_failed_is_marked():
         route = type("Route", (), {"path": "/completion"})
         scope = {"method": "POST", "path": "/completion", "scheme": "http", "headers": [], "route": route}
         begun, queued = RequestRecord("begun"), RequestRecord("queued")
-        leg = begun.enter(5)
-        leg.note(Admitted(0, 0, 0), leg.entered_at + 1)
+        task = begun.add_task(5)
+        task.update(Admitted(0, 0, 0), task.queued_at + 1)
         timings = Timings(cache_n=0, prompt_n=5, prompt_ms=1, predicted_n=1, predicted_ms=1)
-        leg.note(Tokens(task_id=0, tokens=[1], text="x", timings=timings), leg.entered_at + 2)
-        leg.note(Failed(0, ErrorInfo(500, "x", "y")), leg.entered_at + 3)
-        queued.enter(5)
+        task.update(Tokens(task_id=0, tokens=[1], text="x", timings=timings), task.queued_at + 2)
+        task.update(Failed(0, ErrorInfo(500, "x", "y")), task.queued_at + 3)
+        queued.add_task(5)
         for record, status, seconds in ((begun, 200, 4.0), (queued, 503, 5.0)):
             record.status, record.ended_at = status, record.started_at + seconds
-            tracer.end(scope, record)
+            tracer.on_request_end(scope, record)
         tracer.close()
         root, parts = collector.trace("begun")
         assert root.has_failed
