@@ -92,7 +92,7 @@ class Stage(str, enum.Enum):
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
     """How far a start is. `detail` goes on after the name of the stage: what exactly, and why.
 
-    `/health` shows it to everybody, so it names no paths.
+    `/health` shows it without a key, so it contains no paths.
     """
 
     stage: Stage = Stage.LOADING

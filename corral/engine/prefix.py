@@ -14,7 +14,7 @@ from corral.core.media import runs_in
 from corral.engine.batch import align
 from corral.engine.reuse_key import ReuseKey
 
-MIN_REUSE = 16  # a copy or a wait must save at least so many tokens
+MIN_REUSE = 16  # tokens that a copy or a wait must save
 
 
 class Origin(enum.Enum):
