@@ -12,11 +12,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import httpx
 import psutil
 
 START_S = 300  # generous: a busy machine may take long to start
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + START_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 class CorralProcess:

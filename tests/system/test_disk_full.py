@@ -14,14 +14,13 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import httpx
 import psutil
 import pytest
 
 from tests.soak.finish import finish
-from tests.system.process import START_S, CorralProcess
+from tests.system.process import START_S, CorralProcess, wait_until
 from tests.system.test_state import act, prompt_of, restore_state, save_state
 from tests.tools.fake_hub import FakeHub, Repository
 from tests.tools.file_server import FileServer, Served
@@ -41,13 +40,6 @@ def refusal(result: subprocess.CompletedProcess[str]) -> str:
     said = [line for line in result.stderr.splitlines() if line.startswith("corral: ")]
     assert len(said) == 1, result.stderr
     return said[0]
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + START_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 # States.

@@ -8,22 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import httpx
 import psutil
 import pytest
 
-from tests.system.process import START_S, CorralProcess
+from tests.system.process import START_S, CorralProcess, wait_until
 
 N_UNREAD = 1500  # lines, more than a pipe holds
-
-
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + START_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def free_port() -> int:

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.system.process import START_S, CorralProcess
+from tests.system.process import START_S, CorralProcess, wait_until
 
 LOADING = {
     "error": {
@@ -68,7 +68,13 @@ def sent(server: CorralProcess, *requests: tuple[str, str]) -> Iterator[list[Fut
             pool.submit(httpx.request, method, server.url + path, timeout=START_S)
             for method, path in requests
         ]
+        wait_until(lambda: n_accepted(server) >= len(requests))
         yield ask
+
+
+def n_accepted(server: CorralProcess) -> int:
+    connections = psutil.Process(server.process.pid).net_connections("tcp")
+    return sum(one.status == psutil.CONN_ESTABLISHED for one in connections)
 
 
 def told(server: CorralProcess) -> tuple[int, dict, list]:

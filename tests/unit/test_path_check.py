@@ -157,11 +157,13 @@ def test_a_certificate_without_its_key(start, tmp_path):
     assert "--ssl-key-file" in said
 
 
-def test_a_port_that_is_taken_is_noticed_before_a_download(start):
+def test_a_port_that_is_taken_is_noticed_before_a_download(monkeypatch, capsys):
+    monkeypatch.setattr(model_source, "resolve_model", lambda *_: pytest.fail("it downloads"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        status, said = start("-hf", "user/model", "--port", taken.getsockname()[1])
-    assert status == 1
-    assert "--port" in said
+        port = taken.getsockname()[1]
+        assert command.main(["-hf", "user/model", "--port", str(port)]) == 1
+    close_log()
+    assert f"port {port}" in capsys.readouterr().err
 
 
 def test_an_adapter_of_another_model(start, modifiers, models, tmp_path):
