@@ -16,6 +16,7 @@ from pathlib import Path
 
 import xxhash
 
+from corral.core.atomic_file import atomic_write, lock_directory
 from corral.core.chunk import TokenArray, common_prefix
 from corral.core.errors import CorralError, InvalidRequest
 from corral.engine.prefix import Wish, replaces, usable
@@ -24,10 +25,8 @@ from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
 
 FILE_GAIN = 64  # tokens that reading a file must save at least
-_OURS = "[0-9a-f]" * 32  # other files in the directory are left alone
 _SUFFIX = ".ses1"
-_FILES = _OURS + _SUFFIX
-_TEMPORARY = ".part"
+_FILES = "[0-9a-f]" * 32 + _SUFFIX  # other files in the directory are left alone
 _MAX_PENDING_BYTES = 1 << 30  # of states that wait to be written; beyond that they are dropped
 
 _log = logging.getLogger("corral")
@@ -60,8 +59,8 @@ class DiskCache:
         self._pending: dict[str, int] = {}
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for leftover in self._directory.glob(_OURS + _TEMPORARY):
-                leftover.unlink()
+            with lock_directory(self._directory):
+                pass
         except OSError as error:
             raise CorralError(f"--cache-disk: {error}") from None
         self._index = dict(self._scan(n_ctx))
@@ -132,19 +131,13 @@ class DiskCache:
             return None
 
     def _write(self, name: str, saved: Saved) -> None:
-        path = self._directory / name
-        temporary = path.with_suffix(_TEMPORARY)
         try:
             self._make_room(_file_bytes(saved))
-            with temporary.open("wb") as file:
+            with atomic_write(self._directory / name) as file:
                 self._ses1.write(file.fileno(), saved)
-                os.fsync(file.fileno())
-            temporary.replace(path)
         except OSError as error:
             _log.warning("--cache-disk: a state could not be written: %s", error.strerror)
             self._index.pop(name, None)
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
         finally:
             self._pending.pop(name, None)
 

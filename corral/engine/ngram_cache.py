@@ -5,12 +5,11 @@ run: 4 x i32, -1 where it is shorter | n: i32 | n x (token: i32, count: i32)
 
 from __future__ import annotations
 
-import contextlib
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from corral.core.atomic_file import atomic_write
 from corral.core.errors import CorralError
 
 N_MAX = 4  # tokens of the longest run
@@ -102,14 +101,8 @@ def read_cache(path: str, n_vocab: int, option: str, may_be_missing: bool = Fals
 
 def write_cache(path: str, data: bytes) -> None:
     """All or nothing; OSError if it cannot be written."""
-    beside = Path(f"{path}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
+    with atomic_write(Path(path)) as file:
+        file.write(data)
 
 
 def _records(data: bytes) -> Iterator[tuple[Run, dict[int, int]]]:

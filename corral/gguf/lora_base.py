@@ -18,10 +18,10 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
+from corral.core.atomic_file import atomic_write, lock_directory
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
 from corral.core.file import file_error, read_into, write_all
-from corral.core.pending_file import pending_file
 from corral.core.settings import EngineSettings
 from corral.gguf.fingerprint import fingerprint
 from corral.gguf.preflight import GgufHeader, TensorInfo, adapted, check_adapter, padded, read_header
@@ -99,12 +99,10 @@ def _check_base(weights: Mapping[str, TensorInfo], better: Mapping[str, TensorIn
 
 
 def _write(target: Path, model: str, header: GgufHeader, sources: Mapping[str, _Source]) -> None:
-    """All or nothing: the file gets its name when it is complete."""
-    with pending_file(target) as pending:
-        # While we waited, another server may have made it, or have been killed over it.
-        if not target.exists():
-            _fill(pending.fd, target.parent, model, header, sources)
-            pending.commit()
+    with lock_directory(target.parent):
+        if not target.exists():  # another server may have made it while we waited
+            with atomic_write(target) as file:
+                _fill(file.fileno(), target.parent, model, header, sources)
 
 
 def _fill(fd: int, directory: Path, model: str, header: GgufHeader, sources: Mapping[str, _Source]) -> None:

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from corral.core.atomic_file import AtomicFile, list_directory, remove_leftovers
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.file import file_error, write_all
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
-_TEMPORARY = re.compile(r"\.pending-[0-9]+-[0-9a-f]{16}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def check_name(name: object, field: str) -> str:
@@ -84,8 +81,8 @@ class SaveDirectory:
                 self._fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=inside.fd)
             else:
                 self._fd = os.open(path, _DIRECTORY)
-            self._remove_leftovers()
-            with PendingFile(self, "", ""):
+            remove_leftovers(self._fd)
+            with AtomicFile(self._fd, ""):
                 pass
         except OSError as error:
             message = f"{option}: cannot save files in '{self._path}': {error.strerror}"
@@ -101,10 +98,9 @@ class SaveDirectory:
             os.mkdir(name, 0o700, dir_fd=self._fd)
         return SaveDirectory(Path(name), suffix, inside=self, option=self._option)
 
-    def create(self, name: str) -> PendingFile:
+    def create(self, name: str) -> NamedFile:
         """A file that gets the name, in place of the one that has it, when it is committed."""
-        with _explained("write", name):
-            return PendingFile(self, name, self._file(name))
+        return NamedFile(self, name, self._file(name))
 
     def open(self, name: str) -> int:
         """A descriptor to read from; only regular files are opened."""
@@ -130,7 +126,7 @@ class SaveDirectory:
     def names(self) -> list[SavedFile]:
         """The regular files that clients can name, in no order."""
         with _explained("list", self._path.name):
-            found = [self._describe(file) for file in self._listed()]
+            found = [self._describe(file) for file in list_directory(self._fd)]
         return [file for file in found if file is not None]
 
     def find(self, name: str) -> SavedFile | None:
@@ -149,13 +145,6 @@ class SaveDirectory:
     def _file(self, name: str) -> str:
         return check_name(name, "name") + self._suffix
 
-    def _listed(self) -> list[str]:
-        fd = os.open(".", _DIRECTORY, dir_fd=self._fd)  # one of its own: threads would share the position
-        try:
-            return os.listdir(fd)
-        finally:
-            os.close(fd)
-
     def _describe(self, file: str) -> SavedFile | None:
         name = file.removesuffix(self._suffix)
         if not NAME.fullmatch(name) or name + self._suffix != file:
@@ -166,66 +155,23 @@ class SaveDirectory:
             return None
         return SavedFile(name, stamp_of(info)) if stat.S_ISREG(info.st_mode) else None
 
-    def _remove_leftovers(self) -> None:
-        """Those of writers that are gone, and their locks with them."""
-        for file in self._listed():
-            if _TEMPORARY.fullmatch(file):
-                with contextlib.suppress(OSError), _opened(file, self._fd) as fd:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(file, dir_fd=self._fd)
 
-
-class PendingFile:
-    """A file without its name yet, open for reading and writing; removed unless it is committed."""
+class NamedFile(AtomicFile):
+    """What is written into it replaces the file of a name when it is committed."""
 
     def __init__(self, directory: SaveDirectory, name: str, file: str) -> None:
-        self._directory = directory
-        self._name = name
-        self._file = file
-        self._temporary, self.fd = _create_temporary(directory.fd)
+        self._client_name = name
+        with _explained("write", name):
+            super().__init__(directory.fd, file)
 
     def write(self, pieces: Iterable[bytes]) -> None:
-        with _explained("write", self._name):
+        with _explained("write", self._client_name):
             for piece in pieces:
                 write_all(self.fd, piece)
 
     def commit(self) -> None:
-        """Afterwards the name has this file, also if the power fails; before, it has what it had."""
-        where = self._directory.fd
-        with _explained("write", self._name):
-            os.fsync(self.fd)
-            os.replace(self._temporary, self._file, src_dir_fd=where, dst_dir_fd=where)
-            os.fsync(where)
-
-    def __enter__(self) -> PendingFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # once committed, it has another name
-            os.unlink(self._temporary, dir_fd=self._directory.fd)
-        fd, self.fd = self.fd, -1  # a thread that a cancelled request left behind must not write elsewhere
-        os.close(fd)
-
-
-def _create_temporary(dir_fd: int) -> tuple[str, int]:
-    """A new file, locked as long as anyone has it open: another server can tell it from a leftover."""
-    while True:
-        name = f".pending-{os.getpid()}-{secrets.token_hex(8)}"
-        fd = os.open(name, _CREATE, 0o600, dir_fd=dir_fd)
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        if os.fstat(fd).st_nlink:
-            return name, fd
-        os.close(fd)  # taken for a leftover before it was locked
-
-
-@contextlib.contextmanager
-def _opened(file: str, dir_fd: int) -> Iterator[int]:
-    fd = os.open(file, _READ, dir_fd=dir_fd)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+        with _explained("write", self._client_name):
+            super().commit()
 
 
 @contextlib.contextmanager

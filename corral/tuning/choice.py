@@ -13,6 +13,7 @@ import psutil
 import xxhash
 from filelock import FileLock
 
+from corral.core.atomic_file import atomic_write
 from corral.core.cache_dir import cache_dir
 from corral.core.file import file_error
 from corral.gguf.file_type import TRANSCODED
@@ -132,11 +133,7 @@ def _directory() -> Path:
 
 def _write(path: Path, data: bytes) -> None:
     """Whole, or not at all; what cannot be written is found out again."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+        with atomic_write(path) as file:
+            file.write(data)

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from corral.core.atomic_file import AtomicFile, lock_directory
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
 from corral.core.file import file_error
-from corral.core.pending_file import PendingFile, pending_file, remove_leftovers
 from corral.gguf.encoded_size import estimated_bytes
 from corral.gguf.file_type import TRANSCODABLE
 from corral.gguf.model_file import read_model
@@ -36,13 +36,17 @@ def transcode(
     directory = target.parent
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        remove_leftovers(directory, "*.gguf")
-        with pending_file(target) as pending:
-            if not target.exists():
-                _check_room(directory, estimated_bytes(headers, file_type))
-                _run(source, pending, TRANSCODABLE[file_type], n_threads, on_progress)
-                _check_result(source, headers, pending.path)
-                pending.commit()
+        with lock_directory(directory) as dir_fd:
+            if target.exists():
+                return
+            _check_room(directory, estimated_bytes(headers, file_type))
+            with AtomicFile(dir_fd, target.name) as file:
+                path = directory / file.temporary
+                # The child inherits the locks: they hold for as long as it writes, even if we are killed.
+                fds = (dir_fd, file.fd)
+                _run(source, path, TRANSCODABLE[file_type], n_threads, on_progress, fds)
+                _check_result(source, headers, path)
+                file.commit()
     except OSError as error:
         raise file_error(f"cannot write into '{directory}'", error) from None
 
@@ -57,15 +61,20 @@ def _check_room(directory: Path, n_bytes: int) -> None:
 
 
 def _run(
-    source: str, pending: PendingFile, number: int, n_threads: int, on_progress: Callable[[float], None]
+    source: str,
+    path: Path,
+    number: int,
+    n_threads: int,
+    on_progress: Callable[[float], None],
+    inherited: Sequence[int],
 ) -> None:
-    words = [source, str(pending.path), str(number), str(n_threads)]
+    words = [source, str(path), str(number), str(n_threads)]
     with subprocess.Popen(
         [sys.executable, "-m", "corral.tuning.requantize", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=[pending.fd],  # the file is its own for as long as it lives, whatever becomes of us
+        pass_fds=inherited,
     ) as process:
         try:
             reason = _follow(process, on_progress)
@@ -73,7 +82,7 @@ def _run(
             process.kill()
             raise
     if process.returncode:
-        raise _failure(source, pending.path.parent, reason or _end(process.returncode))
+        raise _failure(source, path.parent, reason or _end(process.returncode))
 
 
 def _follow(process: subprocess.Popen[bytes], on_progress: Callable[[float], None]) -> str:

@@ -18,7 +18,6 @@ from gguf.quants import dequantize
 
 from corral.cli.default_model import find_default_model
 from corral.core.errors import CorralError, InsufficientStorage
-from corral.core.pending_file import pending_path
 from corral.gguf.encoded_size import estimated_bytes
 from corral.gguf.file_type import FILE_TYPES, TRANSCODABLE
 from corral.gguf.ggml_type import GGML_TYPES
@@ -197,9 +196,9 @@ transcode({str(source)!r}, Path({str(target)!r}), "Q8_0", die)
 """
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
     assert not target.exists()
-    assert pending_path(target).exists()
+    assert len(list(tmp_path.glob(".pending-*"))) == 1
     other = tmp_path / "other.gguf"
-    pending_path(other).write_bytes(b"\xff" * 1000)  # of somebody who was killed too
+    (tmp_path / ".pending-4000000-0123456789abcdef").write_bytes(b"\xff" * 1000)  # of another killed process
     transcode(str(source), target, "Q8_0", ignore)
     assert list(tmp_path.iterdir()) == [target]
     assert tensors_of(target) == tensors_of(to_q8_0(source, other))
@@ -261,7 +260,8 @@ def test_a_file_that_was_cut_on_the_way_is_not_taken(models, tmp_path, monkeypat
 
     def cut(process, on_progress):
         reason = follow(process, on_progress)
-        os.truncate(pending_path(target), pending_path(target).stat().st_size - 100)
+        (pending,) = tmp_path.glob(".pending-*")
+        os.truncate(pending, pending.stat().st_size - 100)
         return reason
 
     target = tmp_path / "made.gguf"

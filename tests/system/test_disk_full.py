@@ -68,12 +68,12 @@ def test_the_cache_on_disk_goes_without_what_does_not_fit(tiny, disk):
         disk.free()
         ask(2)
         wait_until(lambda: len(disk.names()) >= 1)
-        wait_until(lambda: not list(folder.glob("*.part")))
+        wait_until(lambda: not list(folder.glob(".pending-*")))
         ask(3)
         assert ask(1) == (cold[0], "disk")
         disk.fill()
     assert server.process.returncode == 0
-    assert not list(folder.glob("*.part"))
+    assert not list(folder.glob(".pending-*"))
 
 
 def test_sessions_that_a_full_disk_loses_at_the_end_are_named(tiny, disk):

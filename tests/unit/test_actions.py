@@ -1198,7 +1198,7 @@ def test_cancelled_while_its_prompt_is_read_from_disk(tmp_path, monkeypatch):
 
 
 def test_what_a_lost_server_left_half_written_goes_away(tmp_path):
-    (tmp_path / f"{'0f' * 16}.part").write_bytes(b"SES1")
+    (tmp_path / ".pending-4000000-0123456789abcdef").write_bytes(b"SES1")
     disk_lab(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -20,7 +20,7 @@ from corral.core.errors import NotSupported
 from corral.core.result import SlotReport
 from corral.core.task import SlotAction, Verb
 from corral.storage.blob import Blob, read_pieces
-from corral.storage.save_directory import NAME, PendingFile, SaveDirectory, check_name
+from corral.storage.save_directory import NAME, NamedFile, SaveDirectory, check_name
 from corral.storage.session import render_id
 
 router = APIRouter()
@@ -151,7 +151,7 @@ async def _remove(call: _Call) -> Response:
     return JsonResponse(answer)
 
 
-def _copy(blob: Blob, target: PendingFile) -> None:
+def _copy(blob: Blob, target: NamedFile) -> None:
     target.write(read_pieces(blob.fd, blob.n_bytes))
     target.commit()
 

@@ -1,0 +1,100 @@
+"""Files that replace their target whole or not at all. Everything here blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+T = TypeVar("T")
+
+_TEMPORARY = re.compile(r"\.pending-[0-9]+-[0-9a-f]{16}")
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file that replaces `path` when the block ends; after an error `path` has what it had."""
+    with _opened(path.parent, _DIRECTORY) as dir_fd, AtomicFile(dir_fd, path.name, 0o666) as pending:
+        with open(pending.fd, "wb", closefd=False) as file:
+            yield file
+        pending.commit()
+
+
+class AtomicFile:
+    """A file with a temporary name until it is committed; removed at the end of the block if it is not.
+
+    It is locked as long as any process has it open, so that others can tell it from a leftover.
+    """
+
+    def __init__(self, dir_fd: int, name: str, mode: int = 0o600) -> None:
+        self._dir_fd = dir_fd
+        self._name = name
+        self.fd = -1
+        while self.fd < 0:
+            self.temporary = f".pending-{os.getpid()}-{secrets.token_hex(8)}"
+            self.fd = os.open(self.temporary, _CREATE, mode, dir_fd=dir_fd)
+            _lock(self.fd)
+            if not os.fstat(self.fd).st_nlink:  # removed as a leftover before it was locked
+                self._close()
+
+    def commit(self) -> None:
+        """Afterwards the name has this file, even if the power fails; before, it has what it had."""
+        os.fsync(self.fd)
+        os.replace(self.temporary, self._name, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
+        os.fsync(self._dir_fd)
+
+    def __enter__(self: T) -> T:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # once committed, it has another name
+            os.unlink(self.temporary, dir_fd=self._dir_fd)
+        self._close()
+
+    def _close(self) -> None:
+        fd, self.fd = self.fd, -1  # a thread of a cancelled request must not write into another file
+        os.close(fd)
+
+
+def remove_leftovers(dir_fd: int) -> None:
+    """Remove temporary files whose writers are gone."""
+    for name in filter(_TEMPORARY.fullmatch, list_directory(dir_fd)):
+        with contextlib.suppress(OSError), _opened(name, _READ, dir_fd) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name, dir_fd=dir_fd)
+
+
+@contextlib.contextmanager
+def lock_directory(path: Path) -> Iterator[int]:
+    """Wait for others that lock it, then clear their leftovers; yields a descriptor."""
+    with _opened(path, _DIRECTORY) as dir_fd:
+        _lock(dir_fd)
+        remove_leftovers(dir_fd)
+        yield dir_fd
+
+
+def list_directory(dir_fd: int) -> list[str]:
+    with _opened(".", _DIRECTORY, dir_fd) as fd:  # threads would share the position of `dir_fd`
+        return os.listdir(fd)
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str, flags: int, dir_fd: int | None = None) -> Iterator[int]:
+    fd = os.open(path, flags, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int) -> None:
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(fd, fcntl.LOCK_EX)
