@@ -5,16 +5,17 @@ Compiling may take long and is done in any thread; a `Matcher` belongs to one re
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
-from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 from llguidance import LLMatcher, LLTokenizer
 
 from corral.core.errors import CorralError, InvalidRequest
@@ -31,14 +32,18 @@ CACHE_BYTES = 16 << 20  # of grammar text whose compiled form is kept
 _LIMITS = llguidance.LLParserLimits(step_max_items=200_000)
 
 
+class _Compiled(NamedTuple):
+    text: str
+    matcher: LLMatcher
+
+
 class Compiler:
     """Makes matchers for one vocabulary. Its table of tokens is built when the first grammar comes."""
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
         self._tokenizer: LLTokenizer | None = None
-        self._cache: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
-        self._n_bytes = 0
+        self._cache: LRUCache[tuple[str, str], _Compiled] = LRUCache(CACHE_BYTES, lambda kept: len(kept.text))
         self._lock = threading.Lock()
         self._masks = ThreadPoolExecutor(MASK_THREADS, "mask")
 
@@ -47,13 +52,12 @@ class Compiler:
         with self._lock:
             self._tokenizer = self._tokenizer or _tokenizer(self._vocab)
             key = (constraint.kind, constraint.text)
-            compiled = self._cache.get(key)
-            if compiled is None:
-                compiled = self._compile(constraint, self._tokenizer)
-                self._keep(key, compiled)
-            else:
-                self._cache.move_to_end(key)
-            return Matcher(compiled.deep_copy(), self._tokenizer, self._vocab, constraint, self._masks)
+            kept = self._cache.get(key)
+            if kept is None:
+                kept = _Compiled(constraint.text, self._compile(constraint, self._tokenizer))
+                with contextlib.suppress(ValueError):  # longer than the whole cache
+                    self._cache[key] = kept
+            return Matcher(kept.matcher.deep_copy(), self._tokenizer, self._vocab, constraint, self._masks)
 
     def _compile(self, constraint: Constraint, tokenizer: LLTokenizer) -> LLMatcher:
         lark = constraint.text if constraint.kind == "lark" else self._translate(constraint.text)
@@ -67,13 +71,6 @@ class Compiler:
         return gbnf_to_lark(
             gbnf, vocab.token_of, n_tokens=vocab.n_tokens, end_tokens=vocab.eog_tokens, may_force=True
         )
-
-    def _keep(self, key: tuple[str, str], compiled: LLMatcher) -> None:
-        self._cache[key] = compiled
-        self._n_bytes += len(key[1])
-        while self._n_bytes > CACHE_BYTES:
-            (_, text), _ = self._cache.popitem(last=False)
-            self._n_bytes -= len(text)
 
 
 class Matcher:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
@@ -24,17 +26,12 @@ _PORTS = {"http": 80, "https": 443}
 _HARMLESS = ("GET", "HEAD", "OPTIONS")
 _MAX_AGE_S = 600
 _MAX_SHOWN = 100
-_ORIGIN_HEADER = b"origin"
-_ASKED_METHOD = b"access-control-request-method"
-_ASKED_HEADERS = b"access-control-request-headers"
-_ASKED_NETWORK = b"access-control-request-private-network"
-_READ = (b"host", _ORIGIN_HEADER, _ASKED_METHOD, _ASKED_HEADERS, _ASKED_NETWORK)
-_PREFLIGHT_VARY = b"Origin, Access-Control-Request-Method, Access-Control-Request-Headers"
-_EXPOSE = b"access-control-expose-headers"
-_EXPOSING = [(_EXPOSE, b"X-Request-Id, Retry-After")]
+_ASKED = "access-control-request-"
+_PREFLIGHT_VARY = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers"
+_EXPOSE = "access-control-expose-headers"
 _QUEUE = b"x-queue-"
 
-_Fields = list[tuple[bytes, bytes]]
+_Fields = list[tuple[str, str]]
 
 
 class Origin(NamedTuple):
@@ -93,7 +90,11 @@ def cors_policy(server: ServerSettings) -> CorsPolicy:
 
 
 class Cors:
-    """ASGI middleware, around everything that answers, errors too."""
+    """ASGI middleware, around everything that answers, errors too.
+
+    Not starlette's: that one takes the first of two origins, tells pages of other origins what is allowed,
+    and runs a coroutine of its own for every event of a stream.
+    """
 
     def __init__(self, app: ASGIApp, policy: CorsPolicy) -> None:
         self._app = app
@@ -103,70 +104,62 @@ class Cors:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = _joined(scope)
-        origin = headers.get(_ORIGIN_HEADER)
-        is_admitted = origin is not None and self._policy.admits(origin.decode("latin-1"))
-        if origin is not None and scope["method"] == "OPTIONS" and _ASKED_METHOD in headers:
-            fields = [*self._fields(origin), *self._preflight_fields(headers)] if is_admitted else []
-            send = _Answer(send, [*fields, (b"vary", _PREFLIGHT_VARY)]).send
-            await _send_nothing(send)
+        headers = Headers(scope=scope)
+        has_origin = "origin" in headers
+        origin = ", ".join(headers.getlist("origin"))  # more than one is not allowed
+        is_admitted = has_origin and self._policy.admits(origin)
+        fields = self._fields(origin) if is_admitted else []
+        if has_origin and scope["method"] == "OPTIONS" and f"{_ASKED}method" in headers:
+            fields += [*(self._preflight_fields(headers) if is_admitted else ()), ("vary", _PREFLIGHT_VARY)]
+            await Response()(scope, receive, _adding(send, fields))
             return
-        fields = [*self._fields(origin), *_EXPOSING] if origin is not None and is_admitted else []
-        send = _Answer(send, [*fields, (b"vary", b"Origin")]).send
-        if origin is None or is_admitted or self._lets_pass(scope["method"], origin, headers):
+        fields += [*([(_EXPOSE, "X-Request-Id, Retry-After")] if is_admitted else ()), ("vary", "Origin")]
+        send = _adding(send, fields)
+        if not has_origin or is_admitted or self._lets_pass(scope["method"], origin, headers):
             await self._app(scope, receive, send)
             return
         error = Forbidden(
-            f"pages of '{origin.decode('latin-1')[:_MAX_SHOWN]}' may not use this server; "
+            f"pages of '{origin[:_MAX_SHOWN]}' may not use this server; "
             "if they should, start it with --cors-origins and this origin, or with an --api-key"
         )
         await ErrorAnswer(error)(scope, receive, send)
 
-    def _lets_pass(self, method: str, origin: bytes, headers: dict[bytes, bytes]) -> bool:
+    def _lets_pass(self, method: str, origin: str, headers: Headers) -> bool:
         """Whether a request does no harm although its page may not read the answer."""
         return not self._policy.refuses_strangers or method in _HARMLESS or _is_own(origin, headers)
 
-    def _fields(self, origin: bytes) -> _Fields:
-        fields = [(b"access-control-allow-origin", origin)]
-        if self._policy.credentials:
-            fields.append((b"access-control-allow-credentials", b"true"))
-        return fields
+    def _fields(self, origin: str) -> _Fields:
+        credentials = [("access-control-allow-credentials", "true")] if self._policy.credentials else []
+        return [("access-control-allow-origin", origin), *credentials]
 
-    def _preflight_fields(self, headers: dict[bytes, bytes]) -> _Fields:
-        asked_headers = headers.get(_ASKED_HEADERS, b"")
-        fields = [
-            (b"access-control-allow-methods", self._allowed(self._policy.methods, headers[_ASKED_METHOD])),
-            (b"access-control-allow-headers", self._allowed(self._policy.headers, asked_headers)),
-            (b"access-control-max-age", b"%d" % _MAX_AGE_S),
+    def _preflight_fields(self, headers: Headers) -> _Fields:
+        asked_method, asked_headers = headers[f"{_ASKED}method"], headers.get(f"{_ASKED}headers", "")
+        is_private = headers.get(f"{_ASKED}private-network") == "true"
+        return [
+            ("access-control-allow-methods", self._allowed(self._policy.methods, asked_method)),
+            ("access-control-allow-headers", self._allowed(self._policy.headers, asked_headers)),
+            ("access-control-max-age", str(_MAX_AGE_S)),
+            *([("access-control-allow-private-network", "true")] if is_private else ()),
         ]
-        if headers.get(_ASKED_NETWORK) == b"true":
-            fields.append((b"access-control-allow-private-network", b"true"))
-        return fields
 
-    def _allowed(self, names: tuple[str, ...], asked: bytes) -> bytes:
-        """With credentials a star is no more than a star, so that what was asked for has to be named."""
-        return asked if ANY in names and self._policy.credentials else ", ".join(names).encode()
+    def _allowed(self, names: tuple[str, ...], asked: str) -> str:
+        """With credentials `*` is taken literally, so echo the requested names."""
+        return asked if ANY in names and self._policy.credentials else ", ".join(names)
 
 
-class _Answer:
-    """Adds header fields. No coroutine of its own between a stream and its socket."""
+def _adding(send: Send, fields: _Fields) -> Send:
+    """Add header fields to the answer, with no coroutine between a stream and its socket."""
+    added = [(name.encode(), value.encode("latin-1")) for name, value in fields]
+    exposes = any(name == _EXPOSE for name, _ in fields)
 
-    def __init__(self, send: Send, fields: _Fields) -> None:
-        self._send = send
-        self._fields = fields
-
-    def send(self, message: Message) -> Awaitable[None]:
+    def answer(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
-            queue = [(_EXPOSE, name) for name, _ in headers if name.startswith(_QUEUE)]
-            is_exposing = any(name == _EXPOSE for name, _ in self._fields)
-            message["headers"] = [*headers, *self._fields, *(queue if is_exposing else ())]
-        return self._send(message)
+            queue = [(_EXPOSE.encode(), name) for name, _ in headers if exposes and name.startswith(_QUEUE)]
+            message["headers"] = [*headers, *added, *queue]
+        return send(message)
 
-
-async def _send_nothing(send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body"})
+    return answer
 
 
 def _read_origin(text: str) -> Origin:
@@ -179,22 +172,10 @@ def _read_origin(text: str) -> Origin:
     return origin
 
 
-def _is_own(origin: bytes, headers: dict[bytes, bytes]) -> bool:
-    """Whether the page came from the server itself. What a proxy in front speaks does not matter."""
-    page, host = (
-        parse_origin(origin.decode("latin-1")),
-        parse_host(headers.get(b"host", b"").decode("latin-1")),
-    )
+def _is_own(origin: str, headers: Headers) -> bool:
+    """Whether the page came from the server itself. The scheme may differ: a proxy may add TLS."""
+    page, host = parse_origin(origin), parse_host(", ".join(headers.getlist("host")))
     if page is None or host is None:
         return False
     port = _PORTS.get(page.scheme) if host.port is None else host.port
     return (page.host, page.port) == (host.name, port)
-
-
-def _joined(scope: Scope) -> dict[bytes, bytes]:
-    """What the middleware reads of a request; more than one of a kind is none that is allowed."""
-    found: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        if name in _READ:
-            found[name] = b"%b, %b" % (found[name], value) if name in found else value
-    return found

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from corral.server.packaged import PackagedFiles
+from corral.server.packaged import packaged_response
 from corral.server.page import FOLDER
 from corral.server.static import register_types
 
@@ -21,11 +21,10 @@ _FILES = {
 def add_docs(app: FastAPI) -> None:
     """Routes of their own: they need a key where there are keys, and are there without a page too."""
     register_types()
-    files = PackagedFiles()
 
     @app.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
     @app.api_route("/docs/{name}", methods=["GET", "HEAD"], include_in_schema=False)
     async def docs(request: Request, name: str = "") -> Response:
         if name not in _FILES:
             raise HTTPException(404)
-        return await run_in_threadpool(files.answer, str(FOLDER / _FILES[name]), request.scope)
+        return await run_in_threadpool(packaged_response, str(FOLDER / _FILES[name]), request.scope)

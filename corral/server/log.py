@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import re
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from logging.handlers import QueueHandler, QueueListener
 
 import orjson
 
 from corral.core.errors import CorralError
 from corral.core.file import write_all
 from corral.core.settings import ServerSettings
-from corral.server.line_writer import LineWriter
 
 _LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)  # by verbosity
 _NAMES = {
@@ -36,6 +37,8 @@ _PLAIN = "\x1b[0m"
 _OURS = "corral"
 _SOURCES = {"corral.engine": "engine", "uvicorn.error": "http"}  # that people know by other names
 _DEFAULT_NAME = "corral"  # of new files, if there is no --log-file
+_MAX_CHARS = 8 << 20  # of lines that wait to be written
+_FLUSH_S = 2.0
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _log = logging.getLogger(_OURS)
 
@@ -66,7 +69,7 @@ def log_to_file(server: ServerSettings) -> None:
 def log_in_background() -> None:
     """From now on a log that nobody reads keeps nobody waiting; what is left is written in the end."""
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, _Lines):
+        if isinstance(handler, _LineHandler):
             handler.detach()
 
 
@@ -136,42 +139,90 @@ class TextFormatter(logging.Formatter):
         return f"{when} {level}{source}"
 
 
-class _Lines(logging.Handler, ABC):
-    """Writes lines at once, or, detached, in a thread."""
+class _LineQueue(queue.Queue["logging.LogRecord | None"]):
+    """Bounded by characters: of formatted records, and of the sentinel that ends the listener."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._n_chars = 0
+
+    def _qsize(self) -> int:
+        return self._n_chars
+
+    def _put(self, item: logging.LogRecord | None) -> None:
+        super()._put(item)
+        self._n_chars += _n_chars(item)
+
+    def _get(self) -> logging.LogRecord | None:
+        item: logging.LogRecord | None = super()._get()
+        self._n_chars -= _n_chars(item)
+        return item
+
+
+class _LineHandler(QueueHandler, ABC):
+    """Writes lines at once, or, once detached, from a thread: a blocked reader then stalls no caller, and
+    lines beyond `_MAX_CHARS` are dropped and counted."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._writer: LineWriter | None = None
-
-    def detach(self) -> None:
-        self._writer = self._writer or LineWriter(self.write, self._missing)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            put = self._writer.put if self._writer is not None else self.write
-            put(self.format(record))
-        except Exception:
-            self.handleError(record)
+        self._lines = _LineQueue(_MAX_CHARS)
+        super().__init__(self._lines)
+        self._listener: _Listener | None = None
+        self.n_dropped = 0
 
     @abstractmethod
     def write(self, line: str) -> None:
-        """Never raises: there is nobody to tell."""
+        """Must not raise."""
 
-    def _missing(self, n: int) -> str:
-        text = "%(n)d lines are missing here: nobody read those before them in time"
-        return self.format(_log.makeRecord(_OURS, logging.WARNING, __file__, 0, text, ({"n": n},), None))
+    def detach(self) -> None:
+        if self._listener is None:
+            self._listener = _Listener(self._lines, self)
+            self._listener.start()
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        if self._listener is None:
+            return self.write(record.msg)
+        try:
+            self._lines.put_nowait(record)
+        except queue.Full:
+            self.n_dropped += 1
 
     def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
+        """Wait until everything is written, but not for long: the reader may be gone."""
+        with self._lines.all_tasks_done:
+            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, _FLUSH_S)
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._listener is not None:
+            self.flush()
+            with contextlib.suppress(queue.Full):  # blocked for good: the thread is a daemon
+                self._listener.enqueue_sentinel()
         super().close()
 
 
-class _Stderr(_Lines):
+class _Listener(QueueListener):
+    """Not `stop`ped, which would wait for a blocked reader."""
+
+    def __init__(self, lines: _LineQueue, handler: _LineHandler) -> None:
+        super().__init__(lines)
+        self._lines = lines
+        self._handler = handler
+        self._n_reported = 0
+
+    def handle(self, record: logging.LogRecord) -> None:
+        self._handler.write(record.msg)
+        n = self._handler.n_dropped - self._n_reported
+        if n and self._lines.empty():
+            self._n_reported += n
+            text = "%(n)d lines are missing here: nobody read those before them in time"
+            report = _log.makeRecord(_OURS, logging.WARNING, __file__, 0, text, ({"n": n},), None)
+            self._handler.write(self._handler.format(report))
+
+
+def _n_chars(record: logging.LogRecord | None) -> int:
+    return 1 if record is None else len(record.msg) + 1
+
+
+class _Stderr(_LineHandler):
     """Asks for stderr every time: while a progress bar is shown, another one stands in its place."""
 
     def write(self, line: str) -> None:
@@ -186,7 +237,7 @@ class _Stderr(_Lines):
                 out.flush()
 
 
-class _File(_Lines):
+class _File(_LineHandler):
     """A file that only grows. Lines that there is no room for are missing, and nothing else happens."""
 
     def __init__(self, fd: int) -> None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 from corral.server.defaults import text_of
-from corral.server.packaged import PackagedFiles
+from corral.server.packaged import packaged_response
 from corral.server.static import StaticDirectory, open_static, register_types
 
 FOLDER = Path(__file__).parents[1] / "webui"
@@ -47,17 +47,13 @@ def ui_settings(server: ServerSettings) -> dict[str, Any]:
 class Page(StaticDirectory):
     """The files of the package."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._files = PackagedFiles()
-
     async def get_response(self, path: str, scope: Scope) -> Response:
         # Whether a client has a file already is told by its content, not by its date.
         found = await super().get_response(_PAGES.get(scope["path"], path), {**scope, "headers": []})
         if not isinstance(found, FileResponse):
             return found
         try:
-            return await run_in_threadpool(self._files.answer, str(found.path), scope)
+            return await run_in_threadpool(packaged_response, str(found.path), scope)
         except OSError:
             raise HTTPException(404) from None
 

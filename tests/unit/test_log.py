@@ -9,7 +9,6 @@ import os
 import re
 import stat
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from corral.core.result import Loading, Stage
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.link.log import log_to_front, parse_line, relay_log
 from corral.server import log
-from corral.server.line_writer import LineWriter
 
 logger = logging.getLogger("corral")
 
@@ -307,7 +305,7 @@ def test_in_the_background_lines_are_the_same(tmp_path, capsys, log_format):
 
 
 def test_lines_that_are_missing_are_told_in_the_way_of_the_log(tmp_path, monkeypatch):
-    monkeypatch.setattr("corral.server.log.LineWriter", partial(LineWriter, max_chars=1))
+    monkeypatch.setattr(log, "_MAX_CHARS", 1)
     path = tmp_path / "a.log"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
