@@ -12,7 +12,7 @@ from corral.chat.formats import choose_format
 from corral.chat.grammar import Grammar, TokenOf, any_of, json_value, seq
 from corral.chat.message import Message, text_of
 from corral.chat.normalize import in_parts, normalize_messages, relaxations
-from corral.chat.reader import MessageParser, Reader, Steps
+from corral.chat.reader import MessageParser, Reader, ReaderSteps
 from corral.chat.reasoning import (
     ReasoningFormat,
     ReasoningTags,
@@ -147,7 +147,7 @@ class ChatFormat:
             return thoughts_first(g, self._marks, prompt.is_thinking)
         return ""
 
-    def _parse(self, reader: Reader, chat: Chat, prompt: Prompt) -> Steps[None]:
+    def _parse(self, reader: Reader, chat: Chat, prompt: Prompt) -> ReaderSteps[None]:
         if not self.format.reads_reasoning:
             yield from read_reasoning(reader, self._marks, chat.reasoning, prompt.is_thinking)
         if chat.use.is_possible or self.format.wraps_content:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import Reader, ReaderSteps
 from corral.chat.tool import ToolUse
 
 RUNNERS = ("python", "ipython", "code_interpreter")
@@ -15,7 +15,7 @@ def find_runner(use: ToolUse) -> str | None:
     return next((name for name in use.names if name in RUNNERS), None)
 
 
-def read_code(reader: Reader) -> Steps[None]:
+def read_code(reader: Reader) -> ReaderSteps[None]:
     """Everything that follows, as the code of the call that is open."""
     parts: list[str] = []
     yield from reader.rest(parts.append)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.chat.grammar import Grammar
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import Reader, ReaderSteps
 from corral.chat.tool import ToolUse
 
 _ID_LETTERS = string.ascii_letters + string.digits
@@ -26,7 +26,7 @@ class Format:
 
     name: str
     matches: Callable[[str], bool]
-    parse: Callable[[Reader, ToolUse], Steps[None]]
+    parse: Callable[[Reader, ToolUse], ReaderSteps[None]]
     calls: Callable[[Grammar, ToolUse], str]
     trigger: tuple[str, ...] = ()
     is_trigger_first: bool = False  # it counts at the beginning of an answer only

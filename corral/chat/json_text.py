@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from corral.chat.reader import NO_NAME, Emit, Reader, Steps
+from corral.chat.reader import NO_NAME, Emit, Reader, ReaderSteps
 
 _NO_OBJECT, _NO_ARGUMENTS = "it is no JSON object", "its arguments are no JSON object"
 
@@ -80,7 +80,7 @@ class JsonScanner:
         self.is_complete = self._depth <= 0 and not self._quote
 
 
-def read_value(reader: Reader, emit: Emit, quotes: str = '"') -> Steps[bool]:
+def read_value(reader: Reader, emit: Emit, quotes: str = '"') -> ReaderSteps[bool]:
     """Pass one JSON value on as it comes; returns whether it came to its end."""
     scanner = JsonScanner(quotes)
     while True:
@@ -92,7 +92,7 @@ def read_value(reader: Reader, emit: Emit, quotes: str = '"') -> Steps[bool]:
             return scanner.is_complete
 
 
-def collect_value(reader: Reader, quotes: str = '"') -> Steps[str]:
+def collect_value(reader: Reader, quotes: str = '"') -> ReaderSteps[str]:
     """The text of one JSON value; empty if it is not whole."""
     parts: list[str] = []
     is_whole = yield from read_value(reader, parts.append, quotes)
@@ -119,7 +119,7 @@ def mend(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def read_arguments(reader: Reader) -> Steps[str]:
+def read_arguments(reader: Reader) -> ReaderSteps[str]:
     """Pass a call's arguments on. Returns what is wrong with them, if anything."""
     parts: list[str] = []
 
@@ -152,7 +152,7 @@ def read_call(
     arguments: Sequence[str] = ("arguments", "parameters"),
     ids: Sequence[str] = ("id",),
     known: Sequence[str] | None = None,
-) -> Steps[str]:
+) -> ReaderSteps[str]:
     """One `{"name": ..., "arguments": {...}}`, keys in any order. Returns what is wrong with it, if anything.
 
     `known`: only calls of these functions count as calls.
@@ -200,7 +200,7 @@ def read_call(
     return ""
 
 
-def read_call_list(reader: Reader, read: Callable[[Reader], Steps[str]]) -> Steps[str]:
+def read_call_list(reader: Reader, read: Callable[[Reader], ReaderSteps[str]]) -> ReaderSteps[str]:
     """A JSON array of calls, or a single one without the brackets. Returns what is wrong with it."""
     if (yield from reader.accept("[")) is None:
         return (yield from read(reader))
@@ -216,7 +216,7 @@ def read_call_list(reader: Reader, read: Callable[[Reader], Steps[str]]) -> Step
             return ""
 
 
-def read_string(reader: Reader, emit: Emit) -> Steps[bool]:
+def read_string(reader: Reader, emit: Emit) -> ReaderSteps[bool]:
     """Pass the text of a JSON string on, decoded; returns whether it came to its end."""
     if (yield from reader.accept('"')) is None:
         return False

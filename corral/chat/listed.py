@@ -7,14 +7,14 @@ from collections.abc import Callable
 from corral.chat.format import Format
 from corral.chat.grammar import Grammar, calls_of, literal, repeat, seq
 from corral.chat.json_text import read_call, read_call_list
-from corral.chat.reader import Reader, Steps, read_calls
+from corral.chat.reader import Reader, ReaderSteps, read_calls
 from corral.chat.tool import ToolUse
 
 
 def listed_format(name: str, matches: Callable[[str], bool], begin: str, end: str = "") -> Format:
     """`begin [{"name": ..., "arguments": ...}, ...] end`."""
 
-    def parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+    def parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
         return read_calls(reader, (begin,), lambda _: read_call_list(reader, read_call), end)
 
     def calls(g: Grammar, use: ToolUse) -> str:

@@ -14,7 +14,7 @@ from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, D
 from corral.text.stop import overlap
 
 T = TypeVar("T")
-Steps: TypeAlias = Generator[None, None, T]
+ReaderSteps: TypeAlias = Generator[None, None, T]
 Emit: TypeAlias = Callable[[str], None]
 
 SPACE = " \t\r\n"
@@ -47,7 +47,7 @@ class Reader:
 
     # Reading: generators that wait for as much text as they need.
 
-    def until(self, markers: Sequence[str], emit: Emit) -> Steps[str | None]:
+    def until(self, markers: Sequence[str], emit: Emit) -> ReaderSteps[str | None]:
         """Pass text on up to the first of the markers, which is consumed and returned; None: none came."""
         while True:
             found = [(at, -len(m), m) for m in markers if (at := self._text.find(m)) >= 0]
@@ -65,7 +65,7 @@ class Reader:
                 emit(self._consume(self._certain(markers)))
             yield
 
-    def accept(self, *options: str) -> Steps[str | None]:
+    def accept(self, *options: str) -> ReaderSteps[str | None]:
         """Consume the longest of the options that the text goes on with; None: it is none of them."""
         while not self.is_ended and any(
             len(self._text) < len(option) and option.startswith(self._text) for option in options
@@ -77,7 +77,7 @@ class Reader:
                 return option
         return None
 
-    def accept_past_space(self, option: str) -> Steps[str | None]:
+    def accept_past_space(self, option: str) -> ReaderSteps[str | None]:
         """Consume the option and the white space in front of it, both or nothing."""
         while True:
             text = self._text.lstrip(SPACE)
@@ -87,20 +87,20 @@ class Reader:
                 return None
             yield
 
-    def accept_end(self, mark: str) -> Steps[str | None]:
+    def accept_end(self, mark: str) -> ReaderSteps[str | None]:
         """Consume the end of a call and the white space before it; where the text ends, a part will do."""
         found = yield from self.accept_past_space(mark)
         if found is None and self.is_ended and mark.startswith(self._text.lstrip(SPACE)):
             return self._consume(len(self._text))
         return found
 
-    def collect(self, *markers: str) -> Steps[tuple[str, str | None]]:
+    def collect(self, *markers: str) -> ReaderSteps[tuple[str, str | None]]:
         """The text up to the first of the markers, without the space around it, and that marker."""
         parts: list[str] = []
         found = yield from self.until(markers, parts.append)
         return "".join(parts).strip(SPACE), found
 
-    def announce(self, end: str) -> Steps[tuple[str, str]]:
+    def announce(self, end: str) -> ReaderSteps[tuple[str, str]]:
         """Begin a call whose name stands here, up to `end`. Returns the name, or what is wrong."""
         name, found = yield from self.collect(end)
         if not found or not name:
@@ -108,7 +108,7 @@ class Reader:
         self.call(name)
         return name, ""
 
-    def skip_space(self) -> Steps[str]:
+    def skip_space(self) -> ReaderSteps[str]:
         """Consume white space, up to the next character that is none."""
         skipped = ""
         while True:
@@ -118,13 +118,13 @@ class Reader:
                 return skipped
             yield
 
-    def next_char(self) -> Steps[str]:
+    def next_char(self) -> ReaderSteps[str]:
         """The next character, not consumed; empty at the end."""
         while not self._text and not self.is_ended:
             yield
         return self._text[:1]
 
-    def some(self) -> Steps[str]:
+    def some(self) -> ReaderSteps[str]:
         """Whatever text there is, not consumed; empty at the end."""
         while not self._text and not self.is_ended:
             yield
@@ -134,7 +134,7 @@ class Reader:
         """Consume `n` characters that were seen already."""
         return self._consume(n)
 
-    def rest(self, emit: Emit) -> Steps[None]:
+    def rest(self, emit: Emit) -> ReaderSteps[None]:
         yield from self.until((), emit)
 
     # Writing: what the text turned out to be.
@@ -215,8 +215,8 @@ class Reader:
 
 
 def read_calls(
-    reader: Reader, openings: Sequence[str], read: Callable[[str], Steps[str]], end: str = ""
-) -> Steps[None]:
+    reader: Reader, openings: Sequence[str], read: Callable[[str], ReaderSteps[str]], end: str = ""
+) -> ReaderSteps[None]:
     """Content, with calls in it wherever an opening stands; `read` gets the opening and returns what is wrong
     with the call, if anything. Behind a call there may be an `end`."""
     while opening := (yield from reader.until(openings, reader.content)):
@@ -233,7 +233,7 @@ def read_calls(
 class MessageParser:
     """Feeds a reader to a format; joined, its events are the message."""
 
-    def __init__(self, reader: Reader, steps: Steps[None]) -> None:
+    def __init__(self, reader: Reader, steps: ReaderSteps[None]) -> None:
         self._reader = reader
         self._steps = steps
         self._is_done = False

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from corral.chat.grammar import GAP, Grammar, maybe, seq
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import Reader, ReaderSteps
 
 
 class ReasoningFormat(enum.Enum):
@@ -46,7 +46,7 @@ def is_open(prompt: str, marks: ReasoningTags) -> bool:
 
 def read_reasoning(
     reader: Reader, marks: ReasoningTags, format: ReasoningFormat, opened: bool
-) -> Steps[None]:
+) -> ReaderSteps[None]:
     """Thoughts at the beginning of an answer, if there are any."""
     begin = yield from reader.accept_past_space(marks.start)
     if begin is None and not opened:

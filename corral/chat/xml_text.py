@@ -16,7 +16,7 @@ from corral.chat.parameter import (
     types_of,
     value_types,
 )
-from corral.chat.reader import CUT_OFF, Reader, Steps
+from corral.chat.reader import CUT_OFF, Reader, ReaderSteps
 from corral.chat.tool import Tool
 
 _JSON_OPENINGS = ("{", "[", '"')
@@ -38,7 +38,7 @@ class Tags:
 
 def read_xml_arguments(
     reader: Reader, tool: Tool | None, tags: Tags, opened: str | None = None
-) -> Steps[str]:
+) -> ReaderSteps[str]:
     """The arguments up to the end of the call. Returns what is wrong with them, if anything.
 
     `opened`: the first tag, where that has been read already.
@@ -68,7 +68,7 @@ def read_xml_arguments(
     return ""
 
 
-def _read_argument(reader: Reader, schema: dict[str, Any] | None, tags: Tags) -> Steps[str | None]:
+def _read_argument(reader: Reader, schema: dict[str, Any] | None, tags: Tags) -> ReaderSteps[str | None]:
     if tags.gap:
         yield from reader.accept(tags.gap)
     ends = (tags.gap + tags.end_value, tags.end_value)

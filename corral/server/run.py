@@ -1,7 +1,7 @@
 """A server's life: listen at once, load the model, serve, stop on a signal with nothing half-done.
 
 What takes long happens side by side: the engine process loads, and `Front` is imported and built in a thread,
-while a `Gate` answers those who ask meanwhile. So nothing may be imported here that takes long itself.
+while a `LoadingApp` answers those who ask meanwhile. So nothing may be imported here that takes long itself.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from corral.link.client import EngineClient
 from corral.server.cors import Cors, cors_policy
 from corral.server.drain import Drain
 from corral.server.errand import Errand, Tell
-from corral.server.gate import Gate
 from corral.server.hosts import HostControl, allowed_names
 from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
+from corral.server.loading_app import LoadingApp
 from corral.server.peers import guard_peers, warn_without_key
 from corral.server.tls import open_tls
 from corral.telemetry.access_log import AccessLog
@@ -87,8 +87,8 @@ class _Life:
             on_loading=reporter.loading,
             on_restart=reporter.restarting,
         )
-        self._gate = Gate(lambda: self._engine.loading)
-        guarded = HostControl(self._gate, allowed_names(server, listener.reach))
+        self._loading_app = LoadingApp(lambda: self._engine.loading)
+        guarded = HostControl(self._loading_app, allowed_names(server, listener.reach))
         known = guard_peers(Cors(guarded, cors_policy(server)), server, listener.reach)
         self._middleware = RecordMiddleware(known, [AccessLog()])
         self._drain = Drain(server.timeout_s, self._engine.lifecycle.dismiss)
@@ -110,7 +110,7 @@ class _Life:
             await http
         finally:
             self._server.stop()
-            self._gate.give_up()
+            self._loading_app.give_up()
             located.cancel()
             await self._engine.lifecycle.close()
             _, front = await asyncio.gather(started, built, return_exceptions=True)
@@ -144,7 +144,7 @@ class _Life:
         self._middleware.add_observers(*front.observers)
         self._drain.join(front.service.drain, front.monitor.close)
         self._server.keys = front.keys
-        self._gate.open(front.app)
+        self._loading_app.open(front.app)
         return front
 
     async def _load(self, started: asyncio.Task[ModelInfo], built: asyncio.Task[Front]) -> ModelInfo:

@@ -22,7 +22,7 @@ import xxhash
 
 from corral.core.errors import Conflict, CorralError, InsufficientStorage, InvalidRequest, NotFound, TooLarge
 from corral.core.file import file_error
-from corral.storage.save_directory import SavedFile, SaveDirectory, Stamp, stamp_of
+from corral.storage.save_directory import FileVersion, SavedFile, SaveDirectory, version_of
 from corral.storage.saved_chat import CHAT_ID, check_chat, texts_of
 from corral.text.json_depth import JsonGuard
 
@@ -62,7 +62,7 @@ class ChatFolder:
     def __init__(self, directory: SaveDirectory) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[Stamp, ChatInfo | None]] = {}  # of files that were read; None: no chats
+        self._known: dict[str, tuple[FileVersion, ChatInfo | None]] = {}  # None: not a chat
 
     @property
     def is_gone(self) -> bool:
@@ -104,9 +104,9 @@ class ChatFolder:
             with self._directory.create(chat_id) as file:
                 file.write([data])
                 file.commit()
-                stamp = stamp_of(os.fstat(file.fd))
+                version = version_of(os.fstat(file.fd))
             info = _describe(chat, data)
-            self._known[chat_id] = (stamp, info)
+            self._known[chat_id] = (version, info)
             return info
 
     def remove(self, chat_id: str) -> None:
@@ -135,15 +135,15 @@ class ChatFolder:
 
     def _look(self, file: SavedFile) -> ChatInfo | None:
         """What the file is, read only if it has changed; None: no chat."""
-        stamp, info = self._known.get(file.name, (None, None))
-        if stamp == file.stamp:
+        version, info = self._known.get(file.name, (None, None))
+        if version == file.version:
             return info
         try:
             data, chat = self._read(file.name)
             info = _describe(chat, data)
         except CorralError:
             info = None
-        self._known[file.name] = (file.stamp, info)
+        self._known[file.name] = (file.version, info)
         return info
 
     def _has(self, chat_id: str, wanted: str) -> bool:

@@ -32,7 +32,7 @@ def check_name(name: object, field: str) -> str:
     raise InvalidRequest(rule, field=field)
 
 
-class Stamp(NamedTuple):
+class FileVersion(NamedTuple):
     """What changes with a file's content."""
 
     inode: int
@@ -40,22 +40,22 @@ class Stamp(NamedTuple):
     modified_ns: int
 
 
-def stamp_of(info: os.stat_result) -> Stamp:
-    return Stamp(info.st_ino, info.st_size, info.st_mtime_ns)
+def version_of(info: os.stat_result) -> FileVersion:
+    return FileVersion(info.st_ino, info.st_size, info.st_mtime_ns)
 
 
 class SavedFile(NamedTuple):
     name: str
-    stamp: Stamp
+    version: FileVersion
 
     @property
     def n_bytes(self) -> int:
-        return self.stamp.n_bytes
+        return self.version.n_bytes
 
     @property
     def updated_at(self) -> int:
         """Unix seconds."""
-        return self.stamp.modified_ns // 1_000_000_000
+        return self.version.modified_ns // 1_000_000_000
 
 
 class SaveDirectory:
@@ -153,7 +153,7 @@ class SaveDirectory:
             info = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return SavedFile(name, stamp_of(info)) if stat.S_ISREG(info.st_mode) else None
+        return SavedFile(name, version_of(info)) if stat.S_ISREG(info.st_mode) else None
 
 
 class NamedFile(AtomicFile):

@@ -17,6 +17,7 @@ RETIRED = {
     "Dialogue": "ChatFormat",
     "Entry": "PendingTask",
     "Freedom": "ToolChoice",
+    "Gate": "LoadingApp",
     "Holding": "CachedPrefix",
     "Keeper": "EngineLifecycle",
     "Kin": "ReuseKey",

@@ -421,7 +421,7 @@ def test_a_picture_that_cannot_be_encoded_fails_alone(vision):
 # --- nobody wants it any more
 
 
-class Gate:
+class Hold:
     """Encoding stands still at its `n`-th look at whether to go on."""
 
     def __init__(self, bench, n):
@@ -445,7 +445,7 @@ class Gate:
 def test_a_cancelled_picture_is_not_encoded_to_its_end(vision, pair, n):
     text, media = MARK + AFTER, media_for(pair)[:1]
     with open_pair(vision, pair) as bench:
-        gate = Gate(bench, n)
+        gate = Hold(bench, n)
         bench.engine.handle(pictured(bench, 1, text, media))
         bench.engine.step()
         assert gate.is_reached.wait(30)
@@ -462,7 +462,7 @@ def test_a_cancelled_picture_is_not_encoded_to_its_end(vision, pair, n):
 def test_a_picture_that_another_one_wants_is_encoded_to_its_end(vision, other):
     text, media = MARK + AFTER, [noise(1)]
     with open_pair(vision, "llava", 2) as bench:
-        gate = Gate(bench, 2)
+        gate = Hold(bench, 2)
         bench.engine.handle(pictured(bench, 1, text, media))
         bench.engine.handle(pictured(bench, 2, other, media))
         bench.engine.step()
@@ -476,7 +476,7 @@ def test_a_picture_that_another_one_wants_is_encoded_to_its_end(vision, other):
 
 def test_a_cancelled_order_of_vectors_is_not_encoded_to_its_end(vision):
     with open_pair(vision, "llava", pooling="mean") as bench:
-        gate = Gate(bench, 2)
+        gate = Hold(bench, 2)
         tokens, placed, fd = arranged(bench, TEXT, [RED])
         bench.engine.handle(Embed(id=1, inputs=[tokens], media=[placed], fd=fd))
         bench.engine.step()

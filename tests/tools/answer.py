@@ -10,7 +10,7 @@ from typing import Any
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.chat.format import Format
 from corral.chat.formats import FORMATS
-from corral.chat.reader import MessageParser, Reader, Steps
+from corral.chat.reader import MessageParser, Reader, ReaderSteps
 from corral.chat.tool import Tool, ToolChoice, ToolUse
 
 Call = tuple[str, dict[str, Any]]
@@ -104,7 +104,7 @@ def read(format: Format, pieces: Iterable[str], use: ToolUse = USE) -> Message:
 def events_of(format: Format, pieces: Iterable[str], use: ToolUse = USE) -> list[Event]:
     reader = Reader()
 
-    def steps() -> Steps[None]:
+    def steps() -> ReaderSteps[None]:
         yield from format.parse(reader, use)
         yield from reader.rest(reader.content)
 

@@ -66,7 +66,7 @@ def full_disk(fd):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a/secret/path")
 
 
-class Gate:
+class Hold:
     """Holds disk writes back in their thread until it is opened."""
 
     def __init__(self, monkeypatch):
@@ -467,7 +467,7 @@ async def test_a_file_that_somebody_removed_is_no_session_any_more(disk, tmp_pat
 
 
 async def test_the_loop_goes_on_and_sessions_can_be_read_during_a_spill(disk, monkeypatch):
-    gate = Gate(monkeypatch)
+    gate = Hold(monkeypatch)
     store = SessionStore(4, disk)
     await put(store, "a", b"aaa")
     spilling = asyncio.create_task(put(store, "b", b"bbb"))
@@ -482,7 +482,7 @@ async def test_the_loop_goes_on_and_sessions_can_be_read_during_a_spill(disk, mo
 
 
 async def test_changes_during_a_spill_wait_for_it(disk, on_disk, monkeypatch):
-    gate = Gate(monkeypatch)
+    gate = Hold(monkeypatch)
     store = SessionStore(4, disk)
     await put(store, "a", b"aaa")
     spilling = asyncio.create_task(put(store, "b", b"bbb"))
@@ -499,7 +499,7 @@ async def test_changes_during_a_spill_wait_for_it(disk, on_disk, monkeypatch):
 
 async def test_a_change_is_finished_although_its_request_is_gone(disk, on_disk, monkeypatch):
     """Otherwise a thread would go on with descriptors that are somebody else's by then."""
-    gate = Gate(monkeypatch)
+    gate = Hold(monkeypatch)
     store = SessionStore(4, disk)
     await put(store, "a", b"aaa")
     leaving = asyncio.create_task(put(store, "b", b"bbb"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import GAP, Grammar, calls_of, literal, repeat, seq
 from corral.chat.json_text import read_call, read_call_list
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import Reader, ReaderSteps
 from corral.chat.tool import ToolUse
 
 _BEGIN, _END = "<|START_ACTION|>", "<|END_ACTION|>"
 _ANSWERS = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
 
 
-def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
     while found := (yield from reader.until((_BEGIN, *_ANSWERS), reader.content)):
         if found != _BEGIN:
             continue
@@ -25,7 +25,7 @@ def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
         yield from reader.accept_end(_END)
 
 
-def _read(reader: Reader) -> Steps[str]:
+def _read(reader: Reader) -> ReaderSteps[str]:
     return read_call(reader, names=("tool_name",), arguments=("parameters",), ids=("tool_call_id",))
 
 

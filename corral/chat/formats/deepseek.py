@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, read_calls
 from corral.chat.tool import ToolUse
 
 _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -13,11 +13,11 @@ _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", 
 _MARKERS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
 
 
-def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
     return read_calls(reader, (_ALL_BEGIN, _BEGIN), lambda opening: _read_function(reader, opening), _ALL_END)
 
 
-def _read_function(reader: Reader, opening: str) -> Steps[str]:
+def _read_function(reader: Reader, opening: str) -> ReaderSteps[str]:
     """`function`, the separator and the name on a line of its own, or just the name and the separator."""
     if opening == _ALL_BEGIN:
         yield from reader.accept(_BEGIN)

@@ -6,7 +6,7 @@ from corral.chat.code_text import RUNNERS, find_runner, read_code
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import Reader, Steps, read_calls
+from corral.chat.reader import Reader, ReaderSteps, read_calls
 from corral.chat.tool import ToolUse
 
 _TURN = ">>>"
@@ -14,7 +14,7 @@ _FUNCTION, _END = "<function=", "</function>"
 _CODE = "<|python_tag|>"
 
 
-def _parse_turns(reader: Reader, use: ToolUse) -> Steps[None]:
+def _parse_turns(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
     """The prompt ends with the first `>>>`; `all` is not a function but the reader of the answer."""
     opening: str | None = ""
     while opening is not None:
@@ -31,7 +31,7 @@ def _parse_turns(reader: Reader, use: ToolUse) -> Steps[None]:
         opening = yield from reader.until((_TURN,), reader.content)
 
 
-def _read_turn(reader: Reader, name: str) -> Steps[str]:
+def _read_turn(reader: Reader, name: str) -> ReaderSteps[str]:
     reader.call(name)
     yield from reader.skip_space()
     if name in RUNNERS and (yield from reader.next_char()) != "{":
@@ -45,11 +45,11 @@ def _turn_calls(g: Grammar, use: ToolUse) -> str:
     return repeat(use, one, literal(_TURN))
 
 
-def _parse_tags(reader: Reader, use: ToolUse) -> Steps[None]:
+def _parse_tags(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
     return read_calls(reader, (_FUNCTION, _CODE), lambda opening: _read_tag(reader, use, opening), _END)
 
 
-def _read_tag(reader: Reader, use: ToolUse, opening: str) -> Steps[str]:
+def _read_tag(reader: Reader, use: ToolUse, opening: str) -> ReaderSteps[str]:
     if opening == _CODE:
         runner = find_runner(use)
         if runner is None:

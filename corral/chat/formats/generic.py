@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.chat.format import Format
 from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, repeat, seq
 from corral.chat.json_text import collect_value, parse_json, read_call, read_call_list, read_string
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import Reader, ReaderSteps
 from corral.chat.tool import ToolChoice, ToolUse
 
 _INSTRUCTION = (
@@ -15,7 +15,7 @@ _INSTRUCTION = (
 )
 
 
-def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
     reader.begin_raw()
     yield from reader.skip_space()
     problem = (yield from _read_answer(reader)) if (yield from reader.accept("{")) else None
@@ -29,7 +29,7 @@ def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
     yield from reader.rest(reader.content)
 
 
-def _read_answer(reader: Reader) -> Steps[str | None]:
+def _read_answer(reader: Reader) -> ReaderSteps[str | None]:
     """What is wrong with a call, if anything; None where the answer is neither a call nor a response."""
     yield from reader.skip_space()
     key = parse_json((yield from collect_value(reader)))

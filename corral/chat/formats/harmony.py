@@ -7,7 +7,7 @@ import re
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, json_value, literal, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import Emit, Reader, Steps
+from corral.chat.reader import Emit, Reader, ReaderSteps
 from corral.chat.tool import ToolUse
 
 _START, _CHANNEL, _CONSTRAIN = "<|start|>", "<|channel|>", "<|constrain|>"
@@ -17,7 +17,7 @@ _TRIGGER = (_CHANNEL, "commentary to=functions.")
 _RECIPIENT = re.compile(r"to=(functions\.)?([^\s<]+)")
 
 
-def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
+def _parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
     ended: str | None = ""
     while True:
         reader.begin_raw(_START if ended == _START else "")
@@ -39,7 +39,7 @@ def _recipient(head: str, use: ToolUse) -> str:
     return found[2] if found and (found[1] or found[2] in use.names) else ""
 
 
-def _read_function(reader: Reader, name: str) -> Steps[Emit]:
+def _read_function(reader: Reader, name: str) -> ReaderSteps[Emit]:
     """Returns what the rest of the message is: content, if the call is none."""
     reader.call(name)
     yield from reader.skip_space()

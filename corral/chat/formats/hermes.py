@@ -5,13 +5,13 @@ from __future__ import annotations
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, calls_of, literal, maybe, repeat, seq
 from corral.chat.json_text import read_call, read_call_list
-from corral.chat.reader import Reader, Steps, read_calls
+from corral.chat.reader import Reader, ReaderSteps, read_calls
 from corral.chat.tool import ToolUse
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
-def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
     return read_calls(reader, (_BEGIN,), lambda _: read_call_list(reader, read_call), _END)
 
 

@@ -9,7 +9,7 @@ from corral.chat.code_text import code_arguments, find_runner
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, calls_of
 from corral.chat.json_text import parse_json, read_call
-from corral.chat.reader import Reader, Steps
+from corral.chat.reader import Reader, ReaderSteps
 from corral.chat.tool import ToolUse
 
 _TAG = "<|python_tag|>"
@@ -17,7 +17,7 @@ _BUILT_IN = re.compile(r"\s*([\w.]+)\.call\((.*)\)\s*", re.DOTALL)
 _KEYWORD = re.compile(r'\s*(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|[^,"\s]+)\s*(?:,|$)')
 
 
-def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
+def _parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
     """Calls count at the beginning, behind other calls, and behind the tag."""
     tag: str | None = ""
     while tag is not None:
@@ -40,7 +40,7 @@ def _parse(reader: Reader, use: ToolUse) -> Steps[None]:
         tag = yield from reader.until((_TAG,), reader.content)
 
 
-def _read_code(reader: Reader, use: ToolUse) -> Steps[None]:
+def _read_code(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
     """What follows the tag and is no JSON: a built-in call, or a program for the tool that runs them."""
     parts: list[str] = []
     yield from reader.rest(parts.append)

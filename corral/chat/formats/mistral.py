@@ -5,23 +5,23 @@ from __future__ import annotations
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, maybe, repeat, seq
 from corral.chat.json_text import read_arguments, read_call, read_call_list
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, Steps, read_calls
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, read_calls
 from corral.chat.tool import ToolUse
 
 _BEGIN, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _ID_LETTERS = "/[a-zA-Z0-9]{9}/"
 
 
-def _parse(reader: Reader, _use: ToolUse) -> Steps[None]:
+def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
     return read_calls(reader, (_BEGIN,), lambda _: _read(reader))
 
 
-def _read(reader: Reader) -> Steps[str]:
+def _read(reader: Reader) -> ReaderSteps[str]:
     is_list = (yield from reader.next_char()) in ("[", "{")
     return (yield from read_call_list(reader, read_call) if is_list else _read_named(reader))
 
 
-def _read_named(reader: Reader) -> Steps[str]:
+def _read_named(reader: Reader) -> ReaderSteps[str]:
     id = ""
     name, found = yield from reader.collect(_ID, _ARGUMENTS)
     if found == _ID:

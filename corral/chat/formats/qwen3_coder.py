@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, literal, repeat, seq
-from corral.chat.reader import NO_NAME, Reader, Steps, read_calls
+from corral.chat.reader import NO_NAME, Reader, ReaderSteps, read_calls
 from corral.chat.tool import ToolUse
 from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
 
@@ -15,12 +15,12 @@ def function_format(name: str, begin: str, end: str, gap: str) -> Format:
     """Calls as tags between two marks; `gap` stands around the value of a parameter."""
     tags = Tags(key=_PARAMETER, end_key=">", end_value="</parameter>", end_call="</function>", gap=gap)
 
-    def parse(reader: Reader, use: ToolUse) -> Steps[None]:
+    def parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
         # Some forget the outer mark.
         openings = (begin, _FUNCTION)
         return read_calls(reader, openings, lambda opening: read(reader, use, opening), end)
 
-    def read(reader: Reader, use: ToolUse, opening: str) -> Steps[str]:
+    def read(reader: Reader, use: ToolUse, opening: str) -> ReaderSteps[str]:
         if opening == begin and (yield from reader.accept(_FUNCTION)) is None:
             return NO_NAME
         function, problem = yield from reader.announce(">")

@@ -17,7 +17,7 @@ from corral.core.result import Loading
 _HEALTH = ("/health", "/v1/health")
 
 
-class Gate:
+class LoadingApp:
     """ASGI. Mutable: closed until `open`, and then in nobody's way."""
 
     def __init__(self, loading: Callable[[], Loading] = Loading) -> None:
