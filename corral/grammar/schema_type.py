@@ -188,7 +188,6 @@ def _values_in(part: Schema) -> Iterator[Schema]:
 
 
 def _n_assertions(schema: Schema) -> int:
-    """Keywords that say something about values."""
     return len(_ASSERTIONS & schema.keys())
 
 

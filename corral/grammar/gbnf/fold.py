@@ -23,6 +23,7 @@ from corral.grammar.gbnf.node import (
     can_be_empty,
     char_of,
     children,
+    find_cycle,
     references,
     seq_of,
 )
@@ -37,6 +38,11 @@ def fold_rules(rules: dict[str, Node], root: str, max_size: int) -> dict[str, No
     for name in _bottom_up(rules, root):
         folder.folded[name] = folder.fold(_without_tail_recursion(name, rules[name]))
     return {name: folder.folded[name] for name in reversed(_bottom_up(folder.folded, root))}
+
+
+def has_recursion(rules: dict[str, Node], root: str) -> bool:
+    """Whether a rule that `root` needs names itself, directly or through others."""
+    return bool(find_cycle({name: references(rules[name]) for name in _bottom_up(rules, root)}))
 
 
 def cut(term: Term, steps: Iterable[tuple[int, int]], automaton: Automaton) -> Node:
@@ -209,7 +215,6 @@ def _without_tail_recursion(name: str, node: Node) -> Node:
 
 
 def _find_holders(name: str, node: Node, holders: set[Node]) -> bool:
-    """Collect the nodes that name the rule."""
     found = isinstance(node, Ref) and node.name == name
     for child in children(node):
         found = _find_holders(name, child, holders) or found

@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from corral.grammar.gbnf.automaton import Budget, BudgetExceeded
 from corral.grammar.gbnf.flow import Automata, find_overruns
-from corral.grammar.gbnf.fold import cut, fold_rules
+from corral.grammar.gbnf.fold import cut, fold_rules, has_recursion
 from corral.grammar.gbnf.node import (
     Alt,
     Chars,
@@ -28,7 +28,6 @@ from corral.grammar.gbnf.node import (
     Token,
     alt_of,
     count_leaves,
-    has_recursion,
     map_leaves,
     refusal,
 )

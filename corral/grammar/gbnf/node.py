@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import TypeAlias
 
 from corral.core.errors import InvalidRequest
@@ -113,24 +114,22 @@ def chars_of(ranges: Ranges, negated: bool = False) -> Chars:
 
 def seq_of(items: Sequence[Node]) -> Node:
     """The items one after the other; short sequences among them dissolve."""
-    flat: list[Node] = []
-    for item in items:
-        if isinstance(item, Seq) and len(item.items) <= _MAX_DISSOLVED:
-            flat += item.items
-        else:
-            flat.append(item)
-    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+    return _flat(Seq, items)
 
 
 def alt_of(items: Sequence[Node]) -> Node:
     """Any one of the items; short alternatives among them dissolve."""
+    return _flat(Alt, items)
+
+
+def _flat(kind: type[Seq] | type[Alt], items: Sequence[Node]) -> Node:
     flat: list[Node] = []
     for item in items:
-        if isinstance(item, Alt) and len(item.items) <= _MAX_DISSOLVED:
+        if isinstance(item, kind) and len(item.items) <= _MAX_DISSOLVED:
             flat += item.items
         else:
             flat.append(item)
-    return flat[0] if len(flat) == 1 else Alt(tuple(flat))
+    return flat[0] if len(flat) == 1 else kind(tuple(flat))
 
 
 def children(node: Node) -> tuple[Node, ...]:
@@ -175,23 +174,13 @@ def references(node: Node) -> list[str]:
     return list(found)
 
 
-def has_recursion(rules: dict[str, Node], root: str) -> bool:
-    """Whether a rule that is reached from the root names itself, directly or through others."""
-    path, done = [(root, iter(references(rules[root])))], set()
-    open_rules = {root}
-    while path:
-        name, others = path[-1]
-        other = next(others, None)
-        if other in open_rules:
-            return True
-        if other is None:
-            path.pop()
-            open_rules.remove(name)
-            done.add(name)
-        elif other not in done:
-            path.append((other, iter(references(rules[other]))))
-            open_rules.add(other)
-    return False
+def find_cycle(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """Rules that lead to each other in a circle, if there are any."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def can_be_empty(node: Node, empty_rules: set[str]) -> bool:
@@ -213,7 +202,6 @@ def can_be_empty(node: Node, empty_rules: set[str]) -> bool:
 
 
 def find_empty_rules(rules: dict[str, Node]) -> set[str]:
-    """The rules that can match the empty text."""
     users: dict[str, set[str]] = {name: set() for name in rules}
     for name, node in rules.items():
         for other in references(node):

@@ -29,6 +29,7 @@ from corral.grammar.gbnf.node import (
     alt_of,
     can_be_empty,
     chars_of,
+    find_cycle,
     find_empty_rules,
     refusal,
     seq_of,
@@ -345,23 +346,10 @@ class _Parser:
 
 
 def _find_left_recursion(rules: dict[str, Node]) -> str | None:
-    """A rule that can begin with itself."""
+    """A rule that can begin with itself; of several that do so together the first."""
     empty = find_empty_rules(rules)
-    begins_with = {name: _left_references(node, empty) for name, node in rules.items()}
-    done: set[str] = set()
-    for start in rules:
-        path = {start: iter(begins_with[start])} if start not in done else {}
-        while path:
-            name = next(reversed(path))
-            other = next(path[name], None)
-            if other is None:
-                done.add(name)
-                del path[name]
-            elif other in path:
-                return other
-            elif other not in done:
-                path[other] = iter(begins_with[other])
-    return None
+    cycle = find_cycle({name: _left_references(node, empty) for name, node in rules.items()})
+    return next((name for name in rules if name in cycle), None)
 
 
 def _left_references(node: Node, empty: set[str]) -> list[str]:
