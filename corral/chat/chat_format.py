@@ -88,7 +88,6 @@ class ChatFormat:
         return Prompt(text + text_of(last["content"], "\n\n") if last else text, opened)
 
     def bind(self, chat: Chat, prompt: Prompt, token_of: TokenOf) -> Binding | None:
-        """What the answer has to follow."""
         g, use, format = Grammar(token_of), chat.use, self.format
         answer = ""
         if chat.schema is not None:

@@ -42,7 +42,6 @@ class Format:
 
 
 def has_all(*texts: str) -> Callable[[str], bool]:
-    """A template that mentions all of these."""
     return lambda source: all(text in source for text in texts)
 
 

@@ -22,7 +22,6 @@ class Grammar:
         self._rules: list[str] = []
 
     def rule(self, body: str, attributes: str = "") -> str:
-        """Add a rule and return its name."""
         name = f"r{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {body}")
         return name

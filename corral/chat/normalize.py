@@ -46,7 +46,6 @@ def in_parts(messages: list[Message]) -> list[Message]:
 
 
 def merge_systems(messages: list[Message]) -> list[Message]:
-    """One system message, in front."""
     systems = [m["content"] for m in messages if m["role"] == "system"]
     others = [m for m in messages if m["role"] != "system"]
     return [{"role": "system", "content": "\n\n".join(systems)}, *others] if systems else others

@@ -59,12 +59,10 @@ def has_text_rules(schema: dict[str, Any]) -> bool:
 
 
 def value_types(value: Any) -> set[str]:
-    """The types that a value is of."""
     return _TYPES.get(type(value), set())
 
 
 def options_of(schema: dict[str, Any]) -> list[Any]:
-    """The values that a schema lists."""
     return [schema["const"]] if "const" in schema else _as_list(schema.get("enum", []))
 
 

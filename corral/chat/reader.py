@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias, TypeVar
 
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
+from corral.chat.tool import ToolUse
 from corral.text.stop import overlap
 
 T = TypeVar("T")
@@ -55,14 +56,14 @@ class Reader:
                 at, _, marker = min(found)
                 # A longer marker may begin at the same place or before, and not be complete yet.
                 if self.is_ended or self._certain(markers) > at:
-                    emit(self._consume(at))
-                    self._consume(len(marker))
+                    emit(self.take(at))
+                    self.take(len(marker))
                     return marker
             elif self.is_ended:
-                emit(self._consume(len(self._text)))
+                emit(self.take(len(self._text)))
                 return None
             else:
-                emit(self._consume(self._certain(markers)))
+                emit(self.take(self._certain(markers)))
             yield
 
     def accept(self, *options: str) -> ReaderSteps[str | None]:
@@ -73,7 +74,7 @@ class Reader:
             yield
         for option in sorted(options, key=len, reverse=True):
             if self._text.startswith(option):
-                self._consume(len(option))
+                self.take(len(option))
                 return option
         return None
 
@@ -82,7 +83,7 @@ class Reader:
         while True:
             text = self._text.lstrip(SPACE)
             if text.startswith(option):
-                return self._consume(len(self._text) - len(text) + len(option))
+                return self.take(len(self._text) - len(text) + len(option))
             if self.is_ended or not option.startswith(text):
                 return None
             yield
@@ -91,7 +92,7 @@ class Reader:
         """Consume the end of a call and the white space before it; where the text ends, a part will do."""
         found = yield from self.accept_past_space(mark)
         if found is None and self.is_ended and mark.startswith(self._text.lstrip(SPACE)):
-            return self._consume(len(self._text))
+            return self.take(len(self._text))
         return found
 
     def collect(self, *markers: str) -> ReaderSteps[tuple[str, str | None]]:
@@ -113,16 +114,14 @@ class Reader:
         skipped = ""
         while True:
             n = len(self._text) - len(self._text.lstrip(SPACE))
-            skipped += self._consume(n)
+            skipped += self.take(n)
             if self._text or self.is_ended:
                 return skipped
             yield
 
     def next_char(self) -> ReaderSteps[str]:
         """The next character, not consumed; empty at the end."""
-        while not self._text and not self.is_ended:
-            yield
-        return self._text[:1]
+        return (yield from self.some())[:1]
 
     def some(self) -> ReaderSteps[str]:
         """Whatever text there is, not consumed; empty at the end."""
@@ -131,8 +130,11 @@ class Reader:
         return self._text
 
     def take(self, n: int) -> str:
-        """Consume `n` characters that were seen already."""
-        return self._consume(n)
+        """Consume `n` characters that have come already."""
+        text, self._text = self._text[:n], self._text[n:]
+        if self._raw is not None and text:
+            self._raw.append(text)
+        return text
 
     def rest(self, emit: Emit) -> ReaderSteps[None]:
         yield from self.until((), emit)
@@ -198,7 +200,6 @@ class Reader:
         self.keep_raw()
 
     def close(self) -> None:
-        """Nothing more comes."""
         if self._space and not self._has_called:
             self.events.append(Content(self._space))
         self._space = ""
@@ -207,27 +208,25 @@ class Reader:
         """How much of the text cannot be the beginning of a marker."""
         return len(self._text) - max((overlap(self._text, marker) for marker in markers), default=0)
 
-    def _consume(self, n: int) -> str:
-        text, self._text = self._text[:n], self._text[n:]
-        if self._raw is not None and text:
-            self._raw.append(text)
-        return text
 
+def calls_parser(
+    openings: Sequence[str], read: Callable[[Reader, ToolUse, str], ReaderSteps[str]], end: str = ""
+) -> Callable[[Reader, ToolUse], ReaderSteps[None]]:
+    """Parse content with calls in it wherever an opening stands; `read` gets the opening and returns what is
+    wrong with the call, if anything. After a call there may be an `end`."""
 
-def read_calls(
-    reader: Reader, openings: Sequence[str], read: Callable[[str], ReaderSteps[str]], end: str = ""
-) -> ReaderSteps[None]:
-    """Content, with calls in it wherever an opening stands; `read` gets the opening and returns what is wrong
-    with the call, if anything. Behind a call there may be an `end`."""
-    while opening := (yield from reader.until(openings, reader.content)):
-        reader.begin_raw(opening)
-        yield from reader.skip_space()
-        if problem := (yield from read(opening)):
-            reader.no_call(problem)
-            continue
-        reader.end_raw()
-        if end:
-            yield from reader.accept_end(end)
+    def parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
+        while opening := (yield from reader.until(openings, reader.content)):
+            reader.begin_raw(opening)
+            yield from reader.skip_space()
+            if problem := (yield from read(reader, use, opening)):
+                reader.no_call(problem)
+                continue
+            reader.end_raw()
+            if end:
+                yield from reader.accept_end(end)
+
+    return parse
 
 
 class MessageParser:

@@ -26,8 +26,6 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What stands around a call's arguments."""
-
     key: str
     end_key: str
     end_value: str
@@ -94,7 +92,6 @@ def _is_plain_text(schema: dict[str, Any]) -> bool:
 
 
 def _is_open_text(schema: dict[str, Any]) -> bool:
-    """Whether any text will do."""
     is_text = {"string"} <= types_of(schema) <= {"string", "null"}
     return is_text and not has_text_rules(schema) and not options_of(schema)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.chat.event import CallArguments
-from corral.chat.formats import qwen3_coder, seed_oss
+from corral.chat.formats import qwen3_coder
 from corral.chat.tool import Tool, ToolChoice, ToolUse
 from tests.tools.answer import Message, events_of, read
 
@@ -89,7 +89,7 @@ def argument(key: str, value: str, format=qwen3_coder.FORMAT, gap: str = "\n") -
 )
 def test_a_value_is_of_the_type_that_is_asked_for(key, written, value):
     assert argument(key, written) == Message(calls=[("f", {key: value})])
-    assert argument(key, written, seed_oss.FORMAT, "") == Message(calls=[("f", {key: value})])
+    assert argument(key, written, qwen3_coder.SEED_OSS, "") == Message(calls=[("f", {key: value})])
 
 
 def test_an_object_without_end_is_no_call():

@@ -6,22 +6,18 @@ from corral.chat.format import Format
 from corral.chat.formats import (
     command_r,
     deepseek,
-    firefunction,
     functionary,
     generic,
     glm,
-    granite,
     harmony,
     hermes,
+    json_list,
     kimi_k2,
     lfm2,
     llama3,
     minimax,
     mistral,
-    nemotron,
-    phi4,
     qwen3_coder,
-    seed_oss,
 )
 
 FORMATS: tuple[Format, ...] = (
@@ -35,14 +31,14 @@ FORMATS: tuple[Format, ...] = (
     glm.FORMAT,
     qwen3_coder.FORMAT,
     hermes.FORMAT,
-    granite.FORMAT,
-    phi4.FORMAT,
-    nemotron.FORMAT,
-    firefunction.FORMAT,
+    json_list.GRANITE,
+    json_list.PHI4,
+    json_list.NEMOTRON,
+    json_list.FIREFUNCTION,
     mistral.NAMED,
     mistral.LISTED,
     lfm2.FORMAT,
-    seed_oss.FORMAT,
+    qwen3_coder.SEED_OSS,
     functionary.TAGS,
     llama3.FORMAT,
     generic.FORMAT,
@@ -50,5 +46,4 @@ FORMATS: tuple[Format, ...] = (
 
 
 def choose_format(template: str) -> Format:
-    """The family that a template belongs to."""
     return next(format for format in FORMATS if format.matches(template))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, read_calls
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, calls_parser
 from corral.chat.tool import ToolUse
 
 _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -13,11 +13,7 @@ _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", 
 _MARKERS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
 
 
-def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
-    return read_calls(reader, (_ALL_BEGIN, _BEGIN), lambda opening: _read_function(reader, opening), _ALL_END)
-
-
-def _read_function(reader: Reader, opening: str) -> ReaderSteps[str]:
+def _read_function(reader: Reader, _use: ToolUse, opening: str) -> ReaderSteps[str]:
     """`function`, the separator and the name on a line of its own, or just the name and the separator."""
     if opening == _ALL_BEGIN:
         yield from reader.accept(_BEGIN)
@@ -57,10 +53,11 @@ def _plain_calls(g: Grammar, use: ToolUse) -> str:
     return seq(repeat(use, one, ""), g.mark(_ALL_END))
 
 
+_PARSE = calls_parser((_ALL_BEGIN, _BEGIN), _read_function, _ALL_END)
 FENCED = Format(
     name="deepseek",
     matches=has_all(_ALL_BEGIN, "```json"),
-    parse=_parse,
+    parse=_PARSE,
     calls=_fenced_calls,
     trigger=(_ALL_BEGIN,),
     markers=_MARKERS,
@@ -68,7 +65,7 @@ FENCED = Format(
 PLAIN = Format(
     name="deepseek-v3.1",
     matches=has_all(_ALL_BEGIN),
-    parse=_parse,
+    parse=_PARSE,
     calls=_plain_calls,
     trigger=(_ALL_BEGIN,),
     markers=_MARKERS,

@@ -6,7 +6,7 @@ from corral.chat.code_text import RUNNERS, find_runner, read_code
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import Reader, ReaderSteps, read_calls
+from corral.chat.reader import Reader, ReaderSteps, calls_parser
 from corral.chat.tool import ToolUse
 
 _TURN = ">>>"
@@ -45,10 +45,6 @@ def _turn_calls(g: Grammar, use: ToolUse) -> str:
     return repeat(use, one, literal(_TURN))
 
 
-def _parse_tags(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
-    return read_calls(reader, (_FUNCTION, _CODE), lambda opening: _read_tag(reader, use, opening), _END)
-
-
 def _read_tag(reader: Reader, use: ToolUse, opening: str) -> ReaderSteps[str]:
     if opening == _CODE:
         runner = find_runner(use)
@@ -77,7 +73,7 @@ TURNS = Format(
 TAGS = Format(
     name="functionary-v3.1",
     matches=has_all("<function=", "</function>"),
-    parse=_parse_tags,
+    parse=calls_parser((_FUNCTION, _CODE), _read_tag, _END),
     calls=_tag_calls,
     trigger=(_FUNCTION,),
     markers=(_CODE,),

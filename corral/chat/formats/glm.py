@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, literal, maybe, repeat, seq
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, read_calls
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, calls_parser
 from corral.chat.tool import ToolUse
 from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
 
@@ -14,11 +14,7 @@ _TAGS = Tags(
 )
 
 
-def _parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
-    return read_calls(reader, (_BEGIN,), lambda _: _read_function(reader, use))
-
-
-def _read_function(reader: Reader, use: ToolUse) -> ReaderSteps[str]:
+def _read_function(reader: Reader, use: ToolUse, _opening: str) -> ReaderSteps[str]:
     name, found = yield from reader.collect(_TAGS.key, _END)
     if found is None:
         return CUT_OFF
@@ -37,7 +33,7 @@ def _calls(g: Grammar, use: ToolUse) -> str:
 FORMAT = Format(
     name="glm",
     matches=has_all(_BEGIN, "<arg_key>", "<arg_value>"),
-    parse=_parse,
+    parse=calls_parser((_BEGIN,), _read_function),
     calls=_calls,
     trigger=(_BEGIN,),
     markers=(_BEGIN, _END, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),

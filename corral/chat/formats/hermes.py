@@ -5,14 +5,10 @@ from __future__ import annotations
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, calls_of, literal, maybe, repeat, seq
 from corral.chat.json_text import read_call, read_call_list
-from corral.chat.reader import Reader, ReaderSteps, read_calls
+from corral.chat.reader import calls_parser
 from corral.chat.tool import ToolUse
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
-
-
-def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
-    return read_calls(reader, (_BEGIN,), lambda _: read_call_list(reader, read_call), _END)
 
 
 def _calls(g: Grammar, use: ToolUse) -> str:
@@ -24,7 +20,7 @@ def _calls(g: Grammar, use: ToolUse) -> str:
 FORMAT = Format(
     name="hermes",
     matches=has_all(_BEGIN),
-    parse=_parse,
+    parse=calls_parser((_BEGIN,), lambda reader, *_: read_call_list(reader, read_call), _END),
     calls=_calls,
     trigger=(_BEGIN,),
     markers=(_BEGIN, _END),

@@ -5,18 +5,14 @@ from __future__ import annotations
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, json_value, literal, repeat, seq
 from corral.chat.json_text import read_arguments
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, read_calls
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, calls_parser
 from corral.chat.tool import ToolUse
 
 _ALL_BEGIN, _ALL_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _BEGIN, _ARGUMENTS, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
 
-def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
-    return read_calls(reader, (_ALL_BEGIN, _BEGIN), lambda opening: _read_function(reader, opening), _ALL_END)
-
-
-def _read_function(reader: Reader, opening: str) -> ReaderSteps[str]:
+def _read_function(reader: Reader, _use: ToolUse, opening: str) -> ReaderSteps[str]:
     if opening == _ALL_BEGIN:
         yield from reader.accept(_BEGIN)
     id, found = yield from reader.collect(_ARGUMENTS)
@@ -51,7 +47,7 @@ def _calls(g: Grammar, use: ToolUse) -> str:
 FORMAT = Format(
     name="kimi-k2",
     matches=has_all(_ALL_BEGIN, _BEGIN),
-    parse=_parse,
+    parse=calls_parser((_ALL_BEGIN, _BEGIN), _read_function, _ALL_END),
     calls=_calls,
     trigger=(_ALL_BEGIN,),
     markers=(_ALL_BEGIN, _ALL_END, _BEGIN, _ARGUMENTS, _END),

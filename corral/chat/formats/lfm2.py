@@ -11,7 +11,7 @@ from corral.chat.format import Format
 from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, repeat, seq
 from corral.chat.json_text import collect_value, mend, parse_json, read_call_list
 from corral.chat.parameter import properties_of, required_of, types_of
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, read_calls
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, calls_parser
 from corral.chat.tool import Tool, ToolUse
 
 _BEGIN, _END = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -21,10 +21,6 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 def _matches(template: str) -> bool:
     return "<|tool_list_start|>" in template or "List of tools: [" in template
-
-
-def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
-    return read_calls(reader, (_BEGIN,), lambda _: read_call_list(reader, _read_function), _END)
 
 
 def _read_function(reader: Reader) -> ReaderSteps[str]:
@@ -112,7 +108,7 @@ def _value(schema: dict[str, Any]) -> str:
 FORMAT = Format(
     name="lfm2",
     matches=_matches,
-    parse=_parse,
+    parse=calls_parser((_BEGIN,), lambda reader, *_: read_call_list(reader, _read_function), _END),
     calls=_calls,
     trigger=(_BEGIN,),
     markers=(_BEGIN, _END),

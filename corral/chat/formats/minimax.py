@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, literal, repeat, seq
-from corral.chat.reader import NO_NAME, Reader, ReaderSteps, read_calls
+from corral.chat.reader import NO_NAME, Reader, ReaderSteps, calls_parser
 from corral.chat.tool import ToolUse
 from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
 
@@ -13,11 +13,7 @@ _INVOKE = '<invoke name="'
 _TAGS = Tags(key='<parameter name="', end_key='">', end_value="</parameter>", end_call="</invoke>")
 
 
-def _parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
-    return read_calls(reader, (_BEGIN,), lambda _: _read_block(reader, use))
-
-
-def _read_block(reader: Reader, use: ToolUse) -> ReaderSteps[str]:
+def _read_block(reader: Reader, use: ToolUse, _opening: str) -> ReaderSteps[str]:
     """One call after the other, up to the end of the block, or of the text."""
     while True:
         yield from reader.skip_space()
@@ -46,7 +42,7 @@ def _calls(g: Grammar, use: ToolUse) -> str:
 FORMAT = Format(
     name="minimax",
     matches=has_all(_BEGIN, "<invoke name="),
-    parse=_parse,
+    parse=calls_parser((_BEGIN,), _read_block),
     calls=_calls,
     trigger=(_BEGIN,),
     markers=(_BEGIN, _END),

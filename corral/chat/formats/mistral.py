@@ -5,18 +5,14 @@ from __future__ import annotations
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, calls_of, json_value, literal, maybe, repeat, seq
 from corral.chat.json_text import read_arguments, read_call, read_call_list
-from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, read_calls
+from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, calls_parser
 from corral.chat.tool import ToolUse
 
 _BEGIN, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _ID_LETTERS = "/[a-zA-Z0-9]{9}/"
 
 
-def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
-    return read_calls(reader, (_BEGIN,), lambda _: _read(reader))
-
-
-def _read(reader: Reader) -> ReaderSteps[str]:
+def _read(reader: Reader, _use: ToolUse, _opening: str) -> ReaderSteps[str]:
     is_list = (yield from reader.next_char()) in ("[", "{")
     return (yield from read_call_list(reader, read_call) if is_list else _read_named(reader))
 
@@ -54,10 +50,11 @@ def _named_calls(g: Grammar, use: ToolUse) -> str:
     return repeat(use, g.rule(call), g.mark(_BEGIN))
 
 
+_PARSE = calls_parser((_BEGIN,), _read)
 LISTED = Format(
     name="mistral",
     matches=has_all(_BEGIN),
-    parse=_parse,
+    parse=_PARSE,
     calls=_listed_calls,
     trigger=(_BEGIN,),
     markers=(_BEGIN,),
@@ -66,7 +63,7 @@ LISTED = Format(
 NAMED = Format(
     name="mistral-args",
     matches=has_all(_BEGIN, _ARGUMENTS),
-    parse=_parse,
+    parse=_PARSE,
     calls=_named_calls,
     trigger=(_BEGIN,),
     markers=(_BEGIN, _ID, _ARGUMENTS),

@@ -1,24 +1,22 @@
-"""Qwen3-Coder: `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`."""
+"""Qwen3-Coder: `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`.
+
+Seed-OSS has the same tags between marks of its own, and values without line breaks around them.
+"""
 
 from __future__ import annotations
 
 from corral.chat.format import Format, has_all
 from corral.chat.grammar import Grammar, any_of, literal, repeat, seq
-from corral.chat.reader import NO_NAME, Reader, ReaderSteps, read_calls
+from corral.chat.reader import NO_NAME, Reader, ReaderSteps, calls_parser
 from corral.chat.tool import ToolUse
 from corral.chat.xml_text import Tags, read_xml_arguments, xml_arguments
 
 _FUNCTION, _PARAMETER = "<function=", "<parameter="
 
 
-def function_format(name: str, begin: str, end: str, gap: str) -> Format:
+def _tagged(name: str, begin: str, end: str, gap: str) -> Format:
     """Calls as tags between two marks; `gap` stands around the value of a parameter."""
     tags = Tags(key=_PARAMETER, end_key=">", end_value="</parameter>", end_call="</function>", gap=gap)
-
-    def parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
-        # Some forget the outer mark.
-        openings = (begin, _FUNCTION)
-        return read_calls(reader, openings, lambda opening: read(reader, use, opening), end)
 
     def read(reader: Reader, use: ToolUse, opening: str) -> ReaderSteps[str]:
         if opening == begin and (yield from reader.accept(_FUNCTION)) is None:
@@ -36,11 +34,12 @@ def function_format(name: str, begin: str, end: str, gap: str) -> Format:
     return Format(
         name=name,
         matches=has_all(begin, _FUNCTION, _PARAMETER),
-        parse=parse,
+        parse=calls_parser((begin, _FUNCTION), read, end),  # some forget the outer mark
         calls=calls,
         trigger=(begin,),
         markers=(begin, end),
     )
 
 
-FORMAT = function_format("qwen3-coder", "<tool_call>", "</tool_call>", gap="\n")
+FORMAT = _tagged("qwen3-coder", "<tool_call>", "</tool_call>", gap="\n")
+SEED_OSS = _tagged("seed-oss", "<seed:tool_call>", "</seed:tool_call>", gap="")
