@@ -19,7 +19,7 @@ import orjson
 
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, TooLarge
 from corral.core.file import read_into, write_all
-from corral.text.json_depth import JsonGuard
+from corral.text.json_depth import check_json
 
 PIECE_BYTES = 3 << 16  # a multiple of three: base64 of the pieces joins to base64 of the whole
 
@@ -78,9 +78,15 @@ class Blob:
         self.close()
 
 
-def read_pieces(fd: int, n_bytes: int) -> Iterator[bytes]:
-    """The file's first `n_bytes`; the file offset stays where it is."""
-    return _read_range(fd, 0, n_bytes)
+def read_pieces(fd: int, stop: int, start: int = 0) -> Iterator[bytes]:
+    """The file's bytes from `start` to `stop`; the file offset stays where it is."""
+    while start < stop:
+        data = bytearray(min(PIECE_BYTES, stop - start))
+        n_read = read_into(fd, start, memoryview(data))
+        if n_read < len(data):
+            raise CorralError(f"the saved state ends after {start + n_read} bytes")
+        start += n_read
+        yield bytes(data)
 
 
 def read_base64(fd: int, n_bytes: int) -> Iterator[bytes]:
@@ -110,8 +116,9 @@ def decode_state(body: Blob, max_json_bytes: int) -> Blob:
     """
     span = _find_text(body)
     if span is not None:
+        start, end = span
         with contextlib.suppress(binascii.Error):
-            return _decode(_unescape(_read_range(body.fd, *span)))
+            return _decode(_unescape(read_pieces(body.fd, end, start)))
     if body.n_bytes > max_json_bytes:
         limit = f"{max_json_bytes >> 20} MiB"
         raise InvalidRequest(f"must be base64, with nothing beside it in a body over {limit}", field="state")
@@ -129,9 +136,7 @@ def _find_text(body: Blob) -> tuple[int, int] | None:
 
 
 def _decode_json(text: bytes) -> Blob:
-    guard = JsonGuard()
-    guard.feed(text)
-    guard.finish()
+    check_json(text)
     try:
         body: Any = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -175,18 +180,3 @@ def _decode(pieces: Iterable[bytes]) -> Blob:
             raise binascii.Error("Incorrect padding")
         on_error.pop_all()
     return blob
-
-
-def _read_range(fd: int, start: int, stop: int) -> Iterator[bytes]:
-    while start < stop:
-        piece = _read_exactly(fd, min(PIECE_BYTES, stop - start), start)
-        start += len(piece)
-        yield piece
-
-
-def _read_exactly(fd: int, n_bytes: int, offset: int) -> bytes:
-    data = bytearray(n_bytes)
-    n_read = read_into(fd, offset, memoryview(data))
-    if n_read < n_bytes:
-        raise CorralError(f"the saved state ends after {offset + n_read} bytes")
-    return bytes(data)

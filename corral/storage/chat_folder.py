@@ -22,9 +22,9 @@ import xxhash
 
 from corral.core.errors import Conflict, CorralError, InsufficientStorage, InvalidRequest, NotFound, TooLarge
 from corral.core.file import file_error
-from corral.storage.save_directory import FileVersion, SavedFile, SaveDirectory, version_of
+from corral.storage.save_directory import SavedFile, SaveDirectory, saved_file
 from corral.storage.saved_chat import CHAT_ID, check_chat, texts_of
-from corral.text.json_depth import JsonGuard
+from corral.text.json_depth import check_json
 
 MAX_CHATS = 10_000
 MAX_BYTES = 256 << 20  # of one chat: whatever is in the directory, memory has to hold it
@@ -62,7 +62,7 @@ class ChatFolder:
     def __init__(self, directory: SaveDirectory) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[FileVersion, ChatInfo | None]] = {}  # None: not a chat
+        self._known: dict[str, tuple[SavedFile, ChatInfo | None]] = {}  # None: not a chat
 
     @property
     def is_gone(self) -> bool:
@@ -104,9 +104,9 @@ class ChatFolder:
             with self._directory.create(chat_id) as file:
                 file.write([data])
                 file.commit()
-                version = version_of(os.fstat(file.fd))
+                saved = saved_file(chat_id, os.fstat(file.fd))
             info = _describe(chat, data)
-            self._known[chat_id] = (version, info)
+            self._known[chat_id] = (saved, info)
             return info
 
     def remove(self, chat_id: str) -> None:
@@ -135,15 +135,15 @@ class ChatFolder:
 
     def _look(self, file: SavedFile) -> ChatInfo | None:
         """What the file is, read only if it has changed; None: no chat."""
-        version, info = self._known.get(file.name, (None, None))
-        if version == file.version:
+        known, info = self._known.get(file.name, (None, None))
+        if known == file:
             return info
         try:
             data, chat = self._read(file.name)
             info = _describe(chat, data)
         except CorralError:
             info = None
-        self._known[file.name] = (file.version, info)
+        self._known[file.name] = (file, info)
         return info
 
     def _has(self, chat_id: str, wanted: str) -> bool:
@@ -191,9 +191,7 @@ def check_id(chat_id: str) -> str:
 
 
 def _parse(data: bytes, chat_id: str) -> dict[str, Any]:
-    guard = JsonGuard()
-    guard.feed(data)
-    guard.finish()
+    check_json(data)
     return check_chat(orjson.loads(data), chat_id)
 
 

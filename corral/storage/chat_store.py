@@ -26,8 +26,6 @@ _EVERYBODY = "everybody"
 
 
 class ChatStore:
-    """Mutable: the folders that are open."""
-
     def __init__(self, path: Path) -> None:
         """`path` must be a directory that can be written to."""
         self._directory = SaveDirectory(path, option="--chats")
@@ -37,7 +35,6 @@ class ChatStore:
         self._searching = concurrent.futures.ThreadPoolExecutor(1, "chats-search")
 
     async def list(self, client: Client) -> Sequence[ChatInfo]:
-        """Newest first."""
         return await _run(self._threads, lambda: self._folder(client).list())
 
     async def search(self, client: Client, text: str) -> Sequence[ChatInfo]:
@@ -45,7 +42,6 @@ class ChatStore:
         return await _run(self._searching, lambda: self._folder(client).search(text))
 
     async def load(self, client: Client, chat_id: str) -> bytes:
-        """A chat as JSON; raises NotFound."""
         return await _run(self._threads, lambda: self._folder(client).load(chat_id))
 
     async def save(self, client: Client, chat_id: str, data: Any, condition: Precondition) -> ChatInfo:
@@ -57,7 +53,6 @@ class ChatStore:
         return await _run(self._threads, save)
 
     async def remove(self, client: Client, chat_id: str) -> None:
-        """Raises NotFound."""
         await _run(self._threads, lambda: self._folder(client).remove(chat_id))
 
     def _folder(self, client: Client) -> ChatFolder:

@@ -32,30 +32,22 @@ def check_name(name: object, field: str) -> str:
     raise InvalidRequest(rule, field=field)
 
 
-class FileVersion(NamedTuple):
-    """What changes with a file's content."""
+class SavedFile(NamedTuple):
+    """Two are equal if the file has not changed in between."""
 
+    name: str
     inode: int
     n_bytes: int
     modified_ns: int
 
-
-def version_of(info: os.stat_result) -> FileVersion:
-    return FileVersion(info.st_ino, info.st_size, info.st_mtime_ns)
-
-
-class SavedFile(NamedTuple):
-    name: str
-    version: FileVersion
-
-    @property
-    def n_bytes(self) -> int:
-        return self.version.n_bytes
-
     @property
     def updated_at(self) -> int:
         """Unix seconds."""
-        return self.version.modified_ns // 1_000_000_000
+        return self.modified_ns // 1_000_000_000
+
+
+def saved_file(name: str, info: os.stat_result) -> SavedFile:
+    return SavedFile(name, info.st_ino, info.st_size, info.st_mtime_ns)
 
 
 class SaveDirectory:
@@ -153,7 +145,7 @@ class SaveDirectory:
             info = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return SavedFile(name, version_of(info)) if stat.S_ISREG(info.st_mode) else None
+        return saved_file(name, info) if stat.S_ISREG(info.st_mode) else None
 
 
 class NamedFile(AtomicFile):

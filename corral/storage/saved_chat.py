@@ -47,7 +47,6 @@ def check_chat(data: Any, chat_id: str) -> dict[str, Any]:
 
 
 def texts_of(chat: dict[str, Any]) -> Iterator[str]:
-    """What a search looks into."""
     yield chat["title"]
     for message in chat["messages"].values():
         yield message["content"]

@@ -19,6 +19,13 @@ _STEPS = bytes.maketrans(_MARKS, b"\0\1\1\xff\xff")  # into a signed byte, for m
 _QUOTES = bytes.maketrans(_MARKS, b"\1\0\0\0\0")
 
 
+def check_json(text: bytes) -> None:
+    """Raises InvalidRequest for what would be a burden to parse."""
+    guard = JsonGuard()
+    guard.feed(text)
+    guard.finish()
+
+
 class JsonDepth:
     """Mutable: where in the text it is. Brackets in strings do not count."""
 
@@ -69,7 +76,6 @@ class JsonGuard:
             self._check()
 
     def finish(self) -> None:
-        """The same, for the whole."""
         if self._n_openings > MAX_DEPTH:
             self._check()
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 
-from corral.text.indent import IndentGuard
 from corral.text.stop import StopFinder
-from corral.text.utf8 import Utf8Assembler
 
 
 class OutputText:
-    """UTF-8 assembly, stop strings and indentation in a row. Joined, its pieces are the answer."""
+    """UTF-8 assembly, stop strings and indentation in a row. Joined, its pieces are the answer.
+
+    Characters come out whole, however their bytes were cut; invalid bytes become U+FFFD.
+    """
 
     def __init__(self, stop: Sequence[str], n_indent: int) -> None:
-        self._utf8 = Utf8Assembler()
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = StopFinder(stop)
         self._indent = IndentGuard(n_indent)
         self.has_new_line = False
 
     @property
     def is_mid_character(self) -> bool:
-        return self._utf8.is_mid_character
+        return bool(self._utf8.getstate()[0])
 
     @property
     def stopping_word(self) -> str:
@@ -31,7 +33,7 @@ class OutputText:
         return self._indent.is_violated
 
     def feed(self, piece: bytes) -> str:
-        return self._note(self._indent.feed(self._stop.feed(self._utf8.feed(piece))))
+        return self._note(self._indent.feed(self._stop.feed(self._utf8.decode(piece))))
 
     def finish(self) -> str:
         """The rest, without the bytes of a character that never became whole."""
@@ -39,4 +41,35 @@ class OutputText:
 
     def _note(self, text: str) -> str:
         self.has_new_line = self.has_new_line or "\n" in text
+        return text
+
+
+class IndentGuard:
+    """Ends the text before the first line that is indented less than asked.
+
+    The line the text begins in is exempt; blanks and tabs count one each.
+    """
+
+    def __init__(self, n_indent: int) -> None:
+        self._n_indent = n_indent
+        self._seen: int | None = None
+        self.is_violated = False
+
+    def feed(self, text: str) -> str:
+        if self.is_violated:
+            return ""
+        if self._n_indent <= 0:
+            return text
+        for i, char in enumerate(text):
+            if char == "\n":
+                self._seen = 0
+            elif self._seen is None:
+                continue
+            elif char in " \t":
+                self._seen += 1
+            elif self._seen < self._n_indent:
+                self.is_violated = True
+                return text[:i]
+            else:
+                self._seen = None
         return text

@@ -7,10 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.text.indent import IndentGuard
-from corral.text.output import OutputText
+from corral.text.output import IndentGuard, OutputText
 from corral.text.stop import StopFinder
-from corral.text.utf8 import Utf8Assembler
 
 words = st.lists(st.text("abc", min_size=1, max_size=4), max_size=4)
 texts = st.text("abc\n é🤗", max_size=40)
@@ -59,13 +57,13 @@ def test_the_stop_string_that_is_complete_first_wins():
 @given(cuts(st.binary(max_size=40)))
 def test_characters_come_out_whole(cut):
     whole, pieces = cut
-    split, once = Utf8Assembler(), Utf8Assembler()
+    split, once = OutputText([], 0), OutputText([], 0)
     assert "".join(map(split.feed, pieces)) == once.feed(whole)
     assert split.is_mid_character == once.is_mid_character
 
 
 def test_an_unfinished_character_waits():
-    utf8 = Utf8Assembler()
+    utf8 = OutputText([], 0)
     data = "🤗".encode()
     assert utf8.feed(data[:3]) == ""
     assert utf8.is_mid_character
