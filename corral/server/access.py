@@ -57,7 +57,6 @@ class Keys:
         self._keys = self._read()
 
     def find(self, shown: list[bytes]) -> Client | None:
-        """Whose key one of them is."""
         digests = [_digest(key) for key in shown]
         found: Client | None = None
         for key in self._keys:  # all are compared, also behind one that is right

@@ -24,8 +24,6 @@ _log = logging.getLogger("corral")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may send, and how slowly."""
-
     header_bytes: int = 64 << 10  # with the path, and everything else in front of the body
     n_headers: int = 100
     header_s: float = 10.0  # for all of it, from its first byte, or from the beginning of the connection
@@ -89,16 +87,18 @@ class Delivery:
         return self._waited_s >= self._limits.body_s and (is_slow or self.awaited is Awaited.REST)
 
 
-def patient_protocol(timeout_s: float, limits: Limits | None = None) -> type[HttpToolsProtocol]:
+def bounded_protocol(timeout_s: float, limits: Limits | None = None) -> type[HttpToolsProtocol]:
     """HTTP as uvicorn speaks it, within limits. `timeout_s`: of a client that does nothing; 0: for ever."""
     return type(
-        "PatientProtocol", (_PatientProtocol,), {"timeout_s": timeout_s, "limits": limits or Limits()}
+        "BoundedProtocol", (_BoundedProtocol,), {"timeout_s": timeout_s, "limits": limits or Limits()}
     )
 
 
 class _BoundedProtocol(HttpToolsProtocol):
-    """A request that is too much, or comes too slowly, is refused, in the shape of all errors."""
+    """A request that is too much, or comes too slowly, is refused, in the shape of all errors. A client that
+    neither sends nor takes anything for too long is cut off."""
 
+    timeout_s: float
     limits: Limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -107,15 +107,24 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._is_refused = False
         self._n_unread = 0  # bytes that have led to nothing yet
         self._n_header_bytes = self._n_headers = 0
+        self._idle = IdleTimer(self.timeout_s, self.loop.time())
         self._timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._look_at_sender_soon()
+        self._check_idle_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
+    def resume_writing(self) -> None:
+        self._idle.on_activity(self.loop.time())
+        super().resume_writing()
+
     def data_received(self, data: bytes) -> None:
+        self._idle.on_activity(self.loop.time())
         if self._is_refused:
             return
         self._unset_keepalive_if_required()
@@ -272,40 +281,15 @@ class _BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
             self._leave_soon()
 
-
-class _PatientProtocol(_BoundedProtocol):
-    """A client that neither sends nor takes anything for too long is cut off."""
-
-    timeout_s: float
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._patience = IdleTimer(self.timeout_s, self.loop.time())
-        self._looking: asyncio.TimerHandle | None = None
-        self._look_soon()
-
-    def data_received(self, data: bytes) -> None:
-        self._patience.on_activity(self.loop.time())
-        super().data_received(data)
-
-    def resume_writing(self) -> None:
-        self._patience.on_activity(self.loop.time())
-        super().resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-        super().connection_lost(exc)
-
-    def _look_soon(self) -> None:
+    def _check_idle_soon(self) -> None:
         if self.timeout_s:
-            self._looking = self.loop.call_later(self.timeout_s / _LOOKS, self._check_idle)
+            self._idle_timer = self.loop.call_later(self.timeout_s / _LOOKS, self._check_idle)
 
     def _check_idle(self) -> None:
-        if self._patience.is_over(self.loop.time(), self._n_unsent(), self._must_send()):
+        if self._idle.is_over(self.loop.time(), self._n_unsent(), self._must_send()):
             self.transport.abort()
         else:
-            self._look_soon()
+            self._check_idle_soon()
 
     def _n_unsent(self) -> int:
         """Only while nothing is added to it: otherwise nobody could tell what was taken."""

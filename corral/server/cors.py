@@ -60,7 +60,6 @@ class CorsPolicy:
     refuses_strangers: bool  # there is no key that would
 
     def admits(self, text: str) -> bool:
-        """Whether pages of that origin may read answers."""
         if self.allows_any:
             return True
         origin = parse_origin(text)

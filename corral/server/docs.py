@@ -7,8 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from corral.server.packaged import packaged_response
-from corral.server.page import FOLDER
-from corral.server.static import register_types
+from corral.server.page import FOLDER, register_types
 
 _FILES = {
     "": "docs.html",

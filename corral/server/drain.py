@@ -43,7 +43,6 @@ class Drain:
         self.hurry()
 
     def hurry(self) -> None:
-        """Nobody is waited for any more."""
         self._insisted.set()
 
     async def run(self, state: ServerState) -> None:
@@ -68,7 +67,6 @@ class Drain:
 
 
 async def _until_over(state: ServerState) -> None:
-    """But not for long."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _LAST_WORDS_S
     while (state.connections or state.tasks) and loop.time() < deadline:

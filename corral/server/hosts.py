@@ -6,7 +6,6 @@ that were its own server. The `Host` header gives it away. Keys are another matt
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from corral.api.error import ErrorAnswer
 from corral.core.errors import CorralError, Forbidden, InvalidRequest
 from corral.core.settings import ServerSettings
-from corral.server.listen import Reach, is_loopback, without_brackets
+from corral.server.listen import Reach, is_loopback, parse_address, without_brackets
 from corral.server.peers import is_private_only
 
 ANY = "*"
@@ -50,11 +49,8 @@ def is_local_name(name: str) -> bool:
 def is_private_name(name: str) -> bool:
     """Whether no stranger can have public DNS lead it here: an address, a name without a dot, or one in a
     domain of private networks."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return bool(name) and ("." not in name or name.endswith(_PRIVATE))
-    return True
+    is_name = bool(name) and ("." not in name or name.endswith(_PRIVATE))
+    return is_name or parse_address(name) is not None
 
 
 class HostNames:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 from corral.server.acceptor import Acceptor, raise_open_files, share_for_connections
-from corral.server.connection import patient_protocol
+from corral.server.connection import bounded_protocol
 from corral.server.drain import Drain
 from corral.server.listen import Listener
 from corral.server.tls import reload_tls
@@ -57,7 +57,6 @@ class HttpServer(uvicorn.Server):
         return self.server_state.connections
 
     async def run_here(self) -> None:
-        """Serve on the running event loop."""
         await self.serve(self._sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -71,7 +70,6 @@ class HttpServer(uvicorn.Server):
         return self.config.http_protocol_class(self.config, self.server_state, {})  # type: ignore[call-arg]
 
     def stop(self) -> None:
-        """Without waiting for anybody."""
         self.should_exit = True
         self._drain.hurry()
 
@@ -136,7 +134,7 @@ class HttpServer(uvicorn.Server):
 def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=patient_protocol(settings.timeout_s),
+        http=bounded_protocol(settings.timeout_s),
         log_config=None,
         log_level="warning",
         access_log=False,

@@ -64,14 +64,19 @@ def open_listener(server: ServerSettings) -> Iterator[Listener]:
             bound.close()
 
 
-def is_loopback(address: str) -> bool:
-    """Whether it is an address of this machine that nobody else can reach; a name is none."""
+def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An IP address, an IPv4 one that is mapped to IPv6 as itself; None for a name."""
     try:
-        found = ipaddress.ip_address(address)
+        found = ipaddress.ip_address(text)
     except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach it; a name is not an address."""
+    found = parse_address(address)
+    return found is not None and found.is_loopback
 
 
 def without_brackets(host: str) -> str:
@@ -84,10 +89,7 @@ def _internet_sockets(host: str, port: int) -> list[socket.socket]:
         raise CorralError("--host is empty; 127.0.0.1 is this machine only, 0.0.0.0 everybody")
     try:
         found = socket.getaddrinfo(
-            without_brackets(host),
-            port,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
+            without_brackets(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "that is no name of a host"

@@ -25,13 +25,6 @@ from corral.core.file import write_all
 from corral.core.settings import ServerSettings
 
 _LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)  # by verbosity
-_NAMES = {
-    logging.DEBUG: "debug",
-    logging.INFO: "info",
-    logging.WARNING: "warning",
-    logging.ERROR: "error",
-    logging.CRITICAL: "fatal",
-}
 _COLORS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
 _OURS = "corral"
@@ -74,7 +67,6 @@ def log_in_background() -> None:
 
 
 def close_log() -> None:
-    """Log nowhere again."""
     for handler in _installed(_Stderr) + _installed(_File):
         logging.getLogger().removeHandler(handler)
         handler.close()
@@ -95,13 +87,11 @@ def level_of(server: ServerSettings) -> int:
 
 
 class JsonFormatter(logging.Formatter):
-    """One object in a line."""
-
     def format(self, record: logging.LogRecord) -> str:
         fields = record.args if isinstance(record.args, Mapping) else {}
         line: dict[str, object] = {
             "ts": _utc(record.created),
-            "level": _NAMES.get(record.levelno, "info"),
+            "level": _level_name(record),
             "msg": _clean(record.getMessage()),
             **({"logger": record.name} if record.name != _OURS else {}),
             **({"exception": _clean(self.formatException(record.exc_info))} if record.exc_info else {}),
@@ -134,7 +124,7 @@ class TextFormatter(logging.Formatter):
             return f"{_OURS}: "
         moment = time.localtime(record.created)
         when = time.strftime("%Y-%m-%d %H:%M:%S" if self._is_dated else "%H:%M:%S", moment)
-        level = "" if record.levelno <= logging.INFO else f"{_NAMES.get(record.levelno, 'error')}: "
+        level = "" if record.levelno <= logging.INFO else f"{_level_name(record)}: "
         source = "" if record.name == _OURS else f"{_SOURCES.get(record.name, record.name)}: "
         return f"{when} {level}{source}"
 
@@ -311,6 +301,10 @@ def _create_new(path: str) -> int:
         except FileExistsError:
             continue
     raise FileExistsError(17, "there are too many of its name", path)
+
+
+def _level_name(record: logging.LogRecord) -> str:
+    return "fatal" if record.levelno == logging.CRITICAL else record.levelname.lower()
 
 
 def _utc(seconds: float) -> str:

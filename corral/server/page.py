@@ -1,25 +1,41 @@
-"""What is at `/`: the page of the package, somebody's own directory, or nothing."""
+"""What is at `/`, where no route is: the page of the package, the directory of `--path`, or nothing.
+
+Never a file outside of the directory, never a hidden one.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import mimetypes
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import orjson
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 from corral.server.defaults import text_of
 from corral.server.packaged import packaged_response
-from corral.server.static import StaticDirectory, open_static, register_types
 
 FOLDER = Path(__file__).parents[1] / "webui"
 _PAGES = {"/monitor": "monitor.html", "/favicon.ico": "icon.svg"}
 _SHARED = "/completion.js"
+_HIDDEN_BUT_KNOWN = ".well-known"
+_READING = ("GET", "HEAD")
+_TYPES = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".map": "application/json",
+    ".wasm": "application/wasm",
+    ".webmanifest": "application/manifest+json",
+    ".webp": "image/webp",
+    ".woff2": "font/woff2",
+}
 
 
 def open_page(server: ServerSettings) -> ASGIApp | None:
@@ -29,6 +45,20 @@ def open_page(server: ServerSettings) -> ASGIApp | None:
     register_types()
     own = Page(directory=FOLDER, html=True, follow_symlink=True)  # installers may link files
     return OtherPage(open_static(server.static_path), own) if server.static_path else own
+
+
+def open_static(path: str) -> StaticDirectory:
+    """Raises CorralError if there is no such directory."""
+    if not Path(path).is_dir():
+        raise CorralError(f"--path '{path}' is no directory")
+    register_types()
+    return StaticDirectory(directory=path, html=True, follow_symlink=False)
+
+
+def register_types() -> None:
+    """What browsers insist on, whatever the machine thinks."""
+    for suffix, media_type in _TYPES.items():
+        mimetypes.add_type(media_type, suffix)
 
 
 def ui_settings(server: ServerSettings) -> dict[str, Any]:
@@ -44,9 +74,23 @@ def ui_settings(server: ServerSettings) -> dict[str, Any]:
     return settings
 
 
-class Page(StaticDirectory):
-    """The files of the package."""
+class StaticDirectory(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        if any(_is_hidden(name) for name in PurePosixPath(path).parts):
+            raise HTTPException(404)
+        try:
+            response = await super().get_response(path, {**scope, "method": "GET"})
+        except (HTTPException, OSError):  # one that cannot be read, or leads in a circle
+            raise HTTPException(404) from None
+        if response.status_code == 404:
+            raise HTTPException(404)  # in the shape of all errors, also if there is a page for it
+        if scope["method"] not in _READING:
+            raise HTTPException(405, headers={"allow": ", ".join(_READING)})
+        response.headers["x-content-type-options"] = "nosniff"
+        return response
 
+
+class Page(StaticDirectory):
     async def get_response(self, path: str, scope: Scope) -> Response:
         # Whether a client has a file already is told by its content, not by its date.
         found = await super().get_response(_PAGES.get(scope["path"], path), {**scope, "headers": []})
@@ -72,3 +116,7 @@ class OtherPage:
             if error.status_code != 404 or scope["path"] != _SHARED:
                 raise
             await self._own(scope, receive, send)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") and name not in (".", _HIDDEN_BUT_KNOWN)

@@ -16,21 +16,15 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from corral.api.error import ErrorAnswer
 from corral.core.errors import Forbidden
 from corral.core.settings import ServerSettings
-from corral.server.listen import Listener, Reach
+from corral.server.listen import Listener, Reach, parse_address
 
 # Not `is_private` of `ipaddress`, which also counts addresses for documentation and tests. 100.64.0.0/10 is
 # missing on purpose: customers of one provider share it.
 _PRIVATE = tuple(
     ipaddress.ip_network(network)
     for network in (
-        "127.0.0.0/8",
-        "10.0.0.0/8",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "169.254.0.0/16",
-        "::1/128",
-        "fc00::/7",
-        "fe80::/10",
+        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
+        *("::1/128", "fc00::/7", "fe80::/10"),
     )
 )
 _REFUSED = ErrorAnswer(
@@ -44,12 +38,8 @@ _log = logging.getLogger("corral")
 
 def is_private(address: str) -> bool:
     """Whether it belongs to this machine or to a private network; IPv4 addresses mapped to IPv6 count too."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return any((mapped or found) in network for network in _PRIVATE)
+    found = parse_address(address)
+    return found is not None and any(found in network for network in _PRIVATE)
 
 
 def is_private_only(server: ServerSettings, reach: Reach) -> bool:

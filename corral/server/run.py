@@ -63,8 +63,6 @@ async def serve(settings: Settings, reporter: Reporter, locate: Locate | None = 
 
 
 class _Life:
-    """Mutable: one server, until it ends."""
-
     def __init__(
         self,
         settings: Settings,

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from corral.core.errors import CorralError
-from corral.server.static import open_static
+from corral.server.page import open_static
 from tests.contract.inline import Server
 
 MISSING = {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}
@@ -221,7 +221,7 @@ async def test_a_page_is_there_while_the_model_loads(page):
 
 async def test_without_a_page_there_is_nothing(page):
     for server in (Server(ui=False), Server(ui=False, static_path=str(page))):
-        for path in ("/", "/index.html", "/monitor", "/completion.js", "/corral/server/static.py"):
+        for path in ("/", "/index.html", "/monitor", "/completion.js", "/corral/server/page.py"):
             response = await server.http.get(path)
             assert (response.status_code, response.json()) == (404, MISSING)
 

@@ -7,7 +7,7 @@ import contextlib
 
 import uvicorn
 
-from corral.server.connection import Limits, patient_protocol
+from corral.server.connection import Limits, bounded_protocol
 
 TIMEOUT_S = 0.5
 GENEROUS_S = 60
@@ -20,7 +20,7 @@ async def serving(
     protocol: type[asyncio.Protocol] | None = None,
     limits: Limits | None = None,
 ):
-    protocol = protocol or patient_protocol(timeout_s, limits)
+    protocol = protocol or bounded_protocol(timeout_s, limits)
     config = uvicorn.Config(app, port=0, http=protocol, lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext
