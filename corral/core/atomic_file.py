@@ -22,7 +22,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` when the block ends; after an error `path` has what it had."""
-    with _opened(path.parent, _DIRECTORY) as dir_fd, AtomicFile(dir_fd, path.name, 0o666) as pending:
+    with open_directory(path.parent) as dir_fd, AtomicFile(dir_fd, path.name, 0o666) as pending:
         with open(pending.fd, "wb", closefd=False) as file:
             yield file
         pending.commit()
@@ -75,7 +75,7 @@ def remove_leftovers(dir_fd: int) -> None:
 @contextlib.contextmanager
 def lock_directory(path: Path) -> Iterator[int]:
     """Wait for others that lock it, then clear their leftovers; yields a descriptor."""
-    with _opened(path, _DIRECTORY) as dir_fd:
+    with open_directory(path) as dir_fd:
         _lock(dir_fd)
         remove_leftovers(dir_fd)
         yield dir_fd
@@ -84,6 +84,10 @@ def lock_directory(path: Path) -> Iterator[int]:
 def list_directory(dir_fd: int) -> list[str]:
     with _opened(".", _DIRECTORY, dir_fd) as fd:  # threads would share the position of `dir_fd`
         return os.listdir(fd)
+
+
+def open_directory(path: Path) -> contextlib.AbstractContextManager[int]:
+    return _opened(path, _DIRECTORY)
 
 
 @contextlib.contextmanager

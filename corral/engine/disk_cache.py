@@ -16,7 +16,7 @@ from pathlib import Path
 
 import xxhash
 
-from corral.core.atomic_file import atomic_write, lock_directory
+from corral.core.atomic_file import atomic_write, open_directory, remove_leftovers
 from corral.core.chunk import TokenArray, common_prefix
 from corral.core.errors import CorralError, InvalidRequest
 from corral.engine.prefix import Wish, replaces, usable
@@ -59,8 +59,8 @@ class DiskCache:
         self._pending: dict[str, int] = {}
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with lock_directory(self._directory):
-                pass
+            with open_directory(self._directory) as fd:
+                remove_leftovers(fd)
         except OSError as error:
             raise CorralError(f"--cache-disk: {error}") from None
         self._index = dict(self._scan(n_ctx))

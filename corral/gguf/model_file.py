@@ -59,7 +59,6 @@ def check_adapter_for(model: str, adapter: GgufHeader) -> None:
 
 
 def main_type(path: str) -> int:
-    """The type that most of the weights have."""
     _, headers = read_model(path)
     sizes: Counter[int] = Counter()
     for header in headers:

@@ -19,8 +19,6 @@ _U64 = struct.Struct("<Q")
 
 
 class ValueType(enum.IntEnum):
-    """What the value of a key can be."""
-
     UINT8 = 0
     INT8 = 1
     UINT16 = 2
@@ -36,24 +34,11 @@ class ValueType(enum.IntEnum):
     FLOAT64 = 12
 
 
-_FORMS = {
-    ValueType.UINT8: struct.Struct("<B"),
-    ValueType.INT8: struct.Struct("<b"),
-    ValueType.UINT16: struct.Struct("<H"),
-    ValueType.INT16: struct.Struct("<h"),
-    ValueType.UINT32: _U32,
-    ValueType.INT32: struct.Struct("<i"),
-    ValueType.FLOAT32: struct.Struct("<f"),
-    ValueType.BOOL: struct.Struct("<?"),
-    ValueType.UINT64: _U64,
-    ValueType.INT64: struct.Struct("<q"),
-    ValueType.FLOAT64: struct.Struct("<d"),
-}
+_SCALARS: list[ValueType] = [type for type in ValueType if type not in (ValueType.STRING, ValueType.ARRAY)]
+_FORMS = {type: struct.Struct(f"<{code}") for type, code in zip(_SCALARS, "BbHhIif?Qqd", strict=True)}
 
 
 class Incomplete(InvalidRequest):
-    """The end of the file is missing."""
-
     def __init__(self, n_bytes: int, n_wanted: int, is_least: bool = False) -> None:
         """`is_least`: it cannot be told how many there should be, but at least so many."""
         self.n_bytes, self.n_wanted = n_bytes, n_wanted
@@ -165,5 +150,4 @@ class GgufReader:
 
 
 def quoted(name: str) -> str:
-    """A name from a file, for a message."""
     return repr(name[:_MAX_QUOTED])

@@ -51,7 +51,6 @@ class Attempt:
 
 
 def attempts(settings: EngineSettings, scope: Scope) -> Iterator[Attempt]:
-    """What to try."""
     first, *others = _variants(settings, scope)
     if settings.n_ctx:
         yield from (_fixed(variant) for variant in others)

@@ -1,6 +1,6 @@
 """What an engine would need of the machine's memory, measured: libllama plans buffers without taking them.
 
-Runs in the engine process, before the model is loaded. What to do about it is decided in `memory_plan`.
+Runs in the engine process, before the model is loaded. What to do about it is decided in `plan`.
 """
 
 from __future__ import annotations

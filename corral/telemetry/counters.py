@@ -25,8 +25,6 @@ class _Share:
 
 
 class TokenCounters:
-    """Mutable: sums since the server started."""
-
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.n_prompt = 0  # evaluated tokens of prompts and inputs, without cached ones
         self.prompt_ms = 0.0
@@ -42,7 +40,6 @@ class TokenCounters:
         self._shares.pop(task_id, None)
 
     def lose_engine(self) -> None:
-        """Nothing is being evaluated."""
         self._embedding.clear()
 
     def on_result(self, result: TaskResult, task: Task | Embed) -> None:

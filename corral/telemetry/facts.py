@@ -67,5 +67,4 @@ class ServerFacts(Protocol):
 
 
 def kv_use(facts: ServerFacts) -> tuple[int, int]:
-    """Tokens in the KV cache, and its capacity."""
     return facts.telemetry.slots.kv_use(facts.engine.info, facts.settings.engine.kv_unified)

@@ -48,8 +48,6 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request that has ended."""
-
     number: int
     path: str
     record: RequestRecord

@@ -25,8 +25,6 @@ MAX_WATCHERS = 32
 
 
 class Monitor:
-    """Mutable."""
-
     def __init__(self, server: ServerFacts, model_name: str) -> None:
         self._server = server
         self._model_name = model_name
@@ -58,7 +56,6 @@ class Monitor:
         self._history.on_request_end(scope, record)
 
     def check_capacity(self) -> None:
-        """Raise unless one more client may watch."""
         if self._is_closed:
             raise Unavailable("The server is shutting down")
         if self._n_watchers >= MAX_WATCHERS:

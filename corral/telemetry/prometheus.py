@@ -32,8 +32,6 @@ _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class Metrics:
-    """Mutable, from the event loop."""
-
     def __init__(self, facts: ServerFacts, model_name: str) -> None:
         # They double the lines of every counter and histogram.
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -52,7 +50,6 @@ class Metrics:
         )
 
     async def render(self) -> bytes:
-        """Prometheus's text format."""
         self._state.read()
         # Many clients make many lines: not on the event loop.
         return await asyncio.to_thread(generate_latest, self.registry)

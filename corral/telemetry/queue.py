@@ -23,7 +23,6 @@ class QueueView:
 
     @property
     def n_waiting(self) -> int:
-        """Tasks that no engine has started."""
         return len(self._waiting)
 
     @property
@@ -50,13 +49,11 @@ class QueueView:
         self._waiting[task_id] = None
 
     def start(self, task_id: int, task: TaskRecord) -> None:
-        """An engine has started it."""
         self._waiting.pop(task_id, None)
         self._positions.pop(task_id, None)
         self._running[task_id] = task
 
     def leave(self, task_id: int) -> None:
-        """It has ended."""
         self._clients.pop(task_id, None)
         self._waiting.pop(task_id, None)
         self._positions.pop(task_id, None)

@@ -5,7 +5,7 @@ On the event loop: a token costs one lookup and one observation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -23,10 +23,18 @@ _REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 1
 _TOKENS = (1, 4, 16, 64, 128, 256, 512, *(1 << n for n in range(10, 19)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Client:
-    """The histograms of one client."""
+# Name, description and buckets of each field of `_Client`.
+_HISTOGRAMS = (
+    ("time_to_first_token_seconds", "From a request's arrival to the first token of an answer.", _WAIT_S),
+    ("time_between_tokens_seconds", "Between two tokens of an answer.", _TOKEN_S),
+    ("queue_seconds", "Time that a task waits for a slot.", _WAIT_S),
+    ("request_seconds", "From a request's arrival to the end of its answer.", _REQUEST_S),
+    ("prompt_tokens", "Tokens of a prompt, cached ones included.", _TOKENS),
+    ("generated_tokens", "Tokens of an answer.", _TOKENS),
+)
 
+
+class _Client(NamedTuple):
     first: Histogram
     between: Histogram
     queue: Histogram
@@ -39,23 +47,12 @@ class TaskMetrics:
     """A `RecordObserver`."""
 
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
-        self._registry = registry
         self._model = model
         self._clients: dict[str, _Client] = {}
-        self._first = self._histogram(
-            "time_to_first_token_seconds",
-            "From a request's arrival to the first token of an answer.",
-            _WAIT_S,
-        )
-        self._between = self._histogram(
-            "time_between_tokens_seconds", "Between two tokens of an answer.", _TOKEN_S
-        )
-        self._queue = self._histogram("queue_seconds", "Time that a task waits for a slot.", _WAIT_S)
-        self._request = self._histogram(
-            "request_seconds", "From a request's arrival to the end of its answer.", _REQUEST_S
-        )
-        self._prompt = self._histogram("prompt_tokens", "Tokens of a prompt, cached ones included.", _TOKENS)
-        self._generated = self._histogram("generated_tokens", "Tokens of an answer.", _TOKENS)
+        self._histograms = [
+            Histogram(f"corral_{name}", text, LABELS, registry=registry, buckets=buckets)
+            for name, text, buckets in _HISTOGRAMS
+        ]
         hits = Counter(
             "corral_cache_hits",
             "Prompts by where their beginning came from; none: all of it was evaluated.",
@@ -97,15 +94,14 @@ class TaskMetrics:
             self.n_most = max(self.n_most, task.n_prompt + task.timings.predicted_n)
 
     def on_request_end(self, record: RequestRecord) -> None:
-        """A request that had tasks has ended."""
         self.client(record.client.name).request.observe(record.ended_at - record.started_at)
 
     def client(self, name: str) -> _Client:
         """The histograms of a client, shown from now on."""
         if found := self._clients.get(name):
             return found
-        histograms = self._first, self._between, self._queue, self._request, self._prompt, self._generated
-        client = self._clients[name] = _Client(*(each.labels(name, self._model) for each in histograms))
+        client = _Client(*(each.labels(name, self._model) for each in self._histograms))
+        self._clients[name] = client
         return client
 
     def _start(self, record: RequestRecord, task: TaskRecord, result: Admitted | Begun) -> None:
@@ -119,6 +115,3 @@ class TaskMetrics:
             if result.n_cached and result.tier is not Tier.NONE:
                 self._cached[result.tier].inc(result.n_cached)
                 self.n_cached += result.n_cached
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"corral_{name}", text, LABELS, registry=self._registry, buckets=buckets)

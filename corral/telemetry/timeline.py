@@ -45,8 +45,6 @@ def source_of(admitted: Admitted) -> str:
 
 
 class SlotTimeline:
-    """Mutable."""
-
     def __init__(self) -> None:
         self._n = 0
         self._open: dict[TaskRecord, Span] = {}
@@ -63,11 +61,9 @@ class SlotTimeline:
         self._begin(Phase.PREFILL, record.id, record.client.name, task, admitted, now)
 
     def find(self, task: TaskRecord) -> Span | None:
-        """The open span of a task."""
         return self._open.get(task)
 
     def start_decode(self, span: Span, now: float) -> Span:
-        """The first token has been generated."""
         span.n_done = span.task.n_prompt
         self.end(span.task, now)
         return self._begin(Phase.DECODE, span.id, span.key, span.task, span.admitted, now)
@@ -89,7 +85,6 @@ class SlotTimeline:
         return changes
 
     def forget(self, before: float) -> None:
-        """Drop spans that ended before this moment."""
         while self._ended and self._ended[0].ended_at < before:
             self._ended.popleft()
 

@@ -72,9 +72,9 @@ class Tracer:
         if status >= 500 or has_failed:
             root.set_status(Status(StatusCode.ERROR))
         context = set_span_in_context(root, Context())
-        for part in _parts(record, status, ended_at) if root.is_recording() else ():
-            start, end = _ns(part.started_at + clock), _ns(part.ended_at + clock)
-            span = self._tracer.start_span(part.name, context, attributes=part.attributes, start_time=start)
+        for phase in _phases(record, status, ended_at) if root.is_recording() else ():
+            start, end = _ns(phase.started_at + clock), _ns(phase.ended_at + clock)
+            span = self._tracer.start_span(phase.name, context, attributes=phase.attributes, start_time=start)
             span.end(end)
         root.end(_ns(ended_at + clock))
 
@@ -106,7 +106,7 @@ class Tracer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Phase:
     """Of a request's time, by `time.perf_counter`."""
 
     name: str
@@ -115,17 +115,17 @@ class _Part:
     attributes: Attributes = field(default_factory=dict)
 
 
-def _parts(record: RequestRecord, status: int, ended_at: float) -> Iterator[_Part]:
-    yield _Part("template", record.started_at, record.tasks[0].queued_at)
+def _phases(record: RequestRecord, status: int, ended_at: float) -> Iterator[_Phase]:
+    yield _Phase("template", record.started_at, record.tasks[0].queued_at)
     for i, task in enumerate(record.tasks):
-        yield from _parts_of(task, {"corral.task": i}, ended_at)
+        yield from _task_phases(task, {"corral.task": i}, ended_at)
     if status != LEFT and all(task.is_done for task in record.tasks):
-        yield _Part("render", max(task.last_at or task.ended_at for task in record.tasks), ended_at)
+        yield _Phase("render", max(task.last_at or task.ended_at for task in record.tasks), ended_at)
 
 
-def _parts_of(task: TaskRecord, index: Attributes, ended_at: float) -> Iterator[_Part]:
+def _task_phases(task: TaskRecord, index: Attributes, ended_at: float) -> Iterator[_Phase]:
     ended_at = task.ended_at or ended_at
-    yield _Part("queue", task.queued_at, task.admitted_at or ended_at, index)
+    yield _Phase("queue", task.queued_at, task.admitted_at or ended_at, index)
     if not task.admitted_at:
         return
     timings = task.timings
@@ -133,7 +133,7 @@ def _parts_of(task: TaskRecord, index: Attributes, ended_at: float) -> Iterator[
     if timings is not None:
         prompt |= {"corral.cache_n": timings.cache_n, "corral.prompt_ms": timings.prompt_ms}
     engines = {"corral.n_engines": task.n_engines}
-    yield _Part("prefill", task.admitted_at, task.first_at or ended_at, index | prompt | engines)
+    yield _Phase("prefill", task.admitted_at, task.first_at or ended_at, index | prompt | engines)
     if task.first_at and timings is not None:
         answer = {
             "corral.predicted_n": timings.predicted_n,
@@ -142,7 +142,7 @@ def _parts_of(task: TaskRecord, index: Attributes, ended_at: float) -> Iterator[
             "corral.draft_n_accepted": timings.draft_n_accepted,
         }
         last_at = task.last_at if task.is_done else ended_at
-        yield _Part("decode", task.first_at, last_at, index | answer | engines)
+        yield _Phase("decode", task.first_at, last_at, index | answer | engines)
 
 
 class _Exporter(SpanExporter):
