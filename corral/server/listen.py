@@ -105,23 +105,14 @@ def _internet_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def _bind(family: int, address: tuple[str | int, ...]) -> socket.socket:
-    with contextlib.ExitStack() as on_error:
-        bound = on_error.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        try:
-            if os.name == "posix":
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                # compat: --host ::, where IPv4 comes in too.
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != "::")
-            bound.bind(address)
-            bound.listen(_BACKLOG)
-        except OSError as error:
-            host, port = address[:2]
-            remedy = _REMEDIES.get(error.errno or 0, "choose another --host or --port")
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise CorralError(f"cannot listen on {host}, port {port}: {reason}; {remedy}") from None
-        on_error.pop_all()
-    return bound
+    takes_ipv4 = address[0] == "::" and socket.has_dualstack_ipv6()  # compat: --host ::, which takes both
+    try:
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=takes_ipv4)
+    except OSError as error:
+        host, port = address[:2]
+        remedy = _REMEDIES.get(error.errno or 0, "choose another --host or --port")
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise CorralError(f"cannot listen on {host}, port {port}: {reason}; {remedy}") from None
 
 
 @contextlib.contextmanager
