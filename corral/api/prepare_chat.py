@@ -151,7 +151,7 @@ def _tool_fields(body: ChatRequest) -> ToolFields:
 
 def _ready(use: ToolUse, layout: JsonWhitespace, fields: ToolFields) -> ToolUse:
     """Tools whose parameters can be followed. Only where a call is not certain may rules be left out."""
-    is_lenient = use.freedom is not ToolChoice.REQUIRED
+    is_lenient = use.choice is not ToolChoice.REQUIRED
     tools = tuple(
         Tool(
             tool.name,
@@ -160,7 +160,7 @@ def _ready(use: ToolUse, layout: JsonWhitespace, fields: ToolFields) -> ToolUse:
         )
         for i, tool in enumerate(use.tools)
     )
-    return ToolUse(tools, use.freedom, use.is_parallel)
+    return ToolUse(tools, use.choice, use.is_parallel)
 
 
 def _is_continued(body: ChatRequest, messages: list[dict[str, Any]], prefill: bool) -> bool:
@@ -229,7 +229,7 @@ def _constraint(
     if binding is not None and not own:
         return _bound(body, chat, binding)
     given = own or (None if chat.use.is_possible else default)
-    trigger = dialogue.end_of_thoughts if prompt.is_thinking else ""
+    trigger = dialogue.reasoning_end if prompt.is_thinking else ""
     return msgspec.structs.replace(given, trigger=trigger) if given else None
 
 

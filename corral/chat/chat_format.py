@@ -16,10 +16,10 @@ from corral.chat.reader import MessageParser, Reader, ReaderSteps
 from corral.chat.reasoning import (
     ReasoningFormat,
     ReasoningTags,
-    choose_marks,
+    choose_tags,
     is_open,
     read_reasoning,
-    thoughts_first,
+    reasoning_grammar,
 )
 from corral.chat.template import ChatTemplate, TemplateError
 from corral.chat.tool import NO_TOOLS, ToolChoice, ToolUse
@@ -67,22 +67,22 @@ class ChatFormat:
         self.template = template
         self.format: Format = choose_format(template.source)
         self.can: Capability = probe(lambda messages, tools: self._try(messages, tools, True, {}))
-        self._marks: ReasoningTags = choose_marks(template.source)
-        self._thinks = self._marks.start in template.source or self._marks.end in template.source
+        self._tags: ReasoningTags = choose_tags(template.source)
+        self._thinks = self._tags.start in template.source or self._tags.end in template.source
 
     @property
-    def end_of_thoughts(self) -> str:
-        return self._marks.end
+    def reasoning_end(self) -> str:
+        return self._tags.end
 
     def render(self, chat: Chat) -> Prompt:
         """The prompt. Where the template refuses the conversation, it is bent until it does not."""
         last = chat.messages[-1] if chat.is_continued else None
         messages = chat.messages[:-1] if last else chat.messages
         text = self._render(chat, messages, chat.add_generation_prompt or last is not None)
-        opened = is_open(text, self._marks)
+        opened = is_open(text, self._tags)
         if opened and (last is not None or not chat.enable_thinking):
             reasoning = last.get("reasoning_content", "") if last else ""
-            text += reasoning + self._marks.end
+            text += reasoning + self._tags.end
             opened = False
         # compat: /v1/chat/completions: parts of a message that is continued have an empty line between them.
         return Prompt(text + text_of(last["content"], "\n\n") if last else text, opened)
@@ -92,9 +92,9 @@ class ChatFormat:
         answer = ""
         if chat.schema is not None:
             answer = seq(format.lead(g), format.wrap(g, json_value(chat.schema)))
-        if use.is_possible and (use.freedom is ToolChoice.REQUIRED or format.is_always_bound or answer):
+        if use.is_possible and (use.choice is ToolChoice.REQUIRED or format.is_always_bound or answer):
             calls = seq(format.lead(g), g.mark(*format.trigger), format.calls(g, use))
-            must_call = use.freedom is ToolChoice.REQUIRED or not answer
+            must_call = use.choice is ToolChoice.REQUIRED or not answer
             body = calls if must_call else any_of([calls, answer])
         elif use.is_possible:
             if not format.trigger:
@@ -104,7 +104,7 @@ class ChatFormat:
             body = answer
         else:
             return None
-        return Binding(g.build(seq(self._thoughts(g, chat, prompt), body)))
+        return Binding(g.build(seq(self._reasoning_first(g, chat, prompt), body)))
 
     def parser(self, chat: Chat, prompt: Prompt) -> MessageParser:
         is_apart = chat.reasoning is not ReasoningFormat.NONE
@@ -113,9 +113,9 @@ class ChatFormat:
 
     def markers(self, chat: Chat) -> tuple[str, ...]:
         """Texts that have to appear in the answer, even where they are control tokens."""
-        marks = (self._marks.start, self._marks.end)
+        tags = (self._tags.start, self._tags.end)
         is_read = chat.use.is_possible or self.format.wraps_content
-        return (*marks, *self.format.markers) if is_read else marks
+        return (*tags, *self.format.markers) if is_read else tags
 
     def _render(self, chat: Chat, messages: list[Message], add_generation_prompt: bool) -> str:
         tools = [tool.definition for tool in chat.use.tools] if chat.use.is_possible else []
@@ -140,15 +140,15 @@ class ChatFormat:
     def _shape(self, messages: list[Message]) -> list[Message]:
         return in_parts(messages) if self.can.part_content else messages
 
-    def _thoughts(self, g: Grammar, chat: Chat, prompt: Prompt) -> str:
+    def _reasoning_first(self, g: Grammar, chat: Chat, prompt: Prompt) -> str:
         may_think = self._thinks and chat.enable_thinking and not self.format.reads_reasoning
         if prompt.is_thinking or (may_think and chat.reasoning is not ReasoningFormat.NONE):
-            return thoughts_first(g, self._marks, prompt.is_thinking)
+            return reasoning_grammar(g, self._tags, prompt.is_thinking)
         return ""
 
     def _parse(self, reader: Reader, chat: Chat, prompt: Prompt) -> ReaderSteps[None]:
         if not self.format.reads_reasoning:
-            yield from read_reasoning(reader, self._marks, chat.reasoning, prompt.is_thinking)
+            yield from read_reasoning(reader, self._tags, chat.reasoning, prompt.is_thinking)
         if chat.use.is_possible or self.format.wraps_content:
             yield from self.format.parse(reader, chat.use)
         yield from reader.rest(reader.content)

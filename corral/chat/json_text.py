@@ -114,7 +114,7 @@ def _refuse(constant: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
-def mend(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Text without halves of surrogate pairs, which no encoding could carry."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -141,7 +141,7 @@ def _as_object(text: str) -> str:
     """The text of a JSON object, also of one inside of a string: some models quote what they should not."""
     value = parse_json(text)
     if isinstance(value, str):
-        text = mend(value)
+        text = replace_surrogates(value)
         value = parse_json(text)
     return text if isinstance(value, dict) else ""
 
@@ -181,11 +181,11 @@ def read_call(
             if value is ...:
                 return _NO_OBJECT
             if key in names and isinstance(value, str):
-                name = mend(value)
+                name = replace_surrogates(value)
                 if known is not None and name not in known:
                     return f"there is no function '{name:.64}'"
             elif key in ids and isinstance(value, str | int):
-                id = mend(str(value))
+                id = replace_surrogates(str(value))
             elif key in arguments and not is_announced:
                 early = _as_object(text)
                 if not early:
@@ -228,7 +228,7 @@ def read_string(reader: Reader, emit: Emit) -> ReaderSteps[bool]:
             decoded = parse_json(f'"{reader.take(n)}"')
             if decoded is ...:
                 return False
-            emit(mend(decoded))
+            emit(replace_surrogates(decoded))
         elif text.startswith('"'):
             reader.take(1)
             return True

@@ -28,7 +28,7 @@ class Reader:
     def __init__(
         self,
         call_id: Callable[[], str] = lambda: "call",
-        has_thoughts_apart: bool = True,
+        splits_reasoning: bool = True,
     ) -> None:
         self.events: list[Event] = []
         self.n_calls = 0
@@ -41,7 +41,7 @@ class Reader:
         self._has_content = False
         self._has_called = False
         self._call_id = call_id
-        self._has_thoughts_apart = has_thoughts_apart
+        self._splits_reasoning = splits_reasoning
 
     def push(self, text: str) -> None:
         self._text += text
@@ -153,7 +153,7 @@ class Reader:
             self.events.append(Content(kept))
 
     def reasoning(self, text: str) -> None:
-        if not self._has_thoughts_apart:
+        if not self._splits_reasoning:
             self.content(text)
         elif text:
             self.events.append(Reasoning(text))

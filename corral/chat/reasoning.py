@@ -1,4 +1,4 @@
-"""Thoughts before the answer: which marks a model puts around them, and how they are read."""
+"""Thoughts before the answer: which tags a model puts around them, and how they are read."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ _KNOWN = (
 )
 
 
-def choose_marks(template: str) -> ReasoningTags:
-    """The marks a template mentions, or the most common ones."""
+def choose_tags(template: str) -> ReasoningTags:
+    """The tags a template mentions, or the most common ones."""
     return next((m for m in _KNOWN if m.start in template or m.end in template), _KNOWN[0])
 
 
-def is_open(prompt: str, marks: ReasoningTags) -> bool:
+def is_open(prompt: str, tags: ReasoningTags) -> bool:
     """Whether the model is to begin in the middle of its thoughts."""
-    return prompt.rstrip().endswith(marks.start)
+    return prompt.rstrip().endswith(tags.start)
 
 
 def read_reasoning(
-    reader: Reader, marks: ReasoningTags, format: ReasoningFormat, opened: bool
+    reader: Reader, tags: ReasoningTags, format: ReasoningFormat, opened: bool
 ) -> ReaderSteps[None]:
     """Thoughts at the beginning of an answer, if there are any."""
-    begin = yield from reader.accept_past_space(marks.start)
+    begin = yield from reader.accept_past_space(tags.start)
     if begin is None and not opened:
         return
     if format is ReasoningFormat.NONE:
         reader.content(begin or "")
-        found = yield from reader.until((marks.end,), reader.content)
+        found = yield from reader.until((tags.end,), reader.content)
         reader.content(found or "")
         return
     reasoning = _Trimmed(reader)
     if format is not ReasoningFormat.DEEPSEEK_LEGACY:
-        yield from reader.until((marks.end,), reasoning.feed)
+        yield from reader.until((tags.end,), reasoning.feed)
         yield from reader.skip_space()
         return
 
@@ -66,8 +66,8 @@ def read_reasoning(
         reasoning.feed(text)
         reader.content(text)
 
-    reader.content(marks.start)
-    found = yield from reader.until((marks.end,), emit)
+    reader.content(tags.start)
+    found = yield from reader.until((tags.end,), emit)
     reader.content(found or "")
 
 
@@ -89,7 +89,7 @@ class _Trimmed:
         self._reader.reasoning(kept)
 
 
-def thoughts_first(g: Grammar, marks: ReasoningTags, opened: bool) -> str:
+def reasoning_grammar(g: Grammar, tags: ReasoningTags, opened: bool) -> str:
     """The grammar of thoughts that may, or where they are open already must, come before anything else."""
-    reasoning = seq(g.up_to(marks.end), GAP)
-    return reasoning if opened else maybe(g.mark(marks.start), reasoning)
+    reasoning = seq(g.up_to(tags.end), GAP)
+    return reasoning if opened else maybe(g.mark(tags.start), reasoning)

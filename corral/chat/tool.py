@@ -1,4 +1,4 @@
-"""Functions a model may call, and how free it is to do so."""
+"""Functions a model may call, and whether it must."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ToolUse:
     """The functions of one request that may be called, and how many at once."""
 
     tools: tuple[Tool, ...] = ()
-    freedom: ToolChoice = ToolChoice.NONE
+    choice: ToolChoice = ToolChoice.NONE
     is_parallel: bool = False
 
     @property
     def is_possible(self) -> bool:
-        return bool(self.tools) and self.freedom is not ToolChoice.NONE
+        return bool(self.tools) and self.choice is not ToolChoice.NONE
 
     @property
     def names(self) -> tuple[str, ...]:

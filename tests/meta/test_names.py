@@ -40,6 +40,8 @@ RETIRED = {
     "Watcher": "RecordObserver",
     "Words": "Vocab",
     "aside": "run_in_pool",
+    "end_of_thoughts": "reasoning_end",
+    "freedom": "choice",
     "in_leisure": "run_in_text_pool",
     "is_spelled": "is_valid_layout",
     "is_stranger": "is_anonymous",

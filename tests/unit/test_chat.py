@@ -40,7 +40,7 @@ def test_thoughts_of_earlier_turns_reach_templates_under_every_name():
 
 
 @pytest.mark.parametrize(
-    ("choice", "freedom", "names"),
+    ("choice", "expected", "names"),
     [
         (None, ToolChoice.AUTO, ("get_weather", "find_files")),
         ("none", ToolChoice.NONE, ("get_weather", "find_files")),
@@ -48,9 +48,9 @@ def test_thoughts_of_earlier_turns_reach_templates_under_every_name():
         ({"type": "function", "function": {"name": "find_files"}}, ToolChoice.REQUIRED, ("find_files",)),
     ],
 )
-def test_tool_choice(choice, freedom, names):
+def test_tool_choice(choice, expected, names):
     use = parse_tools(TOOLS, choice, parallel=True)
-    assert (use.freedom, use.names) == (freedom, names)
+    assert (use.choice, use.names) == (expected, names)
     assert use.is_parallel == (not isinstance(choice, dict))
 
 

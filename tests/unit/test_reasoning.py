@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.chat.chat_format import Chat, ChatFormat, Prompt
-from corral.chat.reasoning import ReasoningFormat, choose_marks, is_open
+from corral.chat.reasoning import ReasoningFormat, choose_tags, is_open
 from corral.chat.template import ChatTemplate
 from tests.tools.answer import PARIS, USE, Message, collect, drain
 
@@ -89,7 +89,7 @@ def test_the_legacy_format_shows_thoughts_twice(text, opened, content, reasoning
 
 @pytest.mark.parametrize("mark", SOURCES)
 def test_every_family_has_its_marks(mark):
-    end = choose_marks(SOURCES[mark]).end
+    end = choose_tags(SOURCES[mark]).end
     assert read(f"{mark}Hm.{end}Hi!", source=mark) == Message("Hi!", "Hm.")
 
 
@@ -113,6 +113,6 @@ def test_a_call_may_begin_with_white_space():
 
 
 def test_a_prompt_that_ends_with_a_mark_is_open():
-    marks = choose_marks("")
+    marks = choose_tags("")
     assert is_open("<|im_start|>assistant\n<think>\n", marks)
     assert not is_open("<think></think>\n", marks)

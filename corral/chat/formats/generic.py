@@ -47,7 +47,7 @@ def _read_answer(reader: Reader) -> ReaderSteps[str | None]:
 def _calls(g: Grammar, use: ToolUse) -> str:
     one = g.rule(calls_of(use, '{"name": "@", "arguments": ', "}"))
     calls = seq(literal('{"tool_calls": ['), repeat(use, one, literal(", ")), literal("]}"))
-    if use.freedom is ToolChoice.REQUIRED:
+    if use.choice is ToolChoice.REQUIRED:
         return calls
     return any_of([calls, seq(literal('{"response": '), json_value({"type": "string"}), literal("}"))])
 

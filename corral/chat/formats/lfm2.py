@@ -9,7 +9,7 @@ from typing import Any
 
 from corral.chat.format import Format
 from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, repeat, seq
-from corral.chat.json_text import collect_value, mend, parse_json, read_call_list
+from corral.chat.json_text import collect_value, parse_json, read_call_list, replace_surrogates
 from corral.chat.parameter import properties_of, required_of, types_of
 from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, calls_parser
 from corral.chat.tool import Tool, ToolUse
@@ -59,7 +59,7 @@ def _as_json(text: str) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Python thinks of a model's escapes
             value = _value_of(ast.parse(text, mode="eval").body)
-        return mend(json.dumps(value, ensure_ascii=False, allow_nan=False))
+        return replace_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
 
