@@ -37,12 +37,12 @@ _log = logging.getLogger(_OURS)
 
 
 def log_to_stderr(server: ServerSettings) -> None:
-    """From now on, and instead of what was said before. What ends the server is shown in any case."""
+    """Log to stderr, with these settings instead of earlier ones."""
     _replace(_Stderr, _Stderr(), server)
 
 
 def log_to_file(server: ServerSettings) -> None:
-    """Beside stderr, to the file that the settings want, if they do; a second time does nothing.
+    """Log to the file of the settings too, if they name one; a second call does nothing.
 
     compat: --log-disable is about the file, stderr has --verbosity; --log-file NAME is NAME.log.
     """
@@ -60,7 +60,7 @@ def log_to_file(server: ServerSettings) -> None:
 
 
 def log_in_background() -> None:
-    """From now on a log that nobody reads keeps nobody waiting; what is left is written in the end."""
+    """Write from a thread, so that a blocked reader stalls nothing; what is left is written at exit."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _LineHandler):
             handler.detach()
@@ -74,7 +74,7 @@ def close_log() -> None:
 
 
 def report_fatal(message: str) -> None:
-    """Say why the server ends, in the way of its log, or plainly if there is none yet."""
+    """Log why the server ends; without a log yet, write it to stderr."""
     if _installed(_Stderr):
         _log.critical("%s", message)
     else:
@@ -102,7 +102,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people. Nothing that comes from outside can look like another one, or command a terminal."""
+    """Lines for people. Text from outside can neither look like another line nor control a terminal."""
 
     def __init__(self, is_dated: bool, has_colors: bool = False) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ def _n_chars(record: logging.LogRecord | None) -> int:
 
 
 class _Stderr(_LineHandler):
-    """Asks for stderr every time: while a progress bar is shown, another one stands in its place."""
+    """Looks `sys.stderr` up for every line: a progress bar replaces it."""
 
     def write(self, line: str) -> None:
         text = f"{line}\n"
@@ -228,7 +228,7 @@ class _Stderr(_LineHandler):
 
 
 class _File(_LineHandler):
-    """A file that only grows. Lines that there is no room for are missing, and nothing else happens."""
+    """Appends to a file. Lines that a full disk cannot take are missing, which is logged once."""
 
     def __init__(self, fd: int) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ def _installed(kind: type[logging.Handler]) -> list[logging.Handler]:
 
 
 def _replace(kind: type[logging.Handler], handler: logging.Handler, server: ServerSettings) -> None:
-    """The root has the handlers: what libraries have to warn of goes the same way."""
+    """Install on the root logger, so that warnings of libraries are logged too."""
     for old in _installed(kind):
         logging.getLogger().removeHandler(old)
         old.close()
@@ -274,13 +274,13 @@ def _replace(kind: type[logging.Handler], handler: logging.Handler, server: Serv
 
 
 def _shows_colors() -> bool:
-    """Whether stderr is a terminal that takes them, and nobody has turned them off (no-color.org)."""
+    """Whether stderr is a terminal that shows colors, and they are not turned off (no-color.org)."""
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _with_extension(path: str) -> str:
-    """A device or a pipe is called what it is called."""
+    """Names of devices and pipes stay as they are."""
     is_special = os.path.exists(path) and not os.path.isfile(path)
     return path if not path or is_special or "." in os.path.basename(path) else f"{path}.log"
 
@@ -291,7 +291,7 @@ def _open(path: str, appends: bool) -> int:
 
 
 def _create_new(path: str) -> int:
-    """A file NAME.ID.log that nobody else has."""
+    """Create a new file NAME.ID.log."""
     stem = (path or _DEFAULT_NAME).removesuffix(".log")
     start = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -313,7 +313,7 @@ def _utc(seconds: float) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without halves of surrogate pairs, which no encoding takes."""
+    """Escape halves of surrogate pairs, which no encoding takes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
