@@ -1,13 +1,14 @@
 """What becomes of logits: the next tokens of a request, their text, and its end.
 
-Called by the engine's thread, between decodes; results go to `note`.
+Called by the engine's thread, between decodes; what comes of it is returned as events.
 """
 
 from __future__ import annotations
 
 import contextlib
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from corral.core.media_item import text_tokens
 from corral.core.result import Admitted, Event, Failed, Progress, StopType, Tier, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
+from corral.engine.coroutine import as_corral_error
 from corral.engine.guidance import guide
 from corral.engine.kv import KvStore
 from corral.engine.ports import Backend
@@ -29,8 +31,12 @@ from corral.engine.speculation import Speculation
 
 UNTIL_CONTEXT_FULL = -2
 
+Work: TypeAlias = tuple[Slot, Request, int]  # a request, and how many tokens of it a batch has
+
 
 class Generation:
+    """Mutable: `_events` has what came of the call under way."""
+
     def __init__(
         self,
         backend: Backend,
@@ -38,7 +44,6 @@ class Generation:
         scheduler: Scheduler,
         kv: KvStore,
         speculation: Speculation,
-        note: Callable[[Event], None],
         clock: Callable[[], float],
     ) -> None:
         self._backend = backend
@@ -46,33 +51,41 @@ class Generation:
         self._scheduler = scheduler
         self._kv = kv
         self._speculation = speculation
-        self._note = note
         self._clock = clock
+        self._events: list[Event] = []
         self._is_spoiled = False
 
-    def advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
-        """The i-th chunk of a batch, of this request, is in the context now.
+    def advance(self, work: Sequence[Work], chunks: Sequence[Chunk]) -> list[Event]:
+        """A batch is in the context now: draw the tokens that follow it."""
+        for i, (slot, request, n) in enumerate(work):
+            if slot.request is request:
+                self._kv.extend(slot, request.pending[:n])
+                request.evaluated(n)
+                with _Failing(self._fail, slot, request):
+                    self._advance(i, slot, request, chunks[i])
+        if self._is_spoiled:
+            with contextlib.suppress(CorralError):  # it is not possible now; after the next batch it may be
+                self._backend.scrub()
+                self._is_spoiled = False
+        return self._take_events()
 
-        What goes wrong with one request is its own end, not its neighbours'.
-        """
-        self._guard(self._advance, i, slot, request, chunk)
-
-    def fail(self, slot: Slot, request: Request, error: CorralError) -> None:
+    def fail(self, slot: Slot, request: Request, error: CorralError) -> list[Event]:
         """Give up a request that could not be evaluated; its slot starts afresh."""
+        self._fail(slot, request, error)
+        return self._take_events()
+
+    def _fail(self, slot: Slot, request: Request, error: CorralError) -> None:
         positive = request.positive or request
         if slot.request is request:
-            self._note(Failed(positive.id, error.info()))
+            self._events.append(Failed(positive.id, error.info()))
             for other in self._scheduler.release(slot):
                 self._kv.trim(other, 0)
             positive.close()
             self._is_spoiled = self._is_spoiled or isinstance(error, NonFiniteLogits)
 
-    def clean_up(self) -> None:
-        """After a batch, when nobody needs its logits any more: what is spoiled must not reach others."""
-        if self._is_spoiled:
-            with contextlib.suppress(CorralError):  # it is not possible now; after the next batch it may be
-                self._backend.scrub()
-                self._is_spoiled = False
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
 
     def room_ahead(self, slot: Slot, request: Request) -> int:
         """How many tokens behind the pending one may be evaluated on the chance that they come."""
@@ -99,18 +112,6 @@ class Generation:
                 slot.shifted_from = min(slot.shifted_from, n_keep)
                 request.truncated = True
 
-    def _guard(self, action: Callable[..., None], *args: Slot | Request | Chunk | FloatArray | int) -> None:
-        slot, request = args[1], args[2]
-        assert isinstance(slot, Slot)
-        assert isinstance(request, Request)
-        try:
-            action(*args)
-        except CorralError as error:
-            self.fail(slot, request, error)
-        except Exception as error:
-            traceback.print_exc()
-            self.fail(slot, request, CorralError(f"internal error of the engine ({type(error).__name__})"))
-
     def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
         # An adapter may overflow in any chunk, and that spoils others soon.
         if request.lora_key and not np.isfinite(self._backend.logits(i)[0]):
@@ -119,7 +120,7 @@ class Generation:
         if request.phase is Phase.PREFILL:
             now = self._clock()
             if request.positive is None:
-                self._note(Progress(request.id, request.n_past, request.prompt_ms(now)))
+                self._events.append(Progress(request.id, request.n_past, request.prompt_ms(now)))
             if is_whole:
                 self._serve_twins(self._backend.logits(i), slot, request)
         if chunk.logits > 1:
@@ -137,8 +138,9 @@ class Generation:
             if twin.positive is None:
                 origin = self._scheduler.public_id(slot.id)
                 report = whole_report(origin, twin.n_cached) if twin.task.params.cache_report else None
-                self._note(Admitted(twin.id, twin_slot.id, twin.n_cached, report, Tier.LIVE, origin))
-            self._guard(self._arrive, logits, twin_slot, twin)
+                self._events.append(Admitted(twin.id, twin_slot.id, twin.n_cached, report, Tier.LIVE, origin))
+            with _Failing(self._fail, twin_slot, twin):
+                self._arrive(logits, twin_slot, twin)
 
     def _arrive(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """What follows all that a request has evaluated is known; a pair waits for each other's."""
@@ -195,7 +197,7 @@ class Generation:
             if request.is_stopped:
                 break
         if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
-            self._note(request.take_tokens(text, self._clock()))
+            self._events.append(request.take_tokens(text, self._clock()))
         if request.is_stopped:
             self._finish(slot, request, request.text.finish())
         else:
@@ -239,7 +241,7 @@ class Generation:
             request.stop_type = StopType.LIMIT
 
     def _finish(self, slot: Slot, request: Request, rest: str) -> None:
-        self._note(request.done(len(slot.tokens), rest, self._clock()))
+        self._events.append(request.done(len(slot.tokens), rest, self._clock()))
         self._speculation.end(slot, request)
         self._scheduler.release(slot)
         request.close()
@@ -267,3 +269,27 @@ class Generation:
             and self._kv.can_shift
             and request.task.params.n_predict != UNTIL_CONTEXT_FULL
         )
+
+
+class _Failing:
+    """What goes wrong inside ends this request, and not its neighbours."""
+
+    __slots__ = ("_fail", "_request", "_slot")
+
+    def __init__(
+        self, fail: Callable[[Slot, Request, CorralError], None], slot: Slot, request: Request
+    ) -> None:
+        self._fail = fail
+        self._slot = slot
+        self._request = request
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._fail(self._slot, self._request, as_corral_error(error))
+        return True

@@ -6,22 +6,26 @@ turns: while streams run, it gets a slice of every step; while nothing else does
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import queue
-import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from cachetools import LRUCache
+
 from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
 from corral.core.media_item import MediaItem
-from corral.core.result import Heartbeat
+from corral.core.result import Event, Heartbeat, MediaLayout
+from corral.core.task import Command, LayoutMedia
+from corral.engine.coroutine import Coroutine, Reservations, as_corral_error
 from corral.engine.ports import Projector
 from corral.engine.prompt_media import PromptMedia
 from corral.engine.time_slicer import CoreTimeSlicer
+from corral.engine.worker import Worker
 
 _MAX_TOGETHER = 8  # media that are prepared at once
 
@@ -53,17 +57,18 @@ class _Outcome:
     is_end: bool = True
 
 
-class MediaEncoder:
-    """Mutable. One thread calls everything here but `beat`."""
+class MediaEncoder(Worker):
+    """Mutable."""
+
+    handles = (LayoutMedia,)
 
     def __init__(
         self, projector: Projector | None, n_bytes: int = 0, wake: Callable[[], None] = lambda: None
     ) -> None:
         """`n_bytes`: of what is kept for those who show the same again."""
         self._projector = projector
-        self._n_most = n_bytes
         self._wake = wake
-        self._cache: OrderedDict[bytes, Encoded] = OrderedDict()
+        self._cache: LRUCache[bytes, Encoded] = LRUCache(n_bytes, getsizeof=lambda encoded: encoded.n_bytes)
         self._wants: dict[bytes, _Want] = {}  # by digest
         self._waiting: queue.SimpleQueue[_Want] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
@@ -72,13 +77,30 @@ class MediaEncoder:
         self._encoding = ThreadPoolExecutor(1, "encode")
 
     @property
-    def is_busy(self) -> bool:
+    def has_work(self) -> bool:
         return bool(self._wants)
 
     @property
     def is_waiting(self) -> bool:
-        """It is busy, and there is nothing to collect yet."""
-        return self.is_busy and self._outcomes.empty()
+        """It has work, and there is nothing to collect yet."""
+        return self.has_work and self._outcomes.empty()
+
+    def handle(self, command: Command, _arrival: int) -> Coroutine:
+        assert isinstance(command, LayoutMedia)
+        return MediaLayout(command.id, (yield self.layout_media(command.media)))
+
+    def admit(self, _now: float, _reserved: Reservations) -> Sequence[Event]:
+        """Pause, and hand out what has been encoded."""
+        self.pause()
+        for media, error in self.collect():
+            media.error = error
+        return ()
+
+    def end_step(self, ms: float) -> None:
+        if math.isinf(ms):
+            self.go_on()
+        else:
+            self.go_on_for(ms)
 
     def layout_media(self, media: Sequence[MediaItem]) -> Future[list[list[int]]]:
         """Begin to find out which tokens media become."""
@@ -108,7 +130,6 @@ class MediaEncoder:
         for key, medium in media.missing(at).items():
             known = self._cache.get(key)
             if known is not None:
-                self._cache.move_to_end(key)
                 media.take(key, known)
                 continue
             want = self._wants.get(medium.digest)
@@ -125,7 +146,8 @@ class MediaEncoder:
         while not self._outcomes.empty():
             outcome = self._outcomes.get()
             for key, encoded in outcome.encoded.items():
-                self._keep(key, encoded)
+                if encoded.n_bytes <= self._cache.maxsize:
+                    self._cache[key] = encoded
             for want in outcome.wants:
                 for user in want.users:
                     for key, encoded in outcome.encoded.items():
@@ -158,16 +180,6 @@ class MediaEncoder:
             raise NotSupported("this server has no projector for media: start it with --mmproj FILE")
         return self._projector
 
-    def _keep(self, key: bytes, encoded: Encoded) -> None:
-        if encoded.n_bytes > self._n_most:
-            return
-        self._cache[key] = encoded
-        self._cache.move_to_end(key)
-        n_bytes = sum(known.n_bytes for known in self._cache.values())
-        while n_bytes > self._n_most:
-            _, dropped = self._cache.popitem(last=False)
-            n_bytes -= dropped.n_bytes
-
     def _work(self) -> None:
         """In its own thread: encode what waits, together if there are several."""
         wants: list[_Want] = []
@@ -192,11 +204,8 @@ class MediaEncoder:
                 done.update(encoded)
                 self._outcomes.put(_Outcome(wants, encoded, is_end=False))
                 self._wake()
-        except CorralError as error:
-            return error
         except Exception as error:
-            traceback.print_exc()
-            return CorralError(f"internal error of the engine ({type(error).__name__})")
+            return as_corral_error(error)
         finally:
             self._turns.end()
         return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corral.core.chunk import Encoded, TokenArray
-from corral.core.errors import InvalidRequest
+from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media import Run, key_of, runs_in
 from corral.core.media_item import MediaItem
 
@@ -74,9 +74,10 @@ class PromptMedia:
         self._keys = dict(zip(self.runs, keys, strict=True))
         self._medium_of = dict(zip(keys, owners, strict=True))
         self._encoded: dict[bytes, Encoded] = {}
+        self.error: CorralError | None = None  # why they cannot be encoded
         self.is_closed = False
 
-    def piece(self, at: int) -> Segment:
+    def segment(self, at: int) -> Segment:
         """What begins, or goes on, behind so many tokens."""
         i = bisect_right(self._starts, at) - 1
         if i >= 0 and at < self.runs[i].end:

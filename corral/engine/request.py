@@ -148,15 +148,15 @@ class Request:
         return len(self.prompt) - len(self.pending)
 
     @property
-    def piece(self) -> Segment | None:
+    def segment(self) -> Segment | None:
         """What comes next in a prompt with media."""
         is_prompt = self.media is not None and self.phase is Phase.PREFILL
-        return self.media.piece(self.n_past) if is_prompt and self.media is not None else None
+        return self.media.segment(self.n_past) if is_prompt and self.media is not None else None
 
     @property
     def is_stalled(self) -> bool:
         """Its prompt goes on with something that is not encoded yet."""
-        return self.piece is not None and self.piece.is_stalled
+        return self.segment is not None and self.segment.is_stalled
 
     def evaluated(self, n: int) -> None:
         """Up to so many of its pending tokens are in the context now."""

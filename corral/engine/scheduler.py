@@ -10,6 +10,7 @@ import numpy as np
 
 from corral.core.chunk import TokenArray
 from corral.core.result import Admitted, CacheReport, Queue
+from corral.engine.coroutine import NO_RESERVATIONS, Reservations
 from corral.engine.fair_queue import FairQueue
 from corral.engine.kv import KvStore
 from corral.engine.prefix import Origin, Prefix, choose_slot, plan_prefix
@@ -20,7 +21,7 @@ from corral.engine.saved import Saved
 from corral.engine.slot import Slot
 
 _NOTHING = np.zeros(0, np.int32)
-_NEWS_S = 0.5  # between two words on who waits
+_QUEUE_S = 0.5  # between two events about the queue
 
 
 class Scheduler:
@@ -29,13 +30,12 @@ class Scheduler:
     def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float) -> None:
         self.slots = [Slot(id, n_ctx) for id in range(n_slots)]
         self._n_public = n_slots
-        self.reserved: dict[int, int] = {}  # slots that go to nobody who came after this
-        self.due: set[int] = set()  # those of them whose content is about to be used
+        self._reserved = NO_RESERVATIONS
         self._queue = FairQueue()
         self._kv = kv
         self._similarity = similarity
         self._clock = 0
-        self._told_at = -_NEWS_S
+        self._queue_sent = -_QUEUE_S
         self._has_freed_room = True
 
     @property
@@ -55,6 +55,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._queue) or self.is_running
 
+    @property
+    def has_due(self) -> bool:
+        """Cached tokens are about to be used by a coroutine."""
+        return bool(self._reserved.due)
+
     def running(self, phase: Phase) -> list[tuple[Slot, Request]]:
         """Slots in a phase, by the order in which their requests arrived."""
         pairs = [(slot, slot.request) for slot in self.slots if slot.request and slot.request.phase is phase]
@@ -65,7 +70,7 @@ class Scheduler:
     def evictable(self) -> list[Slot]:
         """Slots whose tokens are only a cache and not about to be used, the least recently used first."""
         unused = [s for s in self.slots if s.request is None or s.request.phase is Phase.WAITING]
-        cached = [s for s in unused if len(s.tokens) and s.id not in self.due]
+        cached = [s for s in unused if len(s.tokens) and s.id not in self._reserved.due]
         return sorted(cached, key=lambda slot: slot.last_used)
 
     def add(self, request: Request) -> None:
@@ -106,9 +111,9 @@ class Scheduler:
 
     def _drop_half(self, slot: Slot, request: Request) -> None:
         """Of a picture, all is in a slot or nothing, unless it is being evaluated."""
-        piece = request.piece
-        if piece is not None and piece.run is not None and request.swapped is None:
-            self._kv.trim(slot, min(len(slot.tokens), piece.run.start))
+        segment = request.segment
+        if segment is not None and segment.run is not None and request.swapped is None:
+            self._kv.trim(slot, min(len(slot.tokens), segment.run.start))
 
     def _pair(self, slot: Slot) -> list[Slot]:
         """The slots of a request and of its follower."""
@@ -135,8 +140,9 @@ class Scheduler:
         self._has_freed_room = False
         return True
 
-    def admit(self, now: float) -> list[Admitted]:
+    def admit(self, now: float, reserved: Reservations = NO_RESERVATIONS) -> list[Admitted | Queue]:
         """Give free slots to waiting requests, then settle what their prompts start from."""
+        self._reserved = reserved
         self._queue.tick(now)
         if self._bring_back() and any(slot.is_idle for slot in self.public):
             for request in list(self._queue):
@@ -146,14 +152,11 @@ class Scheduler:
                     self._assign(slot, request)
                     if request.negative is not None:
                         self._assign(self._find_beside(request.negative), request.negative)
-        return list(self._place_prompts(now))
-
-    def queue_event(self, now: float) -> list[Queue]:
-        """Who waits, now and then."""
-        if not self._queue or now - self._told_at < _NEWS_S:
-            return []
-        self._told_at = now
-        return [Queue([request.id for request in self._queue])]
+        events: list[Admitted | Queue] = list(self._place_prompts(now))
+        if self._queue and now - self._queue_sent >= _QUEUE_S:
+            self._queue_sent = now
+            events.append(Queue([request.id for request in self._queue]))
+        return events
 
     def fetch(self, request: Request) -> Future[Saved | None] | None:
         """Begin to read the beginning of a prompt from disk, if nothing nearer has it."""
@@ -177,9 +180,9 @@ class Scheduler:
         return is_fit and request.task.params.cache_prompt and np.array_equal(request.prompt, prompt)
 
     def take_stuck(self) -> list[Request]:
-        """Preempted requests that could not come back although nobody else is running."""
+        """Preempted requests that could not come back although nothing else is running."""
         absent = self._absent()
-        if self.due or sum(map(len, absent)) < self._n_busy:
+        if self.has_due or sum(map(len, absent)) < self._n_busy:
             return []
         stuck = [slots[0].request for slots in absent]
         for slots in absent:
@@ -189,7 +192,7 @@ class Scheduler:
     def _find_slot(self, request: Request) -> Slot | None:
         pinned = request.task.params.id_slot
         turn = request.arrival
-        free = [s for s in self.public if s.is_idle and turn <= self.reserved.get(s.id, turn)]
+        free = [s for s in self.public if s.is_idle and turn <= self._reserved.arrivals.get(s.id, turn)]
         idle = [s for s in free if pinned in (-1, s.id)]
         return self._choose(idle, request) if idle else None
 

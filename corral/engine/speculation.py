@@ -20,6 +20,7 @@ from corral.core.media import has_media
 from corral.core.media_item import text_tokens
 from corral.core.params import MAX_AHEAD
 from corral.core.settings import EngineSettings
+from corral.engine.batch import BatchPlan, Part
 from corral.engine.cost import CostModel
 from corral.engine.draft_length import plan_length
 from corral.engine.lookup import find_continuation
@@ -74,8 +75,15 @@ class Speculation:
         self._is_exact = settings.draft_exact and backend.is_exact
         self.n_exact = 1 if self._is_exact else MAX_AHEAD
 
-    def propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
-        """A draft of up to `n_room` tokens behind the pending one, if it promises to make things faster."""
+    def plan(self, streams: Sequence[tuple[Slot, Request]], rooms: Sequence[int]) -> list[BatchPlan]:
+        """Draft for streams, up to as many tokens as each has room for. One that gets a draft is a batch of
+        its own."""
+        for (slot, request), n_room in zip(streams, rooms, strict=True):
+            request.draft = self._propose(slot, request, len(streams), n_room)
+        return [(Part(slot.id, 1 + len(r.draft)),) for slot, r in streams if len(r.draft)]
+
+    def _propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
+        """A draft of up to `n_room` tokens after the pending one, if it promises to make things faster."""
         params = request.task.params.speculative
         n_exact = min(self.n_exact, ADAPTED_AHEAD) if request.lora_key and self._is_exact else self.n_exact
         n_max = min(params.n_max, n_room, n_exact - 1)
