@@ -14,14 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from corral.core.chunk import Memory
-from corral.core.errors import (
-    Conflict,
-    CorralError,
-    InvalidRequest,
-    NoSuchSlot,
-    NotSupported,
-    Unavailable,
-)
+from corral.core.errors import Conflict, CorralError, InvalidRequest, NoSuchSlot, NotSupported, Unavailable
 from corral.core.file import file_error
 from corral.core.media import NO_TOKEN, span_around
 from corral.core.result import SlotReport
@@ -87,7 +80,7 @@ class Actions(Worker):
             raise CorralError("the state of this slot cannot be read now, no slot has room to prepare it")
         self._writing.add(slot.id)
         try:
-            # Whoever may restore it may have it.
+            # Any tenant that may restore it may have it.
             writing = self._files.submit(self._write, action.fd, replace(saved, tenant=b""))
             yield WaitForSlots(frozenset(), after=writing, exclusive=slot.id)
         finally:

@@ -23,7 +23,7 @@ from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
 
-FILE_GAIN = 64  # tokens that reading a file must save at least
+MIN_FILE_REUSE = 64  # tokens that reading a file must save at least
 _OURS = "[0-9a-f]" * 32  # other files in the directory are left alone
 _SUFFIX = ".ses1"
 _FILES = _OURS + _SUFFIX
@@ -44,12 +44,7 @@ class DiskCache:
     """Mutable. Least recently used files go first; those of other models count in the budget too."""
 
     def __init__(
-        self,
-        directory: str,
-        budget_bytes: int,
-        ses1: Ses1,
-        n_ctx: int,
-        n_fixed: Callable[[int], int],
+        self, directory: str, budget_bytes: int, ses1: Ses1, n_ctx: int, n_fixed: Callable[[int], int]
     ) -> None:
         self._directory = Path(directory)
         self._budget = budget_bytes
@@ -74,11 +69,11 @@ class DiskCache:
         entries = list(self._index.items())
         matches = ((usable(entry, wish, self._n_fixed), name) for name, entry in entries)
         n, name = max(matches, default=(0, ""))
-        return self._files.submit(self._read, name) if n >= n_at_hand + FILE_GAIN else None
+        return self._files.submit(self._read, name) if n >= n_at_hand + MIN_FILE_REUSE else None
 
     def put(self, saved: Saved, is_last: bool = False) -> None:
         """Write a state, soon; unless it `is_last`, the disk may be too slow for it."""
-        if saved.is_from_disk or len(saved.tokens) < FILE_GAIN or _file_bytes(saved) > self._budget:
+        if saved.is_from_disk or len(saved.tokens) < MIN_FILE_REUSE or _file_bytes(saved) > self._budget:
             return
         if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
             return

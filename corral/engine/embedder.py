@@ -107,13 +107,13 @@ class Embedder(Worker):
 
     def _open_media(self, task: Embed, inputs: Sequence[TokenArray]) -> dict[int, PromptMedia]:
         media = task.media or [[] for _ in inputs]
-        pictured = [i for i, tokens in enumerate(inputs) if media[i] or has_media(tokens)]
-        if not pictured:
+        with_media = [i for i, tokens in enumerate(inputs) if media[i] or has_media(tokens)]
+        if not with_media:
             return {}
-        opened = self._media.open(task.fd, *((media[i], inputs[i]) for i in pictured))
+        opened = self._media.open(task.fd, *((media[i], inputs[i]) for i in with_media))
         if self._open()[0].is_whole:
             raise NotSupported("a model that looks at a whole input at once cannot embed images or sounds")
-        return dict(zip(pictured, opened, strict=True))
+        return dict(zip(with_media, opened, strict=True))
 
     def admit(self, _now: float, _reserved: Reservations) -> Sequence[Event]:
         """Fail those whose media cannot be encoded."""

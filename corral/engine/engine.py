@@ -57,12 +57,14 @@ class Engine:
         share the time that this leaves."""
         self._wakeup.is_set = False
         has_news = self._admit()
-        batches = self._plan()
+        share_ms = self._share_ms()
+        batches = self._plan(share_ms)
         for batch in batches:
             self._run(batch)
         self._has_rested = not (batches or has_news)
+        left_ms = min(share_ms, _SLICE_MS) if batches else math.inf
         for worker in self._workers:
-            worker.end_step(min(self._share_ms(), _SLICE_MS) if batches else math.inf)
+            worker.end_step(left_ms)
 
     def _admit(self) -> bool:
         """Requests and coroutines get free slots, in order of arrival. False: nothing came of it."""
@@ -78,8 +80,7 @@ class Engine:
         for worker in self._workers:
             self._events += worker.admit(now, reserved)
 
-    def _plan(self) -> list[Batch]:
-        share_ms = self._share_ms()
+    def _plan(self, share_ms: float) -> list[Batch]:
         return [batch for worker in self._workers for batch in worker.plan(share_ms)]
 
     def _run(self, batch: Batch) -> None:

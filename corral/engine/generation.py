@@ -6,8 +6,7 @@ Called by the engine's thread, between decodes; what comes of it is returned as 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -61,7 +60,7 @@ class Generation:
             if slot.request is request:
                 self._kv.extend(slot, request.pending[:n])
                 request.evaluated(n)
-                with _Failing(self._fail, slot, request):
+                with self._failing(slot, request):
                     self._advance(i, slot, request, chunks[i])
         if self._is_spoiled:
             with contextlib.suppress(CorralError):  # it is not possible now; after the next batch it may be
@@ -83,6 +82,14 @@ class Generation:
             positive.close()
             self._is_spoiled = self._is_spoiled or isinstance(error, NonFiniteLogits)
 
+    @contextlib.contextmanager
+    def _failing(self, slot: Slot, request: Request) -> Iterator[None]:
+        """What goes wrong inside ends this request, and not its neighbours."""
+        try:
+            yield
+        except Exception as error:
+            self._fail(slot, request, as_corral_error(error))
+
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
@@ -90,13 +97,13 @@ class Generation:
     def room_ahead(self, slot: Slot, request: Request) -> int:
         """How many tokens behind the pending one may be evaluated on the chance that they come."""
         n_predict = request.task.params.n_predict
-        n_free = self._n_free((slot, request))
+        n_free = self._n_free(slot, request)
         return n_free if n_predict < 0 else min(n_free, n_predict - request.n_generated - 1)
 
     def make_room(self) -> None:
         """Shift the contexts that have no room for the next token."""
         for slot, request in self._scheduler.running(Phase.GENERATING):
-            if self._is_context_full(slot, request):
+            if self._n_free(slot, request) < 0:
                 params = request.task.params
                 n_keep, n_discard = plan_shift(
                     len(slot.tokens),
@@ -122,25 +129,27 @@ class Generation:
             if request.positive is None:
                 self._events.append(Progress(request.id, request.n_past, request.prompt_ms(now)))
             if is_whole:
-                self._serve_twins(self._backend.logits(i), slot, request)
+                self._serve_waiters(self._backend.logits(i), slot, request)
         if chunk.logits > 1:
             self._verify(i, slot, request)
         elif is_whole:
             self._arrive(self._backend.logits(i), slot, request)
 
-    def _serve_twins(self, logits: FloatArray, slot: Slot, request: Request) -> None:
+    def _serve_waiters(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """Requests that waited for this very prompt get all of it, and begin from the same logits."""
-        for twin_slot, twin in self._scheduler.same_prompt_waiters(slot, request):
-            self._kv.stash(twin_slot, 0)
-            if self._kv.copy(slot, twin_slot, len(request.prompt)) < len(request.prompt):
+        for waiter_slot, waiter in self._scheduler.same_prompt_waiters(slot, request):
+            self._kv.stash(waiter_slot, 0)
+            if self._kv.copy(slot, waiter_slot, len(request.prompt)) < len(request.prompt):
                 continue
-            twin.start(self._clock(), len(request.prompt))
-            if twin.positive is None:
+            waiter.start(self._clock(), len(request.prompt))
+            if waiter.positive is None:
                 origin = self._scheduler.public_id(slot.id)
-                report = whole_report(origin, twin.n_cached) if twin.task.params.cache_report else None
-                self._events.append(Admitted(twin.id, twin_slot.id, twin.n_cached, report, Tier.LIVE, origin))
-            with _Failing(self._fail, twin_slot, twin):
-                self._arrive(logits, twin_slot, twin)
+                report = whole_report(origin, waiter.n_cached) if waiter.task.params.cache_report else None
+                self._events.append(
+                    Admitted(waiter.id, waiter_slot.id, waiter.n_cached, report, Tier.LIVE, origin)
+                )
+            with self._failing(waiter_slot, waiter):
+                self._arrive(logits, waiter_slot, waiter)
 
     def _arrive(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """What follows all that a request has evaluated is known; a pair waits for each other's."""
@@ -166,7 +175,7 @@ class Generation:
             request.evaluated(1)
             n_accepted += 1
             request.n_accepted += 1
-        request.pace.observe(len(draft), n_accepted)
+        request.draft_length.observe(len(draft), n_accepted)
         if n_accepted < len(draft):
             self._kv.rewind(slot)
 
@@ -215,7 +224,7 @@ class Generation:
         params = request.task.params
         if request.is_stopped or params.sampling.n_probs:
             return 0
-        n_free = min(self._n_free(pair) for pair in self._pairs(slot, request))
+        n_free = self._n_free_in_all(slot, request)
         return n_free if params.n_predict < 0 else min(n_free, params.n_predict - request.n_generated)
 
     def _piece(self, request: Request, token: int) -> bytes:
@@ -232,7 +241,7 @@ class Generation:
             request.stop_type = StopType.EOS
         elif request.text.stopping_word:
             request.stop_type = StopType.WORD
-        elif self._is_any_context_full(slot, request) and not self._may_shift(request):
+        elif self._n_free_in_all(slot, request) < 0 and not self._may_shift(request):
             request.truncated = True
             request.stop_type = StopType.LIMIT
         elif request.is_running_away:
@@ -246,22 +255,14 @@ class Generation:
         self._scheduler.release(slot)
         request.close()
 
-    def _pairs(self, slot: Slot, request: Request) -> list[tuple[Slot, Request]]:
-        """The contexts that the request's tokens go to."""
-        if request.negative is None:
-            return [(slot, request)]
-        return [(slot, request), (self._scheduler.slot_of(request.negative), request.negative)]
-
-    def _n_free(self, pair: tuple[Slot, Request]) -> int:
+    def _n_free(self, slot: Slot, request: Request) -> int:
         """How many tokens a context can take, the last of which would not be evaluated there."""
-        slot, request = pair
         return self._backend.n_ctx - 1 - len(slot.tokens) - len(request.pending)
 
-    def _is_any_context_full(self, slot: Slot, request: Request) -> bool:
-        return any(self._is_context_full(*pair) for pair in self._pairs(slot, request))
-
-    def _is_context_full(self, slot: Slot, request: Request) -> bool:
-        return self._n_free((slot, request)) < 0
+    def _n_free_in_all(self, slot: Slot, request: Request) -> int:
+        """The same, for all contexts that the request's tokens go to."""
+        n, negative = self._n_free(slot, request), request.negative
+        return n if negative is None else min(n, self._n_free(self._scheduler.slot_of(negative), negative))
 
     def _may_shift(self, request: Request) -> bool:
         return (
@@ -269,27 +270,3 @@ class Generation:
             and self._kv.can_shift
             and request.task.params.n_predict != UNTIL_CONTEXT_FULL
         )
-
-
-class _Failing:
-    """What goes wrong inside ends this request, and not its neighbours."""
-
-    __slots__ = ("_fail", "_request", "_slot")
-
-    def __init__(
-        self, fail: Callable[[Slot, Request, CorralError], None], slot: Slot, request: Request
-    ) -> None:
-        self._fail = fail
-        self._slot = slot
-        self._request = request
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._fail(self._slot, self._request, as_corral_error(error))
-        return True

@@ -56,8 +56,9 @@ class GenerationEngine(Engine):
 
     def _share(self) -> float:
         """Prompts, embeddings and media share evenly what the streams can wait for."""
-        if not self._scheduler.running(Phase.GENERATING):
+        if not self._scheduler.has_running(Phase.GENERATING):
             return math.inf
-        has_prompts = bool(self._scheduler.running(Phase.PREFILL))
-        n_sharing = has_prompts + self._embedder.has_work + self._media.has_work
+        n_sharing = (
+            self._scheduler.has_running(Phase.PREFILL) + self._embedder.has_work + self._media.has_work
+        )
         return self._decoder.cost.headroom_ms(self._max_itl_ms) / max(1, n_sharing)

@@ -1,4 +1,4 @@
-"""Pictures and sounds: what becomes of them before a model can read them.
+"""Images and audio: what becomes of them before a model can read them.
 
 A projector encodes them in a thread of its own. It uses as many cores as decoding does, so the two take
 turns: while streams run, it gets a slice of every step; while nothing else does, it goes on without a pause.
@@ -72,8 +72,8 @@ class MediaEncoder(Worker):
         self._wants: dict[bytes, _Want] = {}  # by digest
         self._waiting: queue.SimpleQueue[_Want] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        self._turns = CoreTimeSlicer()
-        self._arranging = ThreadPoolExecutor(1, "arrange")
+        self._slicer = CoreTimeSlicer()
+        self._layouts = ThreadPoolExecutor(1, "layout")
         self._encoding = ThreadPoolExecutor(1, "encode")
 
     @property
@@ -105,7 +105,7 @@ class MediaEncoder(Worker):
     def layout_media(self, media: Sequence[MediaItem]) -> Future[list[list[int]]]:
         """Begin to find out which tokens media become."""
         projector = self._require()
-        return self._arranging.submit(lambda: [_arrange(projector, *item) for item in enumerate(media, 1)])
+        return self._layouts.submit(lambda: [_layout(projector, *item) for item in enumerate(media, 1)])
 
     def open(self, fd: int, *prompts: tuple[Sequence[MediaItem], TokenArray]) -> list[PromptMedia]:
         """The media of prompts, from the file that came with them, which is closed."""
@@ -126,7 +126,7 @@ class MediaEncoder(Worker):
         return [PromptMedia(media, file, prompt) for media, prompt in prompts]
 
     def want(self, media: PromptMedia, at: int) -> None:
-        """Have everything encoded that a prompt needs behind so many tokens."""
+        """Have everything encoded that a prompt needs after its first `at` tokens."""
         for key, medium in media.missing(at).items():
             known = self._cache.get(key)
             if known is not None:
@@ -160,20 +160,20 @@ class MediaEncoder(Worker):
 
     def pause(self) -> None:
         """The cores are needed for something else."""
-        self._turns.pause()
+        self._slicer.pause()
 
     def go_on(self) -> None:
         """Until the next `pause`."""
-        self._turns.go_on()
+        self._slicer.go_on()
 
     def go_on_for(self, ms: float) -> None:
         """For a slice of time, and a piece of work at least, if there is something to do."""
         if self._wants:
-            self._turns.go_on_for(ms / 1e3)
+            self._slicer.go_on_for(ms / 1e3)
 
     def heartbeat(self) -> Heartbeat:
         """From any thread: how long the piece of an encoding has taken that is under way."""
-        return Heartbeat(self._turns.ms, 0.0)
+        return Heartbeat(self._slicer.ms, 0.0)
 
     def _require(self) -> Projector:
         if self._projector is None:
@@ -207,12 +207,12 @@ class MediaEncoder(Worker):
         except Exception as error:
             return as_corral_error(error)
         finally:
-            self._turns.end()
+            self._slicer.end()
         return None
 
     def _may_go_on(self, wants: Sequence[_Want]) -> bool:
-        """Wait while others have their turn; False: nobody wants it any more."""
-        self._turns.wait()
+        """Wait while others have their turn; False: it is not wanted any more."""
+        self._slicer.wait()
         return any(want.is_wanted for want in wants)
 
     def _end(self, wants: Sequence[_Want], error: CorralError | None) -> None:
@@ -220,7 +220,7 @@ class MediaEncoder(Worker):
         self._wake()
 
 
-def _arrange(projector: Projector, number: int, medium: MediaItem) -> list[int]:
+def _layout(projector: Projector, number: int, medium: MediaItem) -> list[int]:
     try:
         return projector.layout_media(medium)
     except InvalidRequest as error:

@@ -42,7 +42,7 @@ class CachedPrefix:
         """How much of a prompt it will have soon."""
         return reusable(self.prompt, prompt) if self.prompt is not None and self.can_cut_prompt else 0
 
-    def is_twin(self, prompt: TokenArray) -> bool:
+    def is_same_prompt(self, prompt: TokenArray) -> bool:
         """It is evaluating the same prompt: what comes out serves both."""
         return self.prompt is not None and np.array_equal(self.prompt, prompt)
 
@@ -70,7 +70,7 @@ def plan_prefix(
         in_flight = max(in_flight, other.in_flight(prompt))
     if n_stored >= best.n + MIN_REUSE:
         best = Prefix(Origin.STORE, n_stored)
-    if any(other.is_twin(prompt) and len(other.tokens) >= best.n for other in neighbours):
+    if any(other.is_same_prompt(prompt) and len(other.tokens) >= best.n for other in neighbours):
         return Prefix(Origin.WAIT, len(prompt))
     return Prefix(Origin.WAIT, in_flight) if in_flight >= best.n + MIN_REUSE else best
 
@@ -102,7 +102,7 @@ def _segment(held: TokenArray, prompt: TokenArray, n: int) -> tuple[int, int]:
 
 
 class Run(Protocol):
-    """Tokens that are kept somewhere; behind `moved_from` the context was shifted."""
+    """Tokens that are kept somewhere; after `shifted_from` the context was shifted."""
 
     @property
     def tokens(self) -> TokenArray: ...
@@ -115,7 +115,7 @@ class Run(Protocol):
 
 
 class Wish(Protocol):
-    """A prompt that is to be evaluated with something and for somebody, from moved tokens or not."""
+    """A prompt that is to be evaluated with adapters and for a tenant, from shifted tokens or not."""
 
     @property
     def prompt(self) -> TokenArray: ...

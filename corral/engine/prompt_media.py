@@ -1,4 +1,4 @@
-"""The pictures and sounds of one prompt, and which part of it comes next."""
+"""The images and audio of one prompt, and which part of it comes next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from corral.core.media_item import MediaItem
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What comes behind `at` tokens of a prompt, up to `end`: text, or what is left of a run."""
+    """What comes after `at` tokens of a prompt, up to `end`: text, or what is left of a run."""
 
     at: int
     end: int
@@ -78,7 +78,7 @@ class PromptMedia:
         self.is_closed = False
 
     def segment(self, at: int) -> Segment:
-        """What begins, or goes on, behind so many tokens."""
+        """What begins, or goes on, after the first `at` tokens."""
         i = bisect_right(self._starts, at) - 1
         if i >= 0 and at < self.runs[i].end:
             run = self.runs[i]
@@ -86,7 +86,7 @@ class PromptMedia:
         return Segment(at, self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt))
 
     def missing(self, at: int) -> dict[bytes, MediaItem]:
-        """Runs behind so many tokens that are not encoded yet."""
+        """Runs after the first `at` tokens that are not encoded yet."""
         keys = [self._keys[run] for run in self.runs if run.end > at]
         return {key: self._medium_of[key] for key in keys if key not in self._encoded}
 

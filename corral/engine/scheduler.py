@@ -25,7 +25,7 @@ _QUEUE_S = 0.5  # between two events about the queue
 
 
 class Scheduler:
-    """`slots` are those that requests are given; behind them come those of followers, once there are any."""
+    """`slots` are those that requests are given, then those of negatives, once there are any."""
 
     def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float) -> None:
         self.slots = [Slot(id, n_ctx) for id in range(n_slots)]
@@ -62,9 +62,19 @@ class Scheduler:
 
     def running(self, phase: Phase) -> list[tuple[Slot, Request]]:
         """Slots in a phase, by the order in which their requests arrived."""
-        pairs = [(slot, slot.request) for slot in self.slots if slot.request and slot.request.phase is phase]
-        here = [pair for pair in pairs if pair[1].swapped is None]
-        return sorted(here, key=lambda pair: pair[1].arrival)
+        pairs = [
+            (slot, request)
+            for slot in self.slots
+            if (request := slot.request) is not None and request.phase is phase and request.swapped is None
+        ]
+        pairs.sort(key=_arrival)
+        return pairs
+
+    def has_running(self, phase: Phase) -> bool:
+        return any(
+            slot.request is not None and slot.request.phase is phase and slot.request.swapped is None
+            for slot in self.slots
+        )
 
     @property
     def evictable(self) -> list[Slot]:
@@ -92,7 +102,7 @@ class Scheduler:
         return next(slot for slot in self.slots if slot.request is request)
 
     def add_negatives(self, n_ctx: int) -> None:
-        """From now on every slot has another one beside it, for the follower of its request."""
+        """From now on every slot has a second one, for the negative of its request."""
         if len(self.slots) == self._n_public:
             self.slots += [Slot(self._n_public + id, n_ctx) for id in range(self._n_public)]
 
@@ -110,13 +120,13 @@ class Scheduler:
         return freed
 
     def _drop_half(self, slot: Slot, request: Request) -> None:
-        """Of a picture, all is in a slot or nothing, unless it is being evaluated."""
+        """All of an image is in a slot or nothing, unless it is being evaluated."""
         segment = request.segment
         if segment is not None and segment.run is not None and request.swapped is None:
             self._kv.trim(slot, min(len(slot.tokens), segment.run.start))
 
     def _pair(self, slot: Slot) -> list[Slot]:
-        """The slots of a request and of its follower."""
+        """The slots of a request and of its negative."""
         positive = slot.request and (slot.request.positive or slot.request)
         if positive is None or positive.negative is None:
             return [slot]
@@ -151,7 +161,7 @@ class Scheduler:
                     self._queue.start(request)
                     self._assign(slot, request)
                     if request.negative is not None:
-                        self._assign(self._find_beside(request.negative), request.negative)
+                        self._assign(self._find_negative_slot(request.negative), request.negative)
         events: list[Admitted | Queue] = list(self._place_prompts(now))
         if self._queue and now - self._queue_sent >= _QUEUE_S:
             self._queue_sent = now
@@ -163,7 +173,8 @@ class Scheduler:
         if not request.task.params.cache_prompt or not self._kv.has_disk:
             return None
         held = [
-            self._kv.holding(slot, request.reuse_key, request.takes_moved_of(slot.id)) for slot in self.slots
+            self._kv.holding(slot, request.reuse_key, request.accepts_shifted_of(slot.id))
+            for slot in self.slots
         ]
         live = max(holding.usable(request.prompt) for holding in held)
         return self._kv.fetch(request, max(live, self._kv.stored(request)[0]))
@@ -196,8 +207,8 @@ class Scheduler:
         idle = [s for s in free if pinned in (-1, s.id)]
         return self._choose(idle, request) if idle else None
 
-    def _find_beside(self, negative: Request) -> Slot:
-        """There are as many slots for followers as for those they follow."""
+    def _find_negative_slot(self, negative: Request) -> Slot:
+        """There are as many slots for negatives as for others."""
         return self._choose([slot for slot in self.slots[self._n_public :] if slot.is_idle], negative)
 
     def _assign(self, slot: Slot, request: Request) -> None:
@@ -214,11 +225,11 @@ class Scheduler:
         return sum(not slot.is_idle for slot in self.slots)
 
     def _absent(self) -> list[list[Slot]]:
-        """The slots of preempted requests, each with that of its follower, in order of arrival."""
+        """The slots of preempted requests, each with that of its negative, in order of arrival."""
         away = [
             (s, s.request) for s in self.public if s.request is not None and s.request.swapped is not None
         ]
-        return [self._pair(slot) for slot, _ in sorted(away, key=lambda pair: pair[1].arrival)]
+        return [self._pair(slot) for slot, _ in sorted(away, key=_arrival)]
 
     def _bring_back(self) -> bool:
         """Put preempted requests back once room was freed; cached sequences give way to them. False: one of
@@ -265,7 +276,7 @@ class Scheduler:
             slot.reuse_key, slot.n_system = request.reuse_key, params.n_system
             return Admitted(request.id, slot.id, 0, self._report(request, Prefix(Origin.OWN, 0), slot))
         reuse_key = request.reuse_key
-        own = self._kv.holding(slot, reuse_key, request.takes_moved_of(slot.id))
+        own = self._kv.holding(slot, reuse_key, request.accepts_shifted_of(slot.id))
         neighbours = [
             self._kv.holding(s, reuse_key, request.accepts_shifted) for s in self.slots if s is not slot
         ]
@@ -319,3 +330,7 @@ class Scheduler:
         if moves:
             self._kv.reuse(slot, moves)
         return self._kv.trim(slot, n)
+
+
+def _arrival(pair: tuple[Slot, Request]) -> int:
+    return pair[1].arrival

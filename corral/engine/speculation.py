@@ -53,7 +53,7 @@ class _Offer:
 
 
 class Speculation:
-    """Mutable. `n_ahead`: tokens that may be evaluated at once and still come out as one by one."""
+    """Mutable. `n_exact`: tokens that may be evaluated at once and still come out as one by one."""
 
     def __init__(self, backend: Backend, settings: EngineSettings, cost: CostModel) -> None:
         self._cost = cost
@@ -96,17 +96,17 @@ class Speculation:
         if self._n_passed < RETRY and not plan_length(1.0, n_max, token_ms, self._cost.ahead_ms):
             return _NO_TOKENS
         for offer in self._offers(slot, request, n_max, n_streams):
-            acceptance = request.pace.acceptance(offer.kind, _ASSUMED[offer.kind])
+            acceptance = request.draft_length.acceptance(offer.kind, _ASSUMED[offer.kind])
             n_most = min(n_max, offer.n_most)
             n = plan_length(acceptance, n_most, token_ms, self._cost.ahead_ms, offer.draft_ms)
             if n < n_min and self._n_passed >= (MODEL_RETRY if offer.draft_ms else RETRY):
                 n = min(n_most, next(self._sizes))
             draft = offer.take(n) if n >= n_min else ()
             if len(draft) >= n_min:
-                request.pace.use(offer.kind)
+                request.draft_length.use(offer.kind)
                 self._n_passed = 0
                 return np.array(draft, np.int32)
-            request.pace.skip(offer.kind)
+            request.draft_length.skip(offer.kind)
         return _NO_TOKENS
 
     def end(self, slot: Slot, request: Request) -> None:

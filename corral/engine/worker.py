@@ -46,7 +46,7 @@ class Worker:
         return ()
 
     def end_step(self, ms: float) -> None:
-        """All is evaluated; `ms` are left until the next step, or infinity if nobody waits for that."""
+        """All is evaluated; `ms` are left until the next step, or infinity if nothing waits for it."""
 
     def close(self) -> None:
         """The engine stops: bring what is kept to disk."""

@@ -112,7 +112,7 @@ class Lab:
     def close(self) -> None:
         self.projector.gate.set()
         self.desk.go_on()
-        for pool in (self.desk._encoding, self.desk._arranging):
+        for pool in (self.desk._encoding, self.desk._layouts):
             pool.shutdown()
 
 
@@ -691,7 +691,7 @@ def test_a_slice_ends_with_the_work(make):
     lab = make(Steady(100))
     lab.desk.pause()
     lab.want(SMALL)
-    until(lambda: lab.desk._turns._is_engaged)
+    until(lambda: lab.desk._slicer._is_engaged)
     lab.desk.go_on_for(1e3 * 1e6)  # or the test would not end today
     lab.finish()
 
@@ -709,7 +709,7 @@ def test_with_nothing_to_do_a_slice_is_none(lab):
 def test_a_slice_without_time_is_a_piece_at_least(lab):
     lab.desk.pause()
     lab.want(SMALL)
-    until(lambda: lab.desk._turns._is_engaged)
+    until(lambda: lab.desk._slicer._is_engaged)
     for _ in range(10 * N_PIECES):
         lab.desk.go_on_for(-1.0)
     assert not lab.desk.is_waiting

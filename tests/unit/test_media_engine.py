@@ -191,7 +191,7 @@ class Lab(Bench):
         media = self.engine._media
         media.go_on()
         media._encoding.shutdown()
-        media._arranging.shutdown()
+        media._layouts.shutdown()
 
     @property
     def decoded(self) -> list:
@@ -1276,7 +1276,7 @@ def test_texts_do_not_keep_pictures_out():
         lab.engine.step()
         lab.engine._media.pause()
         lab.projector.door.set()
-        until(lambda: lab.engine._media._turns._is_engaged)
+        until(lambda: lab.engine._media._slicer._is_engaged)
         for order in texts:
             lab.engine.handle(order)
             lab.engine.step()
