@@ -18,7 +18,8 @@ import xxhash
 
 from corral.core.chunk import TokenArray, common_prefix
 from corral.core.errors import CorralError, InvalidRequest
-from corral.engine.prefix import Wish, replaces, usable
+from corral.engine.prefix import replaces, usable
+from corral.engine.request import Request
 from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
@@ -64,10 +65,10 @@ class DiskCache:
     def runs(self, reuse_key: ReuseKey) -> Iterator[TokenArray]:
         return (entry.tokens for entry in list(self._index.values()) if entry.reuse_key.can_serve(reuse_key))
 
-    def fetch(self, wish: Wish, n_at_hand: int) -> Future[Saved | None] | None:
+    def fetch(self, request: Request, n_at_hand: int) -> Future[Saved | None] | None:
         """Begin to read the file that gives most of a prompt, if it is much more than `n_at_hand` tokens."""
         entries = list(self._index.items())
-        matches = ((usable(entry, wish, self._n_fixed), name) for name, entry in entries)
+        matches = ((usable(entry, request, self._n_fixed), name) for name, entry in entries)
         n, name = max(matches, default=(0, ""))
         return self._files.submit(self._read, name) if n >= n_at_hand + MIN_FILE_REUSE else None
 

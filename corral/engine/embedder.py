@@ -211,12 +211,9 @@ class Embedder(Worker):
 
     def _begin_long(self, encoder: Encoder, n_tokens: int) -> None:
         """The next of the inputs that are longer than a batch is taken apart."""
-        longer = [
-            embedding
-            for embedding in self._embeddings
-            if embedding.waiting and embedding.waiting[-1].n > n_tokens
-        ]
-        for embedding in longer:
+        for embedding in self._embeddings:
+            if not embedding.waiting or embedding.waiting[-1].n <= n_tokens:
+                continue
             if self._reserve(encoder, _Long(embedding, embedding.waiting[-1].number)):
                 embedding.waiting.pop()
                 return

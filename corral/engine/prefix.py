@@ -12,6 +12,7 @@ import numpy as np
 from corral.core.chunk import MIN_CHUNK, TokenArray, common_prefix
 from corral.core.media import runs_in
 from corral.engine.batch import align
+from corral.engine.request import Request
 from corral.engine.reuse_key import ReuseKey
 
 MIN_REUSE = 16  # tokens that a copy or a wait must save
@@ -114,25 +115,12 @@ class Run(Protocol):
     def reuse_key(self) -> ReuseKey: ...
 
 
-class Wish(Protocol):
-    """A prompt that is to be evaluated with adapters and for a tenant, from shifted tokens or not."""
-
-    @property
-    def prompt(self) -> TokenArray: ...
-
-    @property
-    def reuse_key(self) -> ReuseKey: ...
-
-    @property
-    def accepts_shifted(self) -> bool: ...
-
-
-def usable(saved: Run, wish: Wish, n_fixed: Callable[[int], int]) -> int:
+def usable(saved: Run, request: Request, n_fixed: Callable[[int], int]) -> int:
     """How much of a prompt a saved state can give."""
-    if not saved.reuse_key.can_serve(wish.reuse_key):
+    if not saved.reuse_key.can_serve(request.reuse_key):
         return 0
-    held = saved.tokens if wish.accepts_shifted else saved.tokens[: saved.shifted_from]
-    return reusable(held, wish.prompt, n_fixed(len(saved.tokens)))
+    held = saved.tokens if request.accepts_shifted else saved.tokens[: saved.shifted_from]
+    return reusable(held, request.prompt, n_fixed(len(saved.tokens)))
 
 
 def replaces(new: Run, old: Run, n_fixed: Callable[[int], int]) -> bool:

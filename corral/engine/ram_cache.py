@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from cachetools import LRUCache
 
 from corral.core.chunk import TokenArray, common_prefix
-from corral.engine.prefix import Wish, replaces, usable
+from corral.engine.prefix import replaces, usable
+from corral.engine.request import Request
 from corral.engine.saved import Saved
 
 
@@ -47,9 +48,9 @@ class RamCache:
     def n_bytes(self) -> int:
         return int(self._states.currsize)
 
-    def get(self, wish: Wish) -> Saved | None:
+    def get(self, request: Request) -> Saved | None:
         """The state that gives most of a prompt; it counts as used."""
-        matches = ((usable(saved, wish, self._n_fixed), key) for key, saved in self._states.items())
+        matches = ((usable(saved, request, self._n_fixed), key) for key, saved in self._states.items())
         n, key = max(matches, default=(0, -1))
         if not n:
             return None

@@ -48,12 +48,8 @@ class Scheduler:
         return id if id < self._n_public else -1
 
     @property
-    def is_running(self) -> bool:
-        return any(slot.request for slot in self.slots)
-
-    @property
     def has_work(self) -> bool:
-        return bool(self._queue) or self.is_running
+        return bool(self._queue) or self._n_busy > 0
 
     @property
     def has_due(self) -> bool:
