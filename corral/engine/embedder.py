@@ -148,7 +148,7 @@ class Embedder(Worker):
         begun = self._take_events()
         if run is None and not begun:
             return ()
-        return [Batch(run or (lambda: ()), begun)]
+        return [Batch(run or list, begun)]
 
     def _plan_batch(self, ms: float) -> Callable[[], list[Event]] | None:
         try:

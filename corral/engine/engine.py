@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from corral.core.errors import CorralError
 from corral.core.result import Event, Failed, Heartbeat
@@ -38,7 +38,6 @@ class Engine:
         self._clock = clock
         self._slots = slots
         self._share_ms = share_ms
-        self._events: list[Event] = []
         self._n_commands = 0
         self._has_rested = False  # the last step did nothing, and no command came since
         self.is_stopped = False
@@ -62,30 +61,32 @@ class Engine:
         for batch in batches:
             self._run(batch)
         self._has_rested = not (batches or has_news)
-        left_ms = min(share_ms, _SLICE_MS) if batches else math.inf
-        for worker in self._workers:
-            worker.end_step(left_ms)
+        self._end_step(min(share_ms, _SLICE_MS) if batches else math.inf)
 
     def _admit(self) -> bool:
         """Requests and coroutines get free slots, in order of arrival. False: nothing came of it."""
-        self._admit_workers()
+        events = self._admit_requests()
         if self._coroutines:
-            self._events += self._coroutines.run(self._idle())
-            self._admit_workers()
-        return self._flush()
+            events += self._coroutines.run(self._idle())
+            events += self._admit_requests()
+        self._send(events)
+        return bool(events)
 
-    def _admit_workers(self) -> None:
+    def _admit_requests(self) -> list[Event]:
         reserved = self._coroutines.reservations(self._idle()) if self._coroutines else NO_RESERVATIONS
         now = self._clock()
-        for worker in self._workers:
-            self._events += worker.admit(now, reserved)
+        return [event for worker in self._workers for event in worker.admit(now, reserved)]
 
     def _plan(self, share_ms: float) -> list[Batch]:
         return [batch for worker in self._workers for batch in worker.plan(share_ms)]
 
     def _run(self, batch: Batch) -> None:
-        self._flush(batch.begun)
-        self._flush(batch.run())
+        self._send(batch.begun)
+        self._send(batch.run())
+
+    def _end_step(self, ms: float) -> None:
+        for worker in self._workers:
+            worker.end_step(ms)
 
     def handle(self, command: Command) -> None:
         self._n_commands += 1
@@ -99,9 +100,9 @@ class Engine:
                 worker.close()
             self.is_stopped = True
         else:
-            self._flush(self._answer(command))
+            self._send(self._answer(command))
 
-    def _answer(self, command: Command) -> Iterable[Event]:
+    def _answer(self, command: Command) -> list[Event]:
         id = getattr(command, "id", -1)
         try:
             answer = self._worker_of[type(command)].handle(command, self._n_commands)
@@ -124,9 +125,6 @@ class Engine:
     def _idle(self) -> list[int]:
         return [slot.id for slot in self._slots if slot.is_idle]
 
-    def _flush(self, events: Iterable[Event] = ()) -> bool:
-        """Send what has come of the work so far; False: nothing."""
-        events, self._events = [*self._events, *events], []
+    def _send(self, events: list[Event]) -> None:
         if events:
             self._emit(events)
-        return bool(events)

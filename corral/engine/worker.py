@@ -6,7 +6,7 @@ In a step the hooks are called in this order: `admit`, `plan`, then what was pla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from corral.core.result import Event, Heartbeat
 from corral.core.task import Command
@@ -17,8 +17,8 @@ from corral.engine.coroutine import Coroutine, Reservations
 class Batch:
     """What is evaluated at once. The front has to know `begun` before, in case the engine dies of it."""
 
-    run: Callable[[], Iterable[Event]]
-    begun: Sequence[Event] = ()
+    run: Callable[[], list[Event]]
+    begun: list[Event] = field(default_factory=list)
 
 
 class Worker:

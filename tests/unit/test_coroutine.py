@@ -18,7 +18,7 @@ from tests.unit.test_engine import Bench, task
 
 
 class Room:
-    """Jobs that note what they get, and when they are closed."""
+    """Coroutines that keep what they get, and when they are closed."""
 
     def __init__(self) -> None:
         self.n_wakes = 0
