@@ -1,4 +1,4 @@
-"""Actions on slots, as jobs: save, restore, erase, tokens, shift, fork.
+"""Actions on slots, as coroutines: save, restore, erase, tokens, shift, fork.
 
 Each waits for its turn; files are read and written in another thread.
 """
@@ -14,36 +14,38 @@ from dataclasses import replace
 import numpy as np
 
 from corral.core.chunk import Memory
-from corral.core.errors import (
-    Conflict,
-    CorralError,
-    InvalidRequest,
-    NoSuchSlot,
-    NotSupported,
-    Unavailable,
-)
+from corral.core.errors import Conflict, CorralError, InvalidRequest, NoSuchSlot, NotSupported, Unavailable
 from corral.core.file import file_error
 from corral.core.media import NO_TOKEN, span_around
 from corral.core.result import SlotReport
-from corral.core.task import Busy, SlotAction, Verb
-from corral.engine.job import Steps, WaitForSlots
+from corral.core.task import Busy, Command, SlotAction, Verb
+from corral.engine.coroutine import Coroutine, Coroutines, WaitForSlots
 from corral.engine.kv import KvStore
 from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.engine.scheduler import Scheduler
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
+from corral.engine.worker import Worker
 
 _PAGE_BYTES = 4096
 
 
-class Actions:
+class Actions(Worker):
+    handles = (SlotAction,)
+
     def __init__(
-        self, scheduler: Scheduler, kv: KvStore, ses1: Ses1, clock: Callable[[], float] = time.perf_counter
+        self,
+        scheduler: Scheduler,
+        kv: KvStore,
+        ses1: Ses1,
+        coroutines: Coroutines,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._scheduler = scheduler
         self._kv = kv
         self._ses1 = ses1
+        self._coroutines = coroutines
         self._clock = clock
         self._files = ThreadPoolExecutor(2, "state")
         self._writing: set[int] = set()  # slots of which a state is on its way to a file
@@ -56,8 +58,9 @@ class Actions:
             Verb.FORK: self._fork,
         }
 
-    def steps(self, action: SlotAction) -> Steps:
-        """A job that does it; the file that came with it is closed in the end."""
+    def handle(self, action: Command, _arrival: int) -> Coroutine:
+        """The file that came with an action is closed in the end."""
+        assert isinstance(action, SlotAction)
         if action.fd < 0 and action.verb in (Verb.SAVE, Verb.RESTORE):
             raise Unavailable("too many files are open")
         try:
@@ -66,8 +69,8 @@ class Actions:
             if action.fd >= 0:
                 os.close(action.fd)
 
-    def _save(self, action: SlotAction) -> Steps:
-        # One state of a slot at a time is on its way out: the desk is held until it is written.
+    def _save(self, action: SlotAction) -> Coroutine:
+        # One state of a slot at a time is on its way out: `exclusive` is held until it is written.
         if action.busy is Busy.REFUSE and action.slot in self._writing:
             raise Conflict(f"another state of slot {action.slot} is being written")
         (slot,) = yield from self._turn(action, action.slot, exclusive=action.slot)
@@ -77,14 +80,14 @@ class Actions:
             raise CorralError("the state of this slot cannot be read now, no slot has room to prepare it")
         self._writing.add(slot.id)
         try:
-            # Whoever may restore it may have it.
+            # Any tenant that may restore it may have it.
             writing = self._files.submit(self._write, action.fd, replace(saved, tenant=b""))
             yield WaitForSlots(frozenset(), after=writing, exclusive=slot.id)
         finally:
             self._writing.discard(slot.id)
         return self._report(action, len(saved.tokens), started, writing.result())
 
-    def _restore(self, action: SlotAction) -> Steps:
+    def _restore(self, action: SlotAction) -> Coroutine:
         (slot,) = yield from self._turn(action, action.slot)
         started = self._clock()
         reading = self._files.submit(self._ses1.read, action.fd, action.is_ours)
@@ -100,11 +103,11 @@ class Actions:
         slot.n_evaluated = 0
         return self._report(action, len(slot.tokens), started, os.fstat(action.fd).st_size)
 
-    def _erase(self, action: SlotAction) -> Steps:
+    def _erase(self, action: SlotAction) -> Coroutine:
         (slot,) = yield from self._turn(action, action.slot)
         return self._report(action, self._kv.erase(slot), self._clock())
 
-    def _tokens(self, action: SlotAction) -> Steps:
+    def _tokens(self, action: SlotAction) -> Coroutine:
         (slot,) = yield from self._turn(action, action.slot)
         return SlotReport(
             task_id=action.id,
@@ -114,7 +117,7 @@ class Actions:
             tokens=np.maximum(slot.tokens.view, NO_TOKEN).tolist(),
         )
 
-    def _shift(self, action: SlotAction) -> Steps:
+    def _shift(self, action: SlotAction) -> Coroutine:
         (slot,) = yield from self._turn(action, action.slot)
         n, n_keep, n_discard = len(slot.tokens), action.n_keep, action.n_discard
         started = self._clock()
@@ -138,7 +141,7 @@ class Actions:
         self._kv.shift(slot, n_keep, n_discard)
         return self._report(action, len(slot.tokens), started)
 
-    def _fork(self, action: SlotAction) -> Steps:
+    def _fork(self, action: SlotAction) -> Coroutine:
         if action.source == action.slot:
             raise InvalidRequest("a slot cannot be forked into itself", field="slot")
         slot, source = yield from self._turn(action, action.slot, action.source)
@@ -179,7 +182,7 @@ class Actions:
         self, action: SlotAction, *ids: int, exclusive: int | None = None
     ) -> Generator[WaitForSlots, None, list[Slot]]:
         """The slots, once they are idle, as the action wants it."""
-        slots, reserved = self._scheduler.public, self._scheduler.reserved
+        slots, reserved = self._scheduler.public, self._coroutines.reserved
         for id in ids:
             if not 0 <= id < len(slots):
                 raise NoSuchSlot(id, len(slots))

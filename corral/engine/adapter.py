@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from corral.core.errors import CorralError
 from corral.core.modifier import AdapterConfig, AdapterInfo, ScaledFile
-from corral.core.result import AdapterLoaded, Event, Failed
-from corral.core.task import FreeAdapter, LoadAdapter
+from corral.core.result import AdapterLoaded
+from corral.core.task import Command, FreeAdapter, LoadAdapter
 from corral.engine.ports import AdapterPort
+from corral.engine.worker import Worker
 
 
-class AdapterRegistry:
-    """Mutable: carries out orders about adapters; one that is to go stays for as long as it is in use."""
+class AdapterRegistry(Worker):
+    """Mutable. An adapter that is to be freed stays while it is in one of the configurations `in_use`."""
 
-    def __init__(self, port: AdapterPort) -> None:
+    handles = (LoadAdapter, FreeAdapter)
+
+    def __init__(self, port: AdapterPort, in_use: Callable[[], Iterable[AdapterConfig]]) -> None:
         self._port = port
+        self._in_use = in_use
         self._leaving: set[int] = set()
 
-    @property
-    def is_waiting(self) -> bool:
-        """Some are to go."""
-        return bool(self._leaving)
+    def handle(self, command: Command, _arrival: int) -> AdapterLoaded | None:
+        if isinstance(command, LoadAdapter):
+            return AdapterLoaded(command.id, self._port.load(command.adapter, command.path))
+        assert isinstance(command, FreeAdapter)
+        self._leaving.add(command.adapter)
+        self._free()
+        return None
 
-    def handle(self, command: LoadAdapter | FreeAdapter) -> list[Event]:
-        if isinstance(command, FreeAdapter):
-            self._leaving.add(command.adapter)
-            return []
-        try:
-            return [AdapterLoaded(command.id, self._port.load(command.adapter, command.path))]
-        except CorralError as error:
-            return [Failed(command.id, error.info())]
+    def cancel(self, _task_id: int) -> None:
+        self._free()
 
-    def tidy(self, in_use: Iterable[AdapterConfig]) -> None:
-        """Free what is to go and in no configuration that is still in use."""
-        used = {id for config in in_use for id, _ in config}
-        for id in self._leaving - used:
-            self._port.free(id)
-        self._leaving &= used
+    def end_step(self, _ms: float) -> None:
+        self._free()
+
+    def _free(self) -> None:
+        if self._leaving:
+            used = {id for config in self._in_use() for id, _ in config}
+            for id in self._leaving - used:
+                self._port.free(id)
+            self._leaving &= used
 
 
 def load_adapters(port: AdapterPort, files: Sequence[ScaledFile]) -> list[AdapterInfo]:

@@ -60,13 +60,13 @@ def plan_batches(
     whatever runs beside it.
     """
     chunks = _plan_chunks(prompts, budget, shape.n_ubatch)
-    variant_of = {token.slot: token.lora_key for token in tokens}
-    variant_of |= {prompt.slot: prompt.lora_key for prompt in prompts}
+    lora_key_of = {token.slot: token.lora_key for token in tokens}
+    lora_key_of |= {prompt.slot: prompt.lora_key for prompt in prompts}
     alone = {prompt.slot for prompt in prompts if prompt.is_alone or not shape.mixes}
     batches: list[BatchPlan] = []
-    for lora_key in dict.fromkeys(variant_of.values()):
+    for lora_key in dict.fromkeys(lora_key_of.values()):
         parts = [Part(token.slot, 1) for token in tokens if token.lora_key == lora_key]
-        alike = [chunk for chunk in chunks if variant_of[chunk.slot] == lora_key and chunk.slot not in alone]
+        alike = [chunk for chunk in chunks if lora_key_of[chunk.slot] == lora_key and chunk.slot not in alone]
         parts += _fit(alike, shape.n_batch - len(parts))
         if parts:
             batches.append(tuple(sorted(parts, key=lambda part: part.slot)))

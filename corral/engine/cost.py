@@ -70,7 +70,7 @@ class CostModel:
         return self._ahead_table[n]
 
     def headroom_ms(self, max_itl_ms: float) -> float:
-        """How much time there is beside a decode step, so that nobody waits longer than `max_itl_ms`."""
+        """How much time a decode step leaves, so that no stream waits longer than `max_itl_ms`."""
         return (max_itl_ms - self._decode_ms) * _MARGIN
 
     def n_tokens_in(self, ms: float) -> int:

@@ -19,12 +19,13 @@ import xxhash
 from corral.core.atomic_file import atomic_write, open_directory, remove_leftovers
 from corral.core.chunk import TokenArray, common_prefix
 from corral.core.errors import CorralError, InvalidRequest
-from corral.engine.prefix import Wish, replaces, usable
+from corral.engine.prefix import replaces, usable
+from corral.engine.request import Request
 from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
 
-FILE_GAIN = 64  # tokens that reading a file must save at least
+MIN_FILE_REUSE = 64  # tokens that reading a file must save at least
 _SUFFIX = ".ses1"
 _FILES = "[0-9a-f]" * 32 + _SUFFIX  # other files in the directory are left alone
 _MAX_PENDING_BYTES = 1 << 30  # of states that wait to be written; beyond that they are dropped
@@ -43,12 +44,7 @@ class DiskCache:
     """Mutable. Least recently used files go first; those of other models count in the budget too."""
 
     def __init__(
-        self,
-        directory: str,
-        budget_bytes: int,
-        ses1: Ses1,
-        n_ctx: int,
-        n_fixed: Callable[[int], int],
+        self, directory: str, budget_bytes: int, ses1: Ses1, n_ctx: int, n_fixed: Callable[[int], int]
     ) -> None:
         self._directory = Path(directory)
         self._budget = budget_bytes
@@ -68,16 +64,16 @@ class DiskCache:
     def runs(self, reuse_key: ReuseKey) -> Iterator[TokenArray]:
         return (entry.tokens for entry in list(self._index.values()) if entry.reuse_key.can_serve(reuse_key))
 
-    def fetch(self, wish: Wish, n_at_hand: int) -> Future[Saved | None] | None:
+    def fetch(self, request: Request, n_at_hand: int) -> Future[Saved | None] | None:
         """Begin to read the file that gives most of a prompt, if it is much more than `n_at_hand` tokens."""
         entries = list(self._index.items())
-        matches = ((usable(entry, wish, self._n_fixed), name) for name, entry in entries)
+        matches = ((usable(entry, request, self._n_fixed), name) for name, entry in entries)
         n, name = max(matches, default=(0, ""))
-        return self._files.submit(self._read, name) if n >= n_at_hand + FILE_GAIN else None
+        return self._files.submit(self._read, name) if n >= n_at_hand + MIN_FILE_REUSE else None
 
     def put(self, saved: Saved, is_last: bool = False) -> None:
         """Write a state, soon; unless it `is_last`, the disk may be too slow for it."""
-        if saved.is_from_disk or len(saved.tokens) < FILE_GAIN or _file_bytes(saved) > self._budget:
+        if saved.is_from_disk or len(saved.tokens) < MIN_FILE_REUSE or _file_bytes(saved) > self._budget:
             return
         if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
             return

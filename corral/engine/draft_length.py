@@ -1,11 +1,11 @@
-"""How many tokens to draft: a decision over measured costs and past luck."""
+"""How many tokens to draft: a decision over measured costs and past acceptance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 _GAIN = 1.05  # a draft must promise at least so much more speed
-_FADE = 0.9  # what weight older luck has at every new draft
+_FADE = 0.9  # what weight older drafts have at every new one
 _FADE_UNUSED = 0.98  # and at every token without one: what did not pay is tried again some time
 _PRIOR = 4.0  # drafted tokens that the assumption about a kind of draft counts for
 
@@ -35,12 +35,14 @@ class DraftLength:
     """Mutable: how a request's drafts have fared, by their kind."""
 
     def __init__(self) -> None:
-        self._luck: dict[str, tuple[float, float]] = {}  # tokens that were right, and drafts that went wrong
+        self._counts: dict[
+            str, tuple[float, float]
+        ] = {}  # tokens that were right, and drafts that went wrong
         self._kind = ""
 
     def acceptance(self, kind: str, assumed: float) -> float:
         """How likely the next token of such a draft is right."""
-        right, wrong = self._luck.get(kind, (0.0, 0.0))
+        right, wrong = self._counts.get(kind, (0.0, 0.0))
         return (right + assumed * _PRIOR) / (right + wrong + _PRIOR)
 
     def use(self, kind: str) -> None:
@@ -49,10 +51,10 @@ class DraftLength:
 
     def skip(self, kind: str) -> None:
         """A draft of this kind was possible, but would not have paid."""
-        right, wrong = self._luck.get(kind, (0.0, 0.0))
-        self._luck[kind] = (right * _FADE_UNUSED, wrong * _FADE_UNUSED)
+        right, wrong = self._counts.get(kind, (0.0, 0.0))
+        self._counts[kind] = (right * _FADE_UNUSED, wrong * _FADE_UNUSED)
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
-        right, wrong = self._luck.get(self._kind, (0.0, 0.0))
+        right, wrong = self._counts.get(self._kind, (0.0, 0.0))
         missed = n_accepted < n_drafted
-        self._luck[self._kind] = (right * _FADE + n_accepted, wrong * _FADE + missed)
+        self._counts[self._kind] = (right * _FADE + n_accepted, wrong * _FADE + missed)

@@ -1,4 +1,4 @@
-"""Embedding: inputs of all orders that wait, packed into full batches.
+"""Embedding: the inputs of all tasks that wait, packed into full batches.
 
 An input that is longer than a batch is evaluated in pieces, in turns with the others.
 """
@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -17,20 +18,22 @@ from corral.core.errors import CorralError, NotSupported
 from corral.core.media import has_media, n_positions
 from corral.core.modifier import AdapterConfig
 from corral.core.result import Begun, Embedded, Event, Failed, Heartbeat, Vectors
-from corral.core.task import Embed
+from corral.core.task import Command, Embed
 from corral.engine.batch import MIN_PREFILL, chunk_size
+from corral.engine.coroutine import Reservations
 from corral.engine.cost import Load
 from corral.engine.decoder import Decoder
 from corral.engine.media import MediaEncoder
 from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
 from corral.engine.ports import Encoder
 from corral.engine.prompt_media import PromptMedia, Segment
+from corral.engine.worker import Batch, Worker
 
 _LONG_SEQ = 0
 
 
 class _Embedding:
-    """Mutable: what is left to do for an order. `media`: of the inputs that have some, by their numbers."""
+    """Mutable: what is left to do for a task. `media`: of the inputs that have some, by their numbers."""
 
     def __init__(self, task: Embed, inputs: list[TokenArray], media: dict[int, PromptMedia]) -> None:
         self.id = task.id
@@ -63,30 +66,31 @@ class _Long:
     def chunk(self, n_most: int) -> Chunk:
         """The next piece; media are pieces of their own."""
         tokens, at = self.embedding.inputs[self.index], self.n_done
-        piece = self.media.piece(at) if self.media is not None else Segment(at, len(tokens))
-        n = piece.n if piece.is_whole else chunk_size(piece.n, n_most)
-        pos = n_positions(tokens[: piece.origin])
-        return Chunk(_LONG_SEQ, pos, tokens[at : at + n], logits=True, encoded=piece.rows(n))
+        segment = self.media.segment(at) if self.media is not None else Segment(at, len(tokens))
+        n = segment.n if segment.is_whole else chunk_size(segment.n, n_most)
+        pos = n_positions(tokens[: segment.origin])
+        return Chunk(_LONG_SEQ, pos, tokens[at : at + n], logits=True, encoded=segment.rows(n))
 
 
-class Embedder:
-    """Mutable. One thread calls everything but `abort_if_running` and `beat`."""
+class Embedder(Worker):
+    """Mutable."""
+
+    handles = (Embed,)
 
     def __init__(
         self,
         open_encoder: Callable[[], Encoder],
-        emit: Callable[[list[Event]], None],
         clock: Callable[[], float],
         media: MediaEncoder | None = None,
     ) -> None:
         self._open_encoder = open_encoder
         self._media = media or MediaEncoder(None)
-        self._emit = emit
         self._clock = clock
         self._opened: tuple[Encoder, Decoder] | None = None
         self._embeddings: list[_Embedding] = []  # the one whose turn it is comes first
         self._long: _Long | None = None
         self._is_long_turn = False
+        self._events: list[Event] = []
 
     @property
     def has_work(self) -> bool:
@@ -96,39 +100,37 @@ class Embedder:
     def adapters_in_use(self) -> list[AdapterConfig]:
         return [embedding.lora for embedding in self._embeddings]
 
-    def add(self, task: Embed) -> None:
-        inputs = [np.array(tokens, np.int32) for tokens in task.inputs]
-        try:
-            self._embeddings.append(_Embedding(task, inputs, self._open_media(task, inputs)))
-        except CorralError as error:
-            self._emit([Failed(task.id, error.info())])
+    def handle(self, command: Command, _arrival: int) -> None:
+        assert isinstance(command, Embed)
+        inputs = [np.array(tokens, np.int32) for tokens in command.inputs]
+        self._embeddings.append(_Embedding(command, inputs, self._open_media(command, inputs)))
 
     def _open_media(self, task: Embed, inputs: Sequence[TokenArray]) -> dict[int, PromptMedia]:
         media = task.media or [[] for _ in inputs]
-        pictured = [i for i, tokens in enumerate(inputs) if media[i] or has_media(tokens)]
-        if not pictured:
+        with_media = [i for i, tokens in enumerate(inputs) if media[i] or has_media(tokens)]
+        if not with_media:
             return {}
-        opened = self._media.open(task.fd, *((media[i], inputs[i]) for i in pictured))
+        opened = self._media.open(task.fd, *((media[i], inputs[i]) for i in with_media))
         if self._open()[0].is_whole:
             raise NotSupported("a model that looks at a whole input at once cannot embed images or sounds")
-        return dict(zip(pictured, opened, strict=True))
+        return dict(zip(with_media, opened, strict=True))
 
-    def fail(self, media: PromptMedia, error: CorralError) -> None:
-        """Media cannot be encoded."""
-        embeddings = [embedding for embedding in self._embeddings if media in embedding.media.values()]
-        if embeddings:
-            self._fail(embeddings, error)
+    def admit(self, _now: float, _reserved: Reservations) -> Sequence[Event]:
+        """Fail those whose media cannot be encoded."""
+        for embedding in list(self._embeddings):
+            error = next((media.error for media in embedding.media.values() if media.error), None)
+            if error is not None:
+                self._fail([embedding], error)
+        return self._take_events()
 
-    def cancel(self, id: int) -> None:
-        self._remove([embedding for embedding in self._embeddings if embedding.id == id])
+    def cancel(self, task_id: int) -> None:
+        self._remove([embedding for embedding in self._embeddings if embedding.id == task_id])
 
-    def abort_if_running(self, id: int) -> None:
-        """From any thread: cut the decode short if it is for this order only."""
+    def abort_if_running(self, task_id: int) -> None:
         if self._opened is not None:
-            self._opened[1].abort_if_running(id)
+            self._opened[1].abort_if_running(task_id)
 
     def heartbeat(self) -> Heartbeat:
-        """From any thread: how long the decode under way has been running."""
         return self._opened[1].heartbeat() if self._opened is not None else Heartbeat(0.0, 0.0)
 
     def warm_up(self) -> None:
@@ -138,19 +140,28 @@ class Embedder:
         decoder.decode([Chunk(_LONG_SEQ, 0, tokens, logits=True)], Load(n_prompt=len(tokens)), only_of=None)
         encoder.forget(_LONG_SEQ)
 
-    def step(self, ms: float = math.inf) -> bool:
-        """Evaluate one batch, which takes about so long. False: all that is left waits for the projector."""
+    def plan(self, ms: float) -> Sequence[Batch]:
+        """One batch, which takes about `ms`; none while all that is left waits for the projector."""
+        run = self._plan_batch(ms) if self._embeddings else None
+        if run is not None:
+            self._is_long_turn = not self._is_long_turn
+        begun = self._take_events()
+        if run is None and not begun:
+            return ()
+        return [Batch(run or list, begun)]
+
+    def _plan_batch(self, ms: float) -> Callable[[], list[Event]] | None:
         try:
             encoder, decoder = self._open()
         except CorralError as error:
             self._fail(self._embeddings, error)
-            return True
+            return None
         n_budget = decoder.cost.n_tokens_in(ms) if ms < math.inf else None
         n_pack, n_most = plan_limits(encoder.n_batch, encoder.n_pack, encoder.is_whole, n_budget)
         if self._long is None and not encoder.is_whole:
             self._begin_long(encoder, n_most)
         if self._long is None:
-            self._begin_pictured(encoder)
+            self._begin_with_media(encoder)
         queues = [
             (embedding, embedding.waiting[: n_up_to(n_most, embedding.waiting)])
             for embedding in self._embeddings
@@ -158,25 +169,32 @@ class Embedder:
         queues = [(embedding, inputs) for embedding, inputs in queues if inputs]
         queues = [(embedding, inputs) for embedding, inputs in queues if embedding.lora == queues[0][0].lora]
         if self._long is not None and (self._is_long_turn or not queues):
-            self._run_long(self._long, n_most)
-        elif queues:
+            self._begin([self._long.embedding])
+            return partial(self._run_long, self._long, self._long.chunk(n_most))
+        if queues:
             plan = plan_pack([inputs for _, inputs in queues], n_pack, encoder.n_seq - 1)
-            self._run_packed([(queues[i][0], input) for i, input in plan])
-        elif any(embedding.waiting for embedding in self._embeddings):
+            packed = [(queues[i][0], input) for i, input in plan]
+            self._begin([embedding for embedding, _ in packed])
+            return partial(self._run_packed, packed)
+        if any(embedding.waiting for embedding in self._embeddings):
             self._fail(self._embeddings, CorralError("an input is longer than a batch"))
-        else:
-            return False
-        self._is_long_turn = not self._is_long_turn
-        return True
+        return None
+
+    def _begin(self, embeddings: Sequence[_Embedding]) -> None:
+        """The front has to know before: a task that the engine dies of must not come again and again."""
+        new = {embedding.id: embedding for embedding in embeddings if not embedding.has_begun}.values()
+        for embedding in new:
+            self._events.append(Begun(embedding.id))
+            embedding.has_begun = True
 
     def _open(self) -> tuple[Encoder, Decoder]:
-        """Not before somebody wants to embed: it takes memory."""
+        """Not before there is something to embed: it takes memory."""
         if self._opened is None:
             encoder = self._open_encoder()
             self._opened = encoder, Decoder(encoder, self._clock)
         return self._opened
 
-    def _run_packed(self, work: Sequence[tuple[_Embedding, Input]]) -> None:
+    def _run_packed(self, work: Sequence[tuple[_Embedding, Input]]) -> list[Event]:
         chunks = [
             Chunk(_LONG_SEQ + 1 + i, 0, embedding.inputs[input.number], logits=True)
             for i, (embedding, input) in enumerate(work)
@@ -186,38 +204,33 @@ class Embedder:
         for chunk in chunks:
             encoder.forget(chunk.seq)
         self._embeddings = self._embeddings[1:] + self._embeddings[:1]
-        events: list[Event] = []
         for (embedding, input), rows in zip(work, vectors, strict=False):
             del embedding.waiting[bisect_left(embedding.waiting, input)]
-            events += self._finish(embedding, input.number, rows)
-        if events:
-            self._emit(events)
+            self._finish(embedding, input.number, rows)
+        return self._take_events()
 
     def _begin_long(self, encoder: Encoder, n_tokens: int) -> None:
         """The next of the inputs that are longer than a batch is taken apart."""
-        longer = [
-            embedding
-            for embedding in self._embeddings
-            if embedding.waiting and embedding.waiting[-1].n > n_tokens
-        ]
-        for embedding in longer:
-            if self._begin(encoder, _Long(embedding, embedding.waiting[-1].number)):
+        for embedding in self._embeddings:
+            if not embedding.waiting or embedding.waiting[-1].n <= n_tokens:
+                continue
+            if self._reserve(encoder, _Long(embedding, embedding.waiting[-1].number)):
                 embedding.waiting.pop()
                 return
 
-    def _begin_pictured(self, encoder: Encoder) -> None:
-        """So is one with media, as soon as these are encoded."""
+    def _begin_with_media(self, encoder: Encoder) -> None:
+        """An input with media is taken apart as soon as these are encoded."""
         for embedding in list(self._embeddings):
             for index, media in embedding.media.items():
                 self._media.want(media, 0)
                 if media.missing(0):
                     continue
-                if self._begin(encoder, _Long(embedding, index, media)):
+                if self._reserve(encoder, _Long(embedding, index, media)):
                     del embedding.media[index]
                     return
                 break
 
-    def _begin(self, encoder: Encoder, long: _Long) -> bool:
+    def _reserve(self, encoder: Encoder, long: _Long) -> bool:
         try:
             encoder.reserve(len(long.pending) + encoder.n_batch)
         except CorralError as error:
@@ -230,12 +243,11 @@ class Embedder:
         ]
         return True
 
-    def _run_long(self, long: _Long, n_tokens: int) -> None:
-        chunk = long.chunk(n_tokens)
+    def _run_long(self, long: _Long, chunk: Chunk) -> list[Event]:
         vectors = self._decode([chunk], [long.embedding])
         if not vectors:
             self._put_back(long)
-            return
+            return self._take_events()
         long.sizes.append(len(chunk.tokens))
         long.parts += vectors
         if not len(long.pending):
@@ -243,19 +255,12 @@ class Embedder:
                 long.media.close()
             self._drop_long()
             encoder, _ = self._open()
-            self._emit(
-                self._finish(long.embedding, long.index, merge(encoder.pooling, long.parts, long.sizes))
-            )
+            self._finish(long.embedding, long.index, merge(encoder.pooling, long.parts, long.sizes))
+        return self._take_events()
 
     def _decode(self, chunks: Sequence[Chunk], embeddings: Sequence[_Embedding]) -> list[FloatArray]:
         """The vectors of a batch; none if it was cut short or failed."""
         encoder, decoder = self._open()
-        new = {embedding.id: embedding for embedding in embeddings if not embedding.has_begun}.values()
-        if new:
-            # An engine that dies of them must not get them again and again: the front has to know before.
-            self._emit([Begun(embedding.id) for embedding in new])
-            for embedding in new:
-                embedding.has_begun = True
         is_one = all(embedding is embeddings[0] for embedding in embeddings)
         try:
             encoder.apply_lora(embeddings[0].lora)
@@ -268,19 +273,18 @@ class Embedder:
             self._fail(embeddings, error)
             return []
 
-    def _finish(self, embedding: _Embedding, index: int, rows: FloatArray) -> list[Event]:
-        """An input is done, and the order with its last one."""
+    def _finish(self, embedding: _Embedding, index: int, rows: FloatArray) -> None:
+        """An input is done, and the task with its last one."""
         embedding.n_left -= 1
-        vectors = Vectors(task_id=embedding.id, index=index, data=rows.tobytes())
-        if embedding.n_left:
-            return [vectors]
-        self._embeddings.remove(embedding)
-        return [vectors, Embedded(embedding.id)]
+        self._events.append(Vectors(task_id=embedding.id, index=index, data=rows.tobytes()))
+        if not embedding.n_left:
+            self._embeddings.remove(embedding)
+            self._events.append(Embedded(embedding.id))
 
     def _fail(self, embeddings: Sequence[_Embedding], error: CorralError) -> None:
         ids = dict.fromkeys(embedding.id for embedding in embeddings)
         self._remove(embeddings)
-        self._emit([Failed(id, error.info()) for id in ids])
+        self._events += [Failed(id, error.info()) for id in ids]
 
     def _remove(self, embeddings: Sequence[_Embedding]) -> None:
         self._embeddings = [embedding for embedding in self._embeddings if embedding not in embeddings]
@@ -290,7 +294,7 @@ class Embedder:
             self._drop_long()
 
     def _put_back(self, long: _Long) -> None:
-        """It has to begin again: nobody knows how much of it is in the context."""
+        """It has to begin again: how much of it is in the context is not known."""
         if long.media is not None:
             long.embedding.media[long.index] = long.media
         else:
@@ -301,3 +305,7 @@ class Embedder:
         self._long = None
         encoder, _ = self._open()
         encoder.forget(_LONG_SEQ)
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events

@@ -1,7 +1,7 @@
 """Requests that wait for a slot, and whose turn it is: clients by how much of the slots' time they have had,
 a client's own requests by priority and arrival.
 
-A client's time is divided by its weight. Whoever comes back after a pause gets no credit for it.
+A client's time is divided by its weight. One that comes back after a pause gets no credit for it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """What becomes of logits: the next tokens of a request, their text, and its end.
 
-Called by the engine's thread, between decodes; results go to `note`.
+Called by the engine's thread, between decodes; what comes of it is returned as events.
 """
 
 from __future__ import annotations
 
 import contextlib
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from corral.core.media_item import text_tokens
 from corral.core.result import Admitted, Event, Failed, Progress, StopType, Tier, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
+from corral.engine.coroutine import as_corral_error
 from corral.engine.guidance import guide
 from corral.engine.kv import KvStore
 from corral.engine.ports import Backend
@@ -29,8 +30,12 @@ from corral.engine.speculation import Speculation
 
 UNTIL_CONTEXT_FULL = -2
 
+Work: TypeAlias = tuple[Slot, Request, int]  # a request, and how many tokens of it a batch has
+
 
 class Generation:
+    """Mutable: `_events` has what came of the call under way."""
+
     def __init__(
         self,
         backend: Backend,
@@ -38,7 +43,6 @@ class Generation:
         scheduler: Scheduler,
         kv: KvStore,
         speculation: Speculation,
-        note: Callable[[Event], None],
         clock: Callable[[], float],
     ) -> None:
         self._backend = backend
@@ -46,44 +50,60 @@ class Generation:
         self._scheduler = scheduler
         self._kv = kv
         self._speculation = speculation
-        self._note = note
         self._clock = clock
+        self._events: list[Event] = []
         self._is_spoiled = False
 
-    def advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
-        """The i-th chunk of a batch, of this request, is in the context now.
+    def advance(self, work: Sequence[Work], chunks: Sequence[Chunk]) -> list[Event]:
+        """A batch is in the context now: draw the tokens that follow it."""
+        for i, (slot, request, n) in enumerate(work):
+            if slot.request is request:
+                self._kv.extend(slot, request.pending[:n])
+                request.evaluated(n)
+                with self._failing(slot, request):
+                    self._advance(i, slot, request, chunks[i])
+        if self._is_spoiled:
+            with contextlib.suppress(CorralError):  # it is not possible now; after the next batch it may be
+                self._backend.scrub()
+                self._is_spoiled = False
+        return self._take_events()
 
-        What goes wrong with one request is its own end, not its neighbours'.
-        """
-        self._guard(self._advance, i, slot, request, chunk)
-
-    def fail(self, slot: Slot, request: Request, error: CorralError) -> None:
+    def fail(self, slot: Slot, request: Request, error: CorralError) -> list[Event]:
         """Give up a request that could not be evaluated; its slot starts afresh."""
+        self._fail(slot, request, error)
+        return self._take_events()
+
+    def _fail(self, slot: Slot, request: Request, error: CorralError) -> None:
         positive = request.positive or request
         if slot.request is request:
-            self._note(Failed(positive.id, error.info()))
+            self._events.append(Failed(positive.id, error.info()))
             for other in self._scheduler.release(slot):
                 self._kv.trim(other, 0)
             positive.close()
             self._is_spoiled = self._is_spoiled or isinstance(error, NonFiniteLogits)
 
-    def clean_up(self) -> None:
-        """After a batch, when nobody needs its logits any more: what is spoiled must not reach others."""
-        if self._is_spoiled:
-            with contextlib.suppress(CorralError):  # it is not possible now; after the next batch it may be
-                self._backend.scrub()
-                self._is_spoiled = False
+    @contextlib.contextmanager
+    def _failing(self, slot: Slot, request: Request) -> Iterator[None]:
+        """What goes wrong inside ends this request, and not its neighbours."""
+        try:
+            yield
+        except Exception as error:
+            self._fail(slot, request, as_corral_error(error))
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
 
     def room_ahead(self, slot: Slot, request: Request) -> int:
         """How many tokens behind the pending one may be evaluated on the chance that they come."""
         n_predict = request.task.params.n_predict
-        n_free = self._n_free((slot, request))
+        n_free = self._n_free(slot, request)
         return n_free if n_predict < 0 else min(n_free, n_predict - request.n_generated - 1)
 
     def make_room(self) -> None:
         """Shift the contexts that have no room for the next token."""
         for slot, request in self._scheduler.running(Phase.GENERATING):
-            if self._is_context_full(slot, request):
+            if self._n_free(slot, request) < 0:
                 params = request.task.params
                 n_keep, n_discard = plan_shift(
                     len(slot.tokens),
@@ -99,18 +119,6 @@ class Generation:
                 slot.shifted_from = min(slot.shifted_from, n_keep)
                 request.truncated = True
 
-    def _guard(self, action: Callable[..., None], *args: Slot | Request | Chunk | FloatArray | int) -> None:
-        slot, request = args[1], args[2]
-        assert isinstance(slot, Slot)
-        assert isinstance(request, Request)
-        try:
-            action(*args)
-        except CorralError as error:
-            self.fail(slot, request, error)
-        except Exception as error:
-            traceback.print_exc()
-            self.fail(slot, request, CorralError(f"internal error of the engine ({type(error).__name__})"))
-
     def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
         # An adapter may overflow in any chunk, and that spoils others soon.
         if request.lora_key and not np.isfinite(self._backend.logits(i)[0]):
@@ -119,26 +127,29 @@ class Generation:
         if request.phase is Phase.PREFILL:
             now = self._clock()
             if request.positive is None:
-                self._note(Progress(request.id, request.n_past, request.prompt_ms(now)))
+                self._events.append(Progress(request.id, request.n_past, request.prompt_ms(now)))
             if is_whole:
-                self._serve_twins(self._backend.logits(i), slot, request)
+                self._serve_waiters(self._backend.logits(i), slot, request)
         if chunk.logits > 1:
             self._verify(i, slot, request)
         elif is_whole:
             self._arrive(self._backend.logits(i), slot, request)
 
-    def _serve_twins(self, logits: FloatArray, slot: Slot, request: Request) -> None:
+    def _serve_waiters(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """Requests that waited for this very prompt get all of it, and begin from the same logits."""
-        for twin_slot, twin in self._scheduler.same_prompt_waiters(slot, request):
-            self._kv.stash(twin_slot, 0)
-            if self._kv.copy(slot, twin_slot, len(request.prompt)) < len(request.prompt):
+        for waiter_slot, waiter in self._scheduler.same_prompt_waiters(slot, request):
+            self._kv.stash(waiter_slot, 0)
+            if self._kv.copy(slot, waiter_slot, len(request.prompt)) < len(request.prompt):
                 continue
-            twin.start(self._clock(), len(request.prompt))
-            if twin.positive is None:
+            waiter.start(self._clock(), len(request.prompt))
+            if waiter.positive is None:
                 origin = self._scheduler.public_id(slot.id)
-                report = whole_report(origin, twin.n_cached) if twin.task.params.cache_report else None
-                self._note(Admitted(twin.id, twin_slot.id, twin.n_cached, report, Tier.LIVE, origin))
-            self._guard(self._arrive, logits, twin_slot, twin)
+                report = whole_report(origin, waiter.n_cached) if waiter.task.params.cache_report else None
+                self._events.append(
+                    Admitted(waiter.id, waiter_slot.id, waiter.n_cached, report, Tier.LIVE, origin)
+                )
+            with self._failing(waiter_slot, waiter):
+                self._arrive(logits, waiter_slot, waiter)
 
     def _arrive(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """What follows all that a request has evaluated is known; a pair waits for each other's."""
@@ -164,7 +175,7 @@ class Generation:
             request.evaluated(1)
             n_accepted += 1
             request.n_accepted += 1
-        request.pace.observe(len(draft), n_accepted)
+        request.draft_length.observe(len(draft), n_accepted)
         if n_accepted < len(draft):
             self._kv.rewind(slot)
 
@@ -195,7 +206,7 @@ class Generation:
             if request.is_stopped:
                 break
         if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
-            self._note(request.take_tokens(text, self._clock()))
+            self._events.append(request.take_tokens(text, self._clock()))
         if request.is_stopped:
             self._finish(slot, request, request.text.finish())
         else:
@@ -213,7 +224,7 @@ class Generation:
         params = request.task.params
         if request.is_stopped or params.sampling.n_probs:
             return 0
-        n_free = min(self._n_free(pair) for pair in self._pairs(slot, request))
+        n_free = self._n_free_in_all(slot, request)
         return n_free if params.n_predict < 0 else min(n_free, params.n_predict - request.n_generated)
 
     def _piece(self, request: Request, token: int) -> bytes:
@@ -230,7 +241,7 @@ class Generation:
             request.stop_type = StopType.EOS
         elif request.text.stopping_word:
             request.stop_type = StopType.WORD
-        elif self._is_any_context_full(slot, request) and not self._may_shift(request):
+        elif self._n_free_in_all(slot, request) < 0 and not self._may_shift(request):
             request.truncated = True
             request.stop_type = StopType.LIMIT
         elif request.is_running_away:
@@ -239,27 +250,19 @@ class Generation:
             request.stop_type = StopType.LIMIT
 
     def _finish(self, slot: Slot, request: Request, rest: str) -> None:
-        self._note(request.done(len(slot.tokens), rest, self._clock()))
+        self._events.append(request.done(len(slot.tokens), rest, self._clock()))
         self._speculation.end(slot, request)
         self._scheduler.release(slot)
         request.close()
 
-    def _pairs(self, slot: Slot, request: Request) -> list[tuple[Slot, Request]]:
-        """The contexts that the request's tokens go to."""
-        if request.negative is None:
-            return [(slot, request)]
-        return [(slot, request), (self._scheduler.slot_of(request.negative), request.negative)]
-
-    def _n_free(self, pair: tuple[Slot, Request]) -> int:
+    def _n_free(self, slot: Slot, request: Request) -> int:
         """How many tokens a context can take, the last of which would not be evaluated there."""
-        slot, request = pair
         return self._backend.n_ctx - 1 - len(slot.tokens) - len(request.pending)
 
-    def _is_any_context_full(self, slot: Slot, request: Request) -> bool:
-        return any(self._is_context_full(*pair) for pair in self._pairs(slot, request))
-
-    def _is_context_full(self, slot: Slot, request: Request) -> bool:
-        return self._n_free((slot, request)) < 0
+    def _n_free_in_all(self, slot: Slot, request: Request) -> int:
+        """The same, for all contexts that the request's tokens go to."""
+        n, negative = self._n_free(slot, request), request.negative
+        return n if negative is None else min(n, self._n_free(self._scheduler.slot_of(negative), negative))
 
     def _may_shift(self, request: Request) -> bool:
         return (

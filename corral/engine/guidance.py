@@ -1,7 +1,7 @@
 """Classifier-free guidance: away from what would follow another prompt.
 
-A guided request is a pair: the leader, whose answer it is, and a follower, whose prompt is the negative one
-and which gets every token that the leader draws. Each has a slot; both are evaluated in the same batch.
+A guided request is a pair: the positive, whose answer it is, and the negative, which has another prompt and
+gets every token that the positive draws. Each has a slot; both are evaluated in the same batch.
 """
 
 from __future__ import annotations

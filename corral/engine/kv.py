@@ -24,13 +24,7 @@ from corral.engine.slot import Slot
 
 
 class KvStore:
-    def __init__(
-        self,
-        backend: Backend,
-        settings: EngineSettings,
-        ses1: Ses1,
-        grouping: Grouping,
-    ) -> None:
+    def __init__(self, backend: Backend, settings: EngineSettings, ses1: Ses1, grouping: Grouping) -> None:
         self._backend = backend
         self._grouping = grouping
         if self._grouping.is_active and not (backend.can_shift and backend.can_cut):
@@ -42,7 +36,7 @@ class KvStore:
             n_bytes = int(settings.cache_disk_gib * 2**30)
             self._disk = DiskCache(settings.cache_disk, n_bytes, ses1, backend.n_ctx, self.n_fixed_saved)
         n_bytes = settings.cache_ram_mib << 20 if settings.cache_ram_mib >= 0 else sys.maxsize
-        self._ram = RamCache(n_bytes, self.n_fixed_saved, self._disk.put if self._disk else None)
+        self._ram = RamCache(n_bytes, self.n_fixed_saved, self._disk.put if self._disk else lambda _: None)
         self._keeps = n_bytes > 0 or self._disk is not None
 
     @property
@@ -60,11 +54,11 @@ class KvStore:
         return self._disk is not None
 
     def n_fixed_saved(self, n_tokens: int) -> int:
-        """Of a saved state of so many tokens, how many can be used only together."""
+        """Of a saved state of `n_tokens`, how many can be used only together."""
         return self._grouping.n_grouped(n_tokens) if self._backend.can_cut_states else n_tokens
 
     def position(self, slot: Slot, n: int | None = None) -> int:
-        """Where the slot's next token goes, or the one behind its first `n`."""
+        """Where the slot's next token goes, or the one after its first `n`."""
         return self._position(slot.tokens.view if n is None else slot.tokens.view[:n])
 
     def _position(self, tokens: TokenArray) -> int:
@@ -236,7 +230,7 @@ class KvStore:
         return Saved(slot.tokens.view.copy(), state, slot.shifted_from, lora_key=lora_key, tenant=tenant)
 
     def _end(self, tokens: TokenArray) -> int:
-        """The position behind that of the last token; that of a flat picture is where it begins."""
+        """The position behind that of the last token; that of a flat image is where it begins."""
         return int(cell_positions(tokens)[-1]) + 1 if self._backend.has_planes else self._position(tokens)
 
     def _move(self, slot: Slot, moves: Sequence[Move]) -> None:

@@ -1,4 +1,4 @@
-"""Pictures and sounds: what becomes of them before a model can read them.
+"""Images and audio: what becomes of them before a model can read them.
 
 A projector encodes them in a thread of its own. It uses as many cores as decoding does, so the two take
 turns: while streams run, it gets a slice of every step; while nothing else does, it goes on without a pause.
@@ -6,22 +6,26 @@ turns: while streams run, it gets a slice of every step; while nothing else does
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import queue
-import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from cachetools import LRUCache
+
 from corral.core.chunk import Encoded, TokenArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
 from corral.core.media_item import MediaItem
-from corral.core.result import Heartbeat
+from corral.core.result import Event, Heartbeat, MediaLayout
+from corral.core.task import Command, LayoutMedia
+from corral.engine.coroutine import Coroutine, Reservations, as_corral_error
 from corral.engine.ports import Projector
 from corral.engine.prompt_media import PromptMedia
 from corral.engine.time_slicer import CoreTimeSlicer
+from corral.engine.worker import Worker
 
 _MAX_TOGETHER = 8  # media that are prepared at once
 
@@ -53,37 +57,55 @@ class _Outcome:
     is_end: bool = True
 
 
-class MediaEncoder:
-    """Mutable. One thread calls everything here but `beat`."""
+class MediaEncoder(Worker):
+    """Mutable."""
+
+    handles = (LayoutMedia,)
 
     def __init__(
         self, projector: Projector | None, n_bytes: int = 0, wake: Callable[[], None] = lambda: None
     ) -> None:
         """`n_bytes`: of what is kept for those who show the same again."""
         self._projector = projector
-        self._n_most = n_bytes
         self._wake = wake
-        self._cache: OrderedDict[bytes, Encoded] = OrderedDict()
+        self._cache: LRUCache[bytes, Encoded] = LRUCache(n_bytes, getsizeof=lambda encoded: encoded.n_bytes)
         self._wants: dict[bytes, _Want] = {}  # by digest
         self._waiting: queue.SimpleQueue[_Want] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
-        self._turns = CoreTimeSlicer()
-        self._arranging = ThreadPoolExecutor(1, "arrange")
+        self._slicer = CoreTimeSlicer()
+        self._layouts = ThreadPoolExecutor(1, "layout")
         self._encoding = ThreadPoolExecutor(1, "encode")
 
     @property
-    def is_busy(self) -> bool:
+    def has_work(self) -> bool:
         return bool(self._wants)
 
     @property
     def is_waiting(self) -> bool:
-        """It is busy, and there is nothing to collect yet."""
-        return self.is_busy and self._outcomes.empty()
+        """It has work, and there is nothing to collect yet."""
+        return self.has_work and self._outcomes.empty()
+
+    def handle(self, command: Command, _arrival: int) -> Coroutine:
+        assert isinstance(command, LayoutMedia)
+        return MediaLayout(command.id, (yield self.layout_media(command.media)))
+
+    def admit(self, _now: float, _reserved: Reservations) -> Sequence[Event]:
+        """Pause, and hand out what has been encoded."""
+        self.pause()
+        for media, error in self.collect():
+            media.error = error
+        return ()
+
+    def end_step(self, ms: float) -> None:
+        if math.isinf(ms):
+            self.go_on()
+        else:
+            self.go_on_for(ms)
 
     def layout_media(self, media: Sequence[MediaItem]) -> Future[list[list[int]]]:
         """Begin to find out which tokens media become."""
         projector = self._require()
-        return self._arranging.submit(lambda: [_arrange(projector, *item) for item in enumerate(media, 1)])
+        return self._layouts.submit(lambda: [_layout(projector, *item) for item in enumerate(media, 1)])
 
     def open(self, fd: int, *prompts: tuple[Sequence[MediaItem], TokenArray]) -> list[PromptMedia]:
         """The media of prompts, from the file that came with them, which is closed."""
@@ -104,11 +126,10 @@ class MediaEncoder:
         return [PromptMedia(media, file, prompt) for media, prompt in prompts]
 
     def want(self, media: PromptMedia, at: int) -> None:
-        """Have everything encoded that a prompt needs behind so many tokens."""
+        """Have everything encoded that a prompt needs after its first `at` tokens."""
         for key, medium in media.missing(at).items():
             known = self._cache.get(key)
             if known is not None:
-                self._cache.move_to_end(key)
                 media.take(key, known)
                 continue
             want = self._wants.get(medium.digest)
@@ -125,7 +146,8 @@ class MediaEncoder:
         while not self._outcomes.empty():
             outcome = self._outcomes.get()
             for key, encoded in outcome.encoded.items():
-                self._keep(key, encoded)
+                if encoded.n_bytes <= self._cache.maxsize:
+                    self._cache[key] = encoded
             for want in outcome.wants:
                 for user in want.users:
                     for key, encoded in outcome.encoded.items():
@@ -138,35 +160,25 @@ class MediaEncoder:
 
     def pause(self) -> None:
         """The cores are needed for something else."""
-        self._turns.pause()
+        self._slicer.pause()
 
     def go_on(self) -> None:
         """Until the next `pause`."""
-        self._turns.go_on()
+        self._slicer.go_on()
 
     def go_on_for(self, ms: float) -> None:
         """For a slice of time, and a piece of work at least, if there is something to do."""
         if self._wants:
-            self._turns.go_on_for(ms / 1e3)
+            self._slicer.go_on_for(ms / 1e3)
 
     def heartbeat(self) -> Heartbeat:
         """From any thread: how long the piece of an encoding has taken that is under way."""
-        return Heartbeat(self._turns.ms, 0.0)
+        return Heartbeat(self._slicer.ms, 0.0)
 
     def _require(self) -> Projector:
         if self._projector is None:
             raise NotSupported("this server has no projector for media: start it with --mmproj FILE")
         return self._projector
-
-    def _keep(self, key: bytes, encoded: Encoded) -> None:
-        if encoded.n_bytes > self._n_most:
-            return
-        self._cache[key] = encoded
-        self._cache.move_to_end(key)
-        n_bytes = sum(known.n_bytes for known in self._cache.values())
-        while n_bytes > self._n_most:
-            _, dropped = self._cache.popitem(last=False)
-            n_bytes -= dropped.n_bytes
 
     def _work(self) -> None:
         """In its own thread: encode what waits, together if there are several."""
@@ -192,18 +204,15 @@ class MediaEncoder:
                 done.update(encoded)
                 self._outcomes.put(_Outcome(wants, encoded, is_end=False))
                 self._wake()
-        except CorralError as error:
-            return error
         except Exception as error:
-            traceback.print_exc()
-            return CorralError(f"internal error of the engine ({type(error).__name__})")
+            return as_corral_error(error)
         finally:
-            self._turns.end()
+            self._slicer.end()
         return None
 
     def _may_go_on(self, wants: Sequence[_Want]) -> bool:
-        """Wait while others have their turn; False: nobody wants it any more."""
-        self._turns.wait()
+        """Wait while others have their turn; False: it is not wanted any more."""
+        self._slicer.wait()
         return any(want.is_wanted for want in wants)
 
     def _end(self, wants: Sequence[_Want], error: CorralError | None) -> None:
@@ -211,7 +220,7 @@ class MediaEncoder:
         self._wake()
 
 
-def _arrange(projector: Projector, number: int, medium: MediaItem) -> list[int]:
+def _layout(projector: Projector, number: int, medium: MediaItem) -> list[int]:
     try:
         return projector.layout_media(medium)
     except InvalidRequest as error:

@@ -14,7 +14,7 @@ from corral.engine.batch import MIN_PREFILL
 
 
 class Input(NamedTuple):
-    """The length of an input and its number among those of its order."""
+    """The length of an input and its number among those of its task."""
 
     n: int
     number: int
@@ -38,22 +38,22 @@ def n_up_to(n: int, inputs: Sequence[Input]) -> int:
     return bisect_right(inputs, n, key=lambda waiting: waiting.n)
 
 
-def plan_pack(orders: Sequence[Sequence[Input]], n_tokens: int, n_seq: int) -> list[tuple[int, Input]]:
-    """The inputs of the next batch, each with the number of its order. Those of an order are sorted.
+def plan_pack(tasks: Sequence[Sequence[Input]], n_tokens: int, n_seq: int) -> list[tuple[int, Input]]:
+    """The inputs of the next batch, each with the number of its task. Those of a task are sorted.
 
-    Orders take turns, each with the longest of its inputs that there still is room for: batches get full, and
-    nobody waits until another one is done. What begins may be longer than the batch, and then is alone.
+    Tasks take turns, each with the longest of its inputs that there still is room for: batches get full, and
+    none waits until another one is done. What begins may be longer than the batch, and then is alone.
     """
-    left = [list(inputs) for inputs in orders]
+    left = [list(inputs) for inputs in tasks]
     packed = [(0, left[0].pop())]
     n_tokens -= packed[0][1].n
     turns = [*range(1, len(left)), 0]
     while turns and len(packed) < n_seq:
-        turns = [order for order in turns if left[order] and left[order][0].n <= n_tokens]
-        for order in turns:
-            n_fitting = n_up_to(n_tokens, left[order])
+        turns = [task for task in turns if left[task] and left[task][0].n <= n_tokens]
+        for task in turns:
+            n_fitting = n_up_to(n_tokens, left[task])
             if n_fitting and len(packed) < n_seq:
-                packed.append((order, left[order].pop(n_fitting - 1)))
+                packed.append((task, left[task].pop(n_fitting - 1)))
                 n_tokens -= packed[-1][1].n
     return packed
 

@@ -20,33 +20,27 @@ class Vocabulary(Protocol):
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes a generated token adds to the answer; a control token has some only if `special`."""
-        ...
 
     def is_eog(self, token: int) -> bool:
         """Whether the token ends a generation."""
-        ...
 
 
 class Sampler(Protocol):
     @property
     def is_unfinished(self) -> bool:
         """To end here would be in the middle of the grammar."""
-        ...
 
     @property
     def is_finished(self) -> bool:
         """The grammar is at its end."""
-        ...
 
     def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]: ...
 
     def forced(self, n: int) -> Iterator[int]:
         """Up to `n` tokens that the grammar leaves no choice about; each counts as drawn when it is taken."""
-        ...
 
     def prepare(self) -> None:
         """Nothing more is drawn before the next logits: a good time to think ahead."""
-        ...
 
     def force(self, logits: FloatArray, index: int, token: int) -> None: ...
 
@@ -65,7 +59,6 @@ class StatePort(Protocol):
     @property
     def fingerprint(self) -> bytes:
         """16 bytes that tell models apart."""
-        ...
 
     @property
     def max_state_bytes(self) -> int: ...
@@ -73,16 +66,13 @@ class StatePort(Protocol):
     @property
     def state_growth(self) -> int:
         """How many bytes a state here may be longer than in a file."""
-        ...
 
     def pack(self, state: State) -> list[memoryview]:
         """A state as any context of the model could read it."""
-        ...
 
     def unpack(self, buffer: Memory, n_bytes: int, positions: TokenArray, is_trusted: bool) -> State:
         """A packed state in `buffer`, which has room for it to grow, as this context reads it; raises what
         is wrong with it. A trusted one comes from a file that only servers write."""
-        ...
 
 
 class Evaluator(Protocol):
@@ -92,7 +82,6 @@ class Evaluator(Protocol):
 
     def abort(self) -> None:
         """From any thread: make decodes return ABORTED, until `clear_abort`."""
-        ...
 
     def clear_abort(self) -> None: ...
 
@@ -109,7 +98,6 @@ class Encoder(Evaluator, Protocol):
     @property
     def n_pack(self) -> int:
         """With how many tokens a batch of several sequences takes the least time for each."""
-        ...
 
     @property
     def pooling(self) -> Pooling: ...
@@ -117,23 +105,18 @@ class Encoder(Evaluator, Protocol):
     @property
     def is_whole(self) -> bool:
         """Whether an input has to be evaluated as a whole: its tokens see those behind them."""
-        ...
 
     def reserve(self, n: int) -> None:
-        """Make room for so many tokens at the same time; what is in it now is forgotten."""
-        ...
+        """Make room for `n` tokens at the same time; what is in it now is forgotten."""
 
     def apply_lora(self, lora: AdapterConfig) -> None:
         """Apply these adapters from now on."""
-        ...
 
     def vectors(self) -> list[FloatArray]:
         """What each chunk of the last batch has become: rows of numbers."""
-        ...
 
     def forget(self, seq: int) -> None:
         """Sequences stay until they are forgotten."""
-        ...
 
 
 class Drafter(Protocol):
@@ -142,21 +125,18 @@ class Drafter(Protocol):
     @property
     def token_ms(self) -> float:
         """What drafting a token takes."""
-        ...
 
     def catch_up(self, seq: int, tokens: TokenArray, is_brief: bool) -> bool:
         """Take in what a sequence has become, or less if it is to be brief. False: that was not all."""
-        ...
 
     def draft(self, seq: int, n: int, p_min: float) -> list[int]:
         """Up to `n` tokens that follow, each at least so probable."""
-        ...
 
     def forget(self, seq: int) -> None: ...
 
 
 class Projector(Protocol):
-    """Makes rows of pictures and sounds, which a model reads like tokens."""
+    """Makes rows of images and audio, which a model reads like tokens."""
 
     @property
     def kinds(self) -> frozenset[MediaKind]: ...
@@ -164,18 +144,15 @@ class Projector(Protocol):
     @property
     def sample_rate(self) -> int:
         """Of the sounds it hears."""
-        ...
 
     def layout_media(self, medium: MediaItem) -> list[int]:
         """The tokens that a medium becomes; any thread. InvalidRequest: it cannot be read."""
-        ...
 
     def encode(
         self, media: Sequence[tuple[MediaItem, memoryview]], go_on: Callable[[], bool]
     ) -> Iterator[dict[bytes, Encoded]]:
         """What the runs of media are evaluated as, by their `key_of`; one thread. `go_on` is called again
         and again, and may wait; False: it is no longer wanted."""
-        ...
 
 
 class AdapterPort(Protocol):
@@ -183,13 +160,11 @@ class AdapterPort(Protocol):
 
     def load(self, id: int, path: str) -> AdapterInfo:
         """Make an adapter ready; InvalidRequest says why it cannot be."""
-        ...
 
     def free(self, id: int) -> None: ...
 
     def lora_key(self, config: AdapterConfig) -> bytes:
         """What tells the model with these adapters from others; nothing: without any."""
-        ...
 
 
 class Backend(Evaluator, StatePort, Protocol):
@@ -199,8 +174,7 @@ class Backend(Evaluator, StatePort, Protocol):
     def n_seq(self) -> int: ...
 
     def reserve(self, n_seq: int) -> None:
-        """Have at least so many sequences, and keep what is in them; CorralError: that is not possible."""
-        ...
+        """Have at least `n_seq` sequences, and keep what is in them; CorralError: that is not possible."""
 
     @property
     def n_batch(self) -> int: ...
@@ -210,8 +184,7 @@ class Backend(Evaluator, StatePort, Protocol):
 
     @property
     def n_prefill_max(self) -> int:
-        """How much of prompts is evaluated in a step while nobody generates."""
-        ...
+        """How much of prompts is evaluated in a step while no stream runs."""
 
     @property
     def can_shift(self) -> bool: ...
@@ -219,26 +192,21 @@ class Backend(Evaluator, StatePort, Protocol):
     @property
     def can_cut(self) -> bool:
         """Whether a sequence can be cut anywhere, as long as it is whole."""
-        ...
 
     @property
     def n_window(self) -> int:
         """How far back layers with a sliding window look; 0: there are none."""
-        ...
 
     def is_whole(self, seq: int) -> bool:
         """Whether nothing of a sequence's beginning is gone, so that it can be cut where the model allows."""
-        ...
 
     @property
     def can_cut_states(self) -> bool:
         """Whether one that was loaded from a state can."""
-        ...
 
     @property
     def mixes_batches(self) -> bool:
         """Whether one batch may hold prompt chunks and single tokens of several sequences at no cost."""
-        ...
 
     @property
     def vocab(self) -> Vocabulary: ...
@@ -246,7 +214,6 @@ class Backend(Evaluator, StatePort, Protocol):
     @property
     def is_exact(self) -> bool:
         """Whether it comes to the same logits again and again, in batches that are alike."""
-        ...
 
     @property
     def drafter(self) -> Drafter | None: ...
@@ -256,23 +223,19 @@ class Backend(Evaluator, StatePort, Protocol):
 
     @property
     def has_planes(self) -> bool:
-        """Whether tokens have positions in several dimensions, where pictures are flat."""
-        ...
+        """Whether tokens have positions in several dimensions, where images are flat."""
 
     @property
     def adapters(self) -> AdapterPort: ...
 
     def apply_lora(self, lora: AdapterConfig) -> None:
         """Apply these adapters from now on."""
-        ...
 
     def scrub(self) -> None:
         """Forget for good what is in no sequence any more."""
-        ...
 
     def logits(self, i: int, back: int = 0) -> FloatArray:
         """What follows the i-th chunk of the last batch, or the token so far before its end."""
-        ...
 
     def trim(self, seq: int, n: int) -> bool: ...
 
@@ -280,32 +243,25 @@ class Backend(Evaluator, StatePort, Protocol):
 
     def move(self, seq: int, start: int, end: int, to: int) -> None:
         """Forget the positions from `to` to `start`, and move those up to `end` down."""
-        ...
 
     def compress(self, seq: int, run: int, width: int, n: int) -> None:
         """Let the positions of the `run`-th `width` tokens advance once in `n`; those behind move down."""
-        ...
 
     def flush_pending(self, seq: int) -> bool:
         """Carry out what is pending after moves and copies, and close the gaps. False: there is no room."""
-        ...
 
     def state_bytes(self, seq: int) -> int: ...
 
     def save(self, seq: int, memory: Memory | None = None) -> State | None:
         """The state of a sequence, in this memory if it is enough; None while something is pending."""
-        ...
 
     def load(self, seq: int, state: State, position: int) -> bool:
         """Replace a sequence by a state that ends before `position`. False: it is empty now."""
-        ...
 
     def compile(self, constraint: Constraint) -> Future[Any]:
         """Start to make a grammar ready for `open_sampler`, in another thread."""
-        ...
 
     def open_encoder(self) -> Encoder:
         """The same model, ready to embed."""
-        ...
 
     def open_sampler(self, params: SamplingParams, prompt: Sequence[int], grammar: Any = None) -> Sampler: ...

@@ -12,6 +12,7 @@ import numpy as np
 from corral.core.chunk import MIN_CHUNK, TokenArray, common_prefix
 from corral.core.media import runs_in
 from corral.engine.batch import align
+from corral.engine.request import Request
 from corral.engine.reuse_key import ReuseKey
 
 MIN_REUSE = 16  # tokens that a copy or a wait must save
@@ -42,7 +43,7 @@ class CachedPrefix:
         """How much of a prompt it will have soon."""
         return reusable(self.prompt, prompt) if self.prompt is not None and self.can_cut_prompt else 0
 
-    def is_twin(self, prompt: TokenArray) -> bool:
+    def is_same_prompt(self, prompt: TokenArray) -> bool:
         """It is evaluating the same prompt: what comes out serves both."""
         return self.prompt is not None and np.array_equal(self.prompt, prompt)
 
@@ -70,7 +71,7 @@ def plan_prefix(
         in_flight = max(in_flight, other.in_flight(prompt))
     if n_stored >= best.n + MIN_REUSE:
         best = Prefix(Origin.STORE, n_stored)
-    if any(other.is_twin(prompt) and len(other.tokens) >= best.n for other in neighbours):
+    if any(other.is_same_prompt(prompt) and len(other.tokens) >= best.n for other in neighbours):
         return Prefix(Origin.WAIT, len(prompt))
     return Prefix(Origin.WAIT, in_flight) if in_flight >= best.n + MIN_REUSE else best
 
@@ -102,7 +103,7 @@ def _segment(held: TokenArray, prompt: TokenArray, n: int) -> tuple[int, int]:
 
 
 class Run(Protocol):
-    """Tokens that are kept somewhere; behind `moved_from` the context was shifted."""
+    """Tokens that are kept somewhere; after `shifted_from` the context was shifted."""
 
     @property
     def tokens(self) -> TokenArray: ...
@@ -114,25 +115,12 @@ class Run(Protocol):
     def reuse_key(self) -> ReuseKey: ...
 
 
-class Wish(Protocol):
-    """A prompt that is to be evaluated with something and for somebody, from moved tokens or not."""
-
-    @property
-    def prompt(self) -> TokenArray: ...
-
-    @property
-    def reuse_key(self) -> ReuseKey: ...
-
-    @property
-    def accepts_shifted(self) -> bool: ...
-
-
-def usable(saved: Run, wish: Wish, n_fixed: Callable[[int], int]) -> int:
+def usable(saved: Run, request: Request, n_fixed: Callable[[int], int]) -> int:
     """How much of a prompt a saved state can give."""
-    if not saved.reuse_key.can_serve(wish.reuse_key):
+    if not saved.reuse_key.can_serve(request.reuse_key):
         return 0
-    held = saved.tokens if wish.accepts_shifted else saved.tokens[: saved.shifted_from]
-    return reusable(held, wish.prompt, n_fixed(len(saved.tokens)))
+    held = saved.tokens if request.accepts_shifted else saved.tokens[: saved.shifted_from]
+    return reusable(held, request.prompt, n_fixed(len(saved.tokens)))
 
 
 def replaces(new: Run, old: Run, n_fixed: Callable[[int], int]) -> bool:

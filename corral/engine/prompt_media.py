@@ -1,4 +1,4 @@
-"""The pictures and sounds of one prompt, and which part of it comes next."""
+"""The images and audio of one prompt, and which part of it comes next."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corral.core.chunk import Encoded, TokenArray
-from corral.core.errors import InvalidRequest
+from corral.core.errors import CorralError, InvalidRequest
 from corral.core.media import Run, key_of, runs_in
 from corral.core.media_item import MediaItem
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What comes behind `at` tokens of a prompt, up to `end`: text, or what is left of a run."""
+    """What comes after `at` tokens of a prompt, up to `end`: text, or what is left of a run."""
 
     at: int
     end: int
@@ -74,10 +74,11 @@ class PromptMedia:
         self._keys = dict(zip(self.runs, keys, strict=True))
         self._medium_of = dict(zip(keys, owners, strict=True))
         self._encoded: dict[bytes, Encoded] = {}
+        self.error: CorralError | None = None  # why they cannot be encoded
         self.is_closed = False
 
-    def piece(self, at: int) -> Segment:
-        """What begins, or goes on, behind so many tokens."""
+    def segment(self, at: int) -> Segment:
+        """What begins, or goes on, after the first `at` tokens."""
         i = bisect_right(self._starts, at) - 1
         if i >= 0 and at < self.runs[i].end:
             run = self.runs[i]
@@ -85,7 +86,7 @@ class PromptMedia:
         return Segment(at, self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt))
 
     def missing(self, at: int) -> dict[bytes, MediaItem]:
-        """Runs behind so many tokens that are not encoded yet."""
+        """Runs after the first `at` tokens that are not encoded yet."""
         keys = [self._keys[run] for run in self.runs if run.end > at]
         return {key: self._medium_of[key] for key in keys if key not in self._encoded}
 

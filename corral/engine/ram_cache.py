@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-import collections
+import itertools
 from collections.abc import Callable, Iterator
 
+from cachetools import LRUCache
+
 from corral.core.chunk import TokenArray, common_prefix
-from corral.engine.prefix import Wish, replaces, usable
+from corral.engine.prefix import replaces, usable
+from corral.engine.request import Request
 from corral.engine.saved import Saved
 
 
+class _States(LRUCache[int, Saved]):
+    def __init__(self, n_bytes: int, on_evict: Callable[[Saved], None]) -> None:
+        super().__init__(n_bytes, getsizeof=lambda saved: saved.n_bytes)
+        self.on_evict = on_evict
+
+    def popitem(self) -> tuple[int, Saved]:
+        key, saved = super().popitem()
+        self.on_evict(saved)
+        return key, saved
+
+
 class RamCache:
-    """Mutable; least recently used goes first, to `on_evict`. Entries that another one continues are dropped.
+    """Mutable; the least recently used goes first, to `on_evict`. One that another one continues is dropped.
 
     `n_fixed(n)`: of a saved state of `n` tokens, how many can be used only together.
     """
@@ -20,53 +34,41 @@ class RamCache:
         self,
         budget_bytes: int,
         n_fixed: Callable[[int], int] = lambda _: 0,
-        on_evict: Callable[[Saved], None] | None = None,
+        on_evict: Callable[[Saved], None] = lambda _: None,
     ) -> None:
-        self._budget = budget_bytes
         self._n_fixed = n_fixed
-        self._on_evict = on_evict or (lambda _: None)
-        self._entries: collections.OrderedDict[int, Saved] = collections.OrderedDict()
-        self._n_bytes = 0
-        self._next_key = 0
+        self._states = _States(budget_bytes, on_evict)
+        self._keys = itertools.count()
 
     def __iter__(self) -> Iterator[Saved]:
-        return iter(self._entries.values())
+        """The least recently used first."""
+        return iter(self._states.values())
 
     @property
     def n_bytes(self) -> int:
-        return self._n_bytes
+        return int(self._states.currsize)
 
-    def get(self, wish: Wish) -> Saved | None:
-        """The entry that gives most of a prompt; it counts as used."""
-        entries = self._entries.items()
-        matches = ((usable(saved, wish, self._n_fixed), key) for key, saved in entries)
+    def get(self, request: Request) -> Saved | None:
+        """The state that gives most of a prompt; it counts as used."""
+        matches = ((usable(saved, request, self._n_fixed), key) for key, saved in self._states.items())
         n, key = max(matches, default=(0, -1))
         if not n:
             return None
-        self._entries.move_to_end(key)
-        return self._entries[key]
+        saved = self._states[key] = self._states.pop(key)
+        return saved
 
     def put(self, saved: Saved) -> None:
         """Keep a state, or hand it on at once if it is larger than everything."""
-        if saved.n_bytes > self._budget:
-            self._on_evict(saved)
+        if saved.n_bytes > self._states.maxsize:
+            self._states.on_evict(saved)
             return
-        self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
-        while self._n_bytes + saved.n_bytes > self._budget:
-            self._on_evict(self._drop(next(iter(self._entries))))
-        self._entries[self._next_key] = saved
-        self._next_key += 1
-        self._n_bytes += saved.n_bytes
+        self._drop(lambda old: replaces(saved, old, self._n_fixed))
+        self._states[next(self._keys)] = saved
 
     def forget(self, tokens: TokenArray) -> None:
         """Drop everything that `tokens` begin with."""
-        self._drop_all(lambda old: common_prefix(old.tokens, tokens) == len(old.tokens))
+        self._drop(lambda old: common_prefix(old.tokens, tokens) == len(old.tokens))
 
-    def _drop_all(self, condition: Callable[[Saved], bool]) -> None:
-        for key in [key for key, saved in self._entries.items() if condition(saved)]:
-            self._drop(key)
-
-    def _drop(self, key: int) -> Saved:
-        saved = self._entries.pop(key)
-        self._n_bytes -= saved.n_bytes
-        return saved
+    def _drop(self, condition: Callable[[Saved], bool]) -> None:
+        for key in [key for key, saved in self._states.items() if condition(saved)]:
+            del self._states[key]

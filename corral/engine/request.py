@@ -32,13 +32,12 @@ _NO_TOKENS = np.zeros(0, np.int32)
 
 class Request:
     """Mutable. Tokens to evaluate are `pending`; once they are gone, the next one is drawn, and those that a
-    grammar forces behind it. Tokens of a `draft` are evaluated with them, on the chance that they are drawn.
+    grammar forces after it. Tokens of a `draft` are evaluated with them, on the chance that they are drawn.
 
-    One that is guided has a `follower`, which gets the same tokens behind another prompt.
+    One that is guided has a `negative`, which gets the same tokens after another prompt.
     """
 
     def __init__(self, task: Task, arrival: int, lora_key: bytes = b"") -> None:
-        """`variant` tells which adapters it wants."""
         self.task = task
         self.arrival = arrival
         self.reuse_key = ReuseKey(lora_key, task.tenant)
@@ -61,7 +60,7 @@ class Request:
         self.fetched: Saved | None = None  # the beginning of its prompt, from disk
         self.media: PromptMedia | None = None
         self.draft: TokenArray = _NO_TOKENS
-        self.pace = DraftLength()
+        self.draft_length = DraftLength()
         self.n_drafted = 0
         self.n_accepted = 0
         self.negative: Request | None = None
@@ -118,7 +117,7 @@ class Request:
         """It may begin with what a context shift has moved, wherever it is."""
         return self.task.params.n_cache_reuse > 0
 
-    def takes_moved_of(self, slot: int) -> bool:
+    def accepts_shifted_of(self, slot: int) -> bool:
         """It may begin with what was moved in this slot: it wants that, or this very slot."""
         return self.accepts_shifted or self.task.params.id_slot == slot
 
@@ -148,18 +147,18 @@ class Request:
         return len(self.prompt) - len(self.pending)
 
     @property
-    def piece(self) -> Segment | None:
+    def segment(self) -> Segment | None:
         """What comes next in a prompt with media."""
         is_prompt = self.media is not None and self.phase is Phase.PREFILL
-        return self.media.piece(self.n_past) if is_prompt and self.media is not None else None
+        return self.media.segment(self.n_past) if is_prompt and self.media is not None else None
 
     @property
     def is_stalled(self) -> bool:
         """Its prompt goes on with something that is not encoded yet."""
-        return self.piece is not None and self.piece.is_stalled
+        return self.segment is not None and self.segment.is_stalled
 
     def evaluated(self, n: int) -> None:
-        """Up to so many of its pending tokens are in the context now."""
+        """Up to `n` of its pending tokens are in the context now."""
         self.pending = self.pending[n:]
         if self.media is not None and not len(self.pending):
             self.media.close()
@@ -181,7 +180,7 @@ class Request:
             self.negative._append(token)
 
     def _append(self, token: int) -> None:
-        self.pending = np.array([*self.pending, token], np.int32)
+        self.pending = np.array([*self.pending, token] if len(self.pending) else [token], np.int32)
         self.phase = Phase.GENERATING
 
     def pair_with(self, negative: Request) -> None:
@@ -194,7 +193,7 @@ class Request:
         return self._positive() if self._positive is not None else None
 
     def chunk(self, n: int) -> TokenArray:
-        """So many of its pending tokens, and those of the draft behind them."""
+        """The first `n` pending tokens, and those of the draft after them."""
         return self.pending[:n] if n <= len(self.pending) else np.concatenate([self.pending, self.draft])
 
     def n_logits(self, n: int) -> int:

@@ -33,7 +33,7 @@ def plan_reuse(held: TokenArray, prompt: TokenArray, n_min: int) -> list[Move]:
     """Runs of at least `n_min` tokens of `held` that continue the prompt behind what both begin with."""
     moves: list[Move] = []
     if has_media(held) or has_media(prompt):
-        return moves  # a run could begin or end in the middle of a picture
+        return moves  # a run could begin or end in the middle of an image
     data = held.tobytes()
     n_max = max(len(prompt) - MIN_CHUNK, 0)
     start = to = common_prefix(held, prompt[:n_max])

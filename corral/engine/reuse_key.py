@@ -1,4 +1,4 @@
-"""Whom something that was evaluated may serve."""
+"""When a cached KV state may be reused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ReuseKey(NamedTuple):
-    """`variant`: with which adapters; nothing: with none. `tenant`: for whom; nothing: for the server itself,
+    """`lora_key`: with which adapters; empty: with none. `tenant`: for whom; empty: for the server itself,
     which has no secrets."""
 
     lora_key: bytes = b""

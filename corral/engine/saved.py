@@ -12,9 +12,9 @@ NEVER = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Behind the first `moved_from` tokens the context was shifted: they would evaluate to other states.
+    """After the first `shifted_from` tokens the context was shifted: they would evaluate to other states.
 
-    `variant` and `tenant`: with what and for whom it was evaluated.
+    `lora_key` and `tenant`: with which adapters and for whom it was evaluated.
     """
 
     tokens: TokenArray

@@ -10,6 +10,7 @@ import numpy as np
 
 from corral.core.chunk import TokenArray
 from corral.core.result import Admitted, CacheReport, Queue
+from corral.engine.coroutine import NO_RESERVATIONS, Reservations
 from corral.engine.fair_queue import FairQueue
 from corral.engine.kv import KvStore
 from corral.engine.prefix import Origin, Prefix, choose_slot, plan_prefix
@@ -20,22 +21,21 @@ from corral.engine.saved import Saved
 from corral.engine.slot import Slot
 
 _NOTHING = np.zeros(0, np.int32)
-_NEWS_S = 0.5  # between two words on who waits
+_QUEUE_S = 0.5  # between two events about the queue
 
 
 class Scheduler:
-    """`slots` are those that requests are given; behind them come those of followers, once there are any."""
+    """`slots` are those that requests are given, then those of negatives, once there are any."""
 
     def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float) -> None:
         self.slots = [Slot(id, n_ctx) for id in range(n_slots)]
         self._n_public = n_slots
-        self.reserved: dict[int, int] = {}  # slots that go to nobody who came after this
-        self.due: set[int] = set()  # those of them whose content is about to be used
+        self._reserved = NO_RESERVATIONS
         self._queue = FairQueue()
         self._kv = kv
         self._similarity = similarity
         self._clock = 0
-        self._told_at = -_NEWS_S
+        self._queue_sent = -_QUEUE_S
         self._has_freed_room = True
 
     @property
@@ -48,24 +48,35 @@ class Scheduler:
         return id if id < self._n_public else -1
 
     @property
-    def is_running(self) -> bool:
-        return any(slot.request for slot in self.slots)
+    def has_work(self) -> bool:
+        return bool(self._queue) or self._n_busy > 0
 
     @property
-    def has_work(self) -> bool:
-        return bool(self._queue) or self.is_running
+    def has_due(self) -> bool:
+        """Cached tokens are about to be used by a coroutine."""
+        return bool(self._reserved.due)
 
     def running(self, phase: Phase) -> list[tuple[Slot, Request]]:
         """Slots in a phase, by the order in which their requests arrived."""
-        pairs = [(slot, slot.request) for slot in self.slots if slot.request and slot.request.phase is phase]
-        here = [pair for pair in pairs if pair[1].swapped is None]
-        return sorted(here, key=lambda pair: pair[1].arrival)
+        pairs = [
+            (slot, request)
+            for slot in self.slots
+            if (request := slot.request) is not None and request.phase is phase and request.swapped is None
+        ]
+        pairs.sort(key=_arrival)
+        return pairs
+
+    def has_running(self, phase: Phase) -> bool:
+        return any(
+            slot.request is not None and slot.request.phase is phase and slot.request.swapped is None
+            for slot in self.slots
+        )
 
     @property
     def evictable(self) -> list[Slot]:
         """Slots whose tokens are only a cache and not about to be used, the least recently used first."""
         unused = [s for s in self.slots if s.request is None or s.request.phase is Phase.WAITING]
-        cached = [s for s in unused if len(s.tokens) and s.id not in self.due]
+        cached = [s for s in unused if len(s.tokens) and s.id not in self._reserved.due]
         return sorted(cached, key=lambda slot: slot.last_used)
 
     def add(self, request: Request) -> None:
@@ -87,7 +98,7 @@ class Scheduler:
         return next(slot for slot in self.slots if slot.request is request)
 
     def add_negatives(self, n_ctx: int) -> None:
-        """From now on every slot has another one beside it, for the follower of its request."""
+        """From now on every slot has a second one, for the negative of its request."""
         if len(self.slots) == self._n_public:
             self.slots += [Slot(self._n_public + id, n_ctx) for id in range(self._n_public)]
 
@@ -105,13 +116,13 @@ class Scheduler:
         return freed
 
     def _drop_half(self, slot: Slot, request: Request) -> None:
-        """Of a picture, all is in a slot or nothing, unless it is being evaluated."""
-        piece = request.piece
-        if piece is not None and piece.run is not None and request.swapped is None:
-            self._kv.trim(slot, min(len(slot.tokens), piece.run.start))
+        """All of an image is in a slot or nothing, unless it is being evaluated."""
+        segment = request.segment
+        if segment is not None and segment.run is not None and request.swapped is None:
+            self._kv.trim(slot, min(len(slot.tokens), segment.run.start))
 
     def _pair(self, slot: Slot) -> list[Slot]:
-        """The slots of a request and of its follower."""
+        """The slots of a request and of its negative."""
         positive = slot.request and (slot.request.positive or slot.request)
         if positive is None or positive.negative is None:
             return [slot]
@@ -135,8 +146,9 @@ class Scheduler:
         self._has_freed_room = False
         return True
 
-    def admit(self, now: float) -> list[Admitted]:
+    def admit(self, now: float, reserved: Reservations = NO_RESERVATIONS) -> list[Admitted | Queue]:
         """Give free slots to waiting requests, then settle what their prompts start from."""
+        self._reserved = reserved
         self._queue.tick(now)
         if self._bring_back() and any(slot.is_idle for slot in self.public):
             for request in list(self._queue):
@@ -145,22 +157,20 @@ class Scheduler:
                     self._queue.start(request)
                     self._assign(slot, request)
                     if request.negative is not None:
-                        self._assign(self._find_beside(request.negative), request.negative)
-        return list(self._place_prompts(now))
-
-    def queue_event(self, now: float) -> list[Queue]:
-        """Who waits, now and then."""
-        if not self._queue or now - self._told_at < _NEWS_S:
-            return []
-        self._told_at = now
-        return [Queue([request.id for request in self._queue])]
+                        self._assign(self._find_negative_slot(request.negative), request.negative)
+        events: list[Admitted | Queue] = list(self._place_prompts(now))
+        if self._queue and now - self._queue_sent >= _QUEUE_S:
+            self._queue_sent = now
+            events.append(Queue([request.id for request in self._queue]))
+        return events
 
     def fetch(self, request: Request) -> Future[Saved | None] | None:
         """Begin to read the beginning of a prompt from disk, if nothing nearer has it."""
         if not request.task.params.cache_prompt or not self._kv.has_disk:
             return None
         held = [
-            self._kv.holding(slot, request.reuse_key, request.takes_moved_of(slot.id)) for slot in self.slots
+            self._kv.holding(slot, request.reuse_key, request.accepts_shifted_of(slot.id))
+            for slot in self.slots
         ]
         live = max(holding.usable(request.prompt) for holding in held)
         return self._kv.fetch(request, max(live, self._kv.stored(request)[0]))
@@ -177,9 +187,9 @@ class Scheduler:
         return is_fit and request.task.params.cache_prompt and np.array_equal(request.prompt, prompt)
 
     def take_stuck(self) -> list[Request]:
-        """Preempted requests that could not come back although nobody else is running."""
+        """Preempted requests that could not come back although nothing else is running."""
         absent = self._absent()
-        if self.due or sum(map(len, absent)) < self._n_busy:
+        if self.has_due or sum(map(len, absent)) < self._n_busy:
             return []
         stuck = [slots[0].request for slots in absent]
         for slots in absent:
@@ -189,12 +199,12 @@ class Scheduler:
     def _find_slot(self, request: Request) -> Slot | None:
         pinned = request.task.params.id_slot
         turn = request.arrival
-        free = [s for s in self.public if s.is_idle and turn <= self.reserved.get(s.id, turn)]
+        free = [s for s in self.public if s.is_idle and turn <= self._reserved.arrivals.get(s.id, turn)]
         idle = [s for s in free if pinned in (-1, s.id)]
         return self._choose(idle, request) if idle else None
 
-    def _find_beside(self, negative: Request) -> Slot:
-        """There are as many slots for followers as for those they follow."""
+    def _find_negative_slot(self, negative: Request) -> Slot:
+        """There are as many slots for negatives as for others."""
         return self._choose([slot for slot in self.slots[self._n_public :] if slot.is_idle], negative)
 
     def _assign(self, slot: Slot, request: Request) -> None:
@@ -211,11 +221,11 @@ class Scheduler:
         return sum(not slot.is_idle for slot in self.slots)
 
     def _absent(self) -> list[list[Slot]]:
-        """The slots of preempted requests, each with that of its follower, in order of arrival."""
+        """The slots of preempted requests, each with that of its negative, in order of arrival."""
         away = [
             (s, s.request) for s in self.public if s.request is not None and s.request.swapped is not None
         ]
-        return [self._pair(slot) for slot, _ in sorted(away, key=lambda pair: pair[1].arrival)]
+        return [self._pair(slot) for slot, _ in sorted(away, key=_arrival)]
 
     def _bring_back(self) -> bool:
         """Put preempted requests back once room was freed; cached sequences give way to them. False: one of
@@ -262,7 +272,7 @@ class Scheduler:
             slot.reuse_key, slot.n_system = request.reuse_key, params.n_system
             return Admitted(request.id, slot.id, 0, self._report(request, Prefix(Origin.OWN, 0), slot))
         reuse_key = request.reuse_key
-        own = self._kv.holding(slot, reuse_key, request.takes_moved_of(slot.id))
+        own = self._kv.holding(slot, reuse_key, request.accepts_shifted_of(slot.id))
         neighbours = [
             self._kv.holding(s, reuse_key, request.accepts_shifted) for s in self.slots if s is not slot
         ]
@@ -316,3 +326,7 @@ class Scheduler:
         if moves:
             self._kv.reuse(slot, moves)
         return self._kv.trim(slot, n)
+
+
+def _arrival(pair: tuple[Slot, Request]) -> int:
+    return pair[1].arrival

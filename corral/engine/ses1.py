@@ -37,10 +37,10 @@ _close = struct.Struct("<16s4s")
 _LAST_WORD = b"/SES"
 _REUSE_KEY_BYTES = 16  # of adapters, and of a tenant
 _NO_ADAPTERS = bytes(_REUSE_KEY_BYTES)
-_KIN_COUNTS = {VERSION: 0, ADAPTED: 1, OWNED: 2}
-_MAX_KIN_BYTES = 2 * _REUSE_KEY_BYTES
+_REUSE_KEY_COUNTS = {VERSION: 0, ADAPTED: 1, OWNED: 2}
+_MAX_REUSE_KEY_BYTES = 2 * _REUSE_KEY_BYTES
 _SEAL_BYTES = _seal.size + _close.size
-OVERHEAD_BYTES = _head.size + _MAX_KIN_BYTES + _SEAL_BYTES
+OVERHEAD_BYTES = _head.size + _MAX_REUSE_KEY_BYTES + _SEAL_BYTES
 # A state begins with a magic number and the sequence it was of, which nobody reads: our mark is there.
 _MARK = slice(4, 8)
 _SEALED = b"CRL1"
@@ -113,7 +113,7 @@ class Ses1:
     def _read_state(self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool) -> Saved:
         start = _head.size + tokens.nbytes
         n_bytes = n_file - start
-        if not _MIN_STATE_BYTES <= n_bytes <= self._port.max_state_bytes + _MAX_KIN_BYTES + _SEAL_BYTES:
+        if not _MIN_STATE_BYTES <= n_bytes <= self._port.max_state_bytes + _MAX_REUSE_KEY_BYTES + _SEAL_BYTES:
             raise InvalidRequest(f"{n_bytes} bytes cannot be the state of {len(tokens)} tokens of this model")
         buffer = np.empty(n_bytes + self._port.state_growth, np.uint8)
         _fill(fd, start, buffer[:n_bytes].data)
@@ -132,7 +132,7 @@ class Ses1:
         return Saved(tokens, state, title.shifted_from, lora_key=title.lora_key, tenant=title.tenant)
 
     def _check_seal(self, tokens: TokenArray, sealed: memoryview) -> Title:
-        title, digest = _parse_seal(tokens, bytes(sealed[-_MAX_KIN_BYTES - _SEAL_BYTES :]))
+        title, digest = _parse_seal(tokens, bytes(sealed[-_MAX_REUSE_KEY_BYTES - _SEAL_BYTES :]))
         actual = xxhash.xxh3_128(_head.pack(_MAGIC, len(tokens)) + tokens.tobytes())
         actual.update(sealed[: -_close.size])
         if actual.digest() != digest:
@@ -149,7 +149,7 @@ def read_title(fd: int) -> Title:
     if magic != _MAGIC:
         raise InvalidRequest("this is no SES1 state")
     tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
-    n_tail = min(n_file, _MAX_KIN_BYTES + _SEAL_BYTES)
+    n_tail = min(n_file, _MAX_REUSE_KEY_BYTES + _SEAL_BYTES)
     return _parse_seal(tokens, _read_exactly(fd, n_file - n_tail, n_tail, n_file))[0]
 
 
@@ -161,13 +161,13 @@ def _parse_seal(tokens: TokenArray, data: bytes) -> tuple[Title, bytes]:
     digest, last_word = _close.unpack_from(data, start + _seal.size)
     if last_word != _LAST_WORD:
         raise InvalidRequest("the state is cut off, or damaged at its end")
-    n_kin = _KIN_COUNTS.get(version, -1) * _REUSE_KEY_BYTES
-    if not 0 <= n_kin <= start:
+    n_reuse_key = _REUSE_KEY_COUNTS.get(version, -1) * _REUSE_KEY_BYTES
+    if not 0 <= n_reuse_key <= start:
         raise InvalidRequest(f"the state is in version {version} of its format, this server reads {OWNED}")
-    reuse_key = data[start - n_kin : start]
+    reuse_key = data[start - n_reuse_key : start]
     lora_key, tenant = reuse_key[:_REUSE_KEY_BYTES], reuse_key[_REUSE_KEY_BYTES:]
     lora_key = b"" if tenant and lora_key == _NO_ADAPTERS else lora_key
-    return Title(tokens, shifted_from, fingerprint, lora_key, tenant, n_kin + _SEAL_BYTES), digest
+    return Title(tokens, shifted_from, fingerprint, lora_key, tenant, n_reuse_key + _SEAL_BYTES), digest
 
 
 def _read_exactly(fd: int, offset: int, n: int, n_file: int) -> bytes:

@@ -20,6 +20,7 @@ from corral.core.media import has_media
 from corral.core.media_item import text_tokens
 from corral.core.params import MAX_AHEAD
 from corral.core.settings import EngineSettings
+from corral.engine.batch import BatchPlan, Part
 from corral.engine.cost import CostModel
 from corral.engine.draft_length import plan_length
 from corral.engine.lookup import find_continuation
@@ -52,7 +53,7 @@ class _Offer:
 
 
 class Speculation:
-    """Mutable. `n_ahead`: tokens that may be evaluated at once and still come out as one by one."""
+    """Mutable. `n_exact`: tokens that may be evaluated at once and still come out as one by one."""
 
     def __init__(self, backend: Backend, settings: EngineSettings, cost: CostModel) -> None:
         self._cost = cost
@@ -74,8 +75,15 @@ class Speculation:
         self._is_exact = settings.draft_exact and backend.is_exact
         self.n_exact = 1 if self._is_exact else MAX_AHEAD
 
-    def propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
-        """A draft of up to `n_room` tokens behind the pending one, if it promises to make things faster."""
+    def plan(self, streams: Sequence[tuple[Slot, Request]], rooms: Sequence[int]) -> list[BatchPlan]:
+        """Draft for streams, up to as many tokens as each has room for. One that gets a draft is a batch of
+        its own."""
+        for (slot, request), n_room in zip(streams, rooms, strict=True):
+            request.draft = self._propose(slot, request, len(streams), n_room)
+        return [(Part(slot.id, 1 + len(r.draft)),) for slot, r in streams if len(r.draft)]
+
+    def _propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
+        """A draft of up to `n_room` tokens after the pending one, if it promises to make things faster."""
         params = request.task.params.speculative
         n_exact = min(self.n_exact, ADAPTED_AHEAD) if request.lora_key and self._is_exact else self.n_exact
         n_max = min(params.n_max, n_room, n_exact - 1)
@@ -88,17 +96,17 @@ class Speculation:
         if self._n_passed < RETRY and not plan_length(1.0, n_max, token_ms, self._cost.ahead_ms):
             return _NO_TOKENS
         for offer in self._offers(slot, request, n_max, n_streams):
-            acceptance = request.pace.acceptance(offer.kind, _ASSUMED[offer.kind])
+            acceptance = request.draft_length.acceptance(offer.kind, _ASSUMED[offer.kind])
             n_most = min(n_max, offer.n_most)
             n = plan_length(acceptance, n_most, token_ms, self._cost.ahead_ms, offer.draft_ms)
             if n < n_min and self._n_passed >= (MODEL_RETRY if offer.draft_ms else RETRY):
                 n = min(n_most, next(self._sizes))
             draft = offer.take(n) if n >= n_min else ()
             if len(draft) >= n_min:
-                request.pace.use(offer.kind)
+                request.draft_length.use(offer.kind)
                 self._n_passed = 0
                 return np.array(draft, np.int32)
-            request.pace.skip(offer.kind)
+            request.draft_length.skip(offer.kind)
         return _NO_TOKENS
 
     def end(self, slot: Slot, request: Request) -> None:

@@ -24,6 +24,7 @@ from corral.engine import loop
 from corral.engine.adapter import load_adapters
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
+from corral.engine.generation_engine import GenerationEngine
 from corral.gguf.lora_base import with_lora_base
 from corral.link.frame import BlockingChannel, decode_command, decode_settings
 from corral.link.log import log_to_front
@@ -70,9 +71,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _open(
-    settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox
-) -> tuple[loop.AnyEngine, ModelInfo]:
+def _open(settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox) -> tuple[Engine, ModelInfo]:
     """An engine that generates, if the model can and the settings do not want otherwise."""
     model = Model.load(settings, lambda fraction: channel.send([Loading(Stage.LOADING, fraction, _LOADING)]))
     channel.send([Opened(model.path)])
@@ -97,7 +96,7 @@ def _open(
             cache_media_bytes=settings.cache_media_mib << 20,
         ), info
     backend = LlamaBackend(model, settings, projector)
-    engine = Engine(backend, settings, emit=channel.send, wake=lambda: inbox.put(loop.WAKE))
+    engine = GenerationEngine(backend, settings, emit=channel.send, wake=lambda: inbox.put(loop.WAKE))
     return engine, backend.info(adapters)
 
 
@@ -105,7 +104,7 @@ class _Beat:
     """Sends a sign of life twice a second, also while the model loads."""
 
     def __init__(self, channel: BlockingChannel) -> None:
-        self.engine: loop.AnyEngine | None = None
+        self.engine: Engine | None = None
         self._channel = channel
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -118,7 +117,7 @@ class _Beat:
             time.sleep(BEAT_S)
 
 
-def _read_commands(channel: BlockingChannel, engine: loop.AnyEngine, inbox: loop.Inbox) -> None:
+def _read_commands(channel: BlockingChannel, engine: Engine, inbox: loop.Inbox) -> None:
     while True:
         body = channel.receive()
         if body is None:

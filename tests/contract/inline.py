@@ -16,7 +16,7 @@ from corral.core.modifier import AdapterInfo
 from corral.core.result import Answer, Done, Embedded, Event, Failed, Loading, Queue, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.core.task import Cancel, Embed, FreeAdapter, LayoutMedia, LoadAdapter, SlotAction, Task
-from corral.engine.engine import Engine
+from corral.engine.generation_engine import GenerationEngine
 from corral.link.client import TaskT
 from corral.link.lifecycle import EngineState
 from corral.link.observer import TaskObserver
@@ -45,7 +45,7 @@ class InlineEngine:
         self.is_paused = False
         self.is_silent = False
         self.down_because = ""
-        self._engine = Engine(backend, settings, self._deliver)
+        self._engine = GenerationEngine(backend, settings, self._deliver)
         self._tasks: dict[int, tuple[TaskObserver, TaskStream]] = {}
         self._answers: dict[int, asyncio.Future[SlotReport]] = {}
         self._ids = itertools.count()

@@ -689,7 +689,7 @@ async def test_a_client_that_leaves_takes_its_action_along(server, tmp_path, pat
         BINARY if is_blob else "-",
     )
     assert [message["status"] for message in sent if "status" in message] == [499]
-    assert not server.engine._engine._jobs
+    assert not server.engine._engine._coroutines
     server.engine.is_paused = False
     assert (await request)["tokens_predicted"] == 20
     assert len(await tokens_of(server)) == len(TALK) + 19

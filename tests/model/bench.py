@@ -15,7 +15,7 @@ from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import Admitted, Done, Failed, TokenProbs, Tokens
 from corral.core.settings import EngineSettings
 from corral.core.task import Task
-from corral.engine.engine import Engine
+from corral.engine.generation_engine import GenerationEngine
 from corral.llama.backend import LlamaBackend
 from corral.llama.model import Model
 from corral.llama.multimodal import Projector
@@ -62,7 +62,7 @@ class Bench:
         self.backend = LlamaBackend(model, settings, self.projector)
         self.events: list = []
         self.decodes: list[tuple[list[Chunk], DecodeStatus]] = []
-        self.engine = Engine(self.backend, settings, keeping(self.events))
+        self.engine = GenerationEngine(self.backend, settings, keeping(self.events))
         self.slots = self.engine._scheduler.slots
         self.kv = self.engine._kv
         self._decode = self.backend.decode

@@ -18,7 +18,6 @@ from corral.core.result import Begun, Embedded, Failed, Tokens, Vectors
 from corral.core.settings import EngineSettings
 from corral.core.task import Embed
 from corral.engine.batch import MIN_PREFILL
-from corral.engine.embedder import Embedder
 from corral.llama.encoder import Encoder
 from corral.llama.model import Model
 from tests.model import bert_reference, decoder_reference
@@ -26,6 +25,7 @@ from tests.model.bench import Bench, task
 from tests.model.bert_reference import Array
 from tests.model.test_bert_reference import MEAN, TEXTS, distance, evaluate
 from tests.tools import tiny_encoders as tiny
+from tests.unit.fake import SteppedEmbedder
 
 CLOSE = 1e-3
 HALF_CLOSE = 5e-3  # a context keeps keys and values in half precision, the references do not
@@ -54,7 +54,7 @@ class Desk:
         self.events: list = []
         self.batches: list[list[Chunk]] = []
         self.statuses: list[DecodeStatus] = []
-        self.embedder = Embedder(lambda: self.encoder, self.events.extend, time.perf_counter)
+        self.embedder = SteppedEmbedder(lambda: self.encoder, self.events.extend, time.perf_counter)
         self._decode = self.encoder.decode
         self.encoder.decode = self._record_decode
 

@@ -451,7 +451,7 @@ def test_a_cancelled_picture_is_not_encoded_to_its_end(vision, pair, n):
         assert gate.is_reached.wait(30)
         bench.engine.handle(Cancel(1))
         gate.is_open.set()
-        bench.step_until(lambda: not bench.engine._media.is_busy)
+        bench.step_until(lambda: not bench.engine._media.has_work)
         assert gate.n_looks == n
         bench.run(pictured(bench, 2, text, media))
         assert bench.answer(2) == cold(vision, pair, text, media)
@@ -483,6 +483,6 @@ def test_a_cancelled_order_of_vectors_is_not_encoded_to_its_end(vision):
         assert gate.is_reached.wait(30)
         bench.engine.handle(Cancel(1))
         gate.is_open.set()
-        bench.step_until(lambda: not bench.engine._media.is_busy)
+        bench.step_until(lambda: not bench.engine._media.has_work)
         assert gate.n_looks == 2
         assert embed(bench, 2, TEXT, [RED]).any()

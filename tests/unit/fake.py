@@ -6,6 +6,7 @@ It is strict where libllama is: positions must be consecutive, cells can run out
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,9 @@ from corral.core.fim import FimTokens
 from corral.core.modifier import AdapterConfig, AdapterInfo
 from corral.core.params import Constraint, SamplingParams
 from corral.core.pooling import Pooling
-from corral.core.result import EncoderInfo, Event, ModelInfo, Queue, TokenProb, TokenProbs
+from corral.core.result import EncoderInfo, Event, Failed, ModelInfo, Queue, TokenProb, TokenProbs
+from corral.core.task import Embed
+from corral.engine.embedder import Embedder
 from corral.engine.reuse_key import ReuseKey
 
 _NO_KIN = ReuseKey()
@@ -438,3 +441,22 @@ class FakeBackend:
     ) -> FakeSampler:
         self.samplers.append(FakeSampler(params, grammar))
         return self.samplers[-1]
+
+
+class SteppedEmbedder(Embedder):
+    """An embedder that is stepped without an engine."""
+
+    def __init__(self, open_encoder, emit: Callable[[list[Event]], None], clock) -> None:
+        super().__init__(open_encoder, clock)
+        self._emit = emit
+
+    def add(self, task: Embed) -> None:
+        try:
+            self.handle(task, task.id)
+        except CorralError as error:
+            self._emit([Failed(task.id, error.info())])
+
+    def step(self, ms: float = math.inf) -> None:
+        for batch in self.plan(ms):
+            self._emit(batch.begun)
+            self._emit(batch.run())

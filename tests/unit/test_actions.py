@@ -23,7 +23,7 @@ from corral.core.result import Admitted, Done, Failed, SlotReport, Tier
 from corral.core.settings import EngineSettings
 from corral.core.task import Busy, Cancel, SlotAction, Stop, Verb
 from corral.engine import loop
-from corral.engine.engine import Engine
+from corral.engine.generation_engine import GenerationEngine
 from corral.engine.saved import NEVER
 from corral.engine.ses1 import Ses1
 from tests.unit.fake import FakeBackend
@@ -525,7 +525,7 @@ def test_cancelled_while_it_waits_for_a_turn_its_file_is_closed_at_once(file, cl
     action = lab.order(verb, 0, file)
     closes.clear()
     lab.engine.handle(action)
-    while any(job.is_in_work for job in lab.engine._jobs._jobs):
+    while any(job.is_in_work for job in lab.engine._coroutines._pending):
         time.sleep(0.001)
     lab.engine.handle(Cancel(action.id))
     assert closes[action.fd] == 1
@@ -594,7 +594,7 @@ def test_one_state_of_a_slot_at_a_time_is_written(file, monkeypatch):
 
 def test_an_engine_that_only_waits_for_a_file_sleeps_until_it_is_woken(file, monkeypatch):
     inbox, answers = queue.SimpleQueue(), queue.SimpleQueue()
-    engine = Engine(
+    engine = GenerationEngine(
         FakeBackend(), EngineSettings(model="fake"), answers.put, wake=lambda: inbox.put(loop.WAKE)
     )
     steps = []

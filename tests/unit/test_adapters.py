@@ -25,7 +25,6 @@ from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, FreeAdapter, LoadAdapter, Stop, Verb
 from corral.engine.adapter import AdapterRegistry, load_adapters
 from corral.engine.batch import MIN_PREFILL, BatchShape, Prompt, Token, plan_batches
-from corral.engine.embedder import Embedder
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.request import Phase
 from corral.engine.saved import NEVER, Saved
@@ -33,7 +32,7 @@ from corral.engine.ses1 import read_title
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
 from tests.unit import test_ses1
-from tests.unit.fake import FakeAdapters, FakeEncoder
+from tests.unit.fake import FakeAdapters, FakeEncoder, SteppedEmbedder
 from tests.unit.fake_process import NullObserver
 from tests.unit.test_actions import LONG, OTHER, ExactBackend, Lab, content, held_up
 from tests.unit.test_engine import task
@@ -658,25 +657,27 @@ def test_adapters_that_an_engine_begins_with_keep_their_places():
 
 
 def test_a_desk_answers_what_it_loaded_or_why_not():
-    desk = AdapterRegistry(Prints())
-    assert desk.handle(load(7, 3, "x")) == [AdapterLoaded(7, AdapterInfo(3, "x"))]
-    (failed,) = desk.handle(load(8, 4, "x/wrong"))
-    assert (failed.task_id, failed.error.status, failed.error.message) == (8, 400, "this is no LoRA adapter")
+    desk = AdapterRegistry(Prints(), list)
+    assert desk.handle(load(7, 3, "x"), 0) == AdapterLoaded(7, AdapterInfo(3, "x"))
+    with pytest.raises(InvalidRequest, match="this is no LoRA adapter"):
+        desk.handle(load(8, 4, "x/wrong"), 1)
 
 
 def test_a_desk_frees_once_what_nobody_uses():
     port = Prints()
-    desk = AdapterRegistry(port)
+    in_use = [((0, 1.0), (2, 0.5)), ()]
+    desk = AdapterRegistry(port, lambda: in_use)
     for id in range(3):
         port.load(id, "x")
-    desk.tidy([])
+    desk.end_step(0.0)
     assert not port.freed
     for id in (0, 1, 0):
-        assert desk.handle(FreeAdapter(id)) == []
-    desk.tidy([((0, 1.0), (2, 0.5)), ()])
+        assert desk.handle(FreeAdapter(id), id) is None
     assert port.freed == [1]
-    desk.tidy([((2, 0.5),)])
-    desk.tidy([])
+    in_use = [((2, 0.5),)]
+    desk.end_step(0.0)
+    in_use = []
+    desk.end_step(0.0)
     assert (port.freed, port.loaded) == ([1, 0], {2: "x"})
 
 
@@ -968,7 +969,7 @@ class AdaptedEncoder(FakeEncoder):
 
 def vectors_alone(tokens, config, pooling) -> np.ndarray:
     encoder, events = AdaptedEncoder(pooling, n_batch=128), []
-    embedder = Embedder(lambda: encoder, events.extend, lambda: 0.0)
+    embedder = SteppedEmbedder(lambda: encoder, events.extend, lambda: 0.0)
     embedder.add(Embed(id=0, inputs=[tokens], lora=config))
     while embedder.has_work:
         embedder.step()
@@ -988,7 +989,7 @@ commands = st.lists(
 @settings(max_examples=80, deadline=None)
 def test_inputs_are_packed_by_configuration_and_nobody_starves(all_orders, pooling, is_whole, n_seq):
     encoder, events, now = AdaptedEncoder(pooling, n_seq=n_seq, is_whole=is_whole), [], itertools.count()
-    embedder = Embedder(lambda: encoder, events.extend, lambda: next(now) / 1e3)
+    embedder = SteppedEmbedder(lambda: encoder, events.extend, lambda: next(now) / 1e3)
     expected, config_of, n_waited, n_seen = {}, {}, {}, 0
     owners = []  # of each batch
     decode = encoder.decode
@@ -1028,7 +1029,7 @@ def test_inputs_are_packed_by_configuration_and_nobody_starves(all_orders, pooli
 
 def test_orders_of_one_configuration_share_a_batch():
     encoder, events = AdaptedEncoder(n_batch=64, n_seq=20), []
-    embedder = Embedder(lambda: encoder, events.extend, lambda: 0.0)
+    embedder = SteppedEmbedder(lambda: encoder, events.extend, lambda: 0.0)
     for id in range(9):
         embedder.add(Embed(id=id, inputs=[[1 + id] * 4], lora=CONFIGS[id % 3]))
     n = 0
@@ -1043,7 +1044,7 @@ def test_orders_of_one_configuration_share_a_batch():
 @pytest.mark.parametrize("n_seq", [2, 3])
 def test_who_comes_later_need_not_wait_until_another_configuration_is_done(n_seq):
     encoder, events = AdaptedEncoder(n_seq=n_seq), []
-    embedder = Embedder(lambda: encoder, events.extend, lambda: 0.0)
+    embedder = SteppedEmbedder(lambda: encoder, events.extend, lambda: 0.0)
     for id, config in enumerate(CONFIGS[:4]):
         embedder.add(Embed(id=id, inputs=[[9] * 16] * 40, lora=config))
     embedder.step()
@@ -1056,7 +1057,7 @@ def test_who_comes_later_need_not_wait_until_another_configuration_is_done(n_seq
 
 def test_a_long_input_goes_on_with_its_adapters_between_others():
     encoder, events = AdaptedEncoder(), []
-    embedder = Embedder(lambda: encoder, events.extend, lambda: 0.0)
+    embedder = SteppedEmbedder(lambda: encoder, events.extend, lambda: 0.0)
     embedder.add(Embed(id=0, inputs=[[5] * 100], lora=A))
     embedder.add(Embed(id=1, inputs=[[6] * 20] * 6, lora=B))
     embedder.add(Embed(id=2, inputs=[[7] * 20] * 6))

@@ -19,10 +19,9 @@ from corral.core.result import Begun, Done, Embedded, Failed, Heartbeat, Vectors
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, SlotAction, Stop, Task, Verb
 from corral.engine.batch import MIN_PREFILL
-from corral.engine.embedder import Embedder
 from corral.engine.embedding_engine import EmbeddingEngine
-from corral.engine.engine import Engine
-from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder, keeping
+from corral.engine.generation_engine import GenerationEngine
+from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder, SteppedEmbedder, keeping
 from tests.unit.test_engine import task
 from tests.unit.test_twins import grammar
 
@@ -50,7 +49,7 @@ class Bench:
         self._evaluate = self.encoder.decode
         self.encoder.decode = self._decode
         self.open = lambda: self.encoder
-        self.embedder = Embedder(lambda: self.open(), self.events.extend, lambda: self.now)
+        self.embedder = SteppedEmbedder(lambda: self.open(), self.events.extend, lambda: self.now)
 
     def _decode(self, chunks):
         self.now += sum(len(chunk.tokens) for chunk in chunks) / 1e3
@@ -507,7 +506,7 @@ class Both:
         for name, evaluator in (("generate", self.backend), ("embed", encoder)):
             evaluator.decode = self._timed(name, evaluator.decode)
         options = EngineSettings(model="fake", **options)
-        self.engine = Engine(self.backend, options, keeping(self.events), lambda: self.now)
+        self.engine = GenerationEngine(self.backend, options, keeping(self.events), lambda: self.now)
 
     def _timed(self, name, decode):
         def timed(chunks):
@@ -576,11 +575,13 @@ def test_an_engine_with_something_to_embed_does_not_wait():
     both = Both(FakeEncoder())
     both.backend.compile = lambda constraint: Future()
     both.engine.handle(task(1, [1, 2], constraint=grammar("abc")))
+    both.engine.step()
     assert both.engine.is_waiting
     both.engine.handle(order(2, 5))
     assert not both.engine.is_waiting
     both.engine.step()
     assert both.events[-1] == Embedded(2)
+    both.engine.step()
     assert both.engine.is_waiting
 
 

@@ -14,7 +14,7 @@ from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import Admitted, Done, Failed, StopType, Tokens
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Task
-from corral.engine.engine import Engine
+from corral.engine.generation_engine import GenerationEngine
 from corral.engine.request import Phase
 from tests.unit.fake import EOG, FakeBackend, keeping
 
@@ -27,7 +27,7 @@ class Bench:
         self.now = 0.0
         self.events: list = []
         engine_settings = EngineSettings(model="fake", **options)
-        self.engine = Engine(self.backend, engine_settings, keeping(self.events), self._clock)
+        self.engine = GenerationEngine(self.backend, engine_settings, keeping(self.events), self._clock)
         self.slots = self.engine._scheduler.slots
 
     def _clock(self) -> float:

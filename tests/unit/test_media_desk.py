@@ -94,7 +94,7 @@ class Lab:
 
     def finish(self) -> None:
         """Until there is nothing left to do."""
-        self.collect_until(lambda: not self.desk.is_busy)
+        self.collect_until(lambda: not self.desk.has_work)
 
     def hold(self) -> PromptMedia:
         """Keep the projector at a picture, so that others have to wait."""
@@ -112,7 +112,7 @@ class Lab:
     def close(self) -> None:
         self.projector.gate.set()
         self.desk.go_on()
-        for pool in (self.desk._encoding, self.desk._arranging):
+        for pool in (self.desk._encoding, self.desk._layouts):
             pool.shutdown()
 
 
@@ -131,7 +131,7 @@ def described_of(*arrays) -> list[MediaItem]:
 
 
 def encoded_of(media: PromptMedia, run: Run) -> Encoded | None:
-    return media.piece(run.start).encoded
+    return media.segment(run.start).encoded
 
 
 def digest_of(pixels) -> bytes:
@@ -209,7 +209,7 @@ def test_parts_of_a_prompt(lab):
     tokens = lab.described(described_of(SMALL, TALL))[1]
     assert [run.end - run.start for run in media.runs] == [4, 10, 10]
     for at in range(len(tokens)):
-        piece = media.piece(at)
+        piece = media.segment(at)
         assert (piece.at, piece.n) == (at, piece.end - at)
         assert at < piece.end <= len(tokens)
         same = tokens[at : piece.end] < 0
@@ -222,7 +222,7 @@ def test_parts_of_a_prompt(lab):
             assert piece.run.start <= at < piece.run.end == piece.end
         assert piece.rows(1) is None
         assert piece.origin == at
-    assert media.piece(len(tokens)).n == 0
+    assert media.segment(len(tokens)).n == 0
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -233,7 +233,7 @@ def test_pieces_of_a_picture_are_the_rows_that_are_left(make, is_causal):
     rows = np.resize(TALL.ravel(), (10, 4))
     for run in media.runs:
         for at in range(run.start, run.end):
-            piece = media.piece(at)
+            piece = media.segment(at)
             assert not piece.is_stalled
             assert piece.is_alone
             assert piece.is_whole == (not is_causal)
@@ -320,7 +320,7 @@ def test_without_a_projector_the_error_names_its_option():
     with pytest.raises(NotSupported, match="--mmproj"):
         desk.open(fd, (media, np.array(TEXT, np.int32)))
     assert is_closed(fd)
-    assert not desk.is_busy
+    assert not desk.has_work
 
 
 # Encoding
@@ -329,21 +329,21 @@ def test_without_a_projector_the_error_names_its_option():
 def test_a_picture_is_encoded_and_handed_out(lab):
     media = lab.prompt(SMALL)
     (run,) = media.runs
-    assert not lab.desk.is_busy
+    assert not lab.desk.has_work
     assert not lab.desk.is_waiting
     lab.projector.gate.clear()
     lab.desk.want(media, 0)
-    assert lab.desk.is_busy
+    assert lab.desk.has_work
     assert lab.desk.is_waiting
     assert lab.desk.collect() == []
-    assert media.piece(run.start).is_stalled
+    assert media.segment(run.start).is_stalled
     lab.projector.gate.set()
     until(lambda: not lab.desk.is_waiting)
     assert encoded_of(media, run) is None, "only collect may hand it out"
     lab.finish()
     encoded = encoded_of(media, run)
     assert encoded.rows.tolist() == np.resize(SMALL.ravel(), (4, 4)).tolist()
-    assert not media.piece(run.start).is_stalled
+    assert not media.segment(run.start).is_stalled
     assert media.missing(0) == {}
     assert not lab.desk.is_waiting
     assert lab.failed == []
@@ -367,7 +367,7 @@ def test_it_wakes_whoever_sleeps(lab):
 def test_nobody_is_waited_for_without_something_to_encode(lab):
     media = lab.prompt(SMALL)
     lab.desk.want(media, media.runs[-1].end)
-    assert not lab.desk.is_busy
+    assert not lab.desk.has_work
     assert lab.projector.encoded == []
 
 
@@ -438,7 +438,7 @@ def test_a_picture_that_is_kept_needs_no_projector(make):
     lab = make(n_bytes=8 * ROW_BYTES)
     assert [shows_again(lab, SMALL) for _ in range(3)] == [1, 0, 0]
     media = lab.want(SMALL)
-    assert not lab.desk.is_busy
+    assert not lab.desk.has_work
     assert media.missing(0) == {}
 
 
@@ -691,7 +691,7 @@ def test_a_slice_ends_with_the_work(make):
     lab = make(Steady(100))
     lab.desk.pause()
     lab.want(SMALL)
-    until(lambda: lab.desk._turns._is_engaged)
+    until(lambda: lab.desk._slicer._is_engaged)
     lab.desk.go_on_for(1e3 * 1e6)  # or the test would not end today
     lab.finish()
 
@@ -709,7 +709,7 @@ def test_with_nothing_to_do_a_slice_is_none(lab):
 def test_a_slice_without_time_is_a_piece_at_least(lab):
     lab.desk.pause()
     lab.want(SMALL)
-    until(lambda: lab.desk._turns._is_engaged)
+    until(lambda: lab.desk._slicer._is_engaged)
     for _ in range(10 * N_PIECES):
         lab.desk.go_on_for(-1.0)
     assert not lab.desk.is_waiting

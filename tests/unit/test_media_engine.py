@@ -35,7 +35,7 @@ from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Embed, LayoutMedia, SlotAction, Stop, Task, Verb
 from corral.engine import loop
 from corral.engine.embedding_engine import EmbeddingEngine
-from corral.engine.engine import Engine
+from corral.engine.generation_engine import GenerationEngine
 from corral.engine.ngram_cache import NgramCache
 from tests.tools.pictures import media_of, noise
 from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder, keeping
@@ -161,7 +161,7 @@ class Lab(Bench):
         self.events: list = []
         self.wakes = threading.Semaphore(0)
         engine_settings = EngineSettings(model="fake", **options)
-        self.engine = Engine(
+        self.engine = GenerationEngine(
             self.backend, engine_settings, keeping(self.events), self._clock, self.wakes.release
         )
         self.slots = self.engine._scheduler.slots
@@ -191,7 +191,7 @@ class Lab(Bench):
         media = self.engine._media
         media.go_on()
         media._encoding.shutdown()
-        media._arranging.shutdown()
+        media._layouts.shutdown()
 
     @property
     def decoded(self) -> list:
@@ -347,7 +347,9 @@ def test_the_loop_runs_pictured_prompts_to_their_end():
     inbox: loop.Inbox = queue.SimpleQueue()
     events, backend = [], FakeBackend()
     backend.projector = Doored()
-    engine = Engine(backend, EngineSettings(model="fake"), keeping(events), wake=lambda: inbox.put(loop.WAKE))
+    engine = GenerationEngine(
+        backend, EngineSettings(model="fake"), keeping(events), wake=lambda: inbox.put(loop.WAKE)
+    )
     running = threading.Thread(target=loop.run, args=(engine, inbox))
     running.start()
     try:
@@ -1054,7 +1056,7 @@ class EmbedLab:
             backend = FakeBackend(encoder=self.encoder)
             backend.projector = self.projector
             settings = EngineSettings(model="fake", cache_media_mib=n_mib)
-            self.engine = Engine(backend, settings, keeping(self.events), wake=wake)
+            self.engine = GenerationEngine(backend, settings, keeping(self.events), wake=wake)
 
     def run(self, *orders) -> None:
         for order in orders:
@@ -1274,7 +1276,7 @@ def test_texts_do_not_keep_pictures_out():
         lab.engine.step()
         lab.engine._media.pause()
         lab.projector.door.set()
-        until(lambda: lab.engine._media._turns._is_engaged)
+        until(lambda: lab.engine._media._slicer._is_engaged)
         for order in texts:
             lab.engine.handle(order)
             lab.engine.step()

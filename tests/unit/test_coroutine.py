@@ -1,4 +1,4 @@
-"""Jobs: who goes on when, and that every one of them comes to an end exactly once."""
+"""Coroutines: who goes on when, and that every one of them comes to an end exactly once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import Conflict, CorralError, InvalidRequest
-from corral.core.result import Failed, SlotReport
-from corral.engine.job import Jobs, WaitForSlots
+from corral.core.result import Admitted, Failed, SlotReport
+from corral.engine.coroutine import Coroutines, Reservations, WaitForSlots
 from corral.engine.request import Request
 from tests.unit.fake import FakeBackend
 from tests.unit.test_engine import Bench, task
 
 
 class Room:
-    """Jobs that note what they get, and when they are closed."""
+    """Coroutines that keep what they get, and when they are closed."""
 
     def __init__(self) -> None:
         self.n_wakes = 0
-        self.jobs = Jobs(self._wake)
+        self.jobs = Coroutines(self._wake)
         self.log: list[tuple[int, object]] = []
         self.closed: list[int] = []
         self._order = 0
@@ -121,7 +121,7 @@ def test_a_turn_comes_when_its_thread_is_done_and_is_held_until_then(room):
     room.start(2, turn(0))
     room.start(3, turn(1))
     assert room.jobs.reserved == {0: 1, 1: 3}
-    assert (room.jobs.due([0, 1]), room.jobs.due([1, 2]), room.jobs.due([])) == ({0, 1}, {1}, set())
+    assert [room.jobs.reservations(idle).due for idle in ([0, 1], [1, 2], [])] == [{0, 1}, {1}, set()]
     assert room.jobs.run([0, 1]) == [answer(3)]
     future.set_result("made")
     assert room.n_wakes == 1
@@ -237,10 +237,9 @@ def test_a_slot_is_reserved_for_the_first_who_waits_for_it(room):
 @pytest.mark.parametrize("pinned", [0, -1])
 def test_reserved_slots_hold_back_later_requests_only(order, gets_it, pinned):
     scheduler = Bench(FakeBackend(n_seq=2)).engine._scheduler
-    scheduler.reserved = {0: 5, 1: 3}
     scheduler.add(Request(task(0, [1, 2, 3], id_slot=pinned), order))
-    assert [admitted.id_slot for admitted in scheduler.admit(0.0)] == [0] * gets_it
-    scheduler.reserved = {}
+    events = scheduler.admit(0.0, Reservations({0: 5, 1: 3}))
+    assert [event.id_slot for event in events if isinstance(event, Admitted)] == [0] * gets_it
     assert len(scheduler.admit(0.0)) == (not gets_it)
 
 
@@ -345,7 +344,7 @@ def test_nobody_is_overtaken_and_everybody_ends_once(script):
 
 def _run_fairly(room: Room, idle: frozenset[int]) -> list:
     """Who goes on has all it waits for, and overtakes nobody; who shares nothing with those before does."""
-    before = [(job.id, job.waits_for) for job in room.jobs._jobs]
+    before = [(job.id, job.waits_for) for job in room.jobs._pending]
     n_log = len(room.log)
     events = room.jobs.run(idle)
     went_on = [id for id, _ in room.log[n_log:]]

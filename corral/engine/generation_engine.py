@@ -1,0 +1,64 @@
+"""The engine of a server that generates: puts the workers together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from corral.core.modifier import AdapterConfig
+from corral.core.result import Event
+from corral.core.settings import EngineSettings
+from corral.engine.action import Actions
+from corral.engine.adapter import AdapterRegistry
+from corral.engine.coroutine import Coroutines, Wakeup
+from corral.engine.embedder import Embedder
+from corral.engine.engine import Engine
+from corral.engine.grouping import Grouping
+from corral.engine.kv import KvStore
+from corral.engine.media import MediaEncoder
+from corral.engine.ports import Backend
+from corral.engine.request import Phase
+from corral.engine.runner import Runner
+from corral.engine.scheduler import Scheduler
+from corral.engine.ses1 import Ses1
+
+
+class GenerationEngine(Engine):
+    def __init__(
+        self,
+        backend: Backend,
+        settings: EngineSettings,
+        emit: Callable[[list[Event]], None],
+        clock: Callable[[], float] = time.perf_counter,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`wake` is called, from any thread, when an engine that `is_waiting` can go on."""
+        wakeup = Wakeup(wake)
+        coroutines = Coroutines(wakeup)
+        grouping = Grouping(settings.grp_attn_n, settings.grp_attn_w)
+        ses1 = Ses1(backend, grouping)
+        self._max_itl_ms = settings.max_itl_ms
+        self._kv = KvStore(backend, settings, ses1, grouping)
+        self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity)
+        self._media = MediaEncoder(backend.projector, settings.cache_media_mib << 20, wakeup)
+        self._embedder = Embedder(backend.open_encoder, clock, self._media)
+        self._runner = Runner(backend, settings, self._scheduler, self._kv, self._media, clock)
+        self._decoder, self._speculation = self._runner.decoder, self._runner.speculation
+        self._actions = Actions(self._scheduler, self._kv, ses1, coroutines, clock)
+        adapters = AdapterRegistry(backend.adapters, self._adapters_in_use)
+        workers = (self._media, self._runner, self._embedder, self._actions, adapters)
+        super().__init__(workers, coroutines, wakeup, emit, clock, self._scheduler.slots, self._share)
+        self.warm_up = self._runner.warm_up
+
+    def _adapters_in_use(self) -> list[AdapterConfig]:
+        return [*self._runner.adapters_in_use, *self._embedder.adapters_in_use]
+
+    def _share(self) -> float:
+        """Prompts, embeddings and media share evenly what the streams can wait for."""
+        if not self._scheduler.has_running(Phase.GENERATING):
+            return math.inf
+        n_sharing = (
+            self._scheduler.has_running(Phase.PREFILL) + self._embedder.has_work + self._media.has_work
+        )
+        return self._decoder.cost.headroom_ms(self._max_itl_ms) / max(1, n_sharing)

@@ -1,0 +1,257 @@
+"""Evaluates prompts and answers: opens requests, plans the batches of a step, and runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from weakref import WeakSet
+
+import msgspec
+import numpy as np
+
+from corral.core.chunk import Chunk, DecodeStatus
+from corral.core.errors import ContextExceeded, CorralError
+from corral.core.media import has_media
+from corral.core.modifier import AdapterConfig
+from corral.core.result import Event, Failed, Heartbeat
+from corral.core.settings import EngineSettings
+from corral.core.task import Command, Task
+from corral.engine.batch import MIN_PREFILL, BatchPlan, BatchShape, Prompt, Token, plan_batches
+from corral.engine.coroutine import Coroutine, Reservations
+from corral.engine.cost import Load, load_of
+from corral.engine.decoder import Decoder
+from corral.engine.generation import Generation, Work
+from corral.engine.kv import KvStore
+from corral.engine.media import MediaEncoder
+from corral.engine.ports import Backend
+from corral.engine.probe import probe_exact
+from corral.engine.request import Phase, Request
+from corral.engine.scheduler import Scheduler
+from corral.engine.slot import Slot
+from corral.engine.speculation import Speculation
+from corral.engine.worker import Batch, Worker
+
+
+class Runner(Worker):
+    handles = (Task,)
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: EngineSettings,
+        scheduler: Scheduler,
+        kv: KvStore,
+        media: MediaEncoder,
+        clock: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._scheduler = scheduler
+        self._kv = kv
+        self._media = media
+        self._clock = clock
+        self.decoder = Decoder(backend, clock)
+        self.speculation = Speculation(backend, settings, self.decoder.cost)
+        self._generation = Generation(backend, settings, scheduler, kv, self.speculation, clock)
+        self._shape = BatchShape(backend.n_batch, backend.n_ubatch, backend.mixes_batches)
+        self._n_slots = backend.n_seq
+        self._prompt_cap = backend.n_prefill_max  # shrinks while cells are short
+        self._requests: WeakSet[Request] = WeakSet()
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def adapters_in_use(self) -> list[AdapterConfig]:
+        return [request.task.params.lora for request in self._requests]
+
+    def abort_if_running(self, task_id: int) -> None:
+        self.decoder.abort_if_running(task_id)
+
+    def heartbeat(self) -> Heartbeat:
+        return self.decoder.heartbeat()
+
+    def warm_up(self) -> None:
+        """Touch the weights and take a first measure of what evaluating costs."""
+        for n in (2, MIN_PREFILL, 1):
+            started = self._clock()
+            self._backend.decode([Chunk(0, 0, np.zeros(n, np.int32), logits=True)])
+            self._backend.trim(0, 0)
+            load = Load(n_generating=1) if n == 1 else Load(n_prompt=n)
+            self.decoder.cost.observe(load, (self._clock() - started) * 1e3)
+        if self._settings.drafts and self.speculation.n_exact == 1 and self._backend.can_cut:
+            self.speculation.n_exact = probe_exact(self._backend, self.decoder.cost, self._clock)
+
+    def handle(self, command: Command, arrival: int) -> Coroutine | Event:
+        assert isinstance(command, Task)
+        request = self._open(command, arrival)
+        if not command.prompt:
+            # compat: /completion: nothing to continue is answered by nothing.
+            return request.done(0, "", self._clock())
+        return self._prepare(request)
+
+    def _open(self, task: Task, arrival: int) -> Request:
+        """A request, with its negative if it has one; raises if it cannot be served."""
+        tokens = np.array(task.prompt, np.int32)
+        needs_media = bool(task.media) or has_media(tokens)
+        media = self._media.open(task.fd, (task.media, tokens))[0] if needs_media else None
+        n_ctx, guidance = self._backend.n_ctx, task.params.guidance
+        if guidance is not None and guidance.scale == 1.0:
+            guidance = None
+        for prompt in (task.prompt, guidance.negative if guidance else ()):
+            if len(prompt) >= n_ctx:
+                raise ContextExceeded(len(prompt), n_ctx)
+        lora_key = self._backend.adapters.lora_key(task.params.lora)
+        request = Request(task, arrival, lora_key)
+        request.media = media
+        self._requests.add(request)
+        if guidance is not None:
+            self._backend.reserve(2 * self._n_slots)
+            self._scheduler.add_negatives(n_ctx)
+            params = msgspec.structs.replace(task.params, guidance=None, n_system=0, cache_report=False)
+            negative = msgspec.structs.replace(task, prompt=list(guidance.negative), params=params, media=[])
+            request.pair_with(Request(negative, arrival, lora_key))
+        return request
+
+    def _prepare(self, request: Request) -> Coroutine:
+        """Queue a request once its grammar is compiled, and the beginning of its prompt read from disk."""
+        constraint = request.task.params.constraint
+        if constraint is not None:
+            try:
+                request.grammar = yield self._backend.compile(constraint)
+            except Exception:
+                if request.needs_grammar:
+                    raise
+        reading = self._scheduler.fetch(request)
+        if reading is not None:
+            request.fetched = yield reading
+        self._scheduler.add(request)
+        return None
+
+    def cancel(self, task_id: int) -> None:
+        request = self._scheduler.remove(task_id)
+        if request is not None:
+            request.close()
+
+    def close(self) -> None:
+        self._kv.flush([slot for slot in self._scheduler.slots if slot.is_idle])
+        self.speculation.flush()
+
+    def admit(self, now: float, reserved: Reservations) -> list[Event]:
+        events: list[Event] = [*self._scheduler.admit(now, reserved)]
+        for request in self._scheduler.take_stuck():
+            error = CorralError("the context is full: its state could not be restored")
+            events.append(Failed(request.id, error.info()))
+            request.close()
+        for slot, request in self._scheduler.running(Phase.PREFILL):
+            if request.media is not None and request.media.error is not None:
+                events += self._generation.fail(slot, request, request.media.error)
+            elif request.media is not None:
+                self._media.want(request.media, request.n_past)
+        self._generation.make_room()
+        return events
+
+    def plan(self, ms: float) -> list[Batch]:
+        return [Batch(partial(self._run, plan)) for plan in self._plan(ms)]
+
+    def _plan(self, ms: float) -> list[BatchPlan]:
+        answers = self._scheduler.running(Phase.GENERATING)
+        streams = [pair for pair in answers if len(pair[1].pending) == 1]
+        drafts = self._plan_drafts(streams)
+        tokens = [Token(slot.id, request.lora_key) for slot, request in streams if not len(request.draft)]
+        # Tokens that a grammar forced are evaluated like a prompt.
+        evaluated = [pair for pair in answers if len(pair[1].pending) > 1]
+        if self._settings.cont_batching or not answers:
+            evaluated += self._scheduler.running(Phase.PREFILL)
+        prompts = [
+            self._prompt(slot, request)
+            for slot, request in evaluated
+            if len(request.pending) and not request.is_stalled
+        ]
+        budget = self._prompt_cap
+        if streams:
+            n_groups = len({token.lora_key for token in tokens}) + len(drafts)
+            cost = self.decoder.cost
+            budget = min(budget, cost.n_tokens_in(ms - (n_groups - 1) * cost.decode_ms))
+        return drafts + plan_batches(tokens, prompts, budget, self._shape)
+
+    def _plan_drafts(self, streams: Sequence[tuple[Slot, Request]]) -> list[BatchPlan]:
+        if self.speculation.n_exact == 1:
+            return []
+        rooms = [
+            self._generation.room_ahead(slot, request) if self._kv.can_rewind(slot) else 0
+            for slot, request in streams
+        ]
+        return self.speculation.plan(streams, rooms)
+
+    def _prompt(self, slot: Slot, request: Request) -> Prompt:
+        """What is left of a prompt, up to where media begin or end."""
+        n, segment = min(len(request.pending), self._kv.room(slot)), request.segment
+        if segment is None:
+            return Prompt(slot.id, n, request.lora_key)
+        return Prompt(slot.id, min(n, segment.n), request.lora_key, segment.is_alone, segment.is_whole)
+
+    def _run(self, plan: BatchPlan) -> list[Event]:
+        """Evaluate a planned batch; returns what comes out of it."""
+        parts = [(self._scheduler.slots[part.slot], part.n) for part in plan]
+        # An earlier batch of the step may have ended a request, or swapped it out.
+        work = [(s, s.request, n) for s, n in parts if s.request is not None and s.request.swapped is None]
+        if not work:
+            return []
+        chunks = [self._chunk(slot, request, n) for slot, request, n in work]
+        try:
+            only = work[0][1].positive or work[0][1]
+            self._backend.apply_lora(only.task.params.lora)
+            is_own = len(work) == 1 and work[0][2] > 1
+            status = self.decoder.decode(chunks, load_of(chunks), only.id if is_own else None)
+        except CorralError as error:
+            return self._fail(work, error)
+        if status is DecodeStatus.OK:
+            self._prompt_cap = self._backend.n_prefill_max
+            return self._generation.advance(work, chunks)
+        events = self._rewind(work)
+        return events + self._relieve(work) if status is DecodeStatus.NO_ROOM else events
+
+    def _chunk(self, slot: Slot, request: Request, n: int) -> Chunk:
+        """The first `n` pending tokens of a request, and what they are evaluated as."""
+        segment = request.segment
+        pos = self._kv.position(slot, segment.origin if segment is not None else None)
+        rows = segment.rows(n) if segment is not None else None
+        return Chunk(slot.id, pos, request.chunk(n), request.n_logits(n), rows)
+
+    def _fail(self, work: Sequence[Work], error: CorralError) -> list[Event]:
+        return [event for slot, request, _ in work for event in self._generation.fail(slot, request, error)]
+
+    def _rewind(self, work: Sequence[Work]) -> list[Event]:
+        """Undo a batch that failed: back to where it began, or to nothing where the model cannot."""
+        events: list[Event] = []
+        for slot, request, n in work:
+            if request.segment is not None and request.segment.is_in_flat:
+                self._kv.trim(slot, 0)  # an image's tokens share a position: it cannot be cut between them
+            elif self._kv.rewind(slot):
+                continue
+            if request.phase is Phase.PREFILL:
+                request.start(self._clock(), n_cached=0)
+            else:
+                error = CorralError("the context was lost in a decode that failed")
+                events += self._fail([(slot, request, n)], error)
+        return events
+
+    def _relieve(self, work: Sequence[Work]) -> list[Event]:
+        """Too few KV cells are free: give up cached sequences, then shrink the prompt chunks, then swap out
+        the newest request."""
+        cached = self._scheduler.evictable
+        if cached:
+            self._kv.evict(cached[0])
+        elif self._scheduler.has_due:
+            pass  # what they hold is about to be used: it may be free after that
+        elif self._prompt_cap > MIN_PREFILL and any(n > MIN_PREFILL for _, _, n in work):
+            self._prompt_cap //= 2
+        else:
+            holders = [*self._scheduler.running(Phase.PREFILL), *self._scheduler.running(Phase.GENERATING)]
+            newest, request = max(holders, key=lambda pair: pair[1].arrival)
+            is_alone = all(other.arrival == request.arrival for _, other in holders)
+            if is_alone or not self._scheduler.preempt(newest):
+                return self._fail(work, CorralError("the context is full and nothing can be moved out of it"))
+        return []
