@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.cli.options import word
-from corral.cli.options.option import Option, PathUse
+from corral.cli.options.option import Option, PathUse, param_option
 
 OPTIONS = (
     Option(
@@ -48,15 +48,7 @@ OPTIONS = (
         low=0,
         high=5,
     ),
-    Option(
-        ("-s", "--seed"),
-        "sampling.seed",
-        "seed unless a request says so; -1: random",
-        "SEED",
-        parse=word.seed,
-        repeats=False,
-        shown=-1,
-    ),
+    param_option("seed", "SEED", parse=word.seed, repeats=False, shown=-1),
     Option(
         ("-t", "--threads"),
         "engine.n_threads",
@@ -80,13 +72,7 @@ OPTIONS = (
         "N",
         low=0,
     ),
-    Option(
-        ("-n", "--predict", "--n-predict"),
-        "server.n_predict",
-        "tokens to generate unless a request says so; -1: no limit, -2: until the context is full",
-        "N",
-        low=-2,
-    ),
+    param_option("n_predict"),
     Option(
         ("-b", "--batch-size"),
         "engine.n_batch",
@@ -105,13 +91,7 @@ OPTIONS = (
         low=16,
         high=1 << 20,
     ),
-    Option(
-        ("--keep",),
-        "server.n_keep",
-        "prompt tokens that survive a context shift unless a request says so; -1: all",
-        "N",
-        low=-1,
-    ),
+    param_option("n_keep"),
     Option(
         ("--context-shift",),
         "engine.context_shift",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.core.params import SamplingParams
+from corral.core.sampling_params import PARAMS
 from corral.core.settings import EngineSettings, ServerSettings
 
 PREFIX = "LLAMA_ARG_"
@@ -136,6 +137,14 @@ class Option:
         high = _MOST if self.high is None else self.high
         if not low <= value <= high:
             raise ValueError(f"{value} is not allowed, it must be between {low:,.10g} and {high:,.10g}")
+
+
+def param_option(name: str, metavar: str = "N", **more: Any) -> Option:
+    """The option that is the server's default of a sampling parameter."""
+    row = PARAMS[name]
+    low, high = row.clamp or row.limits
+    values = {"help": row.help[0].lower() + row.help[1:].rstrip("."), "low": low, "high": high, **more}
+    return Option(row.options, row.setting or f"sampling.{name}", metavar=metavar, **values)
 
 
 def is_on(word: str) -> bool:

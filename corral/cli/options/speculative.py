@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from corral.cli.options import word
-from corral.cli.options.option import Option, PathUse
-from corral.core.params import MAX_AHEAD
+from corral.cli.options.option import Option, PathUse, param_option
 
 OPTIONS = (
     Option(
@@ -27,33 +26,9 @@ OPTIONS = (
         "FNAME",
         path=PathUse.OUTPUT,
     ),
-    Option(
-        ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max"),
-        "server.n_draft",
-        "most tokens to draft at once unless a request says so; 0: no drafts",
-        "N",
-        env="LLAMA_ARG_DRAFT_MAX",
-        low=0,
-        high=MAX_AHEAD - 1,
-    ),
-    Option(
-        ("--draft-min", "--draft-n-min", "--spec-draft-n-min"),
-        "server.n_draft_min",
-        "shorter drafts are not used unless a request says so",
-        "N",
-        env="LLAMA_ARG_DRAFT_MIN",
-        low=0,
-        high=MAX_AHEAD - 1,
-    ),
-    Option(
-        ("--draft-p-min", "--spec-draft-p-min"),
-        "server.p_draft_min",
-        "a draft of the draft model ends where it is less sure than this, unless a request says so",
-        "P",
-        env="LLAMA_ARG_DRAFT_P_MIN",
-        low=0,
-        high=1,
-    ),
+    param_option("speculative_n_max", env="LLAMA_ARG_DRAFT_MAX"),
+    param_option("speculative_n_min", env="LLAMA_ARG_DRAFT_MIN"),
+    param_option("speculative_p_min", "P", env="LLAMA_ARG_DRAFT_P_MIN"),
     Option(
         ("-ps", "--p-split", "--draft-p-split", "--spec-draft-p-split"),
         "engine.p_split",
