@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from corral.cli.bar import Bar
+from corral.cli.table import print_lines, print_table
 from corral.cli.transfer import sized
 from corral.core.errors import CorralError
 from corral.gguf.file_type import FILE_TYPES
@@ -137,18 +137,10 @@ def _progress() -> Iterator[Report]:
 def _print(a: ComparedFile, b: ComparedFile, found: Comparison, out: Console) -> None:
     files = _file_rows(a, b, found)
     divergence = found.b_from_a
-    if out.is_terminal:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for _ in files[0]:
-            table.add_column(overflow="fold")
-        for row in files:
-            table.add_row(*row)
-        out.print(table, markup=False)
-    else:
-        _print_lines(files, out)
+    print_table(files, out)
     title = f"\nKL divergence of B from A at {divergence.n_tokens:,} positions, in nats"
     out.print(title, markup=False, soft_wrap=True)
-    _print_lines(_number_rows(divergence), out)
+    print_lines(_number_rows(divergence), out)
     out.print(f"\n{_verdict(found)}", markup=False, soft_wrap=True)
 
 
@@ -182,13 +174,6 @@ def _number_rows(divergence: Divergence) -> list[tuple[str, str]]:
         ("maximum", f"{divergence.max_kl:.5f}"),
         ("same first choice", _top1(divergence)),
     ]
-
-
-def _print_lines(rows: Sequence[Sequence[str]], out: Console) -> None:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        out.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
 def _verdict(found: Comparison) -> str:

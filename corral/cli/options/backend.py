@@ -14,12 +14,7 @@ OPTIONS = (
         parse=word.names,
     ),
     Option(("--mlock",), "engine.mlock", "keep the model in memory"),
-    Option(
-        ("--mmap",),
-        "engine.mmap",
-        "map the model file instead of reading it",
-        negative=("--no-mmap",),
-    ),
+    Option(("--mmap",), "engine.mmap", "map the model file instead of reading it", negative=("--no-mmap",)),
     Option(
         ("--numa",),
         "engine.numa",

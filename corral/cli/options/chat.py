@@ -27,12 +27,7 @@ OPTIONS = (
         "JSON",
         parse=word.json_object,
     ),
-    Option(
-        ("--jinja",),
-        "server.jinja",
-        "allow tools, which need jinja templates",
-        negative=("--no-jinja",),
-    ),
+    Option(("--jinja",), "server.jinja", "allow tools, which need jinja templates", negative=("--no-jinja",)),
     Option(
         ("-rea", "--reasoning"),
         "server.reasoning",

@@ -106,12 +106,7 @@ OPTIONS = (
         choices=("on", "off", "auto"),
         bare="on",
     ),
-    Option(
-        ("--warmup",),
-        "engine.warmup",
-        "run the model once before serving",
-        negative=("--no-warmup",),
-    ),
+    Option(("--warmup",), "engine.warmup", "run the model once before serving", negative=("--no-warmup",)),
     Option(
         ("-e", "--escape"),
         "server.escape",
@@ -131,9 +126,5 @@ OPTIONS = (
         "control tokens appear in answers as text",
         negative=("--no-special",),
     ),
-    Option(
-        ("--spm-infill",),
-        "server.spm_infill",
-        "infill with the suffix first, as some models prefer",
-    ),
+    Option(("--spm-infill",), "server.spm_infill", "infill with the suffix first, as some models prefer"),
 )

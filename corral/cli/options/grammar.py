@@ -17,11 +17,7 @@ OPTIONS = (
         parse=word.grammar,
     ),
     Option(
-        ("--grammar-file",),
-        "server.grammar_file",
-        "file with such a grammar",
-        "FNAME",
-        path=PathUse.TEXT,
+        ("--grammar-file",), "server.grammar_file", "file with such a grammar", "FNAME", path=PathUse.TEXT
     ),
     Option(
         ("-j", "--json-schema"),

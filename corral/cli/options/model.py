@@ -122,10 +122,5 @@ OPTIONS = (
         parse=word.encoding,
         repeats=False,
     ),
-    Option(
-        ("-a", "--alias"),
-        "server.alias",
-        "name of the model in answers (default: its path)",
-        "NAME",
-    ),
+    Option(("-a", "--alias"), "server.alias", "name of the model in answers (default: its path)", "NAME"),
 )

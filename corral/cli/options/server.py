@@ -7,14 +7,7 @@ from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
     Option(("--host",), "server.host", "address to listen on, or a path that ends with .sock", "HOST"),
-    Option(
-        ("--port",),
-        "server.port",
-        "port to listen on; 0: any free one",
-        "PORT",
-        low=0,
-        high=65535,
-    ),
+    Option(("--port",), "server.port", "port to listen on; 0: any free one", "PORT", low=0, high=65535),
     Option(
         ("--path",),
         "server.static_path",
@@ -241,11 +234,5 @@ OPTIONS = (
         "S",
         low=1,
     ),
-    Option(
-        ("--max-body-mb",),
-        "server.max_body_mib",
-        "largest request body",
-        "MiB",
-        low=1,
-    ),
+    Option(("--max-body-mb",), "server.max_body_mib", "largest request body", "MiB", low=1),
 )
