@@ -40,8 +40,8 @@ class ComparedFile(msgspec.Struct, frozen=True):
     perplexity: float
 
 
-def run_compare(argv: Sequence[str]) -> int:
-    options = _parse(argv)
+def run_compare(args: Sequence[str]) -> int:
+    options = _parse(args)
     out = Console(highlight=False)
     try:
         text = _read_text(options.text) if options.text else sample_text()
@@ -60,7 +60,7 @@ def run_compare(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
+def _parse(args: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="corral compare",
         description="Tell how far model B is from model A, of which it is another encoding: the perplexity "
@@ -75,7 +75,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--text", metavar="FILE", help="compare on this text instead of Corral's own")
     parser.add_argument("--json", action="store_true", help="for machines")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(args)
     if not 0 <= options.threads <= _MAX_THREADS:
         parser.error(f"--threads {options.threads}: it must be between 0 and {_MAX_THREADS}")
     return options

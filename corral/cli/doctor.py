@@ -17,12 +17,12 @@ from corral.cli.doctor_facts import Facts, gather
 _PORT = 8080  # as in core/settings.py, which needs a package
 
 
-def run_doctor(argv: Sequence[str]) -> int:
+def run_doctor(args: Sequence[str]) -> int:
     """1: something is wrong."""
     parser = argparse.ArgumentParser("corral doctor", description="look for what keeps Corral from running")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     parser.add_argument("--port", type=int, default=_PORT, help=f"the port to look at (default: {_PORT})")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(args)
     if not 0 < arguments.port < 1 << 16:
         parser.error(f"--port {arguments.port}: it must be between 1 and 65535")
     findings = examine(gather(arguments.port))

@@ -20,8 +20,8 @@ from corral.core.errors import CorralError, NotFound
 _COLUMNS = ("NAME", "SIZE", "FORMAT", "FROM", "SINCE")
 
 
-def run_models(argv: Sequence[str]) -> int:
-    options = _parser().parse_args(argv)
+def run_models(args: Sequence[str]) -> int:
+    options = _parser().parse_args(args)
     out = Console(highlight=False)
     try:
         if options.command == "rm":
