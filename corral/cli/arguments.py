@@ -50,13 +50,13 @@ def _take(option: Option, name: str, args: deque[str], is_one: bool) -> tuple[st
         return (args.popleft(),)
     if option.bare is not None:
         return (args.popleft(),) if args and not _is_name(args[0]) else ()
-    if option.n_words == "+":
+    if option.n_args == "+":
         taken = [args.popleft()] if args else []
         while args and not _is_name(args[0]):
             taken.append(args.popleft())
     else:
-        taken = [args.popleft() for _ in range(min(int(option.n_words), len(args)))]
-    if not taken or (option.n_words != "+" and len(taken) < int(option.n_words)):
+        taken = [args.popleft() for _ in range(min(int(option.n_args), len(args)))]
+    if not taken or (option.n_args != "+" and len(taken) < int(option.n_args)):
         raise UsageError(f"{name} needs a value: {name} {option.metavar}")
     return tuple(taken)
 

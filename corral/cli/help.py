@@ -71,9 +71,9 @@ def _add(section: argparse._ArgumentGroup, option: Option) -> None:
         return
     action = section.add_argument(
         *names,
-        metavar=tuple(option.metavar.split()) if option.n_words == 2 else option.metavar,
+        metavar=tuple(option.metavar.split()) if option.n_args == 2 else option.metavar,
         choices=option.choices or None,
-        nargs="?" if option.bare is not None else option.n_words if option.n_words != 1 else None,
+        nargs="?" if option.bare is not None else option.n_args if option.n_args != 1 else None,
         help=help,
     )
     if option.path is not None:

@@ -16,8 +16,8 @@ from corral.cli.given import UsageError
 from corral.cli.model_source import resolve_model
 from corral.core.settings import EngineSettings
 from corral.core.transcoding import OFF
-from corral.tuning.choice import Choice
-from corral.tuning.tune import Finding, tune
+from corral.tuning.profile import TuningProfile
+from corral.tuning.tune import Measurement, tune
 
 _USAGE = """\
 usage: corral tune [-m FILE] [OPTION ...]
@@ -42,8 +42,8 @@ def run_tune(args: Sequence[str]) -> int:
         sys.stderr.write(f"other programs are running (load {load:.1f}): this may not be worth much\n")
     sys.stdout.write(f"{settings.model}\n{_HEAD}\n")
     with Display() as display:
-        choice = tune(_plain(settings), display.report, display.tell)
-    sys.stdout.write(f"{_summary(settings.model, choice)}\n")
+        profile = tune(_plain(settings), display.report, display.on_measurement)
+    sys.stdout.write(f"{_summary(settings.model, profile)}\n")
     return 0
 
 
@@ -65,15 +65,17 @@ class Display:
         if self._bar is not None:
             self._bar.update(fraction, what)
 
-    def tell(self, finding: Finding) -> None:
-        cells = (_cell(number) for number in msgspec.structs.astuple(finding.speed))
-        sign = "*" if finding.is_chosen else " "
-        sys.stdout.write(f"{sign} {finding.what:34} {' '.join(cells)}   {finding.note}".rstrip() + "\n")
+    def on_measurement(self, measurement: Measurement) -> None:
+        cells = (_cell(number) for number in msgspec.structs.astuple(measurement.speed))
+        sign = "*" if measurement.is_chosen else " "
+        sys.stdout.write(
+            f"{sign} {measurement.what:34} {' '.join(cells)}   {measurement.note}".rstrip() + "\n"
+        )
         sys.stdout.flush()
 
 
 def _plain(settings: EngineSettings) -> EngineSettings:
-    """Without what a trial has no use for."""
+    """Without what a benchmark has no use for."""
     return msgspec.structs.replace(settings, transcode=OFF, mmproj="", model_draft="", n_parallel=1)
 
 
@@ -81,8 +83,8 @@ def _cell(number: float) -> str:
     return f"{'-' if math.isnan(number) else format(number, '.1f'):>9}"
 
 
-def _summary(model: str, choice: Choice) -> str:
-    options = f"-t {choice.n_threads} -tb {choice.n_threads_batch} -ub {choice.n_ubatch}"
-    if not choice.encoding:
+def _summary(model: str, profile: TuningProfile) -> str:
+    options = f"-t {profile.n_threads} -tb {profile.n_threads_batch} -ub {profile.n_ubatch}"
+    if not profile.encoding:
         return f"chosen: the file as it is, {options}; servers that get it use that"
-    return f"chosen: {choice.encoding} ({choice.gain}), {options}; servers that get {model} use that"
+    return f"chosen: {profile.encoding} ({profile.gain}), {options}; servers that get {model} use that"

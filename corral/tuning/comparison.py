@@ -16,8 +16,8 @@ import msgspec
 
 from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.model_file import main_type
-from corral.tuning.choice import content_hash, transcoded_path
 from corral.tuning.divergence import Divergence, measure_divergences
+from corral.tuning.profile import content_hash, transcoded_path
 from corral.tuning.transcode import transcode
 
 Report = Callable[[str, float], None]  # what is done, and how much of it

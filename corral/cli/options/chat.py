@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options import word
+from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
@@ -11,13 +11,12 @@ OPTIONS = (
         "server.chat_template",
         "chat template: the name of a well-known one, or jinja (default: the model's own, else chatml)",
         "TEMPLATE",
-        parse=word.template,
+        parse=value.template,
     ),
     Option(
         ("--chat-template-file",),
         "server.chat_template_file",
         "file with a chat template in jinja",
-        "FNAME",
         path=PathUse.TEXT,
     ),
     Option(
@@ -25,14 +24,13 @@ OPTIONS = (
         "server.chat_template_kwargs",
         "more names for the chat template, as a JSON object",
         "JSON",
-        parse=word.json_object,
+        parse=value.json_object,
     ),
     Option(("--jinja",), "server.jinja", "allow tools, which need jinja templates", negative=("--no-jinja",)),
     Option(
         ("-rea", "--reasoning"),
         "server.reasoning",
         "whether models that can think do so unless a request says otherwise; auto: yes",
-        "on|off|auto",
         choices=("on", "off", "auto"),
     ),
     Option(

@@ -17,7 +17,6 @@ OPTIONS = (
         ("--attention",),
         "engine.attention",
         "whether tokens see those behind them when they are embedded (default: as the model says)",
-        "causal|non-causal",
         choices=("causal", "non-causal"),
     ),
     Option(
@@ -25,7 +24,6 @@ OPTIONS = (
         "server.embd_normalize",
         "norm that vectors are divided by unless a request says so; -1: none, 0: largest number, "
         "to 32760, 1: taxicab, 2: euclidean, more: p-norm",
-        "N",
         low=-1,
         high=1024,
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options import word
+from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse, param_option
 
 OPTIONS = (
@@ -10,7 +10,6 @@ OPTIONS = (
         ("-h", "--usage", "--help"),
         "command.help",
         "print this and exit; all: also the options that are accepted for compatibility and ignored",
-        "all",
         choices=("all",),
         bare="",
     ),
@@ -36,24 +35,22 @@ OPTIONS = (
         ("-v", "--verbose"),
         "server.verbosity",
         "log everything, also what libllama says: --verbosity 4",
-        n_words=0,
+        n_args=0,
         bare=4,
     ),
     Option(
         ("-lv", "--log-verbosity", "--verbosity"),
         "server.verbosity",
         "how much to log; 0: nothing, 1: errors, 2: warnings, 3: what happens, 4: everything",
-        "N",
         env="LLAMA_ARG_LOG_VERBOSITY",
         low=0,
         high=5,
     ),
-    param_option("seed", "SEED", parse=word.seed, repeats=False, shown=-1),
+    param_option("seed", "SEED", parse=value.seed, repeats=False, shown=-1),
     Option(
         ("-t", "--threads"),
         "engine.n_threads",
         "threads for generation; 0: one per physical core",
-        "N",
         low=-1,
         high=1024,
     ),
@@ -61,7 +58,6 @@ OPTIONS = (
         ("-tb", "--threads-batch"),
         "engine.n_threads_batch",
         "threads for prompts; 0: as --threads",
-        "N",
         low=-1,
         high=1024,
     ),
@@ -69,7 +65,6 @@ OPTIONS = (
         ("-c", "--ctx-size"),
         "engine.n_ctx",
         "context size, shared by all slots; 0: as the model was trained",
-        "N",
         low=0,
     ),
     param_option("n_predict"),
@@ -77,7 +72,6 @@ OPTIONS = (
         ("-b", "--batch-size"),
         "engine.n_batch",
         "logical maximum batch size",
-        "N",
         env="LLAMA_ARG_BATCH",
         low=1,
         high=1 << 20,
@@ -86,7 +80,6 @@ OPTIONS = (
         ("-ub", "--ubatch-size"),
         "engine.n_ubatch",
         "physical maximum batch size: prompt tokens evaluated at once",
-        "N",
         env="LLAMA_ARG_UBATCH",
         low=16,
         high=1 << 20,
@@ -102,7 +95,6 @@ OPTIONS = (
         ("-fa", "--flash-attn"),
         "engine.flash_attn",
         "flash attention; auto: on a GPU only, since on a CPU answers would depend on their neighbours",
-        "on|off|auto",
         choices=("on", "off", "auto"),
         bare="on",
     ),
@@ -118,7 +110,7 @@ OPTIONS = (
         "server.stop",
         "text at which answers stop unless a request brings its own; may be repeated",
         "PROMPT",
-        parse=word.text,
+        parse=value.text,
     ),
     Option(
         ("-sp", "--special"),

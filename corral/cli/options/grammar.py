@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from corral.cli.options import word
+from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse
 from corral.core.params import JsonWhitespace
 
@@ -14,17 +14,15 @@ OPTIONS = (
         "server.grammar",
         "GBNF grammar of answers, unless a request brings its own",
         "GRAMMAR",
-        parse=word.grammar,
+        parse=value.grammar,
     ),
-    Option(
-        ("--grammar-file",), "server.grammar_file", "file with such a grammar", "FNAME", path=PathUse.TEXT
-    ),
+    Option(("--grammar-file",), "server.grammar_file", "file with such a grammar", path=PathUse.TEXT),
     Option(
         ("-j", "--json-schema"),
         "server.json_schema",
         "JSON Schema of answers, unless a request brings its own; {} is any JSON",
         "SCHEMA",
-        parse=word.json_text,
+        parse=value.json_text,
     ),
     Option(
         ("--json-whitespace",),

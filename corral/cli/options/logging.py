@@ -10,7 +10,6 @@ OPTIONS = (
         ("--log-file",),
         "server.log_file",
         "file that gets the log too; a name without an extension gets .log",
-        "FNAME",
         path=PathUse.OUTPUT,
     ),
     Option(("--log-prompts",), "server.log_prompts", "prompts and answers in the log too"),

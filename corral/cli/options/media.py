@@ -34,7 +34,6 @@ OPTIONS = (
         ("--image-min-tokens",),
         "engine.image_min_tokens",
         "least tokens of an image, where its size decides how many; 0: as the model says",
-        "N",
         low=0,
         high=1 << 20,
     ),
@@ -42,7 +41,6 @@ OPTIONS = (
         ("--image-max-tokens",),
         "engine.image_max_tokens",
         "most tokens of an image, where its size decides how many; 0: as the model says",
-        "N",
         low=0,
         high=1 << 20,
     ),
@@ -63,7 +61,6 @@ OPTIONS = (
         ("--media-path",),
         "server.media_path",
         "directory of images that requests may name by file: URLs (default: none)",
-        "PATH",
         path=PathUse.READ_DIRECTORY,
     ),
 )

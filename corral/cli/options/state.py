@@ -9,7 +9,6 @@ OPTIONS = (
         ("--slot-save-path",),
         "server.slot_save_path",
         "directory for files of slots and for sessions that --sessions-ram has no room for (default: none)",
-        "PATH",
         path=PathUse.WRITE_DIRECTORY,
     ),
     Option(
@@ -30,7 +29,6 @@ OPTIONS = (
         ("--cache-disk",),
         "engine.cache_disk",
         "directory for the states of prompts that --cache-ram has no room for; they outlive the server",
-        "PATH",
         path=PathUse.OWN_DIRECTORY,
     ),
     Option(
@@ -45,7 +43,6 @@ OPTIONS = (
         "server.cache_reuse",
         "move runs of so many tokens from further back in a context, instead of evaluating them again, "
         "unless a request says so; 0: off",
-        "N",
         low=0,
     ),
 )
