@@ -58,8 +58,7 @@ OPTIONS = (
         ("-mg", "--main-gpu"),
         "engine.main_gpu",
         "the GPU of a model that is not split, and of small tensors",
-        low=0,
-        high=255,
+        limits=(0, 255),
     ),
     Option(
         ("-fit", "--fit"),
@@ -74,8 +73,12 @@ OPTIONS = (
         "engine.fit_target_mib",
         "memory that stays free on each GPU",
         "MiB",
-        low=0,
-        high=1 << 30,
+        limits=(0, 1 << 30),
     ),
-    Option(("-fitc", "--fit-ctx"), "engine.fit_ctx", "--fit makes no context smaller than this", low=256),
+    Option(
+        ("-fitc", "--fit-ctx"),
+        "engine.fit_ctx",
+        "--fit makes no context smaller than this",
+        limits=(256, None),
+    ),
 )

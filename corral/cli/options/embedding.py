@@ -24,7 +24,6 @@ OPTIONS = (
         "server.embd_normalize",
         "norm that vectors are divided by unless a request says so; -1: none, 0: largest number, "
         "to 32760, 1: taxicab, 2: euclidean, more: p-norm",
-        low=-1,
-        high=1024,
+        limits=(-1, 1024),
     ),
 )

@@ -52,8 +52,7 @@ class Option:
     env: str = ""  # beside the one that follows from its name
     negative: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
+    limits: tuple[float | None, float | None] = (None, None)
     bare: Any = None
     parse: Callable[[list[str]], Any] | None = None
     n_args: int | str = 1
@@ -71,6 +70,14 @@ class Option:
             return "PATH" if self.path.is_directory else "FNAME"
         is_number = isinstance(self.default, int | float) and not isinstance(self.default, bool)
         return "N" if is_number and self.n_args else "|".join(self.choices)
+
+    @property
+    def low(self) -> float | None:
+        return self.limits[0]
+
+    @property
+    def high(self) -> float | None:
+        return self.limits[1]
 
     @property
     def long_name(self) -> str:
@@ -150,8 +157,11 @@ class Option:
 def param_option(name: str, metavar: str = "N", **more: Any) -> Option:
     """The option that is the server's default of a sampling parameter."""
     row = PARAMS[name]
-    low, high = row.clamp or row.limits
-    values = {"help": row.help[0].lower() + row.help[1:].rstrip("."), "low": low, "high": high, **more}
+    values = {
+        "help": row.help[0].lower() + row.help[1:].rstrip("."),
+        "limits": row.clamp or row.limits,
+        **more,
+    }
     return Option(row.options, row.setting or f"sampling.{name}", metavar=metavar, **values)
 
 

@@ -10,8 +10,7 @@ OPTIONS = (
         "engine.n_parallel",
         "slots: requests that run at the same time",
         env="LLAMA_ARG_N_PARALLEL",
-        low=1,
-        high=256,
+        limits=(1, 256),
     ),
     Option(
         ("-cb", "--cont-batching"),
@@ -30,6 +29,6 @@ OPTIONS = (
         "engine.max_itl_ms",
         "longest pause a running stream may see while prompts are evaluated",
         "MS",
-        low=1,
+        limits=(1, None),
     ),
 )

@@ -51,7 +51,7 @@ OPTIONS = (
     param_option("ignore_eos", "", negative=("--no-ignore-eos",)),
     param_option("penalize_nl", "", negative=("--no-penalize-nl",)),
     *map(param_option, _NUMBERS),
-    param_option("dry_base", help="growth of the DRY penalty per repeated token", low=1),
+    param_option("dry_base", help="growth of the DRY penalty per repeated token", limits=(1, 1e4)),
     param_option(
         "dry_sequence_breakers",
         "STRING",

@@ -7,7 +7,7 @@ from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
     Option(("--host",), "server.host", "address to listen on, or a path that ends with .sock", "HOST"),
-    Option(("--port",), "server.port", "port to listen on; 0: any free one", "PORT", low=0, high=65535),
+    Option(("--port",), "server.port", "port to listen on; 0: any free one", "PORT", limits=(0, 65535)),
     Option(
         ("--path",),
         "server.static_path",
@@ -113,29 +113,26 @@ OPTIONS = (
         ("--queue-size",),
         "server.queue_size",
         "requests that may wait for a slot; more get a 503",
-        low=0,
-        high=100_000,
+        limits=(0, 100_000),
     ),
     Option(
         ("--max-repeats",),
         "server.max_repeats",
         "end answers that say the same so many times in a row; 0: never",
-        low=0,
-        high=1000,
+        limits=(0, 1000),
     ),
     Option(
         ("--sleep-idle-seconds",),
         "server.sleep_idle_s",
         "let the model leave memory after so many seconds without work, until a request comes; -1: never",
         "S",
-        low=-1,
+        limits=(-1, None),
     ),
     Option(
         ("--engine-restarts",),
         "server.engine_restarts",
         "engines in a row that may fail without having done anything, before the server gives up",
-        low=0,
-        high=1000,
+        limits=(0, 1000),
     ),
     Option(
         ("--otlp-endpoint",),
@@ -152,14 +149,13 @@ OPTIONS = (
         "seconds that a client may neither send nor take anything, and that running requests get to finish "
         "after SIGTERM; 0: clients have no limit",
         "S",
-        low=0,
+        limits=(0, None),
     ),
     Option(
         ("--threads-http",),
         "server.n_threads_http",
         "threads of the HTTP side; -1: as it thinks fit",
-        low=-1,
-        high=1024,
+        limits=(-1, 1024),
     ),
     Option(
         ("-spf", "--system-prompt-file"),
@@ -194,8 +190,7 @@ OPTIONS = (
         "engine.slot_prompt_similarity",
         "share of a prompt an idle slot must hold to be preferred; 0: off",
         "SHARE",
-        low=0,
-        high=1,
+        limits=(0, 1),
     ),
     Option(
         ("--lora-init-without-apply",),
@@ -207,7 +202,7 @@ OPTIONS = (
         "server.engine_timeout_s",
         "seconds without a sign of life before the engine is restarted",
         "S",
-        low=1,
+        limits=(1, None),
     ),
-    Option(("--max-body-mb",), "server.max_body_mib", "largest request body", "MiB", low=1),
+    Option(("--max-body-mb",), "server.max_body_mib", "largest request body", "MiB", limits=(1, None)),
 )

@@ -16,14 +16,14 @@ OPTIONS = (
         "server.sessions_ram_mib",
         "memory for sessions; beyond it they go to --slot-save-path",
         "MiB",
-        low=0,
+        limits=(0, None),
     ),
     Option(
         ("-cram", "--cache-ram"),
         "engine.cache_ram_mib",
         "host memory for the states of prompts that left their slot; 0: off, -1: no limit",
         "MiB",
-        low=-1,
+        limits=(-1, None),
     ),
     Option(
         ("--cache-disk",),
@@ -36,13 +36,13 @@ OPTIONS = (
         "engine.cache_disk_gib",
         "how much of the disk --cache-disk may take",
         "GiB",
-        low=0,
+        limits=(0, None),
     ),
     Option(
         ("--cache-reuse",),
         "server.cache_reuse",
         "move runs of so many tokens from further back in a context, instead of evaluating them again, "
         "unless a request says so; 0: off",
-        low=0,
+        limits=(0, None),
     ),
 )
