@@ -52,4 +52,4 @@ def _read(option: Option, name: str, text: str) -> Given | None:
 
 _KNOWN = [name for option in OPTIONS for name in (*option.variables, *_opposites(option))]
 _BY_ENDING = {name.removeprefix(PREFIX): name for name in _KNOWN}
-_SWITCH = Option(("--switch",), "server.log", "on or off")
+_SWITCH = Option(("--switch",), "on or off", target="server.log")

@@ -8,34 +8,25 @@ from corral.cli.options.option import Option, PathUse
 OPTIONS = (
     Option(
         ("--chat-template",),
-        "server.chat_template",
         "chat template: the name of a well-known one, or jinja (default: the model's own, else chatml)",
         "TEMPLATE",
         parse=value.template,
     ),
-    Option(
-        ("--chat-template-file",),
-        "server.chat_template_file",
-        "file with a chat template in jinja",
-        path=PathUse.TEXT,
-    ),
+    Option(("--chat-template-file",), "file with a chat template in jinja", path=PathUse.TEXT),
     Option(
         ("--chat-template-kwargs",),
-        "server.chat_template_kwargs",
         "more names for the chat template, as a JSON object",
         "JSON",
         parse=value.json_object,
     ),
-    Option(("--jinja",), "server.jinja", "allow tools, which need jinja templates", negative=("--no-jinja",)),
+    Option(("--jinja",), "allow tools, which need jinja templates", negative=("--no-jinja",)),
     Option(
         ("-rea", "--reasoning"),
-        "server.reasoning",
         "whether models that can think do so unless a request says otherwise; auto: yes",
         choices=("on", "off", "auto"),
     ),
     Option(
         ("--reasoning-format",),
-        "server.reasoning_format",
         "where a model's thoughts go: none leaves them in the content, deepseek puts them into "
         "reasoning_content, deepseek-legacy does both, auto is deepseek",
         "FORMAT",
@@ -43,13 +34,11 @@ OPTIONS = (
     ),
     Option(
         ("--prefill-assistant",),
-        "server.prefill_assistant",
         "a chat that ends with an assistant's message is continued there",
         negative=("--no-prefill-assistant",),
     ),
     Option(
         ("--parse-special",),
-        "server.parse_special",
         "texts like <|im_end|> in chat messages are control tokens, as in llama-server",
         negative=("--no-parse-special",),
     ),

@@ -11,22 +11,19 @@ from corral.core.params import JsonWhitespace
 OPTIONS = (
     Option(
         ("--grammar",),
-        "server.grammar",
         "GBNF grammar of answers, unless a request brings its own",
         "GRAMMAR",
         parse=value.grammar,
     ),
-    Option(("--grammar-file",), "server.grammar_file", "file with such a grammar", path=PathUse.TEXT),
+    Option(("--grammar-file",), "file with such a grammar", path=PathUse.TEXT),
     Option(
         ("-j", "--json-schema"),
-        "server.json_schema",
         "JSON Schema of answers, unless a request brings its own; {} is any JSON",
         "SCHEMA",
         parse=value.json_text,
     ),
     Option(
         ("--json-whitespace",),
-        "server.json_whitespace",
         "layout of JSON that follows a schema: compact, spaced, or flexible, where the model decides",
         "LAYOUT",
         choices=get_args(JsonWhitespace),

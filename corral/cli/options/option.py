@@ -13,6 +13,10 @@ from corral.core.settings import EngineSettings, ServerSettings
 
 PREFIX = "LLAMA_ARG_"
 _PARTS = {"engine": EngineSettings(model=""), "server": ServerSettings(), "sampling": SamplingParams()}
+_TARGETS = {
+    field: f"{part}.{field}" for part in ("engine", "server") for field in _PARTS[part].__struct_fields__
+}
+_BY_NAME = "*"
 _COMMAND = "command."
 _MOST = 2**31 - 1  # of any number whose limits are not said
 _ON, _OFF = ("1", "true", "on", "yes", "enabled"), ("0", "false", "off", "no", "disabled")
@@ -37,8 +41,9 @@ class PathUse(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`target` names a field of the settings, as `engine.n_ctx`, whose default and type count here too, or
-    something to do instead of serving, as `command.help`; options of other programs have none.
+    """`target` is the setting that it sets, as `engine.n_ctx`, by default the one of its name; or what to do
+    instead of serving, as `command.help`; options of other programs have none. It has the type and default of
+    the setting.
 
     A name is followed by `n_args` ("+": at least one); where there are none, or none is needed, the value is
     `bare`. `parse` makes other things of them than a text or a number; what `repeats` adds up. `path`: the
@@ -46,9 +51,9 @@ class Option:
     """
 
     names: tuple[str, ...]
-    target: str
     help: str
     metavar: str = ""
+    target: str = _BY_NAME
     env: str = ""  # beside the one that follows from its name
     negative: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
@@ -62,6 +67,8 @@ class Option:
     path: PathUse | None = None
 
     def __post_init__(self) -> None:
+        if self.target == _BY_NAME:
+            object.__setattr__(self, "target", _TARGETS[self.key.replace("-", "_")])
         if not self.metavar:
             object.__setattr__(self, "metavar", self._usual_metavar())
 
@@ -162,7 +169,7 @@ def param_option(name: str, metavar: str = "N", **more: Any) -> Option:
         "limits": row.clamp or row.limits,
         **more,
     }
-    return Option(row.options, row.setting or f"sampling.{name}", metavar=metavar, **values)
+    return Option(row.options, metavar=metavar, target=row.setting or f"sampling.{name}", **values)
 
 
 def is_on(word: str) -> bool:

@@ -34,11 +34,11 @@ _NUMBERS = (
 OPTIONS = (
     Option(
         ("--sampling-seq", "--sampler-seq"),
-        "sampling.samplers",
         "samplers in order, by their letters, as kfypmt",
         "SEQUENCE",
         parse=value.sampler_letters,
         repeats=False,
+        target="sampling.samplers",
     ),
     param_option(
         "samplers",
@@ -65,10 +65,5 @@ OPTIONS = (
         parse=value.logit_bias,
     ),
     param_option("cfg_negative_prompt", "PROMPT", help="prompt to steer away from"),
-    Option(
-        ("--cfg-negative-prompt-file",),
-        "server.cfg_negative_prompt_file",
-        "file with such a prompt",
-        path=PathUse.TEXT,
-    ),
+    Option(("--cfg-negative-prompt-file",), "file with such a prompt", path=PathUse.TEXT),
 )
