@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
-from corral.cli.bar import Bar
+from corral.cli.bar import progress_bar
 from corral.cli.table import print_lines, print_table
 from corral.cli.transfer import sized
 from corral.core.errors import CorralError
@@ -23,7 +22,6 @@ from corral.tuning.comparison import (
     MAX_MEAN_KL,
     MAX_RATIO,
     Comparison,
-    Report,
     compare_models,
     keeps_quality,
 )
@@ -46,7 +44,7 @@ def run_compare(args: Sequence[str]) -> int:
     try:
         text = _read_text(options.text) if options.text else sample_text()
         facts = [_look_at(path) for path in (options.a, options.b)]
-        with _progress() as report:
+        with progress_bar() as report:
             found = compare_models(options.a, options.b, text, report, options.threads)
     except CorralError as error:
         sys.stderr.write(f"corral: {error.message}\n")
@@ -118,20 +116,6 @@ def _numbers(divergence: Divergence) -> dict[str, float]:
     """All but the perplexities, which belong to the files."""
     numbers: dict[str, float] = msgspec.structs.asdict(divergence)
     return {name: value for name, value in numbers.items() if not name.startswith("perplexity")}
-
-
-@contextmanager
-def _progress() -> Iterator[Report]:
-    """A bar where there is a terminal, else nothing."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda *_: None
-        return
-    bar = Bar(console, "comparing")
-    try:
-        yield lambda what, fraction: bar.update(fraction, what)
-    finally:
-        bar.close()
 
 
 def _print(a: ComparedFile, b: ComparedFile, found: Comparison, out: Console) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import httpx
 import msgspec
@@ -60,6 +61,7 @@ class RetryPolicy:
 
 
 PATIENT = RetryPolicy()
+Check: TypeAlias = Callable[[Path], object]
 
 
 def fetch(
@@ -67,7 +69,7 @@ def fetch(
     path: Path,
     progress: Transfer,
     *,
-    check: Callable[[Path], object] = lambda _: None,
+    check: Check = lambda _: None,
     retry: RetryPolicy = PATIENT,
 ) -> Version:
     """Put the file at `path`, whole or not at all; the next call resumes one that failed.
@@ -79,8 +81,7 @@ def fetch(
     except OSError as error:
         raise CorralError(f"{file.option}: cannot write {path}: {error.strerror}") from None
     try:
-        with open_client(file, retry.timeout_s) as client:
-            _Fetch(file, part, progress, check, retry, client).run()
+        _Fetch(file, part, progress, check, retry).run()
         part.commit()
     except KeyboardInterrupt:
         progress.end()
@@ -194,31 +195,26 @@ class _Fetch:
     """One download, over as many requests as it takes."""
 
     def __init__(
-        self,
-        file: RemoteFile,
-        part: PartFile,
-        progress: Transfer,
-        check: Callable[[Path], object],
-        retry: RetryPolicy,
-        client: httpx.Client,
+        self, file: RemoteFile, part: PartFile, progress: Transfer, check: Check, retry: RetryPolicy
     ) -> None:
         self._file, self._part, self._progress = file, part, progress
-        self._check, self._retry, self._client = check, retry, client
+        self._check, self._retry = check, retry
         self._has_answered = False
         self._is_joined = part.n_bytes > 0  # from several answers
 
     def run(self) -> None:
         file = self._file
-        self._get_all()
-        fault = self._find_fault()
-        if fault and self._is_joined:
-            self._progress.note(f"{file.name}: its pieces do not fit together ({fault}), getting it anew")
-            self._part.restart(Version())
+        for is_last in (False, True):
             self._get_all()
             fault = self._find_fault()
-        if fault:
+            if not fault:
+                return
             self._part.restart(Version())
-            raise CorralError(f"{file.option}: what {file.host} sends as {file.name} is not right: {fault}")
+            if is_last or not self._is_joined:
+                raise CorralError(
+                    f"{file.option}: what {file.host} sends as {file.name} is not right: {fault}"
+                )
+            self._progress.note(f"{file.name}: its pieces do not fit together ({fault}), getting it anew")
 
     def _get_all(self) -> None:
         part, retry = self._part, self._retry
@@ -244,9 +240,8 @@ class _Fetch:
                 f"row ({lost}); {_kept(part)}"
             )
         wait_s = max(self._retry.wait_s(n_failed), lost.wait_s)
-        share = (
-            f" at {part.n_bytes / part.version.n_bytes:.0%}" if part.version.n_bytes and part.n_bytes else ""
-        )
+        n_all = part.version.n_bytes
+        share = f" at {part.n_bytes / n_all:.0%}" if n_all and part.n_bytes else ""
         self._progress.note(f"{file.name}: interrupted{share} ({lost}), going on in {wait_s:g} s")
         self._retry.sleep(wait_s)
 
@@ -268,7 +263,11 @@ class _Fetch:
         return self._has_answered or bool(file.sha256 and part.n_bytes == file.n_bytes)
 
     def _attempt(self) -> None:
-        with self._client.stream("GET", self._file.url, headers=self._plan_range()) as response:
+        headers = self._plan_range()
+        with (
+            open_client(self._file, self._retry.timeout_s) as client,
+            client.stream("GET", self._file.url, headers=headers) as response,
+        ):
             self._has_answered = True
             self._check_answer(response)
             if self._accept(response):
@@ -315,11 +314,15 @@ class _Fetch:
     def _accept(self, response: httpx.Response) -> bool:
         """Whether the body continues the part, which may have to be dropped for that."""
         part, version = self._part, read_version(self._file, response)
+        is_piece = (
+            response.status_code == httpx.codes.PARTIAL_CONTENT and first_byte(response) == part.n_bytes
+        )
+        is_sized = version.n_bytes is not None and part.version.n_bytes in (None, version.n_bytes)
         if response.status_code == httpx.codes.OK:
             if part.n_bytes and not version.is_same(part.version):
                 self._progress.note(f"{self._file.name} has changed on the server, getting it from the start")
             part.restart(version)
-        elif not self._continues(response, version):
+        elif not (is_piece and is_sized and (self._file.sha256 or version.is_same(part.version))):
             part.restart(Version())
             return False
         elif not part.n_bytes:
@@ -328,14 +331,6 @@ class _Fetch:
             self._is_joined = True
             part.version = msgspec.structs.replace(part.version, n_bytes=version.n_bytes)
         return True
-
-    def _continues(self, response: httpx.Response, version: Version) -> bool:
-        part = self._part
-        if response.status_code != httpx.codes.PARTIAL_CONTENT or first_byte(response) != part.n_bytes:
-            return False
-        if version.n_bytes is None or part.version.n_bytes not in (None, version.n_bytes):
-            return False
-        return bool(self._file.sha256) or version.is_same(part.version)
 
     def _receive(self, response: httpx.Response) -> None:
         part, progress = self._part, self._progress

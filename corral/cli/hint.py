@@ -1,5 +1,4 @@
-"""What to write instead of words that the command line does not know: habits of other programs, and typing
-mistakes."""
+"""Hints for unknown arguments: habits of other programs, and typing mistakes."""
 
 from __future__ import annotations
 
