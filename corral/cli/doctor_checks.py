@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from corral.cli.default_model import REQUIREMENT
-from corral.cli.doctor_facts import NATIVE, Facts
+from corral.cli.doctor_facts import NATIVE, Facts, split_requirement
 
 _MIN_PYTHON = (3, 10)
 _LITTLE_MEMORY = 1 << 30
@@ -85,17 +85,23 @@ def check_packages(facts: Facts) -> Iterator[CheckResult]:
         yield _ok("packages", f"{len(facts.requirements)} are there, of the right versions")
 
 
-def _package_fault(text: str, facts: Facts) -> str:
-    name = re.split(r"[^\w.-]", text, maxsplit=1)[0].lower()
+def _package_fault(requirement: str, facts: Facts) -> str:
+    name, specifier = split_requirement(requirement)
     version = facts.versions.get(name)
     if version is None:
         return f"{name} is not installed"
-    from packaging.requirements import Requirement  # without it, the only requirement is that it is missing
-
-    specifier = Requirement(text).specifier
-    if not specifier.contains(version, prereleases=True):
+    if not satisfies(version, specifier):
         return f"{name} {version} is installed, {specifier} is needed"
     return f"{name} cannot be imported: {facts.broken[name]}" if name in facts.broken else ""
+
+
+def satisfies(version: str, specifier: str) -> bool:
+    """Whether a version is one of `>=1.9,<2`; without packaging, which is reported as missing, assume so."""
+    try:
+        from packaging.specifiers import SpecifierSet
+    except ImportError:
+        return True
+    return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
 def check_library(facts: Facts) -> Iterator[CheckResult]:

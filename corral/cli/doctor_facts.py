@@ -93,7 +93,7 @@ class Facts:
 
 def gather(port: int) -> Facts:
     requirements = _requirements()
-    names = [re.split(r"[^\w.-]", text, maxsplit=1)[0].lower() for text in requirements or ()]
+    names = [split_requirement(text)[0] for text in requirements or ()]
     n_memory_bytes, n_available_bytes = _memory()
     n_cpus = os.cpu_count() or 1
     model = find_default_model()
@@ -186,6 +186,12 @@ def _requirements() -> tuple[str, ...] | None:
         for each in every
         if not each.marker or each.marker.evaluate({"extra": ""})
     )
+
+
+def split_requirement(text: str) -> tuple[str, str]:
+    """Name, and versions that will do."""
+    name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
+    return name.lower(), text.removeprefix(name)
 
 
 def _versions(names: Sequence[str]) -> dict[str, str]:
