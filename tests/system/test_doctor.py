@@ -16,8 +16,8 @@ import pytest
 
 from corral.cli import devices, doctor, doctor_facts
 from corral.cli.devices import DeviceRow, NativeFacts, list_devices, native_facts, print_devices
-from corral.cli.doctor import examine, render_json, render_text, run_doctor
-from corral.cli.doctor_checks import CHECKS, CheckResult, Level
+from corral.cli.doctor import render_json, render_text, run_doctor
+from corral.cli.doctor_checks import CHECKS, CheckResult, Level, examine
 from corral.cli.doctor_facts import (
     CacheFolder,
     Facts,
