@@ -92,7 +92,7 @@ def _read_text(name: str) -> str:
 
 
 def _look_at(path: str) -> ComparedFile:
-    """The file, without its perplexity yet; raises if it is no model."""
+    """The file, without its perplexity yet; raises if it is not a model."""
     parts, headers = read_model(path)
     declared = headers[0].metadata.get("general.file_type")
     type = FILE_TYPES.get(declared, "unknown") if isinstance(declared, int) else "unknown"

@@ -66,7 +66,7 @@ def run_command(name: str, args: Sequence[str]) -> int:
 def run(settings: Settings, console: Console, locate: Locate | None = None) -> None:
     from corral.server.run import serve  # a moment to import, and only needed here
 
-    # Else numpy starts threads in both processes, for algebra that nobody here does.
+    # Else numpy starts threads in both processes, for linear algebra that is not used.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_in_background()
     try:

@@ -77,7 +77,7 @@ def _find_projector(settings: Settings, progress: Transfer, token: str, found: s
     if server.mmproj_url and not path:
         return _download(server.mmproj_url, "--mmproj-url", settings, progress, token)
     if path and not Path(path).is_file():
-        raise CorralError(f"projector file '{path}' does not exist, or is no file (--mmproj)")
+        raise CorralError(f"projector file '{path}' does not exist, or is not a file (--mmproj)")
     return path or found
 
 

@@ -121,7 +121,7 @@ def check_redirects(file: RemoteFile, response: httpx.Response) -> None:
     schemes = [hop.url.scheme for hop in (*response.history, response)]
     if ("https", "http") in itertools.pairwise(schemes):
         raise Refused(
-            f"{file.option}: {file.host} leads from https to http, where anybody could change the file"
+            f"{file.option}: {file.host} leads from https to http, where the file could be changed on the way"
         )
 
 

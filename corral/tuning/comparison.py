@@ -31,7 +31,7 @@ _WIDER = {"bf16": "F32"}  # what has more range than 16-bit floats; all else fit
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """B beside A. `reference` is the encoding of the reference, `a` and `b` are measured from it."""
+    """B next to A. `reference` is the encoding of the reference, from which `a` and `b` are measured."""
 
     reference: str
     a: Divergence

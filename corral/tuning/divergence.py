@@ -56,7 +56,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sample_text() -> str:
-    """What models are compared on unless somebody has another text: a bit of all that servers are asked."""
+    """The default text for comparisons: a bit of everything that servers are asked."""
     return resources.files("corral.tuning").joinpath(_TEXT).read_text(encoding="utf-8")
 
 
@@ -102,7 +102,7 @@ def compare_settings(
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A piece of the text; `targets` are what really comes behind each token of its second half."""
+    """A piece of the text; `targets`: the token that follows each one of its second half."""
 
     tokens: TokenArray
     targets: TokenArray
@@ -111,7 +111,7 @@ class Window:
 def cut_windows(tokens: TokenArray, size: int, before: Sequence[int]) -> list[Window]:
     """As many as are full, each with the tokens `before` it; raises if there is none."""
     n_new = size - len(before)
-    n_windows = (len(tokens) - 1) // n_new  # behind the last token of each there is one more
+    n_windows = (len(tokens) - 1) // n_new  # the last token of each is followed by one more
     if n_windows < 1:
         raise CorralError(f"the text has {len(tokens)} tokens; at least {n_new + 1} are needed to compare")
     windows = []

@@ -49,7 +49,7 @@ OPTIONS = (
     ),
     Option(
         ("-gan", "--grp-attn-n"),
-        "self-extend: positions of old tokens advance once in so many; 1: off",
+        "self-extend: positions of old tokens advance once in N tokens; 1: off",
         limits=(1, 1024),
     ),
     Option(

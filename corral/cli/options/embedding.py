@@ -14,7 +14,7 @@ OPTIONS = (
     ),
     Option(
         ("--attention",),
-        "whether tokens see those behind them when they are embedded (default: as the model says)",
+        "whether tokens see later ones when they are embedded (default: as the model says)",
         choices=("causal", "non-causal"),
     ),
     Option(

@@ -54,7 +54,7 @@ class Option:
     help: str
     metavar: str = ""
     target: str = _BY_NAME
-    env: str = ""  # beside the one that follows from its name
+    env: str = ""  # in addition to the one that follows from its name
     negative: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     limits: tuple[float | None, float | None] = (None, None)

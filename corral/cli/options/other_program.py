@@ -30,7 +30,7 @@ GENERAL = (
     _ignored(("-mli", "--multiline-input"), "several lines at once in the terminal", n_args=0),
     _ignored(("--in-prefix-bos",), "BOS before what is typed", n_args=0),
     _ignored(("--in-prefix",), "text before what is typed", "STRING"),
-    _ignored(("--in-suffix",), "text behind what is typed", "STRING"),
+    _ignored(("--in-suffix",), "text after what is typed", "STRING"),
 )
 
 PERPLEXITY = (

@@ -97,11 +97,11 @@ OPTIONS = (
     ),
     Option(("--queue-size",), "requests that may wait for a slot; more get a 503", limits=(0, 100_000)),
     Option(
-        ("--max-repeats",), "end answers that say the same so many times in a row; 0: never", limits=(0, 1000)
+        ("--max-repeats",), "end answers that repeat themselves N times in a row; 0: never", limits=(0, 1000)
     ),
     Option(
         ("--sleep-idle-seconds",),
-        "let the model leave memory after so many seconds without work, until a request comes; -1: never",
+        "unload the model after S seconds without work, until the next request; -1: never",
         "S",
         limits=(-1, None),
         target="server.sleep_idle_s",

@@ -32,7 +32,7 @@ OPTIONS = (
     Option(("--cache-disk-gib",), "how much of the disk --cache-disk may take", "GiB", limits=(0, None)),
     Option(
         ("--cache-reuse",),
-        "move runs of so many tokens from further back in a context, instead of evaluating them again, "
+        "move runs of N tokens from further back in a context, instead of evaluating them again, "
         "unless a request says so; 0: off",
         limits=(0, None),
     ),

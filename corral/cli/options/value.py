@@ -191,7 +191,7 @@ def _number(word: str) -> float:
     except ValueError:
         raise ValueError(f"'{word}' is not a number") from None
     if not abs(value) <= 1e6:
-        raise ValueError(f"{word} is no sensible scale")
+        raise ValueError(f"{word} is not a sensible scale")
     return value
 
 
