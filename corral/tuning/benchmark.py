@@ -15,35 +15,13 @@ from corral.core.settings import EngineSettings
 from corral.llama.library import LlamaError, lib
 from corral.llama.model import Model
 from corral.tuning.context import open_context
+from corral.tuning.profile import Speed
 
 N_STREAMS = 4
 N_ROUNDS = 3
 _N_BEFORE = 32  # prompt tokens of a stream
 _LEAST_S = 0.2  # of a run, for the precision of the clock
 _MAX_STEPS = 32
-
-
-class Speed(msgspec.Struct, frozen=True):
-    """Tokens per second: of a prompt, of one stream, and of four streams together."""
-
-    prompt: float
-    one: float
-    four: float
-
-    @property
-    def mean(self) -> float:
-        return math.prod((self.prompt, self.one, self.four)) ** (1 / 3)
-
-    @property
-    def least(self) -> float:
-        return min(self.prompt, self.one, self.four)
-
-    def __str__(self) -> str:
-        """As a ratio."""
-        return f"prompts {self.prompt:.2f} x, one stream {self.one:.2f} x, four streams {self.four:.2f} x"
-
-    def over(self, other: Speed) -> Speed:
-        return Speed(self.prompt / other.prompt, self.one / other.one, self.four / other.four)
 
 
 class Benchmark:

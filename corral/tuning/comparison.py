@@ -17,10 +17,9 @@ import msgspec
 from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.model_file import main_type
 from corral.tuning.divergence import Divergence, measure_divergences
+from corral.tuning.encoding import Report
 from corral.tuning.profile import content_hash, transcoded_path
 from corral.tuning.transcode import transcode
-
-Report = Callable[[str, float], None]  # what is done, and how much of it
 
 MAX_RATIO = 1.15  # of the mean KL of B to that of A, both from the reference
 MAX_ERRORS = 2.0  # standard errors by which B may agree with the reference less often than A does

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 from collections.abc import Iterator
@@ -20,12 +21,34 @@ from corral.gguf.file_type import TRANSCODED
 from corral.gguf.model_file import check_model_file, part_names
 from corral.llama.hardware import physical_cores
 from corral.llama.library import lib
-from corral.tuning.benchmark import Speed
 
 _DIRECTORY = "tuned"
 _PIECE_BYTES = 8 << 20
 _ENCODER_VERSION = 1  # of re-encoded files: another one makes them anew
 _PROFILE_VERSION = 2  # of how profiles are made: another one makes them anew
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """Tokens per second: of a prompt, of one stream, and of four streams together."""
+
+    prompt: float
+    one: float
+    four: float
+
+    @property
+    def mean(self) -> float:
+        return math.prod((self.prompt, self.one, self.four)) ** (1 / 3)
+
+    @property
+    def least(self) -> float:
+        return min(self.prompt, self.one, self.four)
+
+    def __str__(self) -> str:
+        """As a ratio."""
+        return f"prompts {self.prompt:.2f} x, one stream {self.one:.2f} x, four streams {self.four:.2f} x"
+
+    def over(self, other: Speed) -> Speed:
+        return Speed(self.prompt / other.prompt, self.one / other.one, self.four / other.four)
 
 
 class TuningProfile(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from corral.llama.library import lib
-from corral.tuning.benchmark import Speed
-from corral.tuning.profile import TuningProfile, content_hash
+from corral.tuning.profile import Speed, TuningProfile, content_hash
 
 _ARM_DOTPROD = "ARM64 with dotprod"
 _X86_AMX = "x86-64 with AMX"

@@ -21,10 +21,11 @@ from corral.gguf.model_file import main_type
 from corral.llama import device
 from corral.llama.hardware import physical_cores
 from corral.llama.model import Model
-from corral.tuning.benchmark import Benchmark, Speed, interleave
-from corral.tuning.comparison import Comparison, Report
-from corral.tuning.encoding import KEEPING, Candidate, choose, try_encodings, with_profile
-from corral.tuning.profile import TuningProfile, content_hash, lock_model, write_profile
+from corral.tuning.benchmark import Benchmark, interleave
+from corral.tuning.candidate import Candidate, choose, try_encodings
+from corral.tuning.comparison import Comparison
+from corral.tuning.encoding import KEEPING, Report, with_profile
+from corral.tuning.profile import Speed, TuningProfile, content_hash, lock_model, write_profile
 
 _BATCHES = (128, 256, 512, 1024)
 _N_PROMPT = 1024  # enough to tell batch sizes apart

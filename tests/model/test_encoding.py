@@ -14,12 +14,14 @@ from corral.core.settings import EngineSettings
 from corral.gguf.file_type import FILE_TYPES
 from corral.gguf.preflight import read_header
 from corral.llama.model import Model, counted
-from corral.tuning import encoding, shipped
-from corral.tuning.benchmark import Benchmark, Speed, interleave
+from corral.tuning import candidate, encoding, shipped
+from corral.tuning.benchmark import Benchmark, interleave
+from corral.tuning.candidate import Candidate, choose, try_encodings
 from corral.tuning.comparison import Comparison
 from corral.tuning.divergence import Divergence
-from corral.tuning.encoding import Candidate, choose, promising_encodings, try_encodings, with_encoding
+from corral.tuning.encoding import promising_encodings, with_encoding
 from corral.tuning.profile import (
+    Speed,
     TuningProfile,
     content_hash,
     known_hash,
@@ -82,8 +84,8 @@ def file_type(path):
 
 def make_faster(monkeypatch, gain=2.0, comparison=NEAR):
     """As on a CPU where it is."""
-    monkeypatch.setattr(encoding, "interleave", lambda runs, _: [EVEN, Speed(gain, gain, gain)][: len(runs)])
-    monkeypatch.setattr(encoding, "compare_models", lambda *_: comparison)
+    monkeypatch.setattr(candidate, "interleave", lambda runs, _: [EVEN, Speed(gain, gain, gain)][: len(runs)])
+    monkeypatch.setattr(candidate, "compare_models", lambda *_: comparison)
 
 
 def ship(monkeypatch, model, encoding):
@@ -96,7 +98,7 @@ def ship(monkeypatch, model, encoding):
 
 def refuse_to_measure(monkeypatch):
     for name in ("interleave", "compare_models"):
-        monkeypatch.setattr(encoding, name, None)
+        monkeypatch.setattr(candidate, name, None)
 
 
 @pytest.mark.parametrize(
@@ -265,9 +267,9 @@ def test_without_room_for_the_reference_nothing_is_chosen(model, monkeypatch):
         raise InsufficientStorage("no room for it")
 
     make_faster(monkeypatch)
-    monkeypatch.setattr(encoding, "compare_models", fail)
-    _, (candidate,) = try_encodings(EngineSettings(model=model), content_hash(model), ["Q8_0"], ignore)
-    assert (candidate.fault, candidate.is_better) == ("no room for it", False)
+    monkeypatch.setattr(candidate, "compare_models", fail)
+    _, (tried,) = try_encodings(EngineSettings(model=model), content_hash(model), ["Q8_0"], ignore)
+    assert (tried.fault, tried.is_better) == ("no room for it", False)
 
 
 def test_a_model_is_what_tune_has_made_of_it(model):
