@@ -1,4 +1,4 @@
-"""Options: general."""
+"""Options: general, and logging."""
 
 from __future__ import annotations
 
@@ -105,4 +105,16 @@ OPTIONS = (
     ),
     Option(("-sp", "--special"), "control tokens appear in answers as text", negative=("--no-special",)),
     Option(("--spm-infill",), "infill with the suffix first, as some models prefer"),
+)
+
+LOGGING = (
+    Option(("--log-enable",), "write --log-file", negative=("--log-disable",), target="server.log"),
+    Option(
+        ("--log-file",),
+        "file that gets the log too; a name without an extension gets .log",
+        path=PathUse.OUTPUT,
+    ),
+    Option(("--log-prompts",), "prompts and answers in the log too"),
+    Option(("--log-new",), "a new file at every start: NAME.ID.log"),
+    Option(("--log-append",), "go on in the old file instead of emptying it"),
 )

@@ -1,10 +1,15 @@
-"""Options: sampling, for requests that do not say otherwise; most rows are in `core/sampling_params.py`."""
+"""Options: sampling and grammars, for requests that do not say otherwise.
+
+Most of sampling is in `core/sampling_params.py`.
+"""
 
 from __future__ import annotations
 
+from typing import get_args
+
 from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse, param_option
-from corral.core.params import DEFAULT_SAMPLERS
+from corral.core.params import DEFAULT_SAMPLERS, JsonWhitespace
 
 _NUMBERS = (
     "temperature",
@@ -66,4 +71,26 @@ OPTIONS = (
     ),
     param_option("cfg_negative_prompt", "PROMPT", help="prompt to steer away from"),
     Option(("--cfg-negative-prompt-file",), "file with such a prompt", path=PathUse.TEXT),
+)
+
+GRAMMAR = (
+    Option(
+        ("--grammar",),
+        "GBNF grammar of answers, unless a request brings its own",
+        "GRAMMAR",
+        parse=value.grammar,
+    ),
+    Option(("--grammar-file",), "file with such a grammar", path=PathUse.TEXT),
+    Option(
+        ("-j", "--json-schema"),
+        "JSON Schema of answers, unless a request brings its own; {} is any JSON",
+        "SCHEMA",
+        parse=value.json_text,
+    ),
+    Option(
+        ("--json-whitespace",),
+        "layout of JSON that follows a schema: compact, spaced, or flexible, where the model decides",
+        "LAYOUT",
+        choices=get_args(JsonWhitespace),
+    ),
 )

@@ -1,4 +1,4 @@
-"""Options: the server."""
+"""Options: the server, chats, and the state of conversations."""
 
 from __future__ import annotations
 
@@ -171,4 +171,77 @@ OPTIONS = (
         target="server.engine_timeout_s",
     ),
     Option(("--max-body-mb",), "largest request body", "MiB", limits=(1, None), target="server.max_body_mib"),
+)
+
+CHAT = (
+    Option(
+        ("--chat-template",),
+        "chat template: the name of a well-known one, or jinja (default: the model's own, else chatml)",
+        "TEMPLATE",
+        parse=value.template,
+    ),
+    Option(("--chat-template-file",), "file with a chat template in jinja", path=PathUse.TEXT),
+    Option(
+        ("--chat-template-kwargs",),
+        "more names for the chat template, as a JSON object",
+        "JSON",
+        parse=value.json_object,
+    ),
+    Option(("--jinja",), "allow tools, which need jinja templates", negative=("--no-jinja",)),
+    Option(
+        ("-rea", "--reasoning"),
+        "whether models that can think do so unless a request says otherwise; auto: yes",
+        choices=("on", "off", "auto"),
+    ),
+    Option(
+        ("--reasoning-format",),
+        "where a model's thoughts go: none leaves them in the content, deepseek puts them into "
+        "reasoning_content, deepseek-legacy does both, auto is deepseek",
+        "FORMAT",
+        choices=("none", "auto", "deepseek", "deepseek-legacy"),
+    ),
+    Option(
+        ("--prefill-assistant",),
+        "a chat that ends with an assistant's message is continued there",
+        negative=("--no-prefill-assistant",),
+    ),
+    Option(
+        ("--parse-special",),
+        "texts like <|im_end|> in chat messages are control tokens, as in llama-server",
+        negative=("--no-parse-special",),
+    ),
+)
+
+STATE = (
+    Option(
+        ("--slot-save-path",),
+        "directory for files of slots and for sessions that --sessions-ram has no room for (default: none)",
+        path=PathUse.WRITE_DIRECTORY,
+    ),
+    Option(
+        ("--sessions-ram",),
+        "memory for sessions; beyond it they go to --slot-save-path",
+        "MiB",
+        limits=(0, None),
+        target="server.sessions_ram_mib",
+    ),
+    Option(
+        ("-cram", "--cache-ram"),
+        "host memory for the states of prompts that left their slot; 0: off, -1: no limit",
+        "MiB",
+        limits=(-1, None),
+        target="engine.cache_ram_mib",
+    ),
+    Option(
+        ("--cache-disk",),
+        "directory for the states of prompts that --cache-ram has no room for; they outlive the server",
+        path=PathUse.OWN_DIRECTORY,
+    ),
+    Option(("--cache-disk-gib",), "how much of the disk --cache-disk may take", "GiB", limits=(0, None)),
+    Option(
+        ("--cache-reuse",),
+        "move runs of N tokens from further back in a context, instead of evaluating them again, "
+        "unless a request says so; 0: off",
+        limits=(0, None),
+    ),
 )
