@@ -154,7 +154,8 @@ def _directory() -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # what cannot be written is found out again
+    """Whole, or not at all; what cannot be written is found out again."""
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
             file.write(data)
