@@ -7,7 +7,7 @@ import pytest
 from corral.api.schema.completion import GenerationFields
 from corral.cli.options import OPTIONS
 from corral.core.params import SamplingParams
-from corral.core.sampling_params import PARAMS
+from corral.core.sampling_params import PARAMS, option_names
 
 
 def test_every_setting_of_sampling_is_in_the_table():
@@ -18,8 +18,8 @@ def test_every_setting_of_sampling_is_in_the_table():
 def test_requests_and_options_follow_the_table(name):
     row, field = PARAMS[name], GenerationFields.model_fields[name]
     assert field.description == row.help
-    option = next((option for option in OPTIONS if option.names == row.options), None)
-    assert (option is not None) == bool(row.options)
+    option = next((option for option in OPTIONS if option.names == option_names(name)), None)
+    assert (option is not None) == bool(option_names(name))
     if option is not None:
         assert option.target == (row.setting or f"sampling.{name}")
         low, high = row.clamp or row.limits

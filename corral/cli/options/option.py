@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.core.params import SamplingParams
-from corral.core.sampling_params import PARAMS
+from corral.core.sampling_params import PARAMS, option_names
 from corral.core.settings import EngineSettings, ServerSettings
 
 PREFIX = "LLAMA_ARG_"
@@ -169,7 +169,7 @@ def param_option(name: str, metavar: str = "N", **more: Any) -> Option:
         "limits": row.clamp or row.limits,
         **more,
     }
-    return Option(row.options, metavar=metavar, target=row.setting or f"sampling.{name}", **values)
+    return Option(option_names(name), metavar=metavar, target=row.setting or f"sampling.{name}", **values)
 
 
 def is_on(word: str) -> bool:
