@@ -1,4 +1,4 @@
-"""The words of a command line, as values of options."""
+"""A command line, as values of options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"-?\.?\d.*")
 
 
 def read_arguments(argv: Sequence[str]) -> list[Given]:
-    """What is given, in order. Words that begin with a dash may follow a name that needs them."""
+    """What is given, in order. A value may begin with a dash where the option needs one."""
     args, given = deque(argv), []
     while args:
         name, equals, value = _split(args.popleft())
@@ -36,7 +36,7 @@ def read_arguments(argv: Sequence[str]) -> list[Given]:
 
 
 def _split(word: str) -> tuple[str, str, str]:
-    """The name, and what follows behind `=`."""
+    """Name, `=` and value, as in `--ctx-size=4096`."""
     if not word.startswith("--"):
         return word, "", ""
     name, equals, value = word.partition("=")
@@ -50,13 +50,13 @@ def _take(option: Option, name: str, args: deque[str], is_one: bool) -> tuple[st
         return (args.popleft(),)
     if option.bare is not None:
         return (args.popleft(),) if args and not _is_name(args[0]) else ()
-    if option.n_words == "+":
+    if option.n_args == "+":
         taken = [args.popleft()] if args else []
         while args and not _is_name(args[0]):
             taken.append(args.popleft())
     else:
-        taken = [args.popleft() for _ in range(min(int(option.n_words), len(args)))]
-    if not taken or (option.n_words != "+" and len(taken) < int(option.n_words)):
+        taken = [args.popleft() for _ in range(min(int(option.n_args), len(args)))]
+    if not taken or (option.n_args != "+" and len(taken) < int(option.n_args)):
         raise UsageError(f"{name} needs a value: {name} {option.metavar}")
     return tuple(taken)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,8 +12,21 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A bar if standard error is a terminal; takes what is done, and the fraction of it."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda *_: None
+        return
+    with closing(Bar(console, "")) as bar:
+        yield lambda what, fraction: bar.update(fraction, what)
+
+
 class Bar:
-    """Mutable: shown until `close`, which the end of the process calls for those who cannot."""
+    """Shown until `close`, which the end of the process calls at the latest."""
 
     def __init__(
         self,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
-from corral.cli.bar import Bar
+from corral.cli.bar import progress_bar
+from corral.cli.table import print_lines, print_table
 from corral.cli.transfer import sized
 from corral.core.errors import CorralError
 from corral.gguf.file_type import FILE_TYPES
@@ -23,7 +22,6 @@ from corral.tuning.comparison import (
     MAX_MEAN_KL,
     MAX_RATIO,
     Comparison,
-    Report,
     compare_models,
     keeps_quality,
 )
@@ -40,13 +38,13 @@ class ComparedFile(msgspec.Struct, frozen=True):
     perplexity: float
 
 
-def run_compare(argv: Sequence[str]) -> int:
-    options = _parse(argv)
+def run_compare(args: Sequence[str]) -> int:
+    options = _parse(args)
     out = Console(highlight=False)
     try:
         text = _read_text(options.text) if options.text else sample_text()
         facts = [_look_at(path) for path in (options.a, options.b)]
-        with _progress() as report:
+        with progress_bar() as report:
             found = compare_models(options.a, options.b, text, report, options.threads)
     except CorralError as error:
         sys.stderr.write(f"corral: {error.message}\n")
@@ -60,7 +58,7 @@ def run_compare(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
+def _parse(args: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="corral compare",
         description="Tell how far model B is from model A, of which it is another encoding: the perplexity "
@@ -75,7 +73,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--text", metavar="FILE", help="compare on this text instead of Corral's own")
     parser.add_argument("--json", action="store_true", help="for machines")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(args)
     if not 0 <= options.threads <= _MAX_THREADS:
         parser.error(f"--threads {options.threads}: it must be between 0 and {_MAX_THREADS}")
     return options
@@ -94,7 +92,7 @@ def _read_text(name: str) -> str:
 
 
 def _look_at(path: str) -> ComparedFile:
-    """The file, without its perplexity yet; raises if it is no model."""
+    """The file, without its perplexity yet; raises if it is not a model."""
     parts, headers = read_model(path)
     declared = headers[0].metadata.get("general.file_type")
     type = FILE_TYPES.get(declared, "unknown") if isinstance(declared, int) else "unknown"
@@ -120,35 +118,13 @@ def _numbers(divergence: Divergence) -> dict[str, float]:
     return {name: value for name, value in numbers.items() if not name.startswith("perplexity")}
 
 
-@contextmanager
-def _progress() -> Iterator[Report]:
-    """A bar where there is a terminal, else nothing."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda *_: None
-        return
-    bar = Bar(console, "comparing")
-    try:
-        yield lambda what, fraction: bar.update(fraction, what)
-    finally:
-        bar.close()
-
-
 def _print(a: ComparedFile, b: ComparedFile, found: Comparison, out: Console) -> None:
     files = _file_rows(a, b, found)
     divergence = found.b_from_a
-    if out.is_terminal:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for _ in files[0]:
-            table.add_column(overflow="fold")
-        for row in files:
-            table.add_row(*row)
-        out.print(table, markup=False)
-    else:
-        _print_lines(files, out)
+    print_table(files, out)
     title = f"\nKL divergence of B from A at {divergence.n_tokens:,} positions, in nats"
     out.print(title, markup=False, soft_wrap=True)
-    _print_lines(_number_rows(divergence), out)
+    print_lines(_number_rows(divergence), out)
     out.print(f"\n{_verdict(found)}", markup=False, soft_wrap=True)
 
 
@@ -182,13 +158,6 @@ def _number_rows(divergence: Divergence) -> list[tuple[str, str]]:
         ("maximum", f"{divergence.max_kl:.5f}"),
         ("same first choice", _top1(divergence)),
     ]
-
-
-def _print_lines(rows: Sequence[Sequence[str]], out: Console) -> None:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        out.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
 def _verdict(found: Comparison) -> str:

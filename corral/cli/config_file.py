@@ -38,19 +38,19 @@ def _read(path: str, key: str, value: Any) -> list[Given]:
             f"{name}: there is no such option" + (f"; did you mean '{near[0]}'?" if near else "")
         )
     if value in (option.default, option.shown, []):
-        return []  # as --print-config writes what nobody has set, whatever the limits are
-    if isinstance(value, list) and isinstance(option.default, tuple) and option.n_words != 2:
-        return [give(option, _words(option, name, item), Source.FILE, name) for item in value]
-    return [give(option, _words(option, name, value), Source.FILE, name)]
+        return []  # a default, as --print-config writes it, whatever the limits are
+    if isinstance(value, list) and isinstance(option.default, tuple) and option.n_args != 2:
+        return [give(option, _args(option, name, item), Source.FILE, name) for item in value]
+    return [give(option, _args(option, name, value), Source.FILE, name)]
 
 
-def _words(option: Option, name: str, value: Any) -> tuple[str, ...]:
+def _args(option: Option, name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, bool):
         if not (isinstance(option.default, bool) or option.choices):
-            raise UsageError(f"{name}: true and false are no values of it")
+            raise UsageError(f"{name}: true and false are not values of it")
         return ("on" if value else "off",)
-    if isinstance(value, list) and option.n_words == 2:
+    if isinstance(value, list) and option.n_args == 2:
         return tuple(str(item) for item in value)
     if not isinstance(value, str | int | float):
-        raise UsageError(f"{name}: a {type(value).__name__} is no value of it")
-    return tuple(str(value).split()) if option.n_words in (2, "+") else (str(value),)
+        raise UsageError(f"{name}: a {type(value).__name__} is not a value of it")
+    return tuple(str(value).split()) if option.n_args in (2, "+") else (str(value),)

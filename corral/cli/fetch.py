@@ -1,48 +1,53 @@
-"""Getting a file: goes on where it was when the connection is lost, and is checked before anybody uses it.
+"""Get one file over HTTP: resumed after a lost connection or a killed process, and checked before it is used.
 
-Bytes of two versions of a file are never put together: only what the server says to be of the same version is
-added to what is here, unless a checksum can tell in the end. Knows nothing of caches.
+Bytes of two versions are never joined: the server has to confirm that the rest is of the same version, unless
+a checksum is known. Knows nothing of caches.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import httpx
 import msgspec
 
-from corral.cli.part import Part, Stamp, part_path
 from corral.cli.remote_file import (
     Refused,
     RemoteFile,
     Unreachable,
-    check_way,
+    Version,
+    check_redirects,
     first_byte,
     open_client,
-    read_stamp,
+    read_version,
     reason_of,
     refusal,
-    retry_after_s,
-    shown,
     unreachable,
 )
 from corral.cli.transfer import Transfer, sized
+from corral.core.atomic_file import atomic_write
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
+from corral.core.file import write_all
 
-MAX_PIECE_BYTES = 40 << 30  # networks that hubs deliver through refuse more in one answer
-_PASSING = (408, 425, 429, 500, 502, 503, 504)
-_NO_WAY = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
+PART = ".part"
+MAX_PIECE_BYTES = 40 << 30  # content delivery networks refuse more in one answer
+_MAX_RETRY_AFTER_S = 60.0
+_BLOCK = 1 << 20
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_NO_CONNECTION = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to try; an attempt that gets `n_fruitful_bytes` farther than all before it is no failure."""
+    """An attempt that gets `n_fruitful_bytes` farther than all before it does not count as a failure."""
 
     n_tries: int = 10
     first_wait_s: float = 0.5
@@ -56,6 +61,7 @@ class RetryPolicy:
 
 
 PATIENT = RetryPolicy()
+Check: TypeAlias = Callable[[Path], object]
 
 
 def fetch(
@@ -63,35 +69,122 @@ def fetch(
     path: Path,
     progress: Transfer,
     *,
-    check: Callable[[Path], object] = lambda _: None,
+    check: Check = lambda _: None,
     retry: RetryPolicy = PATIENT,
-) -> Stamp:
-    """Put the file at `path`, all of it or nothing; the next call goes on where one that failed was.
+) -> Version:
+    """Put the file at `path`, whole or not at all; the next call resumes one that failed.
 
-    `check` raises InvalidRequest if a file, of which no checksum is known, cannot be the right one.
+    `check` raises InvalidRequest if a file without a known checksum cannot be the right one.
     """
     try:
-        part = Part(part_path(path))
+        part = PartFile(path)
     except OSError as error:
         raise CorralError(f"{file.option}: cannot write {path}: {error.strerror}") from None
-    with closing(part):
+    try:
+        _Fetch(file, part, progress, check, retry).run()
+        part.commit()
+    except KeyboardInterrupt:
+        progress.end()
+        progress.note(f"interrupted; {_kept(part)}")
+        raise
+    except OSError as error:
+        raise _write_error(file, part, error) from None
+    finally:
+        part.close()
+        progress.end()
+    return part.version
+
+
+class PartFile:
+    """The bytes so far in `NAME.part`, and their version in `NAME.part.json`; one process at a time."""
+
+    def __init__(self, target: Path) -> None:
+        self._target, self.path = target, part_path(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        self.version = read_version_file(self.path) or Version()
+        self._set_size()
+
+    def restart(self, version: Version) -> None:
+        """Begin again, with bytes of this version."""
+        self.truncate(0)
+        self.version = version
+        write_version_file(self.path, version)
+
+    def truncate(self, n_bytes: int) -> None:
+        os.ftruncate(self._fd, n_bytes)
+        self._set_size()
+
+    def append(self, data: bytes) -> None:
         try:
-            with open_client(file, retry.timeout_s) as client:
-                _Fetch(file, part, progress, check, retry, client).run()
-            part.land(path)
-        except KeyboardInterrupt:
-            progress.end()
-            progress.note(f"interrupted; {_kept(part)}")
+            write_all(self._fd, data)
+        except OSError:
+            self._set_size()
             raise
-        except OSError as error:
-            raise _unwritten(file, part, error) from None
+        if self._n_hashed == self.n_bytes:
+            self._hash.update(data)
+            self._n_hashed += len(data)
+        self.n_bytes += len(data)
+
+    def sha256(self, on_progress: Callable[[int], None]) -> str:
+        """Hash the bytes that another process left too: these have to be read."""
+        while block := os.pread(self._fd, _BLOCK, self._n_hashed):
+            self._hash.update(block)
+            self._n_hashed += len(block)
+            on_progress(self._n_hashed)
+        return self._hash.hexdigest()
+
+    @property
+    def n_unhashed(self) -> int:
+        return self.n_bytes - self._n_hashed
+
+    def commit(self) -> None:
+        """Give the file its name, once it is safely on the disk."""
+        os.fsync(self._fd)
+        os.replace(self.path, self._target)
+        version_path(self.path).unlink(missing_ok=True)
+        directory = os.open(self._target.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
         finally:
-            progress.end()
-    return part.stamp
+            os.close(directory)
+
+    def close(self) -> None:
+        """Keep the bytes for the next process."""
+        os.close(self._fd)
+        if not self.n_bytes:
+            self.path.unlink(missing_ok=True)
+            version_path(self.path).unlink(missing_ok=True)
+
+    def _set_size(self) -> None:
+        self.n_bytes = os.lseek(self._fd, 0, os.SEEK_END)
+        self._hash, self._n_hashed = hashlib.sha256(), 0
 
 
-class _Lost(Exception):
-    """The file did not come, or not all of it; it may next time."""
+def part_path(path: Path) -> Path:
+    """Where a file is until it is complete."""
+    return path.with_name(f"{path.name}{PART}")
+
+
+def version_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
+
+
+def read_version_file(path: Path) -> Version | None:
+    """The recorded version of a file; None if there is no record, or none that makes sense."""
+    try:
+        return msgspec.json.decode(version_path(path).read_bytes(), type=Version)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write_version_file(path: Path, version: Version) -> None:
+    with atomic_write(version_path(path)) as file:
+        file.write(msgspec.json.encode(version))
+
+
+class _ConnectionLost(Exception):
+    """The file did not arrive, or not all of it; trying again may help."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -99,114 +192,112 @@ class _Lost(Exception):
 
 
 class _Fetch:
-    """Mutable: one download, over as many requests as it takes."""
+    """One download, over as many requests as it takes."""
 
     def __init__(
-        self,
-        file: RemoteFile,
-        part: Part,
-        progress: Transfer,
-        check: Callable[[Path], object],
-        retry: RetryPolicy,
-        client: httpx.Client,
+        self, file: RemoteFile, part: PartFile, progress: Transfer, check: Check, retry: RetryPolicy
     ) -> None:
         self._file, self._part, self._progress = file, part, progress
-        self._check, self._patience, self._client = check, retry, client
-        self._has_heard = False  # anything from the server
-        self._has_joined = part.n_bytes > 0  # bytes of several answers
+        self._check, self._retry = check, retry
+        self._has_answered = False
+        self._is_joined = part.n_bytes > 0  # from several answers
 
     def run(self) -> None:
         file = self._file
-        self._get_all()
-        fault = self._fault()
-        if fault and self._has_joined:
-            self._progress.note(f"{file.name}: its pieces do not fit together ({fault}), getting it anew")
-            self._part.restart(Stamp())
+        for is_last in (False, True):
             self._get_all()
-            fault = self._fault()
-        if fault:
-            self._part.restart(Stamp())
-            raise CorralError(f"{file.option}: what {file.host} sends as {file.name} is not right: {fault}")
+            fault = self._find_fault()
+            if not fault:
+                return
+            self._part.restart(Version())
+            if is_last or not self._is_joined:
+                raise CorralError(
+                    f"{file.option}: what {file.host} sends as {file.name} is not right: {fault}"
+                )
+            self._progress.note(f"{file.name}: its pieces do not fit together ({fault}), getting it anew")
 
     def _get_all(self) -> None:
-        """Ask until everything is here."""
-        n_failed, n_best = 0, self._part.n_bytes
+        part, retry = self._part, self._retry
+        n_failed, n_best = 0, part.n_bytes
         while not self._is_complete:
             try:
                 self._attempt()
-                if self._is_complete or self._part.n_bytes > n_best:
-                    n_best = self._part.n_bytes
+                if self._is_complete or part.n_bytes > n_best:
+                    n_best = part.n_bytes
                     continue
-                lost = _Lost("it sent nothing of use")
-            except (httpx.HTTPError, _Lost) as error:
-                lost = self._loss(error)
-            is_fruitful = self._part.n_bytes >= n_best + self._patience.n_fruitful_bytes
-            n_failed = 1 if is_fruitful else n_failed + 1
-            n_best = max(n_best, self._part.n_bytes)
+                lost = _ConnectionLost("it sent nothing of use")
+            except (httpx.HTTPError, _ConnectionLost) as error:
+                lost = self._classify(error)
+            n_failed = 1 if part.n_bytes >= n_best + retry.n_fruitful_bytes else n_failed + 1
+            n_best = max(n_best, part.n_bytes)
             self._wait(lost, n_failed)
 
-    def _wait(self, lost: _Lost, n_failed: int) -> None:
+    def _wait(self, lost: _ConnectionLost, n_failed: int) -> None:
         file, part = self._file, self._part
-        if n_failed >= self._patience.n_tries:
+        if n_failed >= self._retry.n_tries:
             raise Unreachable(
                 f"{file.option}: getting {file.name} from {file.host} has failed {n_failed} times in a "
                 f"row ({lost}); {_kept(part)}"
             )
-        wait_s = max(self._patience.wait_s(n_failed), lost.wait_s)
-        share = f" at {part.n_bytes / part.stamp.n_bytes:.0%}" if part.stamp.n_bytes and part.n_bytes else ""
+        wait_s = max(self._retry.wait_s(n_failed), lost.wait_s)
+        n_all = part.version.n_bytes
+        share = f" at {part.n_bytes / n_all:.0%}" if n_all and part.n_bytes else ""
         self._progress.note(f"{file.name}: interrupted{share} ({lost}), going on in {wait_s:g} s")
-        self._patience.sleep(wait_s)
+        self._retry.sleep(wait_s)
 
-    def _loss(self, error: Exception) -> _Lost:
-        """What went wrong on the way, if trying again can help; raises what stays so."""
+    def _classify(self, error: Exception) -> _ConnectionLost:
+        """What to wait for; raises if trying again cannot help."""
         file = self._file
-        if isinstance(error, _Lost):
-            return error
         if isinstance(error, httpx.UnsupportedProtocol | httpx.TooManyRedirects):
             raise Refused(f"{file.option}: {file.host} leads nowhere: {error}") from None
-        if not self._has_heard and isinstance(error, _NO_WAY):
+        if not self._has_answered and isinstance(error, _NO_CONNECTION):
             raise unreachable(file, error) from None
-        return _Lost(reason_of(error))
+        return error if isinstance(error, _ConnectionLost) else _ConnectionLost(reason_of(error))
 
     @property
     def _is_complete(self) -> bool:
         part, file = self._part, self._file
-        if not part.n_bytes or part.n_bytes != part.stamp.n_bytes:
+        if not part.n_bytes or part.n_bytes != part.version.n_bytes:
             return False
-        # What another process has left may be of another version, unless a checksum will tell.
-        return self._has_heard or bool(file.sha256 and part.n_bytes == file.n_bytes)
+        # A part of another process may be of an old version, which only a checksum can tell.
+        return self._has_answered or bool(file.sha256 and part.n_bytes == file.n_bytes)
 
     def _attempt(self) -> None:
         headers = self._plan_range()
-        with self._client.stream("GET", self._file.url, headers=headers) as response:
-            self._has_heard = True
-            self._refuse(response)
+        with (
+            open_client(self._file, self._retry.timeout_s) as client,
+            client.stream("GET", self._file.url, headers=headers) as response,
+        ):
+            self._has_answered = True
+            self._check_answer(response)
             if self._accept(response):
-                self._check_room()
+                self._check_disk()
                 self._receive(response)
 
     def _plan_range(self) -> dict[str, str]:
-        """Headers that ask for the rest; what cannot be continued safely is dropped."""
+        """Headers that ask for the rest; bytes that cannot be continued safely are dropped."""
         part, file = self._part, self._file
-        sha256 = file.sha256 or part.stamp.sha256
-        is_known = part.stamp.url == shown(file.url) and bool(sha256 or part.stamp.validator)
+        sha256 = file.sha256 or part.version.sha256
+        is_known = part.version.url == file.public_url and bool(sha256 or part.version.validator)
         if not file.sha256 and not is_known:
-            part.cut(0)
-        if part.n_bytes and part.n_bytes == part.stamp.n_bytes:
-            part.cut(part.n_bytes - 1)  # the server has to say that it still has the same
+            part.truncate(0)
+        if part.n_bytes and part.n_bytes == part.version.n_bytes:
+            part.truncate(part.n_bytes - 1)  # the server has to confirm the version
         is_huge = bool(file.sha256) and (file.n_bytes or 0) > MAX_PIECE_BYTES
         if not part.n_bytes and not is_huge:
             return {}
         end = part.n_bytes + MAX_PIECE_BYTES - 1 if is_huge else ""
         headers = {"range": f"bytes={part.n_bytes}-{end}"}
-        return headers if sha256 else {**headers, "if-range": part.stamp.validator}
+        return headers if sha256 else {**headers, "if-range": part.version.validator}
 
-    def _refuse(self, response: httpx.Response) -> None:
-        """Raises unless the answer is the file, a piece of it, or says that there is no such piece."""
+    def _check_answer(self, response: httpx.Response) -> None:
+        """Raise unless the answer is the file, a piece of it, or says that there is no such piece."""
         file, status = self._file, response.status_code
-        check_way(file, response)
-        if status in _PASSING:
-            raise _Lost(f"{file.host} answers {status}", retry_after_s(response))
+        check_redirects(file, response)
+        if status in _TRANSIENT:
+            after = response.headers.get("retry-after", "")
+            wait_s = min(float(after), _MAX_RETRY_AFTER_S) if after.isdecimal() else 0.0
+            raise _ConnectionLost(f"{file.host} answers {status}", wait_s)
         if status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE and self._part.n_bytes:
             return
         if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
@@ -216,47 +307,43 @@ class _Fetch:
             raise Refused(f"{what} compressed, though asked not to")
         if response.headers.get("content-type", "").startswith("text/html"):
             raise Refused(f"{what} as a page for browsers: is this the address of the file itself?")
-        n_bytes = read_stamp(file, response).n_bytes
+        n_bytes = read_version(file, response).n_bytes
         if None not in (file.n_bytes, n_bytes) and n_bytes != file.n_bytes:
             raise Refused(f"{what} with {n_bytes} bytes, but lists it with {file.n_bytes}")
 
     def _accept(self, response: httpx.Response) -> bool:
-        """Whether the body goes behind what is here; what is here may have to go for that."""
-        part, stamp = self._part, read_stamp(self._file, response)
+        """Whether the body continues the part, which may have to be dropped for that."""
+        part, version = self._part, read_version(self._file, response)
+        is_piece = (
+            response.status_code == httpx.codes.PARTIAL_CONTENT and first_byte(response) == part.n_bytes
+        )
+        is_sized = version.n_bytes is not None and part.version.n_bytes in (None, version.n_bytes)
         if response.status_code == httpx.codes.OK:
-            if part.n_bytes and not stamp.is_same(part.stamp):
+            if part.n_bytes and not version.is_same(part.version):
                 self._progress.note(f"{self._file.name} has changed on the server, getting it from the start")
-            part.restart(stamp)
-        elif not self._continues(response, stamp):
-            part.restart(Stamp())
+            part.restart(version)
+        elif not (is_piece and is_sized and (self._file.sha256 or version.is_same(part.version))):
+            part.restart(Version())
             return False
         elif not part.n_bytes:
-            part.restart(stamp)
+            part.restart(version)
         else:
-            self._has_joined = True
-            part.stamp = msgspec.structs.replace(part.stamp, n_bytes=stamp.n_bytes)
+            self._is_joined = True
+            part.version = msgspec.structs.replace(part.version, n_bytes=version.n_bytes)
         return True
-
-    def _continues(self, response: httpx.Response, stamp: Stamp) -> bool:
-        part = self._part
-        if response.status_code != httpx.codes.PARTIAL_CONTENT or first_byte(response) != part.n_bytes:
-            return False
-        if stamp.n_bytes is None or part.stamp.n_bytes not in (None, stamp.n_bytes):
-            return False
-        return bool(self._file.sha256) or stamp.is_same(part.stamp)
 
     def _receive(self, response: httpx.Response) -> None:
         part, progress = self._part, self._progress
-        progress.begin(f"downloading {self._file.name}", part.stamp.n_bytes, part.n_bytes)
+        progress.begin(f"downloading {self._file.name}", part.version.n_bytes, part.n_bytes)
         for piece in response.iter_raw():
             part.append(piece)
             progress.advance(part.n_bytes)
-        if part.stamp.n_bytes is None:  # the file ends where the answer does
-            part.stamp = msgspec.structs.replace(part.stamp, n_bytes=part.n_bytes)
+        if part.version.n_bytes is None:  # the file ends where the answer does
+            part.version = msgspec.structs.replace(part.version, n_bytes=part.n_bytes)
 
-    def _check_room(self) -> None:
+    def _check_disk(self) -> None:
         part = self._part
-        n_needed = (part.stamp.n_bytes or 0) - part.n_bytes
+        n_needed = (part.version.n_bytes or 0) - part.n_bytes
         n_free = shutil.disk_usage(part.path.parent).free
         if n_needed > n_free:
             raise InsufficientStorage(
@@ -264,12 +351,11 @@ class _Fetch:
                 f"{sized(n_free)} are free in {part.path.parent}; LLAMA_CACHE can name another directory"
             )
 
-    def _fault(self) -> str:
-        """What is wrong with what has come."""
+    def _find_fault(self) -> str:
         part, progress = self._part, self._progress
-        expected = self._file.sha256 or part.stamp.sha256
+        expected = self._file.sha256 or part.version.sha256
         if expected:
-            if part.n_unread:
+            if part.n_unhashed:
                 progress.begin(f"checking {self._file.name}", part.n_bytes, 0)
             found = part.sha256(progress.advance)
             return "" if found == expected else f"its checksum is {found[:16]}..., not {expected[:16]}..."
@@ -280,17 +366,17 @@ class _Fetch:
         return ""
 
 
-def _kept(part: Part) -> str:
-    """What is left of a download that did not come to its end."""
+def _kept(part: PartFile) -> str:
+    """What the next attempt starts with."""
     if not part.n_bytes:
         return "nothing of it is here yet"
-    of = f" of {sized(part.stamp.n_bytes)}" if part.stamp.n_bytes is not None else ""
+    of = f" of {sized(part.version.n_bytes)}" if part.version.n_bytes is not None else ""
     return f"{sized(part.n_bytes)}{of} are kept, the same command goes on from there"
 
 
-def _unwritten(file: RemoteFile, part: Part, error: OSError) -> CorralError:
+def _write_error(file: RemoteFile, part: PartFile, error: OSError) -> CorralError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        n_bytes = part.stamp.n_bytes
+        n_bytes = part.version.n_bytes
         needed = f": {sized(n_bytes - part.n_bytes)} more are needed" if n_bytes is not None else ""
         return InsufficientStorage(
             f"{file.option}: the disk of {part.path.parent} is full{needed}; {_kept(part)}"

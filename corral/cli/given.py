@@ -1,4 +1,4 @@
-"""A value that somebody gave to an option, and where."""
+"""A value that was given to an option, and where."""
 
 from __future__ import annotations
 

@@ -1,18 +1,37 @@
-"""The option table as argparse knows it, for `--help` and for completion in shells."""
+"""The option table as argparse knows it, for `corral help` and `corral completion`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 
 import shtab
 
 from corral.cli.command import COMMANDS
+from corral.cli.given import UsageError
 from corral.cli.options import GROUPS
 from corral.cli.options.option import Option
 
-SHELLS = ("bash", "zsh", "tcsh")
-ALL = "all"  # behind --help
+_SHELLS = ("bash", "zsh", "tcsh")
 _USAGE_WIDTH = 37
+
+
+def run_help(args: Sequence[str]) -> int:
+    sys.stdout.write(build_parser(is_full="all" in args).format_help())
+    return 0
+
+
+def run_completion(args: Sequence[str]) -> int:
+    """Print a script that completes options; where a file is expected, names of files."""
+    usage = f"corral completion {{{','.join(_SHELLS)}}}: prints a script that completes options"
+    if len(args) == 1 and args[0] in ("-h", "--help"):
+        sys.stdout.write(f"usage: {usage}\n")
+        return 0
+    if len(args) != 1 or args[0] not in _SHELLS:
+        raise UsageError(usage)
+    sys.stdout.write(shtab.complete(build_parser(is_full=True), shell=args[0]))
+    return 0
 
 
 def build_parser(is_full: bool = False) -> argparse.ArgumentParser:
@@ -44,11 +63,6 @@ def _usage() -> str:
     return "\n       ".join(f"{words:{_USAGE_WIDTH}}{help}" for words, help in lines)
 
 
-def completion(shell: str) -> str:
-    """A script that completes options; where a file is expected, names of files."""
-    return str(shtab.complete(build_parser(is_full=True), shell=shell))
-
-
 def _add(section: argparse._ArgumentGroup, option: Option) -> None:
     names = (*option.names, *option.negative)
     help = _help(option).replace("%", "%%")
@@ -57,9 +71,9 @@ def _add(section: argparse._ArgumentGroup, option: Option) -> None:
         return
     action = section.add_argument(
         *names,
-        metavar=tuple(option.metavar.split()) if option.n_words == 2 else option.metavar,
+        metavar=tuple(option.metavar.split()) if option.n_args == 2 else option.metavar,
         choices=option.choices or None,
-        nargs="?" if option.bare is not None else option.n_words if option.n_words != 1 else None,
+        nargs="?" if option.bare is not None else option.n_args if option.n_args != 1 else None,
         help=help,
     )
     if option.path is not None:

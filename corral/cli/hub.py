@@ -1,39 +1,50 @@
-"""Models from a hub, in a cache laid out as that of huggingface_hub.
+"""Models from a hub, in a cache laid out as huggingface_hub's.
 
-The library tells what a repository has, and gives files their place. The bytes are got by `fetch`: it goes on
-after the end of a process, and compares checksums; the library does neither over HTTP.
+The library lists repositories and places files in its cache. Their bytes come through `fetch`, which resumes
+after the end of a process and compares checksums; the library does neither over HTTP.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from corral.cli.download import OPEN, Access, alone
+import corral
+from corral.cli.download import OPEN, Access, locked
 from corral.cli.fetch import fetch
 from corral.cli.hub_choice import choose_model, choose_projector, no_such_file, no_such_quant
-from corral.cli.hub_library import OPTION, HubFile, HubLibrary
-from corral.cli.remote_file import Refused, RemoteFile, Unreachable
+from corral.cli.remote_file import OFFLINE_HINT, TOKEN_HINT, Refused, RemoteFile, Unreachable
 from corral.cli.transfer import Transfer
+from corral.core.atomic_file import atomic_write
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError
 from corral.gguf.model_file import part_names
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+_OPTION = "--hf-repo"
 _REPO = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w.-]+))?", re.ASCII)
-_DEFAULT_ENDPOINT = "https://huggingface.co"
-_ENDPOINTS = ("MODEL_ENDPOINT", "HF_ENDPOINT")
-_REVISION = "main"
-_PASSING = (429, 500, 502, 503, 504)
+_TRANSIENT = (429, 500, 502, 503, 504)
 _MAX_ASKED = 4
+_LIBRARY_SETTINGS = {  # unless the environment has others
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_XET": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_SYMLINKS_WARNING": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """The files of a model, here on the disk; all other parts are beside the first."""
+    """Local files of a model; its other parts are next to the first."""
 
     path: Path
     projector: Path | None = None
@@ -41,26 +52,28 @@ class HubModel:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
+    """The files of a repository by path, on the hub or (`is_cached`) in the cache."""
+
     commit: str
-    files: dict[str, HubFile]
-    is_cached: bool  # it is what is here, since nobody could be asked
+    files: dict[str, RemoteFile]
+    is_cached: bool
 
 
 class Hub:
-    """A repository, as it is on the hub or, if that cannot be asked, as it was the last time."""
+    """A repository as it is on the hub, or in the cache if the hub cannot be asked."""
 
     def __init__(self, repo: str, progress: Transfer, access: Access = OPEN) -> None:
         found = _REPO.fullmatch(repo)
         if found is None:
-            raise CorralError(f"{OPTION}: '{repo}' is not like user/model or user/model:quant")
+            raise CorralError(f"{_OPTION}: '{repo}' is not like user/model or user/model:quant")
         self._repo, self._quant = found[1], found[2] or ""
         self._progress, self._access = progress, access
         self._storage = hub_dir() / f"models--{self._repo.replace('/', '--')}"
 
     def get_model(self, name: str = "", *, to: Path | None = None, with_projector: bool = True) -> HubModel:
-        """The file of that name, or of the quantization that is wanted; of a model in parts all of them.
+        """Get the file of that name, or of the wanted quantization, with all its parts.
 
-        `to` is where it is put, if not into the cache.
+        `to`: where to put it, if not into the cache.
         """
         listing = self._list()
         model = self._choose(list(listing.files), name)
@@ -68,13 +81,15 @@ class Hub:
         missing = next((part for part in parts if part not in listing.files), "")
         if missing:
             where = "in the cache there is no" if listing.is_cached else "it has no"
-            raise CorralError(f"{OPTION}: {self._repo}: {where} '{missing}', which '{model}' needs")
+            raise CorralError(f"{_OPTION}: {self._repo}: {where} '{missing}', which '{model}' needs")
         places = [to if to is None or len(parts) == 1 else to.parent / Path(part).name for part in parts]
         paths = [self._get(listing, part, place) for part, place in zip(parts, places, strict=True)]
         projector = choose_projector(listing.files, model) if with_projector else None
         found = HubModel(paths[0], self._get(listing, projector, None) if projector else None)
-        if not listing.is_cached:
-            self._remember(listing.commit)
+        if not listing.is_cached and self._snapshot(listing.commit).is_dir():
+            self._ref.parent.mkdir(exist_ok=True)
+            with atomic_write(self._ref) as file:
+                file.write(listing.commit.encode())
         return found
 
     def _choose(self, paths: list[str], name: str) -> str:
@@ -88,76 +103,114 @@ class Hub:
         return model
 
     def _list(self) -> _Listing:
-        if self._access.offline:
-            if not self._last_commit:
-                raise CorralError(
-                    f"{OPTION}: {self._repo} is not in the cache, and --offline forbids to get it"
-                )
-            return self._list_cached()
-        try:
-            commit, files = self._ask()
-        except (Unreachable, Refused) as error:
-            if not self._last_commit:
-                raise
-            self._progress.note(f"{error.message}. Using {self._repo} as it is in the cache")
-            return self._list_cached()
-        return _Listing(commit, {file.path: file for file in files}, is_cached=False)
-
-    def _list_cached(self) -> _Listing:
-        root = self._snapshot(self._last_commit)
-        paths = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-        return _Listing(self._last_commit, {path: HubFile(path) for path in paths}, is_cached=True)
-
-    def _ask(self) -> tuple[str, list[HubFile]]:
-        retry = self._access.retry
-        for n_failed in range(1, _MAX_ASKED):
+        commit = self._cached_commit()
+        if not self._access.offline:
             try:
-                return self._library.list_files(self._repo)
-            except Refused as error:
-                if error.details.get("status") not in _PASSING:
+                return self._ask()
+            except (Unreachable, Refused) as error:
+                if not commit:
                     raise
-            retry.sleep(retry.wait_s(n_failed))
-        return self._library.list_files(self._repo)
+                self._progress.note(f"{error.message}. Using {self._repo} as it is in the cache")
+        elif not commit:
+            raise CorralError(f"{_OPTION}: {self._repo} is not in the cache, and --offline forbids to get it")
+        root = self._snapshot(commit)
+        paths = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+        return _Listing(commit, {path: RemoteFile("", _OPTION, path) for path in paths}, is_cached=True)
+
+    def _ask(self) -> _Listing:
+        api = self._api
+        from huggingface_hub import hf_hub_url
+
+        for n_failed in range(1, _MAX_ASKED + 1):
+            try:
+                with self._translated_errors():
+                    info = api.model_info(self._repo, files_metadata=True)
+                break
+            except Refused as error:
+                if n_failed == _MAX_ASKED or error.details.get("status") not in _TRANSIENT:
+                    raise
+            self._access.retry.sleep(self._access.retry.wait_s(n_failed))
+        commit, files = info.sha or "", {}
+        for each in info.siblings or ():
+            path, name = each.rfilename, PurePosixPath(each.rfilename).name
+            url = hf_hub_url(self._repo, path, revision=commit, endpoint=api.endpoint)
+            n_bytes, sha256 = (each.lfs.size, each.lfs.sha256) if each.lfs else (each.size, "")
+            if _is_contained(path):
+                files[path] = RemoteFile(url, _OPTION, name, str(api.token or ""), n_bytes, sha256)
+        return _Listing(commit, files, is_cached=False)
 
     def _get(self, listing: _Listing, path: str, to: Path | None) -> Path:
-        """Where a file is, which is there afterwards."""
+        """Where a file is, after it was downloaded if need be."""
         place, file = self._snapshot(listing.commit) / path, listing.files[path]
         if listing.is_cached:
             return place
         if to is not None:
-            self._fetch(listing.commit, file, to)
+            self._fetch(file, to)
             return to
         if place.exists():
             return place
         if file.sha256:
-            self._fetch(listing.commit, file, self._storage / "blobs" / file.sha256)
-        return self._library.place(self._repo, listing.commit, path, hub_dir())
+            self._fetch(file, self._storage / "blobs" / file.sha256)
+        with self._translated_errors():  # links the blob; small files are downloaded
+            return Path(
+                self._api.hf_hub_download(self._repo, path, revision=listing.commit, cache_dir=hub_dir())
+            )
 
-    def _fetch(self, commit: str, file: HubFile, to: Path) -> None:
-        url, token = self._library.url(self._repo, commit, file.path), self._library.token
-        remote = RemoteFile(url, OPTION, file.name, token, file.n_bytes, file.sha256)
-        with alone(to, remote, self._progress):
+    def _fetch(self, file: RemoteFile, to: Path) -> None:
+        with locked(to, file, self._progress):
             if not to.exists():
-                fetch(remote, to, self._progress, retry=self._access.retry)
+                fetch(file, to, self._progress, retry=self._access.retry)
 
     @cached_property
-    def _library(self) -> HubLibrary:
-        return HubLibrary(endpoint(), self._access.token)
+    def _api(self) -> HfApi:
+        """The library, imported when it is needed: that takes a while."""
+        for name, value in _LIBRARY_SETTINGS.items():
+            os.environ.setdefault(name, value)
+        from huggingface_hub import HfApi, constants, get_token
 
-    def _remember(self, commit: str) -> None:
-        """The version to use when nobody can be asked."""
-        if not self._snapshot(commit).is_dir():
-            return
-        ref = self._storage / "refs" / _REVISION
-        ref.parent.mkdir(exist_ok=True)
-        beside = ref.with_name(f"{ref.name}.{os.getpid()}")
-        beside.write_text(commit)
-        beside.replace(ref)
+        token = self._access.token
+        if not token and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+            token = get_token() or ""
+        return HfApi(endpoint(), token or False, library_name="corral", library_version=corral.__version__)
 
-    @cached_property
-    def _last_commit(self) -> str:
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        import httpx2  # the library's HTTP client
+        from huggingface_hub import errors
+
+        repo, host = self._repo, urlsplit(endpoint()).hostname
         try:
-            commit = (self._storage / "refs" / _REVISION).read_text().strip()
+            yield
+        except errors.GatedRepoError:
+            page = f"{endpoint()}/{repo}"
+            raise Refused(
+                f"{_OPTION}: {repo} is gated: accept its terms at {page}, then {TOKEN_HINT}", status=403
+            ) from None
+        except errors.HfHubHTTPError as error:
+            status = error.response.status_code
+            reason = f"{host} answers {status}"
+            if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403, 404):
+                reason = (
+                    f"{host} has no such repository, or not for everybody: check its name, or {TOKEN_HINT}"
+                )
+            raise Refused(f"{_OPTION}: cannot get {repo}: {reason}", status=status) from None
+        except errors.OfflineModeIsEnabled:
+            raise Unreachable(f"{_OPTION}: HF_HUB_OFFLINE forbids to ask for {repo}") from None
+        except (httpx2.HTTPError, errors.LocalEntryNotFoundError, errors.FileMetadataError) as error:
+            cause = error.__cause__ or error
+            reason = (str(cause) or type(cause).__name__).splitlines()[0]
+            raise Unreachable(f"{_OPTION}: cannot reach {host} ({reason}): {OFFLINE_HINT}") from None
+        except OSError as error:
+            raise CorralError(f"{_OPTION}: cannot write into the cache: {error.strerror}") from None
+
+    @property
+    def _ref(self) -> Path:
+        """Holds the version to use when the hub cannot be asked."""
+        return self._storage / "refs" / "main"
+
+    def _cached_commit(self) -> str:
+        try:
+            commit = self._ref.read_text().strip()
         except OSError:
             return ""
         return commit if self._snapshot(commit).is_dir() else ""
@@ -167,8 +220,7 @@ class Hub:
 
 
 def endpoint() -> str:
-    """Where the hub is."""
-    named = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), _DEFAULT_ENDPOINT)
+    named = os.environ.get("MODEL_ENDPOINT") or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     return named.rstrip("/")
 
 
@@ -177,6 +229,11 @@ def hub_dir() -> Path:
 
 
 def token_for(url: str, token: str) -> str:
-    """The token, if a URL is one of the hub; no other host may have it."""
+    """The token if a URL is on the hub; no other host may get it."""
     theirs, ours = urlsplit(url), urlsplit(endpoint())
     return token if (theirs.scheme, theirs.netloc) == (ours.scheme, ours.netloc) else ""
+
+
+def _is_contained(path: str) -> bool:
+    """Whether it stays inside the directory of its repository."""
+    return not {"", ".", ".."}.intersection(path.split("/")) and "\\" not in path and "\0" not in path

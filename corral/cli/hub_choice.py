@@ -1,6 +1,6 @@
 """Which files of a repository make up a model: by quantization, in parts, with a projector.
 
-Decides by names alone, as llama-server does; asks nobody.
+Decides by names alone, as llama-server does.
 """
 
 from __future__ import annotations
@@ -36,17 +36,14 @@ def choose_model(paths: Sequence[str], quant: str) -> str | None:
 
 
 def choose_projector(paths: Iterable[str], model: str) -> str | None:
-    """The projector that is nearest to a model: in its directory or one above, and of as many bits."""
+    """The projector nearest to a model: in its directory or one above, and of as many bits."""
     directory = model.split("/")[:-1]
-    best: tuple[tuple[int, int], str] | None = None
+    found: dict[str, tuple[int, int]] = {}  # the distance of each
     for path in paths:
         above = path.split("/")[:-1]
-        if not path.endswith(".gguf") or "mmproj" not in path or directory[: len(above)] != above:
-            continue
-        distance = (-len(above), abs(_n_bits(path) - _n_bits(model)))
-        if best is None or distance < best[0]:
-            best = distance, path
-    return best[1] if best else None
+        if path.endswith(".gguf") and "mmproj" in path and directory[: len(above)] == above:
+            found[path] = -len(above), abs(_n_bits(path) - _n_bits(model))
+    return min(found, key=found.__getitem__, default=None)
 
 
 def no_such_quant(repo: str, paths: Iterable[str], quant: str) -> CorralError:
@@ -66,7 +63,7 @@ def no_such_file(repo: str, paths: Iterable[str], name: str) -> CorralError:
 
 
 def quant_of(path: str) -> str:
-    """What the name of a model file ends with, which is its quantization by convention."""
+    """The quantization, with which names of model files end by convention."""
     found = _TAG.search(_PART.sub("", path.removesuffix(".gguf")))
     return found[1].upper() if found else ""
 

@@ -1,4 +1,4 @@
-"""The command `corral`: it serves, or does what one of its commands says."""
+"""The command `corral`: it serves, or runs one of its commands, which are imported where they are run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from corral import __version__
-from corral.cli.command import COMMANDS, run_completion, run_help
+from corral.cli.command import COMMANDS
 from corral.cli.configuration import Configuration, configure
 from corral.cli.console import Console, bar_console
 from corral.cli.given import UsageError
@@ -31,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         if args and args[0] in COMMANDS:
-            return COMMANDS[args[0]].run(args[1:])
+            return run_command(args[0], args[1:])
         configuration = configure(args)
         if configuration.command:
-            return _print(configuration)
+            return _run_option(configuration)
         hide_secrets(args, [one for values in configuration.given.values() for one in values])
         return _serve(configuration)
     except CorralError as error:
@@ -44,10 +44,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def run_command(name: str, args: Sequence[str]) -> int:
+    match name:
+        case "models":
+            from corral.cli.model_cache import run_models as run
+        case "doctor":
+            from corral.cli.doctor import run_doctor as run
+        case "compare":
+            from corral.cli.compare import run_compare as run
+        case "tune":
+            from corral.cli.tune import run_tune as run
+        case "completion":
+            from corral.cli.help import run_completion as run
+        case _:
+            if args and args[0] in COMMANDS and args[0] != "help":
+                return run_command(args[0], ["--help"])
+            from corral.cli.help import run_help as run
+    return run(args)
+
+
 def run(settings: Settings, console: Console, locate: Locate | None = None) -> None:
     from corral.server.run import serve  # a moment to import, and only needed here
 
-    # Else numpy starts threads in both processes, for algebra that nobody here does.
+    # Else numpy starts threads in both processes, for linear algebra that is not used.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_in_background()
     try:
@@ -102,10 +121,11 @@ def _download(configuration: Configuration, tell: Tell) -> Settings:
     return settings
 
 
-def _print(configuration: Configuration) -> int:
+def _run_option(configuration: Configuration) -> int:
+    """Do what an option asks for instead of serving."""
     match configuration.command:
         case "help" | "help all":
-            return run_help(configuration.command.split()[1:])
+            return run_command("help", configuration.command.split()[1:])
         case "version":
             sys.stdout.write(f"corral {__version__}\n")
         case "print_config":
@@ -113,7 +133,7 @@ def _print(configuration: Configuration) -> int:
 
             sys.stdout.write(render_config(configuration))
         case "completion_bash":
-            return run_completion(["bash"])
+            return run_command("completion", ["bash"])
         case "list_devices":
             from corral.cli.devices import print_devices
 

@@ -1,4 +1,4 @@
-"""The command `corral models`: what is in the cache, and how to get rid of it."""
+"""The command `corral models`: list the cache, or remove models from it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from corral.cli.cached_model import CachedModel, find_models, remove_model
+from corral.cli.table import print_table
 from corral.cli.transfer import sized
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, NotFound
@@ -20,8 +20,8 @@ from corral.core.errors import CorralError, NotFound
 _COLUMNS = ("NAME", "SIZE", "FORMAT", "FROM", "SINCE")
 
 
-def run_models(argv: Sequence[str]) -> int:
-    options = _parser().parse_args(argv)
+def run_models(args: Sequence[str]) -> int:
+    options = _parser().parse_args(args)
     out = Console(highlight=False)
     try:
         if options.command == "rm":
@@ -53,33 +53,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _print(models: Sequence[CachedModel], out: Console, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode([_facts(model) for model in models])))
-        sys.stdout.buffer.write(b"\n")
+        text = msgspec.json.format(msgspec.json.encode([_facts(model) for model in models]))
+        sys.stdout.buffer.write(text + b"\n")
         sys.stdout.buffer.flush()
     elif not models:
         out.print(f"no models in {cache_dir()}", markup=False, soft_wrap=True)
-    elif out.is_terminal:
-        _print_table(models, out)
     else:
-        _print_lines([_COLUMNS, *map(_row, models)], out)
-
-
-def _print_table(models: Sequence[CachedModel], out: Console) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in _COLUMNS:
-        table.add_column(column, overflow="fold", justify="right" if column == "SIZE" else "left")
-    for model in models:
-        table.add_row(*_row(model))
-    out.print(table, markup=False)
-    total = sum(model.n_bytes for model in models)
-    out.print(f"{sized(total)} in {cache_dir()}", markup=False, soft_wrap=True)
-
-
-def _print_lines(rows: Sequence[Sequence[str]], out: Console) -> None:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        out.print(line.rstrip(), markup=False, soft_wrap=True)
+        print_table([_row(model) for model in models], out, _COLUMNS, right="SIZE")
+        if out.is_terminal:
+            total = sum(model.n_bytes for model in models)
+            out.print(f"{sized(total)} in {cache_dir()}", markup=False, soft_wrap=True)
 
 
 def _row(model: CachedModel) -> tuple[str, ...]:

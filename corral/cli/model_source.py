@@ -1,4 +1,4 @@
-"""Where the files of a server come from: a path, a URL, a hub, or the package of the default model."""
+"""Where a server's files come from: a path, a URL, a hub, or the package of the default model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from corral.core.settings import Settings
 def resolve_model(
     settings: Settings, progress: Transfer | None = None, environ: Mapping[str, str] = os.environ
 ) -> Settings:
-    """The settings with paths of files that are here, be it that they had to be got first."""
+    """The settings with paths of local files, downloaded where need be."""
     _check_options(settings)
     progress = progress or TransferDisplay(bar_console(settings.server))
     token = settings.server.hf_token or environ.get("HF_TOKEN", "")
@@ -31,16 +31,15 @@ def resolve_model(
 
 
 def remote_name(settings: Settings) -> str:
-    """What a server would have to ask the network for; nothing if all files are named by path."""
+    """The name of the file that has to be downloaded, or looked for on a server; empty: none."""
     _check_options(settings)
     engine, server = settings.engine, settings.server
-    # Of a URL neither the host nor the query, which may have a key in it.
+    # Without host and query of a URL: these may hold a key.
     name = server.hf_repo or urlsplit(server.model_url).path
     if name and not (engine.model and Path(engine.model).exists()):
         return os.path.basename(name)
-    return (
-        os.path.basename(urlsplit(server.mmproj_url).path) if server.mmproj_auto and not engine.mmproj else ""
-    )
+    needs_projector = server.mmproj_auto and not engine.mmproj
+    return os.path.basename(urlsplit(server.mmproj_url).path) if needs_projector else ""
 
 
 def _check_options(settings: Settings) -> None:
@@ -60,13 +59,11 @@ def _find_model(settings: Settings, progress: Transfer, token: str) -> tuple[str
         return _check_file(engine.model), ""
     if not is_remote:
         return _default_model(), ""
-    # Imported here since it takes a while.
-    from corral.cli.download import Access, download
-    from corral.cli.hub import Hub, token_for
-
     if server.model_url:
-        access = Access(token_for(server.model_url, token), server.offline)
-        return str(download(server.model_url, "--model-url", progress, to=to, access=access)), ""
+        return _download(server.model_url, "--model-url", settings, progress, token, to), ""
+    from corral.cli.download import Access  # takes a while to import
+    from corral.cli.hub import Hub
+
     wants_projector = server.mmproj_auto and not engine.mmproj and not server.mmproj_url
     hub = Hub(server.hf_repo, progress, Access(token, server.offline))
     found = hub.get_model(server.hf_file, to=to, with_projector=wants_projector)
@@ -78,14 +75,20 @@ def _find_projector(settings: Settings, progress: Transfer, token: str, found: s
     if not server.mmproj_auto:
         return ""
     if server.mmproj_url and not path:
-        from corral.cli.download import Access, download
-        from corral.cli.hub import token_for
-
-        access = Access(token_for(server.mmproj_url, token), server.offline)
-        return str(download(server.mmproj_url, "--mmproj-url", progress, access=access))
+        return _download(server.mmproj_url, "--mmproj-url", settings, progress, token)
     if path and not Path(path).is_file():
-        raise CorralError(f"projector file '{path}' does not exist, or is no file (--mmproj)")
+        raise CorralError(f"projector file '{path}' does not exist, or is not a file (--mmproj)")
     return path or found
+
+
+def _download(
+    url: str, option: str, settings: Settings, progress: Transfer, token: str, to: Path | None = None
+) -> str:
+    from corral.cli.download import Access, download  # takes a while to import
+    from corral.cli.hub import token_for
+
+    access = Access(token_for(url, token), settings.server.offline)
+    return str(download(url, option, progress, to=to, access=access))
 
 
 def _default_model() -> str:

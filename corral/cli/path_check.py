@@ -14,7 +14,7 @@ from pathlib import Path
 
 from corral.cli.configuration import Configuration
 from corral.cli.given import Given, UsageError
-from corral.cli.options import word
+from corral.cli.options import value
 from corral.cli.options.option import PathUse
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.settings import ServerSettings
@@ -171,10 +171,10 @@ _CONTENTS: Mapping[str, Callable[[str], object]] = {
     "engine.lora_base": _check_model,
     "engine.model_draft": _check_model,
     "engine.mmproj": _check_projector,
-    "server.chat_template_file": lambda path: word.check_template(_read_text(path)),
-    "server.grammar_file": lambda path: word.grammar([_read_text(path)]),
+    "server.chat_template_file": lambda path: value.check_template(_read_text(path)),
+    "server.grammar_file": lambda path: value.grammar([_read_text(path)]),
     "server.api_key_file": _check_keys,
-    "server.ui_config_file": lambda path: word.json_object([_read_text(path)]),
+    "server.ui_config_file": lambda path: value.json_object([_read_text(path)]),
 }
 
 

@@ -54,7 +54,7 @@ def _value(option: Option, given: Sequence[Given]) -> str:
     value = given[-1].value
     if not isinstance(value, tuple):
         return _toml(value)
-    if option.n_words == 2:
+    if option.n_args == 2:
         return _toml(given[-1].args)
     if given[-1].option is not option:
         return _toml(";".join(value))

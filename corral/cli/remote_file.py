@@ -1,25 +1,22 @@
-"""A file on a server: where it is, and what the server says of it.
-
-The only place that reads headers; knows the ones of hubs among them. Reads no bodies and writes no files.
-"""
+"""A file on a server, and which version of it the headers of an answer describe. Reads no bodies."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
 import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
+import msgspec
 
 import corral
-from corral.cli.part import Stamp
 from corral.core.errors import CorralError
 
+TOKEN_HINT = "give a token with --hf-token or HF_TOKEN"
+OFFLINE_HINT = "no network? A model that is already here can be used with -m FILE, or --offline"
 _MAX_REDIRECTS = 10
-_MAX_RETRY_AFTER_S = 60.0
 _CONNECT_S = 15.0
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 _DIGEST = re.compile(r"(?i)(?:^|,)\s*sha-256=:?([0-9a-z+/]{43}=)")
@@ -27,7 +24,7 @@ _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 class Unreachable(CorralError):
-    """There is no way to the server, or none that lasts."""
+    """The server cannot be reached, or the connection keeps breaking."""
 
 
 class Refused(CorralError):
@@ -36,12 +33,12 @@ class Refused(CorralError):
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """Where a file is; `n_bytes` and `sha256` if they are known from elsewhere."""
+    """Where a file is; `n_bytes` and `sha256` where a listing tells them."""
 
     url: str
-    option: str  # that wants it, for messages
+    option: str  # that asks for it, for messages
     name: str
-    token: str = ""  # for the host of the URL only
+    token: str = ""  # sent to the host of the URL only
     n_bytes: int | None = None
     sha256: str = ""
 
@@ -49,9 +46,46 @@ class RemoteFile:
     def host(self) -> str:
         return urlsplit(self.url).hostname or ""
 
+    @property
+    def public_url(self) -> str:
+        """Without password and query, which may hold a key."""
+        parts = urlsplit(self.url)
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
-def open_client(file: RemoteFile, timeout_s: float) -> httpx.Client:
-    """Follows redirects; the token does not go along to another host."""
+
+class Version(msgspec.Struct, frozen=True):
+    """What a server says of one version of a file. In the cache also when it came, and the file's mtime."""
+
+    etag: str = ""
+    last_modified: str = ""
+    n_bytes: int | None = None
+    sha256: str = ""
+    url: str = ""  # the public one
+    time: float = 0.0
+    mtime_ns: int = 0
+
+    @property
+    def validator(self) -> str:
+        """For `If-Range`, which takes no weak tags."""
+        return self.last_modified if not self.etag or self.etag.startswith("W/") else self.etag
+
+    @property
+    def is_identified(self) -> bool:
+        return bool(self.etag or self.last_modified or self.sha256)
+
+    def is_same(self, other: Version) -> bool:
+        """Whether both are certainly one version."""
+        if None not in (self.n_bytes, other.n_bytes) and self.n_bytes != other.n_bytes:
+            return False
+        if self.sha256 and other.sha256:
+            return self.sha256 == other.sha256
+        pairs = ((self.etag, other.etag), (self.last_modified, other.last_modified))
+        known = [mine == theirs for mine, theirs in pairs if mine and theirs]
+        return bool(known) and all(known)
+
+
+def open_client(file: RemoteFile, timeout_s: float = _CONNECT_S) -> httpx.Client:
+    """A client that follows redirects, without the token if they lead to another host."""
     headers = {"accept-encoding": "identity", "user-agent": f"corral/{corral.__version__}"}
     if file.token:
         headers["authorization"] = f"Bearer {file.token}"
@@ -59,35 +93,22 @@ def open_client(file: RemoteFile, timeout_s: float) -> httpx.Client:
     return httpx.Client(headers=headers, timeout=timeout, follow_redirects=True, max_redirects=_MAX_REDIRECTS)
 
 
-def inspect(file: RemoteFile) -> Stamp:
-    """What the server says of the file; raises Unreachable or Refused."""
+def inspect(file: RemoteFile) -> Version:
+    """Ask for the current version; raises Unreachable or Refused."""
     try:
-        with open_client(file, _CONNECT_S) as client:
+        with open_client(file) as client:
             response = client.head(file.url)
     except httpx.HTTPError as error:
         raise unreachable(file, error) from None
-    check_way(file, response)
+    check_redirects(file, response)
     if response.status_code != httpx.codes.OK:
         raise refusal(file, response)
-    return read_stamp(file, response)
+    return read_version(file, response)
 
 
-def read_stamp(file: RemoteFile, response: httpx.Response) -> Stamp:
-    """What the headers of an answer say of the file, those of the redirects to it included."""
-    headers = response.headers
-    return Stamp(
-        etag=headers.get("etag", ""),
-        last_modified=headers.get("last-modified", ""),
-        n_bytes=_n_bytes(response),
-        sha256=_sha256(response),
-        url=shown(file.url),
-    )
-
-
-def shown(url: str) -> str:
-    """A URL without a password and without a query, in which there may be a key."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+def read_version(file: RemoteFile, response: httpx.Response) -> Version:
+    etag, last_modified = (response.headers.get(name, "") for name in ("etag", "last-modified"))
+    return Version(etag, last_modified, _n_bytes(response), _sha256(response), file.public_url)
 
 
 def first_byte(response: httpx.Response) -> int | None:
@@ -96,30 +117,22 @@ def first_byte(response: httpx.Response) -> int | None:
     return int(found[1]) if found else None
 
 
-def retry_after_s(response: httpx.Response) -> float:
-    value = response.headers.get("retry-after", "")
-    return min(float(value), _MAX_RETRY_AFTER_S) if value.isdecimal() else 0.0
-
-
-def check_way(file: RemoteFile, response: httpx.Response) -> None:
-    """Refuse an answer that came over an open line, though a safe one was asked for."""
+def check_redirects(file: RemoteFile, response: httpx.Response) -> None:
     schemes = [hop.url.scheme for hop in (*response.history, response)]
     if ("https", "http") in itertools.pairwise(schemes):
         raise Refused(
-            f"{file.option}: {file.host} leads from https to http, where anybody could change the file"
+            f"{file.option}: {file.host} leads from https to http, where the file could be changed on the way"
         )
 
 
 def refusal(file: RemoteFile, response: httpx.Response) -> Refused:
-    """An answer without a file, in words for people."""
     status, host = response.status_code, file.host
-    remedy = "give a token with --hf-token or HF_TOKEN"
     if response.headers.get("x-error-code") == "GatedRepo":
-        reason = f"its repository is gated: accept the terms on its page, then {remedy}"
+        reason = f"its repository is gated: accept the terms on its page, then {TOKEN_HINT}"
     elif status in (401, 403) and file.token:
         reason = f"{host} does not accept the token (--hf-token or HF_TOKEN), or it has no access ({status})"
     elif status in (401, 403):
-        reason = f"{host} does not give it to everybody ({status}): {remedy}"
+        reason = f"{host} does not give it to everybody ({status}): {TOKEN_HINT}"
     elif status in (404, 410):
         reason = f"{host} has no such file ({status})"
     else:
@@ -128,19 +141,15 @@ def refusal(file: RemoteFile, response: httpx.Response) -> Refused:
 
 
 def unreachable(file: RemoteFile, error: Exception) -> Unreachable:
-    return Unreachable(
-        f"{file.option}: cannot reach {file.host} ({reason_of(error)}): no network? "
-        "A model that is already here can be used with -m FILE, or --offline"
-    )
+    return Unreachable(f"{file.option}: cannot reach {file.host} ({reason_of(error)}): {OFFLINE_HINT}")
 
 
 def reason_of(error: Exception) -> str:
-    """What an exception of the network says, which may be nothing."""
     return str(error) or ("no answer in time" if isinstance(error, httpx.TimeoutException) else "broken off")
 
 
 def _n_bytes(response: httpx.Response) -> int | None:
-    """How many the whole file has."""
+    """Size of the whole file."""
     if response.status_code == httpx.codes.PARTIAL_CONTENT:
         found = _RANGE.fullmatch(response.headers.get("content-range", ""))
         return int(found[3]) if found and found[3] != "*" else None
@@ -149,17 +158,12 @@ def _n_bytes(response: httpx.Response) -> int | None:
 
 
 def _sha256(response: httpx.Response) -> str:
-    hops = [*response.history, response]
-    tags = [hop.headers.get("x-linked-etag", "") for hop in hops]
-    if "x-repo-commit" in response.headers:  # the tag of anybody else can be anything
+    tags = [hop.headers.get("x-linked-etag", "") for hop in (*response.history, response)]
+    if "x-repo-commit" in response.headers:  # other servers' tags can be anything
         tags.append(response.headers.get("etag", ""))
     for tag in tags:
         if found := _SHA256.fullmatch(tag):
             return found[1]
-    for header in ("repr-digest", "digest"):
-        if found := _DIGEST.search(response.headers.get(header, "")):
-            try:
-                return base64.b64decode(found[1], validate=True).hex()
-            except binascii.Error:
-                continue
-    return ""
+    digests = (_DIGEST.search(response.headers.get(name, "")) for name in ("repr-digest", "digest"))
+    digest = next(filter(None, digests), None)
+    return base64.b64decode(digest[1]).hex() if digest else ""

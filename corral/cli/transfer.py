@@ -1,4 +1,4 @@
-"""What a person sees of a download: a bar on a terminal, a line in the log now and then elsewhere."""
+"""The progress of a download: a bar on a terminal, lines in the log elsewhere."""
 
 from __future__ import annotations
 
@@ -15,47 +15,41 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PLAIN_STEP = 0.1
-_PLAIN_STEP_BYTES = 100 << 20  # where nobody knows how many there are
+_PLAIN_STEP_BYTES = 100 << 20  # where the size is unknown
 _REFRESH_S = 0.1
 _log = logging.getLogger("corral")
 
 
 class Transfer(Protocol):
-    """Is told how bytes arrive; one file at a time."""
+    """Follows the bytes of one file at a time."""
 
     def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
-        """`what` is happening; `n_bytes` is None where nobody knows; `n_done` of them are here already."""
+        """`n_bytes`: of the file, where that is known; `n_done` of them are here already."""
 
     def advance(self, n_done: int) -> None:
-        """So many bytes are here now; fewer than before if the file has to be got again."""
+        """This many bytes are here now; fewer than before if the file starts again."""
 
-    def note(self, message: str) -> None:
-        """Something else to know."""
+    def note(self, message: str) -> None: ...
 
     def end(self) -> None:
-        """No more bytes are to come, be it because all are here or because something went wrong."""
+        """The file is complete, or will not be."""
 
 
 class TransferDisplay:
-    """A `Transfer` in the log, with a bar on a console if there is one."""
+    """A `Transfer` in the log, with a bar on the console if there is one."""
 
     def __init__(self, console: Console | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._out = console
-        self._clock = clock
+        self._out, self._clock = console, clock
         self._bar: Bar | None = None
         self._what = ""
         self._n_bytes: int | None = None
-        self._n_first = self._n_done = 0
+        self._n_first = self._n_done = self._next_line = 0
         self._start = self._next_refresh = 0.0
-        self._next_line = 0
 
     def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
         self.end()
         self._what, self._n_bytes = what, n_bytes
-        self._n_first = self._n_done = n_done
-        self._start = self._clock()
-        self._next_refresh = 0.0
-        self._next_line = n_done + self._step
+        self._restart(n_done)
         if self._out is not None:
             self._show_bar(self._out)
         else:
@@ -65,8 +59,7 @@ class TransferDisplay:
 
     def advance(self, n_done: int) -> None:
         if n_done < self._n_done:
-            self._n_first, self._start = n_done, self._clock()
-            self._next_line = n_done + self._step
+            self._restart(n_done)
         self._n_done = n_done
         if self._bar is not None:
             now = self._clock()
@@ -89,6 +82,11 @@ class TransferDisplay:
             _log.info("%s", f"{self._what}: done, {sized(self._n_done)}{speed}")
         self._what, self._n_bytes, self._n_done = "", None, 0
 
+    def _restart(self, n_done: int) -> None:
+        self._n_first = self._n_done = n_done
+        self._start, self._next_refresh = self._clock(), 0.0
+        self._next_line = n_done + self._step
+
     @property
     def _step(self) -> int:
         return _PLAIN_STEP_BYTES if self._n_bytes is None else max(int(self._n_bytes * _PLAIN_STEP), 1)
@@ -99,7 +97,7 @@ class TransferDisplay:
         if self._n_bytes is None:
             return ", ".join([sized(self._n_done), *facts])
         if speed:
-            facts.append(f"{_lasting((self._n_bytes - self._n_done) / speed)} left")
+            facts.append(f"{timedelta(seconds=round((self._n_bytes - self._n_done) / speed))} left")
         share = self._n_done / self._n_bytes if self._n_bytes else 1.0
         return ", ".join([f"{share:.0%}", f"{sized(self._n_done)} of {sized(self._n_bytes)}", *facts])
 
@@ -115,39 +113,33 @@ class TransferDisplay:
 
 
 class ServedTransfer(TransferDisplay):
-    """Also tells a server that waits for the file, and that may be asked to stop meanwhile."""
+    """Also reports to the server that waits for the file, which may stop the download."""
 
-    def __init__(self, console: Console | None, tell: Callable[[Loading], None]) -> None:
+    def __init__(self, console: Console | None, report: Callable[[Loading], None]) -> None:
         super().__init__(console)
-        self._tell_server = tell
-        tell(Loading(Stage.DOWNLOADING, 0.0, "the model: asking for it"))
+        self._report = report
+        report(Loading(Stage.DOWNLOADING, 0.0, "the model: asking for it"))
 
     def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
         super().begin(what, n_bytes, n_done)
-        self._tell()
+        self._report_progress()
 
     def advance(self, n_done: int) -> None:
         super().advance(n_done)
-        self._tell()
+        self._report_progress()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         n_bytes, n_done = self._n_bytes, self._n_done
         of = f" of {sized(n_bytes)}" if n_bytes else ""
-        fraction = n_done / n_bytes if n_bytes else 0.0
-        self._tell_server(
-            Loading(Stage.DOWNLOADING, fraction, f"the model: {sized(n_done)}{of}, not in the cache yet")
-        )
+        detail = f"the model: {sized(n_done)}{of}, not in the cache yet"
+        self._report(Loading(Stage.DOWNLOADING, n_done / n_bytes if n_bytes else 0.0, detail))
 
 
 def sized(n_bytes: float) -> str:
-    """A number of bytes, for people."""
+    """A number of bytes as text."""
     size, unit = float(n_bytes), "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1000:  # no more than three digits before the point
             break
         size, unit = size / 1024, larger
     return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
-
-
-def _lasting(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 
 import msgspec
 import psutil
-from rich.console import Console
 
-from corral.cli.bar import Bar
+from corral.cli.bar import progress_bar
 from corral.cli.configuration import configure
 from corral.cli.given import UsageError
 from corral.cli.model_source import resolve_model
 from corral.core.settings import EngineSettings
 from corral.core.transcoding import OFF
-from corral.tuning.choice import Choice
-from corral.tuning.tune import Finding, tune
+from corral.tuning.profile import TuningProfile
+from corral.tuning.tune import Measurement, tune
 
 _USAGE = """\
 usage: corral tune [-m FILE] [OPTION ...]
@@ -41,39 +40,22 @@ def run_tune(args: Sequence[str]) -> int:
     if (load := psutil.getloadavg()[0]) > _BUSY:
         sys.stderr.write(f"other programs are running (load {load:.1f}): this may not be worth much\n")
     sys.stdout.write(f"{settings.model}\n{_HEAD}\n")
-    with Display() as display:
-        choice = tune(_plain(settings), display.report, display.tell)
-    sys.stdout.write(f"{_summary(settings.model, choice)}\n")
+    with progress_bar() as report:
+        profile = tune(_plain(settings), report, _print)
+    sys.stdout.write(f"{_summary(settings.model, profile)}\n")
     return 0
 
 
-class Display:
-    """Findings go to standard output, line by line; a terminal also gets a bar."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True, highlight=False)
-        self._bar = Bar(console, "") if console.is_terminal else None
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def report(self, what: str, fraction: float) -> None:
-        if self._bar is not None:
-            self._bar.update(fraction, what)
-
-    def tell(self, finding: Finding) -> None:
-        cells = (_cell(number) for number in msgspec.structs.astuple(finding.speed))
-        sign = "*" if finding.is_chosen else " "
-        sys.stdout.write(f"{sign} {finding.what:34} {' '.join(cells)}   {finding.note}".rstrip() + "\n")
-        sys.stdout.flush()
+def _print(measurement: Measurement) -> None:
+    cells = (_cell(number) for number in msgspec.structs.astuple(measurement.speed))
+    sign = "*" if measurement.is_chosen else " "
+    line = f"{sign} {measurement.what:34} {' '.join(cells)}   {measurement.note}"
+    sys.stdout.write(f"{line.rstrip()}\n")
+    sys.stdout.flush()
 
 
 def _plain(settings: EngineSettings) -> EngineSettings:
-    """Without what a trial has no use for."""
+    """Without what a benchmark does not need."""
     return msgspec.structs.replace(settings, transcode=OFF, mmproj="", model_draft="", n_parallel=1)
 
 
@@ -81,8 +63,8 @@ def _cell(number: float) -> str:
     return f"{'-' if math.isnan(number) else format(number, '.1f'):>9}"
 
 
-def _summary(model: str, choice: Choice) -> str:
-    options = f"-t {choice.n_threads} -tb {choice.n_threads_batch} -ub {choice.n_ubatch}"
-    if not choice.encoding:
+def _summary(model: str, profile: TuningProfile) -> str:
+    options = f"-t {profile.n_threads} -tb {profile.n_threads_batch} -ub {profile.n_ubatch}"
+    if not profile.encoding:
         return f"chosen: the file as it is, {options}; servers that get it use that"
-    return f"chosen: {choice.encoding} ({choice.gain}), {options}; servers that get {model} use that"
+    return f"chosen: {profile.encoding} ({profile.gain}), {options}; servers that get {model} use that"

@@ -12,13 +12,6 @@ _ALIASES = {
     "tfs": "tfs_z",
     "temp": "temperature",
     "nucleus": "top_p",
-    "top-k": "top_k",
-    "top-p": "top_p",
-    "min-p": "min_p",
-    "typ-p": "typ_p",
-    "typical-p": "typ_p",
-    "top-n-sigma": "top_n_sigma",
-    "tfs-z": "tfs_z",
 }
 _LETTERS = {
     "e": "penalties",
@@ -36,8 +29,9 @@ _LETTERS = {
 
 
 def samplers_by_name(names: Iterable[str]) -> tuple[str, ...]:
-    """Raises ValueError for a name that is none."""
-    return _known(_ALIASES.get(name, name) for name in names)
+    """Raises ValueError for an unknown name; dashes are as good as underscores."""
+    plain = (name.replace("-", "_") for name in names)
+    return _known(_ALIASES.get(name, name) for name in plain)
 
 
 def samplers_by_letter(letters: str) -> tuple[str, ...]:

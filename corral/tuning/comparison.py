@@ -16,11 +16,10 @@ import msgspec
 
 from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.model_file import main_type
-from corral.tuning.choice import content_hash, transcoded_path
 from corral.tuning.divergence import Divergence, measure_divergences
+from corral.tuning.encoding import Report
+from corral.tuning.profile import content_hash, transcoded_path
 from corral.tuning.transcode import transcode
-
-Report = Callable[[str, float], None]  # what is done, and how much of it
 
 MAX_RATIO = 1.15  # of the mean KL of B to that of A, both from the reference
 MAX_ERRORS = 2.0  # standard errors by which B may agree with the reference less often than A does
@@ -31,7 +30,7 @@ _WIDER = {"bf16": "F32"}  # what has more range than 16-bit floats; all else fit
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """B beside A. `reference` is the encoding of the reference, `a` and `b` are measured from it."""
+    """B next to A. `reference` is the encoding of the reference, from which `a` and `b` are measured."""
 
     reference: str
     a: Divergence

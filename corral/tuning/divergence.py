@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib import resources
 from typing import NamedTuple, TypeAlias
@@ -20,13 +20,11 @@ import numpy.typing as npt
 from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
 from corral.core.errors import CorralError, NonFiniteLogits
 from corral.core.settings import EngineSettings
-from corral.llama.context import Context, fill_params
-from corral.llama.context_params import context_params
-from corral.llama.hardware import flash_attn_type, thread_counts
-from corral.llama.kv_cache import fit_cache
+from corral.llama.context import Context
 from corral.llama.library import LlamaError, lib
 from corral.llama.model import Model
 from corral.llama.vocab import Vocab
+from corral.tuning.context import open_context
 
 WINDOW = 512  # tokens; the first half is only there to be known
 _MIN_WINDOW = 16
@@ -58,7 +56,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sample_text() -> str:
-    """What models are compared on unless somebody has another text: a bit of all that servers are asked."""
+    """The default text for comparisons: a bit of everything that servers are asked."""
     return resources.files("corral.tuning").joinpath(_TEXT).read_text(encoding="utf-8")
 
 
@@ -92,7 +90,7 @@ def compare_settings(
         windows = cut_windows(_tokenize(vocab, text), size, [vocab.bos] if vocab.adds_bos else [])
         n_rows = _row_count(size // 2, vocab.n_tokens)
         contexts = [
-            _open_context(settings, model, size, n_rows, stack)
+            stack.enter_context(closing(open_context(settings, model, size, size, n_outputs=n_rows)))
             for settings, model in zip(every, models, strict=True)
         ]
         scores: list[list[_Score]] = []  # a row for each position, a column for each pair
@@ -104,7 +102,7 @@ def compare_settings(
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A piece of the text; `targets` are what really comes behind each token of its second half."""
+    """A piece of the text; `targets`: the token that follows each one of its second half."""
 
     tokens: TokenArray
     targets: TokenArray
@@ -113,7 +111,7 @@ class Window:
 def cut_windows(tokens: TokenArray, size: int, before: Sequence[int]) -> list[Window]:
     """As many as are full, each with the tokens `before` it; raises if there is none."""
     n_new = size - len(before)
-    n_windows = (len(tokens) - 1) // n_new  # behind the last token of each there is one more
+    n_windows = (len(tokens) - 1) // n_new  # the last token of each is followed by one more
     if n_windows < 1:
         raise CorralError(f"the text has {len(tokens)} tokens; at least {n_new + 1} are needed to compare")
     windows = []
@@ -208,28 +206,6 @@ def _open_model(settings: EngineSettings, stack: ExitStack) -> Model:
     if has_encoder or not (model.can_generate and model.is_causal):
         raise CorralError(f"'{model.path}' cannot be compared: it does not continue a text token by token")
     return model
-
-
-def _open_context(
-    settings: EngineSettings, model: Model, n_ctx: int, n_rows: int, stack: ExitStack
-) -> Context:
-    settings = fit_cache(settings, model)
-    n_threads, n_threads_batch = thread_counts(settings)
-    params = fill_params(
-        context_params(settings),
-        n_ctx=n_ctx,
-        n_seq=1,
-        n_batch=n_ctx,
-        n_ubatch=min(settings.n_ubatch, n_ctx),
-        n_threads=n_threads,
-        n_threads_batch=n_threads_batch,
-        flash_attn=flash_attn_type(settings),
-        kv_unified=False,
-    )
-    params.n_outputs_max = n_rows
-    context = Context(model, params)
-    stack.callback(context.close)
-    return context
 
 
 def _check_vocabularies(a: Model, b: Model) -> None:

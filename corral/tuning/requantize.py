@@ -1,7 +1,7 @@
 """A model with its weights in another encoding, written into a file: in a process of its own.
 
-libllama cannot be stopped at this, and may fall over a file; so it is a process that can be ended, and that
-takes nobody along. It prints how far it is, one number a line, and in the end what went wrong, if anything.
+libllama cannot be interrupted at this, and a file may crash it; its own process can be killed and takes no
+other down. It prints its progress, one number a line, and in the end what went wrong, if anything.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
 
 class Progress:
-    """Mutable: how much of the work is done. Whoever wanted to know is gone: then it ends."""
+    """Prints how much of the work is done; ends the process if the reader is gone."""
 
     def __init__(self, n_total: int) -> None:
         self._n_total = max(n_total, 1)
@@ -86,7 +86,7 @@ def requantize(source: str, path: str, file_type: int, n_threads: int) -> None:
 
 
 def _is_refined(tensor: TensorInfo, file_type: int) -> bool:
-    """Probably: libllama has Q8_0 stand in for Q6_K where rows are no whole blocks of it."""
+    """Probably: libllama has Q8_0 stand in for Q6_K where rows are not whole blocks of it."""
     becomes_q8_0 = file_type == _MOSTLY_Q8_0 or (file_type == _MOSTLY_Q6_K and tensor.shape[0] % _Q6_K_VALUES)
     return bool(becomes_q8_0) and tensor.type in ENCODABLE
 

@@ -1,7 +1,7 @@
-"""What makes a model fast on this machine, found by trying one thing after the other.
+"""Find the fastest settings of a model on this machine by benchmarks, one setting after the other.
 
-Chosen is what keeps its answers: an encoding, threads, the size of batches. Flash attention and the types of
-the cache change them, if only in the last bits, and are shown with the options that a person may choose.
+Encoding, threads and batch size are chosen, since they keep the answers. Flash attention and cache types
+change them, if only in the last bits: they are only reported.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from corral.gguf.model_file import main_type
 from corral.llama import device
 from corral.llama.hardware import physical_cores
 from corral.llama.model import Model
-from corral.tuning.choice import Choice, alone_with, content_hash, write_choice
-from corral.tuning.comparison import Comparison, Report
-from corral.tuning.encoding import KEEPING, Candidate, choose, try_encodings, with_choice
-from corral.tuning.trial import Speed, Trial, race
+from corral.tuning.benchmark import Benchmark, interleave
+from corral.tuning.candidate import Candidate, choose, try_encodings
+from corral.tuning.comparison import Comparison
+from corral.tuning.encoding import KEEPING, Report, with_profile
+from corral.tuning.profile import Speed, TuningProfile, content_hash, lock_model, write_profile
 
 _BATCHES = (128, 256, 512, 1024)
-_N_PROMPT = 1024  # to tell batches apart
+_N_PROMPT = 1024  # enough to tell batch sizes apart
 _LEAST_GAIN = 1.03  # below it the default stays
 _WIDE = ("f32", "f16", "bf16")
 _OTHERS = (
@@ -40,8 +41,8 @@ _OTHERS = (
 )
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """What was tried, how fast it was, and what is to be said of it."""
+class Measurement(msgspec.Struct, frozen=True):
+    """One setting that was timed."""
 
     what: str
     speed: Speed
@@ -49,38 +50,40 @@ class Finding(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-Tell = Callable[[Finding], None]
+OnMeasurement = Callable[[Measurement], None]
 
 
-def tune(settings: EngineSettings, report: Report, tell: Tell) -> Choice:
-    """Find out and keep it; `tell` hears of everything as it is found."""
+def tune(settings: EngineSettings, report: Report, on_measurement: OnMeasurement) -> TuningProfile:
+    """Measure, and store the profile."""
     device.start(settings)
     hash = content_hash(settings.model)
-    with alone_with(hash):
-        choice = _tune_encoding(settings, hash, report, tell)
-        settings = with_choice(settings, hash, choice)
+    with lock_model(hash):
+        profile = _tune_encoding(settings, hash, report, on_measurement)
+        settings = with_profile(settings, hash, profile)
         with contextlib.closing(Model.load(settings)) as model:
-            choice = _tune_threads(settings, model, choice, report, tell)
+            profile = _tune_threads(settings, model, profile, report, on_measurement)
             settings = msgspec.structs.replace(
-                settings, n_threads=choice.n_threads, n_threads_batch=choice.n_threads_batch
+                settings, n_threads=profile.n_threads, n_threads_batch=profile.n_threads_batch
             )
-            choice = _tune_batch(settings, model, choice, report, tell)
-            _show_others(settings, model, report, tell)
-        write_choice(hash, choice)
-    return choice
+            profile = _tune_batch(settings, model, profile, report, on_measurement)
+            _show_others(settings, model, report, on_measurement)
+        write_profile(hash, profile)
+    return profile
 
 
-def _tune_encoding(settings: EngineSettings, hash: str, report: Report, tell: Tell) -> Choice:
+def _tune_encoding(
+    settings: EngineSettings, hash: str, report: Report, on_measurement: OnMeasurement
+) -> TuningProfile:
     kind = GGML_TYPES[main_type(settings.model)].name
     names = [KEEPING, *(name.upper() for name in _WIDE[1:] if kind in _WIDE)]
     encodings = [name for name in names if name != kind.upper()]
     speed, candidates = try_encodings(settings, hash, encodings, report)
-    choice = choose(candidates)
-    tell(Finding(f"{kind.upper()}, as it is", speed, not choice.encoding))
+    profile = choose(candidates)
+    on_measurement(Measurement(f"{kind.upper()}, as it is", speed, not profile.encoding))
     for candidate in candidates:
-        is_chosen = candidate.encoding == choice.encoding
-        tell(Finding(candidate.encoding, candidate.speed, is_chosen, _verdict(candidate)))
-    return choice
+        is_chosen = candidate.encoding == profile.encoding
+        on_measurement(Measurement(candidate.encoding, candidate.speed, is_chosen, _verdict(candidate)))
+    return profile
 
 
 def _verdict(candidate: Candidate) -> str:
@@ -91,70 +94,82 @@ def _verdict(candidate: Candidate) -> str:
 
 
 def _distances(found: Comparison) -> str:
-    """From the reference, the file as it is and then the candidate."""
+    """Distances from the reference: of the file as it is, then of the candidate."""
     a, b = found.a, found.b
     distances = f"KL {a.mean_kl:.5f} and {b.mean_kl:.5f}, top-1 {a.top1:.2%} and {b.top1:.2%}"
     return f"from {found.reference}: {distances}"
 
 
 def _tune_threads(
-    settings: EngineSettings, model: Model, choice: Choice, report: Report, tell: Tell
-) -> Choice:
+    settings: EngineSettings,
+    model: Model,
+    profile: TuningProfile,
+    report: Report,
+    on_measurement: OnMeasurement,
+) -> TuningProfile:
     counts = thread_candidates(physical_cores(), psutil.cpu_count() or 1)
-    with contextlib.closing(Trial(model, settings)) as trial:
+    with contextlib.closing(Benchmark(model, settings)) as benchmark:
 
         def run(n: int) -> Speed:
-            trial.use_threads(n, n)
-            return trial.measure()
+            benchmark.use_threads(n, n)
+            return benchmark.measure()
 
-        speeds = race([partial(run, n) for n in counts], partial(report, "timing threads"))
+        speeds = interleave([partial(run, n) for n in counts], partial(report, "timing threads"))
     usual = counts.index(physical_cores())
     prompt = _best([speed.prompt for speed in speeds], usual)
     stream = _best([math.sqrt(speed.one * speed.four) for speed in speeds], usual)
     for i, (n, speed) in enumerate(zip(counts, speeds, strict=True)):
         roles = [name for name, best in (("answers", stream), ("prompts", prompt)) if best == i]
         note = f"for {' and '.join(roles)}" if roles else ""
-        tell(Finding(f"{n} thread{'s' * (n > 1)}", speed, bool(roles), note))
-    return msgspec.structs.replace(choice, n_threads=counts[stream], n_threads_batch=counts[prompt])
+        on_measurement(Measurement(f"{n} thread{'s' * (n > 1)}", speed, bool(roles), note))
+    return msgspec.structs.replace(profile, n_threads=counts[stream], n_threads_batch=counts[prompt])
 
 
 def thread_candidates(n_cores: int, n_logical: int) -> list[int]:
-    """Numbers of threads worth a try: fewer leave a core for the rest of the server, more rarely help."""
+    """Thread counts worth a benchmark: fewer leave a core to the rest of the server, more rarely help."""
     few = range(1, n_cores + 1) if n_cores <= 4 else (n_cores // 2, n_cores - 1, n_cores)
     return sorted({*few, n_logical} if n_logical <= 2 * n_cores else {*few})
 
 
-def _tune_batch(settings: EngineSettings, model: Model, choice: Choice, report: Report, tell: Tell) -> Choice:
+def _tune_batch(
+    settings: EngineSettings,
+    model: Model,
+    profile: TuningProfile,
+    report: Report,
+    on_measurement: OnMeasurement,
+) -> TuningProfile:
     sizes = [n for n in _BATCHES if n <= settings.n_batch]
     with contextlib.ExitStack() as stack:
         runs = []
         for n in sizes:
             variant = msgspec.structs.replace(settings, n_ubatch=n)
-            trial = stack.enter_context(contextlib.closing(Trial(model, variant, _N_PROMPT)))
-            runs.append(partial(trial.measure, streams=False))
-        speeds = race(runs, partial(report, "timing sizes of batches"))
+            benchmark = stack.enter_context(contextlib.closing(Benchmark(model, variant, _N_PROMPT)))
+            runs.append(partial(benchmark.measure, streams=False))
+        speeds = interleave(runs, partial(report, "timing sizes of batches"))
     usual = sizes.index(settings.n_ubatch) if settings.n_ubatch in sizes else 0
     best = _best([speed.prompt for speed in speeds], usual)
     for i, (n, speed) in enumerate(zip(sizes, speeds, strict=True)):
-        tell(Finding(f"-ub {n}", speed, i == best))
-    return msgspec.structs.replace(choice, n_ubatch=sizes[best])
+        on_measurement(Measurement(f"-ub {n}", speed, i == best))
+    return msgspec.structs.replace(profile, n_ubatch=sizes[best])
 
 
-def _show_others(settings: EngineSettings, model: Model, report: Report, tell: Tell) -> None:
+def _show_others(
+    settings: EngineSettings, model: Model, report: Report, on_measurement: OnMeasurement
+) -> None:
     for what, option, changes in _OTHERS:
         variant = msgspec.structs.replace(settings, **changes)
         try:
             with (
-                contextlib.closing(Trial(model, settings)) as plain,
-                contextlib.closing(Trial(model, variant)) as other,
+                contextlib.closing(Benchmark(model, settings)) as plain,
+                contextlib.closing(Benchmark(model, variant)) as other,
             ):
-                before, after = race([plain.measure, other.measure], partial(report, f"timing {what}"))
+                before, after = interleave([plain.measure, other.measure], partial(report, f"timing {what}"))
         except CorralError:  # the model, or this CPU, does not take it
             continue
-        tell(Finding(what, after, note=f"{option}: {after.over(before)}; rounds otherwise"))
+        on_measurement(Measurement(what, after, note=f"{option}: {after.over(before)}; rounds otherwise"))
 
 
 def _best(values: Sequence[float], usual: int) -> int:
-    """The place of the largest, if it is more than chance."""
+    """Index of the largest, if it is more than noise."""
     best = max(range(len(values)), key=values.__getitem__)
     return best if values[best] >= _LEAST_GAIN * values[usual] else usual

@@ -7,9 +7,9 @@ import pytest
 
 from corral.cli.default_model import find_default_model
 from corral.llama.model import Model
-from corral.tuning.choice import content_hash, transcoded_path
 from corral.tuning.comparison import MAX_MEAN_KL, NO_KL, Comparison, compare_models, keeps_quality
 from corral.tuning.divergence import WINDOW, Divergence, sample_text
+from corral.tuning.profile import content_hash, transcoded_path
 from tests.tools.quantize import to_q4_0, to_q8_0
 
 TEXT = sample_text()[:2700]

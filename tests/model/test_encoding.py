@@ -14,13 +14,21 @@ from corral.core.settings import EngineSettings
 from corral.gguf.file_type import FILE_TYPES
 from corral.gguf.preflight import read_header
 from corral.llama.model import Model, counted
-from corral.tuning import encoding, shipped
-from corral.tuning.choice import Choice, content_hash, known_hash, read_choice, transcoded_path, write_choice
+from corral.tuning import candidate, encoding, shipped
+from corral.tuning.benchmark import Benchmark, interleave
+from corral.tuning.candidate import Candidate, choose, try_encodings
 from corral.tuning.comparison import Comparison
 from corral.tuning.divergence import Divergence
-from corral.tuning.encoding import Candidate, choose, promising_encodings, try_encodings, with_encoding
-from corral.tuning.shipped import Answer
-from corral.tuning.trial import Speed, Trial, race
+from corral.tuning.encoding import promising_encodings, with_encoding
+from corral.tuning.profile import (
+    Speed,
+    TuningProfile,
+    content_hash,
+    known_hash,
+    read_profile,
+    transcoded_path,
+    write_profile,
+)
 from corral.tuning.tune import thread_candidates, tune
 from tests.tools.quantize import to_q8_0
 
@@ -76,21 +84,21 @@ def file_type(path):
 
 def make_faster(monkeypatch, gain=2.0, comparison=NEAR):
     """As on a CPU where it is."""
-    monkeypatch.setattr(encoding, "race", lambda runs, _: [EVEN, Speed(gain, gain, gain)][: len(runs)])
-    monkeypatch.setattr(encoding, "compare_models", lambda *_: comparison)
+    monkeypatch.setattr(candidate, "interleave", lambda runs, _: [EVEN, Speed(gain, gain, gain)][: len(runs)])
+    monkeypatch.setattr(candidate, "compare_models", lambda *_: comparison)
 
 
 def ship(monkeypatch, model, encoding):
     """As if the model came with Corral, and was measured on a CPU like this one."""
-    answers = {CPU: Answer(encoding, Speed(2.0, 2.0, 2.0))}
-    known = {content_hash(model): shipped._Model(os.path.getsize(model), answers)}
+    profiles = {CPU: TuningProfile(encoding=encoding, gain=Speed(2.0, 2.0, 2.0))}
+    known = {content_hash(model): shipped.ShippedModel(os.path.getsize(model), profiles)}
     monkeypatch.setattr(shipped, "MODELS", known)
     monkeypatch.setattr(shipped, "cpu_kind", lambda *_: CPU)
 
 
 def refuse_to_measure(monkeypatch):
-    for name in ("race", "compare_models"):
-        monkeypatch.setattr(encoding, name, None)
+    for name in ("interleave", "compare_models"):
+        monkeypatch.setattr(candidate, name, None)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,7 @@ def test_a_type_that_cannot_be_made_is_an_error(model, monkeypatch):
 
 def test_with_a_gpu_only_what_was_asked_for_by_name_is_made(model, monkeypatch):
     monkeypatch.setattr(encoding, "uses_gpu", lambda _: True)
-    write_choice(content_hash(model), Choice(encoding="Q8_0", n_threads=3))
+    write_profile(content_hash(model), TuningProfile(encoding="Q8_0", n_threads=3))
     assert encoded(model, "auto").model == model
     assert file_type(encoded(model, "Q4_0").model) == "Q4_0"
 
@@ -194,7 +202,7 @@ def test_a_model_that_is_best_as_it_is_stays_so_and_that_is_said(model, cache, m
 
 def test_what_was_measured_here_wins(model, monkeypatch):
     ship(monkeypatch, model, "Q8_0")
-    write_choice(content_hash(model), Choice(n_threads=3))
+    write_profile(content_hash(model), TuningProfile(n_threads=3))
     assert encoded(model, "auto").model == model
     assert "corral tune" in why(model)
 
@@ -209,8 +217,8 @@ def test_a_file_of_another_size_is_not_read(model, monkeypatch):
 
 def test_what_is_shipped_follows_the_rule():
     for known in shipped.MODELS.values():
-        for answer in known.answers.values():
-            assert Candidate("Q8_0", EVEN, answer.gain).is_faster == bool(answer.encoding)
+        for profile in known.profiles.values():
+            assert Candidate("Q8_0", EVEN, profile.gain).is_faster == bool(profile.encoding)
 
 
 def test_the_default_model_is_known():
@@ -246,11 +254,11 @@ def test_only_what_is_faster_and_as_good_is_kept(model, cache, monkeypatch):
     settings, hash = EngineSettings(model=model), content_hash(model)
     for gain, comparison in (1.02, NEAR), (2.0, FAR):
         make_faster(monkeypatch, gain, comparison)
-        assert choose(try_encodings(settings, hash, ["Q8_0"], ignore)[1]) == Choice()
+        assert choose(try_encodings(settings, hash, ["Q8_0"], ignore)[1]) == TuningProfile()
         assert not list(cache.glob("*.gguf"))
     make_faster(monkeypatch)
-    choice = choose(try_encodings(settings, hash, ["Q8_0"], ignore)[1])
-    assert (choice.encoding, choice.gain) == ("Q8_0", Speed(2.0, 2.0, 2.0))
+    profile = choose(try_encodings(settings, hash, ["Q8_0"], ignore)[1])
+    assert (profile.encoding, profile.gain) == ("Q8_0", Speed(2.0, 2.0, 2.0))
     assert transcoded_path(hash, "Q8_0").exists()
 
 
@@ -259,15 +267,15 @@ def test_without_room_for_the_reference_nothing_is_chosen(model, monkeypatch):
         raise InsufficientStorage("no room for it")
 
     make_faster(monkeypatch)
-    monkeypatch.setattr(encoding, "compare_models", fail)
-    _, (candidate,) = try_encodings(EngineSettings(model=model), content_hash(model), ["Q8_0"], ignore)
-    assert (candidate.fault, candidate.is_better) == ("no room for it", False)
+    monkeypatch.setattr(candidate, "compare_models", fail)
+    _, (tried,) = try_encodings(EngineSettings(model=model), content_hash(model), ["Q8_0"], ignore)
+    assert (tried.fault, tried.is_better) == ("no room for it", False)
 
 
 def test_a_model_is_what_tune_has_made_of_it(model):
     assert encoded(model, "auto").model == model
-    choice = Choice(encoding="Q8_0", n_threads=3, n_threads_batch=5, n_ubatch=256)
-    write_choice(content_hash(model), choice)
+    profile = TuningProfile(encoding="Q8_0", n_threads=3, n_threads_batch=5, n_ubatch=256)
+    write_profile(content_hash(model), profile)
     settings = encoded(model, "auto")
     assert settings.model == str(transcoded_path(content_hash(model), "Q8_0"))
     assert (settings.n_threads, settings.n_threads_batch, settings.n_ubatch) == (3, 5, 256)
@@ -276,8 +284,8 @@ def test_a_model_is_what_tune_has_made_of_it(model):
     assert encoded(model, "off", n_threads=0).n_threads == 0
 
 
-def test_a_choice_that_cannot_be_read_is_none(model):
-    path = write_choice(content_hash(model), Choice(n_threads=3))
+def test_a_profile_that_cannot_be_read_is_none(model):
+    path = write_profile(content_hash(model), TuningProfile(n_threads=3))
     assert encoded(model, "auto").n_threads == 3
     path.write_text('{"n_threads": "many"}')
     assert encoded(model, "auto").n_threads == 0
@@ -327,12 +335,12 @@ def test_of_two_the_faster_is_chosen():
 def test_real_runs_have_real_speeds(model):
     settings = EngineSettings(model=model)
     opened = Model.load(settings)
-    trial = Trial(opened, settings)
-    (speed,) = race([trial.measure], lambda _: None)
+    benchmark = Benchmark(opened, settings)
+    (speed,) = interleave([benchmark.measure], lambda _: None)
     assert speed.least > 0
-    trial.use_threads(1, 1)
-    assert trial.measure(streams=False).prompt > 0
-    trial.close()
+    benchmark.use_threads(1, 1)
+    assert benchmark.measure(streams=False).prompt > 0
+    benchmark.close()
     opened.close()
 
 
@@ -344,13 +352,13 @@ def test_encodings_of_a_model_that_does_not_generate_are_not_tried(encoders):
 
 def test_tune_tries_everything_and_keeps_what_it_found(model):
     findings, steps = [], []
-    choice = tune(EngineSettings(model=model), lambda what, _: steps.append(what), findings.append)
-    assert read_choice(content_hash(model)) == choice
-    names = [finding.what for finding in findings]
+    profile = tune(EngineSettings(model=model), lambda what, _: steps.append(what), findings.append)
+    assert read_profile(content_hash(model)) == profile
+    names = [measurement.what for measurement in findings]
     assert names[:2] == ["F32, as it is", "Q8_0"]
     assert {"1 thread", "-ub 128", "-ub 1024", "flash attention on"} <= set(names)
-    assert sum(finding.is_chosen for finding in findings if finding.what.startswith("-ub")) == 1
-    assert choice.n_threads > 0
+    assert sum(measurement.is_chosen for measurement in findings if measurement.what.startswith("-ub")) == 1
+    assert profile.n_threads > 0
     assert "timing threads" in steps
 
 

@@ -232,4 +232,4 @@ def test_the_text_is_in_the_package():
     project = (ROOT / "pyproject.toml").read_text()
     data = project.partition("[tool.setuptools.package-data]\ncorral = [")[2].partition("]")[0]
     assert '"tuning/compare.txt"' in data
-    assert (ROOT / "corral" / "llama" / "compare.txt").read_text(encoding="utf-8") == sample_text()
+    assert (ROOT / "corral" / "tuning" / "compare.txt").read_text(encoding="utf-8") == sample_text()

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from corral.cli.download import Access, download
-from corral.cli.fetch import RetryPolicy
-from corral.cli.part import part_path
+from corral.cli.fetch import RetryPolicy, part_path
 from corral.core.errors import CorralError
 from corral.gguf.model_file import check_model_file
 from tests.tools.file_server import FileServer, Served

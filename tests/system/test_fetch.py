@@ -23,10 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.cli import fetch as module
-from corral.cli import part as part_module
-from corral.cli.fetch import RetryPolicy, fetch
-from corral.cli.part import Part, Stamp, part_path
-from corral.cli.remote_file import Refused, RemoteFile, Unreachable, inspect
+from corral.cli.fetch import PartFile, RetryPolicy, fetch, part_path
+from corral.cli.remote_file import Refused, RemoteFile, Unreachable, Version, inspect
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
 from corral.gguf.preflight import read_header
 from tests.tools.file_server import FileServer, Served
@@ -82,9 +80,9 @@ def left(tmp_path):
 
 def test_a_file_is_got(serve, get, progress, tmp_path):
     server = serve(BIG, etag='"a"', last_modified=DATE)
-    path, stamp = get(server)
+    path, version = get(server)
     assert path.read_bytes() == BIG
-    assert stamp == Stamp('"a"', DATE, len(BIG), "", f"{server.url}/f.bin")
+    assert version == Version('"a"', DATE, len(BIG), "", f"{server.url}/f.bin")
     assert left(tmp_path) == ["f.bin"]
     assert progress.begun == [("downloading f.bin", len(BIG), 0)]
     assert progress.done[-1] == len(BIG)
@@ -144,9 +142,9 @@ def change(content, etag, **more):
 @pytest.mark.parametrize("content", [OTHER, OTHER[:-1], OTHER + b"more"])
 def test_a_file_that_changes_is_never_mixed(serve, get, progress, if_range, content):
     server = serve(BIG, etag='"a"', if_range=if_range, cuts=[1_500_000], on_answer=change(content, '"b"'))
-    path, stamp = get(server)
+    path, version = get(server)
     assert path.read_bytes() == content
-    assert stamp.etag == '"b"'
+    assert version.etag == '"b"'
     if if_range:
         assert "changed on the server" in progress.said
 
@@ -239,8 +237,8 @@ def digest(content):
     ],
 )
 def test_checksums_of_servers_are_compared(serve, get, headers, tmp_path):
-    path, stamp = get(serve(BIG, headers=headers))
-    assert stamp.sha256 == SHA
+    path, version = get(serve(BIG, headers=headers))
+    assert version.sha256 == SHA
     path.unlink()
     with pytest.raises(CorralError, match=r"its checksum is .* not"):
         get(serve(OTHER, headers=headers))
@@ -248,9 +246,9 @@ def test_checksums_of_servers_are_compared(serve, get, headers, tmp_path):
 
 
 def test_a_tag_that_looks_like_a_checksum_is_none(serve, get):
-    path, stamp = get(serve(OTHER, etag=f'"{SHA}"'))
+    path, version = get(serve(OTHER, etag=f'"{SHA}"'))
     assert path.read_bytes() == OTHER
-    assert stamp.sha256 == ""
+    assert version.sha256 == ""
 
 
 def test_a_wrong_checksum_after_pieces_is_got_once_more(serve, get, progress):
@@ -285,9 +283,9 @@ def test_without_a_checksum_the_file_itself_is_looked_at(serve, get, tmp_path):
 
 
 def test_a_file_of_unknown_length_ends_with_the_connection(serve, get):
-    path, stamp = get(serve(BIG, has_length=False))
+    path, version = get(serve(BIG, has_length=False))
     assert path.read_bytes() == BIG
-    assert stamp.n_bytes == len(BIG)
+    assert version.n_bytes == len(BIG)
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
@@ -397,9 +395,9 @@ def test_a_server_that_goes_away_is_waited_for(tmp_path, progress):
 def test_the_token_stays_with_its_host(serve, get):
     storage = serve(BIG, etag='"a"', host="localhost", cuts=[1_000_000])
     server = serve(b"", token="t0ken", location=f"{storage.url}/f.bin", headers={"X-Linked-Etag": f'"{SHA}"'})
-    path, stamp = get(server, token="t0ken")
+    path, version = get(server, token="t0ken")
     assert path.read_bytes() == BIG
-    assert stamp.sha256 == SHA
+    assert version.sha256 == SHA
     assert [seen.headers["authorization"] for seen in server.seen] == ["Bearer t0ken"] * 2
     assert len(storage.seen) == 2
     assert not any("authorization" in seen.headers for seen in storage.seen)
@@ -433,10 +431,10 @@ def test_a_disk_that_becomes_full_keeps_what_is_there(serve, get, monkeypatch, t
             raise OSError(errno.ENOSPC, "No space left on device")
         original(self, data)
 
-    original = Part.append
+    original = PartFile.append
     server = serve(BIG, etag='"a"')
     with monkeypatch.context() as patch:
-        patch.setattr(Part, "append", append)
+        patch.setattr(PartFile, "append", append)
         with pytest.raises(
             InsufficientStorage, match=r"is full: .* more are needed; .* are kept, the same command"
         ):
@@ -451,10 +449,10 @@ def test_a_write_that_is_cut_short_leaves_what_is_right(tmp_path, monkeypatch):
         os.write(fd, data[:3])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    part = Part(tmp_path / "x.part")
+    part = PartFile(tmp_path / "x")
     part.append(b"0123")
     with monkeypatch.context() as patch:
-        patch.setattr(part_module, "write_all", write)
+        patch.setattr(module, "write_all", write)
         with pytest.raises(OSError, match="No space"):
             part.append(b"456789")
     assert part.n_bytes == 7
@@ -477,8 +475,8 @@ def test_what_another_process_left_is_used(serve, get, tmp_path, quick):
 @pytest.mark.parametrize("has_changed", [False, True])
 def test_a_part_that_is_all_there_is_confirmed(serve, get, tmp_path, has_changed):
     server = serve(OTHER, etag='"b"') if has_changed else serve(BIG, etag='"a"')
-    part = Part(part_path(tmp_path / "f.bin"))
-    part.restart(Stamp('"a"', n_bytes=len(BIG), url=f"{server.url}/f.bin"))
+    part = PartFile(tmp_path / "f.bin")
+    part.restart(Version('"a"', n_bytes=len(BIG), url=f"{server.url}/f.bin"))
     part.append(BIG)
     part.close()
     path, _ = get(server)
@@ -487,8 +485,8 @@ def test_a_part_that_is_all_there_is_confirmed(serve, get, tmp_path, has_changed
 
 
 def test_a_part_that_is_all_there_needs_nobody_if_its_checksum_is_known(serve, get, tmp_path, progress):
-    part = Part(part_path(tmp_path / "f.bin"))
-    part.restart(Stamp('"a"', n_bytes=len(BIG)))
+    part = PartFile(tmp_path / "f.bin")
+    part.restart(Version('"a"', n_bytes=len(BIG)))
     part.append(BIG)
     part.close()
     server = serve(BIG)
@@ -499,8 +497,8 @@ def test_a_part_that_is_all_there_needs_nobody_if_its_checksum_is_known(serve, g
 
 
 def test_a_part_that_is_damaged_is_got_again(serve, get, tmp_path, progress):
-    part = Part(part_path(tmp_path / "f.bin"))
-    part.restart(Stamp('"a"', n_bytes=len(BIG)))
+    part = PartFile(tmp_path / "f.bin")
+    part.restart(Version('"a"', n_bytes=len(BIG)))
     part.append(OTHER)
     part.close()
     path, _ = get(serve(BIG), n_bytes=len(BIG), sha256=SHA)
@@ -508,18 +506,18 @@ def test_a_part_that_is_damaged_is_got_again(serve, get, tmp_path, progress):
     assert "do not fit together" in progress.said
 
 
-@pytest.mark.parametrize("stamp", [b"", b"{", b"[]", b'{"n_bytes": "x"}'])
-def test_a_part_of_which_nothing_is_known_is_not_used(serve, get, tmp_path, stamp):
+@pytest.mark.parametrize("version", [b"", b"{", b"[]", b'{"n_bytes": "x"}'])
+def test_a_part_of_which_nothing_is_known_is_not_used(serve, get, tmp_path, version):
     part_path(tmp_path / "f.bin").write_bytes(OTHER[:1000])
-    (tmp_path / "f.bin.part.json").write_bytes(stamp)
+    (tmp_path / "f.bin.part.json").write_bytes(version)
     path, _ = get(serve(BIG, etag='"a"'))
     assert path.read_bytes() == BIG
 
 
 def test_a_part_that_is_too_long_is_not_used(serve, get, tmp_path):
     server = serve(BIG, etag='"a"')
-    part = Part(part_path(tmp_path / "f.bin"))
-    part.restart(Stamp('"a"', n_bytes=len(BIG) + 7, url=f"{server.url}/f.bin"))
+    part = PartFile(tmp_path / "f.bin")
+    part.restart(Version('"a"', n_bytes=len(BIG) + 7, url=f"{server.url}/f.bin"))
     part.append(BIG + b"1234")
     part.close()
     path, _ = get(server)
@@ -529,8 +527,8 @@ def test_a_part_that_is_too_long_is_not_used(serve, get, tmp_path):
 
 def test_a_part_from_elsewhere_is_not_used(serve, get, tmp_path):
     """Another server may have given another file the same tag."""
-    part = Part(part_path(tmp_path / "f.bin"))
-    part.restart(Stamp('"a"', n_bytes=len(BIG), url="http://elsewhere/f.bin"))
+    part = PartFile(tmp_path / "f.bin")
+    part.restart(Version('"a"', n_bytes=len(BIG), url="http://elsewhere/f.bin"))
     part.append(OTHER[:1_000_000])
     part.close()
     path, _ = get(serve(BIG, etag='"a"'))
@@ -602,7 +600,7 @@ def test_a_process_that_is_killed_leaves_its_part(serve, get, tmp_path):
 def test_what_the_server_says_can_be_asked_alone(serve):
     server = serve(BIG, etag='"a"', last_modified=DATE)
     url = f"{server.url}/f.bin"
-    assert inspect(RemoteFile(url, "-mu", "f.bin")) == Stamp('"a"', DATE, len(BIG), "", url)
+    assert inspect(RemoteFile(url, "-mu", "f.bin")) == Version('"a"', DATE, len(BIG), "", url)
     assert [seen.method for seen in server.seen] == ["HEAD"]
     with pytest.raises(Refused, match="no such file"):
         inspect(RemoteFile(f"{server.url}/other", "-mu", "other"))

@@ -153,7 +153,7 @@ def test_which_projector(hub, server, here):
     assert resolve(here, mmproj_url=url).mmproj == path
     assert resolve(here, mmproj=here, mmproj_url=url).mmproj == str(here)
     assert resolve(here, mmproj_url=url, mmproj_auto=False).mmproj == ""
-    with pytest.raises(CorralError, match=r"projector file '.*none' does not exist, or is no file"):
+    with pytest.raises(CorralError, match=r"projector file '.*none' does not exist, or is not a file"):
         resolve(here, mmproj=here.with_name("none"))
 
 

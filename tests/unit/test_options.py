@@ -250,11 +250,11 @@ def test_a_mistake_says_what_is_wrong(argv, environ, message):
         ("port = ", "is not valid TOML"),
         ("prot = 1", "prot: there is no such option; did you mean 'port'?"),
         ("help = true", "help: there is no such option"),
-        ("port = true", "port: true and false are no values of it"),
+        ("port = true", "port: true and false are not values of it"),
         ("port = 1.5", "port: '1.5' is not a whole number"),
         ("port = 99999", "port: 99999 is not allowed"),
         ("[server]\nport = 1", "server: there is no such option"),
-        ("alias = 1979-05-27", "alias: a date is no value of it"),
+        ("alias = 1979-05-27", "alias: a date is not a value of it"),
         ("parallel = [1, [2]]", "parallel"),
     ],
 )

@@ -44,7 +44,7 @@ def start(monkeypatch, capsys):
 
 
 def args_for(option, path):
-    return [option.names[-1], path, *(["1"] if option.n_words == "+" else [])]
+    return [option.names[-1], path, *(["1"] if option.n_args == "+" else [])]
 
 
 def test_every_option_that_names_a_file_or_a_directory_is_checked():

@@ -1,4 +1,7 @@
-"""The fields of `POST /completion`: one table for validation, OpenAPI and the reference page."""
+"""The fields of `POST /completion`, for validation, OpenAPI and the reference page.
+
+What sampling parameters mean and their limits are in `core/sampling_params.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
-from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenList, Whole, clamp, limits
+from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenList, Whole, bounds, limits, param
 from corral.api.schema.nested import ADAPTER_SCALE, MAX_BIASES, PROMPT, SYSTEM_PROMPT, Biases
 from corral.api.schema.parse import RequestModel
-from corral.core.params import MAX_AHEAD, GenerationParams, JsonWhitespace, SamplingParams
+from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams
 from corral.media.collect import MAX_MEDIA
 
 Letters = Annotated[str, Field(max_length=64)]
@@ -21,121 +24,60 @@ _generation = GenerationParams()
 class SamplingFields(RequestModel):
     """How the next token is chosen."""
 
-    seed: Annotated[int, Whole, limits(-INT64_MAX, 2**64 - 1)] = Field(
-        -1, description="Seed of the random draws; negative: a random one, which the answer reports."
+    seed: Annotated[int, Whole, limits(-INT64_MAX, 2**64 - 1)] = param("seed", -1)
+    temperature: Annotated[float, Real, bounds("temperature")] = param("temperature")
+    dynatemp_range: Annotated[float, Real, bounds("dynatemp_range")] = param("dynatemp_range")
+    dynatemp_exponent: Annotated[float, Real, bounds("dynatemp_exponent")] = param("dynatemp_exponent")
+    top_k: Annotated[int, Whole, bounds("top_k")] = param("top_k")
+    top_p: Annotated[float, Real, bounds("top_p")] = param("top_p")
+    min_p: Annotated[float, Real, bounds("min_p")] = param("min_p")
+    top_n_sigma: Annotated[float, Real, bounds("top_n_sigma")] = param("top_n_sigma")
+    tfs_z: Annotated[float, Real, bounds("tfs_z")] = param("tfs_z")
+    typical_p: Annotated[float, Real, bounds("typical_p")] = param("typical_p")
+    xtc_probability: Annotated[float, Real, bounds("xtc_probability")] = param("xtc_probability")
+    xtc_threshold: Annotated[float, Real, bounds("xtc_threshold")] = param("xtc_threshold")
+    repeat_last_n: Annotated[int, Whole, bounds("repeat_last_n")] = param("repeat_last_n")
+    repeat_penalty: Annotated[float, Real, bounds("repeat_penalty")] = param("repeat_penalty")
+    presence_penalty: Annotated[float, Real, bounds("presence_penalty")] = param("presence_penalty")
+    frequency_penalty: Annotated[float, Real, bounds("frequency_penalty")] = param("frequency_penalty")
+    penalize_nl: Flag = param("penalize_nl")
+    penalty_prompt: str | TokenList | None = param("penalty_prompt")
+    dry_multiplier: Annotated[float, Real, bounds("dry_multiplier")] = param("dry_multiplier")
+    dry_base: Annotated[float, Real, bounds("dry_base")] = param("dry_base")
+    dry_allowed_length: Annotated[int, Whole, bounds("dry_allowed_length")] = param("dry_allowed_length")
+    dry_penalty_last_n: Annotated[int, Whole, bounds("dry_penalty_last_n")] = param("dry_penalty_last_n")
+    dry_sequence_breakers: Annotated[list[Text], Field(max_length=256)] = param(
+        "dry_sequence_breakers", list(_sampling.dry_sequence_breakers)
     )
-    temperature: Annotated[float, Real, clamp(0, 1e6)] = Field(
-        _sampling.temperature, description="Randomness of the choice; 0 always takes the most probable token."
-    )
-    dynatemp_range: Annotated[float, Real, limits(0, 1e6)] = Field(
-        _sampling.dynatemp_range,
-        description="The temperature moves within +- this range, by the entropy of the candidates; 0: off.",
-    )
-    dynatemp_exponent: Annotated[float, Real, limits(0, 1e6)] = Field(
-        _sampling.dynatemp_exponent, description="How entropy maps to temperature within `dynatemp_range`."
-    )
-    top_k: Annotated[int, Whole, clamp(0)] = Field(
-        _sampling.top_k, description="Keep the K most probable tokens; 0: all."
-    )
-    top_p: Annotated[float, Real, clamp(0, 1)] = Field(
-        _sampling.top_p, description="Keep the most probable tokens that together reach P; 1: off."
-    )
-    min_p: Annotated[float, Real, clamp(0, 1)] = Field(
-        _sampling.min_p, description="Drop tokens less probable than this share of the best one's; 0: off."
-    )
-    top_n_sigma: Annotated[float, Real, limits(-1e6, 1e6)] = Field(
-        _sampling.top_n_sigma, description="Keep logits within N standard deviations of the best; <= 0: off."
-    )
-    tfs_z: Annotated[float, Real, clamp(0, 1)] = Field(
-        _sampling.tfs_z, description="Tail-free sampling; 1: off."
-    )
-    typical_p: Annotated[float, Real, clamp(0, 1)] = Field(
-        _sampling.typical_p, description="Locally typical sampling; 1: off."
-    )
-    xtc_probability: Annotated[float, Real, clamp(0, 1)] = Field(
-        _sampling.xtc_probability, description="Chance that XTC removes the top choices of a token; 0: off."
-    )
-    xtc_threshold: Annotated[float, Real, clamp(0, 1)] = Field(
-        _sampling.xtc_threshold, description="XTC removes all but the last token above this; > 0.5: off."
-    )
-    repeat_last_n: Annotated[int, Whole, limits(-1)] = Field(
-        _sampling.repeat_last_n, description="Tokens that count as repeated; 0: none, -1: the whole context."
-    )
-    repeat_penalty: Annotated[float, Real, limits(1e-3, 1e3)] = Field(
-        _sampling.repeat_penalty, description="Divides the odds of repeated tokens; 1: off."
-    )
-    presence_penalty: Annotated[float, Real, limits(-1e4, 1e4)] = Field(
-        _sampling.presence_penalty,
-        description="Subtracted from a token's logit once it has occurred; 0: off.",
-    )
-    frequency_penalty: Annotated[float, Real, limits(-1e4, 1e4)] = Field(
-        _sampling.frequency_penalty, description="Subtracted from a token's logit per occurrence; 0: off."
-    )
-    penalize_nl: Flag = Field(
-        _sampling.penalize_nl, description="Whether the penalties also apply to the newline."
-    )
-    penalty_prompt: str | TokenList | None = Field(
-        None, description="Takes the prompt's place for the penalties: a text or token ids."
-    )
-    dry_multiplier: Annotated[float, Real, limits(0, 1e4)] = Field(
-        _sampling.dry_multiplier, description="Strength of the DRY repetition penalty; 0: off."
-    )
-    dry_base: Annotated[float, Real, limits(-1e4, 1e4)] = Field(
-        _sampling.dry_base, description="Growth of the DRY penalty per repeated token; below 1: the default."
-    )
-    dry_allowed_length: Annotated[int, Whole, limits(0)] = Field(
-        _sampling.dry_allowed_length, description="Repetitions up to this length cost nothing under DRY."
-    )
-    dry_penalty_last_n: Annotated[int, Whole, limits(-1)] = Field(
-        _sampling.dry_penalty_last_n, description="Tokens DRY looks back; 0: off, -1: the whole context."
-    )
-    dry_sequence_breakers: Annotated[list[Text], Field(max_length=256)] = Field(
-        list(_sampling.dry_sequence_breakers), description="Strings that interrupt a repetition for DRY."
-    )
-    mirostat: Annotated[int, Whole, clamp(0, 2)] = Field(
-        _sampling.mirostat, description="1 or 2: Mirostat steers perplexity, instead of the top-* samplers."
-    )
-    mirostat_tau: Annotated[float, Real, limits(0, 1e4)] = Field(
-        _sampling.mirostat_tau, description="Mirostat's target entropy."
-    )
-    mirostat_eta: Annotated[float, Real, limits(0, 1e4)] = Field(
-        _sampling.mirostat_eta, description="Mirostat's learning rate."
-    )
+    mirostat: Annotated[int, Whole, bounds("mirostat")] = param("mirostat")
+    mirostat_tau: Annotated[float, Real, bounds("mirostat_tau")] = param("mirostat_tau")
+    mirostat_eta: Annotated[float, Real, bounds("mirostat_eta")] = param("mirostat_eta")
     adaptive_target: Annotated[float, Real, limits(-1e6, 1)] = Field(
         -1.0, description="Target of the adaptive-p sampler; negative: off. Not supported yet."
     )
     adaptive_decay: Annotated[float, Real, limits(0, 0.99)] = Field(
         0.9, description="Memory of the adaptive-p sampler. Not supported yet."
     )
-    samplers: Letters | Annotated[list[Text], Field(max_length=64)] = Field(
-        list(_sampling.samplers), description="Samplers in order, by name or as a string of their letters."
+    samplers: Letters | Annotated[list[Text], Field(max_length=64)] = param(
+        "samplers", list(_sampling.samplers)
     )
-    logit_bias: Biases | Annotated[dict[str, Any], Field(max_length=MAX_BIASES)] = Field(
-        default_factory=list,
-        description="Pairs [token or text, bias], or an object from them; a bias of false forbids the token.",
+    logit_bias: Biases | Annotated[dict[str, Any], Field(max_length=MAX_BIASES)] = param("logit_bias", [])
+    ignore_eos: Flag = param("ignore_eos", _generation.ignore_eos)
+    min_keep: Annotated[int, Whole, bounds("min_keep")] = param("min_keep")
+    n_probs: Annotated[int, Whole, bounds("n_probs")] = param(
+        "n_probs", validation_alias=AliasChoices("n_probs", "logprobs")
     )
-    ignore_eos: Flag = Field(_generation.ignore_eos, description="Go on past the end-of-stream token.")
-    min_keep: Annotated[int, Whole, limits(0)] = Field(
-        _sampling.min_keep, description="Samplers leave at least N candidates."
-    )
-    n_probs: Annotated[int, Whole, limits(0)] = Field(
-        _sampling.n_probs,
-        validation_alias=AliasChoices("n_probs", "logprobs"),
-        description="Report the N most probable tokens at every position.",
-    )
-    post_sampling_probs: Flag = Field(
-        _sampling.post_sampling_probs, description="Report probabilities after the samplers, not before."
-    )
+    post_sampling_probs: Flag = param("post_sampling_probs")
 
 
 class GenerationFields(SamplingFields):
     """How long to generate, in which form, and what comes back."""
 
     stream: Flag = Field(False, description="Send tokens as they come, as server-sent events.")
-    n_predict: Annotated[int, Whole, limits(-2)] = Field(
+    n_predict: Annotated[int, Whole, bounds("n_predict")] = param(
+        "n_predict",
         _generation.n_predict,
         validation_alias=AliasChoices("n_predict", "max_completion_tokens", "max_tokens"),
-        description="Most tokens to generate; 0: only evaluate, -1: no limit, -2: until the context is full.",
     )
     stop: Text | Annotated[list[Text], Field(max_length=256)] = Field(
         default_factory=list, description="Strings that end the generation; they are not part of the answer."
@@ -143,9 +85,7 @@ class GenerationFields(SamplingFields):
     n_indent: Annotated[int, Whole, limits(0)] = Field(
         _generation.n_indent, description="End before a new line that is indented by fewer characters."
     )
-    n_keep: Annotated[int, Whole, limits(-1)] = Field(
-        _generation.n_keep, description="Prompt tokens to keep when the context shifts; -1: all of them."
-    )
+    n_keep: Annotated[int, Whole, bounds("n_keep")] = param("n_keep", _generation.n_keep)
     n_discard: Annotated[int, Whole, limits(0)] = Field(
         _generation.n_discard, description="Tokens to forget in a context shift; 0: half of what may go."
     )
@@ -211,29 +151,17 @@ class GenerationFields(SamplingFields):
         "that `[]` turns all off. Default: the scales set by `POST /lora-adapters`.",
         json_schema_extra={"items": ADAPTER_SCALE},
     )
-    speculative_n_max: Annotated[int, Whole, clamp(0, MAX_AHEAD - 1)] = Field(
-        _generation.speculative.n_max,
-        validation_alias="speculative.n_max",
-        description="Most tokens to draft at once; 0: no drafts. Answers are the same.",
+    speculative_n_max: Annotated[int, Whole, bounds("speculative_n_max")] = param(
+        "speculative_n_max", _generation.speculative.n_max, validation_alias="speculative.n_max"
     )
-    speculative_n_min: Annotated[int, Whole, clamp(0)] = Field(
-        _generation.speculative.n_min,
-        validation_alias="speculative.n_min",
-        description="Shorter drafts are not used.",
+    speculative_n_min: Annotated[int, Whole, bounds("speculative_n_min")] = param(
+        "speculative_n_min", _generation.speculative.n_min, validation_alias="speculative.n_min"
     )
-    speculative_p_min: Annotated[float, Real, clamp(0, 1)] = Field(
-        _generation.speculative.p_min,
-        validation_alias="speculative.p_min",
-        description="A draft of the draft model ends where it is less sure than this.",
+    speculative_p_min: Annotated[float, Real, bounds("speculative_p_min")] = param(
+        "speculative_p_min", _generation.speculative.p_min, validation_alias="speculative.p_min"
     )
-    cfg_scale: Annotated[float, Real, limits(-100, 100)] = Field(
-        1.0,
-        description="How strongly to steer away from `cfg_negative_prompt`; 1: not at all.",
-    )
-    cfg_negative_prompt: str | TokenList = Field(
-        "",
-        description="A prompt that is continued beside this one, to steer away from: a text or token ids.",
-    )
+    cfg_scale: Annotated[float, Real, bounds("cfg_scale")] = param("cfg_scale", 1.0)
+    cfg_negative_prompt: str | TokenList = param("cfg_negative_prompt", "")
     system_prompt: Any = Field(
         None,
         description="What all prompts begin with from now on, also other clients': a text, or an object with "

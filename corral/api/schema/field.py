@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, ValidationInfo
 
-INT32_MAX = 2**31 - 1
+from corral.core.params import SamplingParams
+from corral.core.sampling_params import INT32_MAX, PARAMS
+
 INT64_MAX = 2**63 - 1
 
 
@@ -55,6 +57,21 @@ def clamp(low: float, high: float = INT32_MAX) -> AfterValidator:
 Whole = BeforeValidator(_check_integer)
 Real = BeforeValidator(_check_number)
 Flag = StrictBool
+
+
+def bounds(name: str) -> Any:
+    """The limits of the parameter with this name."""
+    row = PARAMS[name]
+    return clamp(*row.clamp) if row.clamp else limits(*row.limits)
+
+
+def param(name: str, default: Any = None, **more: Any) -> Any:
+    """The field of a parameter; its default is that of sampling, unless another one is given."""
+    if default is None:
+        default = getattr(SamplingParams(), name)
+    return Field(default, description=PARAMS[name].help, **more)
+
+
 Text = Annotated[str, Field(max_length=4096)]
 TokenId = Annotated[int, Field(strict=True, ge=0, le=INT32_MAX)]  # checked natively: lists are long
 # The first wrong item is enough: lists may have millions of them.

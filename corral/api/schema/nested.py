@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from corral.api.adapter import MAX_SCALE
-from corral.api.schema.field import INT32_MAX
 from corral.api.system_prompt import MAX_CHARS
 from corral.chat.message import MAX_MESSAGES, MAX_TOOLS
+from corral.core.sampling_params import INT32_MAX
 
 MAX_BIASES = 65536
 MAX_DOCUMENTS = 65536

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 
 from corral.cli.options import (
     backend,
-    chat,
     context,
     embedding,
     general,
-    grammar,
-    logging,
     media,
     model,
     other_program,
@@ -23,7 +20,6 @@ from corral.cli.options import (
     sampling,
     server,
     speculative,
-    state,
 )
 from corral.cli.options.option import Option
 
@@ -38,7 +34,7 @@ class Group:
 GROUPS = (
     Group("general", general.OPTIONS + speculative.OPTIONS + other_program.GENERAL),
     Group("sampling", sampling.OPTIONS, "for requests that do not say otherwise"),
-    Group("grammar", grammar.OPTIONS),
+    Group("grammar", sampling.GRAMMAR),
     Group("embedding", embedding.OPTIONS),
     Group("context hacking", context.OPTIONS + other_program.CONTEXT),
     Group("perplexity", other_program.PERPLEXITY),
@@ -46,8 +42,8 @@ GROUPS = (
     Group("multi-modality", media.OPTIONS + other_program.MEDIA),
     Group("backend", backend.OPTIONS),
     Group("model", model.OPTIONS),
-    Group("server", server.OPTIONS + chat.OPTIONS + state.OPTIONS),
-    Group("logging", logging.OPTIONS + other_program.LOGGING),
+    Group("server", server.OPTIONS + server.CHAT + server.STATE),
+    Group("logging", general.LOGGING + other_program.LOGGING),
 )
 
 OPTIONS = tuple(option for group in GROUPS for option in group.options)

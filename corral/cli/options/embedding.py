@@ -8,25 +8,19 @@ from corral.core.pooling import Pooling
 OPTIONS = (
     Option(
         ("--pooling",),
-        "engine.pooling",
         "how the vectors of all tokens become one (default: as the model says, else mean)",
         "|".join(pooling.value for pooling in Pooling),
         choices=tuple(pooling.value for pooling in Pooling),
     ),
     Option(
         ("--attention",),
-        "engine.attention",
-        "whether tokens see those behind them when they are embedded (default: as the model says)",
-        "causal|non-causal",
+        "whether tokens see later ones when they are embedded (default: as the model says)",
         choices=("causal", "non-causal"),
     ),
     Option(
         ("--embd-normalize",),
-        "server.embd_normalize",
         "norm that vectors are divided by unless a request says so; -1: none, 0: largest number, "
         "to 32760, 1: taxicab, 2: euclidean, more: p-norm",
-        "N",
-        low=-1,
-        high=1024,
+        limits=(-1, 1024),
     ),
 )

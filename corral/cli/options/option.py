@@ -1,4 +1,4 @@
-"""What the command line knows of an option, and how words become its value."""
+"""What the command line knows of an option, and how args become its value."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.core.params import SamplingParams
+from corral.core.sampling_params import PARAMS, option_names
 from corral.core.settings import EngineSettings, ServerSettings
 
 PREFIX = "LLAMA_ARG_"
 _PARTS = {"engine": EngineSettings(model=""), "server": ServerSettings(), "sampling": SamplingParams()}
+_TARGETS = {
+    field: f"{part}.{field}" for part in ("engine", "server") for field in _PARTS[part].__struct_fields__
+}
+_BY_NAME = "*"
 _COMMAND = "command."
 _MOST = 2**31 - 1  # of any number whose limits are not said
 _ON, _OFF = ("1", "true", "on", "yes", "enabled"), ("0", "false", "off", "no", "disabled")
-_WORDS = {**dict.fromkeys(_ON, "on"), **dict.fromkeys(_OFF, "off"), "-1": "auto"}  # compat: llama-server
+_SWITCHES = {**dict.fromkeys(_ON, "on"), **dict.fromkeys(_OFF, "off"), "-1": "auto"}  # compat: llama-server
 
 
 class PathUse(enum.Enum):
@@ -36,30 +41,50 @@ class PathUse(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`target` names a field of the settings, as `engine.n_ctx`, whose default and type count here too, or
-    something to do instead of serving, as `command.help`; options of other programs have none.
+    """`target` is the setting that it sets, as `engine.n_ctx`, by default the one of its name; or what to do
+    instead of serving, as `command.help`; options of other programs have none. It has the type and default of
+    the setting.
 
-    Behind a name are `n_words` ("+": at least one); where there are none, or none is needed, the value is
+    A name is followed by `n_args` ("+": at least one); where there are none, or none is needed, the value is
     `bare`. `parse` makes other things of them than a text or a number; what `repeats` adds up. `path`: the
     value names files or a directory of this machine, which are checked before anything is loaded.
     """
 
     names: tuple[str, ...]
-    target: str
     help: str
     metavar: str = ""
-    env: str = ""  # beside the one that follows from its name
+    target: str = _BY_NAME
+    env: str = ""  # in addition to the one that follows from its name
     negative: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
+    limits: tuple[float | None, float | None] = (None, None)
     bare: Any = None
     parse: Callable[[list[str]], Any] | None = None
-    n_words: int | str = 1
+    n_args: int | str = 1
     repeats: bool = True
     secret: bool = False
     shown: Any = None  # instead of its default
     path: PathUse | None = None
+
+    def __post_init__(self) -> None:
+        if self.target == _BY_NAME:
+            object.__setattr__(self, "target", _TARGETS[self.key.replace("-", "_")])
+        if not self.metavar:
+            object.__setattr__(self, "metavar", self._usual_metavar())
+
+    def _usual_metavar(self) -> str:
+        if self.path is not None:
+            return "PATH" if self.path.is_directory else "FNAME"
+        is_number = isinstance(self.default, int | float) and not isinstance(self.default, bool)
+        return "N" if is_number and self.n_args else "|".join(self.choices)
+
+    @property
+    def low(self) -> float | None:
+        return self.limits[0]
+
+    @property
+    def high(self) -> float | None:
+        return self.limits[1]
 
     @property
     def long_name(self) -> str:
@@ -89,9 +114,7 @@ class Option:
     @property
     def is_flag(self) -> bool:
         """Its name says all."""
-        return (
-            self.n_words == 0 or isinstance(self.default, bool) or (bool(self.command) and not self.metavar)
-        )
+        return self.n_args == 0 or isinstance(self.default, bool) or (bool(self.command) and not self.metavar)
 
     @property
     def default(self) -> Any:
@@ -102,28 +125,28 @@ class Option:
     def default_text(self) -> str:
         """For people; nothing where nothing is the default."""
         default = self.default if self.shown is None else self.shown
-        if default in ("", (), (0, 0)) or self.command or self.n_words == 0:
+        if default in ("", (), (0, 0)) or self.command or self.n_args == 0:
             return ""
         if isinstance(default, bool):
             return "on" if default else "off"
         return " ".join(repr(item) for item in default) if isinstance(default, tuple) else str(default)
 
-    def read(self, words: Sequence[str]) -> Any:
-        """The value that words stand for; ValueError says what is wrong with them."""
-        if not words:
+    def read(self, args: Sequence[str]) -> Any:
+        """The value that args stand for; ValueError says what is wrong with them."""
+        if not args:
             return True if isinstance(self.default, bool) else self.bare
         if self.parse is not None:
-            return self.parse(list(words))
+            return self.parse(list(args))
         if self.choices:
-            return self._choose(words[0])
-        value = _convert(type(self.default), words[0])
+            return self._choose(args[0])
+        value = _convert(type(self.default), args[0])
         if isinstance(value, int | float):
             self._check_limits(value)
         return value
 
     def _choose(self, word: str) -> str:
         """One of the choices, in any case; where on and off are among them, also as flags are switched."""
-        switch = _WORDS.get(word.lower(), "")
+        switch = _SWITCHES.get(word.lower(), "")
         for choice in (word, word.lower(), switch):
             if choice in self.choices:
                 return choice
@@ -136,6 +159,17 @@ class Option:
         high = _MOST if self.high is None else self.high
         if not low <= value <= high:
             raise ValueError(f"{value} is not allowed, it must be between {low:,.10g} and {high:,.10g}")
+
+
+def param_option(name: str, metavar: str = "N", **more: Any) -> Option:
+    """The option that is the server's default of a sampling parameter."""
+    row = PARAMS[name]
+    values = {
+        "help": row.help[0].lower() + row.help[1:].rstrip("."),
+        "limits": row.clamp or row.limits,
+        **more,
+    }
+    return Option(option_names(name), metavar=metavar, target=row.setting or f"sampling.{name}", **values)
 
 
 def is_on(word: str) -> bool:

@@ -2,97 +2,59 @@
 
 from __future__ import annotations
 
-from corral.cli.options import word
-from corral.cli.options.option import Option, PathUse
-from corral.core.params import MAX_AHEAD
+from corral.cli.options import value
+from corral.cli.options.option import Option, PathUse, param_option
 
 OPTIONS = (
     Option(
         ("--lookup",),
-        "engine.lookup",
         "draft what follows from what was said before: faster where an answer repeats its prompt",
         negative=("--no-lookup",),
     ),
     Option(
-        ("-lcs", "--lookup-cache-static"),
-        "engine.lookup_cache_static",
-        "file of what often follows what, to draft from",
-        "FNAME",
-        path=PathUse.DATA,
+        ("-lcs", "--lookup-cache-static"), "file of what often follows what, to draft from", path=PathUse.DATA
     ),
     Option(
         ("-lcd", "--lookup-cache-dynamic"),
-        "engine.lookup_cache_dynamic",
         "the same, which learns from all requests and is written back",
-        "FNAME",
         path=PathUse.OUTPUT,
     ),
-    Option(
-        ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max"),
-        "server.n_draft",
-        "most tokens to draft at once unless a request says so; 0: no drafts",
-        "N",
-        env="LLAMA_ARG_DRAFT_MAX",
-        low=0,
-        high=MAX_AHEAD - 1,
-    ),
-    Option(
-        ("--draft-min", "--draft-n-min", "--spec-draft-n-min"),
-        "server.n_draft_min",
-        "shorter drafts are not used unless a request says so",
-        "N",
-        env="LLAMA_ARG_DRAFT_MIN",
-        low=0,
-        high=MAX_AHEAD - 1,
-    ),
-    Option(
-        ("--draft-p-min", "--spec-draft-p-min"),
-        "server.p_draft_min",
-        "a draft of the draft model ends where it is less sure than this, unless a request says so",
-        "P",
-        env="LLAMA_ARG_DRAFT_P_MIN",
-        low=0,
-        high=1,
-    ),
+    param_option("speculative_n_max", env="LLAMA_ARG_DRAFT_MAX"),
+    param_option("speculative_n_min", env="LLAMA_ARG_DRAFT_MIN"),
+    param_option("speculative_p_min", "P", env="LLAMA_ARG_DRAFT_P_MIN"),
     Option(
         ("-ps", "--p-split", "--draft-p-split", "--spec-draft-p-split"),
-        "engine.p_split",
         "a draft of the draft model ends where a second token is at least so probable; 1: never",
         "P",
         env="LLAMA_ARG_DRAFT_P_SPLIT",
-        low=0,
-        high=1,
+        limits=(0, 1),
+        target="engine.p_split",
     ),
     Option(
         ("-td", "--threads-draft", "--spec-draft-threads"),
-        "engine.n_threads_draft",
         "threads of the draft model for generation; 0: as --threads",
-        "N",
         env="LLAMA_ARG_THREADS_DRAFT",
-        low=-1,
-        high=1024,
+        limits=(-1, 1024),
+        target="engine.n_threads_draft",
     ),
     Option(
         ("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"),
-        "engine.n_threads_batch_draft",
         "threads of the draft model for prompts; 0: as --threads-draft",
-        "N",
         env="LLAMA_ARG_THREADS_BATCH_DRAFT",
-        low=-1,
-        high=1024,
+        limits=(-1, 1024),
+        target="engine.n_threads_batch_draft",
     ),
     Option(
         ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"),
-        "engine.n_gpu_layers_draft",
         "layers of the draft model to put on a GPU; all, auto or -1: all that libllama can",
         "N",
         env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-        parse=word.layers,
+        parse=value.layers,
         repeats=False,
+        target="engine.n_gpu_layers_draft",
     ),
     Option(
         ("--draft-exact",),
-        "engine.draft_exact",
         "on a CPU, evaluate drafts only where that rounds as token by token: answers stay the same",
         negative=("--no-draft-exact",),
     ),

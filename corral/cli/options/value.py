@@ -1,4 +1,4 @@
-"""How the words behind an option become values; ValueError says what is wrong with them."""
+"""How the arguments of an option become values; ValueError says what is wrong with them."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ _OFF = ("0", "false", "no", "disabled")
 _BIAS = re.compile(r"(\d{1,9})([+-])(\d{1,9}(?:\.\d{1,9})?|inf)")
 
 
-def files(words: list[str]) -> tuple[ScaledFile, ...]:
+def files(args: list[str]) -> tuple[ScaledFile, ...]:
     """`A.gguf,B.gguf`: files that count in full."""
-    return tuple(ScaledFile(path) for path in words[0].split(",") if path)
+    return tuple(ScaledFile(path) for path in args[0].split(",") if path)
 
 
-def names(words: list[str]) -> tuple[str, ...]:
+def names(args: list[str]) -> tuple[str, ...]:
     """`A,B`."""
-    return tuple(name.strip() for name in words[0].split(",") if name.strip())
+    return tuple(name.strip() for name in args[0].split(",") if name.strip())
 
 
-def keys(words: list[str]) -> tuple[str, ...]:
+def keys(args: list[str]) -> tuple[str, ...]:
     """The same; what protects nothing is a mistake."""
-    found = names(words)
+    found = names(args)
     if not found:
         raise ValueError("it is empty; give a key, or leave it out")
     return found
 
 
-def text(words: list[str]) -> tuple[str, ...]:
-    return (words[0],)
+def text(args: list[str]) -> tuple[str, ...]:
+    return (args[0],)
 
 
-def seed(words: list[str]) -> int:
+def seed(args: list[str]) -> int:
     """Any negative one is random."""
     try:
-        value = int(words[0])
+        value = int(args[0])
     except ValueError:
-        raise ValueError(f"'{words[0]}' is not a whole number") from None
+        raise ValueError(f"'{args[0]}' is not a whole number") from None
     if value > RANDOM_SEED:
         raise ValueError(f"{value} is not allowed, it must be at most {RANDOM_SEED}")
     return value if value >= 0 else RANDOM_SEED
 
 
-def layers(words: list[str]) -> int:
+def layers(args: list[str]) -> int:
     """How many; for libllama anything negative is all of them, -2 is what was asked for explicitly."""
-    name = words[0].lower()
+    name = args[0].lower()
     if name in ("all", "auto"):
         return -2 if name == "all" else -1
     if not re.fullmatch(r"-[12]|\d{1,6}", name):
-        raise ValueError(f"'{words[0]}' is neither a number of layers nor all or auto")
+        raise ValueError(f"'{args[0]}' is neither a number of layers nor all or auto")
     return int(name)
 
 
-def template(words: list[str]) -> str:
+def template(args: list[str]) -> str:
     """The name of a chat template that comes with the server, or a template itself."""
     from corral.chat.named import NAMES  # only needed here
 
-    name = words[0]
+    name = args[0]
     if any(mark in name for mark in _JINJA):
         check_template(name)
         return name
@@ -89,93 +89,93 @@ def check_template(text: str) -> None:
         raise ValueError(error.message) from None
 
 
-def grammar(words: list[str]) -> str:
+def grammar(args: list[str]) -> str:
     """GBNF; which tokens it may name, only a model can tell."""
     from corral.grammar.gbnf import gbnf_to_lark  # takes a moment to import
 
     try:
-        if words[0]:
-            gbnf_to_lark(words[0], lambda _: 0)
+        if args[0]:
+            gbnf_to_lark(args[0], lambda _: 0)
     except CorralError as error:
         raise ValueError(error.message) from None
-    return words[0]
+    return args[0]
 
 
-def json_text(words: list[str]) -> str:
+def json_text(args: list[str]) -> str:
     try:
-        orjson.loads(words[0] or "null")
+        orjson.loads(args[0] or "null")
     except orjson.JSONDecodeError as error:
         raise ValueError(f"not valid JSON: {error}") from None
-    return words[0]
+    return args[0]
 
 
-def json_object(words: list[str]) -> str:
-    if json_text(words) and not isinstance(orjson.loads(words[0]), dict):
+def json_object(args: list[str]) -> str:
+    if json_text(args) and not isinstance(orjson.loads(args[0]), dict):
         raise ValueError("must be a JSON object")
-    return words[0]
+    return args[0]
 
 
-def encoding(words: list[str]) -> str:
+def encoding(args: list[str]) -> str:
     """Of weights: how it is chosen, or the name of one, in any letters."""
-    name = words[0].lower()
+    name = args[0].lower()
     if name in (AUTO, TUNED):
         return AUTO
     if name in (OFF, *_OFF):
         return OFF
     if name.upper() not in TRANSCODABLE:
-        raise ValueError(f"'{words[0]}' is neither auto nor off, nor one of {', '.join(TRANSCODABLE)}")
+        raise ValueError(f"'{args[0]}' is neither auto nor off, nor one of {', '.join(TRANSCODABLE)}")
     return name.upper()
 
 
-def samplers(words: list[str]) -> tuple[str, ...]:
+def samplers(args: list[str]) -> tuple[str, ...]:
     """`top_k;temperature`."""
-    return samplers_by_name(name.strip() for name in words[0].split(";") if name.strip())
+    return samplers_by_name(name.strip() for name in args[0].split(";") if name.strip())
 
 
-def sampler_letters(words: list[str]) -> tuple[str, ...]:
+def sampler_letters(args: list[str]) -> tuple[str, ...]:
     """`kt`."""
-    return samplers_by_letter(words[0])
+    return samplers_by_letter(args[0])
 
 
-def breakers(words: list[str]) -> tuple[str, ...]:
-    return () if words[0] == "none" else (words[0],)
+def breakers(args: list[str]) -> tuple[str, ...]:
+    return () if args[0] == "none" else (args[0],)
 
 
-def logit_bias(words: list[str]) -> tuple[tuple[int, float], ...]:
+def logit_bias(args: list[str]) -> tuple[tuple[int, float], ...]:
     """`15043+1`."""
-    match = _BIAS.fullmatch(words[0])
+    match = _BIAS.fullmatch(args[0])
     if match is None:
-        raise ValueError(f"'{words[0]}' is not a token and its bias, as 15043+1 or 15043-inf")
+        raise ValueError(f"'{args[0]}' is not a token and its bias, as 15043+1 or 15043-inf")
     token, sign, amount = match.groups()
     return ((int(token), float(sign + amount)),)
 
 
-def shares(words: list[str]) -> tuple[float, ...]:
+def shares(args: list[str]) -> tuple[float, ...]:
     """`3,1`, or `3/1`."""
-    values = tuple(_number(part) for part in re.split("[,/]", words[0]))
+    values = tuple(_number(part) for part in re.split("[,/]", args[0]))
     if min(values) < 0:
-        raise ValueError(f"'{words[0]}' has a negative share")
+        raise ValueError(f"'{args[0]}' has a negative share")
     return values
 
 
-def scaled_files(words: list[str]) -> tuple[ScaledFile, ...]:
+def scaled_files(args: list[str]) -> tuple[ScaledFile, ...]:
     """`A.gguf 0.5`, as it was once, or `A.gguf:0.5,B.gguf:2`."""
-    if len(words) == 2:
-        return (ScaledFile(words[0], _number(words[1])),)
-    if len(words) > 2:
+    if len(args) == 2:
+        return (ScaledFile(args[0], _number(args[1])),)
+    if len(args) > 2:
         raise ValueError("expects FNAME SCALE, or FNAME:SCALE,...")
-    return tuple(_scaled(item) for item in words[0].split(",") if item)
+    return tuple(_scaled(item) for item in args[0].split(",") if item)
 
 
-def layer_range(words: list[str]) -> tuple[int, ...]:
-    if not all(word.isdecimal() for word in words) or len(words) != 2:
+def layer_range(args: list[str]) -> tuple[int, ...]:
+    if not all(word.isdecimal() for word in args) or len(args) != 2:
         raise ValueError("expects two layers, the first and the last")
-    return tuple(int(word) for word in words)
+    return tuple(int(word) for word in args)
 
 
-def overrides(words: list[str]) -> tuple[Override, ...]:
+def overrides(args: list[str]) -> tuple[Override, ...]:
     """`KEY=TYPE:VALUE`, several with commas between them."""
-    return tuple(_override(item) for item in words[0].split(",") if item)
+    return tuple(_override(item) for item in args[0].split(",") if item)
 
 
 def _scaled(item: str) -> ScaledFile:
@@ -191,7 +191,7 @@ def _number(word: str) -> float:
     except ValueError:
         raise ValueError(f"'{word}' is not a number") from None
     if not abs(value) <= 1e6:
-        raise ValueError(f"{word} is no sensible scale")
+        raise ValueError(f"{word} is not a sensible scale")
     return value
 
 

@@ -1,8 +1,9 @@
-"""What was found out about a model on this machine, kept in the cache beside what was made of it."""
+"""Tuning profiles: the fastest settings of a model on this machine, kept in the cache."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 from collections.abc import Iterator
@@ -20,16 +21,38 @@ from corral.gguf.file_type import TRANSCODED
 from corral.gguf.model_file import check_model_file, part_names
 from corral.llama.hardware import physical_cores
 from corral.llama.library import lib
-from corral.tuning.trial import Speed
 
 _DIRECTORY = "tuned"
 _PIECE_BYTES = 8 << 20
-_ENCODER_VERSION = 1  # another one makes files anew
-_CHOICE_VERSION = 2  # of how is chosen: another one chooses anew
+_ENCODER_VERSION = 1  # of re-encoded files: another one makes them anew
+_PROFILE_VERSION = 2  # of how profiles are made: another one makes them anew
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """`encoding`: none is the file as it is. Numbers of 0 say nothing. `gain` is over the file as it is."""
+class Speed(msgspec.Struct, frozen=True):
+    """Tokens per second: of a prompt, of one stream, and of four streams together."""
+
+    prompt: float
+    one: float
+    four: float
+
+    @property
+    def mean(self) -> float:
+        return math.prod((self.prompt, self.one, self.four)) ** (1 / 3)
+
+    @property
+    def least(self) -> float:
+        return min(self.prompt, self.one, self.four)
+
+    def __str__(self) -> str:
+        """As a ratio."""
+        return f"prompts {self.prompt:.2f} x, one stream {self.one:.2f} x, four streams {self.four:.2f} x"
+
+    def over(self, other: Speed) -> Speed:
+        return Speed(self.prompt / other.prompt, self.one / other.one, self.four / other.four)
+
+
+class TuningProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """An empty `encoding` is that of the file, 0 a default. `gain`: over the file as it is."""
 
     encoding: str = ""
     n_threads: int = 0
@@ -39,7 +62,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def content_hash(model: str) -> str:
-    """Of all bytes of a model; remembered for as long as its files look untouched."""
+    """Hash of all bytes of a model; remembered while size and mtime of its files stay."""
     if known := known_hash(model):
         return known
     digest = xxhash.xxh3_128()
@@ -53,7 +76,7 @@ def content_hash(model: str) -> str:
 
 
 def known_hash(model: str) -> str:
-    """The same if it is remembered, without reading the files."""
+    """The remembered hash, without reading the files; or nothing."""
     with contextlib.suppress(OSError):
         return _memo(model).read_text()
     return ""
@@ -63,22 +86,22 @@ def transcoded_path(hash: str, encoding: str) -> Path:
     return cache_dir() / f"{TRANSCODED}{hash}-{_ENCODER_VERSION}-{encoding}.gguf"
 
 
-def read_choice(hash: str) -> Choice | None:
+def read_profile(hash: str) -> TuningProfile | None:
     try:
-        return msgspec.json.decode(_choice_path(hash).read_bytes(), type=Choice)
+        return msgspec.json.decode(_profile_path(hash).read_bytes(), type=TuningProfile)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def write_choice(hash: str, choice: Choice) -> Path:
-    path = _choice_path(hash)
-    _write(path, msgspec.json.format(msgspec.json.encode(choice)))
+def write_profile(hash: str, profile: TuningProfile) -> Path:
+    path = _profile_path(hash)
+    _write(path, msgspec.json.format(msgspec.json.encode(profile)))
     return path
 
 
 @contextlib.contextmanager
-def alone_with(hash: str) -> Iterator[None]:
-    """No other process finds out about this model, or makes something of it, meanwhile."""
+def lock_model(hash: str) -> Iterator[None]:
+    """Keep other processes from tuning this model."""
     directory = _directory()
     lock = FileLock(directory / f"{hash}.lock")
     try:
@@ -92,25 +115,24 @@ def alone_with(hash: str) -> Iterator[None]:
         lock.release()
 
 
-def _choice_path(hash: str) -> Path:
+def _profile_path(hash: str) -> Path:
     return _directory() / f"{hash}-{_machine()}.json"
 
 
 def _machine() -> str:
-    """What speed depends on: the CPU, how much of it there is, and how libllama was built."""
+    """Hash of what speed depends on: the CPU, its cores, and the build of libllama."""
     facts = (
         lib.llama_print_system_info(),
         platform.processor() or platform.machine(),
         _cpu_name(),
         physical_cores(),
         psutil.cpu_count(),
-        _CHOICE_VERSION,
+        _PROFILE_VERSION,
     )
     return xxhash.xxh3_64_hexdigest(repr(facts).encode())
 
 
 def _cpu_name() -> str:
-    """Where the system tells it in a file."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
         names = ("model name", "CPU part", "CPU implementer")
@@ -119,7 +141,7 @@ def _cpu_name() -> str:
 
 
 def _memo(model: str) -> Path:
-    """Where its hash is remembered, by the looks of its files; raises OSError if there are none."""
+    """Where its hash is remembered; raises OSError if a file is missing."""
     looks = [
         (os.path.realpath(part), os.stat(part).st_size, os.stat(part).st_mtime_ns)
         for part in part_names(model)

@@ -1,5 +1,4 @@
-"""How fast a model is with these settings: short runs on contexts that take turns, so that what else the
-machine does meets all of them alike. No policy."""
+"""Time a model with given settings, in interleaved runs: other load on the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -13,64 +12,27 @@ import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus, TokenArray
 from corral.core.settings import EngineSettings
-from corral.llama.context import Context, fill_params
-from corral.llama.context_params import context_params
-from corral.llama.hardware import flash_attn_type, thread_counts
-from corral.llama.kv_cache import fit_cache
 from corral.llama.library import LlamaError, lib
 from corral.llama.model import Model
+from corral.tuning.context import open_context
+from corral.tuning.profile import Speed
 
 N_STREAMS = 4
 N_ROUNDS = 3
-_N_BEFORE = 32  # tokens in front of those that are generated
-_LEAST_S = 0.2  # of a run, for the sake of the clock
+_N_BEFORE = 32  # prompt tokens of a stream
+_LEAST_S = 0.2  # of a run, for the precision of the clock
 _MAX_STEPS = 32
 
 
-class Speed(msgspec.Struct, frozen=True):
-    """Tokens per second: of a prompt, of one stream, and of four streams together."""
-
-    prompt: float
-    one: float
-    four: float
-
-    @property
-    def mean(self) -> float:
-        return math.prod((self.prompt, self.one, self.four)) ** (1 / 3)
-
-    @property
-    def least(self) -> float:
-        return min(self.prompt, self.one, self.four)
-
-    def __str__(self) -> str:
-        """Of a ratio."""
-        return f"prompts {self.prompt:.2f} x, one stream {self.one:.2f} x, four streams {self.four:.2f} x"
-
-    def over(self, other: Speed) -> Speed:
-        return Speed(self.prompt / other.prompt, self.one / other.one, self.four / other.four)
-
-
-class Trial:
-    """A model in a context of its own, to be timed."""
+class Benchmark:
+    """A model in its own context, to be timed."""
 
     def __init__(self, model: Model, settings: EngineSettings, n_prompt: int = 256) -> None:
-        settings = fit_cache(settings, model)
-        n_threads, n_threads_batch = thread_counts(settings)
         n_ctx = max(256, n_prompt, _N_BEFORE + _MAX_STEPS)
         if model.n_positions:
             n_prompt = min(n_prompt, model.n_positions)
-        params = fill_params(
-            context_params(settings),
-            n_ctx=N_STREAMS * n_ctx,
-            n_seq=N_STREAMS,
-            n_batch=max(settings.n_ubatch, n_prompt),
-            n_ubatch=settings.n_ubatch,
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            flash_attn=flash_attn_type(settings),
-            kv_unified=False,
-        )
-        self._context = Context(model, params)
+        n_batch = max(settings.n_ubatch, n_prompt)
+        self._context = open_context(settings, model, N_STREAMS * n_ctx, n_batch, n_seq=N_STREAMS)
         self._tokens = ((np.arange(n_prompt) * 7919 + 11) % model.vocab.n_tokens).astype(np.int32)
         self._n_steps = 1
         self._warm_up()
@@ -82,7 +44,7 @@ class Trial:
         lib.llama_set_n_threads(self._context.handle, n_threads, n_threads_batch)
 
     def measure(self, *, prompt: bool = True, streams: bool = True) -> Speed:
-        """What is not asked for is not a number."""
+        """Speeds that are not asked for are NaN."""
         return Speed(
             self._prompt() if prompt else math.nan,
             self._streams(1) if streams else math.nan,
@@ -118,12 +80,12 @@ class Trial:
 
     def _decode(self, chunks: Sequence[Chunk]) -> None:
         if self._context.decode(chunks) is not DecodeStatus.OK:
-            raise LlamaError("a run to take the time of did not get through")
-        self._context.logits(0)  # waits for what is still being computed
+            raise LlamaError("a timed run failed")
+        self._context.logits(0)  # waits for the computation
 
 
-def race(runs: Sequence[Callable[[], Speed]], on_progress: Callable[[float], None]) -> list[Speed]:
-    """The median speed of each, out of rounds in which they take turns."""
+def interleave(runs: Sequence[Callable[[], Speed]], on_progress: Callable[[float], None]) -> list[Speed]:
+    """The median speed of each, over rounds in which they take turns."""
     rounds: list[list[Speed]] = [[] for _ in runs]
     for i in range(N_ROUNDS * len(runs)):
         rounds[i % len(runs)].append(runs[i % len(runs)]())
