@@ -14,12 +14,12 @@ from typing import Any, cast
 
 from fastapi.routing import iter_route_contexts
 
-from corral.api.openapi import ERRORS, OF_CONNECTIONS, error_classes, schema_of
+from corral.api.openapi import ERRORS, OF_CONNECTIONS, schema_of
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
 from corral.api.service import Engine, Service
-from corral.core.errors import InvalidRequest
+from corral.core.errors import InvalidRequest, error_classes
 from corral.core.params import GenerationParams
 from corral.core.settings import EngineSettings, Settings
 from corral.server.access import PUBLIC_PATHS

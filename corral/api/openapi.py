@@ -6,7 +6,7 @@ Knows shapes and statuses, and nothing of how answers come about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from corral.api.operation import name_operations, tags
 from corral.api.schema.parse import aliases_of
-from corral.core.errors import CorralError
+from corral.core.errors import error_classes
 
 Schema = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]
@@ -53,11 +53,6 @@ _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
 }
-
-
-def error_classes() -> Iterator[type[CorralError]]:
-    """The whole tree of errors."""
-    return _tree(CorralError)
 
 
 def shape(**fields: str | Schema) -> Schema:
@@ -241,9 +236,3 @@ def _name(status: int) -> str:
 
 def _reference(kind: str, name: str) -> dict[str, str]:
     return {"$ref": f"#/components/{kind}/{name}"}
-
-
-def _tree(error: type[CorralError]) -> Iterator[type[CorralError]]:
-    yield error
-    for child in error.__subclasses__():
-        yield from _tree(child)
