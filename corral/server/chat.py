@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from corral.api.prepare_chat import ChatSettings
-from corral.api.service import Vocab
+from corral.api.model import ChatSettings
+from corral.api.vocab import Vocab
 from corral.chat.chat_format import Chat, ChatFormat
 from corral.chat.guard import Guard
 from corral.chat.named import named_template

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.api.prepare_chat import ChatSettings
+from corral.api.model import ChatSettings
 from corral.chat.reasoning import ReasoningFormat
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings

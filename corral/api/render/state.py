@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.api.completion import Run
+from corral.api.choice import Choice
 from corral.core.media import NO_TOKEN
 
 
@@ -27,10 +27,10 @@ def render_boundaries(tokens: Sequence[int], eot: int) -> dict[str, Any]:
     }
 
 
-def render_cache_report(run: Run, piece: Callable[[int], bytes]) -> dict[str, Any]:
+def render_cache_report(choice: Choice, piece: Callable[[int], bytes]) -> dict[str, Any]:
     """A `cache_report`, if the request wants one: where the prompt's beginning came from, and where the
     prompt leaves the nearest thing in any cache."""
-    report, n_prompt = run.report, len(run.task.prompt)
+    report, n_prompt = choice.report, len(choice.task.prompt)
     if report is None:
         return {}
     difference = None

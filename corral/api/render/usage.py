@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.api.completion import Run
+from corral.api.choice import Choice
 
 
 class Usage:
-    """Mutable: the sum over a request's runs. A prompt with several answers counts once."""
+    """Mutable: the sum over a request's choices. A prompt with several answers counts once."""
 
     def __init__(self) -> None:
         self._n_prompt = 0
         self._n_cached = 0
         self._n_generated = 0
 
-    def count(self, run: Run) -> None:
-        timings = run.ended.timings
+    def count(self, choice: Choice) -> None:
+        timings = choice.ended.timings
         self._n_generated += timings.predicted_n
-        if run.is_first:
-            self._n_prompt += len(run.task.prompt)
+        if choice.is_first:
+            self._n_prompt += len(choice.task.prompt)
             self._n_cached += timings.cache_n
 
     def render(self) -> dict[str, Any]:

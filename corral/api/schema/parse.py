@@ -20,6 +20,12 @@ class RequestModel(BaseModel):
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
     _sent: dict[str, str] = PrivateAttr(default_factory=dict)  # what the client calls fields
+    _warnings: list[str] = PrivateAttr(default_factory=list)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the client should know: of fields that were clamped, and of unknown ones."""
+        return self._warnings
 
     def name_of(self, field: str) -> str:
         """What the client calls a field, for warnings and errors; else its usual name."""
@@ -37,8 +43,7 @@ class RequestModel(BaseModel):
         return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
 
 
-def parse_request(model: type[RequestT], data: Any) -> tuple[RequestT, list[str]]:
-    """The request and what is worth a warning: clamped and unknown fields."""
+def parse_request(model: type[RequestT], data: Any) -> RequestT:
     if not isinstance(data, dict):
         raise InvalidRequest("the body must be a JSON object")
     clamped: dict[str, str] = {}
@@ -48,7 +53,8 @@ def parse_request(model: type[RequestT], data: Any) -> tuple[RequestT, list[str]
         raise _explain(error) from None
     request._sent = _sent_names(model, data)
     warnings = [f"Field '{request.name_of(field)}': {what}" for field, what in clamped.items()]
-    return request, warnings + _ignored(request)
+    request._warnings = warnings + _ignored(request)
+    return request
 
 
 def _ignored(request: RequestModel) -> list[str]:
