@@ -6,9 +6,9 @@ import asyncio
 import math
 from collections.abc import Mapping
 
+from corral.api.engine import Engine
 from corral.api.error import still_loading
 from corral.api.model import ModelFacts
-from corral.api.runner import Engine
 from corral.core.client import Client
 from corral.core.errors import Unavailable
 from corral.link.lifecycle import EngineState

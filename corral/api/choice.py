@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from corral.api.engine import Runner
 from corral.api.prepare import PreparedCompletion
-from corral.api.runner import Runner
 from corral.core.result import Admitted, CacheReport, Done, TaskResult, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.link.stream import TaskStream

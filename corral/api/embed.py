@@ -11,10 +11,10 @@ from fastapi import Request, Response
 
 from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
+from corral.api.engine import Runner
 from corral.api.pools import Pools, body_bytes
 from corral.api.prepare import PrepareContext
 from corral.api.prepare_embedding import Fit, Inputs
-from corral.api.runner import Runner
 from corral.api.state import state_of
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from corral.api.engine import Engine
 from corral.api.error import still_loading
 from corral.api.vocab import Vocab
 from corral.chat.chat_format import ChatFormat
@@ -14,18 +15,8 @@ from corral.chat.guard import Guard
 from corral.chat.reasoning import ReasoningFormat
 from corral.core.errors import NotSupported
 from corral.core.params import GenerationParams, JsonWhitespace
-from corral.core.result import Loading, ModelInfo
+from corral.core.result import ModelInfo
 from corral.core.settings import Settings
-
-
-class ModelSource(Protocol):
-    """The engine, as far as it tells of its model."""
-
-    @property
-    def info(self) -> ModelInfo | None: ...
-
-    @property
-    def loading(self) -> Loading: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ class RenderContext:
 class ModelFacts:
     """Mutable: until the model is loaded, what depends on it raises."""
 
-    def __init__(self, settings: Settings, engine: ModelSource) -> None:
+    def __init__(self, settings: Settings, engine: Engine) -> None:
         self.path = settings.engine.model
         self._alias = settings.server.alias
         self._only_embeds = settings.engine.only_embeds

@@ -16,11 +16,11 @@ from fastapi import Request
 
 from corral.api.adapter import AdapterStore
 from corral.api.disconnect import run_for_client
+from corral.api.engine import Runner, new_task
 from corral.api.model import ModelFacts
 from corral.api.params import Baseline, cap_warnings, prepare_bound_params
 from corral.api.pools import Pools, body_bytes
 from corral.api.prompt import as_list, content_of, refuse_hopeless, tokenize_mixed
-from corral.api.runner import Runner, new_task
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt, prepare_system_prompt
 from corral.core.errors import InvalidRequest

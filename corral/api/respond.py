@@ -94,11 +94,11 @@ async def _stream(
     try:
         await run_for_client(_wait_briefly(first, queue, ids), request.receive)
         if first.done():
-            return EventStream(_chain(first.result(), events), last)
+            first.result()  # raises what has ended it
+        place = 0 if first.done() else queue.position(*ids)
     except BaseException:
         await _drop(first, events)
         raise
-    place = queue.position(*ids)
     headers = queue_headers(place, queue.expected_s(place)) if place else None
     return EventStream(_announce(first, events, queue, ids), last, headers)
 
@@ -117,7 +117,7 @@ async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[
 async def _announce(
     first: asyncio.Future[Any], events: AsyncGenerator[Any], queue: QueueView, ids: list[int]
 ) -> AsyncGenerator[Any]:
-    """Where it is in line, for as long as it is; then what becomes of it."""
+    """Its place in the queue, for as long as it waits; then its events."""
     try:
         while not first.done():
             if place := queue.position(*ids):
@@ -135,15 +135,6 @@ async def _drop(first: asyncio.Future[Any], events: AsyncGenerator[Any]) -> None
     with contextlib.suppress(BaseException):
         await first
     await events.aclose()
-
-
-async def _chain(
-    first: dict[str, Any], rest: AsyncGenerator[dict[str, Any]]
-) -> AsyncGenerator[dict[str, Any]]:
-    async with contextlib.aclosing(rest):
-        yield first
-        async for event in rest:
-            yield event
 
 
 def _log_tasks(id: str, choices: list[Choice]) -> None:

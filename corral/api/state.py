@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 
 from fastapi import Request
 
 from corral.api.adapter import AdapterStore
 from corral.api.admission import Admission
+from corral.api.engine import Engine, Runner
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools
 from corral.api.prepare import Defaults, PrepareContext
-from corral.api.runner import Engine, Runner
 from corral.api.storage import Storage
 from corral.core.params import GenerationParams
 from corral.core.settings import ServerSettings, Settings
@@ -22,52 +21,32 @@ from corral.media.source import MediaSource
 from corral.telemetry.dispatcher import Telemetry
 
 
-@dataclass(slots=True)
 class AppState:
-    settings: Settings
-    engine: Engine
-    telemetry: Telemetry
-    model: ModelFacts
-    adapters: AdapterStore
-    storage: Storage
-    pools: Pools
-    runner: Runner
-    admission: Admission
-    defaults: Defaults
-    prepare: PrepareContext
-    started_at: int = field(default_factory=lambda: int(time.time()))
+    def __init__(
+        self, settings: Settings, engine: Engine, telemetry: Telemetry, params: GenerationParams
+    ) -> None:
+        """Raises CorralError if a directory that the settings name is not as it should be."""
+        server = settings.server
+        self.settings = settings
+        self.engine = engine
+        self.telemetry = telemetry
+        self.started_at = int(time.time())
+        self.model = ModelFacts(settings, engine)
+        self.adapters = AdapterStore(engine, server.lora_dir)
+        self.defaults = Defaults(params, self.adapters)
+        self.storage = Storage(server)
+        self.pools = Pools(server.n_threads_http)
+        self.runner = Runner(engine, telemetry)
+        self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
+        intake = Intake(engine, _media_source(server))
+        self.prepare = PrepareContext(
+            self.model, self.defaults, self.adapters, intake, self.pools, self.runner
+        )
 
 
 def state_of(request: Request) -> AppState:
     state: AppState = request.app.state.api
     return state
-
-
-def create_state(
-    settings: Settings, engine: Engine, telemetry: Telemetry, params: GenerationParams
-) -> AppState:
-    """Raises CorralError if a directory that the settings name is not as it should be."""
-    model, pools, runner = (
-        ModelFacts(settings, engine),
-        Pools(settings.server.n_threads_http),
-        Runner(engine, telemetry),
-    )
-    adapters = AdapterStore(engine, settings.server.lora_dir)
-    defaults = Defaults(params, adapters)
-    intake = Intake(engine, _media_source(settings.server))
-    return AppState(
-        settings=settings,
-        engine=engine,
-        telemetry=telemetry,
-        model=model,
-        adapters=adapters,
-        storage=Storage(settings.server),
-        pools=pools,
-        runner=runner,
-        admission=Admission(engine, model, telemetry.queue, settings.server.queue_size),
-        defaults=defaults,
-        prepare=PrepareContext(model, defaults, adapters, intake, pools, runner),
-    )
 
 
 def _media_source(server: ServerSettings) -> MediaSource:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio.to_thread
 import msgspec
 
-from corral.api.state import create_state
+from corral.api.state import AppState
 from corral.core.errors import CorralError
 from corral.core.modifier import Override
 from corral.core.result import ModelInfo
@@ -35,7 +35,7 @@ class Front:
 
     def __init__(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> None:
         """In any thread; raises CorralError for options of the server that are wrong."""
-        self.state = create_state(settings, engine, telemetry, default_params(settings))
+        self.state = AppState(settings, engine, telemetry, default_params(settings))
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self.app = create_app(self.state)
 

@@ -9,7 +9,7 @@ import os
 import httpx
 import msgspec
 
-from corral.api.state import create_state
+from corral.api.state import AppState
 from corral.core.errors import CorralError
 from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
@@ -166,7 +166,7 @@ class Server:
             settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**server))
         self.backend = backend or FakeBackend()
         self.engine = InlineEngine(self.backend, settings.engine)
-        self.state = create_state(settings, self.engine, self.engine.telemetry, default_params(settings))
+        self.state = AppState(settings, self.engine, self.engine.telemetry, default_params(settings))
         if is_open:
             vocab = self.backend.vocab
             self.state.model.open(settings.engine.model, vocab, chat_settings(settings.server, {}, vocab))

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from typing import Any
 
-from corral import BUILD_INFO
 from corral.api.choice import Choice
 from corral.api.model import RenderContext
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
-from corral.api.render.completion import verbose
-from corral.api.render.state import render_cache_report
-from corral.api.render.usage import Usage
+from corral.api.render.openai import OpenAIAnswer
 from corral.api.schema.chat import ChatRequest
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 
 
-class ChatRenderer:
+class ChatRenderer(OpenAIAnswer):
     """One request's answers."""
 
-    last = b"data: [DONE]\n\n"
-
     def __init__(self, context: RenderContext, body: ChatRequest, prepared: PreparedChat) -> None:
-        self._context = context
+        super().__init__(context, body, "chatcmpl", f"chat.completion{'.chunk' * body.stream}")
         self._body = body
         self._prepared = prepared
-        self._usage = Usage()
         self._messages: dict[int, _Message] = {}
-        self._frame = {
-            "id": f"chatcmpl-{secrets.token_hex(16)}",
-            "object": "chat.completion.chunk" if body.stream else "chat.completion",
-            "created": int(time.time()),
-            "model": body.model or context.model_name,
-            "system_fingerprint": BUILD_INFO,
-        }
 
     def events(self, choice: Choice, result: TaskResult) -> list[dict[str, Any]]:
         if isinstance(result, Tokens):
@@ -46,16 +31,8 @@ class ChatRenderer:
         return self._last_events(choice, result) if isinstance(result, Done) else []
 
     def answer(self, choices: list[Choice]) -> dict[str, Any]:
-        answer: dict[str, Any] = {**self._frame, "choices": [self._render(choice) for choice in choices]}
-        for choice in choices:
-            self._usage.count(choice)
-        answer["usage"] = self._usage.render()
-        answer["timings"] = native.render_timings(choices[0].ended.timings)
-        answer |= render_cache_report(choices[0], self._context.piece)
-        answer |= self._remarks(self._messages[choice.index] for choice in choices)
-        if native_answer := verbose(self._context, self._body, choices[0]):
-            answer["__verbose"] = native_answer
-        return answer
+        answer = self._whole(choices, [self._render(choice) for choice in choices])
+        return answer | self._remarks(self._messages[choice.index] for choice in choices)
 
     def _render(self, choice: Choice) -> dict[str, Any]:
         message = self._message(choice)
@@ -85,27 +62,19 @@ class ChatRenderer:
 
     def _progress_event(self, choice: Choice, result: Admitted | Progress) -> dict[str, Any]:
         delta = {"role": "assistant", "content": None} if not self._message(choice).is_begun else {}
-        n_past, ms = (
-            (choice.n_cached, 0.0) if isinstance(result, Admitted) else (result.n_past, result.prompt_ms)
-        )
-        progress = native.render_prompt_progress(choice.task, choice.n_cached, n_past, ms)
+        progress = native.render_prompt_progress(choice, result)
         return {**self._chunk(choice, delta), "prompt_progress": progress}
 
     def _last_events(self, choice: Choice, done: Done) -> list[dict[str, Any]]:
         message = self._message(choice)
-        self._usage.count(choice)
         deltas = [*message.feed(done.text), *message.finish()]
         last = self._chunk(choice, {}, message.finish_reason(done))
         if done.truncated_grammar:
             last["choices"][0]["truncated_grammar"] = True
         events = [*self._opening(choice), *(self._chunk(choice, delta) for delta in deltas), last]
-        if self._body.stream_options.include_usage and choice.is_last:
-            events.append({**self._frame, "choices": [], "usage": self._usage.render()})
-        events[-1]["timings"] = native.render_timings(done.timings)
-        events[-1] |= render_cache_report(choice, self._context.piece)
-        events[-1] |= self._remarks([message])
-        if native_answer := verbose(self._context, self._body, choice):
-            events[0]["__verbose"] = native_answer
+        events += self._usage_events(choice)
+        events[-1] |= {**self._render_facts(choice), **self._remarks([message])}
+        events[0] |= self._render_verbose(choice)
         return events
 
     def _opening(self, choice: Choice) -> list[dict[str, Any]]:

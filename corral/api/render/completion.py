@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from typing import Any
 
-from corral import BUILD_INFO
 from corral.api.choice import Choice
 from corral.api.model import RenderContext
 from corral.api.prepare import PreparedCompletion
 from corral.api.render import native
 from corral.api.render.logprobs import TextLogprobs
+from corral.api.render.openai import OpenAIAnswer
 from corral.api.render.state import render_cache_report
-from corral.api.render.usage import Usage
 from corral.api.schema.completion import GenerationFields
-from corral.api.schema.openai import OpenAICompletionRequest, OpenAIFields
+from corral.api.schema.openai import OpenAICompletionRequest
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 
 
@@ -30,23 +27,11 @@ class NativeRenderer:
         self._prepared = prepared
 
     def events(self, choice: Choice, result: TaskResult) -> list[dict[str, Any]]:
-        body, task = self._body, choice.task
+        body = self._body
         if isinstance(result, Tokens):
-            with_timings = body.timings_per_token
-            return [
-                native.render_tokens(
-                    choice.index, result, task, choice.id_slot, with_timings, self._context.piece
-                )
-            ]
-        if isinstance(result, Progress) and body.return_progress:
-            n_past, ms = result.n_past, result.prompt_ms
-            return [native.render_progress(choice.index, task, choice.id_slot, choice.n_cached, n_past, ms)]
-        if isinstance(result, Admitted) and body.return_progress:
-            return [
-                native.render_progress(
-                    choice.index, task, choice.id_slot, choice.n_cached, choice.n_cached, 0.0
-                )
-            ]
+            return [native.render_tokens(choice, result, body.timings_per_token, self._context.piece)]
+        if isinstance(result, Admitted | Progress) and body.return_progress:
+            return [native.render_progress(choice, result)]
         if isinstance(result, Done):
             return [self._final(choice, result, result.text, [])]
         return []
@@ -59,7 +44,7 @@ class NativeRenderer:
 
     def _final(self, choice: Choice, done: Done, content: str, tokens: list[int]) -> dict[str, Any]:
         body, task = self._body, choice.task
-        answer = native.render_done(choice.index, content, tokens, done, task, choice.id_slot)
+        answer = native.render_done(choice, content, tokens, done)
         answer |= render_cache_report(choice, self._context.piece)
         answer["model"] = self._context.model_name
         answer["prompt"] = self._context.vocab.detokenize(task.own_prompt)
@@ -77,51 +62,27 @@ class NativeRenderer:
         return native.select_fields(answer, body.response_fields)
 
 
-class OpenAIRenderer:
+class OpenAIRenderer(OpenAIAnswer):
     """OpenAI's text completions."""
 
-    last = b"data: [DONE]\n\n"
-
     def __init__(self, context: RenderContext, body: OpenAICompletionRequest, warnings: list[str]) -> None:
-        self._context = context
+        super().__init__(context, body, "cmpl", "text_completion")
         self._body = body
         self._warnings = warnings
-        self._usage = Usage()
         self._logprobs: dict[int, TextLogprobs] = {}
-        self._frame = {
-            "id": f"cmpl-{secrets.token_hex(16)}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": body.model or context.model_name,
-            "system_fingerprint": BUILD_INFO,
-        }
 
     def events(self, choice: Choice, result: TaskResult) -> list[dict[str, Any]]:
         if isinstance(result, Tokens):
             return [{**self._frame, "choices": [self._render(choice, result.text, result.probs, None)]}]
         if not isinstance(result, Done):
             return []
-        self._usage.count(choice)
         last = self._render(choice, result.text, [], _finish_reason(result))
-        facts = {"timings": native.render_timings(result.timings)}
-        facts |= render_cache_report(choice, self._context.piece)
-        events: list[dict[str, Any]] = [{**self._frame, "choices": [last], **facts}]
-        if self._body.stream_options.include_usage and choice.is_last:
-            events.append({**self._frame, "choices": [], "usage": self._usage.render()})
-        return events
+        event = {**self._frame, "choices": [last], **self._render_facts(choice)}
+        return [event, *self._usage_events(choice)]
 
     def answer(self, choices: list[Choice]) -> dict[str, Any]:
-        for choice in choices:
-            self._usage.count(choice)
-        answer = {
-            **self._frame,
-            "choices": [self._render(r, r.text, r.probs, _finish_reason(r.ended)) for r in choices],
-            "usage": self._usage.render(),
-            "timings": native.render_timings(choices[0].ended.timings),
-            **render_cache_report(choices[0], self._context.piece),
-        }
-        if native_answer := verbose(self._context, self._body, choices[0]):
-            answer["__verbose"] = native_answer
+        rendered = [self._render(c, c.text, c.probs, _finish_reason(c.ended)) for c in choices]
+        answer = self._whole(choices, rendered)
         return {**answer, "warnings": self._warnings} if self._warnings else answer
 
     def _render(
@@ -136,18 +97,6 @@ class OpenAIRenderer:
         lists = self._logprobs.setdefault(choice.index, TextLogprobs(self._context.vocab))
         content = native.render_probs(shown, choice.task.params.sampling, self._context.piece)
         return {**lists.render(shown), "content": content}
-
-
-def verbose(context: RenderContext, body: OpenAIFields, choice: Choice) -> dict[str, Any] | None:
-    """What the native route would have answered, where a client or the server wants to know."""
-    if not (context.is_verbose if body.verbose is None else body.verbose):
-        return None
-    answer = native.render_done(
-        choice.index, choice.text, choice.tokens, choice.ended, choice.task, choice.id_slot
-    )
-    settings = native.render_generation_settings(choice.task.params, body.stream, body.timings_per_token)
-    prompt = context.vocab.detokenize(choice.task.own_prompt)
-    return {**answer, "prompt": prompt, "generation_settings": settings}
 
 
 def _finish_reason(done: Done) -> str:

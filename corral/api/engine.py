@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from corral.api.adapter import AdapterEngine
 from corral.core.client import ANONYMOUS, Client
+from corral.core.modifier import AdapterInfo
 from corral.core.params import GenerationParams
 from corral.core.result import Loading, ModelInfo, SlotReport
 from corral.core.task import SlotAction, Task
@@ -21,7 +21,7 @@ from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.record import RequestRecord
 
 
-class Engine(AdapterEngine, MediaLayouter, Protocol):
+class Engine(MediaLayouter, Protocol):
     """`EngineClient` is the real one, which says what these mean."""
 
     @property
@@ -47,6 +47,10 @@ class Engine(AdapterEngine, MediaLayouter, Protocol):
     ) -> tuple[TaskT, TaskStream]: ...
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport: ...
+
+    async def load_adapter(self, path: str) -> AdapterInfo: ...
+
+    def free_adapter(self, id: int) -> None: ...
 
 
 class Runner:
