@@ -23,8 +23,8 @@ from corral.core.settings import Settings
 class ChatSettings:
     """The server's side of every chat."""
 
-    dialogue: ChatFormat
-    tool_dialogue: ChatFormat
+    chat_format: ChatFormat
+    tool_format: ChatFormat
     options: Mapping[str, Any]
     reasoning: ReasoningFormat = ReasoningFormat.AUTO
     prefill: bool = True

@@ -45,7 +45,7 @@ class PreparedChat:
     """A chat and its prompt, ready to run. `is_legacy`: the client speaks of functions, not of tools."""
 
     completion: PreparedCompletion
-    dialogue: ChatFormat
+    chat_format: ChatFormat
     chat: Chat
     prompt: Prompt
     is_legacy: bool
@@ -94,8 +94,8 @@ def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[ChatFormat, 
     chat = _parse_chat(body, settings)
     if chat.use.tools and not settings.has_jinja:
         raise InvalidRequest("tools need --jinja", field=_tool_fields(body).tools)
-    dialogue = settings.tool_dialogue if chat.use.is_possible else settings.dialogue
-    return dialogue, chat, dialogue.render(chat)
+    chat_format = settings.tool_format if chat.use.is_possible else settings.chat_format
+    return chat_format, chat, chat_format.render(chat)
 
 
 def tokenize_chat(text: str, base: Baseline, guard: Guard | None) -> list[int]:
@@ -210,7 +210,7 @@ def _field_of_schema(body: ChatRequest) -> str:
 
 def _constraint(
     body: ChatRequest,
-    dialogue: ChatFormat,
+    chat_format: ChatFormat,
     chat: Chat,
     prompt: Prompt,
     base: Baseline,
@@ -219,11 +219,11 @@ def _constraint(
     own = Constraint(kind="gbnf", text=body.grammar, field="grammar") if body.grammar else None
     if own and chat.use.is_possible:
         raise InvalidRequest(f"cannot be combined with '{_tool_fields(body).tools}'", field="grammar")
-    binding = dialogue.bind(chat, prompt, lambda text: _grammar_token(text, base.vocab))
+    binding = chat_format.bind(chat, prompt, lambda text: _grammar_token(text, base.vocab))
     if binding is not None and not own:
         return _bound(body, chat, binding)
     given = own or (None if chat.use.is_possible else base.defaults.constraint)
-    trigger = dialogue.end_of_thoughts if prompt.is_thinking else ""
+    trigger = chat_format.end_of_thoughts if prompt.is_thinking else ""
     return msgspec.structs.replace(given, trigger=trigger) if given else None
 
 

@@ -25,8 +25,8 @@ from corral.api.vocab import Vocab
 from corral.telemetry.queue import QueueView
 from corral.telemetry.scope import record_of
 
-_BRIEFLY_S = 0.5  # in line, before the status is sent
-_NEWS_S = 1.0  # between two comments
+_BRIEFLY_S = 0.5  # in the queue, before the status is sent
+_COMMENT_S = 1.0  # between two comments
 
 _log = logging.getLogger("corral")
 
@@ -111,7 +111,7 @@ async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[
     """Until something has come, or nothing will for a while."""
     await asyncio.wait({first}, timeout=_BRIEFLY_S)
     while not first.done() and not queue.position(*ids):
-        await asyncio.wait({first}, timeout=_NEWS_S)
+        await asyncio.wait({first}, timeout=_COMMENT_S)
 
 
 async def _announce(
@@ -122,7 +122,7 @@ async def _announce(
         while not first.done():
             if place := queue.position(*ids):
                 yield Comment(describe_position(queue, place))
-            await asyncio.wait({first}, timeout=_NEWS_S)
+            await asyncio.wait({first}, timeout=_COMMENT_S)
         yield first.result()
         async for event in events:
             yield event

@@ -69,12 +69,12 @@ class Collector:
     @property
     def warnings(self) -> list[str]:
         """Of the images in texts that were left out."""
-        told = [
+        warnings = [
             f"Field '{field}': {n} data: URI{'s' * (n > 1)} in the text left out: {reason}"
             for (field, reason), n in list(self._left_out.items())[:MAX_WARNINGS]
         ]
         n_more = sum(list(self._left_out.values())[MAX_WARNINGS:])
-        return [*told, *([f"{n_more} more data: URIs in texts were left out"] if n_more else [])]
+        return [*warnings, *([f"{n_more} more data: URIs in texts were left out"] if n_more else [])]
 
     def _append(self, ref: MediaRef) -> str:
         if len(self.refs) == MAX_MEDIA:

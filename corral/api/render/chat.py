@@ -32,7 +32,7 @@ class ChatRenderer(OpenAIAnswer):
 
     def answer(self, choices: list[Choice]) -> dict[str, Any]:
         answer = self._whole(choices, [self._render(choice) for choice in choices])
-        return answer | self._remarks(self._messages[choice.index] for choice in choices)
+        return answer | self._render_warnings(self._messages[choice.index] for choice in choices)
 
     def _render(self, choice: Choice) -> dict[str, Any]:
         message = self._message(choice)
@@ -73,7 +73,7 @@ class ChatRenderer(OpenAIAnswer):
             last["choices"][0]["truncated_grammar"] = True
         events = [*self._opening(choice), *(self._chunk(choice, delta) for delta in deltas), last]
         events += self._usage_events(choice)
-        events[-1] |= {**self._render_facts(choice), **self._remarks([message])}
+        events[-1] |= {**self._render_facts(choice), **self._render_warnings([message])}
         events[0] |= self._render_verbose(choice)
         return events
 
@@ -100,7 +100,7 @@ class ChatRenderer(OpenAIAnswer):
             probs = [TokenProbs(p.chosen, []) for p in probs]
         return {"content": native.render_probs(probs, choice.task.params.sampling, self._context.piece)}
 
-    def _remarks(self, messages: Any) -> dict[str, Any]:
+    def _render_warnings(self, messages: Any) -> dict[str, Any]:
         warnings = [
             *self._prepared.completion.warnings,
             *(w for message in messages for w in message.warnings),
@@ -112,7 +112,7 @@ class _Message:
     """Mutable: an answer as it grows, with the deltas of every step."""
 
     def __init__(self, prepared: PreparedChat) -> None:
-        self._parser = prepared.dialogue.parser(prepared.chat, prepared.prompt)
+        self._parser = prepared.chat_format.parser(prepared.chat, prepared.prompt)
         self._is_legacy = prepared.is_legacy
         self._content: list[str] = []
         self._reasoning: list[str] = []

@@ -108,7 +108,7 @@ async def props(request: Request) -> Response:
             # compat: /props: as they were called before.
             "webui": server.ui,
             "webui_settings": request.app.state.ui_settings,
-            "chat_template": model.chat.dialogue.template.source,
+            "chat_template": model.chat.chat_format.template.source,
             "bos_token": vocab.bos_text,
             "eos_token": vocab.eos_text,
             # compat: /props: how clients begin and end a turn after the system prompt.

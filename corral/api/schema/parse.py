@@ -61,13 +61,13 @@ def _ignored(request: RequestModel) -> list[str]:
     """Of what nothing was done with; a body may be full of such names, an answer may not."""
     names = list(request.model_extra or ())
     known = {name: field for field, others in _names_of(type(request)).items() for name in others}
-    told = [
+    warnings = [
         f"Field '{name}' was ignored: '{request.name_of(known[name])}' says the same"
         if name in known
         else f"Field '{name:.{MAX_NAME_CHARS}}' is unknown and was ignored"
         for name in names[:MAX_IGNORED]
     ]
-    return told + (
+    return warnings + (
         [f"{len(names) - MAX_IGNORED} more fields were ignored"] if len(names) > MAX_IGNORED else []
     )
 
