@@ -68,6 +68,11 @@ def shape(**fields: str | Schema) -> Schema:
     }
 
 
+def optional(**names: str) -> Schema:
+    """An object any field of which may be missing, as `integer="n m"`."""
+    return shape(**{name: f"{kind}?" for kind, line in names.items() for name in line.split()})
+
+
 def list_of(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 

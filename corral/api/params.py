@@ -74,7 +74,7 @@ def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParam
     own["guidance"] = _prepare_guidance(given, vocab, base.n_ctx, defaults.guidance)
     if "stop" in own:
         own["stop"] = (own["stop"],) if isinstance(own["stop"], str) else tuple(own["stop"])
-    if own.get("n_predict") == -1 or exceeds_cap(request, defaults):
+    if own.get("n_predict") == -1 or _exceeds_cap(request, defaults.n_predict):
         del own["n_predict"]
     params = msgspec.structs.replace(defaults, **own)
     if given.get("penalty_prompt") is not None:
@@ -84,18 +84,17 @@ def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParam
     return base.system.within(msgspec.structs.replace(params, sampling=sampling))
 
 
-def exceeds_cap(request: GenerationFields, defaults: GenerationParams) -> bool:
-    """Whether it wants more tokens than the server gives anybody."""
-    n, cap = request.n_predict, defaults.n_predict
-    return "n_predict" in request.model_fields_set and n != -1 and cap >= 0 and not 0 <= n <= cap
-
-
-def cap_warnings(request: GenerationFields, defaults: GenerationParams) -> list[str]:
-    """What is to be said of that."""
-    if not exceeds_cap(request, defaults):
+def cap_warnings(request: GenerationFields, cap: int) -> list[str]:
+    """Of a request for more tokens than the server gives, whose limit applies instead."""
+    if not _exceeds_cap(request, cap):
         return []
-    what = f"{request.n_predict} is outside of 0 to {defaults.n_predict} (--n-predict)"
+    what = f"{request.n_predict} is outside of 0 to {cap} (--n-predict)"
     return [f"Field '{request.name_of('n_predict')}': {what}"]
+
+
+def _exceeds_cap(request: GenerationFields, cap: int) -> bool:
+    n = request.n_predict
+    return "n_predict" in request.model_fields_set and n != -1 and cap >= 0 and not 0 <= n <= cap
 
 
 def _prepare_speculative(given: dict[str, Any], defaults: SpeculativeParams) -> SpeculativeParams:

@@ -48,6 +48,11 @@ class Defaults:
     def params(self) -> GenerationParams:
         return msgspec.structs.replace(self._params, lora=self._adapters.config)
 
+    @property
+    def n_predict(self) -> int:
+        """The most tokens that any request gets; negative: no limit."""
+        return self._params.n_predict
+
     def guide(self, guidance: Guidance | None) -> None:
         """Have all requests steer away from a negative prompt, unless they say otherwise."""
         self._params = msgspec.structs.replace(self._params, guidance=guidance)
@@ -141,16 +146,14 @@ class PrepareContext:
             attached = media.of(prompt) if media is not None else None
             for sample in range(body.n):
                 tasks.append((new_task(prompt, _sample_params(params, sample), client, attached), attached))
-        remarks = [*body.warnings, *cap_warnings(body, self.defaults.params), *warnings, *plan.warnings]
+        remarks = [*body.warnings, *cap_warnings(body, self.defaults.n_predict), *warnings, *plan.warnings]
         return PreparedCompletion(tasks, body.n, remarks)
 
     async def _run_mark(self, request: Request, mark: Callable[[Collector], T], collector: Collector) -> T:
         n_bytes = body_bytes(request)
-        return (
-            mark(collector)
-            if n_bytes < _SHORT_BYTES
-            else await self.pools.run_sized(n_bytes, mark, collector)
-        )
+        if n_bytes < _SHORT_BYTES:
+            return mark(collector)
+        return await self.pools.run_sized(n_bytes, mark, collector)
 
     async def _change_system_prompt(
         self, request: Request, plan: TaskPlan, media: RequestMedia | None

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Request, Response
 from corral.api.body import JsonResponse, read_json
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import answers, body_like, queries, query
-from corral.api.schema.saved_chat import CHAT, CHAT_REMOVED, CHAT_SAVED, CHATS
+from corral.api.schema.answer import CHAT_REMOVED, CHAT_SAVED, CHATS, SAVED_CHAT
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, NotSupported
 from corral.storage.chat_folder import Precondition, check_id
@@ -46,7 +46,7 @@ async def chats(request: Request) -> Response:
     return Response(body, media_type=JsonResponse.media_type, headers=headers)
 
 
-@router.get("/chats/{id}", responses=answers(CHAT, 400, 404, 501))
+@router.get("/chats/{id}", responses=answers(SAVED_CHAT, 400, 404, 501))
 async def load(request: Request, id: _Id) -> Response:
     """A chat."""
     data = await _store(request).load(record_of(request).client, check_id(id))
@@ -55,7 +55,7 @@ async def load(request: Request, id: _Id) -> Response:
 
 @router.put(
     "/chats/{id}",
-    openapi_extra=body_like(CHAT),
+    openapi_extra=body_like(SAVED_CHAT),
     responses=answers(CHAT_SAVED, 409, 501, 507),
 )
 async def save(request: Request, id: _Id) -> Response:
