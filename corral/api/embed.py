@@ -45,7 +45,7 @@ async def prepare_embedding(
 ) -> PreparedEmbedding:
     """`tokenize` makes inputs of the content in a thread."""
     base = context.baseline(media)
-    fit = Fit(base.vocab, context.model.info.encoder, truncate, base.tokenize)
+    fit = Fit(base.vocab, context.model.info.encoder, truncate, base)
     inputs = await context.pools.run_sized(body_bytes(request), tokenize, *content, fit)
     attached = media.of(*inputs.tokens) if media is not None else None
     task = Embed(

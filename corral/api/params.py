@@ -152,9 +152,7 @@ def _prepare_sampling(
     if "dry_sequence_breakers" in own:
         own["dry_sequence_breakers"] = tuple(own["dry_sequence_breakers"])
     if own.get("penalty_prompt") is not None:
-        tokens = tokenize_mixed(
-            own["penalty_prompt"], vocab.tokenize, vocab.n_tokens, False, True, "penalty_prompt"
-        )
+        tokens = tokenize_mixed(own["penalty_prompt"], vocab, vocab.n_tokens, False, True, "penalty_prompt")
         own["penalty_prompt"] = tuple(tokens)
     bias = list(defaults.logit_bias)
     if "logit_bias" in own:

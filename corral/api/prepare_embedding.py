@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.api.prompt import Tokenize, as_list, content_of, tokenize_mixed
+from corral.api.prompt import Tokenizer, as_list, content_of, tokenize_mixed
 from corral.api.vocab import Vocab
 from corral.core.errors import InvalidRequest
 from corral.core.media import span_around
@@ -42,7 +42,7 @@ class Fit:
     vocab: Vocab
     encoder: EncoderInfo
     truncate: bool
-    tokenize: Tokenize  # also where media are marked
+    tokenizer: Tokenizer  # also where media are marked
 
     def text(self, text: str, name: str) -> str:
         """Spare the tokenizer what could not fit however it is tokenized."""
@@ -158,7 +158,7 @@ def _tokenize(item: Any, fit: Fit, name: str) -> tuple[list[int], bool]:
     content = content_of(item, name)
     parts = [content] if isinstance(content, str) else content
     short = [fit.text(part, name) if isinstance(part, str) else part for part in parts]
-    tokens = tokenize_mixed(short, fit.tokenize, fit.vocab.n_tokens, True, True, name)
+    tokens = tokenize_mixed(short, fit.tokenizer, fit.vocab.n_tokens, True, True, name)
     if not tokens:
         raise InvalidRequest("Input content cannot be empty", field=name)
     if not fit.is_too_long(len(tokens)):

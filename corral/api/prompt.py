@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from corral.api.vocab import Vocab
 from corral.core.errors import ContextExceeded, InvalidRequest
 
-Tokenize = Callable[[str, bool, bool], list[int]]  # as `Vocab.tokenize`
+
+class Tokenizer(Protocol):
+    """A vocabulary, or one that also knows what is marked in a text."""
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
 
 
 def as_list(prompt: Any, field: str) -> tuple[list[Any], bool]:
@@ -35,7 +39,7 @@ def content_of(prompt: Any, field: str) -> str | list[Any]:
 
 def tokenize_mixed(
     content: str | Sequence[Any],
-    tokenize: Tokenize,
+    tokenizer: Tokenizer,
     n_vocab: int,
     add_special: bool,
     parse_special: bool,
@@ -43,11 +47,11 @@ def tokenize_mixed(
 ) -> list[int]:
     """A text, or texts and token ids in a row; special tokens are added only around a leading text."""
     if isinstance(content, str):
-        return tokenize(content, add_special, parse_special)
+        return tokenizer.tokenize(content, add_special, parse_special)
     tokens: list[int] = []
     for i, item in enumerate(content):
         if isinstance(item, str):
-            tokens += tokenize(item, add_special and i == 0, parse_special)
+            tokens += tokenizer.tokenize(item, add_special and i == 0, parse_special)
         else:
             tokens.append(check_token(item, n_vocab, field))
     return tokens

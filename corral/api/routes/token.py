@@ -39,7 +39,7 @@ async def detokenize(request: Request) -> Response:
 
 def _tokenize(body: TokenizeRequest, vocab: Vocab) -> list[Any]:
     tokens = tokenize_mixed(
-        body.content, vocab.tokenize, vocab.n_tokens, body.add_special, body.parse_special, "content"
+        body.content, vocab, vocab.n_tokens, body.add_special, body.parse_special, "content"
     )
     if not body.with_pieces:
         return tokens
