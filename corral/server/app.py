@@ -1,4 +1,4 @@
-"""The composition root of the HTTP side: routes, error handlers, and who is let in, on one application."""
+"""The composition root of the HTTP side: routes, error handlers and access control on one application."""
 
 from __future__ import annotations
 
