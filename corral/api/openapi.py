@@ -56,7 +56,7 @@ _KEYS = {
 
 
 def shape(**fields: str | Schema) -> Schema:
-    """An object with such fields, as `n="integer"`; `"a|b"`: either of two types, with `?` at the end: optional."""
+    """An object with such fields, as `n="integer"`; `"a|b"`: either of two types; `"a?"`: optional."""
     types = {
         name: kind.removesuffix("?").split("|") for name, kind in fields.items() if isinstance(kind, str)
     }
