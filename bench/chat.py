@@ -12,7 +12,8 @@ from bench.client import Answer, complete, get, post
 from bench.section import Section, repeat
 from bench.setup import Setup
 from bench.speed import OFF
-from corral.api.prepare_chat import ChatSettings, render_chat
+from corral.api.model import ChatSettings
+from corral.api.prepare_chat import render_chat
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.parse import parse_request
 from corral.chat.chat_format import ChatFormat
@@ -59,15 +60,15 @@ async def chat_preparation_ms(url: str) -> float:
     """Validating and rendering a long chat with many tools through the model's template, without a server's
     thread switches: the best of a few, since any disturbance only adds."""
     source = json.loads((await get(url, "/props"))[1])["chat_template"]
-    dialogue = ChatFormat(ChatTemplate(source))
-    settings = ChatSettings(dialogue, dialogue, options={})
+    chat_format = ChatFormat(ChatTemplate(source))
+    settings = ChatSettings(chat_format, chat_format, options={})
     body = json.dumps(long_chat())
     times = []
     for _ in range(7):
         started = time.perf_counter()
-        request, _ = parse_request(ChatRequest, json.loads(body))
+        request = parse_request(ChatRequest, json.loads(body))
         _, chat, prompt = render_chat(request, settings)
-        dialogue.bind(chat, prompt, lambda _: None)
+        chat_format.bind(chat, prompt, lambda _: None)
         times.append(time.perf_counter() - started)
     return 1e3 * min(times)
 

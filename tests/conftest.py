@@ -32,7 +32,7 @@ _CACHE = Path(__file__).parents[1] / ".cache"
 @pytest.fixture(autouse=True)
 def same_seeds(monkeypatch):
     """Requests without a seed get the same ones in every run of a test: one that fails, fails again."""
-    monkeypatch.setattr("corral.api.prepare.secrets.randbelow", random.Random(0).randrange)
+    monkeypatch.setattr("corral.api.params.secrets.randbelow", random.Random(0).randrange)
 
 
 @pytest.fixture

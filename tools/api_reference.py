@@ -14,12 +14,13 @@ from typing import Any, cast
 
 from fastapi.routing import iter_route_contexts
 
-from corral.api.openapi import ERRORS, OF_CONNECTIONS, error_classes, schema_of
+from corral.api.engine import Engine
+from corral.api.openapi import ERRORS, OF_CONNECTIONS, schema_of
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
-from corral.api.service import Engine, Service
-from corral.core.errors import InvalidRequest
+from corral.api.state import AppState
+from corral.core.errors import InvalidRequest, error_classes
 from corral.core.params import GenerationParams
 from corral.core.settings import EngineSettings, Settings
 from corral.server.access import PUBLIC_PATHS
@@ -241,7 +242,7 @@ def _parse_endpoint(text: str) -> Endpoint:
 
 def _application() -> Any:
     settings = Settings(engine=EngineSettings(model=""))
-    return create_app(Service(settings, cast(Engine, None), Telemetry(), GenerationParams()))
+    return create_app(AppState(settings, cast(Engine, None), Telemetry(), GenerationParams()))
 
 
 def _summary(endpoint: Callable[..., Any]) -> str:

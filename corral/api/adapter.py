@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from corral.api.engine import Engine
 from corral.core.errors import Conflict, CorralError, InvalidRequest, NotFound, NotSupported
 from corral.core.modifier import AdapterConfig, AdapterInfo, ScaledFile
 from corral.storage.save_directory import check_name
@@ -18,14 +19,6 @@ from corral.storage.save_directory import check_name
 MAX_ADAPTERS = 256
 MAX_SCALE = 1e6
 _SUFFIX = ".gguf"
-
-
-class AdapterEngine(Protocol):
-    """Who really loads them."""
-
-    async def load_adapter(self, path: str) -> AdapterInfo: ...
-
-    def free_adapter(self, id: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +31,7 @@ class Adapter:
 class AdapterStore:
     """Mutable."""
 
-    def __init__(self, engine: AdapterEngine, directory: str) -> None:
+    def __init__(self, engine: Engine, directory: str) -> None:
         self._engine = engine
         self._directory = Path(directory) if directory else None
         if self._directory is not None and not self._directory.is_dir():

@@ -1,4 +1,4 @@
-"""Whether a request may wait for its turn, and what it is told while it does."""
+"""Whether a request may come in and wait, and what its client learns meanwhile."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import asyncio
 import math
 from collections.abc import Mapping
 
+from corral.api.engine import Engine
+from corral.api.error import still_loading
+from corral.api.model import ModelFacts
 from corral.core.client import Client
 from corral.core.errors import Unavailable
+from corral.link.lifecycle import EngineState
 from corral.link.stream import TaskStream
 from corral.telemetry.queue import QueueView
 
@@ -15,27 +19,70 @@ _POSITION = "x-queue-position"
 _WAIT = "x-queue-wait-ms"
 
 
-def check_queue(queue: QueueView, n_places: int, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
-    """Refuse orders that would have to wait where nobody else may, or longer than they want to.
+class Admission:
+    """Mutable: whether the server takes on requests now."""
 
-    Where clients share the server, one that has less than its share of the places may always take one.
-    """
-    n_waiting = queue.n_excess(n)
-    n_sharing = queue.n_sharing(client.id)
-    is_greedy = n_sharing == 1 or queue.n_of(client.id) + n > n_places // n_sharing
-    if n_waiting > n_places and is_greedy:
-        waiting = f"{queue.n_excess()} requests are waiting, {n_places} may (--queue-size)"
-        raise _refusal(f"the queue is full: {waiting}", queue.expected_s(n_waiting - n_places))
-    expected_ms = queue.expected_s(n_waiting) * 1e3
-    if 0 <= max_queue_ms < expected_ms:
-        message = f"Field 'max_queue_ms': {max_queue_ms}, but the wait would be about {expected_ms:.0f} ms"
-        raise _refusal(message, (expected_ms - max_queue_ms) / 1e3)
+    def __init__(self, engine: Engine, model: ModelFacts, queue: QueueView, n_places: int) -> None:
+        self._engine = engine
+        self._model = model
+        self._queue = queue
+        self._n_places = n_places
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """What runs is finished, nothing else should come: `/ready` says so."""
+        self._is_draining = True
+
+    def check_health(self, tells_why: bool = True) -> None:
+        """Raises unless there is an engine, or will be one as soon as it wakes up. `tells_why`: paths may be
+        named."""
+        state = self._engine.state
+        if state is EngineState.FAILED:
+            reason = f": {self._engine.down_because}" if tells_why and self._engine.down_because else ""
+            raise Unavailable(f"The engine is down{reason}")
+        if state is EngineState.RESTARTING:
+            raise Unavailable("Engine restarting")
+        if state is EngineState.LOADING or not self._model.is_loaded:
+            raise still_loading(self._engine.loading)
+
+    def check_answers(self, tells_why: bool = True) -> None:
+        """Raises also if the engine is there, but has not been heard for a while."""
+        self.check_health(tells_why)
+        if self._engine.is_silent:
+            raise Unavailable("The engine does not answer")
+
+    def check_ready(self, tells_why: bool = True) -> None:
+        """Raises unless a request would be taken on now."""
+        self.check_answers(tells_why)
+        if self._is_draining:
+            raise Unavailable("The server is shutting down")
+        if self._queue.n_waiting + self._queue.n_running >= self._queue.n_slots + self._n_places:
+            raise Unavailable("All slots are busy, and as many requests wait as --queue-size allows")
+
+    def check_queue(self, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
+        """Refuse tasks that would have to wait although the queue is full, or longer than they want to.
+
+        Where clients share the server, one that has less than its share of the places may always take one.
+        """
+        queue, n_places = self._queue, self._n_places
+        n_waiting = queue.n_excess(n)
+        n_sharing = queue.n_sharing(client.id)
+        is_greedy = n_sharing == 1 or queue.n_of(client.id) + n > n_places // n_sharing
+        if n_waiting > n_places and is_greedy:
+            waiting = f"{queue.n_excess()} requests are waiting, {n_places} may (--queue-size)"
+            raise _refusal(f"the queue is full: {waiting}", queue.expected_s(n_waiting - n_places))
+        expected_ms = queue.expected_s(n_waiting) * 1e3
+        if 0 <= max_queue_ms < expected_ms:
+            message = (
+                f"Field 'max_queue_ms': {max_queue_ms}, but the wait would be about {expected_ms:.0f} ms"
+            )
+            raise _refusal(message, (expected_ms - max_queue_ms) / 1e3)
 
 
 def watch_deadline(
     queue: QueueView, streams: Mapping[int, TaskStream], max_queue_ms: int
 ) -> asyncio.TimerHandle | None:
-    """Give up the tasks that have not begun by then, if there is such a limit, and anybody has to wait."""
+    """Fail the tasks that are still waiting after the limit, if there is one and the queue is not empty."""
     if max_queue_ms < 0 or not queue.n_excess():
         return None
 

@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 
+from corral.api.schema.parse import RequestT, parse_request
+from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, TooLarge
 from corral.text.json_depth import JsonGuard
 
@@ -18,9 +20,14 @@ class JsonResponse(Response):
         return orjson.dumps(content)
 
 
-async def read_json(request: Request, max_bytes: int, default: Any = None) -> Any:
-    """The body as JSON; over a limit it is refused while it is still coming in. An empty one is the
+async def parse_body(request: Request, model: type[RequestT], default: Any = None) -> RequestT:
+    return parse_request(model, await read_json(request, default))
+
+
+async def read_json(request: Request, default: Any = None) -> Any:
+    """The body as JSON; over `--max-body-mb` it is refused while it is still coming in. An empty one is the
     default, if there is any."""
+    max_bytes = state_of(request).settings.server.max_body_mib << 20
     body, guard = bytearray(), JsonGuard()
     async for part in request.stream():
         body += part

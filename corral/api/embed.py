@@ -1,8 +1,9 @@
-"""Running prepared inputs: from token lists to vectors, for as long as the client stays."""
+"""From texts to vectors: tasks are prepared, and run for as long as the client stays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,61 +11,76 @@ from fastapi import Request, Response
 
 from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
+from corral.api.engine import Runner
+from corral.api.pools import Pools, body_bytes
+from corral.api.prepare import PrepareContext
 from corral.api.prepare_embedding import Fit, Inputs
-from corral.api.service import LARGE_BYTES, Service, Vocab
+from corral.api.state import state_of
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo, Vectors
 from corral.core.task import Embed
-from corral.media.intake import Attached
+from corral.media.intake import Attached, RequestMedia
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.scope import record_of
 
 
-async def prepare(
-    service: Service,
+@dataclass(frozen=True, slots=True)
+class PreparedEmbedding:
+    """A task, ready to run, and the inputs that it was made of."""
+
+    task: Embed
+    media: Attached | None
+    inputs: Inputs
+
+
+async def prepare_embedding(
     request: Request,
+    context: PrepareContext,
     truncate: bool,
-    make: Callable[..., Inputs],
-    *args: Any,
-    vocab: Vocab | None = None,
-) -> Inputs:
-    """Tokenize what is to be embedded; `words`: with what is marked in it."""
-    fit = Fit(vocab or service.vocab, service.info.encoder, truncate)
-    n_bytes = int(request.headers.get("content-length") or LARGE_BYTES)
-    return await service.run_in_pool(n_bytes, make, *args, fit)
+    tokenize: Callable[..., Inputs],
+    *content: Any,
+    media: RequestMedia | None = None,
+) -> PreparedEmbedding:
+    """`tokenize` makes inputs of the content in a thread."""
+    base = context.baseline(media)
+    fit = Fit(base.vocab, context.model.info.encoder, truncate, base)
+    inputs = await context.pools.run_sized(body_bytes(request), tokenize, *content, fit)
+    attached = media.of(*inputs.tokens) if media is not None else None
+    task = Embed(
+        inputs=inputs.tokens,
+        lora=context.adapters.config,
+        media=attached.media if attached is not None else [],
+        client=record_of(request).client.id,
+    )
+    return PreparedEmbedding(task, attached, inputs)
 
 
-async def respond(service: Service, vectors: Sequence[FloatArray], render: Callable[[], Any]) -> Response:
+async def embed(request: Request, prepared: PreparedEmbedding) -> list[FloatArray]:
+    """What each input has become: rows of numbers."""
+    state, record = state_of(request), record_of(request)
+    state.admission.check_queue(record.client)
+    is_per_token = state.model.info.encoder.pooling is Pooling.NONE
+    work = _collect(state.runner, prepared, record, is_per_token)
+    return await run_for_client(work, request.receive)
+
+
+async def respond(pools: Pools, vectors: Sequence[FloatArray], render: Callable[[], Any]) -> Response:
     """Answer with what the vectors are rendered as."""
     n_bytes = sum(rows.nbytes for rows in vectors)
-    return await service.run_in_pool(n_bytes, lambda: JsonResponse(render()))
-
-
-async def embed(
-    service: Service, request: Request, inputs: Inputs, media: Attached | None = None
-) -> list[FloatArray]:
-    """What each input has become: rows of numbers."""
-    service.check_queue(record_of(request).client)
-    return await run_for_client(_collect(service, inputs, media, record_of(request)), request.receive)
+    return await pools.run_sized(n_bytes, lambda: JsonResponse(render()))
 
 
 async def _collect(
-    service: Service, inputs: Inputs, media: Attached | None, record: RequestRecord
+    runner: Runner, prepared: PreparedEmbedding, record: RequestRecord, is_per_token: bool
 ) -> list[FloatArray]:
-    rows: list[FloatArray] = [np.empty((0, 0), np.float32)] * len(inputs.tokens)
-    per_token = service.info.encoder.pooling is Pooling.NONE
-    task = Embed(
-        inputs=inputs.tokens,
-        lora=service.adapters.config,
-        media=media.media if media is not None else [],
-        client=record.client.id,
-    )
-    _, results = service.engine.submit(task, service.telemetry.follow(record), media)
+    inputs = prepared.inputs.tokens
+    rows: list[FloatArray] = [np.empty((0, 0), np.float32)] * len(inputs)
+    _, results = runner.submit(prepared.task, record, prepared.media)
     async for result in results:
         if isinstance(result, Vectors):
-            n = len(inputs.tokens[result.index]) if per_token else 1
+            n = len(inputs[result.index]) if is_per_token else 1
             rows[result.index] = np.frombuffer(result.data, np.float32).reshape(n, -1)
     if not np.isfinite(np.concatenate(rows)).all():
         i = next(i for i, row in enumerate(rows) if not np.isfinite(row).all())

@@ -6,7 +6,7 @@ Knows shapes and statuses, and nothing of how answers come about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from corral.api.operation import name_operations, tags
 from corral.api.schema.parse import aliases_of
-from corral.core.errors import CorralError
+from corral.core.errors import error_classes
 
 Schema = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]
@@ -55,13 +55,8 @@ _KEYS = {
 }
 
 
-def error_classes() -> Iterator[type[CorralError]]:
-    """The whole tree of errors."""
-    return _tree(CorralError)
-
-
 def shape(**fields: str | Schema) -> Schema:
-    """An object with such fields, as `n="integer"`; `"a|b"`: either of two types, `?` behind it: or none."""
+    """An object with such fields, as `n="integer"`; `"a|b"`: either of two types; `"a?"`: optional."""
     types = {
         name: kind.removesuffix("?").split("|") for name, kind in fields.items() if isinstance(kind, str)
     }
@@ -71,6 +66,11 @@ def shape(**fields: str | Schema) -> Schema:
         "properties": {name: simple.get(name, kind) for name, kind in fields.items()},
         "required": [n for n, kind in fields.items() if not (isinstance(kind, str) and kind.endswith("?"))],
     }
+
+
+def optional(**names: str) -> Schema:
+    """An object any field of which may be missing, as `integer="n m"`."""
+    return shape(**{name: f"{kind}?" for kind, line in names.items() for name in line.split()})
 
 
 def list_of(items: Schema) -> Schema:
@@ -85,7 +85,7 @@ _EVENT = shape(data="string")  # of each one in a stream
 
 
 def answers(schema: Schema | None, *errors: int, also: Collection[str] = ()) -> Responses:
-    """The `responses` of a route: JSON of this shape, other kinds of content beside it or instead, and errors
+    """The `responses` of a route: JSON of this shape, other kinds of content as well or instead, and errors
     that are not everywhere."""
     content: dict[str, Any] = {JSON: {"schema": schema}} if schema is not None else {}
     content |= {kind: {"schema": _EVENT if kind == EVENTS else {"type": "string"}} for kind in also}
@@ -241,9 +241,3 @@ def _name(status: int) -> str:
 
 def _reference(kind: str, name: str) -> dict[str, str]:
     return {"$ref": f"#/components/{kind}/{name}"}
-
-
-def _tree(error: type[CorralError]) -> Iterator[type[CorralError]]:
-    yield error
-    for child in error.__subclasses__():
-        yield from _tree(child)

@@ -26,120 +26,72 @@ class Operation:
 class Group:
     name: str
     about: str
-    operations: tuple[Operation, ...]
+    operations: list[Operation]
 
 
-GROUPS = (
-    Group(
-        "Chat and completions",
-        "Generate text, in OpenAI's and in llama-server's own format.",
-        (
-            Operation(
-                "post",
-                "/v1/chat/completions",
-                "createChatCompletion",
-                "Create a chat completion (OpenAI)",
-                ("/chat/completions",),
-            ),
-            Operation(
-                "post",
-                "/v1/completions",
-                "createOpenaiCompletion",
-                "Complete a prompt (OpenAI)",
-            ),
-            Operation("post", "/completion", "createCompletion", "Complete a prompt", ("/completions",)),
-            Operation("post", "/infill", "createInfill", "Fill in code between a prefix and a suffix"),
-            Operation("post", "/apply-template", "applyTemplate", "Render a chat as a prompt"),
-            Operation(
-                "post",
-                "/v1/chat/completions/input_tokens",
-                "countChatTokens",
-                "Count the tokens of a chat",
-                ("/chat/completions/input_tokens",),
-            ),
-        ),
-    ),
-    Group(
-        "Embeddings and reranking",
-        "Vectors, scores and labels of texts.",
-        (
-            Operation("post", "/v1/embeddings", "createOpenaiEmbeddings", "Create embeddings (OpenAI)"),
-            Operation("post", "/embedding", "createEmbeddings", "Create embeddings", ("/embeddings",)),
-            Operation(
-                "post",
-                "/rerank",
-                "rerankDocuments",
-                "Rank documents by how well they fit a query",
-                ("/reranking", "/v1/rerank", "/v1/reranking"),
-            ),
-            Operation("post", "/classify", "classifyTexts", "Classify texts", ("/v1/classify",)),
-        ),
-    ),
-    Group(
-        "Tokens",
-        "Convert text to tokens and back.",
-        (
-            Operation("post", "/tokenize", "tokenize", "Convert text to tokens"),
-            Operation("post", "/detokenize", "detokenize", "Convert tokens to text"),
-        ),
-    ),
-    Group(
-        "Slots and sessions",
-        "Inspect, save, restore and edit what slots hold (`--slots`).",
-        (
-            Operation("get", "/slots", "listSlots", "List the slots"),
-            Operation("post", "/slots/{id_slot}", "runSlotAction", "Save, restore or edit a slot"),
-            Operation(
-                "get",
-                "/v1/slots/{id_slot}/info",
-                "getSlotInfo",
-                "Get the size of a slot's content and its messages",
-                ("/slots/{id_slot}/info",),
-            ),
-            Operation("get", "/sessions", "listSessions", "List the saved sessions"),
-            Operation(
-                "post",
-                "/sessions/{id_session}",
-                "runSessionAction",
-                "Save, restore, fork or remove a session",
-            ),
-        ),
-    ),
-    Group(
-        "LoRA adapters",
-        "List, weight, load and unload adapters.",
-        (
-            Operation("get", "/lora-adapters", "listAdapters", "List the adapters and their scales"),
-            Operation("post", "/lora-adapters", "setAdapterScales", "Set the scales of the adapters"),
-            Operation("post", "/lora-adapters/load", "loadAdapter", "Load an adapter"),
-            Operation("post", "/lora-adapters/unload", "unloadAdapter", "Unload an adapter"),
-        ),
-    ),
-    Group(
-        "Saved chats",
-        "Conversations of the page that the server keeps (`--chats`).",
-        (
-            Operation("get", "/chats", "listChats", "List the saved chats"),
-            Operation("get", "/chats/{id}", "getChat", "Get a saved chat"),
-            Operation("put", "/chats/{id}", "saveChat", "Save a chat"),
-            Operation("delete", "/chats/{id}", "deleteChat", "Delete a saved chat"),
-        ),
-    ),
-    Group(
-        "Server and monitoring",
-        "The model, the server's settings, its health and what it is doing.",
-        (
-            Operation("get", "/v1/models", "listModels", "List the models", ("/models",)),
-            Operation("get", "/v1/models/{name}", "getModel", "Get a model by its name"),
-            Operation("get", "/props", "getProps", "Get the server's properties"),
-            Operation("post", "/props", "setProps", "Change the server's properties"),
-            Operation("get", "/health", "getHealth", "Check that the server is healthy", ("/v1/health",)),
-            Operation("get", "/ready", "getReadiness", "Check that a request would be accepted now"),
-            Operation("get", "/metrics", "getMetrics", "Get metrics for Prometheus"),
-            Operation("get", "/monitor/events", "streamEvents", "Stream what the server is doing"),
-        ),
-    ),
-)
+# A group and what it is about; then its operations: id, summary, other paths.
+_TABLE = """
+Chat and completions: Generate text, in OpenAI's and in llama-server's own format.
+  post /v1/chat/completions | createChatCompletion | Create a chat completion (OpenAI) | /chat/completions
+  post /v1/completions | createOpenaiCompletion | Complete a prompt (OpenAI)
+  post /completion | createCompletion | Complete a prompt | /completions
+  post /infill | createInfill | Fill in code between a prefix and a suffix
+  post /apply-template | applyTemplate | Render a chat as a prompt
+  post /v1/chat/completions/input_tokens | countChatTokens | Count the tokens of a chat |
+    /chat/completions/input_tokens
+Embeddings and reranking: Vectors, scores and labels of texts.
+  post /v1/embeddings | createOpenaiEmbeddings | Create embeddings (OpenAI)
+  post /embedding | createEmbeddings | Create embeddings | /embeddings
+  post /rerank | rerankDocuments | Rank documents by how well they fit a query |
+    /reranking, /v1/rerank, /v1/reranking
+  post /classify | classifyTexts | Classify texts | /v1/classify
+Tokens: Convert text to tokens and back.
+  post /tokenize | tokenize | Convert text to tokens
+  post /detokenize | detokenize | Convert tokens to text
+Slots and sessions: Inspect, save, restore and edit what slots hold (`--slots`).
+  get /slots | listSlots | List the slots
+  post /slots/{id_slot} | runSlotAction | Save, restore or edit a slot
+  get /v1/slots/{id_slot}/info | getSlotInfo | Get the size of a slot's content and its messages |
+    /slots/{id_slot}/info
+  get /sessions | listSessions | List the saved sessions
+  post /sessions/{id_session} | runSessionAction | Save, restore, fork or remove a session
+LoRA adapters: List, weight, load and unload adapters.
+  get /lora-adapters | listAdapters | List the adapters and their scales
+  post /lora-adapters | setAdapterScales | Set the scales of the adapters
+  post /lora-adapters/load | loadAdapter | Load an adapter
+  post /lora-adapters/unload | unloadAdapter | Unload an adapter
+Saved chats: Conversations of the page that the server keeps (`--chats`).
+  get /chats | listChats | List the saved chats
+  get /chats/{id} | getChat | Get a saved chat
+  put /chats/{id} | saveChat | Save a chat
+  delete /chats/{id} | deleteChat | Delete a saved chat
+Server and monitoring: The model, the server's settings, its health and what it is doing.
+  get /v1/models | listModels | List the models | /models
+  get /v1/models/{name} | getModel | Get a model by its name
+  get /props | getProps | Get the server's properties
+  post /props | setProps | Change the server's properties
+  get /health | getHealth | Check that the server is healthy | /v1/health
+  get /ready | getReadiness | Check that a request would be accepted now
+  get /metrics | getMetrics | Get metrics for Prometheus
+  get /monitor/events | streamEvents | Stream what the server is doing
+"""
+
+
+def _parse(table: str) -> tuple[Group, ...]:
+    groups: list[Group] = []
+    for line in table.replace(" |\n    ", " | ").strip().splitlines():
+        if not line.startswith(" "):
+            name, _, about = line.partition(": ")
+            groups.append(Group(name, about, []))
+            continue
+        route, id, summary, *aliases = line.strip().split(" | ")
+        method, _, path = route.partition(" ")
+        others = tuple(aliases[0].split(", ")) if aliases else ()
+        groups[-1].operations.append(Operation(method, path, id, summary, others))
+    return tuple(groups)
+
+
+GROUPS = _parse(_TABLE)
 
 
 def name_operations(paths: dict[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import msgspec
+from fastapi import Request
 
 from corral.api.constraint import schema_of_format
-from corral.api.prepare import Limits, PreparedCompletion, Vocabulary, prepare_params, refuse_hopeless
+from corral.api.model import ChatSettings
+from corral.api.params import Baseline, prepare_params
+from corral.api.prepare import PrepareContext, PreparedCompletion, TaskPlan, apply_system_prompt
+from corral.api.prompt import refuse_hopeless
 from corral.api.schema.chat import ChatRequest
-from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
+from corral.api.vocab import Vocab
 from corral.chat.chat_format import Binding, Chat, ChatFormat, Prompt
 from corral.chat.grammar import END
 from corral.chat.guard import Guard
@@ -27,39 +32,12 @@ from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import RESERVED
 from corral.chat.tool import Tool, ToolChoice, ToolUse
 from corral.core.errors import InvalidRequest
-from corral.core.params import Constraint, GenerationParams, JsonWhitespace
+from corral.core.params import Constraint, JsonWhitespace
 from corral.grammar.json_schema import prepare_schema
+from corral.media.collect import mark_messages
+from corral.media.intake import RequestMedia
 
 DEFAULT_LOGPROBS = 20
-
-
-class ChatVocabulary(Vocabulary, Protocol):
-    """What preparing a chat needs to know of the model's words beside."""
-
-    @property
-    def adds_bos(self) -> bool: ...
-
-    @property
-    def bos_text(self) -> str: ...
-
-    def token_of(self, text: str) -> int | None: ...
-
-    def is_control(self, token: int) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ChatSettings:
-    """The server's side of every chat."""
-
-    dialogue: ChatFormat
-    tool_dialogue: ChatFormat
-    options: Mapping[str, Any]
-    reasoning: ReasoningFormat = ReasoningFormat.AUTO
-    prefill: bool = True
-    has_jinja: bool = True
-    json_whitespace: JsonWhitespace = GenerationParams().json_whitespace
-    guard: Guard | None = None
-    turn_end: int = -1  # the token that ends a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +45,48 @@ class PreparedChat:
     """A chat and its prompt, ready to run. `is_legacy`: the client speaks of functions, not of tools."""
 
     completion: PreparedCompletion
-    dialogue: ChatFormat
+    chat_format: ChatFormat
     chat: Chat
     prompt: Prompt
     is_legacy: bool
 
 
-def prepare_chat(
-    body: ChatRequest,
-    vocab: ChatVocabulary,
-    limits: Limits,
-    defaults: GenerationParams,
-    settings: ChatSettings,
-    system: SystemPrompt,
-) -> PreparedChat:
-    dialogue, chat, prompt = render_chat(body, settings)
-    refuse_hopeless(prompt.text, vocab.max_piece_bytes, limits.n_ctx)
-    system, change = prepare_system_prompt(body.system_prompt, vocab, limits.n_ctx, system)
-    tokens = system.before(tokenize_chat(prompt.text, vocab, settings.guard, system.is_empty), limits.n_ctx)
+async def prepare_chat(request: Request, body: ChatRequest, context: PrepareContext) -> PreparedChat:
+    body, media, warnings = await mark_chat(request, body, context)
+    base, settings = context.baseline(media), context.model.chat
+    plan, chat_format, chat, prompt = await context.pools.run_prompt(plan_chat, body, base, settings)
+    completion = await context.make_tasks(request, body, plan, media, warnings)
+    return PreparedChat(completion, chat_format, chat, prompt, is_legacy=body.functions is not None)
+
+
+async def mark_chat(
+    request: Request, body: ChatRequest, context: PrepareContext
+) -> tuple[ChatRequest, RequestMedia | None, list[str]]:
+    """The request with marks where its images and audio were, these, and warnings."""
+    messages, media, warnings = await context.load_media(request, partial(mark_messages, body.messages))
+    return body.model_copy(update={"messages": messages}), media, warnings
+
+
+def plan_chat(
+    body: ChatRequest, base: Baseline, settings: ChatSettings
+) -> tuple[TaskPlan, ChatFormat, Chat, Prompt]:
+    chat_format, chat, prompt = render_chat(body, settings)
+    refuse_hopeless(prompt.text, base.vocab, base.n_ctx)
+    base, change = apply_system_prompt(body, base)
+    tokens = base.system.before(tokenize_chat(prompt.text, base, settings.guard), base.n_ctx)
     body = _with_n_probs(body)
     params = msgspec.structs.replace(
-        system.within(prepare_params(body, vocab, limits, defaults)),
-        constraint=_constraint(body, dialogue, chat, prompt, vocab, defaults.constraint),
-        preserved=_preserved(dialogue.markers(chat), vocab),
+        prepare_params(body, base),
+        constraint=_constraint(body, chat_format, chat, prompt, base),
+        preserved=_preserved(chat_format.markers(chat), base.vocab),
     )
-    completion = PreparedCompletion([tokens], params, body.n, change)
-    return PreparedChat(completion, dialogue, chat, prompt, is_legacy=body.functions is not None)
+    return TaskPlan([tokens], params, change), chat_format, chat, prompt
+
+
+def count_chat_tokens(body: ChatRequest, base: Baseline, settings: ChatSettings) -> int:
+    _, _, prompt = render_chat(body, settings)
+    base, _ = apply_system_prompt(body, base)
+    return len(base.system.tokens) + len(tokenize_chat(prompt.text, base, settings.guard))
 
 
 def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[ChatFormat, Chat, Prompt]:
@@ -100,19 +94,20 @@ def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[ChatFormat, 
     chat = _parse_chat(body, settings)
     if chat.use.tools and not settings.has_jinja:
         raise InvalidRequest("tools need --jinja", field=_tool_fields(body).tools)
-    dialogue = settings.tool_dialogue if chat.use.is_possible else settings.dialogue
-    return dialogue, chat, dialogue.render(chat)
+    chat_format = settings.tool_format if chat.use.is_possible else settings.chat_format
+    return chat_format, chat, chat_format.render(chat)
 
 
-def tokenize_chat(text: str, vocab: ChatVocabulary, guard: Guard | None, is_first: bool) -> list[int]:
-    """`is_first`: nothing precedes it, so that it begins with what the model begins with."""
-    if vocab.adds_bos or not is_first:
-        text = text.removeprefix(vocab.bos_text)  # the tokenizer adds it, here or in front of all
+def tokenize_chat(text: str, base: Baseline, guard: Guard | None) -> list[int]:
+    """Without a system prompt before it, it begins with what the model begins with."""
+    is_first = base.system.is_empty
+    if base.vocab.adds_bos or not is_first:
+        text = text.removeprefix(base.vocab.bos_text)  # the tokenizer adds it, here or in front of all
     if guard is None:
-        return vocab.tokenize(text, add_special=is_first, parse_special=True)
+        return base.tokenize(text, is_first, True)
     tokens: list[int] = []
     for i, (piece, is_hidden) in enumerate(guard.split(text)):
-        tokens += vocab.tokenize(piece, add_special=is_first and i == 0, parse_special=not is_hidden)
+        tokens += base.tokenize(piece, is_first and i == 0, not is_hidden)
     return tokens
 
 
@@ -215,21 +210,20 @@ def _field_of_schema(body: ChatRequest) -> str:
 
 def _constraint(
     body: ChatRequest,
-    dialogue: ChatFormat,
+    chat_format: ChatFormat,
     chat: Chat,
     prompt: Prompt,
-    vocab: ChatVocabulary,
-    default: Constraint | None,
+    base: Baseline,
 ) -> Constraint | None:
     """What the answer has to follow: its own grammar, schema or tools, else the server's default."""
     own = Constraint(kind="gbnf", text=body.grammar, field="grammar") if body.grammar else None
     if own and chat.use.is_possible:
         raise InvalidRequest(f"cannot be combined with '{_tool_fields(body).tools}'", field="grammar")
-    binding = dialogue.bind(chat, prompt, lambda text: _grammar_token(text, vocab))
+    binding = chat_format.bind(chat, prompt, lambda text: _grammar_token(text, base.vocab))
     if binding is not None and not own:
         return _bound(body, chat, binding)
-    given = own or (None if chat.use.is_possible else default)
-    trigger = dialogue.reasoning_end if prompt.is_thinking else ""
+    given = own or (None if chat.use.is_possible else base.defaults.constraint)
+    trigger = chat_format.reasoning_end if prompt.is_thinking else ""
     return msgspec.structs.replace(given, trigger=trigger) if given else None
 
 
@@ -251,14 +245,14 @@ def _bound(body: ChatRequest, chat: Chat, binding: Binding) -> Constraint:
     )
 
 
-def _grammar_token(text: str, vocab: ChatVocabulary) -> int | None:
+def _grammar_token(text: str, vocab: Vocab) -> int | None:
     token = vocab.token_of(text)
     if token in vocab.eog_tokens:
         return END
     return token if token is not None and vocab.is_control(token) else None
 
 
-def _preserved(markers: tuple[str, ...], vocab: ChatVocabulary) -> tuple[int, ...]:
+def _preserved(markers: tuple[str, ...], vocab: Vocab) -> tuple[int, ...]:
     tokens = (vocab.token_of(marker) for marker in markers)
     return tuple(token for token in tokens if token is not None and vocab.is_control(token))
 

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from corral.api.prepare import Vocabulary, as_list, content_of, tokenize_mixed
+from corral.api.prompt import Tokenizer, as_list, content_of, tokenize_mixed
+from corral.api.vocab import Vocab
 from corral.core.errors import InvalidRequest
 from corral.core.media import span_around
 from corral.core.pooling import Pooling
@@ -21,14 +22,6 @@ from corral.core.result import EncoderInfo
 
 MAX_NUMBERS = 1 << 24  # of all the vectors in an answer
 _MAX_TOKEN_CHARS = 128  # a word that WordPiece does not know is one token, however long
-
-
-class PairVocabulary(Vocabulary, Protocol):
-    def pair(self, first: list[int], second: list[int]) -> list[int]:
-        """Two texts as one, with the tokens around them that the model wants."""
-        ...
-
-    def is_control(self, token: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +39,10 @@ class Inputs:
 class Fit:
     """Makes inputs fit into the model, or refuses them."""
 
-    vocab: PairVocabulary
+    vocab: Vocab
     encoder: EncoderInfo
     truncate: bool
+    tokenizer: Tokenizer  # also where media are marked
 
     def text(self, text: str, name: str) -> str:
         """Spare the tokenizer what could not fit however it is tokenized."""
@@ -164,7 +158,7 @@ def _tokenize(item: Any, fit: Fit, name: str) -> tuple[list[int], bool]:
     content = content_of(item, name)
     parts = [content] if isinstance(content, str) else content
     short = [fit.text(part, name) if isinstance(part, str) else part for part in parts]
-    tokens = tokenize_mixed(short, fit.vocab, add_special=True, parse_special=True, field=name)
+    tokens = tokenize_mixed(short, fit.tokenizer, fit.vocab.n_tokens, True, True, name)
     if not tokens:
         raise InvalidRequest("Input content cannot be empty", field=name)
     if not fit.is_too_long(len(tokens)):

@@ -7,42 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from corral.api.prepare import (
-    Limits,
-    PreparedCompletion,
-    Vocabulary,
-    prepare_bound_params,
-    refuse_hopeless,
-    tokenize_mixed,
-)
+from fastapi import Request
+
+from corral.api.params import Baseline, prepare_bound_params
+from corral.api.prepare import PrepareContext, PreparedCompletion, TaskPlan, apply_system_prompt
+from corral.api.prompt import refuse_hopeless, tokenize_mixed
 from corral.api.schema.infill import Extra, InfillRequest
-from corral.api.system_prompt import SystemPrompt, prepare_system_prompt
+from corral.api.vocab import Vocab
 from corral.core.errors import NotSupported
 from corral.core.fim import FimTokens
-from corral.core.params import GenerationParams
 
 PROJECT = "myproject\n"
 FILE = "filename\n"
 SNIPPET = "\n\n--- snippet ---\n\n"
-CHARS_PER_TOKEN = 32  # so many for each token of the context are tokenized, where a text is longer
+CHARS_PER_TOKEN = 32  # of a longer text, only this many for each token of the context are tokenized
 _ENDS = {"prefix": "last", "suffix": "first", "extra": "last"}
 
 Item = str | int
-
-
-class InfillVocabulary(Vocabulary, Protocol):
-    """What preparing an infill needs to know of the model's words beside."""
-
-    @property
-    def adds_bos(self) -> bool: ...
-
-    @property
-    def bos(self) -> int: ...
-
-    @property
-    def fim(self) -> FimTokens: ...
 
 
 class Marks(NamedTuple):
@@ -87,7 +70,7 @@ class Parts:
         return Sizes(len(self.prefix), len(self.suffix), len(self.extra))
 
     def cut(self, sizes: Sizes) -> Parts:
-        """Only so many tokens of each, those that are nearest to the gap."""
+        """Keep the tokens of each part that are nearest to the gap."""
         return Parts(
             prefix=self.prefix[len(self.prefix) - sizes.prefix :],
             suffix=self.suffix[: sizes.suffix],
@@ -104,36 +87,28 @@ class InfillSettings:
     is_suffix_first: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedInfill:
-    """A prompt, ready to run, and what of the request is not in it."""
+async def prepare_infill(
+    request: Request, body: InfillRequest, context: PrepareContext, settings: InfillSettings
+) -> PreparedCompletion:
+    plan = await context.pools.run_prompt(plan_infill, body, context.baseline(), settings)
+    return await context.make_tasks(request, body, plan)
 
-    completion: PreparedCompletion
-    warnings: list[str]
 
-
-def prepare_infill(
-    request: InfillRequest,
-    vocab: InfillVocabulary,
-    limits: Limits,
-    defaults: GenerationParams,
-    settings: InfillSettings,
-    system: SystemPrompt,
-) -> PreparedInfill:
-    system, change = prepare_system_prompt(request.system_prompt, vocab, limits.n_ctx, system)
-    params = system.within(prepare_bound_params(request, vocab, limits, defaults))
-    refuse_hopeless(request.prompt, vocab.max_piece_bytes, limits.n_ctx)
-    parts, clipped = _read_parts(request, vocab, limits.n_ctx)
+def plan_infill(body: InfillRequest, base: Baseline, settings: InfillSettings) -> TaskPlan:
+    base, change = apply_system_prompt(body, base)
+    vocab, system = base.vocab, base.system
+    params = prepare_bound_params(body, base)
+    refuse_hopeless(body.prompt, vocab, base.n_ctx)
+    parts, clipped = _tokenize_parts(body, vocab, base.n_ctx)
     bos = [vocab.bos] if vocab.adds_bos and system.is_empty else []
     frame = Frame(require_marks(vocab.fim), bos, settings.is_suffix_first)
-    n_ctx = limits.n_ctx - len(system.tokens)
+    n_ctx = base.n_ctx - len(system.tokens)
     sizes = plan_sizes(
         parts.sizes, len(parts.prompt), frame.n_tokens, params.n_predict, settings.n_batch, n_ctx
     )
-    tokens = system.before(join_parts(parts.cut(sizes), frame), limits.n_ctx)
-    completion = PreparedCompletion([tokens], params, request.n, change)
-    names = [name for name in _ENDS if name != "extra" or request.input_extra]
-    return PreparedInfill(completion, _explain_cut(names, parts.sizes, sizes, clipped))
+    tokens = system.before(join_parts(parts.cut(sizes), frame), base.n_ctx)
+    names = [name for name in _ENDS if name != "extra" or body.input_extra]
+    return TaskPlan([tokens], params, change, _explain_cut(names, parts.sizes, sizes, clipped))
 
 
 def require_marks(fim: FimTokens) -> Marks:
@@ -148,7 +123,7 @@ def require_marks(fim: FimTokens) -> Marks:
 def plan_sizes(
     wanted: Sizes, n_prompt: int, n_around: int, n_predict: int, n_batch: int, n_ctx: int
 ) -> Sizes:
-    """How much of each part is kept: a batch of prefix and suffix, three to one, and extra tokens before it.
+    """Decide how much of each part is kept: a batch of prefix and suffix, three to one, and extra before it.
 
     compat: /infill: the formulas are llama-server's. There they can exceed the context; here the batch, and
     then all parts together, leave room in it for the answer: up to a quarter.
@@ -164,11 +139,11 @@ def plan_sizes(
 
 
 def join_parts(parts: Parts, frame: Frame) -> list[int]:
-    """The parts in the order the model knows, with its marks between them."""
+    """Put the parts in the order the model knows, with its marks between them."""
     pre, suf, mid = frame.marks
-    before, behind = [pre, *parts.prefix], [suf, *parts.suffix]
-    around = [*behind, *before] if frame.is_suffix_first else [*before, *behind]
-    # compat: /infill: BOS stands behind the extra part, and the prompt where the documentation has it.
+    prefix, suffix = [pre, *parts.prefix], [suf, *parts.suffix]
+    around = [*suffix, *prefix] if frame.is_suffix_first else [*prefix, *suffix]
+    # compat: /infill: BOS follows the extra part, and the prompt where the documentation has it.
     return [*parts.extra, *frame.bos, *around, mid, *parts.prompt]
 
 
@@ -182,12 +157,12 @@ def extra_items(extras: Iterable[Extra], fim: FimTokens) -> list[Item]:
 
 
 def first_items(items: Sequence[Item], n_tokens: int) -> list[Item]:
-    """As much of the beginning as so many tokens could come from."""
+    """Keep as much of the beginning as could become `n_tokens`."""
     return _clip(items, n_tokens, lambda text, n: text[:n])
 
 
 def last_items(items: Sequence[Item], n_tokens: int) -> list[Item]:
-    """As much of the end as so many tokens could come from."""
+    """Keep as much of the end as could become `n_tokens`."""
     return _clip(reversed(items), n_tokens, lambda text, n: text[-n:])[::-1]
 
 
@@ -202,7 +177,7 @@ def _clip(items: Iterable[Item], n_tokens: int, cut: Callable[[str, int], str]) 
     return kept
 
 
-def _read_parts(request: InfillRequest, vocab: InfillVocabulary, n_ctx: int) -> tuple[Parts, set[str]]:
+def _tokenize_parts(request: InfillRequest, vocab: Vocab, n_ctx: int) -> tuple[Parts, set[str]]:
     """The parts, and the names of those whose far end was not even tokenized."""
     whole = {
         "prefix": _items(request.input_prefix),
@@ -214,7 +189,10 @@ def _read_parts(request: InfillRequest, vocab: InfillVocabulary, n_ctx: int) -> 
         "suffix": first_items(whole["suffix"], n_ctx),
         "extra": last_items(whole["extra"], n_ctx),
     }
-    tokens = {name: tokenize_mixed(near[name], vocab, False, False, f"input_{name}") for name in near}
+    tokens = {
+        name: tokenize_mixed(near[name], vocab, vocab.n_tokens, False, False, f"input_{name}")
+        for name in near
+    }
     prompt = vocab.tokenize(request.prompt, add_special=False, parse_special=True)
     return Parts(**tokens, prompt=prompt), {name for name in whole if near[name] != whole[name]}
 

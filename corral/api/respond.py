@@ -1,6 +1,6 @@
 """From a prepared completion to an HTTP response: all at once, or as it comes.
 
-Who has to wait in line for long is told so in comments of the stream; then errors are events too.
+A client that has to wait for long gets comments in the stream about its place; then errors are events too.
 """
 
 from __future__ import annotations
@@ -9,82 +9,96 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 
 from corral.api.admission import describe_position, queue_headers, watch_deadline
-from corral.api.body import JsonResponse
-from corral.api.completion import Renderer, Run, follow, start_runs
+from corral.api.body import JsonResponse, parse_body
+from corral.api.choice import Choice, Renderer, follow, start_choices
 from corral.api.disconnect import run_for_client
 from corral.api.prepare import PreparedCompletion
-from corral.api.service import Service
+from corral.api.schema.completion import GenerationFields
 from corral.api.sse import Comment, EventStream
+from corral.api.state import state_of
+from corral.api.vocab import Vocab
 from corral.telemetry.queue import QueueView
 from corral.telemetry.scope import record_of
 
-_BRIEFLY_S = 0.5  # in line, before the status is sent
-_NEWS_S = 1.0  # between two comments
+_BRIEFLY_S = 0.5  # in the queue, before the status is sent
+_COMMENT_S = 1.0  # between two comments
 
 _log = logging.getLogger("corral")
 
+FieldsT = TypeVar("FieldsT", bound=GenerationFields)
+
+
+async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
+    """Read a request to generate something, if the queue has room for it."""
+    state = state_of(request)
+    state.model.require_generation()
+    state.admission.check_queue(record_of(request).client)
+    return await parse_body(request, model)
+
 
 async def respond(
-    request: Request, service: Service, prepared: PreparedCompletion, renderer: Renderer, stream: bool
+    request: Request, prepared: PreparedCompletion, renderer: Renderer, stream: bool
 ) -> Response:
-    """Run everything that was prepared, for as long as the client stays."""
-    record, queue, max_queue_ms = record_of(request), service.telemetry.queue, prepared.params.max_queue_ms
-    service.check_queue(record.client, len(prepared.prompts) * prepared.n, max_queue_ms)
-    runs = start_runs(prepared, service, record)
-    place = queue.position(*(run.task.id for run in runs)) if queue.n_excess() else 0
+    """Run all tasks until the client leaves, and answer."""
+    state, record, max_queue_ms = state_of(request), record_of(request), prepared.max_queue_ms
+    queue = state.telemetry.queue
+    state.admission.check_queue(record.client, len(prepared.tasks), max_queue_ms)
+    choices = start_choices(prepared, state.runner, record)
+    place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
     with contextlib.ExitStack() as at_end:
-        at_end.callback(
-            _close, runs, watch_deadline(queue, {r.task.id: r.stream for r in runs}, max_queue_ms)
-        )
-        _log_orders(service, record.id, runs)
-        at_end.callback(_log_answers, service, record.id, runs)
+        deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
+        at_end.callback(_close, choices, deadline)
+        _log_tasks(record.id, choices)
+        if state.settings.server.log_prompts:
+            _log_prompts(record.id, choices, state.model.vocab)
+            at_end.callback(_log_answers, record.id, choices)
         if stream:
-            events = _events(runs, renderer, at_end.pop_all())
-            return await _stream(request, queue, runs, events, renderer.last)
-        await run_for_client(_finish(runs), request.receive)
-    waited_s = max(leg.queue_s for leg in record.tasks)
-    return JsonResponse(renderer.answer(runs), headers=queue_headers(place, waited_s) if place else None)
+            events = _events(choices, renderer, at_end.pop_all())
+            return await _stream(request, queue, choices, events, renderer.last)
+        await run_for_client(_finish(choices), request.receive)
+    waited_s = max(task.queue_s for task in record.tasks)
+    return JsonResponse(renderer.answer(choices), headers=queue_headers(place, waited_s) if place else None)
 
 
-async def _finish(runs: list[Run]) -> None:
-    async for _ in follow(runs):
+async def _finish(choices: list[Choice]) -> None:
+    async for _ in follow(choices):
         pass
 
 
 async def _events(
-    runs: list[Run], renderer: Renderer, at_end: contextlib.ExitStack
+    choices: list[Choice], renderer: Renderer, at_end: contextlib.ExitStack
 ) -> AsyncGenerator[dict[str, Any]]:
     with at_end:
-        async for run, result in follow(runs):
-            for event in renderer.events(run, result):
+        async for choice, result in follow(choices):
+            for event in renderer.events(choice, result):
                 yield event
 
 
-def _close(runs: list[Run], deadline: asyncio.TimerHandle | None) -> None:
+def _close(choices: list[Choice], deadline: asyncio.TimerHandle | None) -> None:
     if deadline is not None:
         deadline.cancel()
-    for run in runs:
-        run.stream.close()
+    for choice in choices:
+        choice.stream.close()
 
 
 async def _stream(
-    request: Request, queue: QueueView, runs: list[Run], events: AsyncGenerator[Any], last: bytes
+    request: Request, queue: QueueView, choices: list[Choice], events: AsyncGenerator[Any], last: bytes
 ) -> Response:
     """The first event is awaited before the status is sent: an error until then is an ordinary answer."""
-    first, ids = asyncio.ensure_future(_first(events)), [run.task.id for run in runs]
+    first, ids = asyncio.ensure_future(_first(events)), [choice.task.id for choice in choices]
     try:
         await run_for_client(_wait_briefly(first, queue, ids), request.receive)
         if first.done():
-            return EventStream(_chain(first.result(), events), last)
+            first.result()  # raises what has ended it
+        place = 0 if first.done() else queue.position(*ids)
     except BaseException:
         await _drop(first, events)
         raise
-    place = queue.position(*ids)
     headers = queue_headers(place, queue.expected_s(place)) if place else None
     return EventStream(_announce(first, events, queue, ids), last, headers)
 
@@ -97,18 +111,18 @@ async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[
     """Until something has come, or nothing will for a while."""
     await asyncio.wait({first}, timeout=_BRIEFLY_S)
     while not first.done() and not queue.position(*ids):
-        await asyncio.wait({first}, timeout=_NEWS_S)
+        await asyncio.wait({first}, timeout=_COMMENT_S)
 
 
 async def _announce(
     first: asyncio.Future[Any], events: AsyncGenerator[Any], queue: QueueView, ids: list[int]
 ) -> AsyncGenerator[Any]:
-    """Where it is in line, for as long as it is; then what becomes of it."""
+    """Its place in the queue, for as long as it waits; then its events."""
     try:
         while not first.done():
             if place := queue.position(*ids):
                 yield Comment(describe_position(queue, place))
-            await asyncio.wait({first}, timeout=_NEWS_S)
+            await asyncio.wait({first}, timeout=_COMMENT_S)
         yield first.result()
         async for event in events:
             yield event
@@ -123,25 +137,19 @@ async def _drop(first: asyncio.Future[Any], events: AsyncGenerator[Any]) -> None
     await events.aclose()
 
 
-async def _chain(
-    first: dict[str, Any], rest: AsyncGenerator[dict[str, Any]]
-) -> AsyncGenerator[dict[str, Any]]:
-    async with contextlib.aclosing(rest):
-        yield first
-        async for event in rest:
-            yield event
-
-
-def _log_orders(service: Service, id: str, runs: list[Run]) -> None:
-    for run in runs:
-        fields = {"id": id, "tokens": len(run.task.prompt), "n_predict": run.task.params.n_predict}
+def _log_tasks(id: str, choices: list[Choice]) -> None:
+    for choice in choices:
+        fields = {"id": id, "tokens": len(choice.task.prompt), "n_predict": choice.task.params.n_predict}
         _log.debug("%(id)s: a prompt of %(tokens)d tokens, n_predict %(n_predict)d", fields)
-        if run.is_first and service.settings.server.log_prompts:
-            text = service.vocab.detokenize(run.task.own_prompt)
+
+
+def _log_prompts(id: str, choices: list[Choice], vocab: Vocab) -> None:
+    for choice in choices:
+        if choice.is_first:
+            text = vocab.detokenize(choice.task.own_prompt)
             _log.info("prompt of %(id)s: %(prompt)s", {"id": id, "prompt": text})
 
 
-def _log_answers(service: Service, id: str, runs: list[Run]) -> None:
-    if service.settings.server.log_prompts:
-        for run in runs:
-            _log.info("answer to %(id)s: %(answer)s", {"id": id, "answer": run.text})
+def _log_answers(id: str, choices: list[Choice]) -> None:
+    for choice in choices:
+        _log.info("answer to %(id)s: %(answer)s", {"id": id, "answer": choice.text})

@@ -1,6 +1,6 @@
-"""The system prompt: what every prompt begins with, whoever sends it.
+"""The system prompt: what every prompt begins with, of any client.
 
-Parses and tokenizes one, and puts it before prompts. Values only; `Service` holds the one that counts, and
+Parses and tokenizes one, and puts it before prompts. Values only; `Defaults` holds the one that counts, and
 replaces it as a whole.
 """
 
@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from corral.api.prompt import refuse_hopeless
+from corral.api.vocab import Vocab
 from corral.core.errors import ContextExceeded, InvalidRequest
 from corral.core.params import GenerationParams
 
 FIELD = "system_prompt"
 MAX_CHARS = {"prompt": 1 << 20, "anti_prompt": 4096, "assistant_name": 4096}
-
-
-class Tokenizer(Protocol):
-    """What a system prompt needs to know of the model's words."""
-
-    @property
-    def max_piece_bytes(self) -> int: ...
-
-    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +58,11 @@ class SystemPrompt:
         return msgspec.structs.replace(params, n_system=len(self.tokens), stop=stop)
 
 
+NO_SYSTEM_PROMPT = SystemPrompt()
+
+
 def prepare_system_prompt(
-    given: Any, vocab: Tokenizer, n_ctx: int, current: SystemPrompt
+    given: Any, vocab: Vocab, n_ctx: int, current: SystemPrompt
 ) -> tuple[SystemPrompt, SystemPrompt | None]:
     """The system prompt of a request, and what its field makes of that of the server; None: it stays."""
     if given is None:
@@ -84,10 +80,8 @@ def parse_system_prompt(given: Any) -> SystemText:
     return SystemText(**{name: _text(given, name) for name in MAX_CHARS})
 
 
-def tokenize_system_prompt(text: SystemText, vocab: Tokenizer, n_ctx: int) -> SystemPrompt:
-    n_least = len(text.prompt) // vocab.max_piece_bytes
-    if n_least >= n_ctx:
-        raise ContextExceeded(n_least, n_ctx)
+def tokenize_system_prompt(text: SystemText, vocab: Vocab, n_ctx: int) -> SystemPrompt:
+    refuse_hopeless(text.prompt, vocab, n_ctx)
     tokens = vocab.tokenize(text.prompt, add_special=True, parse_special=True) if text.prompt else []
     if len(tokens) >= n_ctx - 1:
         raise ContextExceeded(len(tokens), n_ctx)

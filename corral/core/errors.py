@@ -1,7 +1,7 @@
 """Every error a client can cause or meet, as one tree.
 
     CorralError                 500  server_error
-      NotNumbers
+      NonFiniteLogits
       InvalidRequest            400  invalid_request_error
         ContextExceeded         400  exceed_context_size_error
         TooLarge                413  invalid_request_error
@@ -19,16 +19,16 @@ Layers raise these; only the HTTP edge turns them into bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """An error as a value, to cross from the engine to the front."""
+    """An error as a value, to cross from the engine to the front: its class comes first, then its bases."""
 
-    status: int
-    type: str
+    kinds: list[str]
     message: str
     details: dict[str, Any] = {}
 
@@ -43,12 +43,16 @@ class CorralError(Exception):
         self.details = details
 
     def info(self) -> ErrorInfo:
-        return ErrorInfo(self.status, self.type, self.message, self.details)
+        kinds = [kind.__name__ for kind in type(self).__mro__ if issubclass(kind, CorralError)]
+        return ErrorInfo(kinds, self.message, self.details)
 
     @staticmethod
     def from_info(info: ErrorInfo) -> CorralError:
-        error = CorralError(info.message, **info.details)
-        error.status, error.type = info.status, info.type
+        """An error of the same class, or of its nearest base that this process has imported."""
+        known = {kind.__name__: kind for kind in error_classes()}
+        kind = next(known[name] for name in info.kinds if name in known)
+        error = kind.__new__(kind)
+        CorralError.__init__(error, info.message, **info.details)
         return error
 
 
@@ -122,7 +126,7 @@ class NotSupported(CorralError):
 
 
 class Unavailable(CorralError):
-    """`retry_after_s`: when it may be worth trying again, where somebody can tell."""
+    """`retry_after_s`: when to try again, if known."""
 
     status = 503
     type = "unavailable_error"
@@ -132,3 +136,10 @@ class Unavailable(CorralError):
 class InsufficientStorage(CorralError):
     status = 507
     type = "insufficient_storage_error"
+
+
+def error_classes(kind: type[CorralError] = CorralError) -> Iterator[type[CorralError]]:
+    """The whole tree of errors, as far as it is imported."""
+    yield kind
+    for child in kind.__subclasses__():
+        yield from error_classes(child)

@@ -9,7 +9,7 @@ import weakref
 from corral.storage.blob import Blob
 
 MAX_HELD_BYTES = 1 << 30
-_LOOK_S = 0.05  # between two looks at whether there is room
+_POLL_S = 0.05
 
 
 class MediaBudget:
@@ -24,7 +24,7 @@ class MediaBudget:
         """Wait until there is room for a file."""
         n = blob.n_bytes
         while self._n_held and self._n_held + n > self._n_most:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         self._add(n)
         weakref.finalize(blob, self._add, -n)
 

@@ -1,6 +1,6 @@
-"""Where requests have pictures and sounds: each is noted, and a mark takes its place in the text.
+"""Find the images and audio of a request, and put marks in their places.
 
-Nobody can guess a mark, so that no text is taken for one.
+Marks are random, so that no text can be taken for one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VIDEO_PARTS = ("input_video", "video_url")
 
 @dataclass(frozen=True, slots=True)
 class MediaRef:
-    """A picture or sound as a client sent it: a URL, or base64. `field`: where."""
+    """An image or audio clip as a client sent it: a URL, or base64. `field`: where."""
 
     kind: MediaKind | None  # None: whatever the bytes are
     source: str
@@ -69,12 +69,12 @@ class Collector:
     @property
     def warnings(self) -> list[str]:
         """Of the images in texts that were left out."""
-        told = [
+        warnings = [
             f"Field '{field}': {n} data: URI{'s' * (n > 1)} in the text left out: {reason}"
             for (field, reason), n in list(self._left_out.items())[:MAX_WARNINGS]
         ]
         n_more = sum(list(self._left_out.values())[MAX_WARNINGS:])
-        return [*told, *([f"{n_more} more data: URIs in texts were left out"] if n_more else [])]
+        return [*warnings, *([f"{n_more} more data: URIs in texts were left out"] if n_more else [])]
 
     def _append(self, ref: MediaRef) -> str:
         if len(self.refs) == MAX_MEDIA:

@@ -1,7 +1,7 @@
 """Images within a message's text: `data:` URIs in markdown or HTML, and bare ones.
 
 One pass from left to right, in linear time for any text: nothing is looked at more than a few times. Python's
-`html.parser` is no help here: it does not say where a tag ends, and it takes the text between for HTML, too.
+`html.parser` does not say where a tag ends, and would parse the text between tags as HTML, too.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from corral.media.data_uri import is_data_uri
 
@@ -45,12 +46,10 @@ class InlineImage:
     is_bare: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     start: int
     end: int
-    uri: str
-    is_bare: bool = False
+    image: InlineImage
 
 
 def split_inline(text: str) -> list[str | InlineImage]:
@@ -60,9 +59,9 @@ def split_inline(text: str) -> list[str | InlineImage]:
     """
     pieces: list[str | InlineImage] = []
     end = 0
-    for image in _Scanner(text).scan() if _DATA.search(text) else []:
-        pieces += [text[end : image.start], InlineImage(image.uri, image.is_bare)]
-        end = image.end
+    for found in _Scanner(text).scan() if _DATA.search(text) else []:
+        pieces += [text[end : found.start], found.image]
+        end = found.end
     pieces.append(text[end:])
     return [piece for piece in pieces if piece != ""]
 
@@ -80,7 +79,7 @@ class _Scanner:
         found = []
         token = _TOKEN.search(self._text)
         while token is not None:
-            image = self._take(token)
+            image = self._match(token)
             if image is not None:
                 found.append(image)
                 self._is_image.clear()
@@ -88,7 +87,7 @@ class _Scanner:
             token = _TOKEN.search(self._text, token.end() if image is None else image.end)
         return found
 
-    def _take(self, token: re.Match[str]) -> _Found | None:
+    def _match(self, token: re.Match[str]) -> _Found | None:
         if token[0] == "]":
             return self._close(token.end())
         if token[0].endswith("["):
@@ -96,7 +95,7 @@ class _Scanner:
         elif token[0][0] == "<" and token.start() >= self._tag_from:
             return self._read_tag(token)
         elif token[0][0] in "dD" and (uri := _BARE.match(self._text, token.start())):
-            return _Found(uri.start(), uri.end(), uri[0], is_bare=True)
+            return _Found(uri.start(), uri.end(), InlineImage(uri[0], is_bare=True))
         return None
 
     def _open(self, token: re.Match[str]) -> None:
@@ -109,7 +108,7 @@ class _Scanner:
         destination = _DESTINATION.match(self._text, end) if self._images else None
         if destination is not None:
             uri = destination["bracketed"] or destination["plain"]
-            return _Found(self._images[-1], destination.end(), uri)
+            return _Found(self._images[-1], destination.end(), InlineImage(uri))
         if self._is_image and self._is_image.pop():
             self._images.pop()
         return None
@@ -124,7 +123,7 @@ class _Scanner:
         closing = _TAG_END.match(self._text, end)
         if closing is None or source is None or not is_data_uri(source):
             return None
-        return _Found(token.start(), closing.end(), source)
+        return _Found(token.start(), closing.end(), InlineImage(source))
 
 
 def _read_value(attribute: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""From what clients send to media that the engine can read: loaded, decoded, and arranged as tokens."""
+"""From what clients send to media that the engine can read: loaded, decoded, and laid out as tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from corral.core.media_item import MediaItem, MediaKind
 from corral.core.result import ModelInfo
 from corral.media.audio import decode_audio, is_audio
 from corral.media.budget import MediaBudget
-from corral.media.collect import Collector, MediaRef, require_kind
+from corral.media.collect import MediaRef, require_kind
 from corral.media.data_uri import decode_base64
 from corral.media.image import decode_image
 from corral.media.sample import MAX_BYTES, BadMedia, Sample, too_large
@@ -29,14 +29,6 @@ from corral.storage.blob import Blob
 MAX_ENCODED_BYTES = 64 << 20  # of all the media of a request
 MAX_DECODED_BYTES = 256 << 20
 _N_DECODING = 2  # requests at once: each may take hundreds of megabytes
-
-
-class UnusableImages(Exception):
-    """Bare URIs that are no images after all, with the reasons."""
-
-    def __init__(self, reasons: dict[str, str]) -> None:
-        super().__init__(f"{len(reasons)} URIs are no images")
-        self.reasons = reasons
 
 
 class MediaLayouter(Protocol):
@@ -67,18 +59,16 @@ class Attached:
 class RequestMedia:
     """The media of a request, as tokens that take the places of their marks."""
 
-    def __init__(
-        self, pattern: re.Pattern[str], media: Sequence[MediaItem], tokens: list[list[int]], blob: Blob
-    ) -> None:
+    def __init__(self, pattern: re.Pattern[str], loaded: LoadedMedia) -> None:
         self._pattern = pattern
-        self._tokens = tokens
-        self._blob = blob
-        self._runs = [_runs_of(run) for run in tokens]
-        self._media = [
-            msgspec.structs.replace(medium, n_runs=len(runs))
-            for medium, runs in zip(media, self._runs, strict=True)
+        self._tokens = loaded.tokens
+        self._blob = loaded.blob
+        runs = [_runs_of(tokens) for tokens in loaded.tokens]
+        self._items = [
+            msgspec.structs.replace(item, n_runs=len(keys))
+            for item, keys in zip(loaded.items, runs, strict=True)
         ]
-        self._first = {runs[0]: i for i, runs in reversed(list(enumerate(self._runs)))}
+        self._by_first_run = {keys[0]: item for keys, item in zip(runs[::-1], self._items[::-1], strict=True)}
 
     def tokenize(self, vocab: Vocabulary, text: str, add_special: bool, parse_special: bool) -> list[int]:
         """The tokens of a text with marks in it."""
@@ -99,32 +89,34 @@ class RequestMedia:
 
     def require_all(self, prompts: Sequence[list[int]]) -> None:
         """Refuse a request some of whose media are in none of its prompts."""
-        used = {medium.digest for prompt in prompts for medium in self._find(prompt)}
-        for i, medium in enumerate(self._media):
-            if medium.digest not in used:
-                raise InvalidRequest(f"{medium.kind.value} {i + 1}: the chat template leaves it out")
+        used = {item.digest for prompt in prompts for item in self._find(prompt)}
+        for i, item in enumerate(self._items):
+            if item.digest not in used:
+                raise InvalidRequest(f"{item.kind.value} {i + 1}: the chat template leaves it out")
 
     def _find(self, prompt: list[int]) -> Iterator[MediaItem]:
         keys = iter(_runs_of(prompt))
         for key in keys:
-            medium = self._media[self._first[key]]
-            yield medium
-            for _ in range(medium.n_runs - 1):
+            item = self._by_first_run[key]
+            yield item
+            for _ in range(item.n_runs - 1):
                 next(keys)
 
 
-class MediaVocab:
-    """A vocabulary that also knows what the marks in a text stand for."""
+class LoadedMedia(NamedTuple):
+    """`unusable`: URIs in texts that are no images, with the reasons; they are not among the items."""
 
-    def __init__(self, vocab: Any, media: RequestMedia) -> None:
-        self._vocab = vocab
-        self._pictures = media
+    items: list[MediaItem]
+    tokens: list[list[int]]
+    blob: Blob
+    unusable: dict[str, str]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._vocab, name)
 
-    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        return self._pictures.tokenize(self._vocab, text, add_special, parse_special)
+class _Encoded(NamedTuple):
+    number: int
+    ref: MediaRef
+    kind: MediaKind
+    data: bytes
 
 
 class Intake:
@@ -134,76 +126,60 @@ class Intake:
         self._decoding = asyncio.Semaphore(_N_DECODING)
         self._budget = MediaBudget()
 
-    async def take(self, collector: Collector, info: ModelInfo, tenant: bytes = b"") -> RequestMedia:
-        """All that a request has; an error says which one is wrong. In another tenant it is another one.
-
-        Raises UnusableImages where bare URIs in texts are none.
-        """
-        failures: dict[str, str] = {}
-        loaded = await self._load(collector.refs, info, failures)
+    async def load(self, refs: Sequence[MediaRef], info: ModelInfo, tenant: bytes = b"") -> LoadedMedia:
+        """Load all that a request has; an error says which one is wrong. Tenants share none."""
+        unusable: dict[str, str] = {}
+        encoded = await self._fetch(refs, info, unusable)
         async with self._decoding:
-            blob, media = await self._decode(collector.refs, loaded, info.sample_rate, tenant, failures)
-            if failures:
-                raise UnusableImages(failures)
+            blob, items = await self._decode(encoded, info.sample_rate, tenant, unusable)
             await self._budget.hold(blob)
-        return RequestMedia(collector.pattern, media, await self._engine.layout_media(media), blob)
+        tokens = await self._engine.layout_media(items) if items else []
+        return LoadedMedia(items, tokens, blob, unusable)
 
-    async def _load(self, refs: Sequence[MediaRef], info: ModelInfo, failures: dict[str, str]) -> list[bytes]:
-        """As they were encoded; empty: it has failed."""
-        loaded: list[bytes] = []
+    async def _fetch(
+        self, refs: Sequence[MediaRef], info: ModelInfo, unusable: dict[str, str]
+    ) -> list[_Encoded]:
+        encoded: list[_Encoded] = []
+        n_bytes = 0
         for i, ref in enumerate(refs):
-            data = b""
-            with _naming(i, ref, failures):
-                if ref.is_url:
-                    data = await self._source.load(ref.source, ref.kind or MediaKind.IMAGE)
-                else:
-                    data = await asyncio.to_thread(decode_base64, ref.source)
-                if len(data) > MAX_BYTES:
-                    raise too_large()
-            if ref.source in failures:
-                data = b""
-            require_kind(_kind_of(ref, data), info.media, ref.field)
-            loaded.append(data)
-            if sum(map(len, loaded)) > MAX_ENCODED_BYTES:
+            with _naming(i, ref, unusable):
+                data = await self._read(ref)
+                kind = ref.kind or (MediaKind.AUDIO if is_audio(data) else MediaKind.IMAGE)
+                require_kind(kind, info.media, ref.field)
+                encoded.append(_Encoded(i, ref, kind, data))
+                n_bytes += len(data)
+            if n_bytes > MAX_ENCODED_BYTES:
                 raise _too_much(MAX_ENCODED_BYTES, "encoded", ref)
-        return loaded
+        return encoded
+
+    async def _read(self, ref: MediaRef) -> bytes:
+        if ref.is_url:
+            data = await self._source.load(ref.source, ref.kind or MediaKind.IMAGE)
+        else:
+            data = await asyncio.to_thread(decode_base64, ref.source)
+        if len(data) > MAX_BYTES:
+            raise too_large()
+        return data
 
     async def _decode(
-        self,
-        refs: Sequence[MediaRef],
-        loaded: Sequence[bytes],
-        rate: int,
-        tenant: bytes,
-        failures: dict[str, str],
+        self, encoded: Sequence[_Encoded], rate: int, tenant: bytes, unusable: dict[str, str]
     ) -> tuple[Blob, list[MediaItem]]:
-        """In a file, one behind the other; what is there twice is written once."""
+        """Into a file, one after the other; what is there twice is written once."""
         blob = Blob.create("media")
-        media: list[MediaItem] = []
+        items: list[MediaItem] = []
         known: dict[bytes, MediaItem] = {}
-        for i, (ref, data) in enumerate(zip(refs, loaded, strict=True)):
-            if ref.source in failures:
-                continue
-            with _naming(i, ref, failures):
-                sample, digest = await asyncio.to_thread(_decode, _kind_of(ref, data), data, rate, tenant)
-            if ref.source in failures:
-                continue
-            if digest not in known:
-                known[digest] = MediaItem(
-                    kind=sample.kind,
-                    width=sample.width,
-                    height=sample.height,
-                    digest=digest,
-                    start=blob.n_bytes,
-                )
-                await asyncio.to_thread(blob.write, sample.data)
-                if blob.n_bytes > MAX_DECODED_BYTES:
-                    raise _too_much(MAX_DECODED_BYTES, "decoded", ref)
-            media.append(known[digest])
-        return blob, media
-
-
-def _kind_of(ref: MediaRef, data: bytes) -> MediaKind:
-    return ref.kind or (MediaKind.AUDIO if is_audio(data) else MediaKind.IMAGE)
+        for number, ref, kind, data in encoded:
+            with _naming(number, ref, unusable):
+                sample, digest = await asyncio.to_thread(_decode, kind, data, rate, tenant)
+                if digest not in known:
+                    known[digest] = MediaItem(
+                        kind=kind, width=sample.width, height=sample.height, digest=digest, start=blob.n_bytes
+                    )
+                    await asyncio.to_thread(blob.write, sample.data)
+                items.append(known[digest])
+            if blob.n_bytes > MAX_DECODED_BYTES:
+                raise _too_much(MAX_DECODED_BYTES, "decoded", ref)
+        return blob, items
 
 
 def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[Sample, bytes]:
@@ -216,16 +192,15 @@ def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[Sam
 
 
 @contextlib.contextmanager
-def _naming(number: int, ref: MediaRef, failures: dict[str, str]) -> Iterator[None]:
-    """What is wrong says of which it is, or is noted in `failures` if it need not be an image."""
+def _naming(number: int, ref: MediaRef, unusable: dict[str, str]) -> Iterator[None]:
+    """Say in errors which one is wrong; one that need not be an image goes to `unusable`."""
     try:
         yield
     except BadMedia as error:
-        if ref.is_bare:
-            failures[ref.source] = error.message
-            return
-        kind = ref.kind or MediaKind.IMAGE
-        raise InvalidRequest(f"{kind.value} {number + 1}: {error.message}", field=ref.field) from None
+        if not ref.is_bare:
+            kind = ref.kind or MediaKind.IMAGE
+            raise InvalidRequest(f"{kind.value} {number + 1}: {error.message}", field=ref.field) from None
+        unusable[ref.source] = error.message
 
 
 def _too_much(n_most: int, what: str, ref: MediaRef) -> InvalidRequest:

@@ -1,4 +1,4 @@
-"""The composition root of the HTTP side: routes, error handlers, and who is let in, on one application."""
+"""The composition root of the HTTP side: routes, error handlers and access control on one application."""
 
 from __future__ import annotations
 
@@ -24,34 +24,23 @@ from corral.api.routes import (
     status,
     token,
 )
-from corral.api.service import Service
+from corral.api.state import AppState
 from corral.core.settings import ServerSettings
 from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
 from corral.server.docs import add_docs
 from corral.server.errors import add_error_handlers
 from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
+from corral.telemetry.facts import ServerFacts
 from corral.telemetry.live import Monitor
 
-_ROUTERS = (
-    status.router,
-    metrics.router,
-    monitor.router,
-    model.router,
-    completion.router,
-    infill.router,
-    chat.router,
-    chats.router,
-    embedding.router,
-    rank.router,
-    adapter.router,
-    token.router,
-    slot.router,
-    session.router,
+_ROUTES = (
+    *(status, metrics, monitor, model, completion, infill, chat, chats),
+    *(embedding, rank, adapter, token, slot, session),
 )
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(state: AppState) -> FastAPI:
     """Raises CorralError if a file or directory that the settings name is not as it should be."""
     app = FastAPI(
         title="Corral",
@@ -62,12 +51,12 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         default_response_class=Response,  # its routes tell themselves what they answer
     )
-    app.state.service = service
+    app.state.api = state
     app.state.metrics = app.state.tracer = None
-    for router in _ROUTERS:
-        app.include_router(router)
+    for module in _ROUTES:
+        app.include_router(module.router)
     add_error_handlers(app)
-    server = service.settings.server
+    server = state.settings.server
     app.state.ui_settings = ui_settings(server)
     page = open_page(server)
     if page is not None:
@@ -75,22 +64,30 @@ def create_app(service: Service) -> FastAPI:
     add_docs(app)
     app.add_middleware(HeadRequests, routes=lambda: app.routes)
     _add_access_control(app, server)
-    _add_monitoring(app, service)
+    _add_monitoring(app, state)
     return app
 
 
-def _add_monitoring(app: FastAPI, service: Service) -> None:
-    """What it takes is imported by those who want it, since that takes a while."""
-    server = service.settings.server
-    app.state.monitor = Monitor(service, service.model_name)
+def _add_monitoring(app: FastAPI, state: AppState) -> None:
+    """What it takes is imported only if it is used, since that takes a while."""
+    server, name = state.settings.server, state.model.name
+    facts = ServerFacts(
+        state.settings,
+        state.telemetry,
+        state.engine,
+        state.storage.sessions,
+        state.adapters,
+        lambda tokens: state.model.vocab.detokenize(tokens),
+    )
+    app.state.monitor = Monitor(facts, name)
     if server.metrics:
         from corral.telemetry.prometheus import Metrics
 
-        app.state.metrics = Metrics(service, service.model_name)
+        app.state.metrics = Metrics(facts, name)
     if server.otlp_endpoint:
         from corral.telemetry.tracing import Tracer
 
-        app.state.tracer = Tracer(server.otlp_endpoint, service.model_name)
+        app.state.tracer = Tracer(server.otlp_endpoint, name)
     observers = (app.state.monitor, app.state.metrics, app.state.tracer)
     app.state.observers = [each for each in observers if each is not None]
 

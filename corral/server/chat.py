@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from corral.api.prepare_chat import ChatSettings
-from corral.api.service import Vocab
+from corral.api.model import ChatSettings
+from corral.api.vocab import Vocab
 from corral.chat.chat_format import Chat, ChatFormat
 from corral.chat.guard import Guard
 from corral.chat.named import named_template
@@ -26,29 +26,29 @@ def chat_settings(settings: ServerSettings, templates: Mapping[str, str], vocab:
     """`templates` are those of the model: the default one under no name, `tool_use` where it has one."""
     source = _chosen_template(settings)
     if source:
-        dialogue = tool_dialogue = _dialogue(source, vocab)
+        chat_format = tool_format = _make_format(source, vocab)
     else:
-        dialogue = _own_dialogue(templates.get("", ""), vocab)
+        chat_format = _own_format(templates.get("", ""), vocab)
         special = templates.get("tool_use")
-        tool_dialogue = _own_dialogue(special, vocab) if special else dialogue
+        tool_format = _own_format(special, vocab) if special else chat_format
     return ChatSettings(
-        dialogue=dialogue,
-        tool_dialogue=tool_dialogue,
+        chat_format=chat_format,
+        tool_format=tool_format,
         options=_template_options(settings),
         reasoning=ReasoningFormat(settings.reasoning_format),
         prefill=settings.prefill_assistant,
         has_jinja=settings.jinja,
         json_whitespace=settings.json_whitespace,
         guard=None if settings.parse_special else Guard(vocab.control_texts),
-        turn_end=_turn_end(dialogue, vocab),
+        turn_end=_turn_end(chat_format, vocab),
     )
 
 
-def _turn_end(dialogue: ChatFormat, vocab: Vocab) -> int:
+def _turn_end(chat_format: ChatFormat, vocab: Vocab) -> int:
     """The token that ends messages, by the example of some: the metadata of many models name another one."""
     messages = [{"role": role, "content": "-"} for role in ("user", "assistant", "user")]
     try:
-        text = dialogue.render(Chat(messages=messages)).text
+        text = chat_format.render(Chat(messages=messages)).text
     except CorralError:
         return vocab.eot
     tokens = vocab.tokenize(text, add_special=False, parse_special=True)
@@ -65,13 +65,13 @@ def _chosen_template(settings: ServerSettings) -> str:
     return named_template(settings.chat_template) or settings.chat_template
 
 
-def _own_dialogue(source: str, vocab: Vocab) -> ChatFormat:
+def _own_format(source: str, vocab: Vocab) -> ChatFormat:
     """The model's own template; where it has none or a broken one, ChatML."""
     try:
-        return _dialogue(source or _chatml(), vocab)
+        return _make_format(source or _chatml(), vocab)
     except CorralError as error:
         _log.warning("%s; ChatML takes its place", error.message)
-        return _dialogue(_chatml(), vocab)
+        return _make_format(_chatml(), vocab)
 
 
 def _chatml() -> str:
@@ -80,7 +80,7 @@ def _chatml() -> str:
     return source
 
 
-def _dialogue(source: str, vocab: Vocab) -> ChatFormat:
+def _make_format(source: str, vocab: Vocab) -> ChatFormat:
     return ChatFormat(ChatTemplate(source, vocab.bos_text, vocab.eos_text))
 
 

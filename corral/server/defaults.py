@@ -9,11 +9,11 @@ import msgspec
 import orjson
 
 from corral.api.constraint import grammar_or_schema
-from corral.api.guidance import make_guidance
+from corral.api.params import make_guidance
+from corral.api.vocab import Vocab
 from corral.core.errors import CorralError
 from corral.core.params import Constraint, GenerationParams, Guidance, SamplingParams, SpeculativeParams
 from corral.core.settings import ServerSettings, Settings
-from corral.llama.vocab import Vocab
 
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 _ESCAPE = re.compile(r"\\([nrt'\"\\]|x[0-9a-fA-F]{2})")

@@ -1,4 +1,4 @@
-"""All that answers requests: the service, its application, and who watches them.
+"""All that answers requests: the application, what its routes use, and what observes them.
 
 It is imported while the server listens and the engine loads, since that takes longer than anything else here.
 """
@@ -10,8 +10,9 @@ from collections.abc import Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 
 import anyio.to_thread
+import msgspec
 
-from corral.api.service import Service
+from corral.api.state import AppState
 from corral.core.errors import CorralError
 from corral.core.modifier import Override
 from corral.core.result import ModelInfo
@@ -23,7 +24,7 @@ from corral.server.access import Keys
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
 from corral.server.defaults import check_tokens, default_guidance, default_params
-from corral.server.system_prompt import evaluate_system_prompt, read_system_prompt
+from corral.server.system_prompt import read_system_prompt, tokenize_system_file
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.live import Monitor
 from corral.telemetry.middleware import RequestObserver
@@ -34,9 +35,9 @@ class Front:
 
     def __init__(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> None:
         """In any thread; raises CorralError for options of the server that are wrong."""
-        self.service = Service(settings, engine, telemetry, default_params(settings))
+        self.state = AppState(settings, engine, telemetry, default_params(settings))
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
-        self.app = create_app(self.service)
+        self.app = create_app(self.state)
 
     @property
     def keys(self) -> Keys:
@@ -55,41 +56,46 @@ class Front:
 
     def start(self, connections: Sized) -> None:
         """On the event loop."""
-        use_threads(self.service.settings.server.n_threads_http)
+        use_threads(self.state.settings.server.n_threads_http)
         self.monitor.start()
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
 
     def read_vocabulary(self, path: str) -> Model:
         """In any thread; only of a file that the engine process has survived."""
-        return open_vocabulary(path, self.service.settings.engine.overrides)
+        return open_vocabulary(path, self.state.settings.engine.overrides)
 
-    async def open(self, info: ModelInfo, model: Model) -> None:
-        """The engine is ready: serve its model, of which `model` has the words."""
-        service, settings = self.service, self.service.settings
-        server = settings.server
-        chat = chat_settings(server, model.chat_templates, model.vocab)
-        check_tokens(service.defaults.sampling, info.n_vocab)
-        service.adapters.open(info.adapters, settings.engine.lora, not server.lora_init_without_apply)
+    async def open(self, info: ModelInfo, model: Model, path: str) -> None:
+        """The engine is ready: serve its model, of which `model` has the vocabulary. `path`: as the options
+        name it, once its file is found."""
+        state, settings = self.state, self.state.settings
+        server, vocab, defaults = settings.server, model.vocab, state.defaults
+        chat = chat_settings(server, model.chat_templates, vocab)
+        check_tokens(defaults.params.sampling, info.n_vocab)
+        state.adapters.open(info.adapters, settings.engine.lora, not server.lora_init_without_apply)
         if info.can_generate:
-            service.guide(default_guidance(server, model.vocab, info.n_ctx))
-            if service.defaults.constraint or service.defaults.guidance:
+            defaults.guide(default_guidance(server, vocab, info.n_ctx))
+            if defaults.params.constraint or defaults.params.guidance:
                 # Only the engine can tell what is wrong with a grammar, and whether guidance has room.
-                await service.evaluate([0], service.defaults)
+                await state.runner.evaluate([0], defaults.params)
             if self._system_text is not None:
-                service.system_prompt = await evaluate_system_prompt(
-                    self._system_text, service, model.vocab, info.n_ctx
+                system = await state.pools.run_prompt(
+                    tokenize_system_file, self._system_text, vocab, info.n_ctx
                 )
-        service.open(model.vocab, chat, model.chat_templates.get("rerank", ""))
+                params = msgspec.structs.replace(defaults.params, constraint=None)
+                # Evaluated once here, it is there for all slots.
+                await state.runner.evaluate(list(system.tokens), system.within(params))
+                defaults.system_prompt = system
+        state.model.open(path, vocab, chat, model.chat_templates.get("rerank", ""))
 
     async def close(self) -> None:
-        await self.service.sessions.close()
+        await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)
 
 
 def use_threads(n: int) -> None:
-    """Have so many threads at most do what would hold up the event loop; -1: as many as others think fit."""
+    """Limit the threads for blocking work; -1: the libraries' defaults."""
     if n > 0:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(n, "http"))
         anyio.to_thread.current_default_thread_limiter().total_tokens = n

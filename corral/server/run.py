@@ -140,7 +140,7 @@ class _Life:
         front = await building
         front.start(self._server.connections)
         self._middleware.add_observers(*front.observers)
-        self._drain.join(front.service.drain, front.monitor.close)
+        self._drain.join(front.state.admission.drain, front.monitor.close)
         self._server.keys = front.keys
         self._loading_app.open(front.app)
         return front
@@ -154,8 +154,7 @@ class _Life:
             info, model = await asyncio.gather(asyncio.shield(started), reading)
         finally:
             reading.cancel()
-        front.service.settings = self._settings  # with the files that were found meanwhile
-        await front.open(info, model)
+        await front.open(info, model, self._settings.engine.model)
         return info
 
     async def _read_vocabulary(self, front: Front) -> Model:

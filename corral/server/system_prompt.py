@@ -1,14 +1,12 @@
-"""The system prompt of the command line: read before the model is loaded, evaluated before anybody asks."""
+"""The system prompt of the command line: read before the model is loaded, and tokenized as soon as it is."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import orjson
 
-from corral.api.service import Service, Vocab
 from corral.api.system_prompt import (
     FIELD,
     SystemPrompt,
@@ -16,6 +14,7 @@ from corral.api.system_prompt import (
     parse_system_prompt,
     tokenize_system_prompt,
 )
+from corral.api.vocab import Vocab
 from corral.core.errors import CorralError, InvalidRequest
 
 _OPTION = "--system-prompt-file"
@@ -35,17 +34,11 @@ def read_system_prompt(path: str) -> SystemText | None:
         raise CorralError(f"{_OPTION} {path}: {error.message}") from None
 
 
-async def evaluate_system_prompt(
-    text: SystemText, service: Service, vocab: Vocab, n_ctx: int
-) -> SystemPrompt:
-    """Evaluated once here, it is there for all slots."""
+def tokenize_system_file(text: SystemText, vocab: Vocab, n_ctx: int) -> SystemPrompt:
     try:
-        system: SystemPrompt = await service.run_in_prompt_pool(tokenize_system_prompt, text, vocab, n_ctx)
+        return tokenize_system_prompt(text, vocab, n_ctx)
     except InvalidRequest as error:
         raise CorralError(f"{_OPTION}: {error.message}") from None
-    params = msgspec.structs.replace(service.defaults, constraint=None)
-    await service.evaluate(list(system.tokens), system.within(params))
-    return system
 
 
 def _content(text: str) -> Any:

@@ -1,8 +1,9 @@
-"""What observers show besides records. `api.service.Service` has all of it."""
+"""What observers show besides records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from corral.core.modifier import AdapterInfo
@@ -42,28 +43,14 @@ class AdapterFacts(Protocol):
     def scale(self) -> float: ...
 
 
-class Detokenizer(Protocol):
-    def detokenize(self, tokens: list[int]) -> str: ...
-
-
-class ServerFacts(Protocol):
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def telemetry(self) -> Telemetry: ...
-
-    @property
-    def engine(self) -> EngineFacts: ...
-
-    @property
-    def sessions(self) -> SessionFacts: ...
-
-    @property
-    def adapters(self) -> Iterable[AdapterFacts]: ...
-
-    @property
-    def vocab(self) -> Detokenizer: ...
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    settings: Settings
+    telemetry: Telemetry
+    engine: EngineFacts
+    sessions: SessionFacts
+    adapters: Iterable[AdapterFacts]
+    detokenize: Callable[[list[int]], str]
 
 
 def kv_use(facts: ServerFacts) -> tuple[int, int]:

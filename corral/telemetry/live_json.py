@@ -120,7 +120,7 @@ def render_prompts(server: ServerFacts, reader: Client) -> list[dict[str, Any]]:
 
 def _first_words(server: ServerFacts, prompt: list[int], n_system: int) -> str:
     tokens = [token for token in prompt[n_system : n_system + _MAX_PROMPT] if token >= 0]
-    return server.vocab.detokenize(tokens)[:_MAX_PROMPT]
+    return server.detokenize(tokens)[:_MAX_PROMPT]
 
 
 def _engine(server: ServerFacts, model_name: str, history: History, moments: Moments) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import os
 import httpx
 import msgspec
 
-from corral.api.service import Service
+from corral.api.state import AppState
 from corral.core.errors import CorralError
 from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
@@ -166,11 +166,11 @@ class Server:
             settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**server))
         self.backend = backend or FakeBackend()
         self.engine = InlineEngine(self.backend, settings.engine)
-        self.service = Service(settings, self.engine, self.engine.telemetry, default_params(settings))
+        self.state = AppState(settings, self.engine, self.engine.telemetry, default_params(settings))
         if is_open:
             vocab = self.backend.vocab
-            self.service.open(vocab, chat_settings(settings.server, {}, vocab))
-        self.app = create_app(self.service)
+            self.state.model.open(settings.engine.model, vocab, chat_settings(settings.server, {}, vocab))
+        self.app = create_app(self.state)
         if not is_watched:
             self.app.state.monitor.close()  # this client waits for the end of an answer, and that has none
         middleware = RecordMiddleware(self.app, self.app.state.observers)

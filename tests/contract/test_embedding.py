@@ -438,7 +438,7 @@ def refit(server: Server, **changes) -> None:
     """As if another model had been loaded."""
     info = server.engine.info
     encoder = {name: changes.pop(name) for name in list(changes) if hasattr(info.encoder, name)}
-    server.service.engine.info = msgspec.structs.replace(
+    server.state.engine.info = msgspec.structs.replace(
         info, **changes, encoder=msgspec.structs.replace(info.encoder, **encoder)
     )
 
@@ -449,10 +449,8 @@ def refit(server: Server, **changes) -> None:
 @pytest.mark.parametrize(("option", "words"), [({}, "no text"), ({"embedding": True}, "`--embeddings`")])
 async def test_a_server_that_only_embeds_generates_nothing(server, path, option, words):
     refit(server, can_generate=False)
-    own = server.service.settings
-    server.service.settings = msgspec.structs.replace(
-        own, engine=msgspec.structs.replace(own.engine, **option)
-    )
+    own = server.state.settings
+    server.state.settings = msgspec.structs.replace(own, engine=msgspec.structs.replace(own.engine, **option))
     error = await refused(
         server, path, 501, prompt="a", messages=[{"role": "user", "content": "a"}], n_predict=1
     )
@@ -552,7 +550,7 @@ async def test_only_a_model_that_ranks_reranks(server, path):
 
 async def test_a_template_is_filled_in_in_one_pass():
     server = ranking_server()
-    server.service.rerank_template = "Q:{query} D:{document}"
+    server.state.model.rerank_template = "Q:{query} D:{document}"
     await post(server, "/rerank", query="a{document}", documents=["b{query}", "c"])
     texts = [server.backend.vocab.detokenize(tokens) for tokens in evaluated(server)]
     assert sorted(texts) == sorted(["Q:a document  D:b query ", "Q:a document  D:c"]), (
@@ -563,7 +561,7 @@ async def test_a_template_is_filled_in_in_one_pass():
 @pytest.mark.parametrize("template", ["", "Q:{query} D:{document}!"])
 async def test_documents_that_are_too_long_are_cut_on_request(template):
     server = ranking_server(n_batch=512)
-    server.service.rerank_template = template
+    server.state.model.rerank_template = template
     body = {"query": "ab", "documents": ["c", "d" * 300]}
     error = await refused(server, "/rerank", **body)
     around = len(template.replace("{query}", "ab").replace("{document}", "")) if template else 4
@@ -588,7 +586,7 @@ async def test_documents_that_are_too_long_are_cut_on_request(template):
 @pytest.mark.parametrize("n", [N_MOST, 100_000])
 async def test_a_query_is_never_cut(template, n):
     server = ranking_server()
-    server.service.rerank_template = template
+    server.state.model.rerank_template = template
     error = await refused(server, "/rerank", query="a" * n, documents=["b"], truncate=True)
     assert error["param"] == "query"
 

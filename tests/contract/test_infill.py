@@ -27,9 +27,9 @@ def infill_server(fim: FimTokens = FIM, n_ctx: int = N_CTX, n_batch: int = 256, 
     backend = FakeBackend(n_ctx=n_ctx)
     backend.vocab.fim = fim
     server = Server(backend, **options)
-    own = server.service.settings
+    own = server.state.settings
     engine = msgspec.structs.replace(own.engine, n_batch=n_batch)
-    server.service.settings = msgspec.structs.replace(own, engine=engine)
+    server.state.settings = msgspec.structs.replace(own, engine=engine)
     return server
 
 
@@ -109,7 +109,7 @@ async def test_a_system_prompt_precedes_everything(server):
     for one in (answer, again):
         assert one["prompt"] == PROMPT
         assert one["tokens_evaluated"] == len("be kind") + len(PROMPT)
-    assert server.service.system_prompt.tokens
+    assert server.state.defaults.system_prompt.tokens
     error = await refused(server, **GAP, system_prompt=5)
     assert error["param"] == "system_prompt"
 
@@ -223,7 +223,7 @@ async def test_a_model_without_the_tokens_is_named(body):
 
 
 async def test_a_server_that_only_embeds_does_not_infill(server):
-    server.service.engine.info = msgspec.structs.replace(server.engine.info, can_generate=False)
+    server.state.engine.info = msgspec.structs.replace(server.engine.info, can_generate=False)
     assert "does not support completions" in (await refused(server, 501, **GAP))["message"]
 
 

@@ -451,10 +451,10 @@ async def test_many_uris_are_told_briefly():
 async def test_no_mark_can_be_guessed(server):
     seen = set()
     for _ in range(3):
-        body, pictures, _ = await server.service.extract_media(
+        body, media, _ = await server.state.prepare.load_media(
             _Request(), lambda c: c.add(MediaKind.IMAGE, data_uri(DOT), True, "x")
         )
-        assert pictures is not None
+        assert media is not None
         seen.add(body)
     assert len(seen) == 3
 

@@ -214,7 +214,9 @@ def test_counts_survive_an_engine_and_tokens_count_once():
     assert sums(telemetry.counters) == (20, 90, 5, 60)
 
 
-@pytest.mark.parametrize("last", [[Failed(0, ErrorInfo(500, "x", "y"))], []], ids=["failed", "cancelled"])
+@pytest.mark.parametrize(
+    "last", [[Failed(0, ErrorInfo(["CorralError"], "y"))], []], ids=["failed", "cancelled"]
+)
 def test_a_task_that_ends_early_leaves_nothing_in_the_tables(last):
     telemetry = Telemetry()
     telemetry.on_slots(2)

@@ -10,9 +10,10 @@ import jsonschema
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from corral.api.openapi import ERRORS, OF_CONNECTIONS, error_classes, shape
+from corral.api.openapi import ERRORS, OF_CONNECTIONS, shape
 from corral.api.operation import GROUPS
 from corral.api.routes import session, slot
+from corral.core.errors import error_classes
 from corral.server.access import PUBLIC_PATHS
 from tests.contract.inline import Server
 

@@ -125,7 +125,7 @@ async def test_a_wait_that_becomes_too_long_ends(stream):
 
 async def test_who_waits_for_long_is_told_its_place_in_comments_and_headers(monkeypatch):
     monkeypatch.setattr("corral.api.respond._BRIEFLY_S", 0.01)
-    monkeypatch.setattr("corral.api.respond._NEWS_S", 0.01)
+    monkeypatch.setattr("corral.api.respond._COMMENT_S", 0.01)
     server = one_slot()
     # Steps go on, but the first request holds the slot until somebody lets it go.
     first = ask(server)

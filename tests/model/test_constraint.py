@@ -195,9 +195,9 @@ def accepts(compiler: Compiler, grammar: str, text: str) -> bool:
     ],
 )
 def test_a_schema_applies_behind_the_thoughts(compiler, family, good, bad):
-    dialogue = ChatFormat(ChatTemplate(load(family)))
+    chat_format = ChatFormat(ChatTemplate(load(family)))
     chat = Chat(parse_messages([{"role": "user", "content": "hi"}]), schema={"type": "integer"})
-    grammar = dialogue.bind(chat, dialogue.render(chat), lambda _: None).grammar
+    grammar = chat_format.bind(chat, chat_format.render(chat), lambda _: None).grammar
     assert [text for text in good if not accepts(compiler, grammar, text)] == []
     assert [text for text in bad if accepts(compiler, grammar, text)] == []
 

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from corral.api.prepare import Limits
-from corral.api.prepare_infill import CHARS_PER_TOKEN, InfillSettings, prepare_infill
+from corral.api.params import Baseline
+from corral.api.prepare_infill import CHARS_PER_TOKEN, InfillSettings, plan_infill
 from corral.api.schema.infill import InfillRequest
-from corral.api.system_prompt import SystemPrompt
 from corral.core.fim import FimTokens
 from corral.core.params import GenerationParams
 from corral.llama.model import Model
@@ -42,8 +41,8 @@ def prompt_of(vocab, n_predict=16, **body) -> list[int]:
         **{"input_prefix": PREFIX, "input_suffix": SUFFIX, "n_predict": n_predict, **body}
     )
     settings = InfillSettings(N_BATCH)
-    prepared = prepare_infill(request, vocab, Limits(N_CTX, 1), GenerationParams(), settings, SystemPrompt())
-    (prompt,) = prepared.completion.prompts
+    plan = plan_infill(request, Baseline(vocab, N_CTX, 1, GenerationParams()), settings)
+    (prompt,) = plan.prompts
     return prompt
 
 

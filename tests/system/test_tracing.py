@@ -308,7 +308,7 @@ def test_what_has_failed_is_marked():
         task.update(Admitted(0, 0, 0), task.queued_at + 1)
         timings = Timings(cache_n=0, prompt_n=5, prompt_ms=1, predicted_n=1, predicted_ms=1)
         task.update(Tokens(task_id=0, tokens=[1], text="x", timings=timings), task.queued_at + 2)
-        task.update(Failed(0, ErrorInfo(500, "x", "y")), task.queued_at + 3)
+        task.update(Failed(0, ErrorInfo(["CorralError"], "y")), task.queued_at + 3)
         queued.add_task(5)
         for record, status, seconds in ((begun, 200, 4.0), (queued, 503, 5.0)):
             record.status, record.ended_at = status, record.started_at + seconds

@@ -1,4 +1,4 @@
-"""Messages, schemas, guards and dialogues, without a model."""
+"""Messages, schemas, guards and chat formats, without a model."""
 
 from __future__ import annotations
 
@@ -147,11 +147,11 @@ def test_a_continued_answer_closes_open_thoughts():
 
 
 def binding_of(family: str, tools=None, choice=None, **chat):
-    dialogue = ChatFormat(ChatTemplate(load(family)))
+    chat_format = ChatFormat(ChatTemplate(load(family)))
     full = Chat(
         parse_messages([{"role": "user", "content": "hi"}]), parse_tools(tools, choice, False), **chat
     )
-    return dialogue.bind(full, dialogue.render(full), lambda _: None)
+    return chat_format.bind(full, chat_format.render(full), lambda _: None)
 
 
 def test_only_what_must_be_is_bound_from_the_start():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.api.prepare_chat import ChatSettings
+from corral.api.model import ChatSettings
 from corral.chat.reasoning import ReasoningFormat
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
@@ -18,14 +18,14 @@ def settings_of(templates: dict[str, str], **server) -> ChatSettings:
 
 def test_the_models_own_templates_come_first():
     chat = settings_of({"": "own", "tool_use": "tools"})
-    assert (chat.dialogue.template.source, chat.tool_dialogue.template.source) == ("own", "tools")
-    assert settings_of({"": "own"}).tool_dialogue.template.source == "own"
-    assert settings_of({"": "own", "tool_use": "t"}, chat_template="x").tool_dialogue.template.source == "x"
+    assert (chat.chat_format.template.source, chat.tool_format.template.source) == ("own", "tools")
+    assert settings_of({"": "own"}).tool_format.template.source == "own"
+    assert settings_of({"": "own", "tool_use": "t"}, chat_template="x").tool_format.template.source == "x"
 
 
 def test_chatml_takes_the_place_of_none_and_of_a_broken_one(caplog):
-    assert "<|im_start|>" in settings_of({}).dialogue.template.source
-    assert "<|im_start|>" in settings_of({"": "{% if %}"}).dialogue.template.source
+    assert "<|im_start|>" in settings_of({}).chat_format.template.source
+    assert "<|im_start|>" in settings_of({"": "{% if %}"}).chat_format.template.source
     assert "ChatML" in caplog.text
 
 

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.errors import ContextExceeded, CorralError
+from corral.chat.template import TemplateError
+from corral.core.errors import (
+    Conflict,
+    ContextExceeded,
+    CorralError,
+    ErrorInfo,
+    NonFiniteLogits,
+    NoSuchSlot,
+    Unauthorized,
+    error_classes,
+)
 from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import Done, Failed, Heartbeat, StopType, Timings, TokenProb, TokenProbs, Tokens
 from corral.core.settings import EngineSettings
@@ -23,6 +33,7 @@ from corral.link.frame import (
     decode_settings,
     encode_frame,
 )
+from corral.media.sample import BadMedia
 
 TIMINGS = Timings(cache_n=1, prompt_n=2, prompt_ms=3.5, predicted_n=4, predicted_ms=5.5)
 SAMPLING = SamplingParams(seed=2**63, logit_bias=((3, float("-inf")),), penalty_prompt=(1, 2))
@@ -72,10 +83,29 @@ def test_settings():
     assert decode_settings(body(settings)) == settings
 
 
-def test_an_error_keeps_its_shape():
-    error = CorralError.from_info(ContextExceeded(10, 5).info())
-    assert (error.status, error.type) == (400, "exceed_context_size_error")
-    assert error.details == {"n_prompt_tokens": 10, "n_ctx": 5}
+_CLASSES = [kind for kind in error_classes() if kind.__module__ == CorralError.__module__]
+_ERRORS = {
+    ContextExceeded: ContextExceeded(10, 5),
+    NonFiniteLogits: NonFiniteLogits(),
+    NoSuchSlot: NoSuchSlot(3, 2),
+    Unauthorized: Unauthorized(),
+}
+
+
+@pytest.mark.parametrize("kind", [*_CLASSES, BadMedia, TemplateError], ids=lambda kind: kind.__name__)
+def test_an_error_keeps_its_class(kind):
+    """Whatever its constructor takes."""
+    sent = _ERRORS[kind] if kind in _ERRORS else kind("what is wrong", n=1)
+    (event,) = decode_events(body([Failed(2, sent.info())]))
+    error = CorralError.from_info(event.error)
+    assert type(error) is kind
+    assert (error.status, error.type) == (sent.status, sent.type)
+    assert (error.message, str(error), error.details) == (sent.message, str(sent), sent.details)
+
+
+def test_an_error_that_is_known_only_to_the_engine_arrives_as_its_base():
+    info = ErrorInfo(["OfTheEngine", "Conflict", "CorralError"], "busy")
+    assert type(CorralError.from_info(info)) is Conflict
 
 
 @given(st.lists(st.integers(0, 99), max_size=6), st.lists(st.integers(0, 200), max_size=6))

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.prepare import Limits
+from corral.api.params import Baseline
 from corral.api.prepare_infill import (
     CHARS_PER_TOKEN,
     InfillSettings,
     Sizes,
     first_items,
     last_items,
+    plan_infill,
     plan_sizes,
-    prepare_infill,
     require_marks,
 )
 from corral.api.schema.infill import InfillRequest
@@ -62,9 +62,9 @@ def prepare(
     vocab = vocab or InfillVocab()
     request = InfillRequest(**{"input_prefix": "abc", "input_suffix": "xyz", **body})
     settings = InfillSettings(n_batch, is_suffix_first)
-    prepared = prepare_infill(request, vocab, Limits(n_ctx, 1), GenerationParams(), settings, system)
-    (tokens,) = prepared.completion.prompts
-    return vocab.detokenize(tokens), prepared.warnings
+    plan = plan_infill(request, Baseline(vocab, n_ctx, 1, GenerationParams(), system), settings)
+    (tokens,) = plan.prompts
+    return vocab.detokenize(tokens), plan.warnings
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ NONE, AUTO, LEGACY = ReasoningFormat.NONE, ReasoningFormat.AUTO, ReasoningFormat
 
 def read(text: str, format: ReasoningFormat = AUTO, opened: bool = False, source: str = "<think>") -> Message:
     """The message in a text, which is the same in any two pieces."""
-    dialogue = ChatFormat(ChatTemplate(SOURCES[source]))
+    chat_format = ChatFormat(ChatTemplate(SOURCES[source]))
     chat = Chat([{"role": "user", "content": "Hi"}], USE, reasoning=format)
 
     def parse(pieces: list[str]) -> Message:
-        return collect(drain(dialogue.parser(chat, Prompt("", opened)), pieces))
+        return collect(drain(chat_format.parser(chat, Prompt("", opened)), pieces))
 
     message = parse([text])
     assert all(parse([text[:at], text[at:]]) == message for at in range(1, len(text)))
@@ -106,8 +106,8 @@ def test_words_and_calls_behind_thoughts():
 
 
 def test_a_call_may_begin_with_white_space():
-    dialogue = ChatFormat(ChatTemplate(" functools["))
-    parser = dialogue.parser(Chat([], USE), Prompt("", False))
+    chat_format = ChatFormat(ChatTemplate(" functools["))
+    parser = chat_format.parser(Chat([], USE), Prompt("", False))
     text = ' functools[{"name": "get_weather", "arguments": {"city": "Paris"}}]'
     assert collect(drain(parser, [text])) == Message(calls=[PARIS])
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.prepare import Limits, prepare_completion
+from corral.api.params import Baseline
+from corral.api.prepare import plan_completion
 from corral.api.prepare_chat import tokenize_chat
 from corral.api.schema.completion import CompletionRequest
 from corral.api.system_prompt import (
@@ -26,7 +28,6 @@ from corral.server.system_prompt import read_system_prompt
 from tests.unit.fake import FakeVocab
 
 BOS = 63
-LIMITS = Limits(n_ctx=64, n_slots=2)
 NONE = SystemPrompt()
 NAMES = {"anti_prompt": "User:", "assistant_name": "Assistant:"}
 tokens = st.lists(st.integers(0, 60), max_size=30)
@@ -49,7 +50,7 @@ def letters(text: str) -> list[int]:
 
 def prepare(system: SystemPrompt = NONE, **body):
     request = CompletionRequest.model_validate(body)
-    return prepare_completion(request, WORDS, LIMITS, GenerationParams(), system)
+    return plan_completion(request, Baseline(WORDS, 64, 2, GenerationParams(), system))
 
 
 def system_prompt(given):
@@ -174,10 +175,12 @@ def test_nothing_to_continue_is_still_nothing():
 def test_a_chat_behind_it_has_no_bos(guard, adds_bos):
     words = BosVocab(adds_bos)
     bos = [BOS] if adds_bos else []
-    assert tokenize_chat("hello", words, guard, is_first=True) == [*bos, *letters("hello")]
+    first = Baseline(words, 64, 2, GenerationParams())
+    later = replace(first, system=system_prompt("ab"))
+    assert tokenize_chat("hello", first, guard) == [*bos, *letters("hello")]
     for text in ("hello", "<s>hello"):
-        assert tokenize_chat(text, words, guard, is_first=False) == letters("hello")
-    n_first = len(tokenize_chat("<s>hello", words, guard, is_first=True))
+        assert tokenize_chat(text, later, guard) == letters("hello")
+    n_first = len(tokenize_chat("<s>hello", first, guard))
     assert n_first == (6 if adds_bos else 8)
 
 

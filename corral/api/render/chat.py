@@ -2,140 +2,109 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from typing import Any
 
-from corral import BUILD_INFO
-from corral.api.completion import Run
+from corral.api.choice import Choice
+from corral.api.model import RenderContext
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
-from corral.api.render.completion import verbose
-from corral.api.render.state import render_cache_report
-from corral.api.render.usage import Usage
+from corral.api.render.openai import OpenAIAnswer
 from corral.api.schema.chat import ChatRequest
-from corral.api.service import Service
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 
 
-class ChatRenderer:
+class ChatRenderer(OpenAIAnswer):
     """One request's answers."""
 
-    last = b"data: [DONE]\n\n"
-
-    def __init__(
-        self, service: Service, body: ChatRequest, prepared: PreparedChat, warnings: list[str]
-    ) -> None:
-        self._service = service
+    def __init__(self, context: RenderContext, body: ChatRequest, prepared: PreparedChat) -> None:
+        super().__init__(context, body, "chatcmpl", f"chat.completion{'.chunk' * body.stream}")
         self._body = body
         self._prepared = prepared
-        self._warnings = warnings
-        self._usage = Usage()
         self._messages: dict[int, _Message] = {}
-        self._frame = {
-            "id": f"chatcmpl-{secrets.token_hex(16)}",
-            "object": "chat.completion.chunk" if body.stream else "chat.completion",
-            "created": int(time.time()),
-            "model": body.model or service.model_name,
-            "system_fingerprint": BUILD_INFO,
-        }
 
-    def events(self, run: Run, result: TaskResult) -> list[dict[str, Any]]:
+    def events(self, choice: Choice, result: TaskResult) -> list[dict[str, Any]]:
         if isinstance(result, Tokens):
-            return self._token_events(run, result)
+            return self._token_events(choice, result)
         if isinstance(result, Admitted | Progress) and self._body.return_progress:
-            return [self._progress_event(run, result)]
-        return self._last_events(run, result) if isinstance(result, Done) else []
+            return [self._progress_event(choice, result)]
+        return self._last_events(choice, result) if isinstance(result, Done) else []
 
-    def answer(self, runs: list[Run]) -> dict[str, Any]:
-        answer: dict[str, Any] = {**self._frame, "choices": [self._choice(run) for run in runs]}
-        for run in runs:
-            self._usage.count(run)
-        answer["usage"] = self._usage.render()
-        answer["timings"] = native.render_timings(runs[0].ended.timings)
-        answer |= render_cache_report(runs[0], self._service.piece)
-        answer |= self._remarks(self._messages[run.index] for run in runs)
-        if native_answer := verbose(self._service, self._body, runs[0]):
-            answer["__verbose"] = native_answer
+    def answer(self, choices: list[Choice]) -> dict[str, Any]:
+        answer = self._whole(choices, [self._render(choice) for choice in choices])
+        return answer | self._render_warnings(self._messages[choice.index] for choice in choices)
+
+    def _render(self, choice: Choice) -> dict[str, Any]:
+        message = self._message(choice)
+        message.feed(choice.text)
+        message.finish()
+        answer: dict[str, Any] = {
+            "index": choice.index,
+            "message": message.render(),
+            "logprobs": self._logprobs(choice, choice.probs),
+            "finish_reason": message.finish_reason(choice.ended),
+        }
+        if choice.ended.truncated_grammar:
+            answer["truncated_grammar"] = True
         return answer
 
-    def _choice(self, run: Run) -> dict[str, Any]:
-        message = self._message(run)
-        message.feed(run.text)
-        message.finish()
-        choice: dict[str, Any] = {
-            "index": run.index,
-            "message": message.render(),
-            "logprobs": self._logprobs(run, run.probs),
-            "finish_reason": message.finish_reason(run.ended),
-        }
-        if run.ended.truncated_grammar:
-            choice["truncated_grammar"] = True
-        return choice
-
-    def _token_events(self, run: Run, result: Tokens) -> list[dict[str, Any]]:
-        deltas = self._message(run).feed(result.text)
-        logprobs = self._logprobs(run, result.probs)
+    def _token_events(self, choice: Choice, result: Tokens) -> list[dict[str, Any]]:
+        deltas = self._message(choice).feed(result.text)
+        logprobs = self._logprobs(choice, result.probs)
         if logprobs and not deltas:
             deltas = [{}]
-        events = [self._chunk(run, delta) for delta in deltas]
+        events = [self._chunk(choice, delta) for delta in deltas]
         if events:
             events[-1]["choices"][0]["logprobs"] = logprobs
             if self._body.timings_per_token:
                 events[-1]["timings"] = native.render_timings(result.timings)
-        return self._opening(run) + events
+        return self._opening(choice) + events
 
-    def _progress_event(self, run: Run, result: Admitted | Progress) -> dict[str, Any]:
-        delta = {"role": "assistant", "content": None} if not self._message(run).is_begun else {}
-        n_past, ms = (
-            (run.n_cached, 0.0) if isinstance(result, Admitted) else (result.n_past, result.prompt_ms)
-        )
-        progress = native.render_prompt_progress(run.task, run.n_cached, n_past, ms)
-        return {**self._chunk(run, delta), "prompt_progress": progress}
+    def _progress_event(self, choice: Choice, result: Admitted | Progress) -> dict[str, Any]:
+        delta = {"role": "assistant", "content": None} if not self._message(choice).is_begun else {}
+        progress = native.render_prompt_progress(choice, result)
+        return {**self._chunk(choice, delta), "prompt_progress": progress}
 
-    def _last_events(self, run: Run, done: Done) -> list[dict[str, Any]]:
-        message = self._message(run)
-        self._usage.count(run)
+    def _last_events(self, choice: Choice, done: Done) -> list[dict[str, Any]]:
+        message = self._message(choice)
         deltas = [*message.feed(done.text), *message.finish()]
-        last = self._chunk(run, {}, message.finish_reason(done))
+        last = self._chunk(choice, {}, message.finish_reason(done))
         if done.truncated_grammar:
             last["choices"][0]["truncated_grammar"] = True
-        events = [*self._opening(run), *(self._chunk(run, delta) for delta in deltas), last]
-        if self._body.stream_options.include_usage and run.is_last:
-            events.append({**self._frame, "choices": [], "usage": self._usage.render()})
-        events[-1]["timings"] = native.render_timings(done.timings)
-        events[-1] |= render_cache_report(run, self._service.piece)
-        events[-1] |= self._remarks([message])
-        if native_answer := verbose(self._service, self._body, run):
-            events[0]["__verbose"] = native_answer
+        events = [*self._opening(choice), *(self._chunk(choice, delta) for delta in deltas), last]
+        events += self._usage_events(choice)
+        events[-1] |= {**self._render_facts(choice), **self._render_warnings([message])}
+        events[0] |= self._render_verbose(choice)
         return events
 
-    def _opening(self, run: Run) -> list[dict[str, Any]]:
-        message = self._message(run)
+    def _opening(self, choice: Choice) -> list[dict[str, Any]]:
+        message = self._message(choice)
         if message.is_begun:
             return []
         message.is_begun = True
-        return [self._chunk(run, {"role": "assistant", "content": None})]
+        return [self._chunk(choice, {"role": "assistant", "content": None})]
 
-    def _chunk(self, run: Run, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        return {**self._frame, "choices": [{"index": run.index, "delta": delta, "finish_reason": reason}]}
+    def _chunk(self, choice: Choice, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        return {**self._frame, "choices": [{"index": choice.index, "delta": delta, "finish_reason": reason}]}
 
-    def _message(self, run: Run) -> _Message:
-        message = self._messages.get(run.index)
+    def _message(self, choice: Choice) -> _Message:
+        message = self._messages.get(choice.index)
         if message is None:
-            message = self._messages[run.index] = _Message(self._prepared)
+            message = self._messages[choice.index] = _Message(self._prepared)
         return message
 
-    def _logprobs(self, run: Run, probs: list[TokenProbs]) -> dict[str, Any] | None:
+    def _logprobs(self, choice: Choice, probs: list[TokenProbs]) -> dict[str, Any] | None:
         if not probs:
             return None
         if self._body.top_logprobs == 0:
             probs = [TokenProbs(p.chosen, []) for p in probs]
-        return {"content": native.render_probs(probs, run.task.params.sampling, self._service.piece)}
+        return {"content": native.render_probs(probs, choice.task.params.sampling, self._context.piece)}
 
-    def _remarks(self, messages: Any) -> dict[str, Any]:
-        warnings = [*self._warnings, *(w for message in messages for w in message.warnings)]
+    def _render_warnings(self, messages: Any) -> dict[str, Any]:
+        warnings = [
+            *self._prepared.completion.warnings,
+            *(w for message in messages for w in message.warnings),
+        ]
         return {"warnings": warnings} if warnings else {}
 
 
@@ -143,7 +112,7 @@ class _Message:
     """Mutable: an answer as it grows, with the deltas of every step."""
 
     def __init__(self, prepared: PreparedChat) -> None:
-        self._parser = prepared.dialogue.parser(prepared.chat, prepared.prompt)
+        self._parser = prepared.chat_format.parser(prepared.chat, prepared.prompt)
         self._is_legacy = prepared.is_legacy
         self._content: list[str] = []
         self._reasoning: list[str] = []

@@ -35,7 +35,7 @@ def normalize(rows: FloatArray, p: int) -> FloatArray:
 def render_rows(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) -> list[dict[str, Any]]:
     """llama-server's own shape, which has room for more than one row."""
     return [
-        {"index": i, "embedding": [_render_row(row, is_base64) for row in rows], **_note(i, inputs)}
+        {"index": i, "embedding": [_render_row(row, is_base64) for row in rows], **_truncated(i, inputs)}
         for i, rows in enumerate(vectors)
     ]
 
@@ -49,7 +49,7 @@ def render_data(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) 
             "index": i,
             "object": "embedding",
             **encoding,
-            **_note(i, inputs),
+            **_truncated(i, inputs),
         }
         for i, rows in enumerate(vectors)
     ]
@@ -62,7 +62,8 @@ def render_ranks(
     scores = [float(rows[0, 0]) for rows in vectors]
     best = sorted(range(len(scores)), key=lambda i: -scores[i])[:top_n]
     return [
-        {"index": i, name: scores[i], **(documents[i] if documents else {}), **_note(i, inputs)} for i in best
+        {"index": i, name: scores[i], **(documents[i] if documents else {}), **_truncated(i, inputs)}
+        for i in best
     ]
 
 
@@ -72,7 +73,7 @@ def render_classes(
     """All labels for each input, the best first."""
     return [
         [
-            {"label": labels[k], "score": float(rows[0, k]), **_note(i, inputs)}
+            {"label": labels[k], "score": float(rows[0, k]), **_truncated(i, inputs)}
             for k in np.argsort(-rows[0], kind="stable").tolist()
         ]
         for i, rows in enumerate(vectors)
@@ -98,5 +99,5 @@ def _render_row(row: FloatArray, is_base64: bool) -> Any:
     return orjson.Fragment(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
-def _note(i: int, inputs: Inputs) -> dict[str, bool]:
+def _truncated(i: int, inputs: Inputs) -> dict[str, bool]:
     return {"truncated": True} if i in inputs.truncated else {}

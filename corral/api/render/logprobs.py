@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from corral.api.render.native import logprob_of
+from corral.api.vocab import Vocab
 from corral.core.result import TokenProb, TokenProbs
-
-
-class Pieces(Protocol):
-    """The vocabulary, as far as it is needed here."""
-
-    def piece(self, token: int, special: bool = False) -> bytes: ...
 
 
 class TextLogprobs:
     """Mutable: one answer, rendered at once or in chunks. Offsets count characters of its text."""
 
-    def __init__(self, vocab: Pieces) -> None:
+    def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_chars = 0

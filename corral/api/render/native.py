@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
+from corral.api.choice import Choice
 from corral.core.params import GenerationParams, SamplingParams
-from corral.core.result import Done, StopType, Timings, TokenProb, TokenProbs, Tokens
-from corral.core.task import Task
+from corral.core.result import Admitted, Done, Progress, StopType, Timings, TokenProb, TokenProbs, Tokens
 from corral.telemetry.slots import SlotView
 
 Piece = Callable[[int], bytes]
@@ -37,35 +39,14 @@ def render_generation_settings(
     params: GenerationParams, stream: bool, timings_per_token: bool
 ) -> dict[str, Any]:
     p, s = params, params.sampling
+    sampling = msgspec.structs.asdict(s)
+    del sampling["penalty_prompt"]
     return {
         "n_predict": p.n_predict,
-        "seed": s.seed,
-        "temperature": s.temperature,
-        "dynatemp_range": s.dynatemp_range,
-        "dynatemp_exponent": s.dynatemp_exponent,
-        "top_k": s.top_k,
-        "top_p": s.top_p,
-        "min_p": s.min_p,
-        "top_n_sigma": s.top_n_sigma,
-        "tfs_z": s.tfs_z,
-        "xtc_probability": s.xtc_probability,
-        "xtc_threshold": s.xtc_threshold,
-        "typical_p": s.typical_p,
-        "repeat_last_n": s.repeat_last_n,
-        "repeat_penalty": s.repeat_penalty,
-        "presence_penalty": s.presence_penalty,
-        "frequency_penalty": s.frequency_penalty,
-        "penalize_nl": s.penalize_nl,
+        **sampling,
         "penalty_prompt_tokens": list(s.penalty_prompt or ()),
         "use_penalty_prompt_tokens": s.penalty_prompt is not None,
-        "dry_multiplier": s.dry_multiplier,
-        "dry_base": s.dry_base,
-        "dry_allowed_length": s.dry_allowed_length,
-        "dry_penalty_last_n": s.dry_penalty_last_n,
-        "dry_sequence_breakers": list(s.dry_sequence_breakers),
-        "mirostat": s.mirostat,
-        "mirostat_tau": s.mirostat_tau,
-        "mirostat_eta": s.mirostat_eta,
+        "logit_bias": [{"bias": _finite(bias), "token": token} for token, bias in s.logit_bias],
         # compat: /completion: a sampler of today's llama-server that is always off here.
         "adaptive_target": -1.0,
         "adaptive_decay": 0.9,
@@ -78,13 +59,8 @@ def render_generation_settings(
         "max_repeats": p.max_repeats,
         "ignore_eos": p.ignore_eos,
         "stream": stream,
-        "logit_bias": [{"bias": _finite(bias), "token": token} for token, bias in s.logit_bias],
-        "n_probs": s.n_probs,
-        "min_keep": s.min_keep,
         "grammar": p.constraint.text if p.constraint else "",
-        "samplers": list(s.samplers),
         "timings_per_token": timings_per_token,
-        "post_sampling_probs": s.post_sampling_probs,
         "lora": [{"id": id, "scale": scale} for id, scale in p.lora],
         "speculative.n_max": p.speculative.n_max,
         "speculative.n_min": p.speculative.n_min,
@@ -120,58 +96,35 @@ def render_completion_probabilities(
     ]
 
 
-def render_tokens(
-    index: int, result: Tokens, task: Task, id_slot: int, timings: bool, piece: Piece
-) -> dict[str, Any]:
+def render_tokens(choice: Choice, result: Tokens, with_timings: bool, piece: Piece) -> dict[str, Any]:
     """One event of a stream."""
-    answer: dict[str, Any] = {
-        "index": index,
-        "content": result.text,
-        "tokens": result.tokens,
-        "stop": False,
-        "id_slot": id_slot,
-        "tokens_predicted": result.timings.predicted_n,
-        "tokens_evaluated": len(task.prompt),
-    }
-    if timings:
+    answer = _render_head(choice, result.text, result.tokens, False, result.timings.predicted_n)
+    if with_timings:
         answer["timings"] = render_timings(result.timings)
     if result.probs:
-        probs = render_completion_probabilities(result.probs, task.params.sampling, piece)
-        answer["completion_probabilities"] = probs
+        sampling = choice.task.params.sampling
+        answer["completion_probabilities"] = render_completion_probabilities(result.probs, sampling, piece)
     return answer
 
 
-def render_prompt_progress(task: Task, n_cached: int, n_past: int, ms: float) -> dict[str, Any]:
-    return {"total": len(task.prompt), "cache": n_cached, "processed": n_past, "time_ms": ms}
-
-
-def render_progress(
-    index: int, task: Task, id_slot: int, n_cached: int, n_past: int, ms: float
-) -> dict[str, Any]:
+def render_prompt_progress(choice: Choice, result: Admitted | Progress) -> dict[str, Any]:
     return {
-        "index": index,
-        "content": "",
-        "tokens": [],
-        "stop": False,
-        "id_slot": id_slot,
-        "tokens_predicted": 0,
-        "tokens_evaluated": len(task.prompt),
-        "prompt_progress": render_prompt_progress(task, n_cached, n_past, ms),
+        "total": len(choice.task.prompt),
+        "cache": choice.n_cached,
+        "processed": choice.n_cached if isinstance(result, Admitted) else result.n_past,
+        "time_ms": 0.0 if isinstance(result, Admitted) else result.prompt_ms,
     }
 
 
-def render_done(
-    index: int, content: str, tokens: Sequence[int], result: Done, task: Task, id_slot: int
-) -> dict[str, Any]:
+def render_progress(choice: Choice, result: Admitted | Progress) -> dict[str, Any]:
+    progress = render_prompt_progress(choice, result)
+    return {**_render_head(choice, "", [], False, 0), "prompt_progress": progress}
+
+
+def render_done(choice: Choice, content: str, tokens: Sequence[int], result: Done) -> dict[str, Any]:
     """The facts of a finished completion; the route adds what only it knows."""
     return {
-        "index": index,
-        "content": content,
-        "tokens": list(tokens),
-        "id_slot": id_slot,
-        "stop": True,
-        "tokens_predicted": result.timings.predicted_n,
-        "tokens_evaluated": len(task.prompt),
+        **_render_head(choice, content, tokens, True, result.timings.predicted_n),
         "has_new_line": result.has_new_line,
         "truncated": result.truncated,
         **({"truncated_grammar": True} if result.truncated_grammar else {}),
@@ -180,6 +133,20 @@ def render_done(
         **_render_stopped(result.stop_type),
         "tokens_cached": result.n_past,
         "timings": render_timings(result.timings),
+    }
+
+
+def _render_head(
+    choice: Choice, content: str, tokens: Sequence[int], stop: bool, n_predicted: int
+) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "content": content,
+        "tokens": list(tokens),
+        "stop": stop,
+        "id_slot": choice.id_slot,
+        "tokens_predicted": n_predicted,
+        "tokens_evaluated": len(choice.task.prompt),
     }
 
 

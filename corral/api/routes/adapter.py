@@ -7,12 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from corral.api.adapter import MAX_ADAPTERS, Adapter, parse_scales
-from corral.api.body import JsonResponse
+from corral.api.body import JsonResponse, parse_body, read_json
 from corral.api.openapi import answers, body_like, body_of, list_of, shape
 from corral.api.schema.adapter import LoadAdapterRequest, UnloadAdapterRequest
 from corral.api.schema.answer import ADAPTER, ADAPTERS, SUCCESS, UNLOADED
-from corral.api.schema.parse import parse_request
-from corral.api.service import service_of
+from corral.api.state import state_of
 
 router = APIRouter()
 
@@ -22,18 +21,17 @@ _SCALES = {**list_of(shape(id="integer", scale="number")), "maxItems": MAX_ADAPT
 @router.get("/lora-adapters", responses=answers(ADAPTERS))
 async def adapters(request: Request) -> Response:
     """All adapters, with the scales that count where a request says nothing."""
-    service = service_of(request)
-    service.check_health()
-    return JsonResponse([_render(adapter) for adapter in service.adapters])
+    state = state_of(request)
+    state.admission.check_health()
+    return JsonResponse([_render(adapter) for adapter in state.adapters])
 
 
 @router.post("/lora-adapters", openapi_extra=body_like(_SCALES), responses=answers(SUCCESS))
 async def set_scales(request: Request) -> Response:
     """Set the scales of all adapters; those not named are off."""
-    service = service_of(request)
-    service.check_health()
-    store = service.adapters
-    store.set(parse_scales(await service.read(request), store.ids, "lora"))
+    state = state_of(request)
+    state.admission.check_health()
+    state.adapters.set(parse_scales(await read_json(request), state.adapters.ids, "lora"))
     return JsonResponse({"success": True})
 
 
@@ -44,12 +42,12 @@ async def set_scales(request: Request) -> Response:
 )
 async def load(request: Request) -> Response:
     """Load an adapter from a file in `--lora-dir`."""
-    service = service_of(request)
-    body, _ = parse_request(LoadAdapterRequest, await service.read(request))
-    service.check_health()
-    begins_off = service.settings.server.lora_init_without_apply
+    state = state_of(request)
+    body = await parse_body(request, LoadAdapterRequest)
+    state.admission.check_health()
+    begins_off = state.settings.server.lora_init_without_apply
     scale = body.scale if body.scale is not None else 0.0 if begins_off else 1.0
-    return JsonResponse(_render(await service.adapters.load(body.name, scale)))
+    return JsonResponse(_render(await state.adapters.load(body.name, scale)))
 
 
 @router.post(
@@ -59,9 +57,9 @@ async def load(request: Request) -> Response:
 )
 async def unload(request: Request) -> Response:
     """Forget an adapter; requests that run with it come to their end."""
-    service = service_of(request)
-    body, _ = parse_request(UnloadAdapterRequest, await service.read(request))
-    return JsonResponse({"success": True, "id": service.adapters.unload(body.adapter).info.id})
+    body = await parse_body(request, UnloadAdapterRequest)
+    adapter = state_of(request).adapters.unload(body.adapter)
+    return JsonResponse({"success": True, "id": adapter.info.id})
 
 
 def _render(adapter: Adapter) -> dict[str, Any]:

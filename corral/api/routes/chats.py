@@ -8,11 +8,11 @@ import msgspec
 import xxhash
 from fastapi import APIRouter, Path, Request, Response
 
-from corral.api.body import JsonResponse
+from corral.api.body import JsonResponse, read_json
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import answers, body_like, queries, query
-from corral.api.schema.saved_chat import CHAT, CHAT_REMOVED, CHAT_SAVED, CHATS
-from corral.api.service import service_of
+from corral.api.schema.answer import CHAT_REMOVED, CHAT_SAVED, CHATS, SAVED_CHAT
+from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, NotSupported
 from corral.storage.chat_folder import Precondition, check_id
 from corral.storage.chat_store import ChatStore
@@ -46,7 +46,7 @@ async def chats(request: Request) -> Response:
     return Response(body, media_type=JsonResponse.media_type, headers=headers)
 
 
-@router.get("/chats/{id}", responses=answers(CHAT, 400, 404, 501))
+@router.get("/chats/{id}", responses=answers(SAVED_CHAT, 400, 404, 501))
 async def load(request: Request, id: _Id) -> Response:
     """A chat."""
     data = await _store(request).load(record_of(request).client, check_id(id))
@@ -55,13 +55,13 @@ async def load(request: Request, id: _Id) -> Response:
 
 @router.put(
     "/chats/{id}",
-    openapi_extra=body_like(CHAT),
+    openapi_extra=body_like(SAVED_CHAT),
     responses=answers(CHAT_SAVED, 409, 501, 507),
 )
 async def save(request: Request, id: _Id) -> Response:
     """Save a whole chat; with `If-Match: REVISION` only if nobody else has saved it since."""
     store, chat_id, condition = _store(request), check_id(id), _condition(request)
-    data = await service_of(request).read(request)
+    data = await read_json(request)
     info = await store.save(record_of(request).client, chat_id, data, condition)
     return JsonResponse({"id": info.id, "updatedAt": info.updated_at, "revision": info.revision})
 
@@ -74,7 +74,7 @@ async def remove(request: Request, id: _Id) -> Response:
 
 
 def _store(request: Request) -> ChatStore:
-    store = service_of(request).chats
+    store = state_of(request).storage.chats
     if store is None:
         raise NotSupported("This server does not keep chats. Start it with `--chats`")
     return store

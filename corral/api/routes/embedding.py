@@ -7,14 +7,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from corral.api.embed import embed, prepare, require_embeddings, respond
+from corral.api.body import parse_body
+from corral.api.embed import embed, prepare_embedding, require_embeddings, respond
 from corral.api.openapi import answers, body_of
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.render.embedding import render_data, render_list, render_rows, shape
 from corral.api.schema.answer import EMBEDDING, EMBEDDINGS
 from corral.api.schema.embedding import EmbeddingRequest
-from corral.api.schema.parse import parse_request
-from corral.api.service import Service, service_of
+from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
@@ -41,29 +41,30 @@ async def openai_embeddings(request: Request) -> Response:
 
 
 async def _answer(request: Request, is_openai: bool) -> Response:
-    service = service_of(request)
-    encoder = service.info.encoder
-    body, warnings = parse_request(EmbeddingRequest, await service.read(request))
+    state = state_of(request)
+    encoder = state.model.info.encoder
+    body = await parse_body(request, EmbeddingRequest)
     field = "content" if body.input is None and body.content is not None else "input"
     # compat: /v1/embeddings: `content` is no field of OpenAI's, and answered in the native shape.
     is_openai = is_openai and field == "input"
     _check(body, encoder, is_openai)
-    mark = partial(mark_prompt, getattr(body, field), body.image_data, field, bool(service.info.media))
-    content, request_media, _ = await service.extract_media(request, mark)
-    vocab = service.vocab_for(request_media)
-    inputs = await prepare(service, request, body.truncate, prepare_inputs, content, field, vocab=vocab)
-    media = request_media.of(*inputs.tokens) if request_media is not None else None
-    vectors = await embed(service, request, inputs, media)
+    mark = partial(mark_prompt, getattr(body, field), body.image_data, field, bool(state.model.info.media))
+    content, media, _ = await state.prepare.load_media(request, mark)
+    prepared = await prepare_embedding(
+        request, state.prepare, body.truncate, prepare_inputs, content, field, media=media
+    )
+    vectors = await embed(request, prepared)
+    norm = _norm(body, encoder, state.settings.server.embd_normalize)
 
     def render() -> Any:
-        rows = shape(vectors, body.dimensions, _norm(body, service, encoder))
+        rows = shape(vectors, body.dimensions, norm)
         is_base64 = body.encoding_format == "base64"
         if not is_openai:
-            return render_rows(rows, inputs, is_base64)
-        data = render_data(rows, inputs, is_base64)
-        return render_list(body.model or service.model_name, inputs, warnings, data=data)
+            return render_rows(rows, prepared.inputs, is_base64)
+        data = render_data(rows, prepared.inputs, is_base64)
+        return render_list(body.model or state.model.name, prepared.inputs, body.warnings, data=data)
 
-    return await respond(service, vectors, render)
+    return await respond(state.pools, vectors, render)
 
 
 def _check(body: EmbeddingRequest, encoder: EncoderInfo, is_openai: bool) -> None:
@@ -74,8 +75,7 @@ def _check(body: EmbeddingRequest, encoder: EncoderInfo, is_openai: bool) -> Non
         raise InvalidRequest(f"the model's vectors have {encoder.n_embd} numbers", field="dimensions")
 
 
-def _norm(body: EmbeddingRequest, service: Service, encoder: EncoderInfo) -> int:
+def _norm(body: EmbeddingRequest, encoder: EncoderInfo, default: int) -> int:
     if encoder.pooling in (Pooling.NONE, Pooling.RANK):
         return _UNCHANGED
-    default = service.settings.server.embd_normalize
     return default if body.embd_normalize is None else body.embd_normalize

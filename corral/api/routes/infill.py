@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.prepare_infill import InfillSettings, prepare_infill, require_marks
 from corral.api.render.completion import NativeRenderer
-from corral.api.respond import respond
+from corral.api.respond import read_body, respond
 from corral.api.schema.answer import COMPLETION
 from corral.api.schema.infill import InfillRequest
-from corral.api.service import require_generation, service_of
+from corral.api.state import state_of
 
-router = APIRouter(dependencies=[Depends(require_generation)])
+router = APIRouter()
 
 
 @router.post(
@@ -22,19 +22,11 @@ router = APIRouter(dependencies=[Depends(require_generation)])
 )
 async def infill(request: Request) -> Response:
     """Write what is between two texts."""
-    service = service_of(request)
-    require_marks(service.vocab.fim)
-    body, warnings = await service.take(InfillRequest, request)
-    settings = InfillSettings(service.settings.engine.n_batch, service.settings.server.spm_infill)
-    prepared = await service.run_in_prompt_pool(
-        prepare_infill,
-        body,
-        service.vocab,
-        service.limits,
-        service.defaults,
-        settings,
-        service.system_prompt,
-    )
-    completion = await service.apply_server_changes(request, body, prepared.completion)
-    renderer = NativeRenderer(service, body, [*warnings, *prepared.warnings], completion.is_list)
-    return await respond(request, service, completion, renderer, body.stream)
+    state = state_of(request)
+    state.model.require_generation()
+    require_marks(state.model.vocab.fim)
+    body = await read_body(request, InfillRequest)
+    settings = InfillSettings(state.settings.engine.n_batch, state.settings.server.spm_infill)
+    prepared = await prepare_infill(request, body, state.prepare, settings)
+    renderer = NativeRenderer(state.model.render_context, body, prepared)
+    return await respond(request, prepared, renderer, body.stream)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from corral.api.openapi import TEXT, answers
-from corral.api.service import service_of
+from corral.api.state import state_of
 from corral.core.errors import NotSupported
 
 router = APIRouter()
@@ -20,5 +20,5 @@ async def metrics(request: Request) -> Response:
     from corral.telemetry.prometheus import CONTENT_TYPE
 
     # compat: /metrics: by this, older clients notice a restart.
-    headers = {"process-start-time-unix": str(service_of(request).started_at)}
+    headers = {"process-start-time-unix": str(state_of(request).started_at)}
     return Response(await found.render(), media_type=CONTENT_TYPE, headers=headers)

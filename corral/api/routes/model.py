@@ -9,8 +9,9 @@ from fastapi import APIRouter, Path, Request, Response
 from corral.api.body import JsonResponse
 from corral.api.openapi import answers
 from corral.api.schema.answer import MODEL, MODELS
-from corral.api.service import Service, service_of
+from corral.api.state import state_of
 from corral.core.errors import NotFound
+from corral.core.result import ModelInfo
 
 router = APIRouter()
 
@@ -19,25 +20,23 @@ router = APIRouter()
 @router.get("/models", responses=answers(MODELS))
 async def models(request: Request) -> Response:
     """All models: there is one."""
-    service = service_of(request)
-    name = service.model_name
-    return JsonResponse(
-        {"object": "list", "data": [_render(service, name)], "models": [_render_capabilities(service, name)]}
-    )
+    state = state_of(request)
+    name, info = state.model.name, state.engine.info
+    data = [_render(name, info, state.started_at)]
+    return JsonResponse({"object": "list", "data": data, "models": [_render_capabilities(name, info)]})
 
 
 @router.get("/v1/models/{name:path}", responses=answers(MODEL, 404))
 async def model(request: Request, name: Annotated[str, Path(description="The model's name.")]) -> Response:
     """One model by its name."""
-    service = service_of(request)
-    if name != service.model_name:
+    state = state_of(request)
+    if name != state.model.name:
         raise NotFound(f"there is no model '{name:.256}'")
-    return JsonResponse(_render(service, name))
+    return JsonResponse(_render(name, state.engine.info, state.started_at))
 
 
-def _render_capabilities(service: Service, name: str) -> dict[str, Any]:
+def _render_capabilities(name: str, info: ModelInfo | None) -> dict[str, Any]:
     # compat: /v1/models: what else clients look for, in another server's shape.
-    info = service.engine.info
     return {
         "name": name,
         "model": name,
@@ -50,13 +49,12 @@ def _render_capabilities(service: Service, name: str) -> dict[str, Any]:
     }
 
 
-def _render(service: Service, name: str) -> dict[str, Any]:
+def _render(name: str, info: ModelInfo | None, started_at: int) -> dict[str, Any]:
     # compat: /v1/models: answered while the model is still loading, then without `meta`.
-    info = service.engine.info
     return {
         "id": name,
         "object": "model",
-        "created": service.started_at,
+        "created": started_at,
         "owned_by": "llamacpp",
         "meta": info
         and {

@@ -6,14 +6,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from corral.api.embed import embed, prepare, require_classes, require_scores, respond
+from corral.api.body import parse_body
+from corral.api.embed import embed, prepare_embedding, require_classes, require_scores, respond
 from corral.api.openapi import answers, body_of
 from corral.api.prepare_embedding import prepare_inputs, prepare_pairs
 from corral.api.render.embedding import render_classes, render_list, render_ranks
 from corral.api.schema.answer import CLASSES, RANKS
 from corral.api.schema.embedding import ClassifyRequest, RerankRequest
-from corral.api.schema.parse import parse_request
-from corral.api.service import service_of
+from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
 
 router = APIRouter()
@@ -28,45 +28,48 @@ _CLASSES = answers(CLASSES, 501)
 @router.post("/v1/reranking", openapi_extra=body_of(RerankRequest), responses=_RANKS)
 async def rerank(request: Request) -> Response:
     """Documents, the ones that fit a query best first."""
-    service = service_of(request)
-    require_scores(service.info.encoder)
-    body, warnings = parse_request(RerankRequest, await service.read(request))
+    state = state_of(request)
+    require_scores(state.model.info.encoder)
+    body = await parse_body(request, RerankRequest)
     is_tei = body.texts is not None
     field = "texts" if is_tei else "documents"
     texts = _texts_of((body.texts if is_tei else body.documents) or [], field)
-    inputs = await prepare(
-        service, request, body.truncate, prepare_pairs, body.query, texts, field, service.rerank_template
-    )
-    vectors = await embed(service, request, inputs)
+    content = (body.query, texts, field, state.model.rerank_template)
+    prepared = await prepare_embedding(request, state.prepare, body.truncate, prepare_pairs, *content)
+    vectors = await embed(request, prepared)
 
     def render() -> Any:
+        inputs = prepared.inputs
         if is_tei:
             given = [{"text": text} for text in texts] if body.return_text else []
             return render_ranks(vectors, inputs, given, body.top_n, "score")
         documents = [{"document": {"text": text}} for text in texts] if body.return_documents else []
         results = render_ranks(vectors, inputs, documents, body.top_n, "relevance_score")
-        return render_list(body.model or service.model_name, inputs, warnings, results=results)
+        return render_list(body.model or state.model.name, inputs, body.warnings, results=results)
 
-    return await respond(service, vectors, render)
+    return await respond(state.pools, vectors, render)
 
 
 @router.post("/classify", openapi_extra=body_of(ClassifyRequest), responses=_CLASSES)
 @router.post("/v1/classify", openapi_extra=body_of(ClassifyRequest), responses=_CLASSES)
 async def classify(request: Request) -> Response:
     """The model's labels for texts, with raw scores, the best first."""
-    service = service_of(request)
-    encoder = service.info.encoder
+    state = state_of(request)
+    encoder = state.model.info.encoder
     require_classes(encoder)
-    body, warnings = parse_request(ClassifyRequest, await service.read(request))
-    inputs = await prepare(service, request, body.truncate, prepare_inputs, body.inputs, "inputs")
-    vectors = await embed(service, request, inputs)
+    body = await parse_body(request, ClassifyRequest)
+    prepared = await prepare_embedding(
+        request, state.prepare, body.truncate, prepare_inputs, body.inputs, "inputs"
+    )
+    vectors = await embed(request, prepared)
 
     def render() -> Any:
+        inputs = prepared.inputs
         classes = render_classes(vectors, inputs, encoder.labels)
         predictions = classes if inputs.is_list else classes[0]
-        return render_list(body.model or service.model_name, inputs, warnings, predictions=predictions)
+        return render_list(body.model or state.model.name, inputs, body.warnings, predictions=predictions)
 
-    return await respond(service, vectors, render)
+    return await respond(state.pools, vectors, render)
 
 
 def _texts_of(documents: list[Any], field: str) -> list[str]:

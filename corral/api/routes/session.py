@@ -8,17 +8,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from corral.api.body import JsonResponse
+from corral.api.body import JsonResponse, parse_body
 from corral.api.openapi import answers, body_of, queries, query
 from corral.api.routes.slot import SLOT, WAIT, restore_file
 from corral.api.schema.answer import SESSION_ACTION, SESSIONS
-from corral.api.schema.parse import parse_request
 from corral.api.schema.state import SessionRequest
-from corral.api.service import Service, service_of
-from corral.api.slot_query import action_of, busy_of, require_slots, slot_of
+from corral.api.slot_call import SlotCall, action_of, require_slots
+from corral.api.state import state_of
 from corral.core.errors import NotSupported
-from corral.core.result import SlotReport
-from corral.core.task import SlotAction, Verb
+from corral.core.task import Verb
 from corral.storage.blob import Blob, read_pieces
 from corral.storage.save_directory import NAME, NamedFile, SaveDirectory, check_name
 from corral.storage.session import render_id
@@ -32,8 +30,7 @@ _Session = Annotated[str, Path(description="A session's name.", json_schema_extr
 @router.get("/sessions", responses=answers(SESSIONS, 501))
 async def sessions(request: Request) -> Response:
     """All sessions."""
-    service = service_of(request)
-    require_slots(service)
+    require_slots(request)
     return JsonResponse(
         [
             {
@@ -42,7 +39,7 @@ async def sessions(request: Request) -> Response:
                 "created_at": info.created_at,
                 "updated_at": info.updated_at,
             }
-            for info in service.sessions.list()
+            for info in state_of(request).storage.sessions.list()
         ]
     )
 
@@ -60,43 +57,34 @@ async def sessions(request: Request) -> Response:
 )
 async def act(request: Request, id_session: _Session) -> Response:
     """Save a slot as a session, restore or fork it into a slot, or remove it."""
-    service = service_of(request)
-    require_slots(service)
+    require_slots(request)
     action = _ACTIONS[action_of(request, _ACTIONS)]
-    return await action(_Call(request, service, check_name(id_session, "id_session")))
+    return await action(_SessionCall(request, check_name(id_session, "id_session")))
 
 
-class _Call:
-    """A request for an action on a session."""
+class _SessionCall(SlotCall):
+    """A request for an action on a session, and the slot that the query names."""
 
-    def __init__(self, request: Request, service: Service, name: str) -> None:
-        self.request = request
-        self.service = service
-        self.store = service.sessions
+    def __init__(self, request: Request, name: str) -> None:
+        super().__init__(request)
+        self.store = self.storage.sessions
         self.name = name
         self.id = render_id(name)
 
-    async def do(self, verb: Verb, fd: int, **fields: Any) -> SlotReport:
-        slot = slot_of(self.request, self.service.info.n_slots)
-        action = SlotAction(verb=verb, slot=slot, busy=busy_of(self.request), **fields)
-        return await self.service.act(self.request, action, fd)
-
     async def file(self) -> tuple[SaveDirectory, str] | None:
         """Where the body says that the state is, or shall be, if it has one."""
-        data = await self.service.read(self.request, default={})
-        body, _ = parse_request(SessionRequest, data)
+        body = await parse_body(self.request, SessionRequest, default={})
         if not body.file:
             return None
-        if self.service.saves is None:
+        if self.storage.saves is None:
             raise NotSupported("Field 'file' needs a server that was started with `--slot-save-path`")
-        return self.service.saves, check_name(body.file, "file")
+        return self.storage.saves, check_name(body.file, "file")
 
 
-async def _save(call: _Call) -> Response:
-    slot = slot_of(call.request, call.service.info.n_slots)
-    async with call.service.limit_blobs(slot, "session", busy_of(call.request)):
+async def _save(call: _SessionCall) -> Response:
+    async with call.limit("session"):
         with Blob.create() as blob:
-            report = await call.do(Verb.SAVE, blob.fd)
+            report = await call.run(Verb.SAVE, blob.fd)
             await call.store.put(call.name, blob)
     return JsonResponse(
         {
@@ -109,13 +97,13 @@ async def _save(call: _Call) -> Response:
     )
 
 
-async def _restore(call: _Call) -> Response:
+async def _restore(call: _SessionCall) -> Response:
     file = await call.file()
     if file is not None:
-        report = await restore_file(call.do, *file)
+        report = await restore_file(call, *file)
     else:
         with call.store.open(call.name) as blob:
-            report = await call.do(Verb.RESTORE, blob.fd, is_ours=True)
+            report = await call.run(Verb.RESTORE, blob.fd, is_ours=True)
     return JsonResponse(
         {
             "id_session": call.id,
@@ -128,7 +116,7 @@ async def _restore(call: _Call) -> Response:
     )
 
 
-async def _fork(call: _Call) -> Response:
+async def _fork(call: _SessionCall) -> Response:
     """Into another slot, into another session (`to`), or both."""
     to = call.request.query_params.get("to")
     if to is None:
@@ -139,7 +127,7 @@ async def _fork(call: _Call) -> Response:
     return JsonResponse({"id_session": render_id(to), "id_source": call.id, "success": True})
 
 
-async def _remove(call: _Call) -> Response:
+async def _remove(call: _SessionCall) -> Response:
     file = await call.file()
     answer: dict[str, Any] = {"id_session": call.id, "removed": True}
     if file is not None:
@@ -156,7 +144,7 @@ def _copy(blob: Blob, target: NamedFile) -> None:
     target.commit()
 
 
-_ACTIONS: dict[str, Callable[[_Call], Awaitable[Response]]] = {
+_ACTIONS: dict[str, Callable[[_SessionCall], Awaitable[Response]]] = {
     "save": _save,
     "restore": _restore,
     "fork": _fork,

@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Path, Request, Response
 
 from corral.api.blob_response import BlobResponse
-from corral.api.body import JsonResponse
+from corral.api.body import JsonResponse, parse_body
 from corral.api.openapi import BINARY, answers, body_of, queries, query
 from corral.api.render.state import render_boundaries
 from corral.api.schema.answer import SLOT_ACTION, SLOT_INFO
-from corral.api.schema.parse import parse_request
 from corral.api.schema.state import ShiftRequest, SlotFileRequest, StateRequest
-from corral.api.service import Service, service_of
-from corral.api.slot_query import action_of, busy_of, parse_slot, require_slots, slot_of
+from corral.api.slot_call import SlotCall, action_of, require_slots
+from corral.api.state import state_of
 from corral.core.errors import NotSupported
 from corral.core.result import SlotReport
-from corral.core.task import Busy, SlotAction, Verb
+from corral.core.task import Busy, Verb
 from corral.storage.blob import Blob, decode_state, read_base64, read_pieces, receive
 from corral.storage.save_directory import SaveDirectory, check_name
 
@@ -52,51 +50,32 @@ _INFO = answers(SLOT_INFO, 400, 404, 501)
 async def act(request: Request, id_slot: _Slot) -> Response:
     """Save, restore, erase, fork or shorten what a slot holds; `?wait=0`: not if it is busy."""
     name = action_of(request, _ACTIONS)
-    service = service_of(request)
     if name not in _FILE_ACTIONS:
-        require_slots(service)
-    elif service.saves is None:
+        require_slots(request)
+    elif state_of(request).storage.saves is None:
         raise NotSupported("This server does not support slots action. Start it with `--slot-save-path`")
-    return await _ACTIONS[name](_Call(request, service, parse_slot(id_slot, service.info.n_slots)))
+    return await _ACTIONS[name](SlotCall(request, id_slot))
 
 
 @router.get("/v1/slots/{id_slot}/info", responses=_INFO)
 @router.get("/slots/{id_slot}/info", responses=_INFO)
 async def info(request: Request, id_slot: _Slot) -> Response:
     """How many tokens a slot has, and where its messages are."""
-    service = service_of(request)
-    require_slots(service)
-    slot = parse_slot(id_slot, service.info.n_slots)
-    report = await service.act(request, SlotAction(verb=Verb.TOKENS, slot=slot, busy=Busy.IGNORE))
-    return JsonResponse(render_boundaries(report.tokens, service.chat.turn_end))
+    require_slots(request)
+    report = await SlotCall(request, id_slot).run(Verb.TOKENS, busy=Busy.IGNORE)
+    return JsonResponse(render_boundaries(report.tokens, state_of(request).model.chat.turn_end))
 
 
-class _Call:
-    """A request for an action on a slot."""
-
-    def __init__(self, request: Request, service: Service, slot: int) -> None:
-        self.request = request
-        self.service = service
-        self.slot = slot
-        self.saves = service.saves
-
-    async def do(self, verb: Verb, fd: int = -1, **fields: Any) -> SlotReport:
-        action = SlotAction(verb=verb, slot=self.slot, busy=busy_of(self.request), **fields)
-        return await self.service.act(self.request, action, fd)
-
-    def limit(self, way: str) -> AbstractAsyncContextManager[None]:
-        return self.service.limit_blobs(self.slot, way, busy_of(self.request))
-
-    async def filename(self) -> str:
-        body, _ = parse_request(SlotFileRequest, await self.service.read(self.request))
-        return check_name(body.filename, "filename")
+async def _filename(call: SlotCall) -> str:
+    body = await parse_body(call.request, SlotFileRequest)
+    return check_name(body.filename, "filename")
 
 
-async def _save(call: _Call) -> Response:
-    name = await call.filename()
-    assert call.saves is not None
-    with call.saves.create(name) as file:
-        report = await call.do(Verb.SAVE, file.fd)
+async def _save(call: SlotCall) -> Response:
+    name = await _filename(call)
+    assert call.storage.saves is not None
+    with call.storage.saves.create(name) as file:
+        report = await call.run(Verb.SAVE, file.fd)
         await asyncio.to_thread(file.commit)
     return JsonResponse(
         {
@@ -109,10 +88,10 @@ async def _save(call: _Call) -> Response:
     )
 
 
-async def _restore(call: _Call) -> Response:
-    name = await call.filename()
-    assert call.saves is not None
-    report = await restore_file(call.do, call.saves, name)
+async def _restore(call: SlotCall) -> Response:
+    name = await _filename(call)
+    assert call.storage.saves is not None
+    report = await restore_file(call, call.storage.saves, name)
     return JsonResponse(
         {
             "id_slot": report.id_slot,
@@ -124,24 +103,22 @@ async def _restore(call: _Call) -> Response:
     )
 
 
-async def restore_file(
-    do: Callable[..., Awaitable[SlotReport]], saves: SaveDirectory, name: str
-) -> SlotReport:
+async def restore_file(call: SlotCall, saves: SaveDirectory, name: str) -> SlotReport:
     """Restore a slot from a file that this server, or another one with the same model, has saved."""
     with Blob(await asyncio.to_thread(saves.open, name)) as file:
-        return await do(Verb.RESTORE, file.fd, is_ours=True)
+        return await call.run(Verb.RESTORE, file.fd, is_ours=True)
 
 
-async def _erase(call: _Call) -> Response:
-    report = await call.do(Verb.ERASE)
+async def _erase(call: SlotCall) -> Response:
+    report = await call.run(Verb.ERASE)
     return JsonResponse({"id_slot": report.id_slot, "n_erased": report.n_tokens})
 
 
-async def _save_state(call: _Call) -> Response:
+async def _save_state(call: SlotCall) -> Response:
     async with contextlib.AsyncExitStack() as held:
         await held.enter_async_context(call.limit("out"))
         blob = held.enter_context(Blob.create())
-        report = await call.do(Verb.SAVE, blob.fd)
+        report = await call.run(Verb.SAVE, blob.fd)
         if BINARY in call.request.headers.get("accept", ""):
             n_bytes, pieces, kind = report.n_bytes, read_pieces(blob.fd, report.n_bytes), BINARY
         else:
@@ -151,7 +128,7 @@ async def _save_state(call: _Call) -> Response:
 
 
 def _render_blob(report: SlotReport, base64: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
-    """The answer as JSON, of so many bytes, in pieces."""
+    """The length of the answer as JSON, and its pieces."""
     facts = {
         "id_slot": report.id_slot,
         "n_tokens": report.n_tokens,
@@ -163,27 +140,27 @@ def _render_blob(report: SlotReport, base64: Iterator[bytes]) -> tuple[int, Iter
     return len(head) + n_base64 + len(tail), itertools.chain([head], base64, [tail])
 
 
-async def _restore_state(call: _Call) -> Response:
+async def _restore_state(call: SlotCall) -> Response:
     async with call.limit("in"):
         with await _receive_state(call) as blob:
-            report = await call.do(Verb.RESTORE, blob.fd)
+            report = await call.run(Verb.RESTORE, blob.fd)
     return JsonResponse(
         {"id_slot": report.id_slot, "n_bytes_read": report.n_bytes, "success": True, "t_ms": report.ms}
     )
 
 
-async def _receive_state(call: _Call) -> Blob:
-    service, parts = call.service, call.request.stream()
-    n_max = service.info.n_state_bytes + 4 * service.info.n_ctx + _HEAD_ROOM
+async def _receive_state(call: SlotCall) -> Blob:
+    parts = call.request.stream()
+    n_max = call.info.n_state_bytes + 4 * call.info.n_ctx + _HEAD_ROOM
     if call.request.headers.get("content-type", "").startswith(BINARY):
         return await receive(parts, n_max)
     with await receive(parts, n_max * 4 // 3 + _HEAD_ROOM) as body:
-        n_json = service.settings.server.max_body_mib << 20
+        n_json = state_of(call.request).settings.server.max_body_mib << 20
         return await asyncio.to_thread(decode_state, body, n_json)
 
 
-async def _tokens(call: _Call) -> Response:
-    report = await call.do(Verb.TOKENS)
+async def _tokens(call: SlotCall) -> Response:
+    report = await call.run(Verb.TOKENS)
     return JsonResponse(
         {
             "id_slot": report.id_slot,
@@ -194,16 +171,16 @@ async def _tokens(call: _Call) -> Response:
     )
 
 
-async def _context_shift(call: _Call) -> Response:
-    body, _ = parse_request(ShiftRequest, await call.service.read(call.request))
-    report = await call.do(Verb.SHIFT, n_keep=body.n_keep, n_discard=body.n_discard)
+async def _context_shift(call: SlotCall) -> Response:
+    body = await parse_body(call.request, ShiftRequest)
+    report = await call.run(Verb.SHIFT, n_keep=body.n_keep, n_discard=body.n_discard)
     return JsonResponse({"success": True, "new_n_tokens": report.n_tokens})
 
 
-async def _fork(call: _Call) -> Response:
+async def _fork(call: SlotCall) -> Response:
     """The slot of the path goes into the one that `slot` names."""
-    source, call.slot = call.slot, slot_of(call.request, call.service.info.n_slots)
-    report = await call.do(Verb.FORK, source=source)
+    source = call.slot
+    report = await call.run(Verb.FORK, slot=call.target, source=source)
     return JsonResponse(
         {
             "id_slot": report.id_slot,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from corral.api.openapi import Schema, either, list_of, shape
+from corral.api.openapi import Schema, either, list_of, optional, shape
+from corral.storage.saved_chat import MAX_TIME_MS, MAX_TITLE_CHARS
 
 SUCCESS = shape(success="boolean", warnings="array?")
 HEALTH = shape(status="string", slots_idle="integer", slots_processing="integer", slots="array?")
@@ -39,17 +40,12 @@ MODELS = shape(object="string", data=list_of(MODEL), models="array")
 _TIMINGS = shape(prompt_n="integer", prompt_ms="number", predicted_n="integer", predicted_ms="number")
 _USAGE = shape(prompt_tokens="integer", total_tokens="integer", completion_tokens="integer?")
 # Of a native answer clients may choose the fields: none is certain.
-_NATIVE = shape(
-    content="string?",
-    tokens="array?",
-    stop="boolean?",
-    stop_type="string?",
-    stopping_word="string?",
-    tokens_predicted="integer?",
-    tokens_evaluated="integer?",
-    generation_settings="object?",
-    timings="object?",
-    warnings="array?",
+_NATIVE = optional(
+    string="content stop_type stopping_word",
+    boolean="stop",
+    integer="tokens_predicted tokens_evaluated",
+    array="tokens warnings",
+    object="generation_settings timings",
 )
 COMPLETION = either(_NATIVE, list_of(_NATIVE))
 _OPENAI: dict[str, str | Schema] = {
@@ -104,24 +100,14 @@ ADAPTERS = list_of(ADAPTER)
 UNLOADED = shape(success="boolean", id="integer")
 
 # Which of these an answer has is the action's business.
-SLOT_ACTION = shape(
-    id_slot="integer?",
-    id_source="integer?",
-    filename="string?",
-    n_saved="integer?",
-    n_written="integer?",
-    n_restored="integer?",
-    n_read="integer?",
-    n_erased="integer?",
-    n_tokens="integer?",
-    new_n_tokens="integer?",
-    tokens="array?",
-    n_bytes="integer?",
-    state="string?",
-    n_bytes_read="integer?",
-    success="boolean?",
-    t_ms="number?",
-    timings="object?",
+SLOT_ACTION = optional(
+    integer="id_slot id_source n_tokens new_n_tokens n_saved n_written n_restored n_read n_erased n_bytes "
+    "n_bytes_read",
+    string="filename state",
+    array="tokens",
+    boolean="success",
+    number="t_ms",
+    object="timings",
 )
 _SPAN = shape(index="integer", start="integer", end="integer")
 SLOT_INFO = shape(n_tokens="integer", boundary_eot="integer", n_messages="integer", messages=list_of(_SPAN))
@@ -137,4 +123,34 @@ SESSION_ACTION = shape(
     removed="boolean?",
     file="string?",
     t_ms="number?",
+)
+
+_MESSAGE_TREE: Schema = {"type": "object", "additionalProperties": shape(role="string", content="string")}
+_TITLE: Schema = {"type": "string", "maxLength": MAX_TITLE_CHARS}
+_TIME: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_TIME_MS}
+SAVED_CHAT: Schema = {
+    **shape(
+        id="string",
+        title=_TITLE,
+        createdAt=_TIME,
+        updatedAt=_TIME,
+        revision="string?",
+        system="string",
+        settings="object",
+        leaf="string|null",
+        messages=_MESSAGE_TREE,
+    ),
+    "required": ["title", "messages"],
+}
+CHAT_SAVED = shape(id="string", updatedAt="integer", revision="string")
+CHAT_REMOVED = shape(id="string", success="boolean")
+CHATS = list_of(
+    shape(
+        id="string",
+        title="string",
+        createdAt="integer",
+        updatedAt="integer",
+        revision="string",
+        bytes="integer",
+    )
 )

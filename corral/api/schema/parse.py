@@ -20,6 +20,12 @@ class RequestModel(BaseModel):
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
     _sent: dict[str, str] = PrivateAttr(default_factory=dict)  # what the client calls fields
+    _warnings: list[str] = PrivateAttr(default_factory=list)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the client should know: of fields that were clamped, and of unknown ones."""
+        return self._warnings
 
     def name_of(self, field: str) -> str:
         """What the client calls a field, for warnings and errors; else its usual name."""
@@ -37,8 +43,7 @@ class RequestModel(BaseModel):
         return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
 
 
-def parse_request(model: type[RequestT], data: Any) -> tuple[RequestT, list[str]]:
-    """The request and what is worth a warning: clamped and unknown fields."""
+def parse_request(model: type[RequestT], data: Any) -> RequestT:
     if not isinstance(data, dict):
         raise InvalidRequest("the body must be a JSON object")
     clamped: dict[str, str] = {}
@@ -48,20 +53,21 @@ def parse_request(model: type[RequestT], data: Any) -> tuple[RequestT, list[str]
         raise _explain(error) from None
     request._sent = _sent_names(model, data)
     warnings = [f"Field '{request.name_of(field)}': {what}" for field, what in clamped.items()]
-    return request, warnings + _ignored(request)
+    request._warnings = warnings + _ignored(request)
+    return request
 
 
 def _ignored(request: RequestModel) -> list[str]:
     """Of what nothing was done with; a body may be full of such names, an answer may not."""
     names = list(request.model_extra or ())
     known = {name: field for field, others in _names_of(type(request)).items() for name in others}
-    told = [
+    warnings = [
         f"Field '{name}' was ignored: '{request.name_of(known[name])}' says the same"
         if name in known
         else f"Field '{name:.{MAX_NAME_CHARS}}' is unknown and was ignored"
         for name in names[:MAX_IGNORED]
     ]
-    return told + (
+    return warnings + (
         [f"{len(names) - MAX_IGNORED} more fields were ignored"] if len(names) > MAX_IGNORED else []
     )
 

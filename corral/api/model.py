@@ -1,0 +1,107 @@
+"""The served model: its name, and what is known of it once it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corral.api.engine import Engine
+from corral.api.error import still_loading
+from corral.api.vocab import Vocab
+from corral.chat.chat_format import ChatFormat
+from corral.chat.guard import Guard
+from corral.chat.reasoning import ReasoningFormat
+from corral.core.errors import NotSupported
+from corral.core.params import GenerationParams, JsonWhitespace
+from corral.core.result import ModelInfo
+from corral.core.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """The server's side of every chat."""
+
+    chat_format: ChatFormat
+    tool_format: ChatFormat
+    options: Mapping[str, Any]
+    reasoning: ReasoningFormat = ReasoningFormat.AUTO
+    prefill: bool = True
+    has_jinja: bool = True
+    json_whitespace: JsonWhitespace = GenerationParams().json_whitespace
+    guard: Guard | None = None
+    turn_end: int = -1  # the token that ends a message
+
+
+@dataclass(frozen=True, slots=True)
+class RenderContext:
+    """What answers tell of the model. `is_verbose`: also what the native route would have answered."""
+
+    model_name: str
+    n_ctx: int
+    vocab: Vocab
+    is_verbose: bool
+
+    def piece(self, token: int) -> bytes:
+        """A token's bytes, control tokens included."""
+        return self.vocab.piece(token, special=True)
+
+
+class ModelFacts:
+    """Mutable: until the model is loaded, what depends on it raises."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self.path = settings.engine.model
+        self._alias = settings.server.alias
+        self._only_embeds = settings.engine.only_embeds
+        self._is_verbose = settings.engine.verbose
+        self._engine = engine
+        self._loaded: tuple[Vocab, ChatSettings] | None = None
+        self.rerank_template = ""
+
+    def open(self, path: str, vocab: Vocab, chat: ChatSettings, rerank_template: str = "") -> None:
+        """The model is loaded: requests can be served from now on."""
+        self.path = path
+        self._loaded = vocab, chat
+        self.rerank_template = rerank_template
+
+    @property
+    def name(self) -> str:
+        """As answers name it: `--alias`, or the name of its file without the directory."""
+        return self._alias or Path(self.path).name
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded is not None
+
+    @property
+    def vocab(self) -> Vocab:
+        return self._require_loaded()[0]
+
+    @property
+    def chat(self) -> ChatSettings:
+        return self._require_loaded()[1]
+
+    @property
+    def info(self) -> ModelInfo:
+        if self._engine.info is None:
+            raise still_loading(self._engine.loading)
+        return self._engine.info
+
+    @property
+    def render_context(self) -> RenderContext:
+        return RenderContext(self.name, self.info.n_ctx, self.vocab, self._is_verbose)
+
+    def require_generation(self) -> None:
+        """For routes that are of no use on a server that only embeds."""
+        if self.info.can_generate:
+            return
+        if self._only_embeds:
+            raise NotSupported("This server does not support completions. Start it without `--embeddings`")
+        raise NotSupported("This server does not support completions: its model makes vectors, no text")
+
+    def _require_loaded(self) -> tuple[Vocab, ChatSettings]:
+        if self._loaded is None:
+            raise still_loading(self._engine.loading)
+        return self._loaded

@@ -1,0 +1,216 @@
+"""From the fields of a request to generation parameters, with the server's defaults for the rest.
+
+Pure but for the vocabulary it reads. What cannot be honoured is refused.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from corral.api.adapter import make_config, parse_scales
+from corral.api.constraint import grammar_or_schema
+from corral.api.prompt import check_token, refuse_hopeless, tokenize_mixed
+from corral.api.schema.completion import CompletionRequest, GenerationFields
+from corral.api.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt
+from corral.api.vocab import Vocab
+from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
+from corral.core.params import (
+    RANDOM_SEED,
+    GenerationParams,
+    Guidance,
+    SamplingParams,
+    SpeculativeParams,
+)
+from corral.core.sampler_name import samplers_by_letter, samplers_by_name
+from corral.media.intake import RequestMedia
+
+MAX_BIAS_CHARS = 1024
+MAX_PROBS = 1 << 20  # entries of token probabilities one answer may hold
+_NEGATIVE_PROMPT = "cfg_negative_prompt"
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What the server contributes to a request's task, at one moment; and the request's media."""
+
+    vocab: Vocab
+    n_ctx: int
+    n_slots: int
+    defaults: GenerationParams
+    system: SystemPrompt = NO_SYSTEM_PROMPT
+    adapters: frozenset[int] = frozenset()
+    media: RequestMedia | None = None
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        """Tokens of a text in which media may be marked."""
+        if self.media is None:
+            return self.vocab.tokenize(text, add_special, parse_special)
+        return self.media.tokenize(self.vocab, text, add_special, parse_special)
+
+
+def prepare_bound_params(request: GenerationFields, base: Baseline) -> GenerationParams:
+    """Parameters with the grammar or schema that a text has to follow."""
+    params = prepare_params(request, base)
+    constraint = grammar_or_schema(request.grammar, request.json_schema, params.json_whitespace)
+    return msgspec.structs.replace(params, constraint=constraint or base.defaults.constraint)
+
+
+def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParams:
+    """Defaults of the server, overridden by the fields the request really has."""
+    _refuse_later_features(request)
+    vocab, defaults = base.vocab, base.defaults
+    given = {name: getattr(request, name) for name in request.model_fields_set}
+    if given.get("id_slot", -1) >= base.n_slots:
+        raise InvalidRequest(f"there are {base.n_slots} slots, numbered from 0", field="id_slot")
+    own = {k: v for k, v in given.items() if k in GenerationParams.__struct_fields__}
+    if "lora" in own:
+        own["lora"] = make_config(parse_scales(given["lora"], base.adapters, "lora"))
+    own["speculative"] = _prepare_speculative(given, defaults.speculative)
+    own["guidance"] = _prepare_guidance(given, vocab, base.n_ctx, defaults.guidance)
+    if "stop" in own:
+        own["stop"] = (own["stop"],) if isinstance(own["stop"], str) else tuple(own["stop"])
+    if own.get("n_predict") == -1 or _exceeds_cap(request, defaults.n_predict):
+        del own["n_predict"]
+    params = msgspec.structs.replace(defaults, **own)
+    if given.get("penalty_prompt") is not None:
+        refuse_hopeless(given["penalty_prompt"], vocab, base.n_ctx)
+    sampling = _prepare_sampling(given, vocab, params.ignore_eos, defaults.sampling)
+    _refuse_endless_probs(request, sampling.n_probs, params.n_predict, base.n_ctx)
+    return base.system.within(msgspec.structs.replace(params, sampling=sampling))
+
+
+def cap_warnings(request: GenerationFields, cap: int) -> list[str]:
+    """Of a request for more tokens than the server gives, whose limit applies instead."""
+    if not _exceeds_cap(request, cap):
+        return []
+    what = f"{request.n_predict} is outside of 0 to {cap} (--n-predict)"
+    return [f"Field '{request.name_of('n_predict')}': {what}"]
+
+
+def _exceeds_cap(request: GenerationFields, cap: int) -> bool:
+    n = request.n_predict
+    return "n_predict" in request.model_fields_set and n != -1 and cap >= 0 and not 0 <= n <= cap
+
+
+def _prepare_speculative(given: dict[str, Any], defaults: SpeculativeParams) -> SpeculativeParams:
+    names = {name: f"speculative_{name}" for name in SpeculativeParams.__struct_fields__}
+    own = {name: given[field] for name, field in names.items() if field in given}
+    return msgspec.structs.replace(defaults, **own)
+
+
+def _prepare_guidance(
+    given: Mapping[str, Any], vocab: Vocab, n_ctx: int, default: Guidance | None
+) -> Guidance | None:
+    """Where a request says only one of the two, the server's default says the other."""
+    scale = given.get("cfg_scale", default.scale if default else 1.0)
+    if scale == 1.0:
+        return None
+    prompt = given.get(_NEGATIVE_PROMPT)
+    if prompt is None and default is not None:
+        return Guidance(scale, default.negative)
+    return make_guidance(scale, prompt or "", vocab, n_ctx)
+
+
+def make_guidance(scale: float, prompt: str | list[int], vocab: Vocab, n_ctx: int) -> Guidance:
+    if isinstance(prompt, str):
+        refuse_hopeless(prompt, vocab, n_ctx)
+        tokens = vocab.tokenize(prompt, add_special=True, parse_special=True)
+    else:
+        tokens = prompt
+        if tokens and not 0 <= min(tokens) <= max(tokens) < vocab.n_tokens:
+            raise InvalidRequest(f"token ids go from 0 to {vocab.n_tokens - 1}", field=_NEGATIVE_PROMPT)
+    if len(tokens) >= n_ctx:
+        raise ContextExceeded(len(tokens), n_ctx)
+    # Nothing to continue: what begins any text will do.
+    return Guidance(scale, tuple(tokens) or (max(vocab.bos, 0),))
+
+
+def _refuse_later_features(request: GenerationFields) -> None:
+    if request.image_data and not isinstance(request, CompletionRequest):
+        message = "only /completion takes it; images of a chat are parts of its messages"
+        raise InvalidRequest(message, field="image_data")
+    if request.adaptive_target >= 0:
+        message = "Field 'adaptive_target': this server does not support it yet"
+        raise NotSupported(message, param="adaptive_target")
+
+
+def _prepare_sampling(
+    given: dict[str, Any], vocab: Vocab, ignore_eos: bool, defaults: SamplingParams
+) -> SamplingParams:
+    own = {k: v for k, v in given.items() if k in SamplingParams.__struct_fields__}
+    if "seed" in own or defaults.seed == RANDOM_SEED:
+        own["seed"] = resolve_seed(own.get("seed", -1))
+    if "samplers" in own:
+        own["samplers"] = _parse_samplers(own["samplers"])
+    if own.get("dry_base", 1.0) < 1.0:
+        own["dry_base"] = SamplingParams().dry_base
+    if "dry_sequence_breakers" in own:
+        own["dry_sequence_breakers"] = tuple(own["dry_sequence_breakers"])
+    if own.get("penalty_prompt") is not None:
+        tokens = tokenize_mixed(own["penalty_prompt"], vocab, vocab.n_tokens, False, True, "penalty_prompt")
+        own["penalty_prompt"] = tuple(tokens)
+    bias = list(defaults.logit_bias)
+    if "logit_bias" in own:
+        bias = _parse_logit_bias(own["logit_bias"], vocab)
+    if ignore_eos:
+        bias += [(token, float("-inf")) for token in sorted(vocab.eog_tokens)]
+    own["logit_bias"] = tuple(bias)
+    return msgspec.structs.replace(defaults, **own)
+
+
+def resolve_seed(seed: int) -> int:
+    """The seed itself, or a fresh one where it says "random"."""
+    return secrets.randbelow(RANDOM_SEED) if seed < 0 or seed == RANDOM_SEED else seed
+
+
+def _parse_samplers(samplers: str | list[str]) -> tuple[str, ...]:
+    try:
+        return samplers_by_letter(samplers) if isinstance(samplers, str) else samplers_by_name(samplers)
+    except ValueError as error:
+        raise InvalidRequest(str(error), field="samplers") from None
+
+
+def _parse_logit_bias(bias: list[Any] | dict[str, Any], vocab: Vocab) -> list[tuple[int, float]]:
+    pairs = list(bias.items()) if isinstance(bias, dict) else bias
+    parsed: list[tuple[int, float]] = []
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise InvalidRequest("must hold pairs [token, bias]", field="logit_bias")
+        key, value = pair
+        amount = _parse_bias(value)
+        if isinstance(bias, dict) and key.isdecimal():
+            key = int(key)
+        if isinstance(key, str):
+            if len(key) > MAX_BIAS_CHARS:
+                raise InvalidRequest(
+                    f"texts may have {MAX_BIAS_CHARS} characters at most", field="logit_bias"
+                )
+            parsed += [(token, amount) for token in vocab.tokenize(key, False, False)]
+        else:
+            parsed.append((check_token(key, vocab.n_tokens, "logit_bias"), amount))
+    return parsed
+
+
+def _parse_bias(value: Any) -> float:
+    if value is False:
+        return float("-inf")
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e9:
+        raise InvalidRequest(
+            f"a bias must be a number up to 1e9, or false, not {value!r:.40}", field="logit_bias"
+        )
+    return float(value)
+
+
+def _refuse_endless_probs(request: GenerationFields, n_probs: int, n_predict: int, n_ctx: int) -> None:
+    n_tokens = n_predict if n_predict >= 0 else n_ctx
+    if n_probs * max(n_tokens, 1) > MAX_PROBS:
+        raise InvalidRequest(
+            f"{n_probs} probabilities for up to {n_tokens} tokens are too many, "
+            f"their product may be {MAX_PROBS} at most; lower it or '{request.name_of('n_predict')}'",
+            field=request.name_of("n_probs"),
+        )

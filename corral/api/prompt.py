@@ -1,0 +1,82 @@
+"""Prompts as tokens: texts, token ids, and mixes of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from corral.api.vocab import Vocab
+from corral.core.errors import ContextExceeded, InvalidRequest
+
+
+class Tokenizer(Protocol):
+    """A vocabulary, or one that also knows what is marked in a text."""
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
+
+
+def as_list(prompt: Any, field: str) -> tuple[list[Any], bool]:
+    """The prompts that a field holds, and whether it is a list of them: one with tokens in it is a prompt."""
+    is_list = isinstance(prompt, list) and not any(_is_token(item) for item in prompt)
+    items = prompt if is_list else [prompt]
+    if not items:
+        raise InvalidRequest("must not be empty", field=field)
+    return items, is_list
+
+
+def content_of(prompt: Any, field: str) -> str | list[Any]:
+    """The text, or texts and tokens, that a prompt is."""
+    if isinstance(prompt, dict) and "prompt_string" in prompt:
+        prompt = prompt["prompt_string"]
+    if not isinstance(prompt, str | list):
+        raise InvalidRequest(
+            "must be a string, a list of tokens, a list of mixed strings and tokens, "
+            "or an object with 'prompt_string'",
+            field=field,
+        )
+    return prompt
+
+
+def tokenize_mixed(
+    content: str | Sequence[Any],
+    tokenizer: Tokenizer,
+    n_vocab: int,
+    add_special: bool,
+    parse_special: bool,
+    field: str,
+) -> list[int]:
+    """A text, or texts and token ids in a row; special tokens are added only around a leading text."""
+    if isinstance(content, str):
+        return tokenizer.tokenize(content, add_special, parse_special)
+    tokens: list[int] = []
+    for i, item in enumerate(content):
+        if isinstance(item, str):
+            tokens += tokenizer.tokenize(item, add_special and i == 0, parse_special)
+        else:
+            tokens.append(check_token(item, n_vocab, field))
+    return tokens
+
+
+def check_token(item: Any, n_vocab: int, field: str) -> int:
+    if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < n_vocab:
+        raise InvalidRequest(
+            f"contains an invalid token: {item!r:.40} (ids go from 0 to {n_vocab - 1})", field=field
+        )
+    return item
+
+
+def refuse_hopeless(prompt: str | list[Any], vocab: Vocab, n_ctx: int) -> None:
+    """Spare the tokenizer what could not fit into the context however it is tokenized."""
+    if isinstance(prompt, list):
+        if len(prompt) > 4 * n_ctx:
+            raise ContextExceeded(len(prompt), n_ctx)
+        n_chars = sum(len(item) for item in prompt if isinstance(item, str))
+    else:
+        n_chars = len(prompt)
+    n_least = n_chars // vocab.max_piece_bytes
+    if n_least >= n_ctx:
+        raise ContextExceeded(n_least, n_ctx)
+
+
+def _is_token(item: Any) -> bool:
+    return isinstance(item, int | float) and not isinstance(item, bool)

@@ -1,0 +1,85 @@
+"""Requests for actions on slots: what paths and queries name, and how the engine gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from fastapi import Request
+
+from corral.api.disconnect import run_for_client
+from corral.api.state import state_of
+from corral.core.errors import InvalidRequest, NoSuchSlot, NotSupported
+from corral.core.result import ModelInfo, SlotReport
+from corral.core.task import Busy, SlotAction, Verb
+from corral.telemetry.scope import record_of
+
+
+class SlotCall:
+    """`slot_id`: as the path names it; without one, `?slot=` does."""
+
+    def __init__(self, request: Request, slot_id: str | None = None) -> None:
+        self._state = state_of(request)
+        self.request = request
+        self.storage = self._state.storage
+        self._path_slot = None if slot_id is None else self._parse(slot_id)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._state.model.info
+
+    @property
+    def slot(self) -> int:
+        return self.target if self._path_slot is None else self._path_slot
+
+    @property
+    def target(self) -> int:
+        """The slot that the query names."""
+        text = self.request.query_params.get("slot")
+        if text is None:
+            raise InvalidRequest("is required, as in ?slot=0", field="slot")
+        return self._parse(text)
+
+    @property
+    def busy(self) -> Busy:
+        """Whether the action waits for a busy slot."""
+        return Busy.REFUSE if self.request.query_params.get("wait") in ("0", "false") else Busy.WAIT
+
+    def limit(self, way: str) -> AbstractAsyncContextManager[None]:
+        return self.storage.limit_blobs(self.slot, way, self.busy)
+
+    async def run(
+        self, verb: Verb, fd: int = -1, slot: int | None = None, busy: Busy | None = None, **fields: Any
+    ) -> SlotReport:
+        """Have the engine do something with the slot, but not longer than the client stays to hear of it."""
+        action = SlotAction(
+            verb=verb,
+            slot=self.slot if slot is None else slot,
+            busy=busy or self.busy,
+            tenant=record_of(self.request).client.tenant,
+            **fields,
+        )
+        self._state.admission.check_health()
+        return await run_for_client(self._state.engine.act(action, fd), self.request.receive)
+
+    def _parse(self, text: str) -> int:
+        if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 10):
+            raise InvalidRequest(f"Invalid slot ID '{text:.64}'")
+        slot = int(text)
+        if not 0 <= slot < self.info.n_slots:
+            raise NoSuchSlot(slot, self.info.n_slots)
+        return slot
+
+
+def require_slots(request: Request) -> None:
+    if not state_of(request).settings.server.slots:
+        raise NotSupported("This server does not support slots endpoint. Start it with `--slots`")
+
+
+def action_of(request: Request, actions: Collection[str]) -> str:
+    """The action that the query names."""
+    name = request.query_params.get("action", "")
+    if name not in actions:
+        raise InvalidRequest(f"Invalid action '{name:.64}'; there are: {', '.join(actions)}")
+    return name

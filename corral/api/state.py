@@ -1,0 +1,58 @@
+"""What the application has for its routes; each takes the values that it uses."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import Request
+
+from corral.api.adapter import AdapterStore
+from corral.api.admission import Admission
+from corral.api.engine import Engine, Runner
+from corral.api.model import ModelFacts
+from corral.api.pools import Pools
+from corral.api.prepare import Defaults, PrepareContext
+from corral.api.storage import Storage
+from corral.core.params import GenerationParams
+from corral.core.settings import ServerSettings, Settings
+from corral.media.intake import Intake
+from corral.media.local import LocalMedia
+from corral.media.source import MediaSource
+from corral.telemetry.dispatcher import Telemetry
+
+
+class AppState:
+    def __init__(
+        self, settings: Settings, engine: Engine, telemetry: Telemetry, params: GenerationParams
+    ) -> None:
+        """Raises CorralError if a directory that the settings name is not as it should be."""
+        server = settings.server
+        self.settings = settings
+        self.engine = engine
+        self.telemetry = telemetry
+        self.started_at = int(time.time())
+        self.model = ModelFacts(settings, engine)
+        self.adapters = AdapterStore(engine, server.lora_dir)
+        self.defaults = Defaults(params, self.adapters)
+        self.storage = Storage(server)
+        self.pools = Pools(server.n_threads_http)
+        self.runner = Runner(engine, telemetry)
+        self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
+        intake = Intake(engine, _media_source(server))
+        self.prepare = PrepareContext(
+            self.model, self.defaults, self.adapters, intake, self.pools, self.runner
+        )
+
+
+def state_of(request: Request) -> AppState:
+    state: AppState = request.app.state.api
+    return state
+
+
+def _media_source(server: ServerSettings) -> MediaSource:
+    local = LocalMedia(server.media_path) if server.media_path else None
+    if not server.allow_remote_media:
+        return MediaSource(None, local)
+    from corral.media.remote import RemoteMedia  # takes a while, and few servers need it
+
+    return MediaSource(RemoteMedia(), local)

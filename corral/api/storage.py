@@ -1,0 +1,37 @@
+"""What the server keeps for its clients: states of slots, sessions, chats."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from corral.core.errors import Conflict
+from corral.core.settings import ServerSettings
+from corral.core.task import Busy
+from corral.storage.chat_store import ChatStore
+from corral.storage.save_directory import SaveDirectory
+from corral.storage.session import SessionStore, spill_directory
+
+_MAX_BLOBS = 2  # states in memory at once for each slot and way, besides sessions
+
+
+class Storage:
+    """`saves` and `chats` are there if the server has a directory for them."""
+
+    def __init__(self, server: ServerSettings) -> None:
+        self.saves = SaveDirectory(Path(server.slot_save_path)) if server.slot_save_path else None
+        spill = spill_directory(self.saves) if self.saves and server.slots else None
+        self.sessions = SessionStore(server.sessions_ram_mib << 20, spill)
+        self.chats = ChatStore(Path(server.chats_path)) if server.chats_path else None
+        self._blob_limits: dict[tuple[int, str], asyncio.Semaphore] = {}
+
+    @contextlib.asynccontextmanager
+    async def limit_blobs(self, slot: int, way: str, busy: Busy) -> AsyncIterator[None]:
+        """Wait until there is room in memory for one more state that is on this way from or to a slot."""
+        limit = self._blob_limits.setdefault((slot, way), asyncio.Semaphore(_MAX_BLOBS))
+        if busy is Busy.REFUSE and limit.locked():
+            raise Conflict(f"{_MAX_BLOBS} states of slot {slot} are still on their way")
+        async with limit:
+            yield
