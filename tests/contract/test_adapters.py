@@ -11,42 +11,16 @@ import pytest
 from hypothesis import given, settings
 
 from corral.api.adapter import MAX_ADAPTERS, MAX_SCALE
-from corral.core.errors import CorralError, InvalidRequest
-from corral.core.fim import FimTokens
+from corral.core.errors import CorralError
 from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.pooling import Pooling
-from corral.engine.adapter import load_adapters
 from corral.link.lifecycle import EngineState
+from tests.contract.adapters import PATHS, adapted_server
 from tests.contract.inline import SECONDS, Server, post
-from tests.contract.test_completion import json_values
-from tests.contract.test_infill import MID, PRE, SUF
-from tests.contract.test_state_routes import NAMES
-from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder
+from tests.contract.wire import BAD_FILE_NAMES, json_values
+from tests.unit.fake import FakeEncoder
 
 TALK = "the quick brown fox jumps over the lazy dog"
-PATHS = ("/models/law.gguf", "/models/style.gguf")
-
-
-class Picky(FakeAdapters):
-    """A file called "wrong" is none, and others say what they are for."""
-
-    def load(self, id: int, path: str) -> AdapterInfo:
-        if path.endswith("/wrong.gguf"):
-            raise InvalidRequest("this is no LoRA adapter")
-        super().load(id, path)
-        return AdapterInfo(id, path, task_name="to judge", prompt_prefix="Hear: ")
-
-
-def adapted_server(*scales: float, applies: bool = True, encoder=None, **options) -> Server:
-    """With adapters of the command line."""
-    backend = FakeBackend(encoder=encoder)
-    backend.adapters = Picky()
-    backend.vocab.fim = FimTokens(PRE, SUF, MID)
-    server = Server(backend, **options)
-    files = [ScaledFile(path, scale) for path, scale in zip(PATHS, scales, strict=False)]
-    server.service.adapters.open(load_adapters(backend.adapters, files), files, applies)
-    server.engine._n_adapters = len(files)
-    return server
 
 
 @pytest.fixture
@@ -443,7 +417,7 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("name", [*NAMES, *OUTSIDE])
+@pytest.mark.parametrize("name", [*BAD_FILE_NAMES, *OUTSIDE])
 async def test_names_stay_inside_of_the_directory(stable, directory, name):
     (directory.parent / "law.gguf").write_bytes(b"GGUF")
     error = await post(stable, "/lora-adapters/load", 400, json={"name": name})

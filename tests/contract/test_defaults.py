@@ -9,7 +9,7 @@ from corral.cli.options import sampling
 from corral.core.errors import CorralError
 from corral.server.defaults import check_tokens
 from tests.contract.inline import Server
-from tests.unit.test_options import example
+from tests.tools.flag_example import example
 
 _ELSEWHERE = ("cfg_negative_prompt", "cfg_negative_prompt_file", "cfg_scale")
 

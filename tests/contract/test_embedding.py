@@ -19,7 +19,7 @@ from corral.core.chunk import DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.pooling import Pooling
 from tests.contract.inline import Server
-from tests.contract.test_completion import json_values
+from tests.contract.wire import json_values
 from tests.unit.fake import EOG, LETTERS, FakeBackend, FakeEncoder
 
 N_MOST = 256  # tokens of the fake's longest input

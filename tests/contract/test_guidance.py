@@ -13,9 +13,9 @@ from corral.core.params import Guidance
 from corral.core.settings import ServerSettings
 from corral.server.defaults import default_guidance
 from tests.contract.inline import Server
-from tests.contract.test_completion import events_of
+from tests.contract.wire import events_of
 from tests.unit.fake import FakeVocab
-from tests.unit.test_guidance import WideBackend, expected
+from tests.unit.wide_backend import WideBackend, expected
 
 PROMPT = "hello world"
 BAD = "bad news"

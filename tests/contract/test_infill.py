@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from corral.api.schema.infill import MAX_EXTRAS, MAX_NAME_CHARS, InfillRequest
 from corral.core.fim import FimTokens
+from tests.contract.fim import MID, PAD, PRE, REP, SEP, SUF
 from tests.contract.inline import Server
-from tests.contract.test_completion import events_of, json_values
-from tests.unit.fake import LETTERS, FakeBackend
+from tests.contract.wire import events_of, json_values
+from tests.unit.fake import FakeBackend
 
-PRE, SUF, MID, REP, SEP, PAD = (1 + LETTERS.index(mark) for mark in ".,;:!?")
 FIM = FimTokens(PRE, SUF, MID, REP, SEP, PAD)
 GAP = {"input_prefix": "def f", "input_suffix": "end"}
 PROMPT = ".def f,end;"

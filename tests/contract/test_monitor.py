@@ -17,8 +17,8 @@ from corral.core.task import SlotAction, Verb
 from corral.link.lifecycle import EngineState
 from corral.telemetry import history, live, timeline
 from corral.telemetry.live import MAX_WATCHERS, Monitor
+from tests.contract.adapters import adapted_server
 from tests.contract.inline import SECONDS, Server
-from tests.contract.test_adapters import adapted_server
 
 PATH = "/monitor/events"
 SECRET = "quokkas guard lighthouses"

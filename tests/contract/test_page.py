@@ -10,7 +10,7 @@ import pytest
 from corral.core.errors import CorralError
 from corral.server.page import FOLDER
 from tests.contract.inline import Server
-from tests.contract.test_static import MISSING
+from tests.contract.wire import MISSING
 
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file())
 PLAIN = {"accept-encoding": "identity"}

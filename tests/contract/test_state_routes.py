@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from corral.api.render.state import render_boundaries
 from tests.contract.inline import SECONDS, Server, post
+from tests.contract.wire import BAD_FILE_NAMES
 from tests.unit.fake import EOG
 
 TALK = "the quick brown fox jumps over the lazy dog"
@@ -131,25 +132,7 @@ async def test_the_slot_of_a_query_is_required_and_must_exist(server, path):
     assert "0 to 3" in (await post(server, f"{path}&slot=4", 404))["message"]
 
 
-NAMES = [
-    "../x",
-    "..",
-    ".",
-    "",
-    "/etc/passwd",
-    "a/b",
-    ".hidden",
-    "a\0b",
-    "x" * 129,
-    "é",
-    "a b",
-    5,
-    True,
-    ["a"],
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BAD_FILE_NAMES)
 @pytest.mark.parametrize("action", ["save", "restore"])
 async def test_names_of_files_stay_inside_of_their_directory(server, tmp_path, name, action):
     before = sorted(tmp_path.rglob("*"))
@@ -158,7 +141,7 @@ async def test_names_of_files_stay_inside_of_their_directory(server, tmp_path, n
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BAD_FILE_NAMES)
 @pytest.mark.parametrize("action", ["restore", "remove"])
 async def test_names_of_session_files_too(server, name, action):
     await post(server, "/sessions/1?action=save&slot=0")

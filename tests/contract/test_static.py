@@ -10,8 +10,7 @@ import pytest
 from corral.core.errors import CorralError
 from corral.server.static import open_static
 from tests.contract.inline import Server
-
-MISSING = {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}
+from tests.contract.wire import MISSING
 
 
 @pytest.fixture

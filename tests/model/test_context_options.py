@@ -22,9 +22,9 @@ from corral.llama.fingerprint import fingerprint, model_fingerprint
 from corral.llama.library import lib
 from corral.llama.model import Model
 from tests.model import decoder_reference as reference
-from tests.model.bench import Bench, task
 from tests.model.decoder_reference import Yarn
-from tests.model.test_conversation import refuse
+from tests.model.llama_harness import LlamaHarness, task
+from tests.model.slot_actions import refuse
 from tests.tools import tiny_vectors
 from tests.tools.tiny_models import N_CTX
 
@@ -92,7 +92,7 @@ def test_a_later_context_is_like_the_first(models):
     """libllama changes the model where YaRN stretches it."""
     settings = EngineSettings(model=str(models / "llama-bpe.gguf"), rope_scaling="yarn", rope_scale=4.0)
     model = Model.load(settings)
-    with Bench(models / "llama-bpe.gguf", n_ctx=0, rope_scaling="yarn", rope_scale=4.0) as bench:
+    with LlamaHarness(models / "llama-bpe.gguf", n_ctx=0, rope_scaling="yarn", rope_scale=4.0) as bench:
         assert bench.backend.n_ctx == N_CTX
     vectors = []
     for _ in range(2):
@@ -158,7 +158,7 @@ SCALED_KEYS = [
 
 @pytest.mark.parametrize("options", SCALED_KEYS)
 def test_what_positions_have_scaled_is_not_moved(models, options):
-    with Bench(models / "llama-bpe.gguf", n_ctx_slot=256, context_shift=True, **options) as bench:
+    with LlamaHarness(models / "llama-bpe.gguf", n_ctx_slot=256, context_shift=True, **options) as bench:
         assert lib.llama_memory_can_shift(lib.llama_get_memory(bench.backend.handle))
         bench.run(task(0, bench.prompt(50), n_predict=300))
         assert bench.done(0).stop_type is StopType.LIMIT
@@ -176,7 +176,7 @@ def test_what_positions_have_scaled_is_not_moved(models, options):
 )
 @pytest.mark.parametrize("name", ["llama-bpe", "gemma-swa"])
 def test_what_positions_only_turn_is_moved(models, name, options):
-    with Bench(models / f"{name}.gguf", n_ctx_slot=256, context_shift=True, **options) as bench:
+    with LlamaHarness(models / f"{name}.gguf", n_ctx_slot=256, context_shift=True, **options) as bench:
         bench.run(task(0, bench.prompt(50), n_predict=300, n_keep=8))
         assert bench.done(0).truncated
         assert len(bench.tokens(0)) == 300
@@ -184,7 +184,9 @@ def test_what_positions_only_turn_is_moved(models, name, options):
 
 def test_self_extend_needs_keys_that_can_be_moved(models):
     with pytest.raises(CorralError, match="--grp-attn-n: the context of this model cannot be grouped"):
-        Bench(models / "llama-bpe.gguf", grp_attn_n=4, grp_attn_w=32, rope_scaling="yarn", rope_scale=4.0)
+        LlamaHarness(
+            models / "llama-bpe.gguf", grp_attn_n=4, grp_attn_w=32, rope_scaling="yarn", rope_scale=4.0
+        )
 
 
 # Overridden metadata.
@@ -236,7 +238,7 @@ def test_an_override_that_has_no_effect_is_refused(models, override, message):
 
 def test_what_a_model_says_of_itself_can_be_overridden(models):
     overrides = (Override("llama.context_length", 512),)
-    with Bench(models / "llama-bpe.gguf", n_ctx=0, overrides=overrides) as bench:
+    with LlamaHarness(models / "llama-bpe.gguf", n_ctx=0, overrides=overrides) as bench:
         assert bench.backend.n_ctx == 512
 
 
@@ -327,6 +329,6 @@ def assert_same_logits(path, options, expected):
 
 
 def logits(path, **options):
-    with Bench(path, **EXACT, **options) as bench:
+    with LlamaHarness(path, **EXACT, **options) as bench:
         assert bench.backend.decode([Chunk(0, 0, TOKENS, 1)]) is DecodeStatus.OK
         return bench.backend.logits(0).copy()

@@ -15,8 +15,8 @@ from corral.llama.control_vector import read_directions
 from corral.llama.encoder import Encoder
 from corral.llama.model import Model
 from tests.model import decoder_reference as reference
-from tests.model.bench import Bench, alone, task
-from tests.model.test_conversation import refuse_restore, restore, save
+from tests.model.llama_harness import LlamaHarness, alone, task
+from tests.model.slot_actions import refuse_restore, restore, save
 from tests.tools.tiny_models import N_EMBD
 from tests.tools.tiny_vectors import N_LAYER, direction, write_vector
 
@@ -125,7 +125,7 @@ def test_a_model_that_does_not_heed_them_is_refused(encoders, tmp_path):
 def test_a_file_is_read_once(deep, tmp_path):
     """It may be gone when a context is opened anew."""
     path = write(tmp_path / "vector.gguf", ONE)
-    with Bench(deep, n_parallel=1, control_vectors=(ScaledFile(path),)) as bench:
+    with LlamaHarness(deep, n_parallel=1, control_vectors=(ScaledFile(path),)) as bench:
         (tmp_path / "vector.gguf").unlink()
         encoder = bench.backend.open_encoder()
         encoder.reserve(5000)
@@ -133,7 +133,7 @@ def test_a_file_is_read_once(deep, tmp_path):
 
 
 def test_a_larger_context_is_steered_as_well(deep, one):
-    with Bench(deep, control_vectors=(ScaledFile(one),), **EXACT) as bench:
+    with LlamaHarness(deep, control_vectors=(ScaledFile(one),), **EXACT) as bench:
         found = []
         for n_seq in (1, 3):
             bench.backend.reserve(n_seq)
@@ -146,14 +146,14 @@ def test_a_larger_context_is_steered_as_well(deep, one):
 
 def test_a_state_is_of_its_control_vectors(deep, one, two):
     vectors = {"control_vectors": (ScaledFile(one),)}
-    with Bench(deep, **vectors) as bench:
+    with LlamaHarness(deep, **vectors) as bench:
         bench.run(first := task(0, bench.prompt(60)))
         assert bench.answer(0) == alone(deep, first, **vectors) != alone(deep, first)
         blob = save(bench, 0)
-    with Bench(deep, **vectors) as bench:
+    with LlamaHarness(deep, **vectors) as bench:
         restore(bench, blob)
     for others in ({}, {"control_vectors": (ScaledFile(two),)}, {**vectors, "control_vector_layers": (2, 3)}):
-        with Bench(deep, **others) as bench:
+        with LlamaHarness(deep, **others) as bench:
             error = refuse_restore(bench, blob)
             assert error.status == 400
             assert "model" in error.message
@@ -236,6 +236,6 @@ def assert_same_logits(path, options, steering):
 
 
 def logits(path, **options):
-    with Bench(path, **EXACT, **options) as bench:
+    with LlamaHarness(path, **EXACT, **options) as bench:
         assert bench.backend.decode([Chunk(0, 0, TOKENS, 1)]) is DecodeStatus.OK
         return bench.backend.logits(0).copy()

@@ -25,7 +25,7 @@ from corral.llama.device import Device, place, projector_device, used_devices
 from corral.llama.hardware import flash_attn_type, notes_on_locking, uses_gpu
 from corral.llama.library import LlamaError, lib
 from corral.llama.model import Model
-from tests.model.bench import Bench, task
+from tests.model.llama_harness import LlamaHarness, task
 from tests.model.raw import raw_greedy
 from tests.model.rpc import rpc_server
 from tests.tools import tiny_models as tiny
@@ -48,7 +48,7 @@ from corral.llama import library
 from corral.llama.device import devices, start
 from corral.llama.hardware import flash_attn_type, uses_gpu
 from corral.memory.probe import Probe, fit_memory, read_machine
-from tests.model.bench import Bench, task
+from tests.model.llama_harness import LlamaHarness, task
 path, *all_options = map(json.loads, sys.argv[1:])
 for options in all_options:
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
@@ -59,7 +59,7 @@ for options in all_options:
     except CorralError as error:
         print(json.dumps({"error": error.message}), flush=True)
         continue
-    with library.overhear() as log, Bench(path, n_ctx_slot=512, **options) as bench:
+    with library.overhear() as log, LlamaHarness(path, n_ctx_slot=512, **options) as bench:
         bench.run(task(0, bench.prompt(100), n_predict=24))
         found = {
             "tokens": bench.tokens(0),
@@ -198,7 +198,7 @@ def test_without_a_gpu_most_of_it_does_nothing(no_gpu, models):
     path, options = models / "llama-bpe.gguf", {"n_gpu_layers": 99, "split_mode": "row", "kv_offload": False}
     answers = []
     for more in ({}, options | {"tensor_split": (1.0, 0.0), "main_gpu": 0}, {"devices": ("none",)}):
-        with Bench(path, **more) as bench:
+        with LlamaHarness(path, **more) as bench:
             bench.run(task(0, bench.prompt(50), n_predict=8))
             answers.append(bench.tokens(0))
     assert answers[0] == answers[1] == answers[2]
@@ -406,7 +406,7 @@ def _fill_gpt2(writer) -> None:
 )
 def test_no_slot_goes_beyond_learned_positions(gpt2, options, n_total):
     """libllama would read what is behind them, or die."""
-    with Bench(gpt2, **options) as bench:
+    with LlamaHarness(gpt2, **options) as bench:
         assert bench.backend.n_ctx == N_POSITIONS
         assert lib.llama_n_ctx(bench.backend.handle) == n_total
         prompt = bench.prompt(280)
@@ -417,7 +417,7 @@ def test_no_slot_goes_beyond_learned_positions(gpt2, options, n_total):
 
 
 def test_fewer_positions_than_were_learned_are_fine(gpt2, caplog):
-    with Bench(gpt2, n_ctx=256) as bench:
+    with LlamaHarness(gpt2, n_ctx=256) as bench:
         assert bench.backend.n_ctx == 256
     assert not caplog.records
 
@@ -436,7 +436,7 @@ def test_fewer_positions_than_were_learned_are_fine(gpt2, caplog):
     ],
 )
 def test_a_context_beyond_the_training_is_a_warning(models, caplog, options, warning):
-    with Bench(models / "llama-bpe.gguf", **options):
+    with LlamaHarness(models / "llama-bpe.gguf", **options):
         pass
     messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(messages) == bool(warning)
@@ -444,14 +444,14 @@ def test_a_context_beyond_the_training_is_a_warning(models, caplog, options, war
 
 
 def test_learned_positions_are_a_warning_too(gpt2, models, caplog):
-    with Bench(gpt2, n_ctx=4096):
+    with LlamaHarness(gpt2, n_ctx=4096):
         pass
     (record,) = caplog.records
     assert record.getMessage() == (
         f"--ctx-size 4096: this model has learned {N_POSITIONS} positions, and no slot gets more"
     )
     caplog.clear()
-    with Bench(models / "mamba.gguf", n_ctx=1 << 16):
+    with LlamaHarness(models / "mamba.gguf", n_ctx=1 << 16):
         pass
     assert not caplog.records
 

@@ -19,7 +19,7 @@ from corral.core.result import Embedded, Failed, MediaLayout, Vectors
 from corral.core.task import Cancel, Embed, LayoutMedia
 from corral.engine.guidance import guide
 from corral.llama.library import LlamaError
-from tests.model.bench import GREEDY, Bench, task
+from tests.model.llama_harness import GREEDY, LlamaHarness, task
 from tests.model.vision import (
     AFTER,
     BEFORE,
@@ -359,7 +359,7 @@ def test_positions_of_pictures_are_not_grouped(vision):
 def test_media_without_a_projector_are_refused(vision):
     with open_pair(vision, "llava") as bench:
         one = pictured(bench, 1, TEXT, [RED])
-    with Bench(vision / "llama-bpe.gguf") as bench:
+    with LlamaHarness(vision / "llama-bpe.gguf") as bench:
         bench.run(one)
         (failed,) = bench.of(1, Failed)
         assert failed.error.status == 501

@@ -11,8 +11,8 @@ from corral.core.chunk import DecodeStatus
 from corral.core.media import runs_in
 from corral.core.result import Admitted, StopType
 from corral.core.task import Cancel, Stop, Verb
-from tests.model.bench import task
-from tests.model.test_conversation import act, held, refuse, restore, save
+from tests.model.llama_harness import task
+from tests.model.slot_actions import act, held, refuse, restore, save
 from tests.model.vision import (
     AFTER,
     BEFORE,

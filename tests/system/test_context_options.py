@@ -12,7 +12,7 @@ import pytest
 from tests.model import decoder_reference as reference
 from tests.model.decoder_reference import Yarn
 from tests.system.process import CorralProcess
-from tests.system.test_state import restore_state, save_state
+from tests.system.state import restore_state, save_state
 from tests.tools.tiny_vectors import direction, write_vector
 
 TOKENS = np.random.default_rng(0).integers(0, 250, 60).tolist()

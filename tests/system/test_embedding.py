@@ -19,7 +19,7 @@ import pytest
 from tests.model import bert_reference, decoder_reference
 from tests.model.bert_reference import Array, unit
 from tests.system.process import START_S, CorralProcess, Stream
-from tests.system.test_state import shell
+from tests.system.state import shell
 from tests.tools import tiny_encoders as tiny_models
 
 CLOSE = 1e-3

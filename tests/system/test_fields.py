@@ -11,7 +11,7 @@ import json
 import httpx
 import pytest
 
-from tests.contract.test_fields import PLAIN, VALUES, all_places, names_field, template_of, unmeant
+from tests.contract.field_cases import PLAIN, VALUES, all_places, names_field, template_of, unmeant
 from tests.system.process import START_S, CorralProcess
 from tests.tools.field_walk import NUMBERS, Place
 

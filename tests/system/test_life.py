@@ -9,8 +9,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -18,29 +16,24 @@ import httpx
 import psutil
 import pytest
 
-from tests.system.process import START_S, CorralProcess, Stream, wait_until
+from tests.system.process import START_S, CorralProcess, Stream, run_corral, wait_until
 
 ENDLESS = {"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": True}
 
 
-def run(*options: object, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "corral", *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **env})
-
-
 def test_version_and_help():
-    assert run("--version").stdout.startswith("corral ")
-    assert "--parallel" in run("--help").stdout
+    assert run_corral("--version").stdout.startswith("corral ")
+    assert "--parallel" in run_corral("--help").stdout
 
 
 def test_an_unknown_option_exits_with_2():
-    result = run("--contxt-shift")
+    result = run_corral("--contxt-shift")
     assert result.returncode == 2
     assert "did you mean '--context-shift'?" in result.stderr
 
 
 def test_a_missing_model_is_said_plainly(tmp_path):
-    result = run("-m", tmp_path / "none.gguf")
+    result = run_corral("-m", tmp_path / "none.gguf")
     assert result.returncode == 1
     assert "does not exist" in result.stderr
 
@@ -49,7 +42,7 @@ def test_a_missing_model_is_said_plainly(tmp_path):
 def test_a_broken_model_ends_with_a_message(tmp_path, content):
     path = tmp_path / "broken.gguf"
     path.write_bytes(content)
-    result = run("-m", path, "--port", 0)
+    result = run_corral("-m", path, "--port", 0)
     assert result.returncode == 1
     assert "broken.gguf': " in result.stderr
     assert "Traceback" not in result.stderr
@@ -59,7 +52,7 @@ def test_a_port_in_use_is_an_error():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        result = run("--port", taken.getsockname()[1])
+        result = run_corral("--port", taken.getsockname()[1])
     assert result.returncode == 1
     assert "address already in use" in result.stderr.lower()
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from tests.system.process import START_S, CorralProcess
-from tests.system.test_state import (
+from tests.system.state import (
     BINARY,
     GREEDY,
     QUESTION,

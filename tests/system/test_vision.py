@@ -17,9 +17,8 @@ import numpy as np
 import openai
 import pytest
 
-from tests.system.process import START_S, CorralProcess, Stream
-from tests.system.test_life import run
-from tests.system.test_state import act, leave, look, shell, tokens_of
+from tests.system.process import START_S, CorralProcess, Stream, run_corral
+from tests.system.state import act, leave, look, shell, tokens_of
 from tests.tools.pictures import BLUE, RED, data_uri, noise, png
 
 GREEDY = {"temperature": 0, "ignore_eos": True, "return_tokens": True}
@@ -387,7 +386,7 @@ def test_a_projector_that_is_none_ends_with_a_message(vision, tmp_path, kind):
         path.mkdir()
     elif kind == "a text model":
         path = vision / "llama-bpe.gguf"
-    result = run(*pair(vision, "--mmproj", path, "--port", 0))
+    result = run_corral(*pair(vision, "--mmproj", path, "--port", 0))
     assert result.returncode == 2, result.stderr
     assert "loading" not in result.stderr
     assert str(path) in result.stderr
@@ -444,7 +443,7 @@ def test_a_projector_is_downloaded_once_and_whole(vision, tmp_path):
     cache = tmp_path / "cache"
     env = {"LLAMA_CACHE": str(cache)}
     with Shop((vision / "mmproj-llava.gguf").read_bytes()) as shop:
-        missing = run(*pair(vision, "--mmproj-url", shop.url("none.gguf"), "--port", 0), **env)
+        missing = run_corral(*pair(vision, "--mmproj-url", shop.url("none.gguf"), "--port", 0), **env)
         assert missing.returncode == 1
         assert "--mmproj-url" in missing.stderr
         assert "404" in missing.stderr

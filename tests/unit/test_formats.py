@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from corral.chat.event import CallStarted
 from corral.chat.tool import Tool, ToolChoice, ToolUse
 from tests.tools.answer import BY_NAME, FAMILIES, PARIS, ROME, TOUR, Message, events_of, read
-from tests.unit.test_text import cuts
+from tests.tools.cuts import cuts
 
 WORDS = "Hello, world!\n\nWhat's  up? 5 < 6 🤗"
 CODE = ToolUse((Tool("python", {"type": "object"}, {}),), ToolChoice.AUTO)

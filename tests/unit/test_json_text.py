@@ -19,7 +19,7 @@ from corral.chat.json_text import (
 )
 from corral.chat.reader import MessageParser, Reader
 from tests.tools.answer import Message, collect, drain
-from tests.unit.test_text import cuts
+from tests.tools.cuts import cuts
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from corral.chat.event import Content
 from corral.chat.reader import MessageParser, Reader
 from tests.tools.answer import drain
-from tests.unit.test_text import cuts
+from tests.tools.cuts import cuts
 
 texts = st.text("ab \n", max_size=20)
 

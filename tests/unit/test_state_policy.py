@@ -24,8 +24,8 @@ from corral.engine.reuse import Move, plan_reuse
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
+from tests.unit.engine_harness import EngineHarness, task
 from tests.unit.fake import FakeBackend, Wish
-from tests.unit.test_engine import Bench, task
 
 
 def array(values):
@@ -200,7 +200,7 @@ def test_grouped_contexts_answer_as_if_alone_whatever_is_cached(script, how, ram
 
 
 def _grouped_bench(how, ram):
-    return Bench(
+    return EngineHarness(
         GroupedBackend(n_seq=2, n_ubatch=16), grp_attn_n=how[0], grp_attn_w=how[1], cache_ram_mib=ram
     )
 

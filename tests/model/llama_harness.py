@@ -50,7 +50,7 @@ _WORDS = [
 ]
 
 
-class Bench:
+class LlamaHarness:
     """Records all events and decodes, and compares after every step what slots and libllama hold."""
 
     def __init__(self, model: Path, n_parallel: int = 1, n_ctx_slot: int = 512, **options) -> None:
@@ -68,7 +68,7 @@ class Bench:
         self._decode = self.backend.decode
         self.backend.decode = self._record_decode
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> LlamaHarness:
         return self
 
     def __exit__(self, *exception) -> None:
@@ -156,6 +156,6 @@ def task(
 
 def alone(model: Path, one: Task, **options) -> list[TokenProbs]:
     """What a task answers on a fresh engine of its own."""
-    with Bench(model, **options) as bench:
+    with LlamaHarness(model, **options) as bench:
         bench.run(one)
         return bench.answer(one.id)
