@@ -154,6 +154,8 @@ def test_a_phone(new_page, corral):
 
 
 def test_all_of_it_with_the_keyboard(chat, page):
+    page.route("**/v1/chat/completions", lambda route: None)  # answers that are waited for
+    stop = page.get_by_role("button", name="Stop", exact=True)
     expect(chat.box).to_be_focused()
     page.keyboard.press("Alt+s")
     panel = page.get_by_label("Settings of this chat")
@@ -167,14 +169,17 @@ def test_all_of_it_with_the_keyboard(chat, page):
     expect(chat.box).to_have_value("line one\nline two")
     page.keyboard.press("Enter")
     expect(chat.messages).to_have_count(2)
+    expect(stop).to_be_visible()
     page.keyboard.press("Escape")
     chat.wait_for_end()
     page.keyboard.press("Alt+r")
     expect(chat.last.locator(".alternatives")).to_have_text("2 / 2")
+    expect(stop).to_be_visible()
     page.keyboard.press("Escape")
     chat.wait_for_end()
     page.keyboard.press("Alt+n")
     expect(chat.messages).to_have_count(0)
+    expect(page.locator(".entry a")).to_have_count(1)
     page.keyboard.press("Alt+k")
     expect(page.get_by_label("Search chats")).to_be_focused()
     page.keyboard.press("Tab")

@@ -523,15 +523,16 @@ async def test_nothing_is_loaded_while_the_engine_is_away(stable, state):
 
 
 async def test_scales_that_are_set_while_an_adapter_is_loaded_are_kept(stable):
-    go, load_adapter = asyncio.Event(), stable.engine.load_adapter
+    began, go, load_adapter = asyncio.Event(), asyncio.Event(), stable.engine.load_adapter
 
     async def slow(path):
+        began.set()
         await go.wait()
         return await load_adapter(path)
 
     stable.engine.load_adapter = slow
     loading = asyncio.create_task(post(stable, "/lora-adapters/load", json={"name": "poem", "scale": 2}))
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(began.wait(), SECONDS)
     await post(stable, "/lora-adapters", json=[{"id": 0, "scale": 0.5}])
     assert await lora_of(stable) == {0: 0.5}
     go.set()

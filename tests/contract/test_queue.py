@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from corral.api.admission import describe_position
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from tests.contract.inline import SECONDS, Server
+from tests.contract.inline import Server
+from tests.tools.wait import wait_until_async
 from tests.unit.fake import FakeBackend
 
 
@@ -27,9 +29,7 @@ def ask(server: Server, **body) -> asyncio.Task:
 async def settle(server: Server, n: int) -> None:
     """Until so many requests are under way."""
     line = server.engine.telemetry.queue
-    async with asyncio.timeout(SECONDS):
-        while line.n_waiting + line.n_running < n:
-            await asyncio.sleep(0.001)
+    await wait_until_async(lambda: line.n_waiting + line.n_running >= n)
 
 
 async def test_beyond_the_queue_is_a_503_that_says_when_to_come_back():
@@ -126,6 +126,13 @@ async def test_a_wait_that_becomes_too_long_ends(stream):
 async def test_who_waits_for_long_is_told_its_place_in_comments_and_headers(monkeypatch):
     monkeypatch.setattr("corral.api.respond._BRIEFLY_S", 0.01)
     monkeypatch.setattr("corral.api.respond._NEWS_S", 0.01)
+    described = []
+
+    def describe(*args):
+        described.append(describe_position(*args))
+        return described[-1]
+
+    monkeypatch.setattr("corral.api.respond.describe_position", describe)
     server = one_slot()
     # Steps go on, but the first request holds the slot until somebody lets it go.
     first = ask(server)
@@ -140,8 +147,7 @@ async def test_who_waits_for_long_is_told_its_place_in_comments_and_headers(monk
             return response.headers
 
     reader = asyncio.create_task(read())
-    await settle(server, 2)
-    await asyncio.sleep(0.2)
+    await wait_until_async(lambda: described)
     server.engine.is_paused = False
     headers = await reader
     assert (await first).status_code == 200
@@ -175,9 +181,7 @@ async def test_a_client_that_leaves_while_it_waits_leaves_the_queue():
     second = ask(server, stream=True)
     await settle(server, 2)
     second.cancel()
-    async with asyncio.timeout(SECONDS):
-        while server.engine.n_tasks > 1:
-            await asyncio.sleep(0.001)
+    await wait_until_async(lambda: server.engine.n_tasks <= 1)
     server.engine.is_paused = False
     assert (await first).status_code == 200
 

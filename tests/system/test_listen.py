@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import httpx
@@ -377,7 +376,6 @@ def test_a_second_ctrl_c_ends_it_at_once(tiny):
             next(lines)
             server.process.send_signal(signal.SIGINT)
             server.wait_for("stopping when running requests are done; a second Ctrl-C .* at once")
-            time.sleep(0.2)
             server.process.send_signal(signal.SIGINT)
             server.wait_for("stopping at once")
             assert server.process.wait(START_S) == 0

@@ -21,6 +21,7 @@ from corral.engine import loop
 from corral.engine.engine import Engine
 from corral.engine.saved import NEVER
 from corral.engine.ses1 import Ses1
+from tests.tools.wait import wait_until
 from tests.unit.action_harness import (
     LONG,
     OTHER,
@@ -438,8 +439,7 @@ def test_cancelled_while_it_waits_for_a_turn_its_file_is_closed_at_once(file, cl
     action = lab.order(verb, 0, file)
     closes.clear()
     lab.engine.handle(action)
-    while any(job.is_in_work for job in lab.engine._jobs._jobs):
-        time.sleep(0.001)
+    wait_until(lambda: not any(job.is_in_work for job in lab.engine._jobs._jobs))
     lab.engine.handle(Cancel(action.id))
     assert closes[action.fd] == 1
     lab.run()

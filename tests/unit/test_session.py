@@ -18,6 +18,7 @@ from corral.storage import session as session_module
 from corral.storage.blob import Blob, read_pieces
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.session import SessionStore, render_id, spill_directory
+from tests.tools.wait import let_tasks_run, wait_until_async
 
 
 @pytest.fixture
@@ -207,11 +208,7 @@ async def test_memory_is_given_back_at_once(disk):
         await put(spilling, "a", bytes(6))
         await put(spilling, "b", bytes(10))
         await spilling.close()
-        for _ in range(500):  # the thread that wrote may have to let go first
-            if n_memory_files() == before:
-                break
-            await asyncio.sleep(0.01)
-        assert n_memory_files() == before
+        await wait_until_async(lambda: n_memory_files() == before)  # the writing thread lets go first
     finally:
         gc.enable()
 
@@ -490,7 +487,7 @@ async def test_changes_during_a_spill_wait_for_it(disk, on_disk, monkeypatch):
     removing = asyncio.create_task(store.remove("a"))
     putting = asyncio.create_task(put(store, "b", b"B"))
     copying = asyncio.create_task(store.copy("b", "c"))
-    await asyncio.sleep(0.05)
+    await let_tasks_run()
     gate.is_open.set()
     await asyncio.gather(spilling, removing, putting, copying)
     assert on_disk() == {}
@@ -508,7 +505,7 @@ async def test_a_change_is_finished_although_its_request_is_gone(disk, on_disk, 
     with pytest.raises(asyncio.CancelledError):
         await leaving
     waiting = asyncio.create_task(put(store, "a", b"AAAA"))
-    await asyncio.sleep(0.05)
+    await let_tasks_run()
     assert get(store, "a") == b"aaa"
     gate.is_open.set()
     await waiting
