@@ -144,7 +144,7 @@ def test_a_file_that_protects_nothing_is_an_error(tmp_path, content, message):
 
 @pytest.mark.parametrize("keys", [("",), (" ", ","), (", ,",)])
 def test_an_empty_key_is_an_error(keys):
-    with pytest.raises(CorralError, match="--api-key is empty"):
+    with pytest.raises(CorralError, match="--api-key"):
         Keys(ServerSettings(api_keys=keys))
 
 
@@ -242,7 +242,7 @@ async def test_keys_of_a_file_may_have_names_and_weights(tmp_path):
 
 def test_a_weight_of_nothing_is_an_error(tmp_path):
     (tmp_path / "keys").write_text("bob=0:s")
-    with pytest.raises(CorralError, match="the weight of 'bob'"):
+    with pytest.raises(CorralError, match="'bob'"):
         Keys(ServerSettings(api_key_file=str(tmp_path / "keys")))
 
 

@@ -89,5 +89,5 @@ async def test_special_tokens_are_shown_when_asked_for():
 def test_tokens_that_are_none():
     settings = configure(["-l", "99+1"], {}).settings
     check_tokens(settings.sampling, 100)
-    with pytest.raises(CorralError, match="--logit-bias: there is no token 99; ids go from 0 to 98"):
+    with pytest.raises(CorralError, match=r"--logit-bias.*99.*98"):
         check_tokens(settings.sampling, 99)

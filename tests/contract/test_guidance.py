@@ -307,7 +307,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, content, scale):
     if content:
         path.write_bytes(content)
     server = ServerSettings(cfg_scale=scale, cfg_negative_prompt_file=str(path))
-    with pytest.raises(CorralError, match="cannot read --cfg-negative-prompt-file"):
+    with pytest.raises(CorralError, match="--cfg-negative-prompt-file"):
         default_guidance(server, FakeVocab(), N_CTX)
 
 

@@ -435,7 +435,7 @@ async def test_only_so_many_may_watch():
         await each.next()
     response = await server.http.get(PATH)
     assert response.status_code == 503
-    assert response.json()["error"]["message"] == f"{MAX_WATCHERS} clients watch already"
+    assert str(MAX_WATCHERS) in response.json()["error"]["message"]
     with pytest.raises(Unavailable):
         await watch(server).next()
     await observers.pop().close()

@@ -39,7 +39,7 @@ async def test_beyond_the_queue_is_a_503_that_says_when_to_come_back():
     refused = await ask(server)
     assert refused.status_code == 503
     assert refused.json()["error"]["type"] == "unavailable_error"
-    assert "2 requests are waiting, 2 may (--queue-size)" in refused.json()["error"]["message"]
+    assert "--queue-size" in refused.json()["error"]["message"]
     assert int(refused.headers["retry-after"]) >= 1
     assert server.engine.n_tasks == 3, "nothing half-done"
     server.engine.is_paused = False
@@ -117,7 +117,7 @@ async def test_a_wait_that_becomes_too_long_ends(stream):
     server.engine.telemetry.queue._mean_s = 1e-6  # as if all that came before had been quick
     refused = await ask(server, max_queue_ms=50, stream=stream)
     assert refused.status_code == 503, refused.text
-    assert "no slot was free within 50 ms" in refused.text
+    assert "50 ms" in refused.text
     assert server.engine.n_tasks == 1, "it has left the queue"
     server.engine.is_paused = False
     assert (await task).status_code == 200

@@ -61,7 +61,7 @@ async def test_a_failed_engine_is_told_with_its_reason_and_what_needs_none_still
     for path in ("/health", "/ready"):
         response = await server.http.get(path)
         assert response.status_code == 503
-        assert response.json()["error"]["message"] == f"The engine is down: {server.engine.down_because}"
+        assert server.engine.down_because in response.json()["error"]["message"]
     for path in ("/metrics", "/props", "/v1/models"):
         assert (await server.http.get(path)).status_code == 200
     assert (await server.http.post("/tokenize", json={"content": "hello"})).status_code == 200

@@ -183,7 +183,7 @@ def test_what_positions_only_turn_is_moved(models, name, options):
 
 
 def test_self_extend_needs_keys_that_can_be_moved(models):
-    with pytest.raises(CorralError, match="--grp-attn-n: the context of this model cannot be grouped"):
+    with pytest.raises(CorralError, match="--grp-attn-n"):
         LlamaHarness(
             models / "llama-bpe.gguf", grp_attn_n=4, grp_attn_w=32, rope_scaling="yarn", rope_scale=4.0
         )
@@ -215,7 +215,7 @@ def test_the_tokenizer_heeds_overrides(models, vocab_only):
 def test_texts_can_be_overridden(models):
     path = str(models / "llama-bpe.gguf")
     Model.open(path, overrides=[Override("tokenizer.ggml.pre", "llama3")]).close()
-    with pytest.raises(CorralError, match="unknown pre-tokenizer type: 'nonsense'"):
+    with pytest.raises(CorralError, match="'nonsense'"):
         Model.open(path, overrides=[Override("tokenizer.ggml.pre", "nonsense")])
 
 
@@ -232,7 +232,7 @@ WRONG_OVERRIDES = {
 @pytest.mark.parametrize(("override", "message"), WRONG_OVERRIDES.values(), ids=WRONG_OVERRIDES)
 def test_an_override_that_has_no_effect_is_refused(models, override, message):
     overrides = (Override("llama.block_count", 2), override)
-    with pytest.raises(CorralError, match=f"--override-kv: .*{message}"):
+    with pytest.raises(CorralError, match=rf"--override-kv: .*{message}"):
         Model.load(EngineSettings(model=str(models / "llama-bpe.gguf"), overrides=overrides))
 
 
@@ -264,7 +264,7 @@ def test_invalid_weights_are_found_if_somebody_looks(models, tmp_path, mmap, val
     tensor = next(t for t in GGUFReader(path, "r+").tensors if t.name == "blk.1.ffn_up.weight")
     tensor.data[3, 5] = value
     settings = EngineSettings(model=str(path), mmap=mmap, check_tensors=True)
-    with pytest.raises(CorralError, match=r"tensor 'blk.1.ffn_up.weight' has invalid data"):
+    with pytest.raises(CorralError, match=r"'blk\.1\.ffn_up\.weight'"):
         Model.load(settings)
     Model.open(str(path)).close()
     Model.load(EngineSettings(model=str(models / "llama-bpe.gguf"), mmap=mmap, check_tensors=True)).close()

@@ -153,13 +153,13 @@ def test_a_server_that_is_not_there_is_named():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(CorralError, match=f"--rpc 127.0.0.1:{port}: cannot be reached: .*refused"):
+    with pytest.raises(CorralError, match=rf"--rpc 127.0.0.1:{port}: .*refused"):
         device.add_servers([f"127.0.0.1:{port}"])
 
 
 @pytest.mark.parametrize("text", ["", "host", ":1", "host:", "host:port", "host:0", "host:65536", "::1:8080"])
 def test_what_is_no_address_is_refused(text):
-    with pytest.raises(CorralError, match="it has to be HOST:PORT"):
+    with pytest.raises(CorralError, match="HOST:PORT"):
         rpc.check_server(text)
 
 
@@ -225,13 +225,11 @@ def test_devices_are_counted_as_libllama_does(pretended):
     assert names(used_devices(settings())) == ["RPC0", "CUDA0", "CUDA1"]
     assert names(used_devices(settings(devices=("none",)))) == []
     assert names(used_devices(settings(devices=("CUDA1", "IGPU0", "CUDA1")))) == ["CUDA1", "IGPU0"]
-    with pytest.raises(CorralError, match="no 'BLAS'; there are IGPU0, CUDA0, CUDA1, RPC0"):
+    with pytest.raises(CorralError, match=r"'BLAS'.*IGPU0, CUDA0, CUDA1, RPC0"):
         used_devices(settings(devices=("BLAS",)))
-    with pytest.raises(
-        CorralError, match="--main-gpu 3: devices are counted from 0; there are RPC0, CUDA0, CUDA1"
-    ):
+    with pytest.raises(CorralError, match=r"--main-gpu 3.*RPC0, CUDA0, CUDA1"):
         place(settings(main_gpu=3))
-    with pytest.raises(CorralError, match="--tensor-split has 2 shares; there is only CUDA1"):
+    with pytest.raises(CorralError, match=r"--tensor-split.*2.*CUDA1"):
         place(settings(devices=("CUDA1",), tensor_split=(1.0, 1.0)))
 
 

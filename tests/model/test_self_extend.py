@@ -273,7 +273,7 @@ def test_what_cannot_be_grouped_is_refused_at_the_start(model):
 @on("llama-bpe")
 @pytest.mark.parametrize(("n", "width"), [(3, 32), (64, 32), (5, 512)])
 def test_a_width_must_be_a_multiple(model, n, width):
-    with pytest.raises(CorralError, match=f"--grp-attn-w .{width}. must be a multiple of --grp-attn-n .{n}."):
+    with pytest.raises(CorralError, match=rf"--grp-attn-w .{width}.*--grp-attn-n .{n}"):
         Extended(model, n, width)
 
 

@@ -132,9 +132,7 @@ def test_a_port_that_is_taken():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(
-            CorralError, match=rf"127\.0\.0\.1, port {port}: Address already in use; .*--port"
-        ):
+        with pytest.raises(CorralError, match=rf"port {port}: Address already in use.*--port"):
             open_listener(ServerSettings(port=port)).__enter__()
 
 
@@ -158,7 +156,7 @@ def test_a_port_that_needs_privileges(monkeypatch):
 
     monkeypatch.setattr(listen.socket, "socket", Socket)
     with (
-        pytest.raises(CorralError, match=r"port 80: Permission denied; .*choose another --port"),
+        pytest.raises(CorralError, match=r"port 80: Permission denied.*--port"),
         open_listener(ServerSettings(port=80)),
     ):
         pass
@@ -337,7 +335,7 @@ class TestUnixSocket:
     @pytest.mark.parametrize("name", ["missing/x.sock", "x" * 200 + ".sock"])
     def test_a_path_that_cannot_be(self, tmp_path, name):
         with (
-            pytest.raises(CorralError, match=r"cannot listen on '.*': .*; choose another --host"),
+            pytest.raises(CorralError, match="--host"),
             open_listener(ServerSettings(host=str(tmp_path / name))),
         ):
             pass

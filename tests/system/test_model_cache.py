@@ -222,22 +222,20 @@ def test_removing_takes_all_versions_but_nothing_of_others(hub, cache):
 def test_names_may_be_shortened(server, cache):
     for name in ("alpha.gguf", "alpha-2.gguf", "beta.gguf"):
         get(server, name=name)
-    with pytest.raises(CorralError, match=r"'al' can be alpha-2.gguf, alpha.gguf"):
+    with pytest.raises(CorralError, match=r"'al'.*alpha-2\.gguf, alpha\.gguf"):
         remove_cached("al")
     assert remove_cached("BE").name == "beta.gguf"
     assert remove_cached("alpha.gguf").name == "alpha.gguf"
-    with pytest.raises(
-        NotFound, match=r"there is no model 'alhpa-2' in the cache; did you mean 'alpha-2.gguf'\?"
-    ):
+    with pytest.raises(NotFound, match=r"'alhpa-2'.*'alpha-2\.gguf'"):
         remove_cached("alhpa-2")
-    with pytest.raises(NotFound, match="'corral models' lists what is there"):
+    with pytest.raises(NotFound, match="'corral models'"):
         remove_cached("zzzzzzz")
     assert names() == ["alpha-2.gguf"]
 
 
 def test_what_is_being_downloaded_stays(server):
     path = get(server)
-    with lock_of(path), pytest.raises(CorralError, match=r"'m.gguf' is being downloaded right now"):
+    with lock_of(path), pytest.raises(CorralError, match=r"'m\.gguf'"):
         remove_cached("m.gguf")
     assert path.exists()
 

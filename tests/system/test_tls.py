@@ -163,9 +163,9 @@ def shakes_hands(context: ssl.SSLContext) -> bool:
 
 
 def test_one_file_alone_is_an_error(pair):
-    with pytest.raises(CorralError, match="needs --ssl-key-file beside --ssl-cert-file"):
+    with pytest.raises(CorralError, match=r"--ssl-key-file.*--ssl-cert-file"):
         open_tls(ServerSettings(ssl_cert_file=pair[0]))
-    with pytest.raises(CorralError, match="needs --ssl-cert-file beside --ssl-key-file"):
+    with pytest.raises(CorralError, match=r"--ssl-cert-file.*--ssl-key-file"):
         open_tls(ServerSettings(ssl_key_file=pair[1]))
     assert open_tls(ServerSettings()) is None
 

@@ -228,7 +228,7 @@ def test_a_new_file_needs_no_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize("where", ["missing/log", "."])
 @pytest.mark.parametrize("options", [{}, {"log_append": True}])
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path, where, options):
-    with pytest.raises(CorralError, match=r"--log-file '.*' cannot be written: .*choose another"):
+    with pytest.raises(CorralError, match=r"--log-file '.*'"):
         start(log_file=str(tmp_path / where), **options)
 
 

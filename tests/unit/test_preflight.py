@@ -260,7 +260,7 @@ def test_no_count_and_no_length_is_believed(refused, n):
 def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(InvalidRequest, match="not a regular file"):
+        with pytest.raises(InvalidRequest, match="regular file"):
             read_header(path)
     with pytest.raises(FileNotFoundError):
         read_header(tmp_path / "missing")
@@ -270,7 +270,7 @@ def test_a_header_without_end_is_refused(tmp_path):
     path = tmp_path / "m.gguf"
     path.write_bytes(file(pairs=[pair(b"k", 9, array(0, 1 << 30))], n_data=0))
     os.truncate(path, 1 << 31)
-    with pytest.raises(InvalidRequest, match="longer than 256 MiB"):
+    with pytest.raises(InvalidRequest, match="256 MiB"):
         read_header(path)
 
 

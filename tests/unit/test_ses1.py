@@ -171,7 +171,7 @@ def test_a_state_of_another_model_is_refused(is_ours):
 @either
 def test_more_tokens_than_a_slot_holds_are_refused(is_ours):
     small = Port(n_ctx=4)
-    refuses(write(saved_of([1] * 5)), is_ours, small, match="5 tokens, a slot here holds 4")
+    refuses(write(saved_of([1] * 5)), is_ours, small, match=r"5 tokens.*4")
     assert len(read(write(saved_of([1] * 4)), is_ours, small).tokens) == 4
 
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_a_state_is_not_even_read():
     with file_of(unsealed(TOKENS)) as fd:
         os.ftruncate(fd, 1 << 40)
         for is_ours in (True, False):
-            with pytest.raises(InvalidRequest, match="cannot be the state of 5 tokens"):
+            with pytest.raises(InvalidRequest, match="5 tokens"):
                 Ses1(Port(), Grouping()).read(fd, is_ours)
 
 
