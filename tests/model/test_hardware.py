@@ -159,7 +159,7 @@ def test_a_server_that_is_not_there_is_named():
 
 @pytest.mark.parametrize("text", ["", "host", ":1", "host:", "host:port", "host:0", "host:65536", "::1:8080"])
 def test_what_is_no_address_is_refused(text):
-    with pytest.raises(CorralError, match="HOST:PORT"):
+    with pytest.raises(CorralError, match=r"--rpc .*HOST:PORT"):
         rpc.check_server(text)
 
 
