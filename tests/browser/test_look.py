@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -11,7 +12,7 @@ from tests.browser.chat_page import ChatPage
 
 FIRST_LOAD_BYTES = 150_000
 MIN_CONTRAST = 4.5  # WCAG 2.2, level AA
-PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 ANSWER = (
     "Some **text** with `code`, and\n\n```python\nprint('hello')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
 )
@@ -367,7 +368,7 @@ def test_it_follows_the_answer_unless_one_reads_above(chat, page):
     expect(chat.last).to_be_in_viewport()
 
 
-CALL = {"id": "call", "name": "look", "arguments": json.dumps({"lines": list(range(30))})}
+CALL: dict[str, Any] = {"id": "call", "name": "look", "arguments": json.dumps({"lines": list(range(30))})}
 
 
 @pytest.mark.parametrize("from_end", [0, 400])

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 from tests.tools.field_walk import Place, places
 
 VALUES = [-(2**63), -1, 0, 2**31, 2**53 + 1, 1e308, math.nan, math.inf, "1", True, None, [], {}]
-SHORT = {"prompt": "hello", "n_predict": 2, "seed": 1}
-CHAT = {**SHORT, "messages": [{"role": "user", "content": "hello"}]}
-GAP = {"input_prefix": "a", "input_suffix": "b", "n_predict": 2, "seed": 1}
-RANKED = {"query": "a", "documents": ["b", "c"]}
+SHORT: dict[str, Any] = {"prompt": "hello", "n_predict": 2, "seed": 1}
+CHAT: dict[str, Any] = {**SHORT, "messages": [{"role": "user", "content": "hello"}]}
+GAP: dict[str, Any] = {"input_prefix": "a", "input_suffix": "b", "n_predict": 2, "seed": 1}
+RANKED: dict[str, Any] = {"query": "a", "documents": ["b", "c"]}
 
 # A request of every route that reads JSON, to be spoiled in one place at a time.
-PLAIN = {
+PLAIN: dict[str, Any] = {
     "/completion": SHORT,
     "/completions": SHORT,
     "/v1/completions": SHORT,
@@ -45,7 +46,7 @@ PLAIN = {
     "/sessions/a?action=remove": {"file": "a.bin"},
 }
 
-MODELS = {
+MODELS: dict[str, Any] = {
     "/slots/0?action=save": "SlotFileRequest",
     "/slots/0?action=restore": "SlotFileRequest",
     "/slots/0?action=context-shift": "ShiftRequest",
@@ -53,7 +54,7 @@ MODELS = {
 }
 
 # Fields whose insides no schema tells: a number stands where it could do harm.
-HIDDEN = {
+HIDDEN: dict[str, Any] = {
     "json_schema": [
         lambda v: {"type": "string", "minLength": v},
         lambda v: {"type": "array", "items": {"type": "integer", "maximum": v}, "maxItems": v},
@@ -83,7 +84,7 @@ HIDDEN = {
 }
 
 # Files are told by where they should be.
-SYNONYMS = {
+SYNONYMS: dict[str, Any] = {
     "filename": "--slot-save-path",
     "file": "--slot-save-path",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,10 @@ from corral.server.access import PUBLIC_PATHS, Keys
 from tests.contract.inline import Server
 
 KEY = "sk-öffne-dich"
-BEARER = {"authorization": f"Bearer {KEY}".encode()}
-REFUSED = {"error": {"code": 401, "message": "Invalid API Key", "type": "authentication_error"}}
+BEARER: dict[str, Any] = {"authorization": f"Bearer {KEY}".encode()}
+REFUSED: dict[str, Any] = {
+    "error": {"code": 401, "message": "Invalid API Key", "type": "authentication_error"}
+}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import random
+from typing import Any
 
 import httpx
 import msgspec
@@ -90,7 +91,7 @@ def evaluated(server: Server) -> list[list[int]]:
 
 
 AB, CDE = tokens_of("ab"), tokens_of("cde")
-PARTS = {"content": [{"type": "text", "text": "c"}, {"type": "text", "text": "de"}]}
+PARTS: dict[str, Any] = {"content": [{"type": "text", "text": "c"}, {"type": "text", "text": "de"}]}
 SHAPES = [
     ("ab", [AB]),
     (["ab", "cde"], [AB, CDE]),

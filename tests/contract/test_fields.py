@@ -9,6 +9,7 @@ import json
 import math
 import re
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ SWEPT = [path for path in PLAIN if path not in ALIASES]
 NOTHING_IS_DONE = ("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
 # Texts and lists without a limit of their own, which `--max-body-mb` bounds, and why that is enough.
 CONTEXT = "longer than the context, it is refused before it is tokenized"
-BOUNDED = {
+BOUNDED: dict[str, Any] = {
     "prompt": CONTEXT,
     "messages": CONTEXT,
     "tools": CONTEXT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.unit.wide_backend import WideBackend, expected
 PROMPT = "hello world"
 BAD = "bad news"
 BEGIN = FakeVocab.bos
-ROUTES = {
+ROUTES: dict[str, Any] = {
     "/completion": {"prompt": PROMPT},
     "/v1/completions": {"prompt": PROMPT},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": PROMPT}]},
@@ -42,7 +43,7 @@ class Stall(Server):
         super().__init__(backend, **options)
         server = self.service.settings.server
         self.service.guide(default_guidance(server, backend.vocab, N_CTX))
-        self.tasks = self.engine.submitted
+        self.tasks: list[Any] = self.engine.submitted
 
     @property
     def guidance(self) -> Guidance | None:
@@ -154,7 +155,7 @@ async def test_null_means_the_default():
     assert server.guidance == Guidance(3.0, tuple(tokens_of(BAD)))
 
 
-WRONG = {
+WRONG: dict[str, Any] = {
     "cfg_scale": ["2", True, [2], {}, 100.5, -101, 1e300],
     "cfg_negative_prompt": [
         5,

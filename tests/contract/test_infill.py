@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import msgspec
@@ -18,7 +19,7 @@ from tests.contract.wire import events_of, json_values
 from tests.unit.fake import FakeBackend
 
 FIM = FimTokens(PRE, SUF, MID, REP, SEP, PAD)
-GAP = {"input_prefix": "def f", "input_suffix": "end"}
+GAP: dict[str, Any] = {"input_prefix": "def f", "input_suffix": "end"}
 PROMPT = ".def f,end;"
 N_CTX = 1024
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 
 from corral.api.admission import describe_position
@@ -13,8 +14,8 @@ from tests.tools.wait import wait_until_async
 from tests.unit.fake import FakeBackend
 
 
-def one_slot(**server) -> Server:
-    settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**server))
+def one_slot(**options) -> Server:
+    settings = Settings(engine=EngineSettings(model="fake.gguf"), server=ServerSettings(**options))
     server = Server(FakeBackend(n_seq=1), settings=settings)
     server.engine.is_paused = True
     return server
@@ -139,7 +140,7 @@ async def test_who_waits_for_long_is_told_its_place_in_comments_and_headers(monk
     await settle(server, 1)
     chunks = []
 
-    async def read() -> dict:
+    async def read() -> httpx.Headers:
         body = {"prompt": "b", "n_predict": 2, "stream": True}
         async with server.http.stream("POST", "/completion", json=body) as response:
             async for line in response.aiter_lines():

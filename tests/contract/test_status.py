@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,12 @@ from corral.link.lifecycle import EngineState
 from tests.contract.inline import Server
 from tests.contract.wire import ask
 
-COMPATIBLE = {"code": 503, "message": "Loading model", "type": "unavailable_error"}  # llama-server's
-LOADING = {"error": {**COMPATIBLE, "stage": "loading", "progress": 0.0, "detail": ""}}
+COMPATIBLE: dict[str, Any] = {
+    "code": 503,
+    "message": "Loading model",
+    "type": "unavailable_error",
+}  # llama-server's
+LOADING: dict[str, Any] = {"error": {**COMPATIBLE, "stage": "loading", "progress": 0.0, "detail": ""}}
 
 
 async def test_health():

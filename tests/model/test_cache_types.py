@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ QUANTIZED = TYPES[3:]
 MIXED = [("q8_0", "f16"), ("f16", "q8_0"), ("q5_1", "q4_0"), ("f32", "bf16"), ("bf16", "iq4_nl")]
 PAIRS = [*zip(TYPES, TYPES, strict=True), *MIXED]
 MODELS = [write.__name__.replace("_", "-") for write in tiny_heads.ALL]
-SHAPES = {"split": {"n_parallel": 3}, "unified": {"n_parallel": 3, "kv_unified": True}}
+SHAPES: dict[str, Any] = {"split": {"n_parallel": 3}, "unified": {"n_parallel": 3, "kv_unified": True}}
 TOKENS = np.random.default_rng(0).integers(0, 250, (4, 64), np.int32)
 PIECE = 1e-2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from corral.core.pooling import Pooling
 from corral.core.result import StopType
 from corral.core.settings import EngineSettings
 from corral.core.task import Verb
+from corral.gguf.fingerprint import fingerprint
 from corral.llama.context_params import context_params
 from corral.llama.encoder import Encoder
-from corral.llama.fingerprint import fingerprint, model_fingerprint
+from corral.llama.fingerprint import model_fingerprint
 from corral.llama.library import lib
 from corral.llama.model import Model
 from tests.model import decoder_reference as reference
@@ -30,7 +32,10 @@ from tests.tools.tiny_models import N_CTX
 
 CLOSE = 1e-3
 FAR = 0.1  # what a setting changes at least, or the test would show nothing
-EXACT = {"cache_type_k": "f32", "cache_type_v": "f32"}  # halves would round more than anything else
+EXACT: dict[str, Any] = {
+    "cache_type_k": "f32",
+    "cache_type_v": "f32",
+}  # halves would round more than anything else
 TOKENS = np.random.default_rng(0).integers(0, 250, 60, np.int32)
 
 
@@ -39,7 +44,7 @@ def yarn_size(stretch):
 
 
 # Settings, and what they are in the reference.
-LINEAR = {
+LINEAR: dict[str, Any] = {
     "as the model says": ({}, {}),
     "base": ({"rope_freq_base": 500.0}, {"rope_base": 500.0}),
     "scale": ({"rope_scale": 4.0}, {"rope_scale": 0.25}),
@@ -51,7 +56,7 @@ LINEAR = {
     "no scale": ({"rope_scaling": "none", "rope_scale": 1.0}, {}),
     "both": ({"rope_freq_base": 777.0, "rope_scale": 8.0}, {"rope_base": 777.0, "rope_scale": 0.125}),
 }
-YARN = {
+YARN: dict[str, Any] = {
     "yarn": ({"rope_scale": 4.0}, {"rope_scale": 0.25}, Yarn(N_CTX)),
     "far": ({"rope_freq_scale": 1 / 32}, {"rope_scale": 1 / 32}, Yarn(N_CTX)),
     "of another length": ({"rope_scale": 4.0, "yarn_orig_ctx": 64}, {"rope_scale": 0.25}, Yarn(64)),
@@ -117,7 +122,7 @@ def test_vectors_are_of_scaled_positions(encoders):
     model.close()
 
 
-CONTRADICTIONS = {
+CONTRADICTIONS: dict[str, Any] = {
     "scales": (
         {"rope_scale": 4.0, "rope_freq_scale": 0.5},
         "--rope-scale 4 and --rope-freq-scale 0.5 contradict each other",
@@ -219,7 +224,7 @@ def test_texts_can_be_overridden(models):
         Model.open(path, overrides=[Override("tokenizer.ggml.pre", "nonsense")])
 
 
-WRONG_OVERRIDES = {
+WRONG_OVERRIDES: dict[str, Any] = {
     "type": (Override("llama.rope.freq_base", 500), "'llama.rope.freq_base' is of type float"),
     "type of what is not there": (Override("tokenizer.ggml.add_eos_token", 1), "is of type bool"),
     "text": (Override("llama.context_length", "long"), "'llama.context_length' is of type int"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from tests.tools.tiny_vectors import N_LAYER, direction, write_vector
 
 CLOSE = 1e-3
 FAR = 0.1
-EXACT = {"cache_type_k": "f32", "cache_type_v": "f32"}
+EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32"}
 TOKENS = np.random.default_rng(0).integers(0, 250, 60, np.int32)
 ONE = {i: direction(i) for i in range(1, N_LAYER)}
 TWO = {i: direction(10 + i) for i in (1, 3)}
@@ -157,7 +158,7 @@ def test_a_state_is_of_its_control_vectors(deep, one, two):
             assert "model" in error.message
 
 
-BROKEN = {
+BROKEN: dict[str, Any] = {
     "nothing": ({}, "it has no directions"),
     "the first layer": (
         {"direction.0": direction(0)},

@@ -6,6 +6,7 @@ import ctypes
 import os
 import struct
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def shifted_then_pruned(bench, slot):
 UNCUT = [plain, forked, forked_and_continued]
 SHIFTED = [shifted_by_itself, pruned, pruned_and_continued, shifted_then_pruned, moved]
 HERE = {"n_ctx_slot": 256, "n_parallel": 3, "context_shift": True}
-ELSEWHERE = {
+ELSEWHERE: dict[str, Any] = {
     "one slot": ({"n_ctx_slot": 256}, 0),
     "four slots": ({"n_ctx_slot": 256, "n_parallel": 4}, 1),
     "unified": ({"n_ctx": 768, "n_parallel": 2, "kv_unified": True}, 1),
@@ -458,7 +459,7 @@ def test_any_beginning_of_a_file_gives_the_cold_answer(model, n_shared, tmp_path
         assert bench.answer(1) == alone(model, one)
 
 
-DAMAGE = {
+DAMAGE: dict[str, Any] = {
     "a flipped byte of data": lambda data: flip(data, len(data) // 2, 1),
     "a flipped byte of a token": lambda data: flip(data, 8 + 4 * 139, 1),
     "a flipped byte at the end": lambda data: flip(data, len(data) - 30, 1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -255,7 +257,7 @@ def test_resuming_after_shifts_continues_the_same(model):
             assert alone(model, resumed, **options) == bench.answer(0)[n_delivered:]
 
 
-SAMPLERS = {
+SAMPLERS: dict[str, Any] = {
     "greedy": GREEDY,
     "plain": SEEDED,
     "penalties": msgspec.structs.replace(SEEDED, repeat_penalty=1.3, frequency_penalty=0.5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from contextlib import ExitStack
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,18 +28,21 @@ from tests.tools.tiny_vectors import direction, write_vector
 TINY = ["llama-bpe", "llama-spm", "gemma-swa", "mamba"]
 CUTTABLE = TINY[:3]
 RESTORABLE = TINY[:2]
-SHAPES = {
+SHAPES: dict[str, Any] = {
     "one slot": {"n_parallel": 1},
     "two slots": {"n_parallel": 2},
     "unified": {"n_parallel": 1, "kv_unified": True, "n_ctx": 1024},
     "two unified": {"n_parallel": 2, "kv_unified": True, "n_ctx": 1024},
 }
-SAMPLERS = {
+SAMPLERS: dict[str, Any] = {
     "greedy": GREEDY,
     "seeded": msgspec.structs.replace(SEEDED, repeat_penalty=1.3, top_k=20, seed=3),
 }
 SCALE = 1.8
-EXACT = {"cache_type_k": "f32", "cache_type_v": "f32"}  # sums in another order then differ by next to nothing
+EXACT: dict[str, Any] = {
+    "cache_type_k": "f32",
+    "cache_type_v": "f32",
+}  # sums in another order then differ by next to nothing
 
 
 def on(*names):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import shutil
@@ -251,8 +252,7 @@ def test_where_a_model_goes_reaches_libllama(pretended, monkeypatch, models):
     def load(path: bytes, params) -> None:
         seen.update(
             devices=[
-                params.devices and (library.ctypes.c_void_p * 3).from_address(params.devices)[i]
-                for i in range(3)
+                params.devices and (ctypes.c_void_p * 3).from_address(params.devices)[i] for i in range(3)
             ],
             shares=[params.tensor_split[i] for i in range(4)],
             mode=params.split_mode,
@@ -285,7 +285,7 @@ def test_the_front_leaves_gpus_alone(monkeypatch, models):
     load = lib.llama_model_load_from_file
 
     def look(path: bytes, params):
-        seen.append(library.ctypes.c_void_p.from_address(params.devices).value)
+        seen.append(ctypes.c_void_p.from_address(params.devices).value)
         return load(path, params)
 
     monkeypatch.setattr(lib, "llama_model_load_from_file", look)

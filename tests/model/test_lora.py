@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import gguf
 import msgspec
@@ -36,7 +37,7 @@ from tests.tools.tiny_modifiers import A as LORA_A
 NAMES = ("lora-a", "lora-b", "lora-embd")
 BASE, A, HALF, B, BOTH, EMBD = (), ((0, 1.0),), ((0, 0.5),), ((1, 1.0),), ((0, 1.0), (1, 0.5)), ((2, 1.0),)
 CONFIGS = [BASE, A, HALF, B, BOTH, EMBD]
-EXACT = {"cache_type_k": "f32", "cache_type_v": "f32"}
+EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32"}
 PROMPT = [ord(c) for c in "Hello world, that is it, and the hill is not for you"]
 BAD = ["lora-other", "lora-shape", "lora-broken", "not-lora"]
 CLOSE = 1e-3
@@ -50,7 +51,7 @@ def config_of(merged: str) -> AdapterConfig:
 
 
 @contextmanager
-def adapted(modifiers: Path, names: Sequence[str] = NAMES, **options) -> Iterator[LlamaHarness]:
+def adapted(modifiers: Path, names: Any = NAMES, **options: Any) -> Iterator[LlamaHarness]:
     """An engine with adapters."""
     with LlamaHarness(modifiers / "llama-bpe.gguf", **options) as bench:
         files = [ScaledFile(str(modifiers / f"{name}.gguf")) for name in names]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import gguf
 import numpy as np
@@ -30,7 +32,7 @@ from tests.model.raw import raw_greedy, raw_logits
 from tests.tools.quantize import to_q4_0, to_q8_0
 
 PROMPT = [ord(c) for c in "Hello world, that is it"]
-QUANTIZE = {"q8_0": to_q8_0, "q4_0": to_q4_0}
+QUANTIZE: dict[str, Any] = {"q8_0": to_q8_0, "q4_0": to_q4_0}
 
 
 @pytest.fixture(params=QUANTIZE)
@@ -176,8 +178,8 @@ def test_what_is_no_adapter_is_named(q4_0, base, modifiers, tmp_path, name, reas
 
 
 def test_a_full_disk_is_noticed_before_anything_is_written(q4_0, base, lora, tmp_path, monkeypatch):
-    usage = namedtuple("usage", "total used free")(1 << 30, 1 << 30, 1 << 10)
-    monkeypatch.setattr(lora_base.shutil, "disk_usage", lambda _: usage)
+    usage = SimpleNamespace(total=1 << 30, used=1 << 30, free=1 << 10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(InsufficientStorage, match=r"0\.00 GiB.*0\.00 GiB"):
         rebased(q4_0, base, [lora], tmp_path)
     assert not list(tmp_path.iterdir())
@@ -221,7 +223,8 @@ def test_the_engine_opens_it(q4_0, base, lora, tmp_path, monkeypatch):
     settings = EngineSettings(model=q4_0, lora=files, lora_base=base, n_ctx=64, n_threads=1)
     changed = with_lora_base(settings)
     assert changed.model == rebased(q4_0, base, [lora], tmp_path)
-    engine, _ = worker._open(changed, Channel(), queue.SimpleQueue())
+    channel: Any = Channel()
+    engine: Any = worker._open(changed, channel, queue.SimpleQueue())[0]
     assert engine._backend.fingerprint == fingerprint(changed.model)
 
 

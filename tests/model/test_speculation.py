@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,7 +34,7 @@ N_PREDICT = 40
 BIASED = tuple((token, 15.0) for token in range(97, 100))
 EAGER = SpeculativeParams(n_max=16, p_min=0.0)
 PLAIN = {"lookup": False}
-PERSON = {
+PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
     "required": ["name", "age"],
@@ -56,7 +57,7 @@ class Case:
         return task(id, prompt, self.sampling, constraint=constraint, **params)
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "greedy": Case(),
     "seed 1": Case(seeded(seed=1)),
     "seed 2": Case(seeded(seed=2, temperature=0.5)),
@@ -147,7 +148,7 @@ def taught(path: Path, answers: Sequence[tuple]) -> str:
     return str(path)
 
 
-SOURCES = {
+SOURCES: dict[str, Any] = {
     "lookup": ("lookup",),
     "model": ("model_draft",),
     "static": ("lookup_cache_static",),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -33,7 +34,7 @@ from tests.tools.tiny_wide import wide
 
 PROMPT = [ord(c) for c in "Hello world, that is it"]
 # What files of these types are made of, and the most that is left of libllama's error when they become Q8_0.
-FITTED = {
+FITTED: dict[str, Any] = {
     "Q4_1": ("Q4_1", 0.45),
     "Q5_1": ("Q5_1", 0.65),
     "Q4_K_S": ("Q4_K", 0.45),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -174,8 +175,8 @@ def test_guided_answers_are_those_of_two_contexts(vision, pair):
         own.evaluate(TEXT, media)
         other.evaluate(negative, [])
         for token in said:
-            rows = (row.astype(np.float32) for row in (own.row(), other.row()))
-            assert int(guide(*rows, scale).argmax()) == token
+            positive, other_row = (row.astype(np.float32) for row in (own.row(), other.row()))
+            assert int(guide(positive, other_row, scale).argmax()) == token
             own.go_on(token)
             other.go_on(token)
 
@@ -194,7 +195,7 @@ def test_a_grammar_holds_behind_a_picture(vision, pair):
 
 
 # Pictures right behind, and soon behind, what the model will say.
-DRAFTED = {
+DRAFTED: dict[str, Any] = {
     "right behind": (20 * "a" + MARK + AFTER, ((97 - 33, 1000.0),), ""),
     "soon behind": ("the cat sat on" + MARK + AFTER, (), 'root ::= "the cat sat on" [a-z]+'),
     "far behind": (BEFORE + MARK + AFTER, ((64, 15.0), (65, 15.0)), ""),

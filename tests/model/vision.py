@@ -31,7 +31,7 @@ Samples = npt.NDArray[Any]
 Row = npt.NDArray[np.floating]
 
 MARK = "<img>"  # where media are in a text
-PAIRS = {
+PAIRS: dict[str, Any] = {
     "llava": "llama-bpe",
     "sliced": "llama-bpe",
     "qwen2vl": "qwen2vl",

@@ -15,6 +15,7 @@ import time
 
 import httpx
 import psutil
+from typing_extensions import Self
 
 from tests.tools.wait import wait_until as wait_until
 
@@ -79,7 +80,7 @@ class CorralProcess:
         self.process.stdout.close()
         return code
 
-    def __enter__(self) -> CorralProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+from typing import Any
 
 import anyio.to_thread
 import pytest
@@ -95,7 +96,9 @@ async def test_so_it_is_when_the_answer_was_over(connection, is_much):
                 n_full += bool(transports[0].get_write_buffer_size())
         await send({"type": "http.response.body", "body": bytes(SIZE if is_much else 1)})
 
-    class Watched(patient_protocol(TIMEOUT_S)):
+    base: Any = patient_protocol(TIMEOUT_S)
+
+    class Watched(base):
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             transports.append(transport)
@@ -169,7 +172,7 @@ class TestPatience:
         timer = IdleTimer(10, 0)
         for now in range(5, 100, 5):
             assert not timer.is_over(now, 0, must_send=True)
-            timer.hear(now)
+            timer.on_activity(now)
         assert not timer.is_over(104, 0, must_send=True)
         assert timer.is_over(105, 0, must_send=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def test_a_quantized_cache_turns_flash_attention_on_and_shifts(heads):
         assert restored.status_code == 200, restored.text
 
 
-MISTAKES = {
+MISTAKES: dict[str, Any] = {
     "flash attention": (
         ["-ctv", "q8_0", "-fa", "off"],
         "--cache-type-v q8_0 needs flash attention: leave --flash-attn at auto or on",

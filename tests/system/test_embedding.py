@@ -24,7 +24,7 @@ from tests.tools import tiny_encoders as tiny_models
 
 CLOSE = 1e-3
 ONE_THREAD = ("-t", 1)  # two would wait for each other where something else runs
-TOPICS = {
+TOPICS: dict[str, Any] = {
     "weather": [
         "Heavy rain is expected in the north tomorrow.",
         "The storm brought strong winds and hail.",
@@ -61,7 +61,7 @@ TOPICS = {
         "The coach praised the goalkeeper after the football game.",
     ],
 }
-QUERIES = {
+QUERIES: dict[str, Any] = {
     "weather": ["Do I need an umbrella tomorrow?", "What is the forecast for the weekend?"],
     "cooking": ["What can I make for dinner?", "A recipe with vegetables"],
     "space": ["Have we been to other planets?", "NASA missions to the solar system"],

@@ -7,6 +7,7 @@ tests/contract/test_fields.py does the same for all places and values, without n
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from tests.tools.field_walk import NUMBERS, Place
 
 LONG = {"n_predict": 300}  # more than the context of a slot: it shifts
 # What a field needs beside it, to be more than read.
-COMPANIONS = {
+COMPANIONS: dict[str, Any] = {
     "n_keep": LONG,
     "n_discard": LONG,
     "mirostat_tau": {"mirostat": 1},

@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+from typing import Any
 
 import httpx
 import psutil
@@ -18,7 +19,7 @@ import pytest
 
 from tests.system.process import START_S, CorralProcess, Stream, run_corral, wait_until
 
-ENDLESS = {"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": True}
+ENDLESS: dict[str, Any] = {"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": True}
 
 
 def test_version_and_help():

@@ -248,9 +248,9 @@ def test_pages_of_strangers(tiny):
         assert answer.startswith(b"HTTP/1.1 431 ")
         server.wait_for(r"cut off 127\.0\.0\.1 with 431")
         origin = {"origin": "http://localhost:3000"}
-        answer = httpx.get(server.url + "/health", headers=origin, timeout=START_S)
-        assert answer.headers["access-control-allow-origin"] == origin["origin"]
-        assert "x-request-id" in answer.headers["access-control-expose-headers"].lower()
+        response = httpx.get(server.url + "/health", headers=origin, timeout=START_S)
+        assert response.headers["access-control-allow-origin"] == origin["origin"]
+        assert "x-request-id" in response.headers["access-control-expose-headers"].lower()
 
 
 def test_a_public_address_without_a_key_serves_this_machine_and_warns(tiny):
@@ -263,8 +263,8 @@ def test_a_public_address_without_a_key_serves_this_machine_and_warns(tiny):
         port = server.url.rpartition(":")[2]
         for name in ("127.0.0.1", "localhost", "0.0.0.0"):
             for path in ("/health", "/monitor/events"):
-                answer = httpx.head(f"http://{name}:{port}{path}", timeout=START_S)
-                assert (answer.status_code, answer.content) == (200, b""), name
+                response = httpx.head(f"http://{name}:{port}{path}", timeout=START_S)
+                assert (response.status_code, response.content) == (200, b""), name
         head = b"GET /props HTTP/1.1\r\nconnection: close\r\n"
         answer = exchange(server, head + b"host: box\r\nx-forwarded-for: 203.0.113.5\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")

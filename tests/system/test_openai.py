@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import openai
 import pydantic
 import pytest
 
 MESSAGES = [{"role": "user", "content": "Name three colours."}]
-OPTIONS = {"model": "any", "messages": MESSAGES, "max_tokens": 16, "temperature": 0.8, "seed": 7}
-WEATHER = {
+OPTIONS: dict[str, Any] = {
+    "model": "any",
+    "messages": MESSAGES,
+    "max_tokens": 16,
+    "temperature": 0.8,
+    "seed": 7,
+}
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -26,7 +32,7 @@ WEATHER = {
         },
     },
 }
-TIME = {
+TIME: dict[str, Any] = {
     "type": "function",
     "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}},
 }

@@ -377,7 +377,7 @@ WAYS: dict[str, tuple[Callable, Callable]] = {
     "session with file": (keep_archive, take_archive),
     "spilled session": (keep_session, take_session),
 }
-KINDS = {"greedy": GREEDY, "seeded": SEEDED}
+KINDS: dict[str, Any] = {"greedy": GREEDY, "seeded": SEEDED}
 
 
 @dataclass

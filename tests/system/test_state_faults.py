@@ -457,7 +457,7 @@ def test_states_without_a_seal_are_read_with_care(victim):
 
 JSON = "application/json"
 DEEP = b"[" * 100_000
-NO_STATES = {
+NO_STATES: dict[str, Any] = {
     "more tokens than there are numbers": (b"SES1\xff\xff\xff\xff" + bytes(2000), BINARY, 400),
     "10 MiB": (b"SES1" + bytes(10 << 20), BINARY, 413),
     "10 MiB of base64": (b'{"state": "' + b"A" * (10 << 20) + b'"}', JSON, 413),

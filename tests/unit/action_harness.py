@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 import time
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,7 +34,7 @@ class ActionHarness(EngineHarness):
         super().__init__(backend, **options)
         self._ids = itertools.count(1000)
 
-    def run(self, *orders) -> None:
+    def run(self, *orders: Any) -> None:
         for order in orders:
             self.engine.handle(order)
         deadline = time.monotonic() + SECONDS

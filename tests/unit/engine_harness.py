@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from corral.core.chunk import Chunk
@@ -18,7 +20,7 @@ class EngineHarness:
     """An engine on a fake backend, with a clock that ticks and everything it emitted."""
 
     def __init__(self, backend: FakeBackend | None = None, **options) -> None:
-        self.backend = backend or FakeBackend()
+        self.backend: Any = backend or FakeBackend()
         self.now = 0.0
         self.events: list = []
         engine_settings = EngineSettings(model="fake", **options)
@@ -29,10 +31,10 @@ class EngineHarness:
         self.now += 0.001
         return self.now
 
-    def run(self, *tasks: Task, max_steps: int = 5000) -> None:
+    def run(self, *tasks: Any) -> None:
         for task in tasks:
             self.engine.handle(task)
-        for _ in range(max_steps):
+        for _ in range(5000):
             if not self.engine.has_work:
                 return
             self.engine.step()
@@ -43,7 +45,7 @@ class EngineHarness:
         for slot in self.slots:
             assert slot.tokens.view.tolist() == self.backend.sequences[slot.id]
 
-    def of(self, task_id: int, kind: type) -> list:
+    def of(self, task_id: int, kind: Any) -> list[Any]:
         return [e for e in self.events if isinstance(e, kind) and e.task_id == task_id]
 
     def tokens(self, task_id: int) -> list[int]:

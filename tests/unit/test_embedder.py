@@ -498,8 +498,8 @@ class Both:
         self.log: list[tuple[str, int]] = []
         for name, evaluator in (("generate", self.backend), ("embed", encoder)):
             evaluator.decode = self._timed(name, evaluator.decode)
-        options = EngineSettings(model="fake", **options)
-        self.engine = Engine(self.backend, options, keeping(self.events), lambda: self.now)
+        settings = EngineSettings(model="fake", **options)
+        self.engine = Engine(self.backend, settings, keeping(self.events), lambda: self.now)
 
     def _timed(self, name, decode):
         def timed(chunks):

@@ -53,7 +53,8 @@ class GuidanceHarness(ActionHarness):
                 self.n_together += slot.id in seqs
         return self._decode(chunks)
 
-    def run(self, *orders, max_steps=3000):
+    def run(self, *orders):
+        max_steps = 3000
         for order in orders:
             self.engine.handle(order)
         while self.engine.has_work:

@@ -11,6 +11,7 @@ import stat
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -376,8 +377,8 @@ class TestConsole:
         from corral.core.result import EncoderInfo, ModelInfo
 
         encoder = EncoderInfo(pooling=Pooling.MEAN, n_embd=4, n_tokens=64, n_ctx=64, has_head=False)
-        numbers = dict.fromkeys(("vocab_type", "n_vocab", "n_embd", "n_params"), 1)
-        sizes = {"n_ctx": 512, "n_slots": 2, "n_ctx_train": 512, "n_bytes": 3 << 20}
+        numbers: dict[str, Any] = dict.fromkeys(("vocab_type", "n_vocab", "n_embd", "n_params"), 1)
+        sizes: dict[str, Any] = {"n_ctx": 512, "n_slots": 2, "n_ctx_train": 512, "n_bytes": 3 << 20}
         return ModelInfo(**numbers, **sizes, description="tiny", encoder=encoder, **fields)
 
     def test_a_start_in_json(self, capsys):

@@ -10,6 +10,7 @@ import pickle
 import queue
 import threading
 import time
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -154,7 +155,7 @@ class MediaHarness(EngineHarness):
     def __init__(
         self, backend: FakeBackend | None = None, projector: GatedProjector | None = None, **options
     ) -> None:
-        self.backend = backend or FakeBackend()
+        self.backend: Any = backend or FakeBackend()
         self.projector = self.backend.projector = projector or GatedProjector()
         self.now = 0.0
         self.events: list = []
@@ -1043,6 +1044,7 @@ class EmbedMediaHarness:
     ) -> None:
         self.projector = projector or GatedProjector()
         self.encoder = StrictEncoder(Pooling.LAST, **encoder)
+        self.engine: Any
         self.events: list = []
         self.wakes = threading.Semaphore(0)
         wake = self.wakes.release

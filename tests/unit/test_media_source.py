@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
@@ -242,7 +243,7 @@ def directory(tmp_path):
     return inside
 
 
-READABLE = {
+READABLE: dict[str, Any] = {
     "file:a.png": b"a picture",
     "file://a.png": b"a picture",
     "FILE://a.png": b"a picture",
@@ -315,7 +316,7 @@ def test_what_is_not_inside_is_not_there(directory, url):
     assert caught.value.message == "there is no such file under --media-path"
 
 
-LINKS = {
+LINKS: dict[str, Any] = {
     "out": "../secret",
     "absolute": "/etc/passwd",
     "inside": "a.png",
@@ -447,7 +448,7 @@ def test_a_file_is_no_directory(directory):
 class FakePlace:
     """Remembers what it was asked for, and in which thread."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.urls = []
         self.threads = []
 
@@ -460,10 +461,14 @@ class FakePlace:
         return b"bytes"
 
 
+def source_of(remote: Any, local: Any) -> MediaSource:
+    return MediaSource(remote, local)
+
+
 @pytest.mark.parametrize("kind", MediaKind)
 async def test_each_scheme_has_its_place(kind):
     remote, local = FakePlace(), FakePlace()
-    source = MediaSource(remote, local)
+    source = source_of(remote, local)
     for url in ("http://a/b", "https://a/b", "HTTPS://a/b"):
         assert await source.load(url, kind) == b"bytes"
         assert remote.urls.pop() == url
@@ -489,7 +494,7 @@ async def test_files_need_a_flag():
 )
 async def test_there_are_no_other_schemes(url):
     with pytest.raises(BadMedia, match=r"data:.*http:.*https:.*file:"):
-        await MediaSource(FakePlace(), FakePlace()).load(url, MediaKind.IMAGE)
+        await source_of(FakePlace(), FakePlace()).load(url, MediaKind.IMAGE)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "file"])

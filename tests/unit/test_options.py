@@ -325,9 +325,9 @@ def test_a_variable_of_no_option_is_a_warning(name, likely):
     [("nosuch", "known names: "), ("chat-ml", "chatml"), ("Llama3", "llama3"), ("mistral", "mistral-v1")],
 )
 def test_a_chat_template_is_a_known_name_or_jinja(value, near):
-    for source in ({"argv": ["--chat-template", value]}, {"environ": {"LLAMA_ARG_CHAT_TEMPLATE": value}}):
+    for argv, environ in ((["--chat-template", value], {}), ([], {"LLAMA_ARG_CHAT_TEMPLATE": value})):
         with pytest.raises(UsageError) as error:
-            configure(source.get("argv", []), source.get("environ", {}))
+            configure(argv, environ)
         assert near in error.value.message
     for text in ("", "chatml", "{{ messages }}", "{% for m in messages %}{% endfor %}"):
         assert parse("--chat-template", text).server.chat_template == text

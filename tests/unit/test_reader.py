@@ -82,8 +82,9 @@ def test_content_is_all_of_the_text(cut):
     text, pieces = cut
     reader = Reader()
     events = drain(MessageParser(reader, reader.rest(reader.content)), pieces)
-    assert all(isinstance(event, Content) and event.text for event in events)
-    assert "".join(event.text for event in events) == text
+    contents = [event for event in events if isinstance(event, Content) and event.text]
+    assert contents == events
+    assert "".join(event.text for event in contents) == text
 
 
 def test_text_is_passed_on_as_soon_as_it_cannot_be_a_marker():

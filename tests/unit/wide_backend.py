@@ -62,7 +62,7 @@ def expected(one: Task, n_ctx=256, shifts=False, adds_bos=False) -> list[int]:
     said: list[int] = []
     while params.n_predict < 0 or len(said) < params.n_predict:
         rows = [wide(sequence, params.lora) for sequence in sequences]
-        logits = guide(*rows, params.guidance.scale) if params.guidance else rows[0]
+        logits = guide(rows[0], rows[1], params.guidance.scale) if params.guidance else rows[0]
         token, _ = sampler.sample(logits, len(said))
         said.append(token)
         full = [len(sequence) >= n_ctx - 1 for sequence in sequences]
