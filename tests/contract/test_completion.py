@@ -7,12 +7,13 @@ import json
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.schema.completion import CompletionRequest
 from tests.contract.inline import Server
 from tests.contract.wire import events_of, json_values
+from tests.tools.examples import examples
 from tests.unit.fake import EOG, FakeBackend
 
 PROMPT = "hello world"
@@ -344,7 +345,7 @@ bodies = st.dictionaries(st.sampled_from(sorted(CompletionRequest.model_fields))
 
 
 @given(bodies)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_body_gives_a_server_error(body):
     async def post() -> httpx.Response:
         return await Server().http.post("/completion", json={"n_predict": 2, **body})

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.schema.embedding import ClassifyRequest, EmbeddingRequest, RerankRequest
@@ -21,6 +21,7 @@ from corral.core.errors import CorralError
 from corral.core.pooling import Pooling
 from tests.contract.inline import Server
 from tests.contract.wire import json_values
+from tests.tools.examples import examples
 from tests.unit.fake import EOG, LETTERS, FakeBackend, FakeEncoder
 
 N_MOST = 256  # tokens of the fake's longest input
@@ -422,7 +423,7 @@ bodies = st.sampled_from(sorted(MODELS)).flatmap(
 
 
 @given(bodies, st.sampled_from(list(Pooling)))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_body_gives_a_server_error(request_, pooling):
     path, body = request_
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.schema.infill import MAX_EXTRAS, MAX_NAME_CHARS, InfillRequest
@@ -16,6 +16,7 @@ from corral.core.fim import FimTokens
 from tests.contract.fim import MID, PAD, PRE, REP, SEP, SUF
 from tests.contract.inline import Server
 from tests.contract.wire import events_of, json_values
+from tests.tools.examples import examples
 from tests.unit.fake import FakeBackend
 
 FIM = FimTokens(PRE, SUF, MID, REP, SEP, PAD)
@@ -232,7 +233,7 @@ bodies = st.dictionaries(st.sampled_from(sorted(InfillRequest.model_fields)), js
 
 
 @given(bodies)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_body_gives_a_server_error(body):
     async def post() -> httpx.Response:
         return await infill_server().http.post("/infill", json={"n_predict": 2, **GAP, **body})

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import CorralError
@@ -21,6 +21,7 @@ from corral.engine import loop
 from corral.engine.engine import Engine
 from corral.engine.saved import NEVER
 from corral.engine.ses1 import Ses1
+from tests.tools.examples import examples
 from tests.tools.wait import wait_until
 from tests.unit.action_harness import (
     LONG,
@@ -800,7 +801,7 @@ shapes = st.sampled_from([{}, {"can_cut": False}, {"n_ctx": 110, "n_cells": 110,
 
 
 @given(scripts, shapes, st.sampled_from([0, 64]))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_every_order_is_answered_once_and_tasks_as_if_alone(script, shape, ram):
     """Also in a random mixture with actions on the same slots; no descriptor is left."""
     lab = ActionHarness(FakeBackend(n_seq=3, n_ubatch=16, **shape), cache_ram_mib=ram)
@@ -859,7 +860,7 @@ steps_of_a_talk = st.lists(
 
 
 @given(steps_of_a_talk, st.sampled_from([0, 64]))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_shifts_and_moves_of_others_change_no_answer(script, ram):
     """Where tokens know what they were evaluated behind, and somebody wants no approximation."""
     lab = ActionHarness(ExactBackend(n_seq=2, n_ctx=128, n_ubatch=16), context_shift=True, cache_ram_mib=ram)

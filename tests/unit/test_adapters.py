@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import DecodeStatus
@@ -32,6 +32,7 @@ from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import read_title
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
+from tests.tools.examples import examples
 from tests.unit import ses1_files
 from tests.unit.action_harness import LONG, OTHER, ActionHarness, ExactBackend, content, held_up
 from tests.unit.engine_harness import grammar, task
@@ -136,7 +137,7 @@ variants = st.sampled_from([b"", b"a", b"b"])
 
 
 @given(slots, st.data(), st.integers(-100, 300), st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_a_batch_is_of_one_configuration_and_nobody_is_left_out(ids, data, budget, mixes):
     is_prompt = [data.draw(st.booleans()) for _ in ids]
     tokens = [Token(id, data.draw(variants)) for id, prompt in zip(ids, is_prompt, strict=True) if not prompt]
@@ -202,7 +203,7 @@ specs = st.lists(
 
 
 @given(specs, st.data(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_task_ends_once_and_answers_as_if_alone(all_specs, data, mixes):
     desk = AdapterHarness(Adapted(n_seq=3, n_ubatch=16, n_batch=32, mixes_batches=mixes), max_itl_ms=5)
     tasks = [
@@ -230,7 +231,7 @@ def test_every_task_ends_once_and_answers_as_if_alone(all_specs, data, mixes):
 @given(
     st.lists(st.tuples(prompts, configs, st.integers(1, 30)), min_size=2, max_size=6), st.integers(90, 200)
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_running_out_of_cells_loses_nothing(all_specs, n_cells):
     desk = AdapterHarness(Adapted(n_seq=4, n_ctx=n_cells, n_cells=n_cells, mixes_batches=True))
     tasks = [
@@ -909,7 +910,7 @@ acts = st.lists(
 
 
 @given(acts)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_whatever_happens_no_adapter_goes_before_its_users_or_twice(all_acts):
     desk, gone, tasks = AdapterHarness(Adapted(n_seq=2)), set(), {}
     for id, (kind, value, n) in enumerate(all_acts):
@@ -984,7 +985,7 @@ commands = st.lists(
 @given(
     commands, st.sampled_from([Pooling.MEAN, Pooling.NONE, Pooling.LAST]), st.booleans(), st.integers(2, 8)
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_inputs_are_packed_by_configuration_and_nobody_starves(all_orders, pooling, is_whole, n_seq):
     encoder, events, now = AdaptedEncoder(pooling, n_seq=n_seq, is_whole=is_whole), [], itertools.count()
     embedder = Embedder(lambda: encoder, events.extend, lambda: next(now) / 1e3)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import Chunk, DecodeStatus
@@ -22,6 +22,7 @@ from corral.engine.batch import MIN_PREFILL
 from corral.engine.embedder import Embedder
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
+from tests.tools.examples import examples
 from tests.unit.engine_harness import embed_alone, grammar, task
 from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder, keeping
 
@@ -113,7 +114,7 @@ troubles = st.lists(st.sampled_from([DecodeStatus.OK, DecodeStatus.OK, DecodeSta
     troubles,
     st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_answers_are_what_each_input_gives_alone(all_sizes, pooling, is_whole, n_seq, n_pack, statuses, data):
     bench = EmbeddingHarness(pooling=pooling, n_pack=n_pack, n_seq=n_seq, is_whole=is_whole)
     bench.encoder.statuses = statuses

@@ -6,13 +6,14 @@ from collections import defaultdict
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import CorralError
 from corral.core.result import Admitted, Done, Failed, StopType, Tokens
 from corral.core.task import Cancel
 from corral.engine.request import Phase
+from tests.tools.examples import examples
 from tests.unit.engine_harness import EngineHarness, alone, task
 from tests.unit.fake import FakeBackend
 
@@ -25,7 +26,7 @@ tasks = st.lists(
 
 
 @given(tasks, st.data(), st.booleans(), st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes, continuous):
     backend = FakeBackend(n_seq=4, n_ubatch=16, n_batch=32, mixes_batches=mixes)
     bench = EngineHarness(backend, max_itl_ms=5, cont_batching=continuous)
@@ -53,7 +54,7 @@ def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes, contin
 
 
 @given(st.lists(st.tuples(prompts, st.integers(1, 30)), min_size=2, max_size=8), st.integers(90, 200))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_running_out_of_cells_loses_nothing(specs, n_cells):
     bench = EngineHarness(FakeBackend(n_seq=4, n_ctx=n_cells, n_cells=n_cells, mixes_batches=True))
     all_tasks = [task(i, prompt, n_predict=n) for i, (prompt, n) in enumerate(specs)]
@@ -63,7 +64,7 @@ def test_running_out_of_cells_loses_nothing(specs, n_cells):
 
 
 @given(prompts, st.integers(1, 200), st.integers(0, 199), st.booleans())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_resuming_after_any_token_continues_the_same(prompt, n_predict, n_delivered, shifts):
     """Also across context shifts, which the second engine repeats at the same places."""
     original = task(0, prompt, n_predict=n_predict, n_keep=3)

@@ -19,6 +19,7 @@ from corral.core.result import Admitted, Done, Failed, StopType, Tokens
 from corral.core.task import Busy, Cancel, FreeAdapter, LoadAdapter, SlotAction, Task, Verb
 from corral.engine.guidance import guide
 from corral.engine.request import Phase
+from tests.tools.examples import examples
 from tests.unit.action_harness import ActionHarness, content, n_open_files, refused
 from tests.unit.engine_harness import grammar, task
 from tests.unit.fake import EOG
@@ -946,7 +947,7 @@ def play(pen, script, files=()):
     return [order for order in started if order.id not in cancelled]
 
 
-few_examples = settings(max_examples=80, deadline=None)
+few_examples = examples(80)
 
 
 @given(scripts, st.sampled_from([{}, {"mixes_batches": True}, {"can_cut": False}, {"n_batch": 32}]))
@@ -992,7 +993,7 @@ def test_running_out_of_cells_loses_nothing(script, n_cells):
     st.lists(requests | cancels | steps | acts, min_size=3, max_size=16),
     st.sampled_from([{}, {"can_cut": False}]),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_also_in_a_mixture_with_actions(script, shape):
     pen = GuidanceHarness(WideBackend(n_seq=3, n_ubatch=16, **shape))
     n_before = n_open_files()

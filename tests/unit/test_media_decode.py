@@ -25,6 +25,7 @@ from corral.media.audio import decode_audio
 from corral.media.data_uri import decode_base64, parse_data_uri
 from corral.media.image import decode_image
 from corral.media.sample import BadMedia
+from tests.tools.examples import examples
 
 IMAGE, AUDIO = MediaKind.IMAGE, MediaKind.AUDIO
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "BMP"]
@@ -373,7 +374,7 @@ class TestHostilePicture:
 
     @pytest.mark.parametrize("format", FORMATS)
     @given(data=st.data())
-    @settings(deadline=None, max_examples=40)
+    @examples(40)
     def test_flipped_bytes(self, format, data):
         picture_bytes = bytearray(write(quadrants(), format))
         for _ in range(data.draw(st.integers(1, 4))):
@@ -547,7 +548,7 @@ class TestHostileSound:
 
     @pytest.mark.parametrize("format", ["WAV", "FLAC", "MP3", "OGG"])
     @given(data=st.data())
-    @settings(deadline=None, max_examples=40)
+    @examples(40)
     def test_flipped_bytes(self, format, data):
         sound_bytes = bytearray(SOUNDS[format])
         for _ in range(data.draw(st.integers(1, 4))):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import DecodeStatus, Encoded
@@ -38,6 +38,7 @@ from corral.engine import loop
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.engine import Engine
 from corral.engine.ngram_cache import NgramCache
+from tests.tools.examples import examples
 from tests.tools.pictures import described_of, is_closed, media_of, noise
 from tests.tools.wait import wait_until
 from tests.unit.action_harness import SECONDS
@@ -748,7 +749,7 @@ def check_a_mix(tasks, data, backend, projector, arranger) -> None:
     kinds,
     st.sampled_from([(16, True, 1), (48, False, 1), (32, True, 4)]),
 )
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_every_prompt_answers_as_if_alone(tasks, data, kind, how):
     n_ubatch, is_causal, batch = how
     backend = FakeBackend(n_seq=3, n_ubatch=n_ubatch, n_batch=64, **kind)
@@ -756,7 +757,7 @@ def test_every_prompt_answers_as_if_alone(tasks, data, kind, how):
 
 
 @given(st.lists(specs, min_size=1, max_size=7), st.data(), kinds, st.sampled_from([(16, True), (48, False)]))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_flat_pictures_too(tasks, data, kind, how):
     n_ubatch, is_causal = how
     backend = FlatBackend(n_seq=3, n_ubatch=n_ubatch, n_batch=64, **kind)
@@ -853,7 +854,7 @@ def test_a_context_shift_keeps_pictures_whole(make, n_keep, parts):
     st.booleans(),
     st.integers(0, 40),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_resuming_after_any_token_continues_the_same(parts, n_predict, n_delivered, shifts, n_keep):
     def result(resume: list[int]) -> tuple[list[int], Done]:
         lab = MediaHarness(FakeBackend(n_ctx=150), context_shift=shifts)
@@ -1295,7 +1296,7 @@ def test_texts_do_not_keep_pictures_out():
     st.data(),
     st.booleans(),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_every_input_gives_what_it_gives_alone(orders, data, only_embeds):
     lab = EmbedMediaHarness(only_embeds, n_batch=data.draw(st.integers(16, 32)))
     made, cancelled = [], set()

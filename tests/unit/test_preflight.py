@@ -12,19 +12,20 @@ import gguf
 import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import InvalidRequest
 from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.preflight import TensorInfo, check_adapter, check_fit, read_header
 from corral.gguf.reader import Omitted, ValueType
+from tests.tools.examples import examples
 
 HUGE = [1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1]
 F32, Q4_0 = 0, 2
 LAYER = "blk.0.attn_q.weight"
 
-many_examples = settings(max_examples=400, deadline=None)
+many_examples = examples(400)
 
 
 def text(value: bytes) -> bytes:

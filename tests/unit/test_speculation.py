@@ -14,7 +14,7 @@ from unittest import mock
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import Chunk, DecodeStatus
@@ -28,6 +28,7 @@ from corral.engine import speculation
 from corral.engine.cost import CostModel, Load
 from corral.engine.ngram_cache import NgramCache, write_cache
 from corral.engine.speculation import Speculation
+from tests.tools.examples import examples
 from tests.unit.engine_harness import EngineHarness, grammar, task
 from tests.unit.fake import EOG, N_VOCAB, FakeBackend, FakeSampler
 
@@ -239,7 +240,7 @@ planning = st.sampled_from([nullcontext, lambda: mock.patch(ALWAYS, as_long_as_p
 
 
 @given(st.data(), backends, st.booleans(), st.booleans(), scripts, sources, planning)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_whatever_is_drafted_answers_are_the_same(data, kind, mixes, shifts, script, sources, plan):
     """Many at once that come and go, decodes that are cut short, contexts that shift."""
     options = {"context_shift": shifts}
@@ -274,7 +275,7 @@ def test_whatever_is_drafted_answers_are_the_same(data, kind, mixes, shifts, scr
 
 
 @given(st.data(), st.lists(st.tuples(prompts, st.integers(1, 40)), min_size=2, max_size=6), scripts, sources)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_running_out_of_cells_loses_nothing(data, specs, script, sources):
     """Drafts need room too: somebody may have to make it, and gets everything back."""
     n_cells = data.draw(st.integers(90, 160))
@@ -305,7 +306,7 @@ def test_who_makes_room_for_a_draft_is_not_evaluated_meanwhile():
 
 
 @given(st.data(), backends, st.booleans(), scripts, sources)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_lost_engine_goes_on_behind_any_delivered_token(data, kind, shifts, script, sources):
     one = data.draw(tasks(shifts=shifts))
     size, options = {"n_seq": 1, "n_ctx": 80}, {"context_shift": shifts}
