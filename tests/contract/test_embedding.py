@@ -52,13 +52,13 @@ def server():
     return embedding_server()
 
 
-async def post(server: Server, path: str, status: int = 200, **body):
+async def post(server: Server, path: str, status: Any = 200, **body: Any):
     response = await server.http.post(path, json=body)
     assert response.status_code == status, response.text
     return response.json()
 
 
-async def refused(server: Server, path: str, status: int = 400, **body) -> dict:
+async def refused(server: Server, path: str, status: Any = 400, **body: Any) -> dict:
     error = (await post(server, path, status, **body))["error"]
     kinds = {400: "invalid_request_error", 501: "not_supported_error", 500: "server_error"}
     assert (error["code"], error["type"]) == (status, kinds[status])

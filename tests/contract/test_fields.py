@@ -90,7 +90,7 @@ def description() -> dict:
     return Server().app.openapi()
 
 
-async def ask(server: Server, path: str, body: dict) -> tuple[int, dict | list]:
+async def ask(server: Server, path: str, body: dict) -> tuple[int, Any]:
     response = await server.http.post(path, content=json.dumps(body))
     return response.status_code, response.json()
 

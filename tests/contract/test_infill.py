@@ -53,7 +53,7 @@ async def stream(server: Server, **body) -> list[dict]:
     return events_of(response.text)
 
 
-async def refused(server: Server, status: int = 400, **body) -> dict:
+async def refused(server: Server, status: Any = 400, **body: Any) -> dict:
     response = await server.http.post("/infill", json=body)
     assert response.status_code == status, response.text
     return response.json()["error"]

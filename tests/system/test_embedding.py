@@ -84,7 +84,7 @@ def vectors_of(answer: Any) -> Array:
     return np.array([item["embedding"] for item in answer["data"]])
 
 
-def embed(server: CorralProcess, texts: Sequence[str]) -> Array:
+def embed(server: CorralProcess, texts: Sequence[str | Sequence[int]]) -> Array:
     return vectors_of(act(server, "/v1/embeddings", input=texts))
 
 

@@ -107,5 +107,5 @@ def test_the_program_of_the_manual(tiny, tmp_path):
 
 
 def slots_of(server: CorralProcess) -> list[dict]:
-    response = httpx.get(server.url + "/slots", headers={"x-api-key": KEY.encode()}, timeout=START_S)
+    response = httpx.get(server.url + "/slots", headers=[(b"x-api-key", KEY.encode())], timeout=START_S)
     return json.loads(response.content)

@@ -59,7 +59,8 @@ def schema(server):
 def sweep(server: CorralProcess, schema: dict, path: str, few: bool) -> int:
     """How many requests were answered, each of them with what it may be answered with."""
     documented = {int(status) for status in schema["paths"][template_of(path)]["post"]["responses"]}
-    n, wrong, plain = 0, [], {**PLAIN[path], "temperature": 0}
+    n, wrong = 0, []
+    plain: dict[str, Any] = {**PLAIN[path], "temperature": 0}
     with httpx.Client(base_url=server.url, timeout=START_S) as http:
         before = answer_to(http)
         for place in [place for place in all_places(path, schema) if place.kind in NUMBERS]:

@@ -154,7 +154,7 @@ def test_a_port_that_needs_privileges(monkeypatch):
         def bind(self, _address) -> None:
             raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(listen.socket, "socket", Socket)
+    monkeypatch.setattr(socket, "socket", Socket)
     with (
         pytest.raises(CorralError, match=r"port 80: Permission denied.*--port"),
         open_listener(ServerSettings(port=80)),

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from rich.console import Console
 
 from corral.cli import model_cache
 from corral.cli.cached_model import find_models, remove_model
@@ -255,7 +256,7 @@ def test_the_list_for_people(server, hub, capsys):
 
 def test_the_list_on_a_terminal(server, capsys, monkeypatch):
     get(server, name="[bold]m.gguf")
-    original = model_cache.Console
+    original = Console
     monkeypatch.setattr(
         model_cache, "Console", lambda **how: original(force_terminal=True, no_color=True, width=150, **how)
     )
@@ -299,7 +300,7 @@ def test_the_command_removes_all_or_nothing(server, capsys):
 @pytest.mark.parametrize(("answer", "is_gone"), [("y", True), ("YES", True), ("n", False), ("", False)])
 def test_on_a_terminal_it_asks(server, monkeypatch, answer, is_gone):
     get(server)
-    original = model_cache.Console
+    original = Console
     monkeypatch.setattr(model_cache, "Console", lambda **how: original(force_terminal=True, **how))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     asked = []

@@ -68,7 +68,7 @@ class Prometheus:
         self._url = f"http://{address}"
         self._wait(self._is_ready)
 
-    def ask(self, path: str, **parameters: str) -> object:
+    def ask(self, path: str, **parameters: str) -> Any:
         response = httpx.get(f"{self._url}/api/v1/{path}", params=parameters, timeout=START_S)
         assert response.status_code == 200, f"{parameters}: {response.text}"
         return response.json()["data"]

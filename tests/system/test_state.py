@@ -313,7 +313,7 @@ def test_the_openai_package_pins_a_slot_and_reads_the_report(default):
         {"role": "system", "content": "Dwarfs are your only subject."},
         {"role": "user", "content": "Please name all seven of them, one after the other."},
     ]
-    options = {"model": "any", "messages": messages, "max_tokens": 4}
+    options: dict[str, Any] = {"model": "any", "messages": messages, "max_tokens": 4}
     extra = {"id_slot": 0, "cache_report": True}
     cold, warm = (client.chat.completions.create(**options, extra_body=extra) for _ in range(2))
     assert cold.model_extra["cache_report"]["tier"] == "none"

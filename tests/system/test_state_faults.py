@@ -546,9 +546,9 @@ def calls(rng: random.Random, good: bytes) -> tuple[str, dict[str, Any]]:
     """Some path with what it needs; slots, sessions and files are the same few for everybody."""
     slot, name = rng.randrange(2), rng.choice("ab")
     wait = rng.choice(["", "", "&wait=0"])
-    shift = {"n_keep": rng.randrange(20), "n_discard": rng.randrange(1, 20)}
-    binary = {"content": good, "headers": {"Content-Type": BINARY}}
-    prompt = {"prompt": prompt_of(rng.randrange(4), 50), "n_predict": 3, "id_slot": slot}
+    shift: dict[str, Any] = {"n_keep": rng.randrange(20), "n_discard": rng.randrange(1, 20)}
+    binary: dict[str, Any] = {"content": good, "headers": {"Content-Type": BINARY}}
+    prompt: dict[str, Any] = {"prompt": prompt_of(rng.randrange(4), 50), "n_predict": 3, "id_slot": slot}
     return rng.choice(
         [
             (f"/slots/{slot}?action=save{wait}", {"json": {"filename": name}}),

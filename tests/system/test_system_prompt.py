@@ -116,8 +116,8 @@ def test_a_file_is_evaluated_before_anybody_asks(models, path, kind):
             assert answer["timings"]["cache_n"] > len(system) - 4
             assert answer["timings"]["prompt_n"] < len(own) + 4
         props = server.get("/props").json()
-        expected = ("Horse:", "User:") if kind == "object" else ("", "")
-        assert (props["assistant_name"], props["user_name"]) == expected
+        names = ("Horse:", "User:") if kind == "object" else ("", "")
+        assert (props["assistant_name"], props["user_name"]) == names
         server.complete(system_prompt="")
         expected = server.complete(
             prompt=[*system, *own], stop=answer["generation_settings"]["stop"], **GREEDY

@@ -183,7 +183,7 @@ def test_a_cached_prompt_says_so(server, collector):
 
 def test_a_stream_is_a_trace_too(server, collector):
     messages = [{"role": "user", "content": SECRET}]
-    body = {"messages": messages, "max_tokens": 5, "stream": True, "ignore_eos": True}
+    body: dict[str, Any] = {"messages": messages, "max_tokens": 5, "stream": True, "ignore_eos": True}
     post(server, "/v1/chat/completions", "stream", **body)
     root, parts = collector.trace("stream")
     assert_tiled(root, parts)

@@ -11,6 +11,7 @@ import random
 import threading
 import wave
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -50,6 +51,10 @@ def tone(hertz: int, seconds: float) -> bytes:
     return spoken(np.sin(np.arange(int(16000 * seconds)) * 2 * np.pi * hertz / 16000))
 
 
+class SeeingServer(CorralProcess):
+    path: Path
+
+
 @pytest.fixture(scope="module")
 def llava(vision, tmp_path_factory):
     """Two slots; states and images have directories. Nothing is kept of what has left its slot."""
@@ -68,7 +73,7 @@ def llava(vision, tmp_path_factory):
     )
     more = ("--slots", "--slot-save-path", path / "saves", "--cache-ram", 0)
     sources = ("--media-path", path / "media", "--allow-remote-media")
-    with CorralProcess(*options, *more, *sources) as server:
+    with SeeingServer(*options, *more, *sources) as server:
         server.path = path
         yield server
 
@@ -76,12 +81,12 @@ def llava(vision, tmp_path_factory):
 # --- clients
 
 
-def ask(client: openai.OpenAI, pixels, **options: object):
+def ask(client: openai.OpenAI, pixels, **options: Any):
     parts = [
         {"type": "text", "text": "What colour is it?"},
         {"type": "image_url", "image_url": {"url": data_uri(pixels)}},
     ]
-    messages = [{"role": "user", "content": parts}]
+    messages: Any = [{"role": "user", "content": parts}]
     return client.chat.completions.create(
         model="any",
         messages=messages,
