@@ -412,7 +412,7 @@ async def test_everything_says_so_while_the_model_loads(path, has_info):
     assert (error["code"], error["message"], error["type"]) == (503, "Loading model", "unavailable_error")
 
 
-MODELS = dict.fromkeys((*NATIVE, OPENAI), EmbeddingRequest)
+MODELS: dict[str, Any] = dict.fromkeys((*NATIVE, OPENAI), EmbeddingRequest)
 MODELS |= {"/rerank": RerankRequest, "/classify": ClassifyRequest}
 bodies = st.sampled_from(sorted(MODELS)).flatmap(
     lambda path: st.tuples(
@@ -440,7 +440,8 @@ def refit(server: Server, **changes) -> None:
     """As if another model had been loaded."""
     info = server.engine.info
     encoder = {name: changes.pop(name) for name in list(changes) if hasattr(info.encoder, name)}
-    server.service.engine.info = msgspec.structs.replace(
+    engine: Any = server.service.engine
+    engine.info = msgspec.structs.replace(
         info, **changes, encoder=msgspec.structs.replace(info.encoder, **encoder)
     )
 

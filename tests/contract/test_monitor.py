@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -398,10 +399,10 @@ async def test_prompts_are_told_to_those_whose_they_are(tmp_path):
     keys.write_text("alice:sk-a\nbob:sk-b\n")
     server = watched(api_key_file=str(keys))
     alice, bob = ({"authorization": f"Bearer {key}"} for key in ("sk-a", "sk-b"))
-    body = {"prompt": SECRET + " and much more" * 14, "n_predict": 2}
+    body: dict[str, Any] = {"prompt": SECRET + " and much more" * 14, "n_predict": 2}
     assert (await server.http.post("/completion", json=body, headers=alice)).status_code == 200
 
-    async def told(headers: dict, **params: object) -> dict:
+    async def told(headers: dict, **params: Any) -> dict:
         response = await server.http.get(PATH, headers=headers, params={"limit": 1, **params})
         assert response.status_code == 200, response.text
         return json.loads(response.text.removeprefix("data: "))

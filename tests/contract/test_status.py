@@ -248,7 +248,7 @@ async def test_answers_name_the_model_and_not_its_directory():
     engine = EngineSettings(model="/home/me/models/m.gguf")
     server = Server(settings=Settings(engine=engine, server=ServerSettings(slots=True, metrics=True)))
     messages = [{"role": "user", "content": "a"}]
-    posts = {
+    posts: dict[str, Any] = {
         "/completion": {"prompt": "a", "n_predict": 1},
         "/v1/completions": {"prompt": "a", "max_tokens": 1},
         "/v1/chat/completions": {"messages": messages, "max_tokens": 1},

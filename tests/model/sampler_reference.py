@@ -223,7 +223,7 @@ class Reference:
         self._p, self._n_ctx, self._drawn = p, n_ctx, []
         names = p.samplers if "penalties" in p.samplers else ("penalties", *p.samplers)
         if p.mirostat:
-            names = [name for name in names if name in ("penalties", "temperature")]
+            names = tuple(name for name in names if name in ("penalties", "temperature"))
         acting = [name for name in ("logit_bias", *names) if name not in ACTS or ACTS[name](p)]
         self._steps = [globals()[name] for name in acting]
 

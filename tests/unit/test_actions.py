@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -823,7 +824,8 @@ def test_every_order_is_answered_once_and_tasks_as_if_alone(script, shape, ram):
 
 
 def _play(lab, script, files):
-    started, cancelled = [], set()
+    started: list[Any] = []
+    cancelled = set()
     for kind, value in script:
         if kind == "task":
             prompt, n, slot, reuse = value

@@ -8,6 +8,7 @@ import itertools
 import pickle
 import struct
 from concurrent.futures import Future
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -147,7 +148,7 @@ def test_a_batch_is_of_one_configuration_and_nobody_is_left_out(ids, data, budge
         if prompt
     ]
     batches = plan_batches(tokens, prompts, budget, BatchShape(512, 32, mixes))
-    variant_of = {one.slot: one.lora_key for one in (*tokens, *prompts)}
+    variant_of = {one.slot: one.lora_key for one in [*tokens, *prompts]}
     for batch in batches:
         assert len({variant_of[part.slot] for part in batch}) == 1
         assert sum(part.n for part in batch) <= 512
@@ -358,7 +359,7 @@ def test_what_is_on_disk_serves_its_own_configuration_and_no_other(tmp_path, hel
 @pytest.mark.parametrize("held", CONFIGS)
 def test_the_next_engine_knows_adapters_by_what_is_in_them(tmp_path, held):
     """Not by their numbers, nor by how many there are."""
-    options = {"cache_disk": str(tmp_path)}
+    options: dict[str, Any] = {"cache_disk": str(tmp_path)}
     desk = AdapterHarness(**options)
     desk.run(task(0, LONG, lora=held))
     desk.run(Stop())

@@ -361,7 +361,12 @@ def test_an_abort_cuts_only_what_is_for_one_order(sizes):
 
 def test_a_batch_of_several_orders_is_not_aborted():
     bench = EmbeddingHarness()
-    bench.during_decode = lambda chunks: [bench.embedder.abort_if_running(id) for id in (0, 1)]
+
+    def abort(chunks) -> None:
+        for id in (0, 1):
+            bench.embedder.abort_if_running(id)
+
+    bench.during_decode = abort
     bench.run(order(0, 5), order(1, 5))
     assert bench.owners == [{0, 1}]
 

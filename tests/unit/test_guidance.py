@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -922,7 +923,8 @@ scripts = st.lists(requests | cancels | steps, min_size=2, max_size=16)
 
 def play(pen, script, files=()):
     """Carry a script out; returns the orders that were not cancelled."""
-    started, cancelled = [], set()
+    started: list[Any] = []
+    cancelled = set()
     for kind, value in script:
         if kind == "task":
             prompt, wish = value
@@ -931,7 +933,14 @@ def play(pen, script, files=()):
         elif kind == "action" and files:
             verb, slot, source, i, busy = value
             fd = os.dup(files[i]) if verb in (Verb.SAVE, Verb.RESTORE) else -1
-            fields = {"slot": slot, "source": source, "busy": busy, "fd": fd, "n_keep": 3, "n_discard": 5}
+            fields: dict[str, Any] = {
+                "slot": slot,
+                "source": source,
+                "busy": busy,
+                "fd": fd,
+                "n_keep": 3,
+                "n_discard": 5,
+            }
             started.append(SlotAction(id=len(started), verb=verb, **fields))
             pen.engine.handle(started[-1])
         elif kind == "cancel" and value < len(started) and not pen.ends(value):

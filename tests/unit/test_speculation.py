@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import msgspec
@@ -363,13 +364,13 @@ def test_the_last_draft_is_counted_too(stop):
         params=msgspec.structs.replace(free.params, sampling=SamplingParams(seed=4, logit_bias=bias)),
     )
     text = plain(free, FakeBackend()).text(0)
-    params = {
+    kinds: dict[str, Any] = {
         "budget": {"n_predict": 8},
         "word": {"stop": (text[5:8],)},
         "end": {},
         "grammar": {"constraint": grammar("abcdefgh")},
-    }[stop]
-    one = Task(id=0, prompt=PROMPT, params=msgspec.structs.replace(free.params, **params))
+    }
+    one = Task(id=0, prompt=PROMPT, params=msgspec.structs.replace(free.params, **kinds[stop]))
     bench = drafting(one, FakeBackend())
     assert told(bench, 0) == told(plain(one, FakeBackend()), 0)
     done = bench.done(0)
