@@ -341,6 +341,7 @@ def test_aborts_from_another_thread_cost_time_and_nothing_else(model):
     with Desk(model, n_ubatch=256) as desk, Desk(model) as whole:
         inputs = desk.inputs([1000, 20, 700])
         ids = itertools.count()
+        order_id = 0
 
         def is_enough() -> bool:
             return desk.statuses.count(DecodeStatus.ABORTED) >= 12
@@ -349,13 +350,13 @@ def test_aborts_from_another_thread_cost_time_and_nothing_else(model):
             rng = random.Random(1)
             while not is_enough():
                 time.sleep(rng.random() * 3e-3)
-                desk.embedder.abort_if_running(id)
+                desk.embedder.abort_if_running(order_id)
 
         thread = threading.Thread(target=keep_aborting)
         while not is_enough():
-            id = next(ids)
-            desk.embedder.add(Embed(id=id, inputs=inputs))
-            if not id:
+            order_id = next(ids)
+            desk.embedder.add(Embed(id=order_id, inputs=inputs))
+            if not order_id:
                 thread.start()
             desk.finish()
         thread.join()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.model import decoder_reference as reference
+from tests.model.bert_reference import softmax
 from tests.model.decoder_reference import Yarn
 from tests.system.process import CorralProcess
 from tests.system.state import restore_state, save_state
@@ -35,7 +36,7 @@ def probabilities(server: CorralProcess) -> dict[int, float]:
 
 
 def assert_computes(server: CorralProcess, decoder: reference.Decoder) -> None:
-    expected = reference.softmax(reference.logits(decoder, TOKENS))
+    expected = softmax(reference.logits(decoder, TOKENS))
     found = probabilities(server)
     assert len(found) == 10
     assert all(abs(expected[token] - found[token]) < CLOSE for token in found)

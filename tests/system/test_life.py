@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import httpx
@@ -163,6 +164,10 @@ def test_an_engine_that_is_lost_for_good_is_told_with_the_reason_and_the_front_l
     assert "Traceback" not in printed
 
 
+def is_replaced(server: CorralProcess, lost: psutil.Process) -> bool:
+    return psutil.Process(server.process.pid).children() not in ([], [lost])
+
+
 def test_a_task_that_was_worked_on_survives_engines_that_are_killed_while_they_load(tiny):
     """More of them than the limit would allow, had they failed by themselves one after the other."""
     with CorralProcess("-m", tiny, "-c", 512, "--engine-restarts", 2) as server:
@@ -171,9 +176,7 @@ def test_a_task_that_was_worked_on_survives_engines_that_are_killed_while_they_l
             for _ in range(2):
                 lost = server.engine
                 lost.kill()
-                wait_until(
-                    lambda lost=lost: psutil.Process(server.process.pid).children() not in ([], [lost])
-                )
+                wait_until(partial(is_replaced, server, lost))
             assert server.complete(prompt="Hello", n_predict=8, temperature=0)["content"] == expected
 
 

@@ -6,7 +6,6 @@ accepted. `python -m tests.tools.schema_keywords` writes the tables into docs/st
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -223,8 +222,9 @@ def tables() -> dict[str, str]:
 
 def insert_tables(page: str) -> str:
     for name, table in tables().items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
-        page = re.sub(pattern, lambda found, table=table: found[1] + table + found[2], page, flags=re.S)
+        before, start, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        page = before + start + table + end + after
     return page
 
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 import time
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -590,10 +591,13 @@ def test_an_error_of_the_projector_itself_is_not_the_end(lab, capsys):
 def test_while_it_is_paused_nothing_is_encoded(make):
     projector = Steady()
     lab = make(projector)
+
+    def has_worked(n_before: int) -> bool:
+        return projector.n_pieces > n_before or not lab.desk.is_waiting
+
     lab.want(SMALL)
     for _ in range(20):
-        before = projector.n_pieces
-        wait_until(lambda n=before: projector.n_pieces > n or not lab.desk.is_waiting)
+        wait_until(partial(has_worked, projector.n_pieces))
         lab.desk.pause()
         n = projector.n_pieces
         assert not projector.is_working
