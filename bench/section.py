@@ -77,5 +77,8 @@ class Section:
 
 async def repeat(rounds: int, *measures: Callable[[], Awaitable[float]]) -> list[float]:
     """Medians of measures that take turns."""
-    results = [[await measure() for measure in measures] for _ in range(rounds)]
-    return [statistics.median(column) for column in zip(*results, strict=True)]
+    results: list[list[float]] = [[] for _ in measures]
+    for _ in range(rounds):
+        for column, measure in zip(results, measures, strict=True):
+            column.append(await measure())
+    return [statistics.median(column) for column in results]

@@ -15,7 +15,7 @@ from tests.soak.disk import NoDisk, small_disk
 
 # A slow machine breaks nothing. For `make check`; `make test` looks at more.
 settings.register_profile("patient", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("quick", deadline=None, max_examples=20)
 if "CI" not in os.environ:  # hypothesis has a profile of its own for that
     settings.load_profile("patient")
 

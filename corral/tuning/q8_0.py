@@ -160,7 +160,8 @@ def _nibbles(packed: _U8) -> _U8:
 
 def _fifth_bits(packed: _U8) -> _U8:
     bits = np.unpackbits(np.ascontiguousarray(packed), axis=1, bitorder="little")
-    return np.ascontiguousarray(bits.T) * _FIFTH_BIT
+    fifth: _U8 = np.ascontiguousarray(bits.T) * _FIFTH_BIT
+    return fifth
 
 
 def _scales_k(blocks: _U8) -> tuple[_F32, _F32]:

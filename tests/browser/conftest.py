@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -39,7 +40,7 @@ def new_context(browser: Browser, problems: Problems) -> Iterator[Callable[..., 
     """Browsers that know nothing of each other; options as of `Browser.new_context`."""
     contexts: list[BrowserContext] = []
 
-    def create(**options: object) -> BrowserContext:
+    def create(**options: Any) -> BrowserContext:
         context = browser.new_context(**options)
         context.set_default_timeout(PATIENCE_MS)
         problems.watch(context)

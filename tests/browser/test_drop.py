@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.chat_page import ChatPage
-from tests.browser.test_pictures import TRANSFER, png
+from tests.browser.transfer import TRANSFER, png
 from tests.system.process import CorralProcess
 
 

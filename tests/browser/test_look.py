@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -11,7 +12,7 @@ from tests.browser.chat_page import ChatPage
 
 FIRST_LOAD_BYTES = 150_000
 MIN_CONTRAST = 4.5  # WCAG 2.2, level AA
-PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 ANSWER = (
     "Some **text** with `code`, and\n\n```python\nprint('hello')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
 )
@@ -154,6 +155,8 @@ def test_a_phone(new_page, corral):
 
 
 def test_all_of_it_with_the_keyboard(chat, page):
+    page.route("**/v1/chat/completions", lambda route: None)  # answers that are waited for
+    stop = page.get_by_role("button", name="Stop", exact=True)
     expect(chat.box).to_be_focused()
     page.keyboard.press("Alt+s")
     panel = page.get_by_label("Settings of this chat")
@@ -167,14 +170,17 @@ def test_all_of_it_with_the_keyboard(chat, page):
     expect(chat.box).to_have_value("line one\nline two")
     page.keyboard.press("Enter")
     expect(chat.messages).to_have_count(2)
+    expect(stop).to_be_visible()
     page.keyboard.press("Escape")
     chat.wait_for_end()
     page.keyboard.press("Alt+r")
     expect(chat.last.locator(".alternatives")).to_have_text("2 / 2")
+    expect(stop).to_be_visible()
     page.keyboard.press("Escape")
     chat.wait_for_end()
     page.keyboard.press("Alt+n")
     expect(chat.messages).to_have_count(0)
+    expect(page.locator(".entry a")).to_have_count(1)
     page.keyboard.press("Alt+k")
     expect(page.get_by_label("Search chats")).to_be_focused()
     page.keyboard.press("Tab")
@@ -362,7 +368,7 @@ def test_it_follows_the_answer_unless_one_reads_above(chat, page):
     expect(chat.last).to_be_in_viewport()
 
 
-CALL = {"id": "call", "name": "look", "arguments": json.dumps({"lines": list(range(30))})}
+CALL: dict[str, Any] = {"id": "call", "name": "look", "arguments": json.dumps({"lines": list(range(30))})}
 
 
 @pytest.mark.parametrize("from_end", [0, 400])

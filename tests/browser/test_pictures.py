@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import io
 
 import pytest
-from PIL import Image
 from playwright.sync_api import expect
 
 from tests.browser.chat_page import ChatPage
+from tests.browser.transfer import TRANSFER, png
 from tests.system.process import CorralProcess
 
 
@@ -26,22 +25,6 @@ def chat(page, seeing) -> ChatPage:
     opened = ChatPage(page, seeing.url).open()
     opened.set("Longest answer", 4)
     return opened
-
-
-def png(color: str = "red", size: tuple[int, int] = (32, 32)) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", size, color).save(out, "PNG")
-    return out.getvalue()
-
-
-TRANSFER = """([target, kind, data]) => {
-  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-  const transfer = new DataTransfer();
-  transfer.items.add(new File([bytes], "picture.png", { type: "image/png" }));
-  const init = kind === "paste" ? { clipboardData: transfer } : { dataTransfer: transfer };
-  const Kind = kind === "paste" ? ClipboardEvent : DragEvent;
-  target.dispatchEvent(new Kind(kind, { ...init, bubbles: true, cancelable: true }));
-}"""
 
 
 @pytest.mark.parametrize("way", ["upload", "paste", "drop"])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.browser.store_tab import PATIENCE_MS, Tab
 from tests.system.process import CorralProcess
 
 ANN, BOB = "secret-ann", "secret-bob"
+
+
+class StoreServer(CorralProcess):
+    folder: Path
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +23,7 @@ def server(models, tmp_path_factory):
     (folder / "chats").mkdir()
     (folder / "keys").write_text(f"ann:{ANN}\nbob:{BOB}\n")
     options = ("--chats", folder / "chats", "--api-key-file", folder / "keys")
-    with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 512, *options) as server:
+    with StoreServer("-m", models / "llama-bpe.gguf", "-c", 512, *options) as server:
         server.folder = folder / "chats"
         yield server
 

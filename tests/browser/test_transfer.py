@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def file_of(**fields):
     return json.dumps({"format": "corral-chats", "version": 1, "chats": [chat]})
 
 
-HOSTILE = {
+HOSTILE: dict[str, Any] = {
     "nothing": ("", "not JSON"),
     "no JSON": ("{", "not JSON"),
     "null": ("null", "no chats"),
@@ -174,7 +175,7 @@ def test_nothing_of_a_file_reaches_all_objects(tab):
     assert tab.run("m.importChats(text); return ({}).evil === undefined;", text=text)
 
 
-LLAMA = {
+LLAMA: dict[str, Any] = {
     "conv": {"id": "c", "name": "About foxes", "lastModified": 1700000009000, "currNode": "4"},
     "messages": [
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from typing import Any
 
 import httpx
 import msgspec
@@ -13,7 +14,7 @@ from corral.api.state import AppState
 from corral.core.errors import CorralError
 from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
-from corral.core.result import Answer, Done, Embedded, Event, Failed, Loading, Queue, SlotReport
+from corral.core.result import Answer, Done, Embedded, Failed, Loading, Queue, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.core.task import Cancel, Embed, FreeAdapter, LayoutMedia, LoadAdapter, SlotAction, Task
 from corral.engine.generation_engine import GenerationEngine
@@ -129,7 +130,7 @@ class InlineEngine:
                 stream.fail(CorralError(repr(error)))
             raise
 
-    def _deliver(self, events: list[Event]) -> None:
+    def _deliver(self, events: list[Any]) -> None:
         for event in events:
             if isinstance(event, Queue):
                 self.telemetry.on_queue(event.task_ids)
@@ -144,7 +145,7 @@ class InlineEngine:
                 observer.on_end()
             stream.put(event)
 
-    def _answer(self, event: Event) -> None:
+    def _answer(self, event: Any) -> None:
         if isinstance(event, Answer):
             self._answers[event.task_id].set_result(event)
         else:

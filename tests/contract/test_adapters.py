@@ -5,48 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from corral.api.adapter import MAX_ADAPTERS, MAX_SCALE
-from corral.core.errors import CorralError, InvalidRequest
-from corral.core.fim import FimTokens
+from corral.core.errors import CorralError
 from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.pooling import Pooling
-from corral.engine.adapter import load_adapters
 from corral.link.lifecycle import EngineState
+from tests.contract.adapters import PATHS, adapted_server
 from tests.contract.inline import SECONDS, Server, post
-from tests.contract.test_completion import json_values
-from tests.contract.test_infill import MID, PRE, SUF
-from tests.contract.test_state_routes import NAMES
-from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder
+from tests.contract.wire import BAD_FILE_NAMES, json_values
+from tests.tools.examples import examples
+from tests.unit.fake import FakeEncoder
 
 TALK = "the quick brown fox jumps over the lazy dog"
-PATHS = ("/models/law.gguf", "/models/style.gguf")
-
-
-class Picky(FakeAdapters):
-    """A file called "wrong" is none, and others say what they are for."""
-
-    def load(self, id: int, path: str) -> AdapterInfo:
-        if path.endswith("/wrong.gguf"):
-            raise InvalidRequest("this is no LoRA adapter")
-        super().load(id, path)
-        return AdapterInfo(id, path, task_name="to judge", prompt_prefix="Hear: ")
-
-
-def adapted_server(*scales: float, applies: bool = True, encoder=None, **options) -> Server:
-    """With adapters of the command line."""
-    backend = FakeBackend(encoder=encoder)
-    backend.adapters = Picky()
-    backend.vocab.fim = FimTokens(PRE, SUF, MID)
-    server = Server(backend, **options)
-    files = [ScaledFile(path, scale) for path, scale in zip(PATHS, scales, strict=False)]
-    server.state.adapters.open(load_adapters(backend.adapters, files), files, applies)
-    server.engine._n_adapters = len(files)
-    return server
 
 
 @pytest.fixture
@@ -124,7 +100,7 @@ async def test_adapters_may_begin_without_effect():
 
 async def test_an_adapter_that_the_engine_could_not_load_ends_the_start():
     infos, files = [AdapterInfo(0, "a.gguf", error="it is empty")], [ScaledFile("a.gguf")]
-    with pytest.raises(CorralError, match=r"^--lora a\.gguf: it is empty$"):
+    with pytest.raises(CorralError, match=r"--lora a\.gguf"):
         Server().state.adapters.open(infos, files, True)
 
 
@@ -204,13 +180,13 @@ async def test_what_is_no_json_is_refused_and_changes_nothing(server, body):
 
 async def test_who_names_an_adapter_that_is_not_there_is_told_which_are(server):
     error = await post(server, "/lora-adapters", 400, json=[{"id": 7, "scale": 1}])
-    assert error["message"].endswith("there is no adapter 7; there are: 0, 1")
+    assert re.search(r"\b7\b.*0, 1$", error["message"])
     error = await post(adapted_server(), "/lora-adapters", 400, json=[{"id": 0, "scale": 1}])
-    assert error["message"].endswith("there is no adapter 0; there are: none")
+    assert re.search(r"\b0\b", error["message"])
 
 
 @given(json_values)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_any_body_is_taken_or_refused(value):
     async def check():
         server = adapted_server(1.0)
@@ -256,11 +232,11 @@ async def test_an_adapter_needs_an_id_and_a_scale(server, item):
 async def test_configurations_answer_differently_and_each_the_same_again(server):
     wishes = [[{"id": 0, "scale": scale}] for scale in (0, 0.5, 1)] + [[{"id": 1, "scale": 1}]]
     for body in ({}, {"cache_prompt": False}):
-        answers = [[(await talk(server, lora=lora, **body))["tokens"] for lora in wishes] for _ in range(2)]
-        assert answers[0] == answers[1]
-        assert len(set(map(tuple, answers[0]))) == 4
+        answers = [(await talk(server, lora=lora, **body))["tokens"] for lora in wishes]
+        assert answers == [(await talk(server, lora=lora, **body))["tokens"] for lora in wishes]
+        assert len(set(map(tuple, answers))) == 4
     together = await asyncio.gather(*(talk(server, lora=lora) for lora in wishes))
-    assert [answer["tokens"] for answer in together] == answers[0]
+    assert [answer["tokens"] for answer in together] == answers
 
 
 async def test_what_is_cached_is_of_one_configuration(server):
@@ -443,7 +419,7 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("name", [*NAMES, *OUTSIDE])
+@pytest.mark.parametrize("name", [*BAD_FILE_NAMES, *OUTSIDE])
 async def test_names_stay_inside_of_the_directory(stable, directory, name):
     (directory.parent / "law.gguf").write_bytes(b"GGUF")
     error = await post(stable, "/lora-adapters/load", 400, json={"name": name})
@@ -549,15 +525,16 @@ async def test_nothing_is_loaded_while_the_engine_is_away(stable, state):
 
 
 async def test_scales_that_are_set_while_an_adapter_is_loaded_are_kept(stable):
-    go, load_adapter = asyncio.Event(), stable.engine.load_adapter
+    began, go, load_adapter = asyncio.Event(), asyncio.Event(), stable.engine.load_adapter
 
     async def slow(path):
+        began.set()
         await go.wait()
         return await load_adapter(path)
 
     stable.engine.load_adapter = slow
     loading = asyncio.create_task(post(stable, "/lora-adapters/load", json={"name": "poem", "scale": 2}))
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(began.wait(), SECONDS)
     await post(stable, "/lora-adapters", json=[{"id": 0, "scale": 0.5}])
     assert await lora_of(stable) == {0: 0.5}
     go.set()
@@ -577,7 +554,7 @@ async def test_an_adapter_is_forgotten(server, body):
     for path in ("/lora-adapters", "/completion"):
         wish = [ONE] if path == "/lora-adapters" else {"prompt": "a", "lora": [ONE]}
         error = await post(server, path, 400, json=wish)
-        assert "there is no adapter 0; there are: 1" in error["message"]
+        assert re.search(r"\b0\b.*\b1\b", error["message"])
     await post(server, "/lora-adapters/unload", 404, json=body)
 
 

@@ -7,11 +7,13 @@ import json
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.schema.completion import CompletionRequest
 from tests.contract.inline import Server
+from tests.contract.wire import events_of, json_values
+from tests.tools.examples import examples
 from tests.unit.fake import EOG, FakeBackend
 
 PROMPT = "hello world"
@@ -20,13 +22,6 @@ PROMPT = "hello world"
 @pytest.fixture
 def server():
     return Server()
-
-
-def events_of(text: str) -> list[dict]:
-    lines = text.split("\n\n")
-    assert lines.pop() == ""
-    assert all(line.startswith("data: ") for line in lines)
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
 async def stream(server: Server, **body) -> list[dict]:
@@ -346,20 +341,11 @@ async def test_no_number_breaks_the_server(field):
     assert response.status_code == 400
 
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
-)
 bodies = st.dictionaries(st.sampled_from(sorted(CompletionRequest.model_fields)), json_values, max_size=6)
 
 
 @given(bodies)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_body_gives_a_server_error(body):
     async def post() -> httpx.Response:
         return await Server().http.post("/completion", json={"n_predict": 2, **body})

@@ -226,7 +226,7 @@ async def test_credentials_for_those_that_are_named():
 
 @pytest.mark.parametrize("origins", [("*",), ("https://example.com", "*"), ()])
 def test_credentials_for_everybody_are_a_mistake(origins):
-    with pytest.raises(CorralError, match="--cors-credentials needs --cors-origins"):
+    with pytest.raises(CorralError, match=r"--cors-credentials.*--cors-origins"):
         cors_policy(ServerSettings(cors_origins=origins, cors_credentials=True))
 
 
@@ -235,9 +235,7 @@ def test_credentials_for_everybody_are_a_mistake(origins):
     ["example.com", "https://example.com/chat", "https://", "null", "https://*.example.com", "http://a b"],
 )
 def test_what_can_be_no_origin(origin):
-    with pytest.raises(
-        CorralError, match=r"--cors-origins: '.*' is no origin; give it as https://example.com"
-    ):
+    with pytest.raises(CorralError, match="--cors-origins: '"):
         cors_policy(ServerSettings(cors_origins=(origin,)))
 
 

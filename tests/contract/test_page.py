@@ -10,7 +10,7 @@ import pytest
 from corral.core.errors import CorralError
 from corral.server.page import FOLDER
 from tests.contract.inline import Server
-from tests.contract.test_static import MISSING
+from tests.contract.wire import MISSING
 
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file())
 PLAIN = {"accept-encoding": "identity"}
@@ -241,10 +241,10 @@ async def test_settings_of_the_page_are_told(tmp_path):
 
 @pytest.mark.parametrize("text", ["[1]", "{", "null", '"a"', "{'a': 1}", "{} x"])
 def test_settings_that_are_no_object_are_an_error(tmp_path, text):
-    with pytest.raises(CorralError, match=r"--ui-config (must be a JSON object|is not valid JSON)"):
+    with pytest.raises(CorralError, match=r"--ui-config .*JSON"):
         Server(ui_config=text)
     (tmp_path / "ui.json").write_text(text)
-    with pytest.raises(CorralError, match=r"--ui-config-file (must be a JSON object|is not valid JSON)"):
+    with pytest.raises(CorralError, match=r"--ui-config-file .*JSON"):
         Server(ui_config_file=str(tmp_path / "ui.json"))
-    with pytest.raises(CorralError, match="cannot read --ui-config-file"):
+    with pytest.raises(CorralError, match="--ui-config-file"):
         Server(ui_config_file=str(tmp_path / "none"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.inline import Server, post
-from tests.contract.test_completion import events_of
+from tests.contract.wire import events_of
 
 
 def names(*lines: str) -> set[str]:

@@ -7,6 +7,7 @@ import base64
 import gc
 import json
 import os
+import re
 import struct
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from corral.api.render.state import render_boundaries
 from tests.contract.inline import SECONDS, Server, post
+from tests.contract.wire import BAD_FILE_NAMES
 from tests.unit.fake import EOG
 
 TALK = "the quick brown fox jumps over the lazy dog"
@@ -113,7 +115,7 @@ async def test_an_unknown_action_is_refused_with_those_there_are(server, path):
 async def test_a_slot_that_does_not_exist(server, action):
     for id_slot in ("4", "-1", "99999"):
         error = await post(server, f"/slots/{id_slot}?action={action}", 404, json={"filename": "a"})
-        assert error["message"] == f"there is no slot {id_slot}; there are 0 to 3"
+        assert re.search(rf"{id_slot}\b.*0 to 3", error["message"])
         assert error["type"] == "not_found_error"
     for id_slot in ("abc", "1.5", "0x1", "9" * 30, "%C2%B2", "--1"):
         assert "slot ID" in (await post(server, f"/slots/{id_slot}?action={action}", 400))["message"]
@@ -127,29 +129,11 @@ async def test_info_of_a_slot_that_does_not_exist(server):
 @pytest.mark.parametrize("path", ["/slots/0?action=fork", "/sessions/1?action=save"])
 async def test_the_slot_of_a_query_is_required_and_must_exist(server, path):
     assert (await post(server, path, 400))["param"] == "slot"
-    assert "slot ID 'x'" in (await post(server, f"{path}&slot=x", 400))["message"]
+    assert "'x'" in (await post(server, f"{path}&slot=x", 400))["message"]
     assert "0 to 3" in (await post(server, f"{path}&slot=4", 404))["message"]
 
 
-NAMES = [
-    "../x",
-    "..",
-    ".",
-    "",
-    "/etc/passwd",
-    "a/b",
-    ".hidden",
-    "a\0b",
-    "x" * 129,
-    "é",
-    "a b",
-    5,
-    True,
-    ["a"],
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BAD_FILE_NAMES)
 @pytest.mark.parametrize("action", ["save", "restore"])
 async def test_names_of_files_stay_inside_of_their_directory(server, tmp_path, name, action):
     before = sorted(tmp_path.rglob("*"))
@@ -158,7 +142,7 @@ async def test_names_of_files_stay_inside_of_their_directory(server, tmp_path, n
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BAD_FILE_NAMES)
 @pytest.mark.parametrize("action", ["restore", "remove"])
 async def test_names_of_session_files_too(server, name, action):
     await post(server, "/sessions/1?action=save&slot=0")
@@ -499,7 +483,7 @@ async def test_an_unknown_session_is_told_which_there_are(server):
         await post(server, f"/sessions/{name}?action=save&slot=0")
     for query in ("restore&slot=0", "fork&slot=0", "fork&to=5", "remove"):
         error = await post(server, f"/sessions/3?action={query}", 404)
-        assert error["message"] == "there is no session 3; there are: 2, 10, chat"
+        assert re.search(r"\b3\b.*2, 10, chat", error["message"])
     error = await post(server, "/sessions/3?action=remove", 404, json={"file": "a"})
     assert "2, 10, chat" in error["message"]
 
@@ -586,7 +570,7 @@ async def test_a_busy_slot_is_a_conflict_for_those_who_do_not_wait(server, path,
     body = body_of(path, await blob_of(server, 1))
     request = await keep_busy(server)
     error = await post(server, f"{path}&wait={wait}", 409, **body)
-    assert (error["message"], error["type"]) == ("slot 0 is busy", "conflict_error")
+    assert error["type"] == "conflict_error"
     server.engine.is_paused = False
     assert (await request)["tokens_predicted"] == 20
     await post(server, f"{path}&wait={wait}", **body)

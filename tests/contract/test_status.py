@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,12 @@ from corral.link.lifecycle import EngineState
 from tests.contract.inline import Server
 from tests.contract.wire import ask
 
-COMPATIBLE = {"code": 503, "message": "Loading model", "type": "unavailable_error"}  # llama-server's
-LOADING = {"error": {**COMPATIBLE, "stage": "loading", "progress": 0.0, "detail": ""}}
+COMPATIBLE: dict[str, Any] = {
+    "code": 503,
+    "message": "Loading model",
+    "type": "unavailable_error",
+}  # llama-server's
+LOADING: dict[str, Any] = {"error": {**COMPATIBLE, "stage": "loading", "progress": 0.0, "detail": ""}}
 
 
 async def test_health():
@@ -61,7 +66,7 @@ async def test_a_failed_engine_is_told_with_its_reason_and_what_needs_none_still
     for path in ("/health", "/ready"):
         response = await server.http.get(path)
         assert response.status_code == 503
-        assert response.json()["error"]["message"] == f"The engine is down: {server.engine.down_because}"
+        assert server.engine.down_because in response.json()["error"]["message"]
     for path in ("/metrics", "/props", "/v1/models"):
         assert (await server.http.get(path)).status_code == 200
     assert (await server.http.post("/tokenize", json={"content": "hello"})).status_code == 200
@@ -243,7 +248,7 @@ async def test_answers_name_the_model_and_not_its_directory():
     engine = EngineSettings(model="/home/me/models/m.gguf")
     server = Server(settings=Settings(engine=engine, server=ServerSettings(slots=True, metrics=True)))
     messages = [{"role": "user", "content": "a"}]
-    posts = {
+    posts: dict[str, Any] = {
         "/completion": {"prompt": "a", "n_predict": 1},
         "/v1/completions": {"prompt": "a", "max_tokens": 1},
         "/v1/chat/completions": {"messages": messages, "max_tokens": 1},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import orjson
+from hypothesis import strategies as st
 
 
 class Reply(NamedTuple):
@@ -68,3 +70,42 @@ async def ask(
         [(name.decode().lower(), value.decode("latin-1")) for name, value in start["headers"]],
         b"".join(message.get("body", b"") for message in rest),
     )
+
+
+def events_of(text: str) -> list[dict]:
+    lines = text.split("\n\n")
+    assert lines.pop() == ""
+    assert all(line.startswith("data: ") for line in lines)
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+MISSING = {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}
+
+
+BAD_FILE_NAMES = [
+    "../x",
+    "..",
+    ".",
+    "",
+    "/etc/passwd",
+    "a/b",
+    ".hidden",
+    "a\0b",
+    "x" * 129,
+    "é",
+    "a b",
+    5,
+    True,
+    ["a"],
+]

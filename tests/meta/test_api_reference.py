@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,10 @@ FOREIGN = (
     "--stop-timeout --target --text --yes",
     "--cache --chat_format --clip_model_path --config_file --n_ctx --n_gpu_layers --n_threads --spec-type",
 )
-ACTIONS = {"POST /slots/{id_slot}": slot._ACTIONS, "POST /sessions/{id_session}": session._ACTIONS}
+ACTIONS: dict[str, Any] = {
+    "POST /slots/{id_slot}": slot._ACTIONS,
+    "POST /sessions/{id_session}": session._ACTIONS,
+}
 
 
 def test_every_route_has_a_row():

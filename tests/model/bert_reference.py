@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,7 @@ def read_original_minilm() -> Bert:
     return Bert(minilm.read_weights(), n_layer, n_head, config["layer_norm_eps"], exact_gelu)
 
 
-def token_rows(bert: Bert, tokens: Sequence[int]) -> Array:
+def token_rows(bert: Bert, tokens: Sequence[int] | npt.NDArray[Any]) -> Array:
     """One row for each token: what libllama gives with pooling "none"."""
     weights = bert.weights
     x = weights["token_embd.weight"][list(tokens)].astype(np.float64)
@@ -73,7 +74,7 @@ def pool_last(rows: Array) -> Array:
     return rows[-1]
 
 
-def class_logits(bert: Bert, tokens: Sequence[int]) -> Array:
+def class_logits(bert: Bert, tokens: Sequence[int] | npt.NDArray[Any]) -> Array:
     """The outputs of the classification head, before any softmax or sigmoid."""
     first = pool_cls(token_rows(bert, tokens))
     return _linear(bert, "cls.output", np.tanh(_linear(bert, "cls", first)))
@@ -105,7 +106,7 @@ def read_weights(reader: GGUFReader) -> dict[str, Array]:
     return {tensor.name: tensor.data for tensor in reader.tensors}
 
 
-def read_key(reader: GGUFReader, name: str) -> int | float | str:
+def read_key(reader: GGUFReader, name: str) -> Any:
     field = reader.get_field(name)
     assert field is not None, name
     return field.contents()

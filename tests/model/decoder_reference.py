@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from gguf import GGUFReader
 
 from tests.model.bert_reference import Array, pool_last, read_key, read_weights, softmax
@@ -63,7 +65,7 @@ def read_decoder(path: Path) -> Decoder:
     )
 
 
-def token_rows(decoder: Decoder, tokens: Sequence[int]) -> Array:
+def token_rows(decoder: Decoder, tokens: Sequence[int] | npt.NDArray[Any]) -> Array:
     """One row for each token, after the last norm."""
     x = decoder.weights["token_embd.weight"][list(tokens)].astype(np.float64)
     for i in range(decoder.n_layer):
@@ -73,12 +75,12 @@ def token_rows(decoder: Decoder, tokens: Sequence[int]) -> Array:
     return _norm(decoder, "output_norm", x)
 
 
-def logits(decoder: Decoder, tokens: Sequence[int]) -> Array:
+def logits(decoder: Decoder, tokens: Sequence[int] | npt.NDArray[Any]) -> Array:
     """Behind the last token."""
     return _linear(decoder, "output", pool_last(token_rows(decoder, tokens)))
 
 
-def class_probabilities(decoder: Decoder, tokens: Sequence[int]) -> Array:
+def class_probabilities(decoder: Decoder, tokens: Sequence[int] | npt.NDArray[Any]) -> Array:
     """The outputs of the head behind the last token, as shares of one."""
     return softmax(_linear(decoder, "cls.output", pool_last(token_rows(decoder, tokens))))
 

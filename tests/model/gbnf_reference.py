@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -83,7 +84,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Repeated:
-    item: object
+    item: Any
     suffix: str
     least: int
     most: int

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -198,7 +199,7 @@ def first(flags):
     return int(flags.argmax()) if flags.any() else len(flags)
 
 
-ACTS = {
+ACTS: dict[str, Any] = {
     "logit_bias": lambda p: p.logit_bias,
     "penalties": lambda p: (
         p.repeat_last_n and (p.repeat_penalty, p.presence_penalty, p.frequency_penalty) != (1, 0, 0)
@@ -222,7 +223,7 @@ class Reference:
         self._p, self._n_ctx, self._drawn = p, n_ctx, []
         names = p.samplers if "penalties" in p.samplers else ("penalties", *p.samplers)
         if p.mirostat:
-            names = [name for name in names if name in ("penalties", "temperature")]
+            names = tuple(name for name in names if name in ("penalties", "temperature"))
         acting = [name for name in ("logit_bias", *names) if name not in ACTS or ACTS[name](p)]
         self._steps = [globals()[name] for name in acting]
 

@@ -17,7 +17,7 @@ from corral.core.params import Constraint, SamplingParams
 from corral.core.result import Failed, StopType
 from corral.llama.constraint import Compiler
 from corral.llama.model import Model
-from tests.model.bench import GREEDY, SEEDED, Bench, alone, task
+from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, alone, task
 from tests.tools.family import load
 
 HOT = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
@@ -47,7 +47,7 @@ def seeded(sampling: SamplingParams, seed: int) -> SamplingParams:
 @on("llama-bpe", "llama-spm", "gemma-swa", "mamba")
 @pytest.mark.parametrize("kv_unified", [False, True])
 def test_twins_answer_as_if_each_were_alone(model, kv_unified):
-    with Bench(model, n_parallel=3, kv_unified=kv_unified) as bench:
+    with LlamaHarness(model, n_parallel=3, kv_unified=kv_unified) as bench:
         prompt = bench.prompt(70)
         tasks = [task(i, prompt, seeded(SEEDED, i)) for i in range(3)]
         bench.run(*tasks)
@@ -61,7 +61,7 @@ def test_twins_answer_as_if_each_were_alone(model, kv_unified):
 
 @on("default")
 def test_hot_answers_follow_their_schema(model):
-    with Bench(model, n_parallel=3, n_threads=2) as bench:
+    with LlamaHarness(model, n_parallel=3, n_threads=2) as bench:
         prompt = bench.backend.vocab.tokenize("A person as JSON:\n", False, False)
         tasks = [task(i, prompt, seeded(HOT, i), 200, constraint=schema(PERSON)) for i in range(6)]
         bench.run(*tasks)
@@ -74,7 +74,7 @@ def test_hot_answers_follow_their_schema(model):
 
 @on("default")
 def test_neighbours_of_a_bound_answer_do_not_notice(model):
-    with Bench(model, n_parallel=2, n_threads=2) as bench:
+    with LlamaHarness(model, n_parallel=2, n_threads=2) as bench:
         prompt = bench.prompt(30)
         free = task(0, prompt, SEEDED)
         bench.run(free, task(1, prompt[:20], SEEDED, constraint=schema({"type": "string"})))
@@ -83,7 +83,7 @@ def test_neighbours_of_a_bound_answer_do_not_notice(model):
 
 @on("default")
 def test_a_trigger_binds_what_follows_it(model):
-    with Bench(model, n_threads=2) as bench:
+    with LlamaHarness(model, n_threads=2) as bench:
         vocab = bench.backend.vocab
         prompt = vocab.tokenize("Count: one two three four", False, False)
         free = task(0, prompt, GREEDY, 12)
@@ -223,7 +223,7 @@ def test_compiled_grammars_are_kept_up_to_a_limit(compiler, monkeypatch):
 
 @on("llama-bpe")
 def test_a_grammar_nothing_can_follow_is_a_400(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         bench.run(task(0, bench.prompt(10), constraint=schema({"not": {}})))
         (failed,) = bench.of(0, Failed)
         assert failed.error.status == 400
@@ -240,7 +240,7 @@ def test_a_grammar_nothing_can_follow_is_a_400(model):
     ],
 )
 def test_text_of_a_grammar_without_a_choice_is_forced_unless_rules_recur(model, grammar, pattern, is_forced):
-    with Bench(model, n_parallel=2, n_threads=2) as bench:
+    with LlamaHarness(model, n_parallel=2, n_threads=2) as bench:
         constraint = Constraint(kind="gbnf", text=grammar, field="grammar")
         bench.run(*(task(i, bench.prompt(9), seeded(HOT, i), 40, constraint=constraint) for i in range(4)))
         for i in range(4):

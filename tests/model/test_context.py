@@ -15,7 +15,7 @@ from corral.core.chunk import DecodeStatus
 from corral.core.task import Cancel
 from corral.engine.prefix import MIN_REUSE
 from corral.engine.saved import Saved
-from tests.model.bench import SEEDED, Bench, alone, task
+from tests.model.llama_harness import SEEDED, LlamaHarness, alone, task
 
 TINY = ["llama-bpe", "llama-spm", "gemma-swa", "mamba"]
 CUTTABLE = TINY[:3]
@@ -32,7 +32,7 @@ def on(*names):
     "mamba",
 )
 def test_a_saved_sequence_continues_in_another_slot_and_another_context(model):
-    with Bench(model, n_parallel=2) as bench, Bench(model, n_parallel=2) as other:
+    with LlamaHarness(model, n_parallel=2) as bench, LlamaHarness(model, n_parallel=2) as other:
         bench.run(task(0, bench.prompt(70), SEEDED, id_slot=0))
         tokens, state = bench.slots[0].tokens.view.copy(), bytes(bench.backend.save(0))
         assert put(bench, 1, tokens, state)
@@ -48,7 +48,7 @@ def test_a_saved_sequence_continues_in_another_slot_and_another_context(model):
 
 @on(*TINY)
 def test_a_loaded_state_is_saved_as_the_same_bytes(model):
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         bench.run(task(0, bench.prompt(50), id_slot=0))
         state = bytes(bench.backend.save(0))
         assert bench.backend.load(0, state, len(bench.slots[0].tokens))
@@ -58,7 +58,7 @@ def test_a_loaded_state_is_saved_as_the_same_bytes(model):
 @on(*CUTTABLE)
 def test_a_pending_copy_is_neither_saved_nor_overwritten_until_it_is_settled(model):
     """libllama moves the data in the next decode; until then a state would be that of another sequence."""
-    with Bench(model, n_parallel=3) as bench:
+    with LlamaHarness(model, n_parallel=3) as bench:
         prompt = bench.prompt(60)
         bench.run(task(0, prompt, id_slot=0, n_predict=1))
         state = bytes(bench.backend.save(0))
@@ -87,7 +87,7 @@ GARBAGE = {
 @on(*TINY)
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_is_refused_and_leaves_a_working_slot(model, garbage):
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         one = task(0, bench.prompt(40), SEEDED, id_slot=1)
         assert not put(bench, 1, bench.prompt(40), garbage)
         bench.run(one)
@@ -98,7 +98,7 @@ def test_garbage_is_refused_and_leaves_a_working_slot(model, garbage):
 @few_examples
 def test_a_truncated_state_is_refused_and_leaves_a_working_slot(models, name, share):
     path = models / f"{name}.gguf"
-    with Bench(path, n_parallel=2) as bench:
+    with LlamaHarness(path, n_parallel=2) as bench:
         one = task(0, bench.prompt(40), SEEDED, id_slot=0)
         bench.run(one)
         state = bytes(bench.backend.save(0))
@@ -109,7 +109,7 @@ def test_a_truncated_state_is_refused_and_leaves_a_working_slot(models, name, sh
 
 @on("llama-bpe")
 def test_a_state_of_another_model_is_refused(model, models):
-    with Bench(models / "mamba.gguf") as stranger, Bench(model) as bench:
+    with LlamaHarness(models / "mamba.gguf") as stranger, LlamaHarness(model) as bench:
         stranger.run(task(0, stranger.prompt(40)))
         assert not put(bench, 0, bench.prompt(40), bytes(stranger.backend.save(0)))
         one = task(0, bench.prompt(40))
@@ -119,7 +119,7 @@ def test_a_state_of_another_model_is_refused(model, models):
 
 @on("default")
 def test_an_abort_from_another_thread_ends_the_decode(model):
-    with Bench(model, n_ctx_slot=1024) as bench:
+    with LlamaHarness(model, n_ctx_slot=1024) as bench:
         prompt = bench.prompt(512)
         bench.engine.handle(task(0, prompt))
         with keep_aborting(bench, 0):
@@ -140,7 +140,7 @@ def test_an_abort_from_another_thread_ends_the_decode(model):
 )
 @pytest.mark.parametrize("is_cancelled", [True, False])
 def test_an_aborted_chunk_leaves_what_was_before_it(model, is_cancelled):
-    with Bench(model, n_ctx_slot=2048) as bench:
+    with LlamaHarness(model, n_ctx_slot=2048) as bench:
         first = task(0, bench.prompt(2000), SEEDED, n_predict=8)
         bench.engine.handle(first)
         bench.step()
@@ -155,7 +155,7 @@ def test_an_aborted_chunk_leaves_what_was_before_it(model, is_cancelled):
 
 @on("llama-bpe")
 def test_an_abort_just_before_the_decode_counts(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         decode = bench.backend.decode
 
         def late(chunks):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,21 +17,25 @@ from corral.core.pooling import Pooling
 from corral.core.result import StopType
 from corral.core.settings import EngineSettings
 from corral.core.task import Verb
+from corral.gguf.fingerprint import fingerprint
 from corral.llama.context_params import context_params
 from corral.llama.encoder import Encoder
-from corral.llama.fingerprint import fingerprint, model_fingerprint
+from corral.llama.fingerprint import model_fingerprint
 from corral.llama.library import lib
 from corral.llama.model import Model
 from tests.model import decoder_reference as reference
-from tests.model.bench import Bench, task
 from tests.model.decoder_reference import Yarn
-from tests.model.test_conversation import refuse
+from tests.model.llama_harness import LlamaHarness, task
+from tests.model.slot_actions import refuse
 from tests.tools import tiny_vectors
 from tests.tools.tiny_models import N_CTX
 
 CLOSE = 1e-3
 FAR = 0.1  # what a setting changes at least, or the test would show nothing
-EXACT = {"cache_type_k": "f32", "cache_type_v": "f32"}  # halves would round more than anything else
+EXACT: dict[str, Any] = {
+    "cache_type_k": "f32",
+    "cache_type_v": "f32",
+}  # halves would round more than anything else
 TOKENS = np.random.default_rng(0).integers(0, 250, 60, np.int32)
 
 
@@ -39,7 +44,7 @@ def yarn_size(stretch):
 
 
 # Settings, and what they are in the reference.
-LINEAR = {
+LINEAR: dict[str, Any] = {
     "as the model says": ({}, {}),
     "base": ({"rope_freq_base": 500.0}, {"rope_base": 500.0}),
     "scale": ({"rope_scale": 4.0}, {"rope_scale": 0.25}),
@@ -51,7 +56,7 @@ LINEAR = {
     "no scale": ({"rope_scaling": "none", "rope_scale": 1.0}, {}),
     "both": ({"rope_freq_base": 777.0, "rope_scale": 8.0}, {"rope_base": 777.0, "rope_scale": 0.125}),
 }
-YARN = {
+YARN: dict[str, Any] = {
     "yarn": ({"rope_scale": 4.0}, {"rope_scale": 0.25}, Yarn(N_CTX)),
     "far": ({"rope_freq_scale": 1 / 32}, {"rope_scale": 1 / 32}, Yarn(N_CTX)),
     "of another length": ({"rope_scale": 4.0, "yarn_orig_ctx": 64}, {"rope_scale": 0.25}, Yarn(64)),
@@ -92,7 +97,7 @@ def test_a_later_context_is_like_the_first(models):
     """libllama changes the model where YaRN stretches it."""
     settings = EngineSettings(model=str(models / "llama-bpe.gguf"), rope_scaling="yarn", rope_scale=4.0)
     model = Model.load(settings)
-    with Bench(models / "llama-bpe.gguf", n_ctx=0, rope_scaling="yarn", rope_scale=4.0) as bench:
+    with LlamaHarness(models / "llama-bpe.gguf", n_ctx=0, rope_scaling="yarn", rope_scale=4.0) as bench:
         assert bench.backend.n_ctx == N_CTX
     vectors = []
     for _ in range(2):
@@ -117,7 +122,7 @@ def test_vectors_are_of_scaled_positions(encoders):
     model.close()
 
 
-CONTRADICTIONS = {
+CONTRADICTIONS: dict[str, Any] = {
     "scales": (
         {"rope_scale": 4.0, "rope_freq_scale": 0.5},
         "--rope-scale 4 and --rope-freq-scale 0.5 contradict each other",
@@ -158,7 +163,7 @@ SCALED_KEYS = [
 
 @pytest.mark.parametrize("options", SCALED_KEYS)
 def test_what_positions_have_scaled_is_not_moved(models, options):
-    with Bench(models / "llama-bpe.gguf", n_ctx_slot=256, context_shift=True, **options) as bench:
+    with LlamaHarness(models / "llama-bpe.gguf", n_ctx_slot=256, context_shift=True, **options) as bench:
         assert lib.llama_memory_can_shift(lib.llama_get_memory(bench.backend.handle))
         bench.run(task(0, bench.prompt(50), n_predict=300))
         assert bench.done(0).stop_type is StopType.LIMIT
@@ -176,15 +181,17 @@ def test_what_positions_have_scaled_is_not_moved(models, options):
 )
 @pytest.mark.parametrize("name", ["llama-bpe", "gemma-swa"])
 def test_what_positions_only_turn_is_moved(models, name, options):
-    with Bench(models / f"{name}.gguf", n_ctx_slot=256, context_shift=True, **options) as bench:
+    with LlamaHarness(models / f"{name}.gguf", n_ctx_slot=256, context_shift=True, **options) as bench:
         bench.run(task(0, bench.prompt(50), n_predict=300, n_keep=8))
         assert bench.done(0).truncated
         assert len(bench.tokens(0)) == 300
 
 
 def test_self_extend_needs_keys_that_can_be_moved(models):
-    with pytest.raises(CorralError, match="--grp-attn-n: the context of this model cannot be grouped"):
-        Bench(models / "llama-bpe.gguf", grp_attn_n=4, grp_attn_w=32, rope_scaling="yarn", rope_scale=4.0)
+    with pytest.raises(CorralError, match="--grp-attn-n"):
+        LlamaHarness(
+            models / "llama-bpe.gguf", grp_attn_n=4, grp_attn_w=32, rope_scaling="yarn", rope_scale=4.0
+        )
 
 
 # Overridden metadata.
@@ -213,11 +220,11 @@ def test_the_tokenizer_heeds_overrides(models, vocab_only):
 def test_texts_can_be_overridden(models):
     path = str(models / "llama-bpe.gguf")
     Model.open(path, overrides=[Override("tokenizer.ggml.pre", "llama3")]).close()
-    with pytest.raises(CorralError, match="unknown pre-tokenizer type: 'nonsense'"):
+    with pytest.raises(CorralError, match="'nonsense'"):
         Model.open(path, overrides=[Override("tokenizer.ggml.pre", "nonsense")])
 
 
-WRONG_OVERRIDES = {
+WRONG_OVERRIDES: dict[str, Any] = {
     "type": (Override("llama.rope.freq_base", 500), "'llama.rope.freq_base' is of type float"),
     "type of what is not there": (Override("tokenizer.ggml.add_eos_token", 1), "is of type bool"),
     "text": (Override("llama.context_length", "long"), "'llama.context_length' is of type int"),
@@ -230,13 +237,13 @@ WRONG_OVERRIDES = {
 @pytest.mark.parametrize(("override", "message"), WRONG_OVERRIDES.values(), ids=WRONG_OVERRIDES)
 def test_an_override_that_has_no_effect_is_refused(models, override, message):
     overrides = (Override("llama.block_count", 2), override)
-    with pytest.raises(CorralError, match=f"--override-kv: .*{message}"):
+    with pytest.raises(CorralError, match=rf"--override-kv: .*{message}"):
         Model.load(EngineSettings(model=str(models / "llama-bpe.gguf"), overrides=overrides))
 
 
 def test_what_a_model_says_of_itself_can_be_overridden(models):
     overrides = (Override("llama.context_length", 512),)
-    with Bench(models / "llama-bpe.gguf", n_ctx=0, overrides=overrides) as bench:
+    with LlamaHarness(models / "llama-bpe.gguf", n_ctx=0, overrides=overrides) as bench:
         assert bench.backend.n_ctx == 512
 
 
@@ -262,7 +269,7 @@ def test_invalid_weights_are_found_if_somebody_looks(models, tmp_path, mmap, val
     tensor = next(t for t in GGUFReader(path, "r+").tensors if t.name == "blk.1.ffn_up.weight")
     tensor.data[3, 5] = value
     settings = EngineSettings(model=str(path), mmap=mmap, check_tensors=True)
-    with pytest.raises(CorralError, match=r"tensor 'blk.1.ffn_up.weight' has invalid data"):
+    with pytest.raises(CorralError, match=r"'blk\.1\.ffn_up\.weight'"):
         Model.load(settings)
     Model.open(str(path)).close()
     Model.load(EngineSettings(model=str(models / "llama-bpe.gguf"), mmap=mmap, check_tensors=True)).close()
@@ -327,6 +334,6 @@ def assert_same_logits(path, options, expected):
 
 
 def logits(path, **options):
-    with Bench(path, **EXACT, **options) as bench:
+    with LlamaHarness(path, **EXACT, **options) as bench:
         assert bench.backend.decode([Chunk(0, 0, TOKENS, 1)]) is DecodeStatus.OK
         return bench.backend.logits(0).copy()

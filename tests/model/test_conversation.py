@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import struct
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +18,33 @@ from corral.core.chunk import DecodeStatus, common_prefix
 from corral.core.result import Admitted, Failed, SlotReport, StopType, Tier
 from corral.core.task import SlotAction, Stop, Verb
 from tests.model import raw
-from tests.model.bench import SEEDED, Bench, alone, task
+from tests.model.llama_harness import SEEDED, LlamaHarness, alone, task
+from tests.model.slot_actions import (
+    WAYS,
+    act,
+    assert_report,
+    chosen,
+    file_of,
+    forked,
+    forked_and_continued,
+    go_on,
+    held,
+    moved,
+    on,
+    pruned,
+    read,
+    refuse,
+    refuse_restore,
+    restore,
+    save,
+    shifted_by_itself,
+)
 
 TINY = ["llama-bpe", "llama-spm", "gemma-swa", "mamba"]
 SHIFTABLE = TINY[:3]
 EXACT = TINY[:2]  # go on to the bit where they were, wherever they are cut and restored
 
 few_examples = settings(max_examples=20, deadline=None, derandomize=True, database=None)
-action_ids = itertools.count(1_000_000)
-
-
-def on(*names):
-    return pytest.mark.parametrize("model", names, indirect=True)
 
 
 # Conversations: each leaves one in a slot of three, of fewer than 212 tokens in a context of 256.
@@ -37,16 +52,6 @@ def on(*names):
 
 def plain(bench, slot):
     bench.run(task(0, bench.prompt(70), id_slot=slot))
-
-
-def shifted_by_itself(bench, slot):
-    bench.run(task(0, bench.prompt(50), n_predict=280, n_keep=8, id_slot=slot))
-    assert bench.done(0).truncated
-
-
-def pruned(bench, slot):
-    bench.run(task(0, bench.prompt(150), id_slot=slot))
-    act(bench, Verb.SHIFT, slot, n_keep=10, n_discard=37)
 
 
 def pruned_and_continued(bench, slot):
@@ -59,35 +64,15 @@ def shifted_then_pruned(bench, slot):
     act(bench, Verb.SHIFT, slot, n_keep=4, n_discard=21)
 
 
-def forked(bench, slot):
-    bench.run(task(0, bench.prompt(70), id_slot=slot - 1))
-    act(bench, Verb.FORK, slot, source=slot - 1)
-
-
-def forked_and_continued(bench, slot):
-    forked(bench, slot)
-    bench.run(task(1, [*held(bench, slot), *bench.prompt(12, seed=1)], id_slot=slot))
-
-
-def moved(bench, slot):
-    prompt = bench.prompt(150)
-    bench.run(task(0, prompt, id_slot=slot))
-    shorter = [*prompt[:40], *prompt[80:], *bench.prompt(10, seed=1)]
-    bench.run(task(1, shorter, id_slot=slot, n_cache_reuse=8))
-    assert bench.n_cached(1) == 40 + 70
-
-
 UNCUT = [plain, forked, forked_and_continued]
 SHIFTED = [shifted_by_itself, pruned, pruned_and_continued, shifted_then_pruned, moved]
 HERE = {"n_ctx_slot": 256, "n_parallel": 3, "context_shift": True}
-ELSEWHERE = {
+ELSEWHERE: dict[str, Any] = {
     "one slot": ({"n_ctx_slot": 256}, 0),
     "four slots": ({"n_ctx_slot": 256, "n_parallel": 4}, 1),
     "unified": ({"n_ctx": 768, "n_parallel": 2, "kv_unified": True}, 1),
 }
 
-# How the next turn is asked for: whether by anybody, by one who wants this slot, or takes what was moved.
-WAYS = {"anyhow": (False, 0), "pinned": (True, 0), "moved": (False, 8)}
 
 each_way = pytest.mark.parametrize("way", WAYS)
 
@@ -114,16 +99,16 @@ def test_a_restored_conversation_with_a_window_goes_on_after_a_shift(model, conv
 
 def assert_goes_on_everywhere(model, conversation, way):
     """Without having been saved, after it, and restored in other engines."""
-    with Bench(model, **HERE) as bench:
+    with LlamaHarness(model, **HERE) as bench:
         conversation(bench, 2)
         n_cached, expected = go_on(bench, 2, way)
     assert len(expected) == 24
-    with Bench(model, **HERE) as bench:
+    with LlamaHarness(model, **HERE) as bench:
         conversation(bench, 2)
         blob, tokens = save(bench, 2), held(bench, 2)
         assert go_on(bench, 2, way) == (n_cached, expected)
     for where, (options, slot) in ELSEWHERE.items():
-        with Bench(model, **options, context_shift=True) as bench:
+        with LlamaHarness(model, **options, context_shift=True) as bench:
             assert restore(bench, blob, slot).n_tokens == len(tokens)
             assert held(bench, slot) == tokens
             n, answer = go_on(bench, slot, way)
@@ -150,10 +135,10 @@ OPERATIONS = st.one_of(
 def test_a_restart_between_any_two_operations_changes_nothing(models, name, operations):
     path = models / f"{name}.gguf"
     options = {**HERE, "cache_ram_mib": 0}
-    with Bench(path, **options) as steady:
+    with LlamaHarness(path, **options) as steady:
         blobs = []
         for i, operation in enumerate(operations):
-            with Bench(path, **options) as bench:
+            with LlamaHarness(path, **options) as bench:
                 for slot, blob in enumerate(blobs):
                     restore(bench, blob, slot, is_ours=True)
                 for where in (steady, bench):
@@ -194,7 +179,7 @@ def operate(bench, i, what, slot, *args):
 @on(*SHIFTABLE)
 @pytest.mark.parametrize(("n_keep", "n_discard"), [(0, 30), (10, 37), (90, 60), (40, 1)])
 def test_an_explicit_shift_is_what_libllama_does(model, n_keep, n_discard):
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         prompt, more = bench.prompt(150), bench.prompt(20, seed=1)
         bench.run(task(0, prompt, n_predict=0, id_slot=0))
         left = [*prompt[:n_keep], *prompt[n_keep + n_discard :]]
@@ -211,7 +196,7 @@ def test_an_explicit_shift_is_what_libllama_does(model, n_keep, n_discard):
 
 @on("llama-bpe")
 def test_a_shift_may_leave_nothing(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         bench.run(task(0, bench.prompt(40), n_predict=0))
         assert act(bench, Verb.SHIFT, n_keep=0, n_discard=40).n_tokens == 0
         one = task(1, bench.prompt(40))
@@ -221,7 +206,7 @@ def test_a_shift_may_leave_nothing(model):
 
 @on("mamba")
 def test_what_cannot_be_shifted_is_left_alone(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         bench.run(task(0, bench.prompt(40)))
         tokens = held(bench, 0)
         assert refuse(bench, Verb.SHIFT, n_keep=1, n_discard=1).status == 501
@@ -230,7 +215,7 @@ def test_what_cannot_be_shifted_is_left_alone(model):
 
 @on("llama-bpe")
 def test_actions_that_cannot_be_are_refused_and_change_nothing(model):
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         bench.run(task(0, bench.prompt(40), id_slot=0))
         tokens = held(bench, 0)
         assert refuse(bench, Verb.SHIFT, n_keep=1, n_discard=len(tokens)).status == 400
@@ -243,7 +228,7 @@ def test_actions_that_cannot_be_are_refused_and_change_nothing(model):
 
 @on(*TINY)
 def test_a_fork_evaluates_nothing_and_both_go_on_alone(model):
-    with Bench(model, n_parallel=3) as bench:
+    with LlamaHarness(model, n_parallel=3) as bench:
         bench.run(task(0, bench.prompt(90), id_slot=0))
         tokens = held(bench, 0)
         n_evaluated = sum(bench.chunk_sizes)
@@ -255,7 +240,7 @@ def test_a_fork_evaluates_nothing_and_both_go_on_alone(model):
         bench.run(*turns)
         assert sum(bench.chunk_sizes) < n_evaluated + 3 * (20 + 4)
         for turn in turns:
-            with Bench(model) as single:
+            with LlamaHarness(model) as single:
                 single.run(task(0, bench.prompt(90)), task(turn.id, turn.prompt))
                 assert single.tokens(0) == bench.tokens(0)
                 assert single.tokens(turn.id) == bench.tokens(turn.id)
@@ -265,13 +250,13 @@ def test_a_fork_evaluates_nothing_and_both_go_on_alone(model):
 
 @on(*TINY)
 def test_a_fork_can_be_saved_at_once(model):
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         bench.run(task(0, bench.prompt(70), id_slot=0))
         tokens = held(bench, 0)
         act(bench, Verb.FORK, 1, source=0)
         blob = save(bench, 1)
         assert held(bench, 0) == held(bench, 1) == tokens
-        with Bench(model) as other:
+        with LlamaHarness(model) as other:
             restore(other, blob)
             expected = chosen(go_on(other, 0)[1])
             assert chosen(go_on(bench, 0)[1]) == chosen(go_on(bench, 1)[1]) == expected
@@ -279,7 +264,7 @@ def test_a_fork_can_be_saved_at_once(model):
 
 @on("llama-bpe")
 def test_an_empty_slot_is_saved_as_an_empty_one(model):
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         bench.run(task(0, bench.prompt(40), id_slot=0))
         blob = save(bench, 1)
         assert restore(bench, blob, 0, is_ours=True).n_tokens == 0
@@ -288,7 +273,7 @@ def test_an_empty_slot_is_saved_as_an_empty_one(model):
 
 @on("llama-bpe")
 def test_what_is_asked_after_a_restore_finds_it_done(model, monkeypatch):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         prompt = bench.prompt(100)
         bench.run(task(0, prompt, n_predict=0))
         blob = save(bench, 0)
@@ -310,7 +295,7 @@ def test_what_is_asked_after_a_restore_finds_it_done(model, monkeypatch):
 
 @on(*TINY)
 def test_no_damaged_file_is_accepted(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         prompt = bench.prompt(33)
         bench.run(task(0, prompt, n_predict=0))
         blob = save(bench, 0)
@@ -333,7 +318,7 @@ def test_no_damaged_file_is_accepted(model):
 
 @on("llama-bpe")
 def test_no_byte_of_a_file_may_change_and_none_be_missing(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         bench.run(task(0, bench.prompt(3), n_predict=0))
         blob = save(bench, 0)
         for i in range(len(blob)):
@@ -345,14 +330,14 @@ def test_no_byte_of_a_file_may_change_and_none_be_missing(model):
 
 @on("llama-bpe")
 def test_a_count_that_was_flipped_to_nothing_is_refused(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         bench.run(task(0, bench.prompt(64), n_predict=0))
         assert refuse_restore(bench, flip(save(bench, 0), 4, 64)).status == 400
 
 
 @on("llama-spm")
 def test_a_file_of_another_model_of_the_same_shape_is_refused(model, models):
-    with Bench(models / "llama-bpe.gguf") as stranger, Bench(model) as bench:
+    with LlamaHarness(models / "llama-bpe.gguf") as stranger, LlamaHarness(model) as bench:
         stranger.run(task(0, stranger.prompt(40)))
         assert max(held(stranger, 0)) < bench.backend.n_vocab, "or that would be the reason"
         assert "another model" in refuse_restore(bench, save(stranger, 0)).message
@@ -361,7 +346,7 @@ def test_a_file_of_another_model_of_the_same_shape_is_refused(model, models):
 
 @on("llama-bpe")
 def test_a_file_that_is_too_long_for_a_slot_is_refused(model):
-    with Bench(model) as bench, Bench(model, n_parallel=2, n_ctx_slot=256) as small:
+    with LlamaHarness(model) as bench, LlamaHarness(model, n_parallel=2, n_ctx_slot=256) as small:
         bench.run(task(0, bench.prompt(300), n_predict=0))
         assert "--ctx-size" in refuse_restore(small, save(bench, 0)).message
 
@@ -369,7 +354,7 @@ def test_a_file_that_is_too_long_for_a_slot_is_refused(model):
 @on(*SHIFTABLE, "mamba")
 @pytest.mark.parametrize("options", [{}, {"n_parallel": 3}], ids=["one slot", "three slots"])
 def test_a_state_that_another_program_saved_goes_on(model, options):
-    with Bench(model, **options) as bench:
+    with LlamaHarness(model, **options) as bench:
         prompt = bench.prompt(100)
         blob = raw_saved(model, prompt)
         assert "server saved" in refuse_restore(bench, blob, is_ours=True).message
@@ -385,7 +370,7 @@ def test_a_state_that_another_program_saved_goes_on(model, options):
 @on("llama-bpe")
 def test_a_state_of_another_program_has_its_tokens_where_they_belong(model):
     n = 40
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         blob = raw_saved(model, bench.prompt(n))
         start = 8 + 4 * n + 16  # behind the tokens, a magic, a sequence, the numbers of streams and of cells
         cells = np.ndarray((n, 3), "<i4", blob, start)
@@ -425,7 +410,7 @@ def share_a_cell(cells):
 
 @on(*TINY)
 def test_a_prompt_comes_back_from_memory_and_from_disk(model, tmp_path):
-    with Bench(model, cache_disk=str(tmp_path)) as bench:
+    with LlamaHarness(model, cache_disk=str(tmp_path)) as bench:
         prompt = bench.prompt(91)
         longer = task(2, [*prompt, *bench.prompt(20, seed=2)], cache_report=True)
         expected = alone(model, longer)
@@ -435,7 +420,7 @@ def test_a_prompt_comes_back_from_memory_and_from_disk(model, tmp_path):
         assert bench.answer(2) == expected
         assert_report(bench, 2, Tier.RAM, 88 if model.stem in EXACT else 91)
         bench.engine.handle(Stop())
-    with Bench(model, cache_disk=str(tmp_path)) as bench:
+    with LlamaHarness(model, cache_disk=str(tmp_path)) as bench:
         even_longer = task(
             3, [*longer.prompt, *chosen(expected)[:-1], *bench.prompt(20, seed=3)], cache_report=True
         )
@@ -447,7 +432,7 @@ def test_a_prompt_comes_back_from_memory_and_from_disk(model, tmp_path):
 @on(*TINY)
 def test_what_memory_has_no_room_for_goes_to_disk_to_the_bit(model, tmp_path):
     options = {"cache_disk": str(tmp_path), "cache_ram_mib": 0}
-    with Bench(model, **options) as bench:
+    with LlamaHarness(model, **options) as bench:
         prompt = bench.prompt(91)
         bench.run(task(0, prompt, n_predict=0))
         bench.run(task(1, bench.prompt(90, seed=1), n_predict=0))
@@ -455,7 +440,7 @@ def test_what_memory_has_no_room_for_goes_to_disk_to_the_bit(model, tmp_path):
         assert_report(bench, 2, Tier.DISK, 88 if model.stem in EXACT else 91)
         bench.engine.handle(Stop())
         assert bench.answer(2) == alone(model, longer)
-    with Bench(model, n_parallel=2, **options) as bench:
+    with LlamaHarness(model, n_parallel=2, **options) as bench:
         bench.run(other := task(1, [*bench.prompt(90, seed=1), *bench.prompt(20, seed=2)], cache_report=True))
         assert_report(bench, 1, Tier.DISK, 88 if model.stem in EXACT else 90)
         expected = alone(model, other)
@@ -467,14 +452,14 @@ def test_what_memory_has_no_room_for_goes_to_disk_to_the_bit(model, tmp_path):
 @pytest.mark.parametrize("n_shared", [70, 101, 130])
 def test_any_beginning_of_a_file_gives_the_cold_answer(model, n_shared, tmp_path):
     fill_disk(model, tmp_path, 140)
-    with Bench(model, cache_disk=str(tmp_path)) as bench:
+    with LlamaHarness(model, cache_disk=str(tmp_path)) as bench:
         one = task(1, [*bench.prompt(140)[:n_shared], *bench.prompt(20, seed=5)], SEEDED, cache_report=True)
         bench.run(one)
         assert_report(bench, 1, Tier.DISK, n_shared - n_shared % 4)
         assert bench.answer(1) == alone(model, one)
 
 
-DAMAGE = {
+DAMAGE: dict[str, Any] = {
     "a flipped byte of data": lambda data: flip(data, len(data) // 2, 1),
     "a flipped byte of a token": lambda data: flip(data, 8 + 4 * 139, 1),
     "a flipped byte at the end": lambda data: flip(data, len(data) - 30, 1),
@@ -490,7 +475,7 @@ DAMAGE = {
 def test_a_damaged_file_of_the_cache_is_a_miss(model, damage, tmp_path):
     (path,) = fill_disk(model, tmp_path, 140)
     path.write_bytes(damage(path.read_bytes()))
-    with Bench(model, cache_disk=str(tmp_path)) as bench:
+    with LlamaHarness(model, cache_disk=str(tmp_path)) as bench:
         one = task(1, [*bench.prompt(140), *bench.prompt(20, seed=5)], cache_report=True)
         bench.run(one)
         assert_report(bench, 1, Tier.NONE, 0)
@@ -501,14 +486,14 @@ def test_a_damaged_file_of_the_cache_is_a_miss(model, damage, tmp_path):
 def test_a_directory_may_serve_several_models(model, models, tmp_path):
     stranger = models / "llama-spm.gguf"
     fill_disk(stranger, tmp_path, 140)
-    with Bench(stranger) as bench:
+    with LlamaHarness(stranger) as bench:
         prompt = [*bench.prompt(140), *bench.prompt(20, seed=5)]
-    with Bench(model, cache_disk=str(tmp_path)) as bench:
+    with LlamaHarness(model, cache_disk=str(tmp_path)) as bench:
         bench.run(one := task(1, prompt, cache_report=True))
         assert_report(bench, 1, Tier.NONE, 0)
         assert bench.answer(1) == alone(model, one)
         bench.engine.handle(Stop())
-    with Bench(stranger, cache_disk=str(tmp_path)) as bench:
+    with LlamaHarness(stranger, cache_disk=str(tmp_path)) as bench:
         bench.run(one)
         assert_report(bench, 1, Tier.DISK, 140)
 
@@ -516,7 +501,7 @@ def test_a_directory_may_serve_several_models(model, models, tmp_path):
 @pytest.mark.parametrize("is_forked", [False, True])
 @on("llama-bpe")
 def test_everything_is_on_disk_in_the_end(model, is_forked, tmp_path):
-    with Bench(model, n_parallel=2, cache_disk=str(tmp_path)) as bench:
+    with LlamaHarness(model, n_parallel=2, cache_disk=str(tmp_path)) as bench:
         bench.run(task(0, bench.prompt(140), id_slot=0))
         if is_forked:
             act(bench, Verb.FORK, 1, source=0)
@@ -526,7 +511,7 @@ def test_everything_is_on_disk_in_the_end(model, is_forked, tmp_path):
 
 @on("llama-bpe")
 def test_a_report_says_where_a_prompt_differs(model):
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         prompt = bench.prompt(100)
         bench.run(task(0, prompt, n_predict=0, id_slot=1))
         changed = [*prompt[:61], prompt[61] + 1, *prompt[62:]]
@@ -549,7 +534,7 @@ def test_what_a_context_shift_has_moved_serves_nobody_else(model, n_shared, simi
         "context_shift": True,
         "slot_prompt_similarity": similarity,
     }
-    with Bench(model, **options) as bench:
+    with LlamaHarness(model, **options) as bench:
         n_kept = keep_forty_of_many(bench)
         one = task(1, [*held(bench, 0)[:n_shared], *bench.prompt(20, seed=1)])
         bench.run(one)
@@ -564,7 +549,7 @@ def test_what_a_context_shift_has_moved_serves_nobody_else(model, n_shared, simi
 @on(*EXACT)
 def test_a_fork_knows_what_was_moved(model):
     options = {"n_ctx_slot": 256, "n_parallel": 2, "context_shift": True}
-    with Bench(model, **options) as bench:
+    with LlamaHarness(model, **options) as bench:
         keep_forty_of_many(bench)
         act(bench, Verb.FORK, 1, source=0)
         act(bench, Verb.ERASE, 0)
@@ -577,7 +562,7 @@ def test_a_fork_knows_what_was_moved(model):
 @on("llama-bpe")
 def test_what_a_context_shift_has_moved_serves_only_its_own_slot(model):
     options = {"n_ctx_slot": 256, "n_parallel": 2, "context_shift": True}
-    with Bench(model, **options) as bench:
+    with LlamaHarness(model, **options) as bench:
         keep_forty_of_many(bench)
         one = task(1, [*held(bench, 0)[:100], *bench.prompt(20, seed=1)], id_slot=1)
         bench.run(one)
@@ -587,7 +572,7 @@ def test_what_a_context_shift_has_moved_serves_only_its_own_slot(model):
 @on(*SHIFTABLE)
 @pytest.mark.parametrize("way", [{"n_cache_reuse": 1}, {"id_slot": 0}], ids=["moved", "pinned"])
 def test_what_a_context_shift_has_moved_serves_those_who_ask_for_it(model, way):
-    with Bench(model, n_ctx_slot=256, context_shift=True) as bench:
+    with LlamaHarness(model, n_ctx_slot=256, context_shift=True) as bench:
         keep_forty_of_many(bench)
         tokens = held(bench, 0)
         bench.run(task(1, [*tokens, *bench.prompt(20, seed=1)], **way))
@@ -614,7 +599,7 @@ def keep_forty_of_many(bench):
 )
 def test_a_prompt_without_its_middle_is_moved_as_llama_cpp_does(model, n_before, drops):
     """And only what is new is evaluated."""
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         prompt, more = bench.prompt(150), bench.prompt(21, seed=1)
         bench.run(task(0, prompt, n_predict=0))
         n_evaluated = sum(bench.chunk_sizes)
@@ -644,7 +629,7 @@ def test_a_prompt_without_its_middle_is_moved_as_llama_cpp_does(model, n_before,
 )
 @on("llama-bpe")
 def test_a_report_of_moved_tokens_counts_what_was_not_evaluated(model, n_cut, n_cache_reuse):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         prompt = bench.prompt(150)
         bench.run(task(0, prompt, n_predict=0))
         shorter = [*prompt[:n_cut], *prompt[80:], *bench.prompt(20, seed=1)]
@@ -654,7 +639,7 @@ def test_a_report_of_moved_tokens_counts_what_was_not_evaluated(model, n_cut, n_
 
 @on(*EXACT)
 def test_nothing_moves_unless_asked(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         prompt = bench.prompt(150)
         bench.run(task(0, prompt, n_predict=0))
         shorter = task(1, [*prompt[:40], *prompt[80:]])
@@ -665,7 +650,7 @@ def test_nothing_moves_unless_asked(model):
 
 @on(*EXACT)
 def test_moved_tokens_come_back_from_memory_only_for_those_who_ask(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         prompt, more = bench.prompt(150), bench.prompt(20, seed=1)
         shorter = [*prompt[:40], *prompt[80:]]
         bench.run(task(0, prompt, n_predict=0))
@@ -680,7 +665,7 @@ def test_moved_tokens_come_back_from_memory_only_for_those_who_ask(model):
 @on("gemma-swa")
 @pytest.mark.parametrize(("n_keep", "n_discard"), [(10, 170), (100, 80), (10, 120)])
 def test_a_shift_after_a_restore_is_one_before_it_or_refused(model, n_keep, n_discard):
-    with Bench(model) as bench, Bench(model) as other:
+    with LlamaHarness(model) as bench, LlamaHarness(model) as other:
         bench.run(task(0, bench.prompt(200), n_predict=0))
         restore(other, save(bench, 0))
         act(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
@@ -696,7 +681,7 @@ def test_a_shift_after_a_restore_is_one_before_it_or_refused(model, n_keep, n_di
 
 @on("gemma-swa")
 def test_with_a_window_in_one_buffer_cached_equals_uncached(model):
-    with Bench(model, n_parallel=2, n_ctx=512, kv_unified=True) as bench:
+    with LlamaHarness(model, n_parallel=2, n_ctx=512, kv_unified=True) as bench:
         one, other = bench.prompt(160), bench.prompt(160, seed=1)
         bench.run(task(0, [*one[:60], *bench.prompt(10, seed=2)], id_slot=1, n_predict=1))
         bench.run(task(1, [*other, *bench.prompt(10, seed=3)], id_slot=0, n_predict=1))
@@ -709,7 +694,7 @@ def test_with_a_window_in_one_buffer_cached_equals_uncached(model):
 
 @on(*SHIFTABLE)
 def test_actions_among_requests_that_take_turns(model):
-    with Bench(model, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
+    with LlamaHarness(model, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
         for i in range(6):
             bench.engine.handle(task(i, bench.prompt(60 + 5 * i, seed=i), n_predict=150))
         bench.step_until(lambda: DecodeStatus.NO_ROOM in bench.statuses)
@@ -724,13 +709,13 @@ def test_actions_among_requests_that_take_turns(model):
             assert bench.done(i).stop_type is StopType.LIMIT
             assert len(bench.tokens(i)) == 150
         n_saved = bench.of(10, SlotReport)[0].n_tokens
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         assert restore(bench, read(saved), is_ours=True).n_tokens == n_saved
 
 
 @on("llama-bpe")
 def test_what_waits_to_be_saved_is_not_evicted(model):
-    with Bench(model, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
+    with LlamaHarness(model, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
         for i in range(6):
             bench.engine.handle(task(i, bench.prompt(60 + 5 * i, seed=i), n_predict=150))
         bench.step_until(lambda: DecodeStatus.NO_ROOM in bench.statuses)
@@ -742,7 +727,7 @@ def test_what_waits_to_be_saved_is_not_evicted(model):
 
 @on("llama-bpe")
 def test_an_action_waits_for_a_request_that_is_swapped_out(model):
-    with Bench(model, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
+    with LlamaHarness(model, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
         for i in range(4):
             bench.engine.handle(task(i, bench.prompt(60, seed=i), n_predict=200, id_slot=i))
         bench.step_until(lambda: all(bench.tokens(i) for i in range(4)))
@@ -754,7 +739,7 @@ def test_an_action_waits_for_a_request_that_is_swapped_out(model):
 
 @on("llama-bpe")
 def test_a_restore_finds_room_where_sequences_are_only_cached(model):
-    with Bench(model, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
+    with LlamaHarness(model, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
         bench.run(task(9, bench.prompt(100, seed=9), id_slot=0, n_predict=0))
         blob = save(bench, 0)
         for i in range(3):
@@ -765,87 +750,12 @@ def test_a_restore_finds_room_where_sequences_are_only_cached(model):
 # Tools
 
 
-def act(bench, verb, slot=0, **fields):
-    report = attempt(bench, verb, slot, **fields)
-    assert isinstance(report, SlotReport), report
-    return report
-
-
-def refuse(bench, verb, slot=0, **fields):
-    """Why it was refused."""
-    failed = attempt(bench, verb, slot, **fields)
-    assert isinstance(failed, Failed), failed
-    return failed.error
-
-
-def attempt(bench, verb, slot=0, **fields):
-    id = next(action_ids)
-    bench.engine.handle(SlotAction(id=id, verb=verb, slot=slot, **fields))
-    bench.step_until(lambda: bench.of(id, SlotReport | Failed))
-    (answer,) = bench.of(id, SlotReport | Failed)
-    return answer
-
-
-def save(bench, slot):
-    fd = file_of(b"")
-    report = act(bench, Verb.SAVE, slot, fd=os.dup(fd))
-    blob = read(fd)
-    assert (report.n_tokens, report.n_bytes) == (len(held(bench, slot)), len(blob))
-    return blob
-
-
-def restore(bench, blob, slot=0, is_ours=False):
-    return act(bench, Verb.RESTORE, slot, fd=file_of(blob), is_ours=is_ours)
-
-
-def refuse_restore(bench, blob, is_ours=False):
-    return refuse(bench, Verb.RESTORE, fd=file_of(blob), is_ours=is_ours)
-
-
-def file_of(data):
-    """A file, which the engine closes if it is given to it."""
-    fd = os.memfd_create("state")
-    os.write(fd, data)
-    return fd
-
-
-def read(fd):
-    with os.fdopen(fd, "rb") as file:
-        file.seek(0)
-        return file.read()
-
-
-def held(bench, slot):
-    return bench.slots[slot].tokens.view.tolist()
-
-
-def go_on(bench, slot, way="pinned"):
-    """The next turn of a conversation: how much of it was cached, and the answer."""
-    id = next(action_ids)
-    is_pinned, n_cache_reuse = WAYS[way]
-    turn = [*held(bench, slot), *bench.prompt(20, seed=7)]
-    bench.run(task(id, turn, id_slot=slot if is_pinned else -1, n_cache_reuse=n_cache_reuse))
-    assert bench.of(id, Admitted)[0].id_slot == slot
-    return bench.n_cached(id), bench.answer(id)
-
-
-def chosen(answer):
-    return [probs.chosen.id for probs in answer]
-
-
 def flip(data, i, bits):
     return data[:i] + bytes([data[i] ^ bits]) + data[i + 1 :]
 
 
-def assert_report(bench, task_id, tier, n_cached):
-    admitted = bench.of(task_id, Admitted)[0]
-    assert (admitted.report.tier, admitted.report.n_cached) == (tier, n_cached)
-    assert admitted.n_cached == n_cached
-    return admitted.report
-
-
 def fill_disk(model, directory, n):
-    with Bench(model, cache_disk=str(directory)) as bench:
+    with LlamaHarness(model, cache_disk=str(directory)) as bench:
         bench.run(task(0, bench.prompt(n), n_predict=0))
         bench.engine.handle(Stop())
     return list(directory.iterdir())

@@ -154,7 +154,7 @@ def test_a_model_that_knows_fewer_tokens_at_once(models):
 
 def test_a_model_that_knows_hardly_any(models):
     small = exact(models / "llama-bpe.gguf", overrides=(Override("llama.context_length", 8),))
-    with pytest.raises(CorralError, match="a context of 8 tokens is too small"):
+    with pytest.raises(CorralError, match="8 tokens"):
         compare_settings(small, small)
 
 
@@ -175,9 +175,7 @@ def test_progress_is_told(models):
 
 
 def test_vocabularies_of_different_sizes(models):
-    with pytest.raises(
-        CorralError, match=r"different vocabularies: '.*llama-bpe.gguf' has \d+ tokens, '.*spm"
-    ):
+    with pytest.raises(CorralError, match=r"llama-bpe\.gguf'.*\d+ tokens.*spm"):
         measure(models / "llama-bpe.gguf", models / "llama-spm.gguf")
 
 
@@ -199,13 +197,13 @@ def test_encoders_are_refused(encoders, name):
 
 
 def test_a_text_that_is_too_short(models):
-    with pytest.raises(CorralError, match=r"the text has \d+ tokens; at least 513 are needed"):
+    with pytest.raises(CorralError, match=r"\d+ tokens.*513"):
         measure(models / "llama-bpe.gguf", models / "llama-bpe.gguf", "Hello.")
 
 
 def test_tokens_that_are_impossible():
-    none, some = np.array([1.0, 2.0, -np.inf], np.float32), np.array([1.0, 2.0, 0.0], np.float32)
-    none, some = module._log_softmax(none), module._log_softmax(some)
+    none = module._log_softmax(np.array([1.0, 2.0, -np.inf], np.float32))
+    some = module._log_softmax(np.array([1.0, 2.0, 0.0], np.float32))
     assert module._score_position(none, none, 0).kl == 0.0
     p = np.exp([1.0, 2.0]) / np.exp([1.0, 2.0]).sum()
     q = np.exp([1.0, 2.0, 0.0]) / np.exp([1.0, 2.0, 0.0]).sum()

@@ -21,9 +21,9 @@ from corral.engine.batch import MIN_PREFILL
 from corral.llama.encoder import Encoder
 from corral.llama.model import Model
 from tests.model import bert_reference, decoder_reference
-from tests.model.bench import Bench, task
+from tests.model.bert_native import MEAN, TEXTS, distance, evaluate
 from tests.model.bert_reference import Array
-from tests.model.test_bert_reference import MEAN, TEXTS, distance, evaluate
+from tests.model.llama_harness import LlamaHarness, task
 from tests.tools import tiny_encoders as tiny
 from tests.unit.fake import SteppedEmbedder
 
@@ -341,6 +341,7 @@ def test_aborts_from_another_thread_cost_time_and_nothing_else(model):
     with Desk(model, n_ubatch=256) as desk, Desk(model) as whole:
         inputs = desk.inputs([1000, 20, 700])
         ids = itertools.count()
+        order_id = 0
 
         def is_enough() -> bool:
             return desk.statuses.count(DecodeStatus.ABORTED) >= 12
@@ -349,13 +350,13 @@ def test_aborts_from_another_thread_cost_time_and_nothing_else(model):
             rng = random.Random(1)
             while not is_enough():
                 time.sleep(rng.random() * 3e-3)
-                desk.embedder.abort_if_running(id)
+                desk.embedder.abort_if_running(order_id)
 
         thread = threading.Thread(target=keep_aborting)
         while not is_enough():
-            id = next(ids)
-            desk.embedder.add(Embed(id=id, inputs=inputs))
-            if not id:
+            order_id = next(ids)
+            desk.embedder.add(Embed(id=order_id, inputs=inputs))
+            if not order_id:
                 thread.start()
             desk.finish()
         thread.join()
@@ -400,7 +401,7 @@ def test_embedding_beside_streams_changes_neither_on_a_real_model(model):
 
 def assert_undisturbed(model, n_predict, tolerance=CLOSE, **options):
     options = {"max_itl_ms": 1.0, "n_parallel": 2, **options}
-    with Bench(model, **options) as quiet, Bench(model, **options) as busy, Desk(model) as desk:
+    with LlamaHarness(model, **options) as quiet, LlamaHarness(model, **options) as busy, Desk(model) as desk:
         streams = [task(i, quiet.prompt(40, seed=i), n_predict=n_predict) for i in (0, 1)]
         inputs = desk.inputs([60, 20, 5, 7, 3, 33])
         quiet.run(*streams)
@@ -419,7 +420,7 @@ def assert_undisturbed(model, n_predict, tolerance=CLOSE, **options):
 
 @on("llama-bpe")
 def test_beside_streams_a_batch_is_as_small_as_they_need(model):
-    with Bench(model, n_parallel=1, max_itl_ms=0.001) as bench:
+    with LlamaHarness(model, n_parallel=1, max_itl_ms=0.001) as bench:
         bench.engine.handle(task(0, bench.prompt(20), n_predict=60))
         bench.step_until(lambda: bench.tokens(0))
         encoder, _ = bench.engine._embedder._open()
@@ -440,7 +441,7 @@ def test_beside_streams_a_batch_is_as_small_as_they_need(model):
 
 @on("llama-bpe")
 def test_the_encoder_is_opened_by_the_first_who_wants_to_embed(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         bench.run(task(0, bench.prompt(20), n_predict=4))
         assert bench.engine._embedder._opened is None
         assert bench.engine.heartbeat().decode_ms == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from corral.core.chunk import MIN_CHUNK, DecodeStatus
 from corral.core.result import Done, StopType
 from corral.engine.prefix import MIN_REUSE
-from tests.model.bench import GREEDY, SEEDED, Bench, alone, task
+from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, alone, task
 from tests.model.raw import raw_greedy
 
 TINY = ["llama-bpe", "llama-spm", "gemma-swa", "mamba"]
@@ -29,7 +31,7 @@ either_way = pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy"
 
 @on(*TINY, "default")
 def test_greedy_text_is_what_libllama_alone_gives(model):
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         prompt = bench.prompt(60)
         bench.run(task(0, prompt))
         assert bench.tokens(0) == raw_greedy(model, prompt, 24)
@@ -39,7 +41,7 @@ def test_greedy_text_is_what_libllama_alone_gives(model):
 @on(*TINY)
 @either_way
 def test_cached_equals_uncached(model, sampling):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         prompt = bench.prompt(90)
         bench.run(task(0, prompt, sampling))
         bench.run(task(1, prompt, sampling))
@@ -55,7 +57,7 @@ def test_cached_equals_uncached(model, sampling):
 def test_any_cached_beginning_gives_the_same_answer(models, n_shared):
     for name in TINY:
         path = models / f"{name}.gguf"
-        with Bench(path, n_ubatch=64) as bench:
+        with LlamaHarness(path, n_ubatch=64) as bench:
             prompt = bench.prompt(100)
             bench.run(task(0, [*prompt[:n_shared], *bench.prompt(40, seed=1)], n_predict=5))
             bench.run(task(1, prompt, SEEDED))
@@ -77,7 +79,7 @@ def test_the_size_of_chunks_makes_no_difference_to_quantized_weights(model):
 def assert_same_in_chunks(model, n_prompt, sampling, n_predict):
     answers = []
     for n_ubatch in (16, 32, 512):
-        with Bench(model, n_ubatch=n_ubatch) as bench:
+        with LlamaHarness(model, n_ubatch=n_ubatch) as bench:
             bench.run(task(0, bench.prompt(n_prompt), sampling, n_predict))
             assert max(bench.chunk_sizes) == min(n_ubatch, n_prompt)
             answers.append(bench.answer(0))
@@ -90,14 +92,14 @@ def assert_same_in_chunks(model, n_prompt, sampling, n_predict):
     [({}, 256), ({"flash_attn": "on"}, 512), ({"n_ubatch": 384}, 384), ({"n_batch": 128}, 128)],
 )
 def test_pieces_of_a_prompt_are_smaller_where_attention_looks_at_whole_ones(model, options, n_most):
-    with Bench(model, n_ctx=1024, **options) as bench:
+    with LlamaHarness(model, n_ctx=1024, **options) as bench:
         bench.run(task(0, bench.prompt(600), n_predict=1))
         assert max(bench.chunk_sizes) == n_most
 
 
 @on(*CUTTABLE)
 def test_a_running_request_lends_its_prefix(model):
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         prefix = bench.prompt(60)
         first = task(0, [*prefix, *bench.prompt(12, seed=1)], SEEDED, n_predict=60)
         second = task(1, [*prefix, *bench.prompt(20, seed=2)], SEEDED)
@@ -114,7 +116,7 @@ def test_a_running_request_lends_its_prefix(model):
 
 @on(*CUTTABLE)
 def test_a_prefix_is_evaluated_once_for_eight_that_arrive_together(model):
-    with Bench(model, n_parallel=8, n_ubatch=32) as bench:
+    with LlamaHarness(model, n_parallel=8, n_ubatch=32) as bench:
         prefix = bench.prompt(200)
         tasks = [task(i, [*prefix, *bench.prompt(12, seed=i + 1)], n_predict=8) for i in range(8)]
         bench.run(*tasks)
@@ -126,7 +128,7 @@ def test_a_prefix_is_evaluated_once_for_eight_that_arrive_together(model):
 @on("llama-bpe", "llama-spm", "mamba", "default")
 @either_way
 def test_neighbours_do_not_change_an_answer(model, sampling):
-    with Bench(model, n_parallel=4) as bench:
+    with LlamaHarness(model, n_parallel=4) as bench:
         one = task(0, bench.prompt(40), sampling, n_predict=16)
         others = [task(i, bench.prompt(20 + i, seed=i), SEEDED, n_predict=4 * i) for i in (1, 2, 3)]
         bench.run(others[0], one, *others[1:])
@@ -136,7 +138,7 @@ def test_neighbours_do_not_change_an_answer(model, sampling):
 
 @on(*CUTTABLE, "default")
 def test_two_neighbours_change_no_bit_of_an_answer(model):
-    with Bench(model, n_parallel=4) as bench:
+    with LlamaHarness(model, n_parallel=4) as bench:
         one = task(0, bench.prompt(40), n_predict=12)
         others = [task(i, bench.prompt(20, seed=i), n_predict=12) for i in (1, 2)]
         bench.run(one, *others)
@@ -145,7 +147,7 @@ def test_two_neighbours_change_no_bit_of_an_answer(model):
 
 @on(*TINY)
 def test_a_slot_that_had_to_yield_answers_the_same(model):
-    with Bench(model, n_parallel=1) as bench:
+    with LlamaHarness(model, n_parallel=1) as bench:
         for id, seed in ((0, 0), (1, 1), (2, 0)):
             bench.run(task(id, bench.prompt(90, seed), SEEDED))
         assert bench.n_cached(1) < MIN_CHUNK
@@ -155,7 +157,7 @@ def test_a_slot_that_had_to_yield_answers_the_same(model):
 
 @on(*RESTORABLE, "gemma-swa", "mamba")
 def test_a_prompt_that_had_to_yield_is_continued_as_if_cold(model):
-    with Bench(model, n_parallel=1) as bench:
+    with LlamaHarness(model, n_parallel=1) as bench:
         prompt = bench.prompt(91)
         longer = task(2, [*prompt, *bench.prompt(20, seed=2)])
         bench.run(task(0, prompt, n_predict=0))
@@ -167,7 +169,7 @@ def test_a_prompt_that_had_to_yield_is_continued_as_if_cold(model):
 
 @on(*CUTTABLE, "mamba")
 def test_a_conversation_that_yields_goes_on_from_ram(model):
-    with Bench(model, n_parallel=1) as bench:
+    with LlamaHarness(model, n_parallel=1) as bench:
         prompt = bench.prompt(90)
         bench.run(task(0, prompt))
         second_turn = [*prompt, *bench.tokens(0), *bench.prompt(20, seed=2)]
@@ -179,7 +181,7 @@ def test_a_conversation_that_yields_goes_on_from_ram(model):
 
 @on(*RESTORABLE, "gemma-swa", "mamba")
 def test_a_restored_conversation_can_be_taken_up_from_an_earlier_turn(model):
-    with Bench(model, n_parallel=1) as bench:
+    with LlamaHarness(model, n_parallel=1) as bench:
         prompt = bench.prompt(90)
         bench.run(task(0, prompt))
         second_turn = [*prompt, *bench.tokens(0), *bench.prompt(20, seed=2)]
@@ -194,7 +196,7 @@ def test_a_restored_conversation_can_be_taken_up_from_an_earlier_turn(model):
 @either_way
 @pytest.mark.parametrize("n_before", [20, 90])
 def test_a_changed_middle_answers_as_if_cold(model, sampling, n_before):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         before, after = bench.prompt(n_before), bench.prompt(50, seed=1)
         bench.run(task(0, [*before, *bench.prompt(30, seed=2), *after], sampling))
         changed = task(1, [*before, *bench.prompt(30, seed=3), *after], sampling)
@@ -214,7 +216,7 @@ BLOCKS = st.lists(st.integers(0, 3), min_size=1, max_size=5)
 def test_whatever_arrives_whenever_is_answered_as_if_alone(models, name, specs):
     """Prompts share beginnings; slots lend, yield and wait in any order."""
     path = models / f"{name}.gguf"
-    with Bench(path, n_parallel=3, n_ubatch=32) as bench:
+    with LlamaHarness(path, n_parallel=3, n_ubatch=32) as bench:
         never_generated = min(bench.backend.vocab.eog_tokens)
         blocks = [[never_generated, *bench.prompt(29, seed=seed)] for seed in range(4)]
         prompts = [[token for i in numbers for token in blocks[i]] for numbers, _, _ in specs]
@@ -230,7 +232,7 @@ def test_whatever_arrives_whenever_is_answered_as_if_alone(models, name, specs):
 @on(*CUTTABLE)
 def test_context_shift_forgets_exactly_what_it_should(model):
     n_keep, n_discard = 5, 100
-    with Bench(model, n_ctx_slot=256, n_parallel=2, context_shift=True) as bench:
+    with LlamaHarness(model, n_ctx_slot=256, n_parallel=2, context_shift=True) as bench:
         prompt = bench.prompt(50)
         bench.run(task(0, prompt, n_predict=600, n_keep=n_keep, n_discard=n_discard))
         kept = n_keep + bench.backend.vocab.adds_bos
@@ -246,7 +248,7 @@ def test_context_shift_forgets_exactly_what_it_should(model):
 @on(*TINY)
 def test_resuming_after_shifts_continues_the_same(model):
     options = {"n_ctx_slot": 256, "context_shift": True}
-    with Bench(model, **options) as bench:
+    with LlamaHarness(model, **options) as bench:
         whole = task(0, bench.prompt(50), SEEDED, n_predict=500, n_keep=3)
         bench.run(whole)
         assert bench.done(0).truncated
@@ -255,7 +257,7 @@ def test_resuming_after_shifts_continues_the_same(model):
             assert alone(model, resumed, **options) == bench.answer(0)[n_delivered:]
 
 
-SAMPLERS = {
+SAMPLERS: dict[str, Any] = {
     "greedy": GREEDY,
     "plain": SEEDED,
     "penalties": msgspec.structs.replace(SEEDED, repeat_penalty=1.3, frequency_penalty=0.5),
@@ -271,7 +273,7 @@ SAMPLERS = {
 @on("llama-bpe", "mamba")
 @pytest.mark.parametrize("sampling", SAMPLERS.values(), ids=SAMPLERS)
 def test_resuming_after_any_token_continues_the_same(model, sampling):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         whole = task(0, bench.prompt(40), sampling, n_predict=40)
         bench.run(whole)
         expected = bench.answer(0)
@@ -284,7 +286,7 @@ def test_resuming_after_any_token_continues_the_same(model, sampling):
 @on(*CUTTABLE)
 @pytest.mark.parametrize("n_predict", [200, 600])
 def test_requests_that_do_not_fit_together_take_turns(model, n_predict):
-    with Bench(model, n_parallel=4, n_ctx=512, kv_unified=True, context_shift=True) as bench:
+    with LlamaHarness(model, n_parallel=4, n_ctx=512, kv_unified=True, context_shift=True) as bench:
         bench.run(*(task(i, bench.prompt(60 + 5 * i, seed=i), SEEDED, n_predict) for i in range(6)))
         assert DecodeStatus.NO_ROOM in bench.statuses
         for i in range(6):

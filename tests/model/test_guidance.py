@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from contextlib import ExitStack
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,26 +20,29 @@ from corral.core.task import Cancel, SlotAction, Verb
 from corral.engine.adapter import load_adapters
 from corral.engine.prefix import MIN_REUSE
 from corral.llama.library import LlamaError
-from tests.model.bench import GREEDY, SEEDED, Bench, alone, task
+from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, alone, task
 from tests.model.raw import _open
-from tests.model.test_conversation import file_of, held, restore, save
+from tests.model.slot_actions import file_of, held, restore, save
 from tests.tools.tiny_vectors import direction, write_vector
 
 TINY = ["llama-bpe", "llama-spm", "gemma-swa", "mamba"]
 CUTTABLE = TINY[:3]
 RESTORABLE = TINY[:2]
-SHAPES = {
+SHAPES: dict[str, Any] = {
     "one slot": {"n_parallel": 1},
     "two slots": {"n_parallel": 2},
     "unified": {"n_parallel": 1, "kv_unified": True, "n_ctx": 1024},
     "two unified": {"n_parallel": 2, "kv_unified": True, "n_ctx": 1024},
 }
-SAMPLERS = {
+SAMPLERS: dict[str, Any] = {
     "greedy": GREEDY,
     "seeded": msgspec.structs.replace(SEEDED, repeat_penalty=1.3, top_k=20, seed=3),
 }
 SCALE = 1.8
-EXACT = {"cache_type_k": "f32", "cache_type_v": "f32"}  # sums in another order then differ by next to nothing
+EXACT: dict[str, Any] = {
+    "cache_type_k": "f32",
+    "cache_type_v": "f32",
+}  # sums in another order then differ by next to nothing
 
 
 def on(*names):
@@ -106,7 +110,7 @@ def chooser(bench, one):
 @in_shapes
 @pytest.mark.parametrize("sampling", SAMPLERS.values(), ids=SAMPLERS)
 def test_tokens_are_those_of_two_contexts_put_together(model, shape, sampling):
-    with Bench(model, **shape, **EXACT) as bench:
+    with LlamaHarness(model, **shape, **EXACT) as bench:
         one = guided(0, bench.prompt(60), bench.prompt(35, seed=1), sampling)
         bench.run(one)
         types = {"type_k": lib.GGML_TYPE_F32, "type_v": lib.GGML_TYPE_F32}
@@ -117,7 +121,7 @@ def test_tokens_are_those_of_two_contexts_put_together(model, shape, sampling):
 
 @on("default")
 def test_tokens_of_a_real_model(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         tokenize = bench.backend.vocab.tokenize
         prompt = tokenize("Answer politely: where is the station?\n", True, True)
         negative = tokenize("Answer rudely: where is the station?\n", True, True)
@@ -131,7 +135,7 @@ def test_tokens_of_a_real_model(model):
 @on("llama-bpe")
 @pytest.mark.parametrize("scale", [-1.0, 0.0, 0.5, 1.0, 4.0])
 def test_scales(model, scale):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         prompt, negative = bench.prompt(60), bench.prompt(35, seed=1)
         one = guided(0, prompt, negative, scale=scale)
         bench.run(one)
@@ -143,7 +147,7 @@ def test_scales(model, scale):
 
 @on("llama-bpe", "llama-spm")
 def test_probabilities_are_those_of_what_was_put_together(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         one = guided(0, bench.prompt(60), bench.prompt(35, seed=1), n_predict=1)
         rows = []
         raw_guided(model, one, lambda row, _: rows.append(row) or 0)
@@ -159,7 +163,7 @@ def test_probabilities_are_those_of_what_was_put_together(model):
 def test_each_context_is_shifted_when_it_is_full(model):
     """Of 256: the negative one after 66 tokens, the other one after 186, then both again and again."""
     n_keep, n_discard = 5, 100
-    with Bench(model, n_ctx_slot=256, context_shift=True) as bench:
+    with LlamaHarness(model, n_ctx_slot=256, context_shift=True) as bench:
         one = guided(
             0,
             bench.prompt(70),
@@ -178,7 +182,7 @@ def test_each_context_is_shifted_when_it_is_full(model):
 @on("llama-bpe")
 def test_a_grammar_forces_tokens_upon_both(model):
     text = "the hill is not for you, "
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         constraint = Constraint(kind="gbnf", text=f'root ::= ("{text}" [a-z]){{3}}', field="grammar")
         sampling = SamplingParams(temperature=0.0)
         one = guided(
@@ -195,7 +199,7 @@ def test_a_grammar_forces_tokens_upon_both(model):
 @either_kv
 def test_whoever_is_beside_a_pair_answers_as_if_alone(model, unified):
     shape = {"n_parallel": 3, "n_ctx": 1536, "kv_unified": unified, **EXACT}
-    with Bench(model, **shape) as bench:
+    with LlamaHarness(model, **shape) as bench:
         prompt, negative = bench.prompt(40), bench.prompt(50, seed=1)
         tasks = [
             task(0, bench.prompt(30, seed=2), SEEDED, n_predict=20),
@@ -209,7 +213,7 @@ def test_whoever_is_beside_a_pair_answers_as_if_alone(model, unified):
 
 @on(*RESTORABLE)
 def test_answers_with_the_same_prompts_evaluate_each_once(model):
-    with Bench(model, n_parallel=3) as bench:
+    with LlamaHarness(model, n_parallel=3) as bench:
         prompt, negative = bench.prompt(60), bench.prompt(50, seed=1)
         tasks = [
             guided(i, prompt, negative, msgspec.structs.replace(SEEDED, seed=i), n_predict=8)
@@ -223,7 +227,7 @@ def test_answers_with_the_same_prompts_evaluate_each_once(model):
 
 @on(*CUTTABLE)
 def test_a_negative_prompt_is_not_evaluated_again(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         negative = bench.prompt(90, seed=1)
         bench.run(guided(0, bench.prompt(60), negative))
         n_before = sum(bench.chunk_sizes)
@@ -235,7 +239,7 @@ def test_a_negative_prompt_is_not_evaluated_again(model):
 
 @on(*RESTORABLE)
 def test_a_negative_prompt_that_had_to_yield_comes_back(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         first = guided(0, bench.prompt(60), bench.prompt(90, seed=1))
         bench.run(first)
         bench.run(guided(1, bench.prompt(50, seed=2), bench.prompt(80, seed=3)))
@@ -248,7 +252,7 @@ def test_a_negative_prompt_that_had_to_yield_comes_back(model):
 
 @on(*TINY)
 def test_a_lost_engine_goes_on_where_it_was(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         one = guided(0, bench.prompt(60), bench.prompt(35, seed=1), SEEDED)
         bench.run(one)
         whole = bench.answer(0)
@@ -259,7 +263,7 @@ def test_a_lost_engine_goes_on_where_it_was(model):
 
 @on("llama-bpe")
 def test_as_many_pairs_as_there_are_slots_fit_into_a_batch(model):
-    with Bench(model, n_parallel=20, n_batch=20, n_ubatch=20, n_ctx_slot=256) as bench:
+    with LlamaHarness(model, n_parallel=20, n_batch=20, n_ubatch=20, n_ctx_slot=256) as bench:
         tasks = [guided(i, bench.prompt(9, seed=i), bench.prompt(9, seed=99), n_predict=3) for i in range(20)]
         bench.run(*tasks)
         assert max(len(chunks) for chunks, _ in bench.decodes) == 40
@@ -269,7 +273,7 @@ def test_as_many_pairs_as_there_are_slots_fit_into_a_batch(model):
 
 @on("llama-bpe")
 def test_a_cancelled_pair_leaves_working_slots(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         bench.engine.handle(guided(0, bench.prompt(60), bench.prompt(50, seed=1), n_predict=400))
         bench.step_until(lambda: len(bench.tokens(0)) == 5)
         bench.engine.handle(Cancel(0))
@@ -281,7 +285,7 @@ def test_a_cancelled_pair_leaves_working_slots(model):
 
 @on("llama-bpe")
 def test_pairs_that_do_not_fit_together_take_turns(model):
-    with Bench(model, n_parallel=2, n_ctx=512, kv_unified=True) as bench:
+    with LlamaHarness(model, n_parallel=2, n_ctx=512, kv_unified=True) as bench:
         tasks = [
             guided(i, bench.prompt(80, seed=i), bench.prompt(90, seed=5 + i), n_predict=60) for i in range(2)
         ]
@@ -300,7 +304,7 @@ def test_pairs_that_do_not_fit_together_take_turns(model):
 @in_shapes
 def test_a_context_that_grows_keeps_its_sequences_to_the_bit(model, shape):
     n_slots = shape["n_parallel"]
-    with Bench(model, **shape) as bench:
+    with LlamaHarness(model, **shape) as bench:
         tasks = [task(i, bench.prompt(40 + i, seed=i), SEEDED, n_predict=30) for i in range(n_slots)]
         for one in tasks:
             bench.engine.handle(one)
@@ -312,7 +316,7 @@ def test_a_context_that_grows_keeps_its_sequences_to_the_bit(model, shape):
         assert [packed(bench, seq) for seq in range(n_slots)] == before
         bench.run()
         answers = [bench.answer(one.id) for one in tasks]
-    with Bench(model, **shape) as bench:
+    with LlamaHarness(model, **shape) as bench:
         bench.run(*tasks)
         assert [bench.answer(one.id) for one in tasks] == answers
 
@@ -325,7 +329,7 @@ def packed(bench, seq):
 @either_kv
 def test_a_stream_does_not_notice_the_first_pair(model, unified):
     shape = {"n_parallel": 2, "n_ctx": 1024, "kv_unified": unified, **EXACT}
-    with Bench(model, **shape) as bench:
+    with LlamaHarness(model, **shape) as bench:
         one = task(0, bench.prompt(40), SEEDED, n_predict=40)
         bench.engine.handle(one)
         bench.step_until(lambda: len(bench.tokens(0)) == 10)
@@ -337,7 +341,7 @@ def test_a_stream_does_not_notice_the_first_pair(model, unified):
 
 @on(*TINY)
 def test_a_context_grows_while_it_is_empty_and_never_shrinks(model):
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         bench.backend.reserve(2)
         handle = bench.backend.handle
         for n_seq in (0, 1, 2):
@@ -352,7 +356,7 @@ def test_a_context_grows_while_it_is_empty_and_never_shrinks(model):
 @either_kv
 def test_a_context_grows_right_after_a_copy(model, unified):
     """With split KV libllama has not carried it out yet."""
-    with Bench(model, n_parallel=2, kv_unified=unified, n_ctx=1024) as bench:
+    with LlamaHarness(model, n_parallel=2, kv_unified=unified, n_ctx=1024) as bench:
         prompt = bench.prompt(60)
         bench.run(task(0, prompt, id_slot=0, n_predict=1))
         bench.kv.copy(bench.slots[0], bench.slots[1], 50)
@@ -366,7 +370,7 @@ def test_a_context_grows_right_after_a_copy(model, unified):
 @on(*RESTORABLE)
 def test_a_shifted_context_grows(model):
     options = {"n_ctx_slot": 256, "context_shift": True}
-    with Bench(model, **options) as bench:
+    with LlamaHarness(model, **options) as bench:
         one = task(0, bench.prompt(50), SEEDED, n_predict=400, n_keep=3)
         bench.engine.handle(one)
         bench.step_until(lambda: len(bench.tokens(0)) == 300)
@@ -377,7 +381,7 @@ def test_a_shifted_context_grows(model):
 
 @on("llama-bpe")
 def test_a_prompt_goes_on_in_the_middle_when_the_context_grows(model):
-    with Bench(model, n_ubatch=32) as bench:
+    with LlamaHarness(model, n_ubatch=32) as bench:
         one = task(0, bench.prompt(200))
         bench.engine.handle(one)
         bench.step()
@@ -391,7 +395,7 @@ def test_a_prompt_goes_on_in_the_middle_when_the_context_grows(model):
 @on(*RESTORABLE)
 @in_shapes
 def test_what_waits_in_memory_can_be_used_after_the_context_grew(model, shape):
-    with Bench(model, **shape) as bench:
+    with LlamaHarness(model, **shape) as bench:
         first = task(0, bench.prompt(90), SEEDED, id_slot=0)
         bench.run(first)
         bench.run(task(1, bench.prompt(90, seed=1), id_slot=0))
@@ -404,7 +408,7 @@ def test_what_waits_in_memory_can_be_used_after_the_context_grew(model, shape):
 @on(*RESTORABLE, "mamba")
 @in_shapes
 def test_states_are_saved_and_restored_on_both_sides_of_the_growth(model, shape):
-    with Bench(model, **shape) as bench, Bench(model, n_parallel=3) as other:
+    with LlamaHarness(model, **shape) as bench, LlamaHarness(model, n_parallel=3) as other:
         bench.run(task(0, bench.prompt(70), SEEDED, id_slot=0))
         tokens = held(bench, 0)
         early = save(bench, 0)
@@ -425,7 +429,7 @@ def test_states_are_saved_and_restored_on_both_sides_of_the_growth(model, shape)
 @on(*RESTORABLE)
 @pytest.mark.parametrize("n_parallel", [1, 24])
 def test_a_state_that_is_being_read_while_the_context_grows_comes_in(model, n_parallel, monkeypatch):
-    with Bench(model, n_parallel, n_ctx_slot=256) as bench:
+    with LlamaHarness(model, n_parallel, n_ctx_slot=256) as bench:
         bench.run(task(0, bench.prompt(70), SEEDED))
         tokens, blob = held(bench, 0), save(bench, 0)
         bench.run(task(1, bench.prompt(60, seed=1), cache_prompt=False))
@@ -452,7 +456,7 @@ def test_a_state_that_is_being_read_while_the_context_grows_comes_in(model, n_pa
 @on(*TINY)
 @in_shapes
 def test_where_there_is_no_memory_for_more_the_request_fails_and_nothing_else_does(model, shape, monkeypatch):
-    with Bench(model, **shape) as bench:
+    with LlamaHarness(model, **shape) as bench:
         one = task(0, bench.prompt(40), SEEDED, n_predict=30)
         bench.engine.handle(one)
         bench.step_until(lambda: len(bench.tokens(0)) == 10)
@@ -480,7 +484,7 @@ def refuse():
 @on("llama-bpe")
 def test_sequences_that_share_their_cells_still_fit_when_the_context_grows(model):
     """Three times 150 tokens of one prompt are 150 cells of 512; each for itself they would be too many."""
-    with Bench(model, n_parallel=3, n_ctx=512, kv_unified=True) as bench:
+    with LlamaHarness(model, n_parallel=3, n_ctx=512, kv_unified=True) as bench:
         prompt = bench.prompt(150)
         tasks = [task(i, prompt, msgspec.structs.replace(SEEDED, seed=i), n_predict=40) for i in range(3)]
         for one in tasks:
@@ -496,7 +500,7 @@ def test_sequences_that_share_their_cells_still_fit_when_the_context_grows(model
 @on("llama-bpe")
 def test_a_state_that_is_lost_on_the_way_loses_nothing(model, monkeypatch):
     """If the larger context does not take a sequence, the smaller one stays."""
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         one = task(0, bench.prompt(40), SEEDED, n_predict=30)
         bench.engine.handle(one)
         bench.step_until(lambda: len(bench.tokens(0)) == 10)
@@ -510,7 +514,7 @@ def test_a_state_that_is_lost_on_the_way_loses_nothing(model, monkeypatch):
 
 def test_adapters_still_apply_in_a_context_that_grew(modifiers):
     def answer(grows, n_parallel=1):
-        with Bench(modifiers / "llama-bpe.gguf", n_parallel=n_parallel) as bench:
+        with LlamaHarness(modifiers / "llama-bpe.gguf", n_parallel=n_parallel) as bench:
             files = [ScaledFile(str(modifiers / f"lora-{name}.gguf")) for name in "ab"]
             assert not any(info.error for info in load_adapters(bench.backend.adapters, files))
             bench.engine.handle(task(0, bench.prompt(40), SEEDED, lora=((0, 1.0), (1, 0.5)), n_predict=30))
@@ -525,7 +529,7 @@ def test_adapters_still_apply_in_a_context_that_grew(modifiers):
 
 def test_adapters_apply_to_both(modifiers):
     merged = modifiers / "merged-a.gguf"
-    with Bench(modifiers / "llama-bpe.gguf") as bench:
+    with LlamaHarness(modifiers / "llama-bpe.gguf") as bench:
         load_adapters(bench.backend.adapters, [ScaledFile(str(modifiers / "lora-a.gguf"))])
         one = guided(0, bench.prompt(40), bench.prompt(30, seed=1), lora=((0, 1.0),))
         bench.run(one)
@@ -536,7 +540,7 @@ def test_control_vectors_still_apply_in_a_context_that_grew(deep, tmp_path):
     path = write_vector(tmp_path / "one.gguf", {f"direction.{i}": direction(i) for i in (1, 2, 3)})
     answers = []
     for grows in (True, False):
-        with Bench(deep, control_vectors=(ScaledFile(str(path)),)) as bench:
+        with LlamaHarness(deep, control_vectors=(ScaledFile(str(path)),)) as bench:
             if grows:
                 bench.backend.reserve(2)
             bench.run(task(0, bench.prompt(40)))

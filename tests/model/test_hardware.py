@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import shutil
@@ -25,7 +26,7 @@ from corral.llama.device import Device, place, projector_device, used_devices
 from corral.llama.hardware import flash_attn_type, notes_on_locking, uses_gpu
 from corral.llama.library import LlamaError, lib
 from corral.llama.model import Model
-from tests.model.bench import Bench, task
+from tests.model.llama_harness import LlamaHarness, task
 from tests.model.raw import raw_greedy
 from tests.model.rpc import rpc_server
 from tests.tools import tiny_models as tiny
@@ -48,7 +49,7 @@ from corral.llama import library
 from corral.llama.device import devices, start
 from corral.llama.hardware import flash_attn_type, uses_gpu
 from corral.memory.probe import Probe, fit_memory, read_machine
-from tests.model.bench import Bench, task
+from tests.model.llama_harness import LlamaHarness, task
 path, *all_options = map(json.loads, sys.argv[1:])
 for options in all_options:
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
@@ -59,7 +60,7 @@ for options in all_options:
     except CorralError as error:
         print(json.dumps({"error": error.message}), flush=True)
         continue
-    with library.overhear() as log, Bench(path, n_ctx_slot=512, **options) as bench:
+    with library.overhear() as log, LlamaHarness(path, n_ctx_slot=512, **options) as bench:
         bench.run(task(0, bench.prompt(100), n_predict=24))
         found = {
             "tokens": bench.tokens(0),
@@ -153,13 +154,13 @@ def test_a_server_that_is_not_there_is_named():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(CorralError, match=f"--rpc 127.0.0.1:{port}: cannot be reached: .*refused"):
+    with pytest.raises(CorralError, match=rf"--rpc 127.0.0.1:{port}: .*refused"):
         device.add_servers([f"127.0.0.1:{port}"])
 
 
 @pytest.mark.parametrize("text", ["", "host", ":1", "host:", "host:port", "host:0", "host:65536", "::1:8080"])
 def test_what_is_no_address_is_refused(text):
-    with pytest.raises(CorralError, match="--rpc .*HOST:PORT"):
+    with pytest.raises(CorralError, match=r"--rpc .*HOST:PORT"):
         rpc.check_server(text)
 
 
@@ -198,7 +199,7 @@ def test_without_a_gpu_most_of_it_does_nothing(no_gpu, models):
     path, options = models / "llama-bpe.gguf", {"n_gpu_layers": 99, "split_mode": "row", "kv_offload": False}
     answers = []
     for more in ({}, options | {"tensor_split": (1.0, 0.0), "main_gpu": 0}, {"devices": ("none",)}):
-        with Bench(path, **more) as bench:
+        with LlamaHarness(path, **more) as bench:
             bench.run(task(0, bench.prompt(50), n_predict=8))
             answers.append(bench.tokens(0))
     assert answers[0] == answers[1] == answers[2]
@@ -212,7 +213,7 @@ def test_without_a_gpu_most_of_it_does_nothing(no_gpu, models):
         ({"tensor_split": (0.0, 0.0)}, "--tensor-split: .*not all 0"),
         ({"tensor_split": (1.0, -1.0)}, "--tensor-split: .*negative"),
         ({"tensor_split": (float("nan"),)}, "--tensor-split: .*negative"),
-        ({"devices": ("CUDA0",)}, "--device: unknown device 'CUDA0'"),
+        ({"devices": ("CUDA0",)}, "--device: there is no 'CUDA0'; libllama sees no GPU"),
         ({"split_mode": "tensor"}, "--split-mode tensor needs a GPU"),
     ],
 )
@@ -225,13 +226,11 @@ def test_devices_are_counted_as_libllama_does(pretended):
     assert names(used_devices(settings())) == ["RPC0", "CUDA0", "CUDA1"]
     assert names(used_devices(settings(devices=("none",)))) == []
     assert names(used_devices(settings(devices=("CUDA1", "IGPU0", "CUDA1")))) == ["CUDA1", "IGPU0"]
-    with pytest.raises(CorralError, match="no 'BLAS'; there are IGPU0, CUDA0, CUDA1, RPC0"):
+    with pytest.raises(CorralError, match=r"'BLAS'.*IGPU0, CUDA0, CUDA1, RPC0"):
         used_devices(settings(devices=("BLAS",)))
-    with pytest.raises(
-        CorralError, match="--main-gpu 3: devices are counted from 0; there are RPC0, CUDA0, CUDA1"
-    ):
+    with pytest.raises(CorralError, match=r"--main-gpu 3.*RPC0, CUDA0, CUDA1"):
         place(settings(main_gpu=3))
-    with pytest.raises(CorralError, match="--tensor-split has 2 shares; there is only CUDA1"):
+    with pytest.raises(CorralError, match=r"--tensor-split.*2.*CUDA1"):
         place(settings(devices=("CUDA1",), tensor_split=(1.0, 1.0)))
 
 
@@ -253,8 +252,7 @@ def test_where_a_model_goes_reaches_libllama(pretended, monkeypatch, models):
     def load(path: bytes, params) -> None:
         seen.update(
             devices=[
-                params.devices and (library.ctypes.c_void_p * 3).from_address(params.devices)[i]
-                for i in range(3)
+                params.devices and (ctypes.c_void_p * 3).from_address(params.devices)[i] for i in range(3)
             ],
             shares=[params.tensor_split[i] for i in range(4)],
             mode=params.split_mode,
@@ -287,7 +285,7 @@ def test_the_front_leaves_gpus_alone(monkeypatch, models):
     load = lib.llama_model_load_from_file
 
     def look(path: bytes, params):
-        seen.append(library.ctypes.c_void_p.from_address(params.devices).value)
+        seen.append(ctypes.c_void_p.from_address(params.devices).value)
         return load(path, params)
 
     monkeypatch.setattr(lib, "llama_model_load_from_file", look)
@@ -406,7 +404,7 @@ def _fill_gpt2(writer) -> None:
 )
 def test_no_slot_goes_beyond_learned_positions(gpt2, options, n_total):
     """libllama would read what is behind them, or die."""
-    with Bench(gpt2, **options) as bench:
+    with LlamaHarness(gpt2, **options) as bench:
         assert bench.backend.n_ctx == N_POSITIONS
         assert lib.llama_n_ctx(bench.backend.handle) == n_total
         prompt = bench.prompt(280)
@@ -417,7 +415,7 @@ def test_no_slot_goes_beyond_learned_positions(gpt2, options, n_total):
 
 
 def test_fewer_positions_than_were_learned_are_fine(gpt2, caplog):
-    with Bench(gpt2, n_ctx=256) as bench:
+    with LlamaHarness(gpt2, n_ctx=256) as bench:
         assert bench.backend.n_ctx == 256
     assert not caplog.records
 
@@ -436,7 +434,7 @@ def test_fewer_positions_than_were_learned_are_fine(gpt2, caplog):
     ],
 )
 def test_a_context_beyond_the_training_is_a_warning(models, caplog, options, warning):
-    with Bench(models / "llama-bpe.gguf", **options):
+    with LlamaHarness(models / "llama-bpe.gguf", **options):
         pass
     messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(messages) == bool(warning)
@@ -444,14 +442,14 @@ def test_a_context_beyond_the_training_is_a_warning(models, caplog, options, war
 
 
 def test_learned_positions_are_a_warning_too(gpt2, models, caplog):
-    with Bench(gpt2, n_ctx=4096):
+    with LlamaHarness(gpt2, n_ctx=4096):
         pass
     (record,) = caplog.records
     assert record.getMessage() == (
         f"--ctx-size 4096: this model has learned {N_POSITIONS} positions, and no slot gets more"
     )
     caplog.clear()
-    with Bench(models / "mamba.gguf", n_ctx=1 << 16):
+    with LlamaHarness(models / "mamba.gguf", n_ctx=1 << 16):
         pass
     assert not caplog.records
 

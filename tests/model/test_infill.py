@@ -13,7 +13,7 @@ from corral.core.fim import FimTokens
 from corral.core.params import GenerationParams
 from corral.llama.model import Model
 from corral.llama.vocab import Vocab
-from tests.model.bench import Bench, task
+from tests.model.llama_harness import LlamaHarness, task
 from tests.tools.tiny_models import FIM
 
 PREFIX = "def hello(you):\n    return "
@@ -97,7 +97,7 @@ def test_a_long_text_is_cut_as_if_all_of_it_had_been_tokenized(model):
 
 @pytest.mark.parametrize("model", ["llama-fim"], indirect=True)
 def test_the_answer_depends_on_all_parts(model):
-    with Bench(model, n_ctx_slot=N_CTX) as bench:
+    with LlamaHarness(model, n_ctx_slot=N_CTX) as bench:
         vocab = bench.backend.vocab
         bodies = [{}, {"input_extra": EXTRAS}, {"input_suffix": "x"}, {"prompt": "hello"}, {}]
         for i, body in enumerate(bodies):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import gguf
 import msgspec
@@ -28,15 +29,15 @@ from corral.engine.embedding_engine import EmbeddingEngine
 from corral.llama.encoder import Encoder
 from corral.llama.model import Model
 from tests.model import decoder_reference
-from tests.model.bench import GREEDY, SEEDED, Bench, task
+from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, task
 from tests.model.raw import raw_greedy, raw_logits
-from tests.model.test_tiny_modifiers import MERGED
+from tests.tools.tiny_modifiers import MERGED
 from tests.tools.tiny_modifiers import A as LORA_A
 
 NAMES = ("lora-a", "lora-b", "lora-embd")
 BASE, A, HALF, B, BOTH, EMBD = (), ((0, 1.0),), ((0, 0.5),), ((1, 1.0),), ((0, 1.0), (1, 0.5)), ((2, 1.0),)
 CONFIGS = [BASE, A, HALF, B, BOTH, EMBD]
-EXACT = {"cache_type_k": "f32", "cache_type_v": "f32"}
+EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32"}
 PROMPT = [ord(c) for c in "Hello world, that is it, and the hill is not for you"]
 BAD = ["lora-other", "lora-shape", "lora-broken", "not-lora"]
 CLOSE = 1e-3
@@ -50,9 +51,9 @@ def config_of(merged: str) -> AdapterConfig:
 
 
 @contextmanager
-def adapted(modifiers: Path, names: Sequence[str] = NAMES, **options) -> Iterator[Bench]:
+def adapted(modifiers: Path, names: Any = NAMES, **options: Any) -> Iterator[LlamaHarness]:
     """An engine with adapters."""
-    with Bench(modifiers / "llama-bpe.gguf", **options) as bench:
+    with LlamaHarness(modifiers / "llama-bpe.gguf", **options) as bench:
         files = [ScaledFile(str(modifiers / f"{name}.gguf")) for name in names]
         infos = load_adapters(bench.backend.adapters, files)
         assert not any(info.error for info in infos)
@@ -97,7 +98,7 @@ def test_an_adapter_is_worth_its_merged_weights(modifiers, name):
 @pytest.mark.parametrize("name", MERGED)
 def test_a_request_with_adapters_answers_as_the_merged_model_does(modifiers, name):
     sampling = msgspec.structs.replace(GREEDY, n_probs=8)
-    with Bench(modifiers / f"{name}.gguf", **EXACT) as bench:
+    with LlamaHarness(modifiers / f"{name}.gguf", **EXACT) as bench:
         bench.run(task(0, PROMPT, sampling))
         expected = bench.answer(0)
     with adapted(modifiers, **EXACT) as bench:
@@ -111,7 +112,7 @@ def test_a_request_with_adapters_answers_as_the_merged_model_does(modifiers, nam
 
 
 def test_a_scale_of_nothing_is_the_model_itself(modifiers):
-    with Bench(modifiers / "llama-bpe.gguf") as bench:
+    with LlamaHarness(modifiers / "llama-bpe.gguf") as bench:
         bench.run(task(0, PROMPT))
         expected = bench.answer(0)
     with adapted(modifiers) as bench:
@@ -138,7 +139,7 @@ def test_variants_tell_files_and_scales_apart_and_not_numbers(modifiers, tmp_pat
         assert {len(lora_key) for lora_key in variants.values()} == {16}
         assert adapters.lora_key(((2, 1.0),)) == adapters.lora_key(A), "the same file"
         assert adapters.lora_key(((0, 0.1),)) == adapters.lora_key(((0, float(np.float32(0.1))),))
-        with pytest.raises(InvalidRequest, match="there is no adapter 3"):
+        with pytest.raises(InvalidRequest, match="adapter 3"):
             adapters.lora_key(((0, 1.0), (3, 1.0)))
 
 
@@ -268,7 +269,7 @@ def test_a_context_is_shifted_with_its_adapters(modifiers, alone):
         assert bench.n_cached(2) == 0
 
 
-def act(bench: Bench, verb: Verb, slot: int, fd: int = -1, **fields) -> SlotReport:
+def act(bench: LlamaHarness, verb: Verb, slot: int, fd: int = -1, **fields) -> SlotReport:
     order = SlotAction(id=999, verb=verb, slot=slot, fd=os.dup(fd) if fd >= 0 else -1, **fields)
     n_events = len(bench.events)
     bench.run(order)
@@ -545,7 +546,7 @@ from corral.core.errors import CorralError
 from corral.core.result import Done, Failed
 from corral.llama import library
 from corral.gguf.preflight import read_header
-from tests.model.bench import SEEDED, Bench, task
+from tests.model.llama_harness import SEEDED, LlamaHarness, task
 
 directory, mutant, n, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 library.start(False)
@@ -553,7 +554,7 @@ random = random.Random(seed)
 source = (directory / "lora-a.gguf").read_bytes()
 n_header = min(info.offset for info in read_header(directory / "lora-a.gguf").tensors.values())
 counts = {"refused": 0, "answered": 0, "failed": 0}
-with Bench(directory / "llama-bpe.gguf", n_ctx_slot=64) as bench:
+with LlamaHarness(directory / "llama-bpe.gguf", n_ctx_slot=64) as bench:
     prompt = bench.prompt(12)
     for i in range(1, n + 1):
         content = bytearray(source)
@@ -602,11 +603,11 @@ from corral.core.params import SamplingParams
 from corral.core.result import Done, Failed
 from corral.core.task import Embed
 from corral.llama import library
-from tests.model.bench import GREEDY, SEEDED, Bench, task
+from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, task
 
 library.start(False)
 mirostat = SamplingParams(mirostat=2, seed=1)
-with Bench(Path(sys.argv[1])) as bench:
+with LlamaHarness(Path(sys.argv[1])) as bench:
     prompt = bench.prompt(20)
     for id, path in enumerate(sys.argv[2:]):
         bench.backend.adapters.load(id, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -47,7 +48,7 @@ def taken(wanted: EngineSettings) -> dict[str, dict[str, float]]:
     total = {"weights": _sums(log, "model"), "mapped": _sums(log, "model", "CPU_Mapped")}
     with library.overhear() as log:
         if model.can_generate and not wanted.only_embeds:
-            user = LlamaBackend(model, wanted)
+            user: Any = LlamaBackend(model, wanted)
         else:
             user = Encoder(model, wanted)
             user.reserve(most_cells(model, wanted))
@@ -74,7 +75,7 @@ def _sums(log, *names: str) -> dict[str, float]:
     return sums
 
 
-LONG = {
+LONG: dict[str, Any] = {
     "SmolLM2-135M-Instruct.Q4_1": (Override("llama.context_length", 1 << 20),),
     "gemma-swa": (Override("gemma3.context_length", 1 << 20),),
 }
@@ -105,7 +106,7 @@ def test_encoders_too(encoders, name):
 
 def check(wanted: EngineSettings) -> None:
     need, real = planned(wanted), taken(wanted)
-    mapped = need.weights | {HOST: need.weights.get(HOST, 0) + need.n_reserved}
+    mapped = dict(need.weights) | {HOST: need.weights.get(HOST, 0) + need.n_reserved}
     parts = {"weights": mapped, "cache": need.cache, "compute": need.compute}
     for name, part in parts.items():
         for device in need.devices:

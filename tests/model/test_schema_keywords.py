@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -16,17 +17,23 @@ from corral.llama.constraint import Compiler
 from corral.llama.model import Model
 from tests.tools.schema_keywords import ANNOTATION, ENFORCED, FORMATS, KEYWORDS, REFUSED
 
-LAYOUTS = {
+LAYOUTS: dict[str, Any] = {
     "compact": {"separators": (",", ":")},
     "spaced": {"separators": (", ", ": ")},
     "flexible": {"indent": 2},
 }
 BIG = 2**53 + 1
-TAGGED = {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}}
-IN_X = {"patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": {"type": "string"}}
+TAGGED: dict[str, Any] = {
+    "properties": {"a": {"type": "integer"}},
+    "additionalProperties": {"type": "string"},
+}
+IN_X: dict[str, Any] = {
+    "patternProperties": {"^x": {"type": "integer"}},
+    "additionalProperties": {"type": "string"},
+}
 
 # Values that do not follow their schema, which llguidance by itself would let pass.
-TRAPS = {
+TRAPS: dict[str, Any] = {
     "a name with an escape": (TAGGED, r'{"\u0061":"x"}'),
     "a name with an escape, of a pattern": (IN_X, r'{"\u0078":"x"}'),
     "a free name twice": ({"additionalProperties": {"type": "integer"}, "minProperties": 2}, '{"b":1,"b":1}'),
@@ -72,7 +79,7 @@ def of(verdict: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
 
 
-def accepts(compiler: Compiler, schema: object, text: str, layout: str = "compact") -> bool:
+def accepts(compiler: Compiler, schema: object, text: str, layout: Any = "compact") -> bool:
     """Whether the text can be generated under the schema, to its end."""
     vocab = compiler._vocab
     matcher = compiler.compile(grammar_or_schema("", schema, layout))
@@ -116,7 +123,7 @@ def test_what_llguidance_would_let_pass_is_followed_or_refused(compiler, schema,
         assert not accepts(compiler, schema, text)
 
 
-UNION = {
+UNION: dict[str, Any] = {
     "oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
     "$defs": {
         "cat": {
@@ -127,8 +134,8 @@ UNION = {
         "dog": {"type": "object", "properties": {"kind": {"const": 2}}, "required": ["kind"]},
     },
 }
-BASE = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}
-NAMED = {"properties": {"n": {"minLength": 1}}, "required": ["n"]}
+BASE: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}
+NAMED: dict[str, Any] = {"properties": {"n": {"minLength": 1}}, "required": ["n"]}
 
 
 @pytest.mark.parametrize(

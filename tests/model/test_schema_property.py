@@ -16,7 +16,7 @@ from corral.core.errors import InvalidRequest
 from corral.core.params import SamplingParams
 from corral.core.result import Done, Failed, StopType
 from corral.grammar.json_schema import WHITESPACE
-from tests.model.bench import Bench, task
+from tests.model.llama_harness import LlamaHarness, task
 from tests.tools.random_schema import draw_schema, drop_types
 
 N_SCHEMAS = 250
@@ -48,7 +48,7 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def answers(models) -> list[Answer]:
-    with Bench(models / "llama-bpe.gguf", n_parallel=N_PARALLEL, n_ctx_slot=256) as bench:
+    with LlamaHarness(models / "llama-bpe.gguf", n_parallel=N_PARALLEL, n_ctx_slot=256) as bench:
         batches = (range(n, min(n + N_AT_ONCE, N_SCHEMAS)) for n in range(0, N_SCHEMAS, N_AT_ONCE))
         return [answer for seeds in batches for answer in ask(bench, seeds)]
 
@@ -58,7 +58,7 @@ def finished(answers) -> list[Answer]:
     return [answer for answer in answers if answer.is_finished]
 
 
-def ask(bench: Bench, seeds: range) -> list[Answer]:
+def ask(bench: LlamaHarness, seeds: range) -> list[Answer]:
     (quote,) = bench.backend.vocab.tokenize('"', False, False)
     asked = [
         (seed * N_ANSWERS + i, schema_of(seed), LAYOUTS[(seed + i) % len(LAYOUTS)])

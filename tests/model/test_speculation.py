@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,7 +25,7 @@ from corral.core.task import Stop, Task
 from corral.engine.ngram_cache import NgramCache, write_cache
 from corral.llama.drafter import Drafter
 from corral.llama.model import Model
-from tests.model.bench import GREEDY, SEEDED, Bench, task
+from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, task
 from tests.tools import tiny_models as tiny
 
 CLOSE = 1e-4
@@ -33,7 +34,7 @@ N_PREDICT = 40
 BIASED = tuple((token, 15.0) for token in range(97, 100))
 EAGER = SpeculativeParams(n_max=16, p_min=0.0)
 PLAIN = {"lookup": False}
-PERSON = {
+PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
     "required": ["name", "age"],
@@ -56,7 +57,7 @@ class Case:
         return task(id, prompt, self.sampling, constraint=constraint, **params)
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "greedy": Case(),
     "seed 1": Case(seeded(seed=1)),
     "seed 2": Case(seeded(seed=2, temperature=0.5)),
@@ -85,7 +86,7 @@ def always(monkeypatch):
     monkeypatch.setattr("corral.engine.speculation.plan_length", lambda acceptance, n_max, *rest: n_max)
 
 
-class DraftBench(Bench):
+class DraftHarness(LlamaHarness):
     """Found out when warming up how many tokens it may evaluate at once."""
 
     def __init__(self, model: Path, n_parallel: int = 1, most: int = MAX_AHEAD, **options) -> None:
@@ -109,7 +110,7 @@ class DraftBench(Bench):
         return sum(t.draft_n for t in timings), sum(t.draft_n_accepted for t in timings)
 
 
-def all_tasks(bench: Bench) -> list[Task]:
+def all_tasks(bench: LlamaHarness) -> list[Task]:
     prompt = bench.prompt(40)
     return [case.task(id, prompt) for id, case in enumerate(CASES.values())]
 
@@ -117,13 +118,13 @@ def all_tasks(bench: Bench) -> list[Task]:
 @pytest.fixture(scope="module")
 def undrafted(modifiers) -> list[tuple[list[int], str, list[TokenProbs]]]:
     """All cases, token by token."""
-    with Bench(modifiers / "llama-bpe.gguf", **PLAIN) as bench:
+    with LlamaHarness(modifiers / "llama-bpe.gguf", **PLAIN) as bench:
         for one in all_tasks(bench):
             bench.run(one)
         return [told(bench, id) for id in range(len(CASES))]
 
 
-def told(bench: Bench, id: int) -> tuple[list[int], str, list[TokenProbs]]:
+def told(bench: LlamaHarness, id: int) -> tuple[list[int], str, list[TokenProbs]]:
     done = bench.done(id)
     return bench.tokens(id), f"{bench.text(id)}|{done.stop_type}|{done.n_past}", bench.answer(id)
 
@@ -147,7 +148,7 @@ def taught(path: Path, answers: Sequence[tuple]) -> str:
     return str(path)
 
 
-SOURCES = {
+SOURCES: dict[str, Any] = {
     "lookup": ("lookup",),
     "model": ("model_draft",),
     "static": ("lookup_cache_static",),
@@ -170,7 +171,7 @@ def options_for(source: str, directory: Path, answers: Sequence[tuple], modifier
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.usefixtures("always")
 def test_all_kinds_of_requests_get_the_same_tokens(modifiers, undrafted, tmp_path, source):
-    with DraftBench(
+    with DraftHarness(
         modifiers / "llama-bpe.gguf", **options_for(source, tmp_path, undrafted, modifiers)
     ) as bench:
         for one, expected in zip(all_tasks(bench), undrafted, strict=True):
@@ -186,7 +187,7 @@ def test_all_kinds_of_requests_get_the_same_tokens(modifiers, undrafted, tmp_pat
 @pytest.mark.usefixtures("always")
 def test_streams_side_by_side_get_the_same_tokens(modifiers, undrafted, tmp_path, source):
     options = options_for(source, tmp_path, undrafted, modifiers)
-    with DraftBench(modifiers / "llama-bpe.gguf", n_parallel=2, **options) as bench:
+    with DraftHarness(modifiers / "llama-bpe.gguf", n_parallel=2, **options) as bench:
         bench.run(*all_tasks(bench))
         for id, expected in enumerate(undrafted):
             assert bench.tokens(id) == expected[0]
@@ -197,7 +198,7 @@ def test_streams_side_by_side_get_the_same_tokens(modifiers, undrafted, tmp_path
 def test_the_pace_of_this_machine_makes_no_difference(modifiers, undrafted, tmp_path):
     """Whether or not drafts pay is measured; here, whatever comes of that."""
     options = options_for("all", tmp_path, undrafted, modifiers)
-    with DraftBench(modifiers / "llama-bpe.gguf", n_parallel=2, **options) as bench:
+    with DraftHarness(modifiers / "llama-bpe.gguf", n_parallel=2, **options) as bench:
         bench.run(*all_tasks(bench))
         for id, expected in enumerate(undrafted):
             assert bench.tokens(id) == expected[0]
@@ -208,10 +209,10 @@ def test_drafts_without_a_limit_of_rounding(modifiers):
     """They are as long as can be. Where rounding does not matter, tokens stay the same all the same."""
     path = modifiers / "llama-bpe.gguf"
     case = CASES["few words, greedy"]
-    with Bench(path, **PLAIN) as bench:
+    with LlamaHarness(path, **PLAIN) as bench:
         bench.run(case.task(0, bench.prompt(40)))
         expected = bench.tokens(0)
-    with DraftBench(path, draft_exact=False) as bench:
+    with DraftHarness(path, draft_exact=False) as bench:
         bench.run(case.task(0, bench.prompt(40)))
         assert bench.n_ahead == MAX_AHEAD
         assert bench.tokens(0) == expected
@@ -228,7 +229,7 @@ def test_other_memories_get_the_same_tokens(model):
     ]
     answers = []
     for options in (PLAIN, {}):
-        with DraftBench(model, n_parallel=2, **options) as bench:
+        with DraftHarness(model, n_parallel=2, **options) as bench:
             tasks = [msgspec.structs.replace(one, prompt=bench.prompt(30, seed=one.id)) for one in tasks]
             bench.run(*tasks)
             answers.append([bench.tokens(one.id) for one in tasks])
@@ -243,7 +244,7 @@ def test_a_window_that_was_restored_drafts_nothing(models):
     """What is behind it is missing, and cannot be had back once more is evaluated."""
     case, answers = CASES["few words"], []
     for options in (PLAIN, {}):
-        with DraftBench(models / "gemma-swa.gguf", **options) as bench:
+        with DraftHarness(models / "gemma-swa.gguf", **options) as bench:
             prompt = bench.prompt(91)
             bench.run(case.task(0, prompt, n_predict=0))
             bench.run(case.task(1, bench.prompt(90, seed=1)))
@@ -259,17 +260,17 @@ def test_a_window_that_was_restored_drafts_nothing(models):
 def test_contexts_that_shift_and_engines_that_are_lost(modifiers):
     path, case = modifiers / "llama-bpe.gguf", CASES["few words"]
     options = {"n_ctx_slot": 256, "context_shift": True}
-    with Bench(path, **options, **PLAIN) as bench:
+    with LlamaHarness(path, **options, **PLAIN) as bench:
         one = case.task(0, bench.prompt(50), n_predict=500, n_keep=3)
         bench.run(one)
         assert bench.done(0).truncated
         expected = bench.tokens(0)
-    with DraftBench(path, **options) as bench:
+    with DraftHarness(path, **options) as bench:
         bench.run(one)
         assert bench.tokens(0) == expected
         assert bench.totals[1] > 100
     for n in (1, 100, 230, 499):
-        with DraftBench(path, **options) as bench:
+        with DraftHarness(path, **options) as bench:
             bench.run(msgspec.structs.replace(one, resume=expected[:n]))
             assert bench.tokens(0) == expected[n:]
             first = next((c for chunks, _ in bench.decodes for c in chunks if c.logits > 1), None)
@@ -279,7 +280,7 @@ def test_contexts_that_shift_and_engines_that_are_lost(modifiers):
 @pytest.mark.usefixtures("always")
 def test_streams_that_do_not_fit_together_take_turns(modifiers):
     path = modifiers / "llama-bpe.gguf"
-    with DraftBench(path, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
+    with DraftHarness(path, n_parallel=4, n_ctx=512, kv_unified=True) as bench:
         tasks = [CASES["few words"].task(id, bench.prompt(60, seed=id), n_predict=150) for id in range(6)]
         bench.run(*tasks)
         assert DecodeStatus.NO_ROOM in bench.statuses
@@ -292,7 +293,7 @@ def test_guided_requests_draft_nothing(modifiers):
     guidance = Guidance(1.5, tuple(range(100, 120)))
     answers = []
     for options in (PLAIN, {"model_draft": str(modifiers / "draft.gguf"), "p_split": 1.0}):
-        with DraftBench(modifiers / "llama-bpe.gguf", n_parallel=2, **options) as bench:
+        with DraftHarness(modifiers / "llama-bpe.gguf", n_parallel=2, **options) as bench:
             prompt = bench.prompt(40)
             guided = CASES["few words"].task(0, prompt, guidance=guidance)
             bench.run(guided, CASES["few words"].task(1, prompt[:30]))
@@ -309,7 +310,7 @@ def test_a_prompt_that_repeats_itself(model):
     text = "one, two, three, four, five, six, seven, eight, nine, ten, "
     answers = []
     for options in (PLAIN, {}):
-        with DraftBench(model, most=MAX_AHEAD, **options) as bench:
+        with DraftHarness(model, most=MAX_AHEAD, **options) as bench:
             prompt = bench.backend.vocab.tokenize((text * 4).strip(), True, False)
             bench.run(task(0, prompt, GREEDY, 24))
             bench.run(task(1, prompt, SEEDED, 12))
@@ -325,7 +326,7 @@ def test_a_prompt_that_repeats_itself(model):
 @on("llama-bpe", "gemma-swa", "default", "q8_0")
 def test_what_the_probe_finds_is_true_far_into_a_text(model):
     n_before = 300
-    with Bench(model) as bench:
+    with LlamaHarness(model) as bench:
         bench.engine.warm_up()
         backend, n_ahead = bench.backend, bench.engine._speculation.n_exact
         assert n_ahead > 1, "nothing is drafted on this machine"
@@ -349,7 +350,7 @@ def test_what_the_probe_finds_is_true_far_into_a_text(model):
 )
 def test_what_the_probe_finds_is_true_for_a_whole_text(model):
     """One sequence grows token by token, the other as it would if all drafts were right."""
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         bench.engine.warm_up()
         backend, n = bench.backend, bench.engine._speculation.n_exact
         n_tokens = 110 if model.stem.startswith("SmolLM") else 400
@@ -367,7 +368,7 @@ def test_what_the_probe_finds_is_true_for_a_whole_text(model):
 @on("llama-bpe")
 def test_rows_are_those_of_their_tokens(model):
     """Of two chunks in a batch, with several rows each."""
-    with Bench(model, n_parallel=2) as bench:
+    with LlamaHarness(model, n_parallel=2) as bench:
         backend = bench.backend
         chunks = [Chunk(i, 0, np.array(bench.prompt(9, seed=i), np.int32), 4 - i) for i in range(2)]
         assert backend.decode(chunks) is DecodeStatus.OK
@@ -401,7 +402,7 @@ def drafter(modifiers) -> Drafter:
 @pytest.fixture(scope="module")
 def said(modifiers) -> list[int]:
     """What the draft model says greedily behind a prompt, all in a row."""
-    with Bench(modifiers / "draft.gguf", **PLAIN) as bench:
+    with LlamaHarness(modifiers / "draft.gguf", **PLAIN) as bench:
         prompt = bench.prompt(60)
         bench.run(task(0, prompt, GREEDY, 40))
         return [*prompt, *bench.tokens(0)]
@@ -462,7 +463,7 @@ def test_a_model_with_more_tokens_than_its_draft(models, modifiers):
     path, mark = models / "llama-fim.gguf", []
     answers = []
     for options in (PLAIN, {**PLAIN, "p_split": 1.0, "model_draft": str(modifiers / "llama-bpe.gguf")}):
-        with DraftBench(path, **options) as bench:
+        with DraftHarness(path, **options) as bench:
             mark = bench.backend.vocab.tokenize(tiny.FIM["pre"], False, True)
             assert mark == [bench.backend.n_vocab - len(tiny.FIM)]
             bench.run(Case().task(0, [*mark, *bench.prompt(40)]))
@@ -476,11 +477,11 @@ def test_a_model_with_more_tokens_than_its_draft(models, modifiers):
 @pytest.mark.usefixtures("always")
 def test_a_draft_with_more_tokens_than_the_model(models, modifiers):
     options = {**PLAIN, "p_split": 1.0, "model_draft": str(models / "llama-fim.gguf")}
-    with DraftBench(modifiers / "llama-bpe.gguf", **options) as bench:
+    with DraftHarness(modifiers / "llama-bpe.gguf", **options) as bench:
         bench.run(Case(seeded(seed=1)).task(0, bench.prompt(40)))
         assert bench.done(0).timings.draft_n > 0
         found = bench.tokens(0)
-    with Bench(modifiers / "llama-bpe.gguf", **PLAIN) as bench:
+    with LlamaHarness(modifiers / "llama-bpe.gguf", **PLAIN) as bench:
         bench.run(Case(seeded(seed=1)).task(0, bench.prompt(40)))
         assert bench.tokens(0) == found
 
@@ -550,7 +551,7 @@ def test_the_dynamic_cache_learns_and_helps(modifiers, tmp_path, monkeypatch):
     options = {**PLAIN, "lookup_cache_dynamic": str(file)}
     tokens = []
     for n_runs in range(3):
-        with DraftBench(path, **options) as bench:
+        with DraftHarness(path, **options) as bench:
             monkeypatch.setattr(
                 "corral.engine.speculation.plan_length", lambda acceptance, n_max, *rest: n_max
             )

@@ -18,6 +18,7 @@ from corral.llama.library import lib
 from corral.llama.model import Model
 from corral.llama.state import StateLayout
 from tests.tools import tiny_models as tiny
+from tests.tools.tiny_deepseek2 import add_deepseek2, add_ffn
 
 ATTENTION = ["llama-bpe", "llama-spm", "gemma-swa", "qwen2vl", "deepseek2"]
 ALL = [*ATTENTION, "mamba", "jamba"]
@@ -291,7 +292,7 @@ def test_only_the_oldest_tokens_may_be_missing(zoo):
 def test_flash_attention_is_named(zoo, name, was_on):
     with lab(zoo[name], flash_attn=was_on) as home, lab(zoo[name], flash_attn=not was_on) as other:
         home.evaluate(0, tokens(3))
-        with pytest.raises(InvalidRequest, match=f"saved with flash attention {'on' if was_on else 'off'}"):
+        with pytest.raises(InvalidRequest, match=f"flash attention {'on' if was_on else 'off'}"):
             other.layout.check(home.save(0), positions(3))
 
 
@@ -355,7 +356,7 @@ def test_a_sample_has_to_be_consistent(zoo):
         assert StateLayout.learn(sample, 5, 2, False) == home.layout
 
 
-class Lab:
+class ContextHarness:
     """A context and the layout of its states."""
 
     def __init__(self, model, n_seq, kv_unified, flash_attn):
@@ -418,7 +419,7 @@ class Lab:
 
 @contextmanager
 def lab(model, n_seq=1, kv_unified=False, flash_attn=False):
-    opened = Lab(model, n_seq, kv_unified, flash_attn)
+    opened = ContextHarness(model, n_seq, kv_unified, flash_attn)
     yield opened
     opened.context.close()
 
@@ -470,40 +471,3 @@ def add_qwen2vl(writer, weights):
     """Positions in three dimensions, which every cell remembers."""
     tiny._add_llama(writer, weights)
     writer.add_rope_dimension_sections([2, 3, 3, 0])
-
-
-def add_deepseek2(writer, weights):
-    """Latent attention: keys that are values too."""
-    n_lora, n_rope, n_nope, n_head_v = 32, 16, 16, 16
-    writer.add_head_count(tiny.N_HEAD)
-    writer.add_head_count_kv(1)
-    writer.add_feed_forward_length(tiny.N_FF)
-    writer.add_expert_feed_forward_length(tiny.N_FF)
-    writer.add_expert_shared_count(1)
-    writer.add_leading_dense_block_count(tiny.N_LAYER)
-    writer.add_q_lora_rank(n_lora)
-    writer.add_kv_lora_rank(n_lora)
-    writer.add_key_length(n_lora + n_rope)
-    writer.add_value_length(n_lora)
-    writer.add_key_length_mla(n_rope + n_nope)
-    writer.add_value_length_mla(n_head_v)
-    writer.add_rope_dimension_count(n_rope)
-    random = np.random.RandomState(0)
-    for i in range(tiny.N_LAYER):
-        weights.vector(f"blk.{i}.attn_norm.weight", tiny.N_EMBD)
-        weights.vector(f"blk.{i}.attn_q_a_norm.weight", n_lora)
-        weights.vector(f"blk.{i}.attn_kv_a_norm.weight", n_lora)
-        weights.matrix(f"blk.{i}.attn_q_a.weight", n_lora, tiny.N_EMBD)
-        weights.matrix(f"blk.{i}.attn_q_b.weight", tiny.N_HEAD * (n_rope + n_nope), n_lora, gain=2.0)
-        weights.matrix(f"blk.{i}.attn_kv_a_mqa.weight", n_lora + n_rope, tiny.N_EMBD, gain=2.0)
-        weights.exact(f"blk.{i}.attn_k_b.weight", random.standard_normal((tiny.N_HEAD, n_lora, n_nope)) / 4)
-        weights.exact(f"blk.{i}.attn_v_b.weight", random.standard_normal((tiny.N_HEAD, n_head_v, n_lora)) / 4)
-        weights.matrix(f"blk.{i}.attn_output.weight", tiny.N_EMBD, tiny.N_HEAD * n_head_v)
-        add_ffn(weights, i)
-
-
-def add_ffn(weights, i):
-    weights.vector(f"blk.{i}.ffn_norm.weight", tiny.N_EMBD)
-    weights.matrix(f"blk.{i}.ffn_gate.weight", tiny.N_FF, tiny.N_EMBD)
-    weights.matrix(f"blk.{i}.ffn_up.weight", tiny.N_FF, tiny.N_EMBD)
-    weights.matrix(f"blk.{i}.ffn_down.weight", tiny.N_EMBD, tiny.N_FF)

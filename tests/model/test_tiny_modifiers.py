@@ -8,15 +8,9 @@ from llama_cpp import llama_cpp as lib
 
 from tests.model.decoder_reference import read_decoder, token_rows
 from tests.model.raw import raw_greedy, raw_logits
+from tests.tools.tiny_modifiers import MERGED
 
 PROMPT = [ord(c) for c in "Hello world, that is it"]
-MERGED = {
-    "merged-a": [("lora-a", 1.0)],
-    "merged-a-half": [("lora-a", 0.5)],
-    "merged-b": [("lora-b", 1.0)],
-    "merged-ab": [("lora-a", 1.0), ("lora-b", 0.5)],
-    "merged-embd": [("lora-embd", 1.0)],
-}
 
 
 @pytest.mark.parametrize("name", MERGED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from corral.core.result import Embedded, Failed, MediaLayout, Vectors
 from corral.core.task import Cancel, Embed, LayoutMedia
 from corral.engine.guidance import guide
 from corral.llama.library import LlamaError
-from tests.model.bench import GREEDY, Bench, task
+from tests.model.llama_harness import GREEDY, LlamaHarness, task
 from tests.model.vision import (
     AFTER,
     BEFORE,
@@ -174,8 +175,8 @@ def test_guided_answers_are_those_of_two_contexts(vision, pair):
         own.evaluate(TEXT, media)
         other.evaluate(negative, [])
         for token in said:
-            rows = (row.astype(np.float32) for row in (own.row(), other.row()))
-            assert int(guide(*rows, scale).argmax()) == token
+            positive, other_row = (row.astype(np.float32) for row in (own.row(), other.row()))
+            assert int(guide(positive, other_row, scale).argmax()) == token
             own.go_on(token)
             other.go_on(token)
 
@@ -194,7 +195,7 @@ def test_a_grammar_holds_behind_a_picture(vision, pair):
 
 
 # Pictures right behind, and soon behind, what the model will say.
-DRAFTED = {
+DRAFTED: dict[str, Any] = {
     "right behind": (20 * "a" + MARK + AFTER, ((97 - 33, 1000.0),), ""),
     "soon behind": ("the cat sat on" + MARK + AFTER, (), 'root ::= "the cat sat on" [a-z]+'),
     "far behind": (BEFORE + MARK + AFTER, ((64, 15.0), (65, 15.0)), ""),
@@ -359,7 +360,7 @@ def test_positions_of_pictures_are_not_grouped(vision):
 def test_media_without_a_projector_are_refused(vision):
     with open_pair(vision, "llava") as bench:
         one = pictured(bench, 1, TEXT, [RED])
-    with Bench(vision / "llama-bpe.gguf") as bench:
+    with LlamaHarness(vision / "llama-bpe.gguf") as bench:
         bench.run(one)
         (failed,) = bench.of(1, Failed)
         assert failed.error.status == 501

@@ -3,6 +3,8 @@ from, and what becomes of them when the context runs full."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ from corral.core.chunk import DecodeStatus
 from corral.core.media import runs_in
 from corral.core.result import Admitted, StopType
 from corral.core.task import Cancel, Stop, Verb
-from tests.model.bench import task
-from tests.model.test_conversation import act, held, refuse, restore, save
+from tests.model.llama_harness import task
+from tests.model.slot_actions import act, held, refuse, restore, save
 from tests.model.vision import (
     AFTER,
     BEFORE,
@@ -38,7 +40,7 @@ N_CTX = 256
 NEAR = 1e-2
 OTHER = "be with them " + TEXT
 CUTTABLE = [pair for pair in PAIRS if pair != "gemma3"]  # a part of a saved state is of use
-SHAPES = {
+SHAPES: dict[str, Any] = {
     "one slot": {},
     "three slots": {"n_parallel": 3},
     "unified": {"n_parallel": 2, "kv_unified": True},
@@ -461,7 +463,7 @@ def test_a_shift_keeps_or_drops_a_picture_as_a_whole(vision, n_keep, n_discard):
 
 
 # The first shift, behind 16 tokens of text and before 13 of them there is the picture.
-SHIFTS = {
+SHIFTS: dict[Any, Any] = {
     (0, 10): (0, 10),
     (0, 16): (0, 16),
     (0, 20): (0, 32),

@@ -24,14 +24,14 @@ from corral.core.media_item import MediaItem, MediaKind
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProbs
 from corral.core.task import Task
-from tests.model.bench import GREEDY, Bench, task
+from tests.model.llama_harness import GREEDY, LlamaHarness, task
 from tests.tools.pictures import noise, solid
 
 Samples = npt.NDArray[Any]
 Row = npt.NDArray[np.floating]
 
 MARK = "<img>"  # where media are in a text
-PAIRS = {
+PAIRS: dict[str, Any] = {
     "llava": "llama-bpe",
     "sliced": "llama-bpe",
     "qwen2vl": "qwen2vl",
@@ -73,13 +73,13 @@ def files_of(directory: Path, pair: str) -> tuple[Path, Path]:
     return directory / f"{model}.gguf", directory / f"mmproj-{projector}.gguf"
 
 
-def open_pair(vision: Path, pair: str, n_parallel: int = 1, **options: Any) -> Bench:
+def open_pair(vision: Path, pair: str, n_parallel: int = 1, **options: Any) -> LlamaHarness:
     model, mmproj = files_of(vision, pair)
-    return Bench(model, n_parallel, **{"mmproj": str(mmproj), "warmup": False, **options})
+    return LlamaHarness(model, n_parallel, **{"mmproj": str(mmproj), "warmup": False, **options})
 
 
 def pictured(
-    bench: Bench,
+    bench: LlamaHarness,
     id: int,
     text: str,
     media: Sequence[Samples],
@@ -92,7 +92,9 @@ def pictured(
     return msgspec.structs.replace(task(id, [*tokens, *tail], sampling, **params), media=placed, fd=fd)
 
 
-def arranged(bench: Bench, text: str, media: Sequence[Samples]) -> tuple[list[int], list[MediaItem], int]:
+def arranged(
+    bench: LlamaHarness, text: str, media: Sequence[Samples]
+) -> tuple[list[int], list[MediaItem], int]:
     """The tokens of a text with media at its marks, and these with a file of their bytes."""
     given, fd = file_of_media(media)
     tokens: list[int] = []
@@ -130,7 +132,7 @@ def runs_of(one: Task) -> list[Run]:
     return runs_in(np.array(one.prompt, np.int32))
 
 
-def encoded_chunks(bench: Bench) -> list[Chunk]:
+def encoded_chunks(bench: LlamaHarness) -> list[Chunk]:
     """What was evaluated that is no text, in order."""
     return [chunk for chunks, _ in bench.decodes for chunk in chunks if chunk.encoded is not None]
 

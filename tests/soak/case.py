@@ -31,7 +31,7 @@ WORDS = (
     "have",
 )
 GRAMMAR = 'root ::= ("the " | "and ") [a-z]{4,12} (" of " [a-z]{2,6}){1,3}'
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "maxLength": 12},

@@ -5,7 +5,19 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of scalars by type
+SIZES = {
+    0: 1,
+    1: 1,
+    2: 2,
+    3: 2,
+    4: 4,
+    5: 4,
+    6: 4,
+    7: 1,
+    10: 8,
+    11: 8,
+    12: 8,
+}  # of scalars by type
 STRING, ARRAY = 8, 9
 ALIGNMENT = 32
 

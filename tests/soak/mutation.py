@@ -12,7 +12,21 @@ from dataclasses import dataclass, replace
 
 from tests.soak.gguf_parts import ARRAY, SIZES, STRING, Map, Pair, Parts, take_apart, text
 
-NUMBERS = (0, 1, 2, 3, 7, 255, 65_535, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 62) + 1)
+NUMBERS: tuple[int, ...] = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    255,
+    65_535,
+    1 << 20,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 40,
+    (1 << 62) + 1,
+)
 NUMBERS += ((1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 FLOATS = tuple(struct.pack("<f", value) for value in (0.0, -1.0, 1e38, float("inf"), float("nan")))
 WORDS = (
@@ -174,8 +188,8 @@ def _renumbered(parts: Parts, rng: random.Random) -> Iterator[tuple[str, Parts]]
                 new = (value % (1 << 8 * size)).to_bytes(size, "little")
                 yield f"{pair.key!r} is {value}", _with_pair(parts, i, replace(pair, value=new))
         elif pair.type == 6:
-            for value in FLOATS:
-                yield f"{pair.key!r} is {value!r}", _with_pair(parts, i, replace(pair, value=value))
+            for number in FLOATS:
+                yield f"{pair.key!r} is {number!r}", _with_pair(parts, i, replace(pair, value=number))
         elif pair.type == ARRAY and pair.value[:4] != struct.pack("<I", STRING):
             noise = pair.value[:12] + rng.randbytes(len(pair.value) - 12)
             yield f"{pair.key!r} is noise", _with_pair(parts, i, replace(pair, value=noise))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import uvicorn
 
@@ -22,7 +23,7 @@ async def serving(
 ):
     protocol = protocol or bounded_protocol(timeout_s, limits)
     config = uvicorn.Config(app, port=0, http=protocol, lifespan="off", log_config=None, access_log=False)
-    server = uvicorn.Server(config)
+    server: Any = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext
     task = asyncio.create_task(server.serve())
     while not server.started:

@@ -12,19 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import httpx
 import psutil
+from typing_extensions import Self
+
+from tests.tools.wait import wait_until as wait_until
 
 START_S = 300  # generous: a busy machine may take long to start
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + START_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class CorralProcess:
@@ -85,7 +80,7 @@ class CorralProcess:
         self.process.stdout.close()
         return code
 
-    def __enter__(self) -> CorralProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -129,3 +124,8 @@ class Stream:
             await asyncio.wait({waiter, self.task}, return_when=asyncio.FIRST_COMPLETED)
             waiter.cancel()
             assert len(self.events) >= n or not self.task.done(), self.events[-1:]
+
+
+def run_corral(*options: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "corral", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **env})

@@ -14,7 +14,7 @@ import pytest
 from corral.core.settings import ServerSettings
 from corral.server.acceptor import Acceptor, raise_open_files, share_for_connections
 from corral.server.tls import open_tls
-from tests.system.test_tls import make_certificate
+from tests.system.certificate import make_certificate
 
 GENEROUS_S = 60
 

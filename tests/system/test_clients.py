@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import openai
@@ -77,7 +78,7 @@ def test_more_requests_than_slots_are_all_answered(corral):
 def test_the_openai_package_completes(corral):
     client = openai.OpenAI(base_url=f"{corral.url}/v1", api_key="none")
     prompt = "I believe the meaning of life is"
-    options = {"model": "any", "prompt": prompt, "max_tokens": 8, "temperature": 0, "seed": 1}
+    options: dict[str, Any] = {"model": "any", "prompt": prompt, "max_tokens": 8, "temperature": 0, "seed": 1}
     whole = client.completions.create(**options)
     assert whole.choices[0].text
     assert whole.choices[0].finish_reason == "length"

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+from typing import Any
 
 import anyio.to_thread
 import pytest
@@ -95,7 +96,9 @@ async def test_so_it_is_when_the_answer_was_over(connection, is_much):
                 n_full += bool(transports[0].get_write_buffer_size())
         await send({"type": "http.response.body", "body": bytes(SIZE if is_much else 1)})
 
-    class Watched(bounded_protocol(TIMEOUT_S)):
+    base: Any = bounded_protocol(TIMEOUT_S)
+
+    class Watched(base):
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             transports.append(transport)

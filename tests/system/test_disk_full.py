@@ -21,7 +21,7 @@ import pytest
 
 from tests.soak.finish import finish
 from tests.system.process import START_S, CorralProcess, wait_until
-from tests.system.test_state import act, prompt_of, restore_state, save_state
+from tests.system.state import act, prompt_of, restore_state, save_state
 from tests.tools.fake_hub import FakeHub, Repository
 from tests.tools.file_server import FileServer, Served
 

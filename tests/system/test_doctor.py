@@ -12,9 +12,10 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from corral.cli import devices, doctor, doctor_facts
+from corral.cli import doctor, doctor_facts
 from corral.cli.devices import DeviceRow, NativeFacts, list_devices, native_facts, print_devices
 from corral.cli.doctor import render_json, render_text, run_doctor
 from corral.cli.doctor_checks import CHECKS, CheckResult, Level, examine
@@ -358,7 +359,7 @@ def child(monkeypatch):
     def pretend(script: str) -> None:
         run = subprocess.run
         monkeypatch.setattr(
-            devices.subprocess,
+            subprocess,
             "run",
             lambda command, **options: run([sys.executable, "-c", script, *command[3:]], **options),
         )
@@ -370,7 +371,7 @@ ROWS = [DeviceRow("CUDA0", "NVIDIA H200", 143771 << 20, 143000 << 20), DeviceRow
 
 
 def test_devices_are_printed_as_llama_server_does(child, capsys):
-    facts = devices.msgspec.json.encode(devices.msgspec.structs.replace(NATIVE, devices=ROWS)).decode()
+    facts = msgspec.json.encode(msgspec.structs.replace(NATIVE, devices=ROWS)).decode()
     child(f"import sys; assert sys.argv[1:] == ['host:1']; print('some noise'); print({facts!r}, end='')")
     assert list_devices(["host:1"]) == ROWS
     assert print_devices(["host:1"]) == 0
@@ -382,7 +383,7 @@ def test_devices_are_printed_as_llama_server_does(child, capsys):
 
 
 def test_no_devices(child, capsys):
-    facts = devices.msgspec.json.encode(NATIVE).decode()
+    facts = msgspec.json.encode(NATIVE).decode()
     child(f"print({facts!r}, end='')")
     print_devices()
     assert capsys.readouterr().out == "Available devices:\n  (none)\n"

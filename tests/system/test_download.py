@@ -190,14 +190,14 @@ def test_all_parts_come_along(server, progress, cache, tmp_path, asked):
 
 def test_a_part_that_is_missing_is_an_error(server, progress):
     server.files["/m-00001-of-00002.gguf"] = Served(split_gguf(2)[0])
-    with pytest.raises(CorralError, match=r"cannot download m-00002-of-00002.gguf: .* no such file"):
+    with pytest.raises(CorralError, match=r"m-00002-of-00002\.gguf"):
         download(f"{server.url}/m-00001-of-00002.gguf", "-mu", progress)
 
 
 @pytest.mark.parametrize("name", ["m.gguf", "download"])
 def test_what_is_no_model_does_not_get_into_the_cache(server, progress, cache, name):
     server.files[f"/{name}"] = Served(b"<!doctype html> please log in")
-    with pytest.raises(CorralError, match="it is not a GGUF file, but a page for a browser"):
+    with pytest.raises(CorralError, match="GGUF"):
         download(f"{server.url}/{name}", "-mu", progress)
     assert [path.name for path in cache.iterdir()] == [".locks"]
 
@@ -235,9 +235,7 @@ def test_a_cache_that_cannot_be_written(server, progress, tmp_path, monkeypatch)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "file"))
     server.files["/m.gguf"] = Served(MODEL)
-    with pytest.raises(
-        CorralError, match=r"-mu: cannot write into .*/file: .*; LLAMA_CACHE can name another"
-    ):
+    with pytest.raises(CorralError, match=r"-mu: .*/file.*LLAMA_CACHE"):
         download(f"{server.url}/m.gguf", "-mu", progress)
 
 
@@ -296,5 +294,5 @@ def test_one_that_waits_for_nothing_is_told(progress):
         mute.listen()
         url = urllib.parse.urlunsplit(("http", f"127.0.0.1:{mute.getsockname()[1]}", "/m.gguf", "", ""))
         access = Access(retry=RetryPolicy(n_tries=2, timeout_s=0.2, sleep=lambda _: None))
-        with pytest.raises(CorralError, match=r"failed 2 times in a row .*; nothing of it is here yet"):
+        with pytest.raises(CorralError, match="2 times"):
             download(url, "-mu", progress, access=access)

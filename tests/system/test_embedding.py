@@ -19,12 +19,12 @@ import pytest
 from tests.model import bert_reference, decoder_reference
 from tests.model.bert_reference import Array, unit
 from tests.system.process import START_S, CorralProcess, Stream
-from tests.system.test_state import shell
+from tests.system.state import shell
 from tests.tools import tiny_encoders as tiny_models
 
 CLOSE = 1e-3
 ONE_THREAD = ("-t", 1)  # two would wait for each other where something else runs
-TOPICS = {
+TOPICS: dict[str, Any] = {
     "weather": [
         "Heavy rain is expected in the north tomorrow.",
         "The storm brought strong winds and hail.",
@@ -61,7 +61,7 @@ TOPICS = {
         "The coach praised the goalkeeper after the football game.",
     ],
 }
-QUERIES = {
+QUERIES: dict[str, Any] = {
     "weather": ["Do I need an umbrella tomorrow?", "What is the forecast for the weekend?"],
     "cooking": ["What can I make for dinner?", "A recipe with vegetables"],
     "space": ["Have we been to other planets?", "NASA missions to the solar system"],
@@ -84,7 +84,7 @@ def vectors_of(answer: Any) -> Array:
     return np.array([item["embedding"] for item in answer["data"]])
 
 
-def embed(server: CorralProcess, texts: Sequence[str]) -> Array:
+def embed(server: CorralProcess, texts: Sequence[str | Sequence[int]]) -> Array:
     return vectors_of(act(server, "/v1/embeddings", input=texts))
 
 

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from tests.system.process import START_S, CorralProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-COMMANDS = {"mjs": ["node", EXAMPLES / "chat.mjs"], "sh": [EXAMPLES / "chat.sh"]}
+COMMANDS: dict[str, Any] = {"mjs": ["node", EXAMPLES / "chat.mjs"], "sh": [EXAMPLES / "chat.sh"]}
 KEY = "sk-ex\u00e4mple"
 SYSTEM = 'You are "terse".'
 # Letter for letter.
@@ -106,5 +107,5 @@ def test_the_program_of_the_manual(tiny, tmp_path):
 
 
 def slots_of(server: CorralProcess) -> list[dict]:
-    response = httpx.get(server.url + "/slots", headers={"x-api-key": KEY.encode()}, timeout=START_S)
+    response = httpx.get(server.url + "/slots", headers=[(b"x-api-key", KEY.encode())], timeout=START_S)
     return json.loads(response.content)

@@ -240,7 +240,7 @@ def test_checksums_of_servers_are_compared(serve, get, headers, tmp_path):
     path, version = get(serve(BIG, headers=headers))
     assert version.sha256 == SHA
     path.unlink()
-    with pytest.raises(CorralError, match=r"its checksum is .* not"):
+    with pytest.raises(CorralError, match="checksum"):
         get(serve(OTHER, headers=headers))
     assert left(tmp_path) == []
 
@@ -262,13 +262,13 @@ def test_a_wrong_checksum_after_pieces_is_got_once_more(serve, get, progress):
 
 def test_a_file_that_is_damaged_on_the_server_is_an_error(serve, get, tmp_path):
     server = serve(OTHER, cuts=[1_000_000])
-    with pytest.raises(CorralError, match=r"what 127.0.0.1 sends as f.bin is not right: its checksum"):
+    with pytest.raises(CorralError, match=r"127\.0\.0\.1.*f\.bin.*checksum"):
         get(server, n_bytes=len(BIG), sha256=SHA)
     assert left(tmp_path) == []
 
 
 def test_another_length_than_listed_is_refused(serve, get):
-    with pytest.raises(Refused, match="3000000 bytes, but lists it with 17"):
+    with pytest.raises(Refused, match=r"3000000 bytes.*17"):
         get(serve(BIG), n_bytes=17, sha256=SHA)
 
 
@@ -277,7 +277,7 @@ def test_without_a_checksum_the_file_itself_is_looked_at(serve, get, tmp_path):
         assert path.read_bytes() == BIG
         raise InvalidRequest("it is not a GGUF file")
 
-    with pytest.raises(CorralError, match="is not right: it is not a GGUF file"):
+    with pytest.raises(CorralError, match="GGUF"):
         get(serve(BIG), check=check)
     assert left(tmp_path) == []
 
@@ -298,16 +298,14 @@ def test_servers_that_are_busy_are_asked_again(serve, get, status, waits):
 
 def test_waiting_becomes_longer_and_ends(serve, get, waits):
     server = serve(BIG, statuses=[500] * 100)
-    with pytest.raises(
-        Unreachable, match=r"failed 10 times in a row \(127.0.0.1 answers 500\); nothing of it is here"
-    ):
+    with pytest.raises(Unreachable, match=r"10 times.*127\.0\.0\.1.*500"):
         get(server)
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0, 10.0]
 
 
 def test_attempts_that_bring_little_are_counted(serve, get, tmp_path):
     server = serve(BIG, etag='"a"', cuts=[10] * 1000)
-    with pytest.raises(Unreachable, match=r"failed 4 times in a row .*; \d+ bytes of 2.9 MiB are kept"):
+    with pytest.raises(Unreachable, match=r"4 times.*\d+ bytes of 2\.9 MiB"):
         get(server, retry=RetryPolicy(n_tries=4, sleep=lambda _: None))
     assert left(tmp_path) == ["f.bin.part", "f.bin.part.json"]
 
@@ -367,7 +365,7 @@ def test_without_network_it_says_so(get, progress, waits):
 
 def test_a_name_that_nobody_knows(get):
     nobody = SimpleNamespace(url="http://host.invalid")
-    with pytest.raises(Unreachable, match=r"cannot reach host.invalid \("):
+    with pytest.raises(Unreachable, match=r"host\.invalid"):
         get(nobody)
 
 

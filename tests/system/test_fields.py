@@ -7,17 +7,18 @@ tests/contract/test_fields.py does the same for all places and values, without n
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 import pytest
 
-from tests.contract.test_fields import PLAIN, VALUES, all_places, names_field, template_of, unmeant
+from tests.contract.field_cases import PLAIN, VALUES, all_places, names_field, template_of, unmeant
 from tests.system.process import START_S, CorralProcess
 from tests.tools.field_walk import NUMBERS, Place
 
 LONG = {"n_predict": 300}  # more than the context of a slot: it shifts
 # What a field needs beside it, to be more than read.
-COMPANIONS = {
+COMPANIONS: dict[str, Any] = {
     "n_keep": LONG,
     "n_discard": LONG,
     "mirostat_tau": {"mirostat": 1},
@@ -58,7 +59,8 @@ def schema(server):
 def sweep(server: CorralProcess, schema: dict, path: str, few: bool) -> int:
     """How many requests were answered, each of them with what it may be answered with."""
     documented = {int(status) for status in schema["paths"][template_of(path)]["post"]["responses"]}
-    n, wrong, plain = 0, [], {**PLAIN[path], "temperature": 0}
+    n, wrong = 0, []
+    plain: dict[str, Any] = {**PLAIN[path], "temperature": 0}
     with httpx.Client(base_url=server.url, timeout=START_S) as http:
         before = answer_to(http)
         for place in [place for place in all_places(path, schema) if place.kind in NUMBERS]:

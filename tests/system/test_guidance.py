@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,13 @@ PROMPT = "Hello world, that is it"
 NEGATIVE = "Never say that again"
 SCALE = 1.7
 N_PREDICT = 400
-ASK = {"prompt": PROMPT, "n_predict": 40, "temperature": 0, "ignore_eos": True, "return_tokens": True}
+ASK: dict[str, Any] = {
+    "prompt": PROMPT,
+    "n_predict": 40,
+    "temperature": 0,
+    "ignore_eos": True,
+    "return_tokens": True,
+}
 
 
 def start(tiny, *options) -> CorralProcess:
@@ -89,7 +96,7 @@ def test_a_mistake_is_told_at_the_start(tiny, options, words, status):
     assert "Traceback" not in "".join(server.lines)
 
 
-KINDS = {
+KINDS: dict[str, Any] = {
     "greedy": {"temperature": 0},
     "seeded": {"seed": 2},
     "penalties": {"seed": 3, "repeat_penalty": 1.3},

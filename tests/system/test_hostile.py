@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import httpx
 import pytest
@@ -46,7 +47,7 @@ def server(tmp_path_factory):
 
 def body(rng: random.Random) -> dict:
     fields = rng.sample(NUMBERS, rng.randint(1, 6))
-    request = {name: rng.choice(VALUES) for name in fields}
+    request: dict[str, Any] = {name: rng.choice(VALUES) for name in fields}
     if rng.random() < 0.3:
         request["samplers"] = rng.choices(SAMPLER_NAMES, k=rng.randint(0, 6))
     if rng.random() < 0.2:

@@ -129,7 +129,7 @@ def test_a_model_in_parts(hub, get, tmp_path):
     assert placed == tmp_path / "mine" / "m-Q4_K_M-00001-of-00003.gguf"
     assert len(check_model_file(placed)) == 3
     del hub.repositories["user/parts"].large[names[2]]
-    with pytest.raises(CorralError, match=r"it has no 'Q4_K_M/m-Q4_K_M-00003-of-00003.gguf', which"):
+    with pytest.raises(CorralError, match=r"'Q4_K_M/m-Q4_K_M-00003-of-00003\.gguf'"):
         get("user/parts")
 
 
@@ -162,7 +162,7 @@ def test_what_one_run_has_left_the_next_one_uses(hub, get):
 
 def test_a_damaged_file_is_not_kept(hub, get, cache):
     hub.damage = True
-    with pytest.raises(CorralError, match="its checksum is"):
+    with pytest.raises(CorralError, match="checksum"):
         get("user/many")
     assert not [path for path in (cache / "hub").rglob("*") if path.is_file() and "lock" not in path.name]
     hub.damage = False
@@ -213,7 +213,7 @@ def test_a_busy_hub_is_asked_again(hub, get):
     hub.statuses = iter([503, 500, 429])
     assert get("user/many").path.read_bytes() == Q4
     hub.statuses = iter([500] * 9)
-    with pytest.raises(CorralError, match=r"127.0.0.1 answers 500"):
+    with pytest.raises(CorralError, match=r"127\.0\.0\.1.*500"):
         Hub("user/none", Recorder(), Access(retry=QUICK)).get_model()
 
 
@@ -221,23 +221,21 @@ def test_a_busy_hub_is_asked_again(hub, get):
     "repo", ["", "many", "user/many/x", "user/many:", "../many/x", "a b/c", "/x", "x/", "u/m:q:r"]
 )
 def test_what_is_no_repository_is_refused(get, repo):
-    with pytest.raises(CorralError, match="is not like user/model or user/model:quant"):
+    with pytest.raises(CorralError, match="user/model:quant"):
         get(repo)
 
 
 def test_what_a_repository_does_not_have(hub, get):
-    with pytest.raises(CorralError, match="user/many has no Q2_K; there is F16, Q4_K_M, Q8_0"):
+    with pytest.raises(CorralError, match=r"user/many.*Q2_K.*F16, Q4_K_M, Q8_0"):
         get("user/many:Q2_K")
-    with pytest.raises(
-        CorralError, match=r"--hf-file: user/many has no file 'm-Q8_1.gguf'; did you mean 'm-Q8_0.gguf'"
-    ):
+    with pytest.raises(CorralError, match=r"--hf-file.*'m-Q8_1\.gguf'.*'m-Q8_0\.gguf'"):
         get("user/many", "m-Q8_1.gguf")
-    with pytest.raises(CorralError, match=r"has no file 'zzz'; there is m-F16.gguf, m-Q4_K_M.gguf"):
+    with pytest.raises(CorralError, match=r"'zzz'.*m-F16\.gguf, m-Q4_K_M\.gguf"):
         get("user/many", "zzz")
     hub.repositories["user/text"] = Repository(small={"README.md": b"#"})
-    with pytest.raises(CorralError, match="user/text has no GGUF model"):
+    with pytest.raises(CorralError, match="user/text"):
         get("user/text")
-    with pytest.raises(CorralError, match="user/text has no GGUF files at all"):
+    with pytest.raises(CorralError, match="user/text"):
         get("user/text", "m.gguf")
 
 
@@ -257,7 +255,7 @@ def test_without_network_the_cache_is_used(monkeypatch, get, progress):
     assert get("user/many") == found
     assert "cannot reach 127.0.0.1" in progress.said
     assert "Using user/many as it is in the cache" in progress.said
-    with pytest.raises(CorralError, match="has no Q8_0; there is Q4_K_M"):
+    with pytest.raises(CorralError, match=r"Q8_0.*Q4_K_M"):
         get("user/many:Q8_0")
     with pytest.raises(CorralError) as caught:
         get("user/other")
@@ -292,7 +290,7 @@ def test_offline_wants_all_parts(hub, get):
     hub.repositories["user/parts"] = Repository(large=dict(zip(names, split_gguf(2), strict=True)))
     path = get("user/parts").path
     path.with_name(names[1]).unlink()
-    with pytest.raises(CorralError, match=r"in the cache there is no 'm-00002-of-00002.gguf'"):
+    with pytest.raises(CorralError, match=r"'m-00002-of-00002\.gguf'"):
         get("user/parts", offline=True)
 
 

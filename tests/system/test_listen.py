@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import httpx
@@ -133,9 +132,7 @@ def test_a_port_that_is_taken():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(
-            CorralError, match=rf"127\.0\.0\.1, port {port}: Address already in use; .*--port"
-        ):
+        with pytest.raises(CorralError, match=rf"port {port}: Address already in use.*--port"):
             open_listener(ServerSettings(port=port)).__enter__()
 
 
@@ -157,9 +154,9 @@ def test_a_port_that_needs_privileges(monkeypatch):
         def bind(self, _address) -> None:
             raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(listen.socket, "socket", Socket)
+    monkeypatch.setattr(socket, "socket", Socket)
     with (
-        pytest.raises(CorralError, match=r"port 80: Permission denied; .*choose another --port"),
+        pytest.raises(CorralError, match=r"port 80: Permission denied.*--port"),
         open_listener(ServerSettings(port=80)),
     ):
         pass
@@ -251,9 +248,9 @@ def test_pages_of_strangers(tiny):
         assert answer.startswith(b"HTTP/1.1 431 ")
         server.wait_for(r"cut off 127\.0\.0\.1 with 431")
         origin = {"origin": "http://localhost:3000"}
-        answer = httpx.get(server.url + "/health", headers=origin, timeout=START_S)
-        assert answer.headers["access-control-allow-origin"] == origin["origin"]
-        assert "x-request-id" in answer.headers["access-control-expose-headers"].lower()
+        response = httpx.get(server.url + "/health", headers=origin, timeout=START_S)
+        assert response.headers["access-control-allow-origin"] == origin["origin"]
+        assert "x-request-id" in response.headers["access-control-expose-headers"].lower()
 
 
 def test_a_public_address_without_a_key_serves_this_machine_and_warns(tiny):
@@ -266,8 +263,8 @@ def test_a_public_address_without_a_key_serves_this_machine_and_warns(tiny):
         port = server.url.rpartition(":")[2]
         for name in ("127.0.0.1", "localhost", "0.0.0.0"):
             for path in ("/health", "/monitor/events"):
-                answer = httpx.head(f"http://{name}:{port}{path}", timeout=START_S)
-                assert (answer.status_code, answer.content) == (200, b""), name
+                response = httpx.head(f"http://{name}:{port}{path}", timeout=START_S)
+                assert (response.status_code, response.content) == (200, b""), name
         head = b"GET /props HTTP/1.1\r\nconnection: close\r\n"
         answer = exchange(server, head + b"host: box\r\nx-forwarded-for: 203.0.113.5\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
@@ -338,7 +335,7 @@ class TestUnixSocket:
     @pytest.mark.parametrize("name", ["missing/x.sock", "x" * 200 + ".sock"])
     def test_a_path_that_cannot_be(self, tmp_path, name):
         with (
-            pytest.raises(CorralError, match=r"cannot listen on '.*': .*; choose another --host"),
+            pytest.raises(CorralError, match="--host"),
             open_listener(ServerSettings(host=str(tmp_path / name))),
         ):
             pass
@@ -377,7 +374,6 @@ def test_a_second_ctrl_c_ends_it_at_once(tiny):
             next(lines)
             server.process.send_signal(signal.SIGINT)
             server.wait_for("stopping when running requests are done; a second Ctrl-C .* at once")
-            time.sleep(0.2)
             server.process.send_signal(signal.SIGINT)
             server.wait_for("stopping at once")
             assert server.process.wait(START_S) == 0

@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def chunk(data):
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 UNTIL_CLOSED = b"HTTP/1.0 200 OK\r\n\r\n"
 
-BODIES = {
+BODIES: dict[str, Any] = {
     "with a length": answer(BODY),
     "empty": answer(b""),
     "in chunks": CHUNKED + chunk(BODY[:1]) + chunk(BODY[1:]) + chunk(b""),
@@ -140,7 +141,7 @@ async def test_redirects_end(remote):
     assert len(site.requests) == 4
 
 
-TARGETS = {
+TARGETS: dict[str, Any] = {
     "file:///etc/passwd": "only http and https URLs are fetched",
     "ftp://127.0.0.1/": "only http and https URLs are fetched",
     "data:image/png;base64,AAAA": "only http and https URLs are fetched",
@@ -201,7 +202,7 @@ async def write_forever(writer, data):
         await writer.drain()
 
 
-ENDLESS = {
+ENDLESS: dict[str, Any] = {
     "in chunks": (CHUNKED, chunk(bytes(1 << 20))),
     "until it is closed": (UNTIL_CLOSED, bytes(1 << 20)),
 }
@@ -251,7 +252,7 @@ async def test_encoded_bodies_are_refused(remote, encoding):
         assert "compressed" in await refused(remote, site.url)
 
 
-BROKEN = {
+BROKEN: dict[str, Any] = {
     "nothing": b"",
     "no http": b"SSH-2.0-OpenSSH_9.6\r\n" * 9,
     "half a head": b"HTTP/1.1 200 OK\r\nContent-",
@@ -414,7 +415,7 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture
 def server_tls(certificate):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context: Any = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     context.names = []
     context.sni_callback = lambda _, name, __: context.names.append(name)

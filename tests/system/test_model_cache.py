@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from rich.console import Console
 
 from corral.cli import model_cache
 from corral.cli.cached_model import find_models, remove_model
@@ -222,22 +223,20 @@ def test_removing_takes_all_versions_but_nothing_of_others(hub, cache):
 def test_names_may_be_shortened(server, cache):
     for name in ("alpha.gguf", "alpha-2.gguf", "beta.gguf"):
         get(server, name=name)
-    with pytest.raises(CorralError, match=r"'al' can be alpha-2.gguf, alpha.gguf"):
+    with pytest.raises(CorralError, match=r"'al'.*alpha-2\.gguf, alpha\.gguf"):
         remove_cached("al")
     assert remove_cached("BE").name == "beta.gguf"
     assert remove_cached("alpha.gguf").name == "alpha.gguf"
-    with pytest.raises(
-        NotFound, match=r"there is no model 'alhpa-2' in the cache; did you mean 'alpha-2.gguf'\?"
-    ):
+    with pytest.raises(NotFound, match=r"'alhpa-2'.*'alpha-2\.gguf'"):
         remove_cached("alhpa-2")
-    with pytest.raises(NotFound, match="'corral models' lists what is there"):
+    with pytest.raises(NotFound, match="'corral models'"):
         remove_cached("zzzzzzz")
     assert names() == ["alpha-2.gguf"]
 
 
 def test_what_is_being_downloaded_stays(server):
     path = get(server)
-    with lock_of(path), pytest.raises(CorralError, match=r"'m.gguf' is being downloaded right now"):
+    with lock_of(path), pytest.raises(CorralError, match=r"'m\.gguf'"):
         remove_cached("m.gguf")
     assert path.exists()
 
@@ -257,7 +256,7 @@ def test_the_list_for_people(server, hub, capsys):
 
 def test_the_list_on_a_terminal(server, capsys, monkeypatch):
     get(server, name="[bold]m.gguf")
-    original = model_cache.Console
+    original = Console
     monkeypatch.setattr(
         model_cache, "Console", lambda **how: original(force_terminal=True, no_color=True, width=150, **how)
     )
@@ -301,7 +300,7 @@ def test_the_command_removes_all_or_nothing(server, capsys):
 @pytest.mark.parametrize(("answer", "is_gone"), [("y", True), ("YES", True), ("n", False), ("", False)])
 def test_on_a_terminal_it_asks(server, monkeypatch, answer, is_gone):
     get(server)
-    original = model_cache.Console
+    original = Console
     monkeypatch.setattr(model_cache, "Console", lambda **how: original(force_terminal=True, **how))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     asked = []

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import openai
 import pydantic
 import pytest
 
 MESSAGES = [{"role": "user", "content": "Name three colours."}]
-OPTIONS = {"model": "any", "messages": MESSAGES, "max_tokens": 16, "temperature": 0.8, "seed": 7}
-WEATHER = {
+OPTIONS: dict[str, Any] = {
+    "model": "any",
+    "messages": MESSAGES,
+    "max_tokens": 16,
+    "temperature": 0.8,
+    "seed": 7,
+}
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -26,7 +32,7 @@ WEATHER = {
         },
     },
 }
-TIME = {
+TIME: dict[str, Any] = {
     "type": "function",
     "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}},
 }
@@ -164,7 +170,13 @@ def test_a_tool_loop_of_two_turns(client):
 
 
 def test_a_named_function_is_called_with_arguments_of_its_schema(client):
-    options = {"model": "any", "messages": MESSAGES, "tools": [WEATHER, TIME], "max_tokens": 100, "seed": 1}
+    options: dict[str, Any] = {
+        "model": "any",
+        "messages": MESSAGES,
+        "tools": [WEATHER, TIME],
+        "max_tokens": 100,
+        "seed": 1,
+    }
     choice = {"type": "function", "function": {"name": "get_weather"}}
     whole = client.chat.completions.create(**options, tool_choice=choice).choices[0]
     (call,) = whole.message.tool_calls
@@ -178,7 +190,7 @@ def test_a_named_function_is_called_with_arguments_of_its_schema(client):
 
 
 def test_an_answer_that_may_call_does_one_or_the_other(client):
-    options = {"model": "any", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 100}
+    options: dict[str, Any] = {"model": "any", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 100}
     for seed in range(3):
         choice = client.chat.completions.create(**options, seed=seed).choices[0]
         if choice.finish_reason == "tool_calls":
@@ -229,7 +241,11 @@ def test_old_clients_name_functions(client):
 
 
 def test_a_stream_helper_of_the_package_accumulates(client):
-    options = {"model": "any", "messages": MESSAGES, "extra_body": {"grammar": 'root ::= "yes" | "no"'}}
+    options: dict[str, Any] = {
+        "model": "any",
+        "messages": MESSAGES,
+        "extra_body": {"grammar": 'root ::= "yes" | "no"'},
+    }
     with client.beta.chat.completions.stream(**options) as stream:
         for _ in stream:
             pass

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,9 +20,9 @@ from tests.system.process import START_S, CorralProcess
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-VARIABLES = {"$__rate_interval": "5m", "$instance": ".*", "$key": ".*"}
+VARIABLES: dict[str, Any] = {"$__rate_interval": "5m", "$instance": ".*", "$key": ".*"}
 NO_DATA = {"Drafts that came true"}  # without drafts
-KEYS = {"alice": "sk-a", "bob": "sk-b"}
+KEYS: dict[str, Any] = {"alice": "sk-a", "bob": "sk-b"}
 
 
 def expressions() -> list[tuple[str, str]]:
@@ -67,7 +68,7 @@ class Prometheus:
         self._url = f"http://{address}"
         self._wait(self._is_ready)
 
-    def ask(self, path: str, **parameters: str) -> object:
+    def ask(self, path: str, **parameters: str) -> Any:
         response = httpx.get(f"{self._url}/api/v1/{path}", params=parameters, timeout=START_S)
         assert response.status_code == 200, f"{parameters}: {response.text}"
         return response.json()["data"]
@@ -205,7 +206,7 @@ def test_promtool_accepts_the_files(kind, name):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-ALERTS = {  # what each of them hears of, a value each minute
+ALERTS: dict[str, Any] = {  # what each of them hears of, a value each minute
     "CorralDown": ["up 0x20"],
     "CorralEngineNotReady": [
         'corral_engine_state{state="ready"} 0x20',

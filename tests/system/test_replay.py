@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ PROMPTS = [
     "A short history of the steam engine:",
     "The cat sat on",
 ]
-KINDS = [
+KINDS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"seed": 2, "grammar": 'root ::= ("the cat sat on " [a-z]+ " and ")+'},
     {"seed": 3, "repeat_penalty": 1.3},

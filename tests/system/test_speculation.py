@@ -6,6 +6,7 @@ import asyncio
 import signal
 import struct
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -22,8 +23,8 @@ PROMPT = "hello world, that is not the"
 BRIEF = ("--draft", 2, "--no-draft-exact")
 LIMITS = {"n_predict": 80, "ignore_eos": True}
 # A few favourites, so that the same words come again and again.
-FEW_WORDS = {"logit_bias": [[token, 15.0] for token in range(97, 100)]}
-KINDS = {
+FEW_WORDS: dict[str, Any] = {"logit_bias": [[token, 15.0] for token in range(97, 100)]}
+KINDS: dict[str, Any] = {
     "greedy": {"temperature": 0},
     "sampled": {"seed": 3},
     "few words": {"seed": 4, **FEW_WORDS},

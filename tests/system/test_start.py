@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -16,7 +17,7 @@ import pytest
 
 from tests.system.process import START_S, CorralProcess, wait_until
 
-LOADING = {
+LOADING: dict[str, Any] = {
     "error": {
         "code": 503,
         "message": "Loading model",
@@ -127,7 +128,7 @@ def test_the_end_comes_also_before_there_is_anything(tiny, tmp_path):
 
 
 # What only the front finds: files that cannot be read end the start before.
-WRONG = {"--api-key-file": "alice=0:key", "--system-prompt-file": '{"prompt": 5}'}
+WRONG: dict[str, Any] = {"--api-key-file": "alice=0:key", "--system-prompt-file": '{"prompt": 5}'}
 
 
 @pytest.mark.parametrize("option", WRONG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.system.process import CorralProcess
 SYSTEM = (
     "Transcript of a dialog with a kind horse that never fails to answer.\nUser: Hello\nHorse: Hello world\n"
 )
-NAMES = {"anti_prompt": "User:", "assistant_name": "Horse:"}
+NAMES: dict[str, Any] = {"anti_prompt": "User:", "assistant_name": "Horse:"}
 PROMPT = "User: the world and you\nHorse:"
 MESSAGES = [{"role": "user", "content": "Hello to the world"}]
 GREEDY = {"n_predict": 24, "temperature": 0, "return_tokens": True}
@@ -99,7 +100,7 @@ def test_the_example_of_the_documentation(server, models, path):
         assert started.complete(prompt=PROMPT, **GREEDY)["tokens"] == behind["tokens"]
 
 
-FILES = {
+FILES: dict[str, Any] = {
     "object": json.dumps({"prompt": SYSTEM, **NAMES}),
     "text": SYSTEM,
 }
@@ -115,8 +116,8 @@ def test_a_file_is_evaluated_before_anybody_asks(models, path, kind):
             assert answer["timings"]["cache_n"] > len(system) - 4
             assert answer["timings"]["prompt_n"] < len(own) + 4
         props = server.get("/props").json()
-        expected = ("Horse:", "User:") if kind == "object" else ("", "")
-        assert (props["assistant_name"], props["user_name"]) == expected
+        names = ("Horse:", "User:") if kind == "object" else ("", "")
+        assert (props["assistant_name"], props["user_name"]) == names
         server.complete(system_prompt="")
         expected = server.complete(
             prompt=[*system, *own], stop=answer["generation_settings"]["stop"], **GREEDY
@@ -124,7 +125,7 @@ def test_a_file_is_evaluated_before_anybody_asks(models, path, kind):
         assert answer["tokens"] == expected["tokens"]
 
 
-BAD_FILES = {
+BAD_FILES: dict[str, Any] = {
     "types": ('{"prompt": 5}', "'prompt'"),
     "no prompt": ('{"anti_prompt": "User:"}', "'prompt'"),
     "not text": (b"\xff\xfe", "not UTF-8"),

@@ -17,22 +17,8 @@ import pytest
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 from corral.server.tls import open_tls, reload_tls
+from tests.system.certificate import make_certificate, openssl
 from tests.system.process import START_S, CorralProcess
-
-
-def make_certificate(directory, name: str) -> tuple[str, str]:
-    """A certificate for this machine that nobody but its own key has signed."""
-    certificate, key = str(directory / f"{name}.crt"), str(directory / f"{name}.key")
-    openssl(
-        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
-        *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-        *("-keyout", key, "-out", certificate),
-    )
-    return certificate, key
-
-
-def openssl(*words: str) -> None:
-    subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +163,9 @@ def shakes_hands(context: ssl.SSLContext) -> bool:
 
 
 def test_one_file_alone_is_an_error(pair):
-    with pytest.raises(CorralError, match="needs --ssl-key-file beside --ssl-cert-file"):
+    with pytest.raises(CorralError, match=r"--ssl-key-file.*--ssl-cert-file"):
         open_tls(ServerSettings(ssl_cert_file=pair[0]))
-    with pytest.raises(CorralError, match="needs --ssl-cert-file beside --ssl-key-file"):
+    with pytest.raises(CorralError, match=r"--ssl-cert-file.*--ssl-key-file"):
         open_tls(ServerSettings(ssl_key_file=pair[1]))
     assert open_tls(ServerSettings()) is None
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ from corral.telemetry.record import RequestRecord
 from corral.telemetry.tracing import Tracer
 from tests.system.process import START_S, CorralProcess, Stream
 
-SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+SOON: dict[str, Any] = {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
 SECRET = "xyzzy"
 PARTS = ["template", "queue", "prefill", "decode", "render"]
 
@@ -182,7 +183,7 @@ def test_a_cached_prompt_says_so(server, collector):
 
 def test_a_stream_is_a_trace_too(server, collector):
     messages = [{"role": "user", "content": SECRET}]
-    body = {"messages": messages, "max_tokens": 5, "stream": True, "ignore_eos": True}
+    body: dict[str, Any] = {"messages": messages, "max_tokens": 5, "stream": True, "ignore_eos": True}
     post(server, "/v1/chat/completions", "stream", **body)
     root, parts = collector.trace("stream")
     assert_tiled(root, parts)

@@ -11,15 +11,15 @@ import random
 import threading
 import wave
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import openai
 import pytest
 
-from tests.system.process import START_S, CorralProcess, Stream
-from tests.system.test_life import run
-from tests.system.test_state import act, leave, look, shell, tokens_of
+from tests.system.process import START_S, CorralProcess, Stream, run_corral
+from tests.system.state import act, leave, look, shell, tokens_of
 from tests.tools.pictures import BLUE, RED, data_uri, noise, png
 
 GREEDY = {"temperature": 0, "ignore_eos": True, "return_tokens": True}
@@ -51,6 +51,10 @@ def tone(hertz: int, seconds: float) -> bytes:
     return spoken(np.sin(np.arange(int(16000 * seconds)) * 2 * np.pi * hertz / 16000))
 
 
+class SeeingServer(CorralProcess):
+    path: Path
+
+
 @pytest.fixture(scope="module")
 def llava(vision, tmp_path_factory):
     """Two slots; states and images have directories. Nothing is kept of what has left its slot."""
@@ -69,7 +73,7 @@ def llava(vision, tmp_path_factory):
     )
     more = ("--slots", "--slot-save-path", path / "saves", "--cache-ram", 0)
     sources = ("--media-path", path / "media", "--allow-remote-media")
-    with CorralProcess(*options, *more, *sources) as server:
+    with SeeingServer(*options, *more, *sources) as server:
         server.path = path
         yield server
 
@@ -77,12 +81,12 @@ def llava(vision, tmp_path_factory):
 # --- clients
 
 
-def ask(client: openai.OpenAI, pixels, **options: object):
+def ask(client: openai.OpenAI, pixels, **options: Any):
     parts = [
         {"type": "text", "text": "What colour is it?"},
         {"type": "image_url", "image_url": {"url": data_uri(pixels)}},
     ]
-    messages = [{"role": "user", "content": parts}]
+    messages: Any = [{"role": "user", "content": parts}]
     return client.chat.completions.create(
         model="any",
         messages=messages,
@@ -387,7 +391,7 @@ def test_a_projector_that_is_none_ends_with_a_message(vision, tmp_path, kind):
         path.mkdir()
     elif kind == "a text model":
         path = vision / "llama-bpe.gguf"
-    result = run(*pair(vision, "--mmproj", path, "--port", 0))
+    result = run_corral(*pair(vision, "--mmproj", path, "--port", 0))
     assert result.returncode == 2, result.stderr
     assert "loading" not in result.stderr
     assert str(path) in result.stderr
@@ -444,7 +448,7 @@ def test_a_projector_is_downloaded_once_and_whole(vision, tmp_path):
     cache = tmp_path / "cache"
     env = {"LLAMA_CACHE": str(cache)}
     with Shop((vision / "mmproj-llava.gguf").read_bytes()) as shop:
-        missing = run(*pair(vision, "--mmproj-url", shop.url("none.gguf"), "--port", 0), **env)
+        missing = run_corral(*pair(vision, "--mmproj-url", shop.url("none.gguf"), "--port", 0), **env)
         assert missing.returncode == 1
         assert "--mmproj-url" in missing.stderr
         assert "404" in missing.stderr

@@ -52,7 +52,7 @@ class FakeHub(FileServer):
             status = next(iter(self.statuses), 0)
             return (status, {}, b"no") if status else self._list(found[1], token)
         if found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            return self._resolve(*found.groups(), token)
+            return self._resolve(found[1], found[2], found[3], token)
         return None
 
     def _list(self, repo: str, token: str) -> Answer:

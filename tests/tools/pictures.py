@@ -58,3 +58,18 @@ def media_of(arrays: Sequence[npt.NDArray[np.generic]]) -> tuple[list[MediaItem]
         os.write(fd, data)
         start += len(data)
     return media, fd
+
+
+def described_of(*arrays) -> list[MediaItem]:
+    """Media without their file."""
+    media, fd = media_of(arrays)
+    os.close(fd)
+    return media
+
+
+def is_closed(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return True
+    return False

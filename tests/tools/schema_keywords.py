@@ -6,7 +6,6 @@ accepted. `python -m tests.tools.schema_keywords` writes the tables into docs/st
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ VERDICTS = (ENFORCED, REFUSED, ANNOTATION)
 _DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 _DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 _DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
-_PAIR = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
-_INTEGER = {"type": "integer"}
-_NAMED_PART = {"$defs": {"n": _INTEGER}, "$ref": "#/$defs/n"}
+_PAIR: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+_INTEGER: dict[str, Any] = {"type": "integer"}
+_NAMED_PART: dict[str, Any] = {"$defs": {"n": _INTEGER}, "$ref": "#/$defs/n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ _OPENAPI = tuple(
 
 KEYWORDS: tuple[Keyword, ...] = (*_CORE, *_ANY_TYPE, *_OBJECTS, *_ARRAYS, *_SCALARS, *_ABOUT, *_OPENAPI)
 
-_STRINGS = {
+_STRINGS: dict[str, Any] = {
     "date": ("2024-02-29", "2024-02-30"),
     "time": ("23:59:60Z", "24:00:00Z"),
     "date-time": ("2024-12-31T23:59:59.5+01:00", "2024-12-31T23:59:59"),
@@ -223,8 +222,9 @@ def tables() -> dict[str, str]:
 
 def insert_tables(page: str) -> str:
     for name, table in tables().items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
-        page = re.sub(pattern, lambda found, table=table: found[1] + table + found[2], page, flags=re.S)
+        before, start, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        page = before + start + table + end + after
     return page
 
 

@@ -221,3 +221,12 @@ def _reordered_vocabulary() -> tiny._Vocabulary:
 
 if __name__ == "__main__":
     tiny.main(ALL)
+
+
+MERGED = {
+    "merged-a": [("lora-a", 1.0)],
+    "merged-a-half": [("lora-a", 0.5)],
+    "merged-b": [("lora-b", 1.0)],
+    "merged-ab": [("lora-a", 1.0), ("lora-b", 0.5)],
+    "merged-embd": [("lora-embd", 1.0)],
+}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,7 @@ class Llava:
 def read_llava(path: Path) -> Llava:
     reader = GGUFReader(path)
 
-    def key(name: str) -> npt.ArrayLike:
+    def key(name: str) -> Any:
         field = reader.get_field(f"clip.vision.{name}")
         assert field is not None, name
         return field.contents()

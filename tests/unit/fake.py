@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -287,11 +288,11 @@ class FakeBackend:
         self.leaves_debris = False
         self._n_cells = n_cells
         self._logits: list[list[np.ndarray]] = []
-        self.adapters = FakeAdapters()
+        self.adapters: Any = FakeAdapters()
         self.lora: AdapterConfig = ()
         self.is_exact = True
-        self.drafter = None
-        self.projector = None
+        self.drafter: Any = None
+        self.projector: Any = None
         self.has_planes = False
 
     @property
@@ -402,7 +403,7 @@ class FakeBackend:
         self.n_settled += 1
         return True
 
-    def pack(self, state: bytes) -> list[memoryview]:
+    def pack(self, state: bytes | memoryview) -> list[memoryview]:
         return [memoryview(state)]
 
     def unpack(self, buffer: np.ndarray, n_bytes: int, positions: np.ndarray, is_trusted: bool) -> bytes:
@@ -417,7 +418,7 @@ class FakeBackend:
     def save(self, seq: int, memory: np.ndarray | None = None) -> bytes | None:
         return b"MAGICseq" + pickle.dumps(self.sequences[seq])
 
-    def load(self, seq: int, state: bytes, position: int) -> bool:
+    def load(self, seq: int, state: bytes | memoryview, position: int) -> bool:
         tokens = pickle.loads(state[8:])
         assert len(tokens) == position
         others = sum(len(s) for i, s in enumerate(self.sequences) if i != seq)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import itertools
 import os
-import pickle
 import queue
 import threading
 import time
+from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.chunk import DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.result import Admitted, Done, Failed, SlotReport, Tier
 from corral.core.settings import EngineSettings
@@ -26,71 +22,21 @@ from corral.engine import loop
 from corral.engine.generation_engine import GenerationEngine
 from corral.engine.saved import NEVER
 from corral.engine.ses1 import Ses1
+from tests.tools.examples import examples
+from tests.tools.wait import wait_until
+from tests.unit.action_harness import (
+    LONG,
+    OTHER,
+    SECONDS,
+    ActionHarness,
+    ExactBackend,
+    content,
+    held_up,
+    n_open_files,
+    refused,
+)
+from tests.unit.engine_harness import alone, task
 from tests.unit.fake import FakeBackend
-from tests.unit.test_engine import Bench, alone, task
-
-LONG = [1 + i % 61 for i in range(100)]
-OTHER = [61 - i % 61 for i in range(100)]
-SECONDS = 20.0  # for what takes milliseconds
-
-
-class Lab(Bench):
-    """A bench that can wait for files."""
-
-    def __init__(self, backend: FakeBackend | None = None, **options) -> None:
-        super().__init__(backend, **options)
-        self._ids = itertools.count(1000)
-
-    def run(self, *orders) -> None:
-        for order in orders:
-            self.engine.handle(order)
-        deadline = time.monotonic() + SECONDS
-        while self.engine.has_work:
-            assert time.monotonic() < deadline, "the engine does not come to an end"
-            if self.engine.is_waiting:
-                time.sleep(0.0005)
-            self.engine.step()
-            self.check_mirrors()
-
-    def order(self, verb, slot=0, fd=-1, **fields) -> SlotAction:
-        """An action; like the engine's reader, it owns a descriptor of its own."""
-        fd = os.dup(fd) if fd >= 0 else -1
-        return SlotAction(id=next(self._ids), verb=verb, slot=slot, fd=fd, **fields)
-
-    def do(self, verb, slot=0, fd=-1, **fields) -> SlotReport:
-        action = self.order(verb, slot, fd, **fields)
-        self.run(action)
-        return self.answer(action)
-
-    def answer(self, action) -> SlotReport:
-        (event,) = [event for event in self.events if event.task_id == action.id]
-        if isinstance(event, Failed):
-            raise CorralError.from_info(event.error)
-        return event
-
-    def step_until(self, condition) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline
-            self.engine.step()
-
-    def is_answered(self, action) -> bool:
-        return any(event.task_id == action.id for event in self.events)
-
-    def cached(self, one) -> int:
-        """How many tokens of its prompt a task finds."""
-        self.run(one)
-        (admitted,) = self.of(one.id, Admitted)
-        return admitted.n_cached
-
-    def report(self, one):
-        self.run(msgspec.structs.replace(one, params=msgspec.structs.replace(one.params, cache_report=True)))
-        (admitted,) = self.of(one.id, Admitted)
-        assert admitted.report.n_cached == admitted.n_cached
-        return admitted.report
-
-    def sync_disk(self) -> None:
-        self.engine._kv._disk._files.submit(int).result(SECONDS)
 
 
 @pytest.fixture
@@ -114,22 +60,9 @@ def closes(monkeypatch):
     return counts
 
 
-def refused(status, match):
-    return pytest.raises(CorralError, match=match, check=lambda error: error.status == status)
-
-
-def n_open_files():
-    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-    return sum("memfd:state" in os.readlink(link) for link in links if os.path.lexists(link))
-
-
 def flip(fd, at):
     (byte,) = os.pread(fd, 1, at)
     os.pwrite(fd, bytes([byte ^ 1]), at)
-
-
-def content(lab, slot=0):
-    return lab.slots[slot].tokens.view.tolist()
 
 
 # --- save and restore
@@ -138,7 +71,7 @@ def content(lab, slot=0):
 @pytest.mark.parametrize("options", [{}, {"can_cut": False}, {"mixes_batches": True}, {"adds_bos": True}])
 @pytest.mark.parametrize("id_slot", [0, 3])
 def test_restored_in_another_engine_a_conversation_continues_as_it_would_have(file, options, id_slot):
-    first, second = Lab(FakeBackend(**options)), Lab(FakeBackend(**options))
+    first, second = ActionHarness(FakeBackend(**options)), ActionHarness(FakeBackend(**options))
     first.run(task(0, LONG, n_predict=10))
     report = first.do(Verb.SAVE, 0, file)
     n_tokens = len(LONG) + 9
@@ -154,7 +87,7 @@ def test_restored_in_another_engine_a_conversation_continues_as_it_would_have(fi
 
 
 def test_an_empty_slot_is_saved_and_restored(file):
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG, id_slot=1))
     assert lab.do(Verb.SAVE, 0, file).n_tokens == 0
     assert lab.do(Verb.RESTORE, 1, file, is_ours=True).n_tokens == 0
@@ -162,7 +95,7 @@ def test_an_empty_slot_is_saved_and_restored(file):
 
 
 def test_what_a_restore_replaces_is_kept_in_ram(file):
-    lab = Lab(FakeBackend(n_seq=1))
+    lab = ActionHarness(FakeBackend(n_seq=1))
     lab.do(Verb.SAVE, 0, file)
     lab.run(task(0, LONG))
     lab.do(Verb.RESTORE, 0, file)
@@ -171,7 +104,7 @@ def test_what_a_restore_replaces_is_kept_in_ram(file):
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_failed_restore_empties_its_slot_and_no_other(file, is_ours):
-    lab = Lab()
+    lab = ActionHarness()
     for id_slot in range(2):
         lab.run(task(id_slot, LONG, id_slot=id_slot))
     lab.do(Verb.SAVE, 0, file)
@@ -185,10 +118,10 @@ def test_a_failed_restore_empties_its_slot_and_no_other(file, is_ours):
 
 
 def test_a_state_that_does_not_fit_leaves_its_slot_empty(file):
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG))
     lab.do(Verb.SAVE, 0, file)
-    small = Lab(FakeBackend(n_seq=2, n_cells=106, mixes_batches=True))
+    small = ActionHarness(FakeBackend(n_seq=2, n_cells=106, mixes_batches=True))
     small.run(task(0, LONG[:50], id_slot=1))
     with refused(400, "does not fit"):
         small.do(Verb.RESTORE, 1, file)
@@ -196,7 +129,7 @@ def test_a_state_that_does_not_fit_leaves_its_slot_empty(file):
 
 
 def test_cached_sequences_give_way_to_a_state_that_shares_their_room(file):
-    lab = Lab(FakeBackend(n_seq=3, n_cells=250, mixes_batches=True))
+    lab = ActionHarness(FakeBackend(n_seq=3, n_cells=250, mixes_batches=True))
     lab.run(task(0, LONG, id_slot=0))
     lab.do(Verb.SAVE, 0, file)
     lab.run(task(1, OTHER, id_slot=1))
@@ -206,7 +139,7 @@ def test_cached_sequences_give_way_to_a_state_that_shares_their_room(file):
 
 
 def test_a_slot_is_settled_before_it_is_read(file):
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG))
     calls = []
     settle, save = lab.backend.flush_pending, lab.backend.save
@@ -222,7 +155,7 @@ def test_a_slot_is_settled_before_it_is_read(file):
 
 @pytest.mark.parametrize(("code", "status"), [(errno.ENOSPC, 507), (errno.EIO, 500)])
 def test_a_file_that_cannot_be_written_harms_nothing_else(file, monkeypatch, code, status):
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG))
     before = content(lab)
 
@@ -238,7 +171,7 @@ def test_a_file_that_cannot_be_written_harms_nothing_else(file, monkeypatch, cod
 
 
 def test_an_action_whose_file_did_not_arrive_is_refused():
-    lab = Lab()
+    lab = ActionHarness()
     for verb in (Verb.SAVE, Verb.RESTORE):
         with refused(503, "too many files"):
             lab.do(verb)
@@ -248,7 +181,7 @@ def test_an_action_whose_file_did_not_arrive_is_refused():
 
 
 def test_tokens_and_how_many_were_evaluated():
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG, id_slot=2))
     report = lab.do(Verb.TOKENS, 2)
     assert report.tokens == lab.backend.sequences[2]
@@ -258,7 +191,7 @@ def test_tokens_and_how_many_were_evaluated():
 
 
 def test_erased_tokens_are_forgotten_in_ram_too_and_others_are_not():
-    lab = Lab(FakeBackend(n_seq=1))
+    lab = ActionHarness(FakeBackend(n_seq=1))
     for id, prompt in enumerate([LONG, OTHER, LONG]):
         lab.run(task(id, prompt, n_predict=1))
     assert lab.do(Verb.ERASE).n_tokens == 100
@@ -270,7 +203,7 @@ def test_erased_tokens_are_forgotten_in_ram_too_and_others_are_not():
 @pytest.mark.parametrize(("n_keep", "n_discard"), [(0, 1), (10, 50), (0, 100), (99, 1), (50, 50)])
 def test_a_shift_is_a_cut_in_the_middle_and_what_is_left_serves_as_a_prompt(n_keep, n_discard):
     """Asked for by somebody, it is what they want to go on with: nothing of it is evaluated again."""
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG, n_predict=1))
     left = LONG[:n_keep] + LONG[n_keep + n_discard :]
     assert lab.do(Verb.SHIFT, 0, n_keep=n_keep, n_discard=n_discard).n_tokens == len(left)
@@ -281,7 +214,7 @@ def test_a_shift_is_a_cut_in_the_middle_and_what_is_left_serves_as_a_prompt(n_ke
 
 
 def test_a_shift_that_is_larger_than_the_slot_is_refused_and_changes_nothing():
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG, n_predict=1))
     with refused(400, "Field 'n_discard': .* more than the slot's 100 tokens"):
         lab.do(Verb.SHIFT, 0, n_keep=50, n_discard=51)
@@ -290,7 +223,7 @@ def test_a_shift_that_is_larger_than_the_slot_is_refused_and_changes_nothing():
 
 @pytest.mark.parametrize("what", ["can_shift", "can_cut"])
 def test_a_shift_that_the_model_cannot_do_is_not_supported(what):
-    lab = Lab()
+    lab = ActionHarness()
     setattr(lab.backend, what, False)
     lab.run(task(0, LONG, n_predict=1))
     with refused(501, "cannot be shifted"):
@@ -300,7 +233,7 @@ def test_a_shift_that_the_model_cannot_do_is_not_supported(what):
 
 @pytest.mark.parametrize("options", [{}, {"can_cut": False}])
 def test_a_fork_evaluates_nothing_and_both_go_their_own_ways(options):
-    lab = Lab(FakeBackend(**options))
+    lab = ActionHarness(FakeBackend(**options))
     lab.run(task(0, LONG, id_slot=0), task(1, OTHER, id_slot=2))
     replaced, n_batches = content(lab, 2), len(lab.backend.batches)
     report = lab.do(Verb.FORK, 2, source=0)
@@ -317,14 +250,14 @@ def test_a_fork_evaluates_nothing_and_both_go_their_own_ways(options):
 
 
 def test_a_fork_of_nothing_is_nothing():
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG, id_slot=1))
     assert lab.do(Verb.FORK, 1, source=0).n_tokens == 0
     assert content(lab, 1) == []
 
 
 def test_a_slot_is_not_forked_into_itself():
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG))
     with refused(400, "Field 'slot': .*itself"):
         lab.do(Verb.FORK, 0, source=0)
@@ -334,7 +267,7 @@ def test_a_slot_is_not_forked_into_itself():
 @pytest.mark.parametrize("slot", [-1, 4, 1000])
 @pytest.mark.parametrize("verb", Verb)
 def test_slots_that_do_not_exist(file, verb, slot):
-    lab = Lab()
+    lab = ActionHarness()
     with refused(404, f"there is no slot {slot}; there are 0 to 3"):
         lab.do(verb, slot, file, source=1)
     with refused(404, f"there is no slot {slot}; there are 0 to 3"):
@@ -344,9 +277,9 @@ def test_slots_that_do_not_exist(file, verb, slot):
 # --- whose turn it is
 
 
-def busy_lab(**options) -> Lab:
+def busy_lab(**options) -> ActionHarness:
     """Slot 0 is working."""
-    lab = Lab(**options)
+    lab = ActionHarness(**options)
     lab.engine.handle(task(0, LONG, id_slot=0, n_predict=30))
     for _ in range(8):
         lab.engine.step()
@@ -382,7 +315,7 @@ def test_an_action_that_does_not_wait_is_refused(file, verb, is_source):
 
 
 def test_a_slot_is_kept_for_a_restore_while_its_file_is_read(file, monkeypatch):
-    lab = Lab()
+    lab = ActionHarness()
     saved_file(lab, file)
     with held_up(monkeypatch, "read") as began:
         action = lab.order(Verb.RESTORE, 0, file, busy=Busy.REFUSE)
@@ -453,7 +386,7 @@ def test_an_action_that_does_not_wait_does_not_wait_behind_another_action():
 
 
 def test_a_save_that_does_not_wait_does_not_wait_for_the_file_of_another_one(file, monkeypatch):
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG, id_slot=0))
     with held_up(monkeypatch, "write") as began:
         first = lab.order(Verb.SAVE, 0, file)
@@ -475,23 +408,6 @@ def test_a_save_that_does_not_wait_does_not_wait_for_the_file_of_another_one(fil
 # --- descriptors
 
 
-@contextlib.contextmanager
-def held_up(monkeypatch, name):
-    """File work that does not end before the block does."""
-    go, method = threading.Event(), getattr(Ses1, name)
-    began = threading.Event()
-
-    def slow(*args, **options):
-        began.set()
-        assert go.wait(SECONDS)
-        return method(*args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ses1, name, slow)
-        yield began
-        go.set()
-
-
 def saved_file(lab, fd):
     lab.run(task(0, LONG, id_slot=1))
     lab.do(Verb.SAVE, 1, fd)
@@ -500,7 +416,7 @@ def saved_file(lab, fd):
 @pytest.mark.parametrize("verb", [Verb.SAVE, Verb.RESTORE])
 @pytest.mark.parametrize("way", ["done", "not found", "refused", "damaged", "bug"])
 def test_a_descriptor_is_closed_exactly_once(file, closes, capsys, verb, way):
-    lab = Lab()
+    lab = ActionHarness()
     saved_file(lab, file)
     if way == "refused":
         lab.engine.handle(task(5, OTHER, id_slot=1))
@@ -525,8 +441,7 @@ def test_cancelled_while_it_waits_for_a_turn_its_file_is_closed_at_once(file, cl
     action = lab.order(verb, 0, file)
     closes.clear()
     lab.engine.handle(action)
-    while any(job.is_in_work for job in lab.engine._coroutines._pending):
-        time.sleep(0.001)
+    wait_until(lambda: not any(job.is_in_work for job in lab.engine._coroutines._pending))
     lab.engine.handle(Cancel(action.id))
     assert closes[action.fd] == 1
     lab.run()
@@ -538,7 +453,7 @@ def test_cancelled_while_it_waits_for_a_turn_its_file_is_closed_at_once(file, cl
 def test_cancelled_in_the_middle_of_its_file_that_is_closed_when_it_is_not_used_any_more(
     file, closes, monkeypatch, verb, method
 ):
-    lab = Lab()
+    lab = ActionHarness()
     saved_file(lab, file)
     with held_up(monkeypatch, method) as began:
         action = lab.order(verb, 1, file)
@@ -556,7 +471,7 @@ def test_cancelled_in_the_middle_of_its_file_that_is_closed_when_it_is_not_used_
 
 def test_others_go_on_while_a_state_is_saved(file, monkeypatch):
     """Even in the very slot: what is written was taken out of it before."""
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, LONG))
     before = content(lab)
     with held_up(monkeypatch, "write") as began:
@@ -574,7 +489,7 @@ def test_others_go_on_while_a_state_is_saved(file, monkeypatch):
 
 def test_one_state_of_a_slot_at_a_time_is_written(file, monkeypatch):
     """Memory holds it until then; states of other slots are written meanwhile."""
-    lab = Lab()
+    lab = ActionHarness()
     for i in range(2):
         lab.run(task(i, LONG, id_slot=i))
     with held_up(monkeypatch, "write") as began:
@@ -619,7 +534,7 @@ def test_an_engine_that_only_waits_for_a_file_sleeps_until_it_is_woken(file, mon
     "other", [task(1, LONG, id_slot=0), SlotAction(id=1, verb=Verb.TOKENS, slot=0)], ids=["task", "action"]
 )
 def test_an_engine_sleeps_also_if_somebody_waits_for_a_slot_whose_file_is_read(file, monkeypatch, other):
-    lab = Lab()
+    lab = ActionHarness()
     with held_up(monkeypatch, "read") as began:
         lab.engine.handle(lab.order(Verb.RESTORE, 0, file))
         lab.engine.handle(other)
@@ -654,7 +569,7 @@ def test_no_file_is_read_behind_its_close(file, monkeypatch, slot, status):
 
 def test_an_engine_does_not_sleep_while_somebody_can_begin(file, monkeypatch):
     """One waits for a file, the other one only for a turn that is over."""
-    lab = Lab()
+    lab = ActionHarness()
     saved_file(lab, file)
     with held_up(monkeypatch, "read") as began:
         lab.engine.handle(lab.order(Verb.RESTORE, 2, file))
@@ -672,7 +587,7 @@ def test_an_engine_does_not_sleep_while_somebody_can_begin(file, monkeypatch):
 
 
 def test_a_cancelled_action_leaves_its_slot_to_those_who_do_not_wait(file, monkeypatch):
-    lab = Lab()
+    lab = ActionHarness()
     with held_up(monkeypatch, "read"):
         action = lab.order(Verb.RESTORE, 0, file)
         lab.engine.handle(action)
@@ -685,57 +600,15 @@ def test_a_cancelled_action_leaves_its_slot_to_those_who_do_not_wait(file, monke
 # --- contexts that were shifted
 
 
-class ExactBackend(FakeBackend):
-    """Tokens also remember what they were evaluated behind, as keys and values do: moved ones differ."""
-
-    def __init__(self, *args, **options) -> None:
-        super().__init__(*args, **options)
-        self.memories: list[list[int]] = [[] for _ in range(self.n_seq)]
-
-    def decode(self, chunks):
-        status = super().decode(chunks)
-        if status is DecodeStatus.OK:
-            for i, chunk in enumerate(chunks):
-                memory = self.memories[chunk.seq]
-                for token in chunk.tokens.tolist():
-                    memory.append(hash((token, *memory)))
-                self._logits[i] = [np.array([memory[-1] % 100003], np.float64)]
-        return status
-
-    def trim(self, seq, n):
-        is_trimmed = super().trim(seq, n)
-        del self.memories[seq][len(self.sequences[seq]) :]
-        return is_trimmed
-
-    def share_prefix(self, src, dst, n):
-        self.memories[dst] = list(self.memories[src])
-        return super().share_prefix(src, dst, n)
-
-    def move(self, seq, start, end, to):
-        super().move(seq, start, end, to)
-        self.memories[seq][to : to + end - start] = self.memories[seq][start:end]
-
-    def save(self, seq, memory=None):
-        pairs = list(zip(self.sequences[seq], self.memories[seq], strict=True))
-        return b"MAGICseq" + pickle.dumps(pairs)
-
-    def load(self, seq, state, position):
-        pairs = pickle.loads(state[8:])
-        assert len(pairs) == position
-        self.sequences[seq] = [token for token, _ in pairs]
-        self.memories[seq] = [memory for _, memory in pairs]
-        return True
-
-
 def alone_exactly(one) -> list[int]:
-    lab = Lab(ExactBackend(n_ctx=128), context_shift=True)
+    lab = ActionHarness(ExactBackend(n_ctx=128), context_shift=True)
     lab.run(one)
     return lab.tokens(one.id)
 
 
-def shifted_lab(**options) -> Lab:
+def shifted_lab(**options) -> ActionHarness:
     """Slot 0 ran full, and its context was shifted behind the first 12 tokens."""
-    lab = Lab(ExactBackend(n_ctx=128, **options), context_shift=True)
+    lab = ActionHarness(ExactBackend(n_ctx=128, **options), context_shift=True)
     lab.run(task(0, LONG, n_predict=60, n_keep=12, id_slot=0))
     assert lab.done(0).truncated
     assert lab.slots[0].shifted_from == 12
@@ -765,7 +638,7 @@ def test_what_moved_is_known_in_ram_in_files_in_forks_and_behind_another_shift(f
     lab.do(Verb.SAVE, 1, file)
     lab.do(Verb.SHIFT, 1, n_keep=4, n_discard=4)
     assert lab.slots[1].shifted_from == 8
-    other = Lab(ExactBackend(n_ctx=128))
+    other = ActionHarness(ExactBackend(n_ctx=128))
     other.do(Verb.RESTORE, 2, file, is_ours=True)
     assert other.slots[2].shifted_from == 12
     assert other.cached(task(1, prompt)) == 12
@@ -784,7 +657,7 @@ MIXED = list(range(1, 61))
 
 @pytest.mark.parametrize(("n_cache_reuse", "n_moved"), [(0, 0), (8, 20), (20, 20), (21, 0)])
 def test_what_is_further_back_moves_down_if_it_is_long_enough(n_cache_reuse, n_moved):
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, MIXED, n_predict=1, id_slot=0))
     shorter = task(1, MIXED[:12] + MIXED[30:50] + [62] * 8, n_cache_reuse=n_cache_reuse, id_slot=0)
     report = lab.report(shorter)
@@ -794,7 +667,7 @@ def test_what_is_further_back_moves_down_if_it_is_long_enough(n_cache_reuse, n_m
 
 
 def test_several_runs_move_also_out_of_ram():
-    lab = Lab(FakeBackend(n_seq=1))
+    lab = ActionHarness(FakeBackend(n_seq=1))
     lab.run(task(0, MIXED, n_predict=1))
     lab.run(task(1, OTHER, n_predict=1))
     shorter = task(2, MIXED[:16] + MIXED[20:30] + MIXED[35:52] + [62] * 8, n_cache_reuse=10)
@@ -804,20 +677,20 @@ def test_several_runs_move_also_out_of_ram():
 
 
 def test_a_model_that_cannot_be_cut_moves_nothing():
-    lab = Lab(FakeBackend(can_cut=False))
+    lab = ActionHarness(FakeBackend(can_cut=False))
     lab.run(task(0, MIXED, n_predict=1, id_slot=0))
     assert lab.cached(task(1, MIXED[30:50] + [62] * 8, n_cache_reuse=8, id_slot=0)) == 0
 
 
 def test_what_stays_in_place_before_a_run_that_moves_is_reported_too():
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(task(0, MIXED, n_predict=1, id_slot=0))
     report = lab.report(task(1, MIXED[:10] + MIXED[30:50] + [62] * 8, n_cache_reuse=1, id_slot=0))
     assert (report.n_cached, report.n_moved) == (30, 20)
 
 
 def test_a_twin_is_not_served_what_it_does_not_take():
-    lab = Lab(ExactBackend(n_ctx=128), slot_prompt_similarity=0.1)
+    lab = ActionHarness(ExactBackend(n_ctx=128), slot_prompt_similarity=0.1)
     lab.run(task(0, MIXED, n_predict=1, id_slot=0))
     prompt = MIXED[:12] + MIXED[30:50] + [62] * 8
     same_prompt_waiters = [task(1, prompt, n_cache_reuse=8), task(2, prompt)]
@@ -830,7 +703,7 @@ def test_a_twin_is_not_served_what_it_does_not_take():
 
 
 def test_reports_of_live_tokens():
-    lab = Lab()
+    lab = ActionHarness()
     first = lab.report(task(0, LONG, n_predict=1, id_slot=0))
     assert (first.tier, first.id_slot, first.n_common) == (Tier.NONE, -1, 0)
     assert (first.token, first.cached_token) == (LONG[0], None)
@@ -845,7 +718,7 @@ def test_reports_of_live_tokens():
 
 
 def test_reports_of_ram_and_of_those_who_want_none():
-    lab = Lab(FakeBackend(n_seq=1))
+    lab = ActionHarness(FakeBackend(n_seq=1))
     lab.run(task(0, LONG, n_predict=1))
     assert lab.of(0, Admitted)[0].report is None
     lab.run(task(1, OTHER, n_predict=1))
@@ -855,14 +728,14 @@ def test_reports_of_ram_and_of_those_who_want_none():
 
 
 def test_a_twin_is_told_where_its_prompt_was_evaluated():
-    lab = Lab()
+    lab = ActionHarness()
     lab.run(*(task(i, LONG, id_slot=i + 1, cache_report=True) for i in range(2)))
     report = lab.of(1, Admitted)[0].report
     assert (report.tier, report.id_slot, report.n_cached, report.n_common) == (Tier.LIVE, 1, 100, 100)
 
 
 def test_a_state_that_cannot_be_loaded_is_not_reported_as_cached():
-    lab = Lab(FakeBackend(n_seq=1))
+    lab = ActionHarness(FakeBackend(n_seq=1))
     lab.run(task(0, LONG, n_predict=1))
     lab.run(task(1, OTHER, n_predict=1))
 
@@ -915,7 +788,9 @@ scripts = st.lists(requests | acts | others, min_size=2, max_size=16)
 
 def test_what_is_cached_in_the_slot_of_one_who_waits_gives_way():
     """The last one waits for the first one's prompt, on top of 41 tokens that nobody needs."""
-    lab = Lab(FakeBackend(n_seq=2, n_ubatch=16, n_ctx=110, n_cells=110, mixes_batches=True), cache_ram_mib=0)
+    lab = ActionHarness(
+        FakeBackend(n_seq=2, n_ubatch=16, n_ctx=110, n_cells=110, mixes_batches=True), cache_ram_mib=0
+    )
     prompt = [*MIXED, *[1] * 12]
     tasks = [task(0, prompt), task(1, MIXED[:40], n_predict=2, id_slot=1), task(2, prompt, id_slot=1)]
     lab.run(*tasks)
@@ -927,10 +802,10 @@ shapes = st.sampled_from([{}, {"can_cut": False}, {"n_ctx": 110, "n_cells": 110,
 
 
 @given(scripts, shapes, st.sampled_from([0, 64]))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_every_order_is_answered_once_and_tasks_as_if_alone(script, shape, ram):
     """Also in a random mixture with actions on the same slots; no descriptor is left."""
-    lab = Lab(FakeBackend(n_seq=3, n_ubatch=16, **shape), cache_ram_mib=ram)
+    lab = ActionHarness(FakeBackend(n_seq=3, n_ubatch=16, **shape), cache_ram_mib=ram)
     n_before = n_open_files()
     files = [os.memfd_create(f"state {i}") for i in range(3)]
     started, cancelled = _play(lab, script, files)
@@ -949,7 +824,8 @@ def test_every_order_is_answered_once_and_tasks_as_if_alone(script, shape, ram):
 
 
 def _play(lab, script, files):
-    started, cancelled = [], set()
+    started: list[Any] = []
+    cancelled = set()
     for kind, value in script:
         if kind == "task":
             prompt, n, slot, reuse = value
@@ -986,10 +862,10 @@ steps_of_a_talk = st.lists(
 
 
 @given(steps_of_a_talk, st.sampled_from([0, 64]))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_shifts_and_moves_of_others_change_no_answer(script, ram):
     """Where tokens know what they were evaluated behind, and somebody wants no approximation."""
-    lab = Lab(ExactBackend(n_seq=2, n_ctx=128, n_ubatch=16), context_shift=True, cache_ram_mib=ram)
+    lab = ActionHarness(ExactBackend(n_seq=2, n_ctx=128, n_ubatch=16), context_shift=True, cache_ram_mib=ram)
     exact = []
     for i, (prompt, source, n, wish, n_keep, n_steps) in enumerate(script):
         if source >= 0:
@@ -1016,8 +892,10 @@ class FatBackend(FakeBackend):
         return super().save(seq) + bytes(600_000)
 
 
-def disk_lab(path, backend=None, **options) -> Lab:
-    return Lab(backend or FakeBackend(n_seq=1), cache_disk=str(path), **{"cache_ram_mib": 0, **options})
+def disk_lab(path, backend=None, **options) -> ActionHarness:
+    return ActionHarness(
+        backend or FakeBackend(n_seq=1), cache_disk=str(path), **{"cache_ram_mib": 0, **options}
+    )
 
 
 def states(path):

@@ -8,12 +8,13 @@ import itertools
 import pickle
 import struct
 from concurrent.futures import Future
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import DecodeStatus
@@ -31,13 +32,13 @@ from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import read_title
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
-from tests.unit import test_ses1
+from tests.tools.examples import examples
+from tests.unit import ses1_files
+from tests.unit.action_harness import LONG, OTHER, ActionHarness, ExactBackend, content, held_up
+from tests.unit.engine_harness import grammar, task
 from tests.unit.fake import FakeAdapters, FakeEncoder, SteppedEmbedder
 from tests.unit.fake_process import NullObserver
-from tests.unit.test_actions import LONG, OTHER, ExactBackend, Lab, content, held_up
-from tests.unit.test_engine import task
-from tests.unit.test_ses1 import N_SEAL, TOKENS, Port, either, file_of, refuses, sealed_again, write
-from tests.unit.test_twins import grammar
+from tests.unit.ses1_files import N_SEAL, TOKENS, Port, either, file_of, refuses, sealed_again, write
 
 BASE, A, HALF, B, BOTH = (), ((0, 1.0),), ((0, 0.5),), ((1, 1.0),), ((0, 1.0), (1, 0.5))
 CONFIGS = [BASE, A, HALF, B, BOTH]
@@ -91,7 +92,7 @@ class Adapted(ExactBackend):
         return super().load(seq, state, position)
 
 
-class Desk(Lab):
+class AdapterHarness(ActionHarness):
     """A lab with two adapters; whatever is evaluated, is evaluated with those that its request wants."""
 
     def __init__(self, backend: Adapted | None = None, paths=("0.gguf", "1.gguf"), **options) -> None:
@@ -114,7 +115,7 @@ class Desk(Lab):
 
 def alone(one, **options) -> list[int]:
     """What a task gives with an engine to itself."""
-    desk = Desk(**options)
+    desk = AdapterHarness(**options)
     desk.run(msgspec.structs.replace(one, params=msgspec.structs.replace(one.params, id_slot=-1)))
     return desk.tokens(one.id)
 
@@ -136,7 +137,7 @@ variants = st.sampled_from([b"", b"a", b"b"])
 
 
 @given(slots, st.data(), st.integers(-100, 300), st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_a_batch_is_of_one_configuration_and_nobody_is_left_out(ids, data, budget, mixes):
     is_prompt = [data.draw(st.booleans()) for _ in ids]
     tokens = [Token(id, data.draw(variants)) for id, prompt in zip(ids, is_prompt, strict=True) if not prompt]
@@ -146,7 +147,7 @@ def test_a_batch_is_of_one_configuration_and_nobody_is_left_out(ids, data, budge
         if prompt
     ]
     batches = plan_batches(tokens, prompts, budget, BatchShape(512, 32, mixes))
-    variant_of = {one.slot: one.lora_key for one in (*tokens, *prompts)}
+    variant_of = {one.slot: one.lora_key for one in [*tokens, *prompts]}
     for batch in batches:
         assert len({variant_of[part.slot] for part in batch}) == 1
         assert sum(part.n for part in batch) <= 512
@@ -160,7 +161,7 @@ def test_a_batch_is_of_one_configuration_and_nobody_is_left_out(ids, data, budge
 
 
 def test_all_streams_get_a_token_in_every_step_whatever_their_configuration():
-    desk = Desk(Adapted(n_seq=7, n_ubatch=16), max_itl_ms=5)
+    desk = AdapterHarness(Adapted(n_seq=7, n_ubatch=16), max_itl_ms=5)
     for id, config in enumerate(CONFIGS):
         desk.engine.handle(task(id, [1 + id, 2, 3], n_predict=100, lora=config))
     while len(desk.engine._scheduler.running(Phase.GENERATING)) < 5:
@@ -180,7 +181,7 @@ def test_all_streams_get_a_token_in_every_step_whatever_their_configuration():
 
 @pytest.mark.parametrize("mixes", [False, True])
 def test_streams_of_one_configuration_share_a_batch(mixes):
-    desk = Desk(Adapted(n_seq=6, mixes_batches=mixes))
+    desk = AdapterHarness(Adapted(n_seq=6, mixes_batches=mixes))
     for id in range(6):
         desk.engine.handle(task(id, [1 + id, 2, 3], n_predict=50, lora=CONFIGS[id % 3]))
     while len(desk.engine._scheduler.running(Phase.GENERATING)) < 6:
@@ -202,9 +203,9 @@ specs = st.lists(
 
 
 @given(specs, st.data(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_task_ends_once_and_answers_as_if_alone(all_specs, data, mixes):
-    desk = Desk(Adapted(n_seq=3, n_ubatch=16, n_batch=32, mixes_batches=mixes), max_itl_ms=5)
+    desk = AdapterHarness(Adapted(n_seq=3, n_ubatch=16, n_batch=32, mixes_batches=mixes), max_itl_ms=5)
     tasks = [
         task(i, [*text[:n], *rest], seed, n_predict, cache_prompt=caches, id_slot=slot, lora=config)
         for i, ((text, n, rest), config, seed, n_predict, caches, slot) in enumerate(all_specs)
@@ -230,9 +231,9 @@ def test_every_task_ends_once_and_answers_as_if_alone(all_specs, data, mixes):
 @given(
     st.lists(st.tuples(prompts, configs, st.integers(1, 30)), min_size=2, max_size=6), st.integers(90, 200)
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_running_out_of_cells_loses_nothing(all_specs, n_cells):
-    desk = Desk(Adapted(n_seq=4, n_ctx=n_cells, n_cells=n_cells, mixes_batches=True))
+    desk = AdapterHarness(Adapted(n_seq=4, n_ctx=n_cells, n_cells=n_cells, mixes_batches=True))
     tasks = [
         task(i, [*text[:n], *rest], n_predict=n_predict, lora=config)
         for i, ((text, n, rest), config, n_predict) in enumerate(all_specs)
@@ -244,7 +245,7 @@ def test_running_out_of_cells_loses_nothing(all_specs, n_cells):
 
 def test_who_had_to_yield_in_a_step_is_not_evaluated_in_it():
     """The older one finds no room, and the newer one, whose batch comes next, is swapped out for it."""
-    desk = Desk(Adapted(n_seq=2, n_ctx=64, n_cells=64, mixes_batches=True))
+    desk = AdapterHarness(Adapted(n_seq=2, n_ctx=64, n_cells=64, mixes_batches=True))
     tasks = [task(0, LONG[:20], n_predict=40, lora=A), task(1, OTHER[:20], n_predict=40, lora=B)]
     desk.run(*tasks)
     for one in tasks:
@@ -259,33 +260,33 @@ class Places:
 
     @staticmethod
     def own_slot(held, wanted):
-        desk = Desk()
+        desk = AdapterHarness()
         desk.run(task(0, LONG, lora=held, id_slot=2))
         return desk, task(1, LONG, lora=wanted, id_slot=2), Tier.LIVE
 
     @staticmethod
     def neighbour(held, wanted):
-        desk = Desk()
+        desk = AdapterHarness()
         desk.run(task(0, LONG, lora=held, id_slot=2))
         return desk, task(1, LONG, lora=wanted, id_slot=1), Tier.LIVE
 
     @staticmethod
     def running_neighbour(held, wanted):
-        desk = Desk()
+        desk = AdapterHarness()
         desk.engine.handle(task(0, LONG, lora=held, id_slot=2, n_predict=50))
         desk.step_until(lambda: desk.tokens(0))
         return desk, task(1, [*LONG[:95], 7, 7, 7, 7, 7], lora=wanted, id_slot=1), Tier.LIVE
 
     @staticmethod
     def ram(held, wanted):
-        desk = Desk(Adapted(n_seq=1))
+        desk = AdapterHarness(Adapted(n_seq=1))
         desk.run(task(0, LONG, lora=held))
         desk.run(task(2, OTHER, lora=wanted))
         return desk, task(1, LONG, lora=wanted), Tier.RAM
 
     @staticmethod
     def fork(held, wanted):
-        desk = Desk()
+        desk = AdapterHarness()
         desk.run(task(0, LONG, lora=held, id_slot=2))
         desk.run(task(2, OTHER, lora=wanted, id_slot=1))
         desk.do(Verb.FORK, 1, source=2)
@@ -294,7 +295,7 @@ class Places:
 
     @staticmethod
     def file(held, wanted):
-        desk, other = Desk(), Desk()
+        desk, other = AdapterHarness(), AdapterHarness()
         other.run(task(0, LONG, lora=held, id_slot=2))
         with file_of() as fd:
             other.do(Verb.SAVE, 2, fd)
@@ -304,7 +305,7 @@ class Places:
 
     @staticmethod
     def file_from_anybody(held, wanted):
-        desk, other = Desk(), Desk()
+        desk, other = AdapterHarness(), AdapterHarness()
         other.run(task(0, LONG, lora=held, id_slot=2))
         with file_of() as fd:
             other.do(Verb.SAVE, 2, fd)
@@ -314,7 +315,7 @@ class Places:
     @staticmethod
     def uncached(held, wanted):
         """Whoever wants no cache leaves one behind."""
-        desk = Desk(cache_ram_mib=0)
+        desk = AdapterHarness(cache_ram_mib=0)
         desk.run(task(0, LONG, lora=wanted, id_slot=0))
         desk.run(task(2, LONG, lora=held, id_slot=0, cache_prompt=False))
         return desk, task(1, LONG, lora=wanted, id_slot=0), Tier.LIVE
@@ -341,7 +342,7 @@ def test_what_is_cached_serves_its_own_configuration_and_no_other(place, held):
 @pytest.mark.parametrize("held", CONFIGS)
 def test_what_is_on_disk_serves_its_own_configuration_and_no_other(tmp_path, held):
     options = {"cache_ram_mib": 0, "cache_disk": str(tmp_path)}
-    desk = Desk(Adapted(n_seq=1), **options)
+    desk = AdapterHarness(Adapted(n_seq=1), **options)
     desk.run(task(0, LONG, lora=held))
     desk.run(task(1, OTHER, lora=held))
     desk.sync_disk()
@@ -357,13 +358,13 @@ def test_what_is_on_disk_serves_its_own_configuration_and_no_other(tmp_path, hel
 @pytest.mark.parametrize("held", CONFIGS)
 def test_the_next_engine_knows_adapters_by_what_is_in_them(tmp_path, held):
     """Not by their numbers, nor by how many there are."""
-    options = {"cache_disk": str(tmp_path)}
-    desk = Desk(**options)
+    options: dict[str, Any] = {"cache_disk": str(tmp_path)}
+    desk = AdapterHarness(**options)
     desk.run(task(0, LONG, lora=held))
     desk.run(Stop())
     number = {0: 1, 1: 3}
     for wanted in CONFIGS:
-        again = Desk(paths=("other.gguf", "0.gguf", "", "1.gguf"), **options)
+        again = AdapterHarness(paths=("other.gguf", "0.gguf", "", "1.gguf"), **options)
         renumbered = tuple((number[id], scale) for id, scale in wanted)
         report = again.report(task(1, LONG, lora=renumbered))
         assert (report.tier, report.n_cached) == ((Tier.DISK, 92) if held == wanted else (Tier.NONE, 0))
@@ -375,7 +376,7 @@ def test_the_next_engine_knows_adapters_by_what_is_in_them(tmp_path, held):
 @pytest.mark.parametrize("n_predict", [1, 8])
 def test_in_one_slot_each_configuration_finds_its_own_again(n_predict):
     """Also where all of them leave the same tokens behind."""
-    desk = Desk(Adapted(n_seq=1))
+    desk = AdapterHarness(Adapted(n_seq=1))
     tasks = [
         task(id, LONG, lora=config, n_predict=n_predict)
         for id, config in enumerate([*CONFIGS, *CONFIGS, *reversed(CONFIGS)])
@@ -386,7 +387,7 @@ def test_in_one_slot_each_configuration_finds_its_own_again(n_predict):
 
 
 def test_on_disk_each_configuration_finds_its_own_again(tmp_path):
-    desk = Desk(Adapted(n_seq=1), cache_ram_mib=0, cache_disk=str(tmp_path))
+    desk = AdapterHarness(Adapted(n_seq=1), cache_ram_mib=0, cache_disk=str(tmp_path))
     for id, config in enumerate([*CONFIGS, *CONFIGS]):
         report = desk.report(task(id, LONG, lora=config, n_predict=1))
         assert report.tier is (Tier.NONE if id < 5 else Tier.DISK)
@@ -397,7 +398,7 @@ def test_on_disk_each_configuration_finds_its_own_again(tmp_path):
 
 
 def test_a_slot_is_chosen_by_what_it_has_for_the_configuration():
-    desk = Desk(Adapted(n_seq=2))
+    desk = AdapterHarness(Adapted(n_seq=2))
     desk.run(task(0, OTHER, id_slot=0))
     desk.run(task(1, LONG, lora=A, id_slot=1))
     desk.run(task(2, [*LONG, 3], lora=A, n_predict=1))
@@ -408,7 +409,7 @@ def test_a_slot_is_chosen_by_what_it_has_for_the_configuration():
 
 @pytest.mark.parametrize("options", [{}, {"mixes_batches": True}, {"can_cut": False}])
 def test_one_prompt_is_evaluated_once_for_each_configuration(options):
-    desk = Desk(Adapted(n_seq=6, **options))
+    desk = AdapterHarness(Adapted(n_seq=6, **options))
     wishes = [BASE, A, B, A, BASE, A]
     desk.run(*(task(i, LONG, seed=i, lora=config) for i, config in enumerate(wishes)))
     assert desk.backend.n_prompt_tokens_evaluated == 3 * len(LONG)
@@ -418,7 +419,7 @@ def test_one_prompt_is_evaluated_once_for_each_configuration(options):
 
 
 def test_only_the_prefix_of_the_same_configuration_is_waited_for():
-    desk = Desk(Adapted(n_seq=4, n_ubatch=16))
+    desk = AdapterHarness(Adapted(n_seq=4, n_ubatch=16))
     wishes = [A, A, BASE, B]
     tasks = [task(i, [*LONG, 50 + i, 60, 61], n_predict=2, lora=config) for i, config in enumerate(wishes)]
     for one in tasks:
@@ -436,7 +437,7 @@ def test_runs_that_move_stay_within_their_configuration(tier):
     mixed = list(range(1, 61))
     shorter = mixed[:16] + mixed[30:50] + [62] * 8
     for held, wanted in itertools.product((A, BASE), (A, BASE)):
-        desk = Desk(Adapted(n_seq=1))
+        desk = AdapterHarness(Adapted(n_seq=1))
         desk.run(task(0, mixed, lora=held, n_predict=1))
         if tier is Tier.RAM:
             desk.run(task(1, OTHER, lora=wanted, n_predict=1))
@@ -446,7 +447,7 @@ def test_runs_that_move_stay_within_their_configuration(tier):
 
 
 def test_erasing_forgets_what_any_configuration_knows_of_the_tokens():
-    desk = Desk(Adapted(n_seq=1))
+    desk = AdapterHarness(Adapted(n_seq=1))
     for id, config in enumerate((A, BASE, B)):
         desk.run(task(id, LONG, lora=config, n_predict=1))
     desk.do(Verb.ERASE)
@@ -459,7 +460,7 @@ def test_erasing_forgets_what_any_configuration_knows_of_the_tokens():
 
 @every_config
 def test_a_conversation_continues_from_its_file_with_its_adapters(file, config):
-    first, second = Desk(), Desk(paths=("other.gguf", "0.gguf", "1.gguf"))
+    first, second = AdapterHarness(), AdapterHarness(paths=("other.gguf", "0.gguf", "1.gguf"))
     first.run(task(0, LONG, lora=config, n_predict=10))
     first.do(Verb.SAVE, 0, file)
     second.do(Verb.RESTORE, 3, file, is_ours=True)
@@ -472,7 +473,7 @@ def test_a_conversation_continues_from_its_file_with_its_adapters(file, config):
 
 
 def test_what_a_restore_or_a_fork_replaces_is_kept_with_its_configuration(file):
-    desk = Desk(Adapted(n_seq=2))
+    desk = AdapterHarness(Adapted(n_seq=2))
     desk.do(Verb.SAVE, 0, file)
     desk.run(task(0, LONG, lora=A, id_slot=0))
     desk.do(Verb.RESTORE, 0, file)
@@ -484,7 +485,7 @@ def test_what_a_restore_or_a_fork_replaces_is_kept_with_its_configuration(file):
 
 
 def test_a_slot_that_was_restored_empty_serves_everybody(file):
-    desk = Desk()
+    desk = AdapterHarness()
     desk.run(task(0, LONG, lora=A, id_slot=1))
     desk.do(Verb.ERASE, 1)
     desk.do(Verb.SAVE, 1, file)
@@ -496,7 +497,7 @@ def test_a_slot_that_was_restored_empty_serves_everybody(file):
 
 @pytest.mark.parametrize("wanted", [A, BASE])
 def test_a_shifted_slot_keeps_its_configuration(wanted):
-    desk = Desk()
+    desk = AdapterHarness()
     desk.run(task(0, LONG, lora=A, n_predict=1, id_slot=0))
     desk.do(Verb.SHIFT, 0, n_keep=10, n_discard=30)
     following = task(1, [*content(desk), *[7] * 8], lora=wanted, id_slot=0)
@@ -508,7 +509,7 @@ def test_a_context_is_shifted_with_its_adapters(config):
     one = task(0, LONG, lora=config, n_predict=90, n_keep=12)
     beside = task(1, OTHER, lora=B, n_predict=90, n_keep=3)
     options = {"context_shift": True}
-    desk = Desk(Adapted(n_ctx=128), **options)
+    desk = AdapterHarness(Adapted(n_ctx=128), **options)
     desk.run(one, beside)
     assert desk.done(0).truncated
     assert desk.tokens(0) == alone(one, backend=Adapted(n_ctx=128), **options)
@@ -539,7 +540,7 @@ def test_a_file_without_adapters_is_as_in_version_1():
     """Written here byte by byte: files of older servers stay readable, and theirs of ours."""
     state = Port(growth=0).state(TOKENS)
     body = struct.pack("<4sI5i", b"SES1", 5, *TOKENS) + state[:4] + b"CRL1" + state[8:]
-    body += struct.pack("<16sII", test_ses1.FINGERPRINT, 3, 1)
+    body += struct.pack("<16sII", ses1_files.FINGERPRINT, 3, 1)
     assert plain_file == body + xxhash.xxh3_128_digest(body) + b"/SES"
 
 
@@ -547,7 +548,7 @@ def test_a_file_with_adapters_has_them_in_front_of_its_seal():
     n_start = len(plain_file) - N_SEAL
     assert adapted_file[:n_start] == plain_file[:n_start]
     assert adapted_file[n_start:-N_SEAL] == VARIANT
-    assert struct.unpack("<16sII", adapted_file[-N_SEAL:-20]) == (test_ses1.FINGERPRINT, 3, 2)
+    assert struct.unpack("<16sII", adapted_file[-N_SEAL:-20]) == (ses1_files.FINGERPRINT, 3, 2)
     assert adapted_file == sealed_again(adapted_file)
 
 
@@ -567,7 +568,7 @@ def test_what_was_written_is_read_with_its_kin(tokens, shifted_from, growth, lor
         np.array(tokens, np.int32), Port().state(tokens), shifted_from, lora_key=lora_key, tenant=tenant
     )
     data = write(saved)
-    again = test_ses1.read(data, is_ours, port)
+    again = ses1_files.read(data, is_ours, port)
     assert (again.tokens.tolist(), again.shifted_from, again.reuse_key) == (
         tokens,
         shifted_from,
@@ -632,7 +633,7 @@ def test_a_title_is_not_given_for_half_of_an_adapted_file():
 
 
 def test_a_file_for_adapters_that_are_not_there_is_restored_and_serves_nobody(file):
-    first, second = Desk(), Desk(paths=())
+    first, second = AdapterHarness(), AdapterHarness(paths=())
     first.run(task(0, LONG, lora=A))
     first.do(Verb.SAVE, 0, file)
     assert second.do(Verb.RESTORE, 1, file, is_ours=True).n_tokens == 107
@@ -694,14 +695,14 @@ def assert_freed_at_the_end(desk, *tasks):
 
 
 def test_an_adapter_that_nobody_uses_goes_at_once():
-    desk = Desk()
+    desk = AdapterHarness()
     desk.run(task(0, LONG, lora=A), task(1, OTHER, lora=B))
     desk.engine.handle(FreeAdapter(0))
     assert desk.freed == [0]
 
 
 def test_an_adapter_stays_for_a_request_that_runs():
-    desk, one, other = Desk(), task(0, LONG, lora=A, n_predict=30), task(1, OTHER, lora=B)
+    desk, one, other = AdapterHarness(), task(0, LONG, lora=A, n_predict=30), task(1, OTHER, lora=B)
     desk.engine.handle(one)
     desk.step_until(lambda: desk.tokens(0))
     desk.engine.handle(other)
@@ -709,7 +710,7 @@ def test_an_adapter_stays_for_a_request_that_runs():
 
 
 def test_an_adapter_stays_for_a_request_that_is_queued():
-    desk, one = Desk(Adapted(n_seq=1)), task(1, LONG, lora=BOTH)
+    desk, one = AdapterHarness(Adapted(n_seq=1)), task(1, LONG, lora=BOTH)
     desk.engine.handle(task(0, OTHER, n_predict=20))
     desk.engine.handle(one)
     desk.engine.step()
@@ -717,13 +718,13 @@ def test_an_adapter_stays_for_a_request_that_is_queued():
 
 
 def test_an_adapter_stays_for_a_request_that_has_not_even_begun():
-    desk, one = Desk(), task(0, LONG, lora=A)
+    desk, one = AdapterHarness(), task(0, LONG, lora=A)
     desk.engine.handle(one)
     assert_freed_at_the_end(desk, one)
 
 
 def test_an_adapter_stays_for_a_request_whose_grammar_is_compiled():
-    desk, compiled = Desk(), Future()
+    desk, compiled = AdapterHarness(), Future()
     desk.backend.compile = lambda constraint: compiled
     desk.engine.handle(task(0, LONG, lora=A, constraint=grammar("abc")))
     desk.engine.handle(FreeAdapter(0))
@@ -737,7 +738,7 @@ def test_an_adapter_stays_for_a_request_whose_grammar_is_compiled():
 
 
 def test_an_adapter_goes_with_a_request_whose_grammar_is_wrong():
-    desk, compiled = Desk(), [Future()]
+    desk, compiled = AdapterHarness(), [Future()]
     desk.backend.compile = lambda constraint: compiled[0]
     desk.engine.handle(task(0, LONG, lora=A, constraint=grammar("abc")))
     desk.engine.handle(FreeAdapter(0))
@@ -751,7 +752,7 @@ def test_an_adapter_goes_with_a_request_whose_grammar_is_wrong():
 
 def test_an_adapter_stays_for_a_request_that_waits_for_the_disk(tmp_path, monkeypatch):
     options = {"cache_ram_mib": 0, "cache_disk": str(tmp_path)}
-    desk, one = Desk(Adapted(n_seq=1), **options), task(2, LONG, lora=A)
+    desk, one = AdapterHarness(Adapted(n_seq=1), **options), task(2, LONG, lora=A)
     desk.run(task(0, LONG, lora=A))
     desk.run(task(1, OTHER))
     desk.sync_disk()
@@ -768,7 +769,7 @@ def test_an_adapter_stays_for_a_request_that_waits_for_the_disk(tmp_path, monkey
 
 
 def test_an_adapter_stays_for_a_request_that_was_swapped_out():
-    desk = Desk(Adapted(n_seq=2, n_ctx=128, n_cells=128, mixes_batches=True))
+    desk = AdapterHarness(Adapted(n_seq=2, n_ctx=128, n_cells=128, mixes_batches=True))
     tasks = [task(0, LONG[:60], n_predict=40), task(1, OTHER[:50], n_predict=20, lora=A)]
     for one in tasks:
         desk.engine.handle(one)
@@ -777,7 +778,7 @@ def test_an_adapter_stays_for_a_request_that_was_swapped_out():
 
 
 def test_an_adapter_stays_for_all_who_want_the_same_prompt():
-    desk = Desk(Adapted(n_ubatch=16))
+    desk = AdapterHarness(Adapted(n_ubatch=16))
     tasks = [task(i, LONG, seed=i, lora=A, n_predict=4 + i) for i in range(3)]
     for one in tasks:
         desk.engine.handle(one)
@@ -787,7 +788,7 @@ def test_an_adapter_stays_for_all_who_want_the_same_prompt():
 
 @pytest.mark.parametrize("n_steps", [0, 1, 12])
 def test_an_adapter_goes_with_a_request_that_is_cancelled(n_steps):
-    desk = Desk()
+    desk = AdapterHarness()
     desk.engine.handle(task(0, LONG, lora=A, n_predict=50))
     for _ in range(n_steps):
         desk.engine.step()
@@ -799,7 +800,7 @@ def test_an_adapter_goes_with_a_request_that_is_cancelled(n_steps):
 
 
 def test_an_adapter_goes_with_a_request_that_fails():
-    desk = Desk()
+    desk = AdapterHarness()
     desk.engine.handle(task(0, LONG, lora=A, n_predict=50))
     desk.step_until(lambda: desk.tokens(0))
     desk.engine.handle(FreeAdapter(0))
@@ -814,7 +815,7 @@ def test_an_adapter_goes_with_a_request_that_fails():
 
 
 def test_an_adapter_stays_for_an_embedding():
-    desk = Desk()
+    desk = AdapterHarness()
     desk.engine.handle(Embed(id=0, inputs=[[1] * 100, [2] * 5], lora=A))
     desk.engine.handle(FreeAdapter(0))
     desk.engine.step()
@@ -825,7 +826,7 @@ def test_an_adapter_stays_for_an_embedding():
 
 
 def test_an_adapter_goes_with_an_embedding_that_is_cancelled():
-    desk = Desk()
+    desk = AdapterHarness()
     desk.engine.handle(Embed(id=0, inputs=[[1] * 100], lora=A))
     desk.engine.step()
     desk.engine.handle(FreeAdapter(0))
@@ -861,7 +862,7 @@ def test_an_engine_that_only_embeds_frees_what_a_cancelled_order_used():
 
 @pytest.mark.parametrize("config", [((2, 1.0),), ((0, 1.0), (7, 0.5))])
 def test_an_adapter_that_is_not_there_is_the_end_of_who_wants_it(config):
-    desk = Desk()
+    desk = AdapterHarness()
     desk.engine.handle(task(1, OTHER, lora=A))
     desk.run(task(0, LONG, lora=config))
     (failed,) = desk.of(0, Failed)
@@ -872,7 +873,7 @@ def test_an_adapter_that_is_not_there_is_the_end_of_who_wants_it(config):
 
 
 def test_a_freed_adapter_is_not_there_for_who_comes_later():
-    desk = Desk()
+    desk = AdapterHarness()
     desk.engine.handle(task(0, LONG, lora=A, n_predict=20))
     desk.engine.handle(FreeAdapter(0))
     desk.run()
@@ -883,7 +884,7 @@ def test_a_freed_adapter_is_not_there_for_who_comes_later():
 
 
 def test_an_adapter_that_comes_while_others_run_disturbs_nobody():
-    desk = Desk()
+    desk = AdapterHarness()
     one = task(0, LONG, lora=A, n_predict=30)
     desk.engine.handle(one)
     desk.step_until(lambda: desk.tokens(0))
@@ -911,9 +912,9 @@ acts = st.lists(
 
 
 @given(acts)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_whatever_happens_no_adapter_goes_before_its_users_or_twice(all_acts):
-    desk, gone, tasks = Desk(Adapted(n_seq=2)), set(), {}
+    desk, gone, tasks = AdapterHarness(Adapted(n_seq=2)), set(), {}
     for id, (kind, value, n) in enumerate(all_acts):
         if kind == "step":
             for _ in range(value):
@@ -986,7 +987,7 @@ commands = st.lists(
 @given(
     commands, st.sampled_from([Pooling.MEAN, Pooling.NONE, Pooling.LAST]), st.booleans(), st.integers(2, 8)
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_inputs_are_packed_by_configuration_and_nobody_starves(all_orders, pooling, is_whole, n_seq):
     encoder, events, now = AdaptedEncoder(pooling, n_seq=n_seq, is_whole=is_whole), [], itertools.count()
     embedder = SteppedEmbedder(lambda: encoder, events.extend, lambda: next(now) / 1e3)

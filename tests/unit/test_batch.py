@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.core.chunk import ALIGNMENT, MIN_CHUNK
 from corral.engine.batch import (
-    ALIGNMENT,
-    MIN_CHUNK,
     MIN_PREFILL,
     BatchShape,
     Part,

@@ -9,6 +9,7 @@ import sys
 import threading
 import xml.etree.ElementTree as ElementTree
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_verdicts(value, target, is_upper, is_met):
 def test_a_section_prints_its_rows_and_is_met_if_all_are(capsys):
     section = Section("some")
     section.at_least("fast", 2.0, 1.5, "x", {"other": 3.0})
-    section.tell("large", 9.0, "MB")
+    section.report("large", 9.0, "MB")
     assert section.is_met
     section.at_most("slow", 2.0, 1.5, "s")
     assert not section.is_met
@@ -212,7 +213,7 @@ async def test_a_stream_is_left_when_asked_to():
     assert answer.last == {"n": 1}
 
 
-REPORT = {
+REPORT: dict[str, Any] = {
     "streams": {
         "rows": [],
         "series": {

@@ -165,7 +165,7 @@ def test_only_as_much_as_asked_for_is_read():
 
 
 def test_a_file_that_became_shorter_is_an_error_not_a_loop():
-    with blob_of(b"abcdef") as blob, pytest.raises(CorralError, match="ends after 6 bytes"):
+    with blob_of(b"abcdef") as blob, pytest.raises(CorralError, match="6 bytes"):
         list(read_pieces(blob.fd, 7))
 
 
@@ -186,7 +186,7 @@ async def test_over_the_limit_it_is_refused_early_and_closed(monkeypatch):
         while True:
             yield bytes(MIB // 2)
 
-    with pytest.raises(TooLarge, match="larger than 2097152 bytes"):
+    with pytest.raises(TooLarge, match="2097152"):
         await receive(endless(), 2 * MIB)
     assert [blob.fd for blob in made] == [-1]
 
@@ -265,7 +265,7 @@ def test_accepted_is_what_json_and_base64_accept(text, n_piece, max_json_bytes):
 )
 def test_everything_else_is_parsed_up_to_the_limit(body):
     assert decode(body.encode(), len(body)) == bytes(3)
-    with pytest.raises(InvalidRequest, match="Field 'state': must be base64, with nothing beside it"):
+    with pytest.raises(InvalidRequest, match="'state'"):
         decode(body.encode(), len(body) - 1)
 
 

@@ -13,8 +13,8 @@ from corral.core.errors import Conflict, CorralError, InvalidRequest
 from corral.core.result import Admitted, Failed, SlotReport
 from corral.engine.coroutine import Coroutines, Reservations, WaitForSlots
 from corral.engine.request import Request
+from tests.unit.engine_harness import EngineHarness, task
 from tests.unit.fake import FakeBackend
-from tests.unit.test_engine import Bench, task
 
 
 class Room:
@@ -236,7 +236,7 @@ def test_a_slot_is_reserved_for_the_first_who_waits_for_it(room):
 @pytest.mark.parametrize(("order", "gets_it"), [(4, True), (5, True), (6, False)])
 @pytest.mark.parametrize("pinned", [0, -1])
 def test_reserved_slots_hold_back_later_requests_only(order, gets_it, pinned):
-    scheduler = Bench(FakeBackend(n_seq=2)).engine._scheduler
+    scheduler = EngineHarness(FakeBackend(n_seq=2)).engine._scheduler
     scheduler.add(Request(task(0, [1, 2, 3], id_slot=pinned), order))
     events = scheduler.admit(0.0, Reservations({0: 5, 1: 3}))
     assert [event.id_slot for event in events if isinstance(event, Admitted)] == [0] * gets_it

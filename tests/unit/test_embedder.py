@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import Chunk, DecodeStatus
@@ -21,9 +21,9 @@ from corral.core.task import Cancel, Embed, SlotAction, Stop, Task, Verb
 from corral.engine.batch import MIN_PREFILL
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.generation_engine import GenerationEngine
+from tests.tools.examples import examples
+from tests.unit.engine_harness import embed_alone, grammar, task
 from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder, SteppedEmbedder, keeping
-from tests.unit.test_engine import task
-from tests.unit.test_twins import grammar
 
 RANGE = 50  # token ids of an order: they tell whose a chunk is
 
@@ -38,7 +38,7 @@ def owner(chunk: Chunk) -> int:
     return int(chunk.tokens[0]) // RANGE
 
 
-class Bench:
+class EmbeddingHarness:
     """An embedder that is stepped by hand. A token takes a millisecond; decodes that fail leave debris."""
 
     def __init__(self, encoder: FakeEncoder | None = None, **options) -> None:
@@ -87,7 +87,7 @@ class Bench:
         """The answer is what each input gives alone."""
         for tokens, row in zip(one.inputs, self.rows(one), strict=True):
             np.testing.assert_allclose(
-                row, alone(tokens, self.encoder.pooling, self.encoder.labels), rtol=1e-5
+                row, embed_alone(tokens, self.encoder.pooling, self.encoder.labels), rtol=1e-5
             )
 
     @property
@@ -97,13 +97,6 @@ class Bench:
     @property
     def n_tokens(self) -> list[int]:
         return [sum(len(chunk.tokens) for chunk in batch) for batch in self.encoder.batches]
-
-
-def alone(tokens: list[int], pooling: Pooling, labels=()) -> np.ndarray:
-    encoder = FakeEncoder(pooling, n_batch=len(tokens), labels=labels)
-    encoder.decode([Chunk(0, 0, np.array(tokens, np.int32), logits=True)])
-    (rows,) = encoder.vectors()
-    return rows.ravel()
 
 
 poolings = st.sampled_from(list(Pooling))
@@ -120,9 +113,9 @@ troubles = st.lists(st.sampled_from([DecodeStatus.OK, DecodeStatus.OK, DecodeSta
     troubles,
     st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_answers_are_what_each_input_gives_alone(all_sizes, pooling, is_whole, n_seq, n_pack, statuses, data):
-    bench = Bench(pooling=pooling, n_pack=n_pack, n_seq=n_seq, is_whole=is_whole)
+    bench = EmbeddingHarness(pooling=pooling, n_pack=n_pack, n_seq=n_seq, is_whole=is_whole)
     bench.encoder.statuses = statuses
     orders = [order(i, *(min(n, 32) if is_whole else n for n in sizes)) for i, sizes in enumerate(all_sizes)]
     n_events = {}
@@ -147,21 +140,21 @@ def test_answers_are_what_each_input_gives_alone(all_sizes, pooling, is_whole, n
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 40, 41, 100])
 def test_every_length_under_every_pooling(pooling, n):
     one = order(1, n, 3)
-    bench = Bench(pooling=pooling, labels=["a", "b"])
+    bench = EmbeddingHarness(pooling=pooling, labels=["a", "b"])
     bench.run(one)
     bench.check(one)
     assert bench.encoder.n_cells == (32 if n <= 32 else n + 32)
 
 
 def test_orders_share_a_batch():
-    bench = Bench()
+    bench = EmbeddingHarness()
     bench.run(order(0, 4, 4), order(1, 8), order(2, 2, 3))
     assert bench.owners == [{0, 1, 2}]
 
 
 @pytest.mark.parametrize("n_seq", [2, 3])
 def test_who_comes_later_need_not_wait_until_the_others_are_done(n_seq):
-    bench = Bench(n_seq=n_seq)
+    bench = EmbeddingHarness(n_seq=n_seq)
     bench.embedder.add(order(0, *[16] * 40))
     bench.embedder.step()
     bench.embedder.add(order(1, 16, 16))
@@ -172,7 +165,7 @@ def test_who_comes_later_need_not_wait_until_the_others_are_done(n_seq):
 
 
 def test_the_front_knows_of_an_order_before_it_is_evaluated():
-    bench = Bench(n_seq=3)
+    bench = EmbeddingHarness(n_seq=3)
     seen = []
 
     def look(chunks):
@@ -189,7 +182,7 @@ def test_the_front_knows_of_an_order_before_it_is_evaluated():
 
 
 def test_a_long_input_and_short_ones_take_turns():
-    bench = Bench()
+    bench = EmbeddingHarness()
     long, short = order(0, 100), order(1, *[8] * 14)
     bench.run(long, short)
     assert bench.owners == [{1}, {0}, {1}, {0}, {1}, {0}, {1}, {0}]
@@ -205,7 +198,7 @@ def test_a_long_input_and_short_ones_take_turns():
 
 
 def test_long_inputs_of_one_order_are_evaluated_one_by_one():
-    bench = Bench()
+    bench = EmbeddingHarness()
     one = order(0, 90, 50, 70, 5)
     bench.run(one)
     bench.check(one)
@@ -214,7 +207,7 @@ def test_long_inputs_of_one_order_are_evaluated_one_by_one():
 
 @pytest.mark.parametrize("n_short", [0, 40])
 def test_long_inputs_of_several_orders_take_turns(n_short):
-    bench = Bench()
+    bench = EmbeddingHarness()
     bench.run(order(0, *[40] * 10, *[8] * n_short), order(1, 40))
     before = bench.events[: bench.events.index(Embedded(1))]
     long = [
@@ -227,7 +220,7 @@ def test_long_inputs_of_several_orders_take_turns(n_short):
 
 
 def test_warming_up_measures_and_leaves_nothing():
-    bench = Bench()
+    bench = EmbeddingHarness()
     bench.embedder.warm_up()
     assert (bench.events, bench.encoder.sequences) == ([], {})
     bench.run(order(0, *[2] * 40), ms=20.0)
@@ -240,14 +233,14 @@ def test_warming_up_measures_and_leaves_nothing():
 )
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_batches_take_as_long_as_there_is_time(ms, n, is_whole):
-    bench = Bench(n_seq=40, is_whole=is_whole)
+    bench = EmbeddingHarness(n_seq=40, is_whole=is_whole)
     bench.embedder.warm_up()
     bench.run(order(0, *[1] * 90), ms=ms)
     assert bench.n_tokens[1:-1] == [n] * (90 // n)
 
 
 def test_time_is_short_as_long_as_nothing_was_measured():
-    bench = Bench(n_seq=40)
+    bench = EmbeddingHarness(n_seq=40)
     bench.embedder.add(order(0, *[1] * 90))
     for _ in range(2):
         bench.embedder.step(200.0)
@@ -255,13 +248,13 @@ def test_time_is_short_as_long_as_nothing_was_measured():
 
 
 def test_packs_have_the_best_size_and_long_inputs_the_largest():
-    bench = Bench(n_pack=20, n_seq=40)
+    bench = EmbeddingHarness(n_pack=20, n_seq=40)
     bench.run(order(0, *[1] * 60, 30, 64))
     assert bench.n_tokens == [30, 32, 20, 32, 20, 20]
 
 
 def test_an_input_that_must_not_be_cut_is_evaluated_alone_however_long_it_takes():
-    bench = Bench(is_whole=True)
+    bench = EmbeddingHarness(is_whole=True)
     bench.embedder.warm_up()
     one = order(0, 30, 18, 2, 2, 32)
     bench.run(one, ms=20.5)
@@ -270,7 +263,7 @@ def test_an_input_that_must_not_be_cut_is_evaluated_alone_however_long_it_takes(
 
 
 def test_one_that_may_is_cut_if_time_is_short():
-    bench = Bench()
+    bench = EmbeddingHarness()
     bench.embedder.warm_up()
     one = order(0, 30)
     bench.run(one, ms=20.5)
@@ -279,7 +272,7 @@ def test_one_that_may_is_cut_if_time_is_short():
 
 
 def test_a_beat_tells_how_long_the_decode_has_been_running():
-    bench = Bench()
+    bench = EmbeddingHarness()
     assert bench.embedder.heartbeat() == Heartbeat(0.0, 0.0)
     bench.embedder.warm_up()
     beats = []
@@ -295,7 +288,7 @@ def test_a_beat_tells_how_long_the_decode_has_been_running():
 
 
 def test_a_waiting_order_is_cancelled():
-    bench = Bench(n_seq=2)
+    bench = EmbeddingHarness(n_seq=2)
     orders = [order(i, 20) for i in range(3)]
     for one in orders:
         bench.embedder.add(one)
@@ -307,7 +300,7 @@ def test_a_waiting_order_is_cancelled():
 
 
 def test_cancelling_the_last_order_leaves_no_work():
-    bench = Bench()
+    bench = EmbeddingHarness()
     bench.embedder.add(order(0, 20))
     bench.embedder.cancel(0)
     assert not bench.embedder.has_work
@@ -315,7 +308,7 @@ def test_cancelling_the_last_order_leaves_no_work():
 
 
 def test_a_long_input_is_forgotten_with_its_order():
-    bench = Bench()
+    bench = EmbeddingHarness()
     other = order(1, *[20] * 6, 50)
     bench.embedder.add(order(0, 100, 3))
     bench.embedder.add(other)
@@ -332,7 +325,7 @@ def test_a_long_input_is_forgotten_with_its_order():
 
 
 def test_cancelling_another_order_does_not_disturb_a_long_input():
-    bench = Bench()
+    bench = EmbeddingHarness()
     long = order(0, 100)
     bench.embedder.add(long)
     bench.embedder.add(order(1, *[20] * 6))
@@ -346,7 +339,7 @@ def test_cancelling_another_order_does_not_disturb_a_long_input():
 
 @pytest.mark.parametrize("sizes", [(5, 6), (100,)])
 def test_an_abort_cuts_only_what_is_for_one_order(sizes):
-    bench = Bench()
+    bench = EmbeddingHarness()
     one = order(0, *sizes)
     aborted = []
 
@@ -366,14 +359,19 @@ def test_an_abort_cuts_only_what_is_for_one_order(sizes):
 
 
 def test_a_batch_of_several_orders_is_not_aborted():
-    bench = Bench()
-    bench.during_decode = lambda chunks: [bench.embedder.abort_if_running(id) for id in (0, 1)]
+    bench = EmbeddingHarness()
+
+    def abort(chunks) -> None:
+        for id in (0, 1):
+            bench.embedder.abort_if_running(id)
+
+    bench.during_decode = abort
     bench.run(order(0, 5), order(1, 5))
     assert bench.owners == [{0, 1}]
 
 
 def test_an_abort_before_anything_was_opened_is_nothing():
-    Bench().embedder.abort_if_running(0)
+    EmbeddingHarness().embedder.abort_if_running(0)
 
 
 # --- what goes wrong
@@ -381,7 +379,7 @@ def test_an_abort_before_anything_was_opened_is_nothing():
 
 @pytest.mark.parametrize("n_good", range(7))
 def test_what_was_aborted_is_evaluated_again(n_good):
-    bench = Bench()
+    bench = EmbeddingHarness()
     orders = [order(0, 100, 3), order(1, 20, 20, 20)]
     bench.encoder.statuses = [DecodeStatus.OK] * n_good + [DecodeStatus.ABORTED] * 2
     bench.run(*orders)
@@ -397,7 +395,7 @@ BOOM = CorralError("boom", detail=1)
     ("trouble", "message"), [(BOOM, "boom"), (DecodeStatus.NO_ROOM, "there is no room to embed this")]
 )
 def test_a_batch_that_fails_takes_its_orders_along_and_nobody_else(trouble, message):
-    bench = Bench()
+    bench = EmbeddingHarness()
     other = order(2, 30, 50)
     bench.encoder.statuses = [trouble]
     bench.run(order(0, 20, 4, 4), order(1, 12, 12), other)
@@ -412,7 +410,7 @@ def test_a_batch_that_fails_takes_its_orders_along_and_nobody_else(trouble, mess
 
 @pytest.mark.parametrize(("n_good", "sizes"), [(0, (40,)), (1, (40,)), (1, (70, 70))])
 def test_a_long_input_that_fails_takes_only_its_order_along(n_good, sizes):
-    bench = Bench()
+    bench = EmbeddingHarness()
     bench.encoder.statuses = [DecodeStatus.OK] * n_good + [BOOM]
     later = order(1, 60, 5)
     bench.run(order(0, *sizes))
@@ -423,7 +421,7 @@ def test_a_long_input_that_fails_takes_only_its_order_along(n_good, sizes):
 
 
 def test_a_long_input_ends_with_the_batch_that_failed_its_order():
-    bench = Bench()
+    bench = EmbeddingHarness()
     bench.encoder.statuses = [DecodeStatus.OK, DecodeStatus.OK, BOOM]
     other = order(1, *[20] * 4)
     bench.run(order(0, 100, *[8] * 9))
@@ -434,7 +432,7 @@ def test_a_long_input_ends_with_the_batch_that_failed_its_order():
 
 
 def test_room_that_cannot_be_had_is_the_end_of_one_order():
-    bench = Bench()
+    bench = EmbeddingHarness()
 
     def refuse(n):
         raise BOOM
@@ -447,7 +445,7 @@ def test_room_that_cannot_be_had_is_the_end_of_one_order():
 
 
 def test_an_encoder_that_does_not_open_fails_who_waits_and_is_tried_again():
-    bench = Bench()
+    bench = EmbeddingHarness()
     encoder = bench.encoder
 
     def refuse():
@@ -505,8 +503,8 @@ class Both:
         self.log: list[tuple[str, int]] = []
         for name, evaluator in (("generate", self.backend), ("embed", encoder)):
             evaluator.decode = self._timed(name, evaluator.decode)
-        options = EngineSettings(model="fake", **options)
-        self.engine = GenerationEngine(self.backend, options, keeping(self.events), lambda: self.now)
+        settings = EngineSettings(model="fake", **options)
+        self.engine = GenerationEngine(self.backend, settings, keeping(self.events), lambda: self.now)
 
     def _timed(self, name, decode):
         def timed(chunks):

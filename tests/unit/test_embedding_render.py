@@ -58,7 +58,7 @@ def array(rows) -> np.ndarray:
 
 def check(rows: np.ndarray, p: int) -> None:
     done = normalize(rows, p)
-    assert (done.dtype, done.shape) == (np.float32, rows.shape)
+    assert (done.dtype, done.shape) == (np.dtype(np.float32), rows.shape)
     assert done.flags.c_contiguous
     expected = array([slowly(row, p) for row in rows.tolist()])
     np.testing.assert_allclose(done, expected, rtol=1e-6, atol=1e-44)

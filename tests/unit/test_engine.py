@@ -6,75 +6,16 @@ from collections import defaultdict
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import CorralError
-from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import Admitted, Done, Failed, StopType, Tokens
-from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Task
-from corral.engine.generation_engine import GenerationEngine
+from corral.core.task import Cancel
 from corral.engine.request import Phase
-from tests.unit.fake import EOG, FakeBackend, keeping
-
-
-class Bench:
-    """An engine on a fake backend, with a clock that ticks and everything it emitted."""
-
-    def __init__(self, backend: FakeBackend | None = None, **options) -> None:
-        self.backend = backend or FakeBackend()
-        self.now = 0.0
-        self.events: list = []
-        engine_settings = EngineSettings(model="fake", **options)
-        self.engine = GenerationEngine(self.backend, engine_settings, keeping(self.events), self._clock)
-        self.slots = self.engine._scheduler.slots
-
-    def _clock(self) -> float:
-        self.now += 0.001
-        return self.now
-
-    def run(self, *tasks: Task, max_steps: int = 5000) -> None:
-        for task in tasks:
-            self.engine.handle(task)
-        for _ in range(max_steps):
-            if not self.engine.has_work:
-                return
-            self.engine.step()
-            self.check_mirrors()
-        raise AssertionError("the engine does not come to an end")
-
-    def check_mirrors(self) -> None:
-        for slot in self.slots:
-            assert slot.tokens.view.tolist() == self.backend.sequences[slot.id]
-
-    def of(self, task_id: int, kind: type) -> list:
-        return [e for e in self.events if isinstance(e, kind) and e.task_id == task_id]
-
-    def tokens(self, task_id: int) -> list[int]:
-        return [t for e in self.of(task_id, Tokens) for t in e.tokens]
-
-    def text(self, task_id: int) -> str:
-        return "".join(e.text for e in self.events if isinstance(e, Tokens | Done) and e.task_id == task_id)
-
-    def done(self, task_id: int) -> Done:
-        (done,) = self.of(task_id, Done)
-        return done
-
-
-def task(id: int, prompt: list[int], seed: int = 1, n_predict: int = 8, **params) -> Task:
-    sampling = SamplingParams(seed=seed, logit_bias=((EOG, -1.0),))
-    return Task(
-        id=id, prompt=prompt, params=GenerationParams(sampling=sampling, n_predict=n_predict, **params)
-    )
-
-
-def alone(one: Task, **backend) -> list[int]:
-    """What a task gives with the engine to itself."""
-    bench = Bench(FakeBackend(**backend))
-    bench.run(one)
-    return bench.tokens(one.id)
-
+from tests.tools.examples import examples
+from tests.unit.engine_harness import EngineHarness, alone, task
+from tests.unit.fake import FakeBackend
 
 prompts = st.lists(st.integers(1, 5), min_size=1, max_size=60)
 tasks = st.lists(
@@ -85,10 +26,10 @@ tasks = st.lists(
 
 
 @given(tasks, st.data(), st.booleans(), st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes, continuous):
     backend = FakeBackend(n_seq=4, n_ubatch=16, n_batch=32, mixes_batches=mixes)
-    bench = Bench(backend, max_itl_ms=5, cont_batching=continuous)
+    bench = EngineHarness(backend, max_itl_ms=5, cont_batching=continuous)
     all_tasks = [
         task(i, prompt, seed, n, cache_prompt=cache, id_slot=slot)
         for i, (prompt, seed, n, cache, slot) in enumerate(specs)
@@ -113,9 +54,9 @@ def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes, contin
 
 
 @given(st.lists(st.tuples(prompts, st.integers(1, 30)), min_size=2, max_size=8), st.integers(90, 200))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_running_out_of_cells_loses_nothing(specs, n_cells):
-    bench = Bench(FakeBackend(n_seq=4, n_ctx=n_cells, n_cells=n_cells, mixes_batches=True))
+    bench = EngineHarness(FakeBackend(n_seq=4, n_ctx=n_cells, n_cells=n_cells, mixes_batches=True))
     all_tasks = [task(i, prompt, n_predict=n) for i, (prompt, n) in enumerate(specs)]
     bench.run(*all_tasks)
     for t in all_tasks:
@@ -123,15 +64,15 @@ def test_running_out_of_cells_loses_nothing(specs, n_cells):
 
 
 @given(prompts, st.integers(1, 200), st.integers(0, 199), st.booleans())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_resuming_after_any_token_continues_the_same(prompt, n_predict, n_delivered, shifts):
     """Also across context shifts, which the second engine repeats at the same places."""
     original = task(0, prompt, n_predict=n_predict, n_keep=3)
-    first = Bench(FakeBackend(n_ctx=80), context_shift=shifts)
+    first = EngineHarness(FakeBackend(n_ctx=80), context_shift=shifts)
     first.run(original)
     expected = first.tokens(0)
     n_delivered = min(n_delivered, max(len(expected) - 1, 0))
-    second = Bench(FakeBackend(n_ctx=80), context_shift=shifts)
+    second = EngineHarness(FakeBackend(n_ctx=80), context_shift=shifts)
     second.run(msgspec.structs.replace(original, resume=expected[:n_delivered]))
     assert second.tokens(0) == expected[n_delivered:]
     assert second.done(0).stop_type is first.done(0).stop_type
@@ -139,7 +80,7 @@ def test_resuming_after_any_token_continues_the_same(prompt, n_predict, n_delive
 
 def test_the_front_knows_of_a_task_before_it_is_evaluated():
     """So that a task of whose first batch the engine dies is not sent to the next one for ever."""
-    bench = Bench()
+    bench = EngineHarness()
     decode, known = bench.backend.decode, []
 
     def watched(chunks):
@@ -153,7 +94,7 @@ def test_the_front_knows_of_a_task_before_it_is_evaluated():
 
 
 def test_generating_slots_get_a_token_in_every_step():
-    bench = Bench(FakeBackend(n_seq=3, n_ubatch=16), max_itl_ms=5)
+    bench = EngineHarness(FakeBackend(n_seq=3, n_ubatch=16), max_itl_ms=5)
     bench.engine.handle(task(0, [1, 2, 3], n_predict=100))
     bench.engine.handle(task(1, [3, 2, 1], n_predict=100))
     while len(bench.engine._scheduler.running(Phase.GENERATING)) < 2:
@@ -167,7 +108,7 @@ def test_generating_slots_get_a_token_in_every_step():
 
 
 def test_without_continuous_batching_prompts_wait_until_nobody_writes():
-    bench = Bench(FakeBackend(n_seq=2, n_ubatch=16), cont_batching=False)
+    bench = EngineHarness(FakeBackend(n_seq=2, n_ubatch=16), cont_batching=False)
     bench.engine.handle(task(0, [1, 2, 3], n_predict=20))
     while not bench.tokens(0):
         bench.engine.step()
@@ -179,7 +120,7 @@ def test_without_continuous_batching_prompts_wait_until_nobody_writes():
 
 
 def test_one_prefix_is_evaluated_once_for_requests_that_arrive_together():
-    bench = Bench(FakeBackend(n_seq=8, n_ctx=1024, n_ubatch=32))
+    bench = EngineHarness(FakeBackend(n_seq=8, n_ctx=1024, n_ubatch=32))
     prefix = [1 + i % 50 for i in range(700)]
     bench.run(*(task(i, [*prefix, 50 + i, 60, 61], n_predict=4) for i in range(8)))
     assert bench.backend.n_prompt_tokens_evaluated <= 1.1 * 700 + 8 * 3
@@ -188,7 +129,7 @@ def test_one_prefix_is_evaluated_once_for_requests_that_arrive_together():
 
 
 def test_a_running_sequence_lends_its_prefix():
-    bench = Bench(FakeBackend(n_seq=2, n_ubatch=64))
+    bench = EngineHarness(FakeBackend(n_seq=2, n_ubatch=64))
     prefix = list(range(1, 51))
     bench.engine.handle(task(0, [*prefix, 7], n_predict=50))
     while not bench.tokens(0):
@@ -199,7 +140,7 @@ def test_a_running_sequence_lends_its_prefix():
 
 
 def test_waiting_for_a_prefix_survives_the_cancel_of_its_maker():
-    bench = Bench(FakeBackend(n_seq=3, n_ubatch=16))
+    bench = EngineHarness(FakeBackend(n_seq=3, n_ubatch=16))
     prefix = [1 + i % 50 for i in range(100)]
     for i in range(3):
         bench.engine.handle(task(i, [*prefix, i + 1, 9], n_predict=2))
@@ -210,7 +151,7 @@ def test_waiting_for_a_prefix_survives_the_cancel_of_its_maker():
 
 
 def test_a_cancelled_request_frees_its_slot_within_a_step():
-    bench = Bench(FakeBackend(n_seq=1))
+    bench = EngineHarness(FakeBackend(n_seq=1))
     bench.engine.handle(task(0, [1, 2, 3], n_predict=1000))
     bench.engine.step()
     bench.engine.handle(task(1, [5, 5, 5], n_predict=1))
@@ -220,7 +161,7 @@ def test_a_cancelled_request_frees_its_slot_within_a_step():
 
 
 def test_an_aborted_prompt_chunk_is_evaluated_again():
-    bench = Bench(FakeBackend(n_seq=1))
+    bench = EngineHarness(FakeBackend(n_seq=1))
     decode = bench.backend.decode
 
     def aborted_once(chunks):
@@ -235,7 +176,7 @@ def test_an_aborted_prompt_chunk_is_evaluated_again():
 
 
 def test_an_abort_that_comes_too_late_hits_nobody():
-    bench = Bench(FakeBackend(n_seq=1))
+    bench = EngineHarness(FakeBackend(n_seq=1))
     bench.engine.handle(task(0, [1, 2, 3, 4]))
     bench.engine.step()
     bench.engine.abort_if_running(0)
@@ -243,7 +184,7 @@ def test_an_abort_that_comes_too_late_hits_nobody():
 
 
 def test_an_abort_empties_a_model_that_cannot_be_cut():
-    bench = Bench(FakeBackend(n_seq=1, n_ubatch=16, can_cut=False))
+    bench = EngineHarness(FakeBackend(n_seq=1, n_ubatch=16, can_cut=False))
     bench.engine.handle(task(0, [3] * 40))
     bench.engine.step()
     bench.backend.leaves_debris = True
@@ -252,7 +193,7 @@ def test_an_abort_empties_a_model_that_cannot_be_cut():
 
 
 def test_only_a_lone_prompt_can_be_aborted():
-    bench = Bench(FakeBackend(n_seq=2))
+    bench = EngineHarness(FakeBackend(n_seq=2))
     seen = []
     decode = bench.backend.decode
 
@@ -266,7 +207,7 @@ def test_only_a_lone_prompt_can_be_aborted():
 
 
 def test_a_yielding_slot_leaves_its_state_in_ram():
-    bench = Bench(FakeBackend(n_seq=1))
+    bench = EngineHarness(FakeBackend(n_seq=1))
     long = list(range(1, 60))
     bench.run(task(0, long, n_predict=1))
     bench.run(task(1, [7] * 30, n_predict=1))
@@ -277,7 +218,7 @@ def test_a_yielding_slot_leaves_its_state_in_ram():
 
 
 def test_a_model_that_cannot_cut_falls_back_to_its_own_prompt():
-    bench = Bench(FakeBackend(n_seq=2, can_cut=False))
+    bench = EngineHarness(FakeBackend(n_seq=2, can_cut=False))
     bench.run(task(0, [1, 2, 3, 4, 5, 6], n_predict=4))
     bench.run(task(1, [1, 2, 3, 4, 9, 9], n_predict=4))
     assert bench.tokens(1) == alone(task(1, [1, 2, 3, 4, 9, 9], n_predict=4))
@@ -285,7 +226,7 @@ def test_a_model_that_cannot_cut_falls_back_to_its_own_prompt():
 
 @pytest.mark.parametrize("cache_prompt", [True, False])
 def test_cached_equals_uncached(cache_prompt):
-    bench = Bench(FakeBackend(n_seq=1))
+    bench = EngineHarness(FakeBackend(n_seq=1))
     one = task(0, list(range(1, 40)), n_predict=10, cache_prompt=cache_prompt)
     bench.run(one)
     bench.run(msgspec.structs.replace(one, id=1))
@@ -294,7 +235,7 @@ def test_cached_equals_uncached(cache_prompt):
 
 
 def test_no_budget_only_evaluates():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, [1, 2, 3], n_predict=0))
     assert bench.tokens(0) == []
     assert bench.done(0).stop_type is StopType.LIMIT
@@ -303,7 +244,7 @@ def test_no_budget_only_evaluates():
 
 @pytest.mark.parametrize("n_predict", [-1, -2])
 def test_a_full_context_stops_and_says_so(n_predict):
-    bench = Bench(FakeBackend(n_ctx=64), context_shift=n_predict == -2)
+    bench = EngineHarness(FakeBackend(n_ctx=64), context_shift=n_predict == -2)
     bench.run(task(0, [1] * 8, n_predict=n_predict))
     assert len(bench.tokens(0)) == 56
     assert bench.done(0).truncated
@@ -311,7 +252,7 @@ def test_a_full_context_stops_and_says_so(n_predict):
 
 
 def test_context_shift_goes_on_and_keeps_what_it_should():
-    bench = Bench(FakeBackend(n_ctx=64, adds_bos=True), context_shift=True)
+    bench = EngineHarness(FakeBackend(n_ctx=64, adds_bos=True), context_shift=True)
     bench.run(task(0, [1, 2, 3, 4, 5], n_predict=200, n_keep=3, n_discard=10))
     assert len(bench.tokens(0)) == 200
     assert bench.done(0).truncated
@@ -319,14 +260,14 @@ def test_context_shift_goes_on_and_keeps_what_it_should():
 
 
 def test_a_prompt_as_long_as_the_context_is_refused():
-    bench = Bench(FakeBackend(n_ctx=64))
+    bench = EngineHarness(FakeBackend(n_ctx=64))
     bench.run(task(0, [1] * 64))
     (failed,) = bench.of(0, Failed)
     assert failed.error.details == {"n_prompt_tokens": 64, "n_ctx": 64}
 
 
 def test_streamed_text_is_the_whole_text_and_never_holds_a_stop_string():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, [1, 2, 3], n_predict=60))
     whole = bench.text(0)
     stop = whole[20:24]
@@ -337,7 +278,7 @@ def test_streamed_text_is_the_whole_text_and_never_holds_a_stop_string():
 
 
 def test_events_of_a_task_come_in_order():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, [1, 2, 3]), task(1, [1, 2, 3]))
     kinds = defaultdict(list)
     for event in bench.events:
@@ -349,7 +290,7 @@ def test_events_of_a_task_come_in_order():
 
 
 def test_an_empty_prompt_is_answered_by_nothing():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, []))
     assert bench.tokens(0) == []
     assert bench.done(0).stop_type is StopType.NONE
@@ -357,7 +298,7 @@ def test_an_empty_prompt_is_answered_by_nothing():
 
 
 def test_a_swapped_request_whose_state_is_lost_fails_alone():
-    bench = Bench(FakeBackend(n_seq=2, n_ctx=100, n_cells=100, mixes_batches=True), cache_ram_mib=0)
+    bench = EngineHarness(FakeBackend(n_seq=2, n_ctx=100, n_cells=100, mixes_batches=True), cache_ram_mib=0)
     bench.backend.load = lambda seq, state, position: False
     for i in range(2):
         bench.engine.handle(task(i, [1 + i] * 30, n_predict=60))
@@ -367,7 +308,7 @@ def test_a_swapped_request_whose_state_is_lost_fails_alone():
 
 
 def test_a_decode_that_fails_ends_its_requests_and_no_others():
-    bench = Bench(FakeBackend(n_seq=2))
+    bench = EngineHarness(FakeBackend(n_seq=2))
     decode = bench.backend.decode
 
     def fail_once(chunks):
@@ -382,7 +323,7 @@ def test_a_decode_that_fails_ends_its_requests_and_no_others():
 
 
 def test_a_request_that_goes_wrong_does_not_take_its_neighbours_along(capsys):
-    bench = Bench(FakeBackend(n_seq=3))
+    bench = EngineHarness(FakeBackend(n_seq=3))
     open_sampler = bench.backend.open_sampler
 
     def open_bad(params, prompt, grammar=None):
@@ -400,7 +341,7 @@ def test_a_request_that_goes_wrong_does_not_take_its_neighbours_along(capsys):
 
 
 def test_a_late_generation_ends_at_the_next_new_line():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, [1, 2, 3], n_predict=200, t_max_predict_ms=100))
     lines = bench.text(0).count("\n")
     assert bench.text(0).endswith("\n")
@@ -410,7 +351,7 @@ def test_a_late_generation_ends_at_the_next_new_line():
 
 
 def test_minimum_indentation_ends_a_generation():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, [1, 2, 3], n_predict=200, n_indent=9))
     assert bench.text(0).rstrip(" ").endswith("\n")
     assert bench.done(0).stop_type is StopType.LIMIT
@@ -418,7 +359,7 @@ def test_minimum_indentation_ends_a_generation():
 
 def test_a_prompt_uses_the_last_cells_in_smaller_chunks_before_anybody_is_swapped_out():
     backend = FakeBackend(n_seq=2, n_ctx=100, n_cells=100, n_ubatch=64, mixes_batches=True)
-    bench = Bench(backend, max_itl_ms=1e6)
+    bench = EngineHarness(backend, max_itl_ms=1e6)
     bench.engine.handle(task(0, [1] * 30, n_predict=20))
     bench.engine.step()
     bench.engine.handle(task(1, [2] * 90, n_predict=1))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.params import GenerationParams
 from corral.core.task import Task
 from corral.engine.fair_queue import FairQueue
 from corral.engine.request import Request
+from tests.tools.examples import examples
 
 ids = itertools.count()
 
@@ -103,7 +104,7 @@ def test_slots_are_shared_by_weight():
     assert 2.7 < had["a"] / had["b"] < 3.3
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(st.dictionaries(st.sampled_from("abcd"), st.floats(0.2, 5.0), min_size=2), st.integers(1, 6))
 def test_nobody_gets_much_more_or_less_than_its_share(weights, n_slots):
     queue = FairQueue()

@@ -7,9 +7,8 @@ import pytest
 from corral.core.params import SamplingParams
 from corral.core.result import Done, StopType, Tokens
 from corral.core.task import Task
+from tests.unit.engine_harness import PROMPT, EngineHarness, alone, grammar, task
 from tests.unit.fake import FakeBackend
-from tests.unit.test_engine import Bench, alone, task
-from tests.unit.test_twins import PROMPT, grammar
 
 TEXT = "aBCDEFGHbcIJd" + "KLMNOPQRSTUVWXYZ" * 3 + "e"
 N_FREE = sum(letter.islower() for letter in TEXT)
@@ -21,7 +20,7 @@ def bound(id: int, text: str = TEXT, n_predict: int = -1, **params) -> Task:
 
 @pytest.mark.parametrize("options", [{}, {"mixes_batches": True}, {"n_ubatch": 16}, {"can_cut": False}])
 def test_forced_tokens_cost_no_decode_of_their_own(options):
-    bench = Bench(FakeBackend(**options))
+    bench = EngineHarness(FakeBackend(**options))
     bench.run(bound(0))
     assert bench.text(0) == TEXT
     done = bench.done(0)
@@ -34,7 +33,7 @@ def test_forced_tokens_cost_no_decode_of_their_own(options):
 
 def test_neighbours_get_their_tokens_meanwhile():
     others = [task(i, [i] * 20, n_predict=30) for i in range(1, 4)]
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(bound(0), *others)
     assert bench.text(0) == TEXT
     for other in others:
@@ -43,7 +42,7 @@ def test_neighbours_get_their_tokens_meanwhile():
 
 @pytest.mark.parametrize("n_predict", [1, 2, 5, 8, 9, 20, len(TEXT) - 1])
 def test_the_budget_counts_forced_tokens(n_predict):
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(bound(0, n_predict=n_predict))
     assert bench.text(0) == TEXT[:n_predict]
     assert bench.done(0).truncated_grammar
@@ -51,18 +50,18 @@ def test_the_budget_counts_forced_tokens(n_predict):
 
 @pytest.mark.parametrize("room", [2, 3, 7, 9, 30])
 def test_forced_tokens_stay_inside_the_context(room):
-    bench = Bench(FakeBackend(n_ctx=len(PROMPT) + room))
+    bench = EngineHarness(FakeBackend(n_ctx=len(PROMPT) + room))
     bench.run(bound(0))
     assert TEXT.startswith(bench.text(0))
     assert bench.done(0).truncated
     assert bench.done(0).truncated_grammar
-    shifting = Bench(FakeBackend(n_ctx=len(PROMPT) + room), context_shift=True)
+    shifting = EngineHarness(FakeBackend(n_ctx=len(PROMPT) + room), context_shift=True)
     shifting.run(bound(0))
     assert shifting.text(0) == TEXT
 
 
 def test_a_stop_string_in_forced_text_ends_it():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(bound(0, stop=("EFG",)))
     assert bench.text(0) == "aBCD"
     assert bench.done(0).stop_type is StopType.WORD
@@ -71,9 +70,9 @@ def test_a_stop_string_in_forced_text_ends_it():
 
 def test_probabilities_are_those_of_real_logits():
     sampling = SamplingParams(seed=1, n_probs=1)
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(Task(id=0, prompt=PROMPT, params=bound(0).params))
-    with_probs = Bench()
+    with_probs = EngineHarness()
     params = type(bound(0).params)(sampling=sampling, constraint=grammar(TEXT))
     with_probs.run(Task(id=0, prompt=PROMPT, params=params))
     assert with_probs.text(0) == bench.text(0)
@@ -81,13 +80,13 @@ def test_probabilities_are_those_of_real_logits():
 
 
 def test_a_lost_engine_goes_on_behind_any_delivered_token():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(bound(0))
     whole = bench.tokens(0)
     events = bench.of(0, Tokens)
     for n in range(len(events)):
         delivered = [token for event in events[:n] for token in event.tokens]
-        later = Bench()
+        later = EngineHarness()
         later.run(Task(id=0, prompt=PROMPT, params=bound(0).params, resume=delivered))
         assert delivered + later.tokens(0) == whole
         text = "".join(e.text for e in events[:n])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.chat.event import CallStarted
 from corral.chat.tool import Tool, ToolChoice, ToolUse
 from tests.tools.answer import BY_NAME, FAMILIES, PARIS, ROME, TOUR, Message, events_of, read
-from tests.unit.test_text import cuts
+from tests.tools.cuts import cuts
+from tests.tools.examples import examples
 
 WORDS = "Hello, world!\n\nWhat's  up? 5 < 6 🤗"
 CODE = ToolUse((Tool("python", {"type": "object"}, {}),), ToolChoice.AUTO)
@@ -266,7 +267,7 @@ def piece_of(text: str) -> st.SearchStrategy[str]:
 
 @NAMES
 def test_nonsense_is_read_the_same_in_any_pieces(name):
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     @given(cuts(fragments(name)))
     def law(cut):
         text, pieces = cut
@@ -279,7 +280,7 @@ def test_nonsense_is_read_the_same_in_any_pieces(name):
 
 @NAMES
 def test_words_are_never_lost(name):
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     @given(st.text(st.characters(exclude_categories=("Cs",), exclude_characters='{<["[>')))
     def law(text):
         if " functools" not in text:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 import time
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,60 +18,21 @@ from corral.core.errors import CorralError
 from corral.core.params import Guidance
 from corral.core.result import Admitted, Done, Failed, StopType, Tokens
 from corral.core.task import Busy, Cancel, FreeAdapter, LoadAdapter, SlotAction, Task, Verb
-from corral.engine.context_shift import plan_shift
 from corral.engine.guidance import guide
 from corral.engine.request import Phase
-from tests.unit.fake import EOG, LETTERS, FakeBackend, FakeSampler
-from tests.unit.test_actions import Lab, content, n_open_files, refused
-from tests.unit.test_engine import task
-from tests.unit.test_twins import grammar
+from tests.tools.examples import examples
+from tests.unit.action_harness import ActionHarness, content, n_open_files, refused
+from tests.unit.engine_harness import grammar, task
+from tests.unit.fake import EOG
+from tests.unit.wide_backend import N_WIDE, WideBackend, expected, wide
 
-N_WIDE = 8
-FREE = "."  # in a grammar: any token
 LONG = [1 + i % 61 for i in range(100)]
 BAD = [61 - i % 61 for i in range(70)]
 THIRD = [1 + i * i % 59 for i in range(80)]
 NEVER_DRAWN = N_WIDE + 1  # a token that begins what was not generated
 
 
-def wide(sequence, lora=()):
-    """The logits behind a sequence: a few numbers, a hash of all of it."""
-    digest = hashlib.blake2b(bytes(sequence) + repr(lora).encode(), digest_size=N_WIDE).digest()
-    return np.frombuffer(digest, np.uint8).astype(np.float32) / 32
-
-
-class WideBackend(FakeBackend):
-    """Its samplers choose among the first few tokens, and it knows which pairs may be in a batch."""
-
-    def _evaluate(self, chunk):
-        sequence = self.sequences[chunk.seq]
-        rows = []
-        for token in chunk.tokens.tolist():
-            sequence.append(token)
-            rows.append(wide(sequence, self.lora))
-        return rows[len(rows) - chunk.logits :]
-
-    def open_sampler(self, params, prompt, grammar=None):
-        self.samplers.append(WideSampler(params, grammar))
-        return self.samplers[-1]
-
-
-class WideSampler(FakeSampler):
-    def sample(self, logits, index):
-        assert self.is_open
-        assert logits.shape == (N_WIDE,)
-        assert not np.isnan(logits).any()
-        letter = self._left.pop(0) if self._left else FREE
-        if letter != FREE:
-            return 1 + LETTERS.index(letter), None
-        noise = [uniform(self._params.seed + 1000 * i, index) for i in range(N_WIDE)]
-        logits = logits + 4 * np.array(noise, np.float32)
-        if self._params.logit_bias:
-            logits[EOG] = -np.inf
-        return int(logits.argmax()), None
-
-
-class Pen(Lab):
+class GuidanceHarness(ActionHarness):
     """A bench that watches pairs: in every batch, and when all is over."""
 
     def __init__(self, backend=None, **options):
@@ -94,7 +55,8 @@ class Pen(Lab):
                 self.n_together += slot.id in seqs
         return self._decode(chunks)
 
-    def run(self, *orders, max_steps=3000):
+    def run(self, *orders):
+        max_steps = 3000
         for order in orders:
             self.engine.handle(order)
         while self.engine.has_work:
@@ -119,31 +81,6 @@ class Pen(Lab):
 
 def guided(id, prompt, negative, scale=2.0, **params):
     return task(id, prompt, guidance=Guidance(scale, tuple(negative)), **params)
-
-
-def expected(one: Task, n_ctx=256, shifts=False, adds_bos=False) -> list[int]:
-    """What a task answers: plain lists, a token at a time."""
-    params = one.params
-    sampler = WideSampler(params.sampling, params.constraint and params.constraint.text)
-    prompts = [one.prompt, list(params.guidance.negative)] if params.guidance else [one.prompt]
-    sequences = [list(prompt) for prompt in prompts]
-    said: list[int] = []
-    while params.n_predict < 0 or len(said) < params.n_predict:
-        rows = [wide(sequence, params.lora) for sequence in sequences]
-        logits = guide(*rows, params.guidance.scale) if params.guidance else rows[0]
-        token, _ = sampler.sample(logits, len(said))
-        said.append(token)
-        full = [len(sequence) >= n_ctx - 1 for sequence in sequences]
-        if token == EOG or sampler.is_finished or (any(full) and not (shifts and params.n_predict != -2)):
-            break
-        for sequence, prompt, is_full in zip(sequences, prompts, full, strict=True):
-            if is_full:
-                keep, discard = plan_shift(
-                    len(sequence), n_ctx, len(prompt), params.n_keep, params.n_discard, adds_bos
-                )
-                del sequence[keep : keep + discard]
-            sequence.append(token)
-    return said
 
 
 # --- the formula
@@ -215,7 +152,7 @@ SHAPES = [{}, {"mixes_batches": True}, {"can_cut": False}, {"n_seq": 1}, {"n_uba
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("scale", [-2.0, 0.0, 0.5, 3.0])
 def test_an_answer_is_steered(shape, scale):
-    pen = Pen(WideBackend(**shape))
+    pen = GuidanceHarness(WideBackend(**shape))
     one = guided(0, LONG, BAD, scale, n_predict=30)
     pen.run(one)
     assert pen.tokens(0) == expected(one)
@@ -238,7 +175,7 @@ def test_the_reference_agrees_with_arithmetic_in_double_precision():
 
 
 def test_both_sequences_hold_the_same_answer():
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     pen.run(guided(0, LONG, BAD, n_predict=10))
     said = pen.tokens(0)[:-1]
     assert content(pen, 0) == [*LONG, *said]
@@ -247,7 +184,7 @@ def test_both_sequences_hold_the_same_answer():
 
 
 def test_the_second_slots_appear_with_the_first_pair():
-    pen = Pen(WideBackend(n_seq=3))
+    pen = GuidanceHarness(WideBackend(n_seq=3))
     pen.run(task(0, LONG))
     assert len(pen.slots) == 3
     pen.run(guided(1, LONG, BAD))
@@ -256,7 +193,7 @@ def test_the_second_slots_appear_with_the_first_pair():
 
 
 def test_only_the_leader_is_reported():
-    pen = Pen(WideBackend(n_seq=1, n_ubatch=16))
+    pen = GuidanceHarness(WideBackend(n_seq=1, n_ubatch=16))
     pen.run(guided(0, LONG[:20], BAD, n_predict=3))
     (admitted,) = pen.of(0, Admitted)
     assert (admitted.id_slot, admitted.n_cached) == (0, 0)
@@ -266,7 +203,7 @@ def test_only_the_leader_is_reported():
 
 @pytest.mark.parametrize(("n", "n_bad"), [(1, 1), (1, 90), (90, 1), (200, 9), (9, 200)])
 def test_prompts_of_any_lengths(n, n_bad):
-    pen = Pen(WideBackend(n_seq=2, n_ubatch=16))
+    pen = GuidanceHarness(WideBackend(n_seq=2, n_ubatch=16))
     one = guided(0, [3] * n, [4] * n_bad, n_predict=12)
     other = task(1, THIRD, n_predict=20)
     pen.run(one, other)
@@ -275,7 +212,7 @@ def test_prompts_of_any_lengths(n, n_bad):
 
 
 def test_no_budget_only_evaluates_both():
-    pen = Pen(WideBackend(n_seq=1))
+    pen = GuidanceHarness(WideBackend(n_seq=1))
     pen.run(guided(0, LONG, BAD, n_predict=0))
     assert pen.tokens(0) == []
     assert pen.done(0).stop_type is StopType.LIMIT
@@ -283,14 +220,14 @@ def test_no_budget_only_evaluates_both():
 
 
 def test_an_empty_prompt_is_answered_by_nothing():
-    pen = Pen()
+    pen = GuidanceHarness()
     pen.run(guided(0, [], BAD))
     assert pen.done(0).stop_type is StopType.NONE
     pen.check_over()
 
 
 def test_an_end_of_generation_ends_both():
-    pen = Pen(WideBackend(n_seq=1))
+    pen = GuidanceHarness(WideBackend(n_seq=1))
     for seed in range(5):
         one = guided(seed, LONG, BAD, n_predict=-1)
         sampling = msgspec.structs.replace(one.params.sampling, seed=seed, logit_bias=())
@@ -302,7 +239,7 @@ def test_an_end_of_generation_ends_both():
 
 
 def test_a_stop_string_ends_both():
-    pen = Pen(WideBackend(n_seq=1))
+    pen = GuidanceHarness(WideBackend(n_seq=1))
     pen.run(guided(0, LONG, BAD, n_predict=40))
     stop = pen.text(0)[20:24]
     pen.run(guided(1, LONG, BAD, n_predict=40, stop=(stop,)))
@@ -319,7 +256,7 @@ def n_evaluated(pen):
 
 
 def test_a_negative_prompt_is_evaluated_once():
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     pen.run(guided(0, LONG, BAD, n_predict=1))
     pen.backend.batches.clear()
     other = guided(1, THIRD, BAD, n_predict=1)
@@ -329,7 +266,7 @@ def test_a_negative_prompt_is_evaluated_once():
 
 
 def test_a_negative_prompt_is_found_among_the_prompts_and_the_other_way_round():
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     pen.run(task(0, LONG, n_predict=1))
     pen.backend.batches.clear()
     pen.run(guided(1, THIRD, LONG, n_predict=1))
@@ -343,7 +280,7 @@ def test_a_negative_prompt_is_found_among_the_prompts_and_the_other_way_round():
 
 
 def test_without_a_cache_both_are_evaluated():
-    pen = Pen(WideBackend(n_seq=1))
+    pen = GuidanceHarness(WideBackend(n_seq=1))
     for id in range(2):
         pen.run(guided(id, LONG, BAD, n_predict=1, cache_prompt=False))
     assert n_evaluated(pen) == 2 * (len(LONG) + len(BAD))
@@ -352,7 +289,7 @@ def test_without_a_cache_both_are_evaluated():
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("prompt", [[3], [3] * 9, LONG])
 def test_a_prompt_may_be_its_own_negative_one(shape, prompt):
-    pen = Pen(WideBackend(**shape))
+    pen = GuidanceHarness(WideBackend(**shape))
     one = guided(0, prompt, prompt, n_predict=5)
     pen.run(one)
     assert pen.tokens(0) == expected(one)
@@ -361,7 +298,7 @@ def test_a_prompt_may_be_its_own_negative_one(shape, prompt):
 
 @pytest.mark.parametrize("shape", [{}, {"mixes_batches": True}, {"can_cut": False}])
 def test_answers_with_the_same_two_prompts_evaluate_each_once(shape):
-    pen = Pen(WideBackend(n_seq=4, **shape))
+    pen = GuidanceHarness(WideBackend(n_seq=4, **shape))
     tasks = [guided(i, LONG, BAD, seed=i, n_predict=6) for i in range(4)]
     pen.run(*tasks)
     assert [pen.tokens(i) for i in range(4)] == [expected(one) for one in tasks]
@@ -369,7 +306,7 @@ def test_answers_with_the_same_two_prompts_evaluate_each_once(shape):
 
 
 def test_two_that_are_each_others_negative():
-    pen = Pen(WideBackend(n_seq=2, n_ubatch=16))
+    pen = GuidanceHarness(WideBackend(n_seq=2, n_ubatch=16))
     tasks = [guided(0, LONG, BAD, n_predict=6), guided(1, BAD, LONG, n_predict=6)]
     pen.run(*tasks)
     assert [pen.tokens(i) for i in range(2)] == [expected(one) for one in tasks]
@@ -377,7 +314,7 @@ def test_two_that_are_each_others_negative():
 
 
 def test_whoever_has_the_prompt_of_one_that_waits_for_its_negative_need_not_wait_too():
-    pen = Pen(WideBackend(n_seq=2, n_ubatch=16, n_ctx=1024), max_itl_ms=1)
+    pen = GuidanceHarness(WideBackend(n_seq=2, n_ubatch=16, n_ctx=1024), max_itl_ms=1)
     pen.engine.handle(guided(0, LONG, [*BAD, *[3] * 800], n_predict=1))
     pen.step_until(lambda: content(pen, 0) == LONG)
     pen.engine.handle(task(1, LONG, n_predict=1))
@@ -389,7 +326,7 @@ def test_whoever_has_the_prompt_of_one_that_waits_for_its_negative_need_not_wait
 def test_two_that_wait_for_each_other_do_not_wait_for_ever():
     """Each has evaluated its prompt, on top of a shifted context of its own slot that is of no use to the
     other one, whose negative prompt that is."""
-    pen = Pen(WideBackend(n_seq=3, n_ctx=128, n_ubatch=16), context_shift=True, max_itl_ms=1)
+    pen = GuidanceHarness(WideBackend(n_seq=3, n_ctx=128, n_ubatch=16), context_shift=True, max_itl_ms=1)
     for slot in range(2):
         pen.run(task(slot, [1 + slot] * 20, seed=slot, n_predict=150, id_slot=slot, n_keep=10))
     a, b = ([*content(pen, slot)[:60], *[50 + slot] * 12] for slot in range(2))
@@ -411,7 +348,7 @@ def test_two_that_wait_for_each_other_do_not_wait_for_ever():
 @pytest.mark.parametrize(("n", "n_bad"), [(20, 50), (50, 20), (30, 30), (63, 1), (1, 63)])
 @pytest.mark.parametrize("shifts", [False, True])
 def test_one_context_is_full_before_the_other(n, n_bad, shifts):
-    pen = Pen(WideBackend(n_seq=1, n_ctx=64), context_shift=shifts)
+    pen = GuidanceHarness(WideBackend(n_seq=1, n_ctx=64), context_shift=shifts)
     one = guided(0, [5] * n, [6] * n_bad, n_predict=200, n_keep=7)
     pen.run(one)
     assert pen.tokens(0) == expected(one, 64, shifts)
@@ -423,7 +360,7 @@ def test_one_context_is_full_before_the_other(n, n_bad, shifts):
 
 
 def test_until_the_context_is_full():
-    pen = Pen(WideBackend(n_seq=1, n_ctx=64), context_shift=True)
+    pen = GuidanceHarness(WideBackend(n_seq=1, n_ctx=64), context_shift=True)
     pen.run(guided(0, [5] * 20, [6] * 50, n_predict=-2))
     assert len(pen.tokens(0)) == 14
     assert pen.done(0).truncated
@@ -432,7 +369,7 @@ def test_until_the_context_is_full():
 @pytest.mark.parametrize("adds_bos", [False, True])
 @pytest.mark.parametrize("n_keep", [-1, 0, 5])
 def test_each_keeps_the_beginning_of_its_own_prompt(n_keep, adds_bos):
-    pen = Pen(WideBackend(n_seq=1, n_ctx=64, adds_bos=adds_bos), context_shift=True)
+    pen = GuidanceHarness(WideBackend(n_seq=1, n_ctx=64, adds_bos=adds_bos), context_shift=True)
     one = guided(0, LONG[:20], BAD[:30], n_predict=150, n_keep=n_keep, n_discard=9)
     pen.run(one)
     assert pen.tokens(0) == expected(one, 64, True, adds_bos)
@@ -443,7 +380,7 @@ def test_each_keeps_the_beginning_of_its_own_prompt(n_keep, adds_bos):
 
 @pytest.mark.parametrize("n_bad", [63, 64, 65, 1000])
 def test_a_negative_prompt_as_long_as_the_context_is_refused(n_bad):
-    pen = Pen(WideBackend(n_seq=1, n_ctx=64))
+    pen = GuidanceHarness(WideBackend(n_seq=1, n_ctx=64))
     pen.run(guided(0, [5], [6] * n_bad, n_predict=5))
     if n_bad < 64:
         assert len(pen.tokens(0)) == 1
@@ -463,7 +400,7 @@ N_FREE = sum(not letter.isupper() for letter in TEXT)
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_forced_tokens_go_to_both(shape):
-    pen = Pen(WideBackend(**shape))
+    pen = GuidanceHarness(WideBackend(**shape))
     one = guided(0, LONG, BAD, n_predict=-1, constraint=grammar(TEXT))
     pen.run(one)
     assert pen.tokens(0) == expected(one)
@@ -479,7 +416,7 @@ def test_forced_tokens_go_to_both(shape):
 def test_forced_tokens_stay_inside_both_contexts(room, shifts):
     n_ctx = len(LONG) + room
     for prompt, negative in ((LONG, BAD), (BAD, LONG)):
-        pen = Pen(WideBackend(n_seq=1, n_ctx=n_ctx), context_shift=shifts)
+        pen = GuidanceHarness(WideBackend(n_seq=1, n_ctx=n_ctx), context_shift=shifts)
         one = guided(0, prompt, negative, n_predict=-1, constraint=grammar(TEXT), n_keep=3)
         pen.run(one)
         assert pen.tokens(0) == expected(one, n_ctx, shifts)
@@ -487,7 +424,7 @@ def test_forced_tokens_stay_inside_both_contexts(room, shifts):
 
 
 def test_a_wrong_grammar_fails_before_anything_is_evaluated():
-    pen = Pen()
+    pen = GuidanceHarness()
     pen.run(guided(0, LONG, BAD, constraint=grammar("wrong")))
     assert pen.of(0, Failed)[0].error.status == 400
     assert pen.backend.batches == []
@@ -502,13 +439,13 @@ def test_a_wrong_grammar_fails_before_anything_is_evaluated():
 def test_a_lost_engine_goes_on_behind_any_delivered_token(shifts, text):
     constraint = grammar(text) if text else None
     one = guided(0, LONG, BAD, n_predict=60, n_keep=3, constraint=constraint)
-    pen = Pen(WideBackend(n_seq=1, n_ctx=128), context_shift=shifts)
+    pen = GuidanceHarness(WideBackend(n_seq=1, n_ctx=128), context_shift=shifts)
     pen.run(one)
     whole, events = pen.tokens(0), pen.of(0, Tokens)
     assert whole == expected(one, 128, shifts)
     for n in range(len(events)):
         delivered = [token for event in events[:n] for token in event.tokens]
-        later = Pen(WideBackend(n_seq=1, n_ctx=128), context_shift=shifts)
+        later = GuidanceHarness(WideBackend(n_seq=1, n_ctx=128), context_shift=shifts)
         later.run(msgspec.structs.replace(one, resume=delivered))
         assert delivered + later.tokens(0) == whole
         assert "".join(e.text for e in events[:n]) + later.text(0) == pen.text(0)
@@ -523,7 +460,7 @@ def test_a_lost_engine_goes_on_behind_any_delivered_token(shifts, text):
 @pytest.mark.parametrize("mixes", [False, True])
 def test_a_decode_that_fails_ends_both_and_no_others(when, mixes):
     """Prompts of 3 and 2 chunks, or a token for both, or for all."""
-    pen = Pen(WideBackend(n_seq=2, n_ubatch=40, mixes_batches=mixes))
+    pen = GuidanceHarness(WideBackend(n_seq=2, n_ubatch=40, mixes_batches=mixes))
     decode, n_calls, hit = pen.backend.decode, 0, set()
 
     def fail_once(chunks):
@@ -552,7 +489,7 @@ def test_a_decode_that_fails_ends_both_and_no_others(when, mixes):
 @pytest.mark.parametrize("index", [0, 3])
 @pytest.mark.parametrize("mixes", [False, True])
 def test_a_sampler_that_fails_ends_both_and_no_others(index, mixes, capsys):
-    pen = Pen(WideBackend(n_seq=3, mixes_batches=mixes))
+    pen = GuidanceHarness(WideBackend(n_seq=3, mixes_batches=mixes))
     open_sampler = pen.backend.open_sampler
 
     def open_bad(params, prompt, grammar=None):
@@ -573,7 +510,7 @@ def test_a_sampler_that_fails_ends_both_and_no_others(index, mixes, capsys):
 
 
 def test_a_sampler_that_cannot_be_opened_ends_both():
-    pen = Pen(WideBackend(n_seq=1))
+    pen = GuidanceHarness(WideBackend(n_seq=1))
 
     def refuse(params, prompt, grammar=None):
         raise CorralError("no such sampler")
@@ -586,7 +523,7 @@ def test_a_sampler_that_cannot_be_opened_ends_both():
 
 
 def test_who_finds_no_room_for_a_second_sequence_is_told_and_all_others_go_on():
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     reserve = pen.backend.reserve
 
     def refuse(n_seq):
@@ -611,7 +548,7 @@ def test_who_finds_no_room_for_a_second_sequence_is_told_and_all_others_go_on():
 @pytest.mark.parametrize("shape", [{}, {"can_cut": False}, {"mixes_batches": True}])
 @pytest.mark.parametrize("when", range(5))
 def test_an_aborted_chunk_of_either_is_evaluated_again(shape, when):
-    pen = Pen(WideBackend(n_seq=1, n_ubatch=40, **shape))
+    pen = GuidanceHarness(WideBackend(n_seq=1, n_ubatch=40, **shape))
     decode, n_calls = pen.backend.decode, 0
 
     def abort_some(chunks):
@@ -629,7 +566,7 @@ def test_an_aborted_chunk_of_either_is_evaluated_again(shape, when):
 
 
 def test_a_context_that_is_lost_ends_both_once():
-    pen = Pen(WideBackend(n_seq=1, can_cut=False))
+    pen = GuidanceHarness(WideBackend(n_seq=1, can_cut=False))
     pen.engine.handle(guided(0, LONG, BAD, n_predict=50))
     pen.step_until(lambda: len(pen.tokens(0)) == 3)
     pen.backend.leaves_debris = True
@@ -650,7 +587,7 @@ def test_cancelled_after_any_step_both_slots_are_free(shape):
     one, heir = guided(0, LONG, BAD, n_predict=8), guided(1, THIRD, LONG, n_predict=4)
     n_steps = 0
     while True:
-        pen = Pen(WideBackend(n_seq=1, n_ubatch=16, **shape))
+        pen = GuidanceHarness(WideBackend(n_seq=1, n_ubatch=16, **shape))
         pen.engine.handle(one)
         for _ in range(n_steps):
             pen.engine.step()
@@ -667,7 +604,7 @@ def test_cancelled_after_any_step_both_slots_are_free(shape):
 
 
 def test_a_queued_pair_can_be_cancelled():
-    pen = Pen(WideBackend(n_seq=1))
+    pen = GuidanceHarness(WideBackend(n_seq=1))
     pen.engine.handle(guided(0, LONG, BAD))
     pen.engine.handle(guided(1, LONG, BAD))
     pen.engine.step()
@@ -679,7 +616,7 @@ def test_a_queued_pair_can_be_cancelled():
 
 @pytest.mark.parametrize("cancelled", [0, 1])
 def test_twins_go_on_without_the_first(cancelled):
-    pen = Pen(WideBackend(n_seq=3, n_ubatch=16))
+    pen = GuidanceHarness(WideBackend(n_seq=3, n_ubatch=16))
     tasks = [guided(0, LONG, BAD), guided(1, BAD, LONG), task(2, BAD)]
     for one in tasks:
         pen.engine.handle(one)
@@ -696,7 +633,7 @@ def test_twins_go_on_without_the_first(cancelled):
 
 
 def test_a_pinned_request_gets_its_slot_and_its_follower_any():
-    pen = Pen(WideBackend(n_seq=3))
+    pen = GuidanceHarness(WideBackend(n_seq=3))
     tasks = [guided(i, LONG[: 20 + i], BAD, id_slot=2 - i) for i in range(3)]
     pen.run(*tasks)
     assert [pen.of(i, Admitted)[0].id_slot for i in range(3)] == [2, 1, 0]
@@ -704,7 +641,7 @@ def test_a_pinned_request_gets_its_slot_and_its_follower_any():
 
 
 def test_all_slots_guided_at_once():
-    pen = Pen(WideBackend(n_seq=4))
+    pen = GuidanceHarness(WideBackend(n_seq=4))
     tasks = [guided(i, LONG[i:], BAD[i:], n_predict=20) for i in range(10)]
     pen.run(*tasks)
     assert [pen.tokens(i) for i in range(10)] == [expected(one) for one in tasks]
@@ -712,7 +649,7 @@ def test_all_slots_guided_at_once():
 
 
 def test_a_follower_takes_the_slot_of_no_request():
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     pen.engine.handle(guided(0, LONG, BAD, n_predict=100))
     pen.step_until(lambda: pen.tokens(0))
     pen.engine.handle(task(1, THIRD, n_predict=1))
@@ -725,7 +662,7 @@ def test_a_follower_takes_the_slot_of_no_request():
 @pytest.mark.parametrize("verb", Verb)
 @pytest.mark.parametrize("busy", Busy)
 def test_the_slots_of_followers_are_out_of_reach(verb, slot, busy):
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     pen.run(guided(0, LONG, BAD))
     pen.run(guided(1, BAD, LONG))
     before = [content(pen, i) for i in range(4)]
@@ -739,14 +676,14 @@ def test_the_slots_of_followers_are_out_of_reach(verb, slot, busy):
 
 @pytest.mark.parametrize("source", [2, 3])
 def test_a_followers_slot_cannot_be_forked(source):
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     pen.run(guided(0, LONG, BAD))
     with refused(404, "there are 0 to 1"):
         pen.do(Verb.FORK, 0, source=source)
 
 
 def test_slots_are_saved_restored_forked_shifted_and_erased_beside_pairs():
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     fd = os.memfd_create("state")
     running = guided(0, LONG, BAD, n_predict=120, id_slot=0)
     pen.engine.handle(running)
@@ -766,7 +703,7 @@ def test_slots_are_saved_restored_forked_shifted_and_erased_beside_pairs():
 
 
 def test_an_action_waits_for_the_end_of_a_pair():
-    pen = Pen(WideBackend(n_seq=1))
+    pen = GuidanceHarness(WideBackend(n_seq=1))
     pen.engine.handle(guided(0, LONG, BAD, n_predict=5))
     pen.step_until(lambda: pen.tokens(0))
     with refused(409, "busy"):
@@ -776,7 +713,7 @@ def test_an_action_waits_for_the_end_of_a_pair():
 
 
 def test_what_a_pair_leaves_in_a_slot_can_be_saved_and_taken_up_elsewhere():
-    first, second = Pen(WideBackend(n_seq=1)), Pen(WideBackend(n_seq=1))
+    first, second = GuidanceHarness(WideBackend(n_seq=1)), GuidanceHarness(WideBackend(n_seq=1))
     fd = os.memfd_create("state")
     first.run(guided(0, LONG, BAD, n_predict=10))
     first.do(Verb.SAVE, 0, fd)
@@ -788,7 +725,7 @@ def test_what_a_pair_leaves_in_a_slot_can_be_saved_and_taken_up_elsewhere():
 
 
 def test_a_report_tells_of_no_slot_that_nobody_knows():
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     pen.run(guided(0, LONG, BAD, n_predict=1))
     report = pen.report(task(1, BAD, n_predict=1))
     assert report.n_cached > len(BAD) - 16
@@ -797,7 +734,7 @@ def test_a_report_tells_of_no_slot_that_nobody_knows():
 
 def test_followers_do_not_draft():
     """Drafts are drawn token by token, which is the leader's part; its draws need both rows."""
-    pen = Pen(WideBackend(n_seq=2), draft_exact=False)
+    pen = GuidanceHarness(WideBackend(n_seq=2), draft_exact=False)
     assert pen.engine._speculation.n_exact > 1
     rounds = [1, 2, 3, 4, 5, 6, 7] * 8
     tasks = [guided(0, rounds, rounds[2:], n_predict=30), task(1, rounds, n_predict=30)]
@@ -810,7 +747,7 @@ def test_followers_do_not_draft():
 
 
 def test_adapters_apply_to_both():
-    pen = Pen(WideBackend(n_seq=2))
+    pen = GuidanceHarness(WideBackend(n_seq=2))
     pen.engine.handle(LoadAdapter(id=100, adapter=0, path="a"))
     one, other = guided(0, LONG, BAD, lora=((0, 1.0),)), guided(1, LONG, BAD)
     pen.run(one, other)
@@ -820,7 +757,7 @@ def test_adapters_apply_to_both():
 
 @pytest.mark.parametrize("ends", ["done", "cancelled", "failed"])
 def test_an_adapter_goes_as_soon_as_a_pair_has_ended(ends):
-    pen = Pen(WideBackend(n_seq=1))
+    pen = GuidanceHarness(WideBackend(n_seq=1))
     pen.engine.handle(LoadAdapter(id=100, adapter=0, path="a"))
     gc.collect()
     gc.disable()
@@ -868,7 +805,7 @@ def assert_all_end(pen, tasks, n_cells):
 
 def cramped(n_cells, n_seq=3, n_ubatch=16):
     backend = WideBackend(n_seq=n_seq, n_ubatch=n_ubatch, n_ctx=n_cells, n_cells=n_cells, mixes_batches=True)
-    return Pen(backend, cache_ram_mib=0)
+    return GuidanceHarness(backend, cache_ram_mib=0)
 
 
 def test_a_pair_that_does_not_fit_is_told_so():
@@ -986,7 +923,8 @@ scripts = st.lists(requests | cancels | steps, min_size=2, max_size=16)
 
 def play(pen, script, files=()):
     """Carry a script out; returns the orders that were not cancelled."""
-    started, cancelled = [], set()
+    started: list[Any] = []
+    cancelled = set()
     for kind, value in script:
         if kind == "task":
             prompt, wish = value
@@ -995,7 +933,14 @@ def play(pen, script, files=()):
         elif kind == "action" and files:
             verb, slot, source, i, busy = value
             fd = os.dup(files[i]) if verb in (Verb.SAVE, Verb.RESTORE) else -1
-            fields = {"slot": slot, "source": source, "busy": busy, "fd": fd, "n_keep": 3, "n_discard": 5}
+            fields: dict[str, Any] = {
+                "slot": slot,
+                "source": source,
+                "busy": busy,
+                "fd": fd,
+                "n_keep": 3,
+                "n_discard": 5,
+            }
             started.append(SlotAction(id=len(started), verb=verb, **fields))
             pen.engine.handle(started[-1])
         elif kind == "cancel" and value < len(started) and not pen.ends(value):
@@ -1011,13 +956,13 @@ def play(pen, script, files=()):
     return [order for order in started if order.id not in cancelled]
 
 
-few_examples = settings(max_examples=80, deadline=None)
+few_examples = examples(80)
 
 
 @given(scripts, st.sampled_from([{}, {"mixes_batches": True}, {"can_cut": False}, {"n_batch": 32}]))
 @few_examples
 def test_every_task_ends_once_and_answers_as_it_should(script, shape):
-    pen = Pen(WideBackend(n_seq=3, n_ubatch=16, **shape), max_itl_ms=5)
+    pen = GuidanceHarness(WideBackend(n_seq=3, n_ubatch=16, **shape), max_itl_ms=5)
     left = play(pen, script)
     for one in left:
         (end,) = pen.ends(one.id)
@@ -1030,7 +975,9 @@ def test_every_task_ends_once_and_answers_as_it_should(script, shape):
 @few_examples
 def test_also_where_contexts_run_full(script, mixes, n_keep):
     """Prompts of up to 72 tokens, and 30 more for each answer."""
-    pen = Pen(WideBackend(n_seq=3, n_ubatch=16, n_ctx=76, mixes_batches=mixes), context_shift=True)
+    pen = GuidanceHarness(
+        WideBackend(n_seq=3, n_ubatch=16, n_ctx=76, mixes_batches=mixes), context_shift=True
+    )
     script = [
         (kind, (value[0], {**value[1], "n_predict": 30, "n_keep": n_keep, "id_slot": -1}))
         if kind == "task"
@@ -1055,9 +1002,9 @@ def test_running_out_of_cells_loses_nothing(script, n_cells):
     st.lists(requests | cancels | steps | acts, min_size=3, max_size=16),
     st.sampled_from([{}, {"can_cut": False}]),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_also_in_a_mixture_with_actions(script, shape):
-    pen = Pen(WideBackend(n_seq=3, n_ubatch=16, **shape))
+    pen = GuidanceHarness(WideBackend(n_seq=3, n_ubatch=16, **shape))
     n_before = n_open_files()
     files = [os.memfd_create(f"state {i}") for i in range(2)]
     left = play(pen, script, files)
@@ -1083,7 +1030,7 @@ def test_resuming_after_any_token_continues_the_same(prompt, wish, n_delivered, 
     one = task(0, prompt, **{**wish, "id_slot": -1, "constraint": None}, n_keep=3)
     whole = expected(one, n_ctx, shifts)
     resumed = msgspec.structs.replace(one, resume=whole[:n_delivered][: max(len(whole) - 1, 0)])
-    pen = Pen(WideBackend(n_seq=1, n_ctx=n_ctx), context_shift=shifts)
+    pen = GuidanceHarness(WideBackend(n_seq=1, n_ctx=n_ctx), context_shift=shifts)
     pen.run(resumed)
     assert resumed.resume + pen.tokens(0) == whole
     pen.check_over()

@@ -95,16 +95,16 @@ def guard(text: bytes, n_part: int) -> None:
 def test_the_limit(opening, n_part):
     guard(opening * MAX_DEPTH, n_part)
     guard(b'["' + opening.replace(b'"', b'\\"') * 1000 + b'"]', n_part)
-    with pytest.raises(InvalidRequest, match="nested too deeply; 128"):
+    with pytest.raises(InvalidRequest, match="128"):
         guard(opening * (MAX_DEPTH + 1), n_part)
-    with pytest.raises(InvalidRequest, match="nested too deeply"):
+    with pytest.raises(InvalidRequest, match="128"):
         guard(b'{"a":[' + b"[]," * 50_000 + opening * (MAX_DEPTH - 1), max(n_part, 1000))
 
 
 def test_too_many_containers():
     guard(b"[" + b"[]," * (MAX_CONTAINERS - 2) + b"[]]", 1 << 20)
     guard(b'["' + b"[]" * MAX_CONTAINERS + b'"]', 1 << 20)
-    with pytest.raises(InvalidRequest, match="more than 500000 arrays and objects"):
+    with pytest.raises(InvalidRequest, match="500000"):
         guard(b"[" + b"[]," * (MAX_CONTAINERS - 1) + b"[]]", 1 << 20)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.chat.json_text import (
@@ -19,7 +19,8 @@ from corral.chat.json_text import (
 )
 from corral.chat.reader import MessageParser, Reader
 from tests.tools.answer import Message, collect, drain
-from tests.unit.test_text import cuts
+from tests.tools.cuts import cuts
+from tests.tools.examples import examples
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -47,7 +48,7 @@ def run(read, pieces):
     return "".join(emitted), result[0], "".join(left)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(cuts(written()), st.sampled_from([" ", ",", "}", "]", "\n</tool_call>"]))
 def test_a_value_ends_where_it_ends(cut, tail):
     text, pieces = cut
@@ -80,7 +81,7 @@ def test_a_scanner_takes_the_quotes_of_others():
     assert scanner.is_complete
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(cuts(st.text().map(json.dumps) | st.text().map(lambda text: json.dumps(text, ensure_ascii=False))))
 def test_strings_come_out_decoded(cut):
     text, pieces = cut
@@ -92,7 +93,7 @@ units = st.sampled_from(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(cuts(st.lists(units).map(lambda parts: f'"{"".join(parts)}"')))
 def test_halves_of_surrogate_pairs_find_each_other_in_any_pieces(cut):
     text, pieces = cut

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.engine.lookup import MAX_MATCH, MIN_MATCH, find_continuation
+from tests.tools.examples import examples
 
 runs = st.lists(st.integers(0, 2), max_size=60)
 circles = st.builds(
@@ -37,7 +38,7 @@ def places(tokens: list[int]) -> dict[int, int]:
 
 @given(runs | circles, st.integers(0, 20))
 @example([1] * 40, 20)
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_it_is_what_followed_the_last_of_the_longest(tokens, n_max):
     found, n_match = find(tokens, n_max)
     matches = places(tokens)

@@ -25,6 +25,7 @@ from corral.media.audio import decode_audio
 from corral.media.data_uri import decode_base64, parse_data_uri
 from corral.media.image import decode_image
 from corral.media.sample import BadMedia
+from tests.tools.examples import examples
 
 IMAGE, AUDIO = MediaKind.IMAGE, MediaKind.AUDIO
 FORMATS = ["JPEG", "PNG", "GIF", "WEBP", "BMP"]
@@ -146,7 +147,7 @@ class TestDataUri:
         ],
     )
     def test_broken_base64(self, text):
-        with pytest.raises(BadMedia, match="is not valid base64"):
+        with pytest.raises(BadMedia, match="base64"):
             decode_base64(text)
 
     def test_a_declared_type_is_short_and_printable(self):
@@ -296,7 +297,7 @@ class TestPicture:
         "format", ["TIFF", "ICO", "PPM", "TGA", "JPEG2000", "DDS", "PCX", "ICNS", "EPS", "DIB"]
     )
     def test_other_formats_stay_closed(self, format):
-        with pytest.raises(BadMedia, match="not a JPEG, PNG, GIF, WebP or BMP"):
+        with pytest.raises(BadMedia, match="JPEG, PNG, GIF, WebP"):
             decode_image(write(quadrants((64, 64)), format))
 
 
@@ -306,25 +307,25 @@ class TestHostilePicture:
     )
     def test_too_large_by_its_header(self, size):
         tracemalloc.start()
-        with pytest.raises(BadMedia, match="is too large"):
+        with pytest.raises(BadMedia, match="too large"):
             decode_image(png(size=size, rows=b""))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
         tracemalloc.stop()
 
     def test_a_webp_canvas(self):
         body = b"WEBPVP8X" + struct.pack("<II", 10, 0) + (2**24 - 1).to_bytes(3, "little") * 2
-        with pytest.raises(BadMedia, match="is too large"):
+        with pytest.raises(BadMedia, match="too large"):
             decode_image(b"RIFF" + struct.pack("<I", len(body)) + body)
 
     def test_a_gif_frame_beyond_its_screen(self):
         frame = struct.pack("<HHHHB", 60_000, 60_000, 5000, 5000, 0)
-        with pytest.raises(BadMedia, match="is too large"):
+        with pytest.raises(BadMedia, match="too large"):
             decode_image(b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0, 0, 0) + b"," + frame + b"\x08\x00;")
 
     def test_the_largest_allowed(self, monkeypatch):
         monkeypatch.setattr(image, "MAX_PIXELS", 64)
         assert decode_image(png(size=(8, 8))).width == 8
-        with pytest.raises(BadMedia, match="is too large"):
+        with pytest.raises(BadMedia, match="too large"):
             decode_image(png(size=(8, 9)))
 
     @pytest.mark.parametrize("size", [(0, 8), (8, 0), (0, 0)])
@@ -373,7 +374,7 @@ class TestHostilePicture:
 
     @pytest.mark.parametrize("format", FORMATS)
     @given(data=st.data())
-    @settings(deadline=None, max_examples=40)
+    @examples(40)
     def test_flipped_bytes(self, format, data):
         picture_bytes = bytearray(write(quadrants(), format))
         for _ in range(data.draw(st.integers(1, 4))):
@@ -462,7 +463,7 @@ class TestSound:
 
     @pytest.mark.parametrize("format", ["AIFF", "AU", "CAF", "W64", "RF64", "VOC", "NIST"])
     def test_other_formats_stay_closed(self, format):
-        with pytest.raises(BadMedia, match="not a WAV, FLAC, MP3 or Ogg"):
+        with pytest.raises(BadMedia, match="WAV, FLAC, MP3"):
             decode_audio(write_sound(tone(100, 8000), 8000, format), 16_000)
 
     @pytest.mark.parametrize("subtype", ["IMA_ADPCM", "MS_ADPCM", "GSM610"])
@@ -509,19 +510,19 @@ class TestHostileSound:
     def test_too_long(self, monkeypatch):
         monkeypatch.setattr(audio, "MAX_SECONDS", 1)
         assert decode_audio(write_sound(tone(8000, 8000), 8000, "FLAC"), 16_000).width == 16_000
-        with pytest.raises(BadMedia, match="longer than 1 seconds"):
+        with pytest.raises(BadMedia, match=r"\b1 second"):
             decode_audio(write_sound(tone(8001, 8000), 8000, "FLAC"), 16_000)
 
     def test_too_much(self, monkeypatch):
         monkeypatch.setattr(audio, "MAX_VALUES", 1000)
-        with pytest.raises(BadMedia, match="more than 1000 samples"):
+        with pytest.raises(BadMedia, match="1000 samples"):
             decode_audio(write_sound(tone(501, 8000, 2), 8000), 16_000)
 
     def test_a_length_that_is_not_known(self, monkeypatch):
         data = with_flac_frames(write_sound(tone(100_000, 8000), 8000, "FLAC"), 0)
         assert decode_audio(data, 8000).width == 100_000
         monkeypatch.setattr(audio, "MAX_SECONDS", 12)
-        with pytest.raises(BadMedia, match="longer than 12 seconds"):
+        with pytest.raises(BadMedia, match="12 seconds"):
             decode_audio(data, 8000)
 
     @pytest.mark.parametrize("claimed", [14_000_000, 1 << 35])
@@ -547,7 +548,7 @@ class TestHostileSound:
 
     @pytest.mark.parametrize("format", ["WAV", "FLAC", "MP3", "OGG"])
     @given(data=st.data())
-    @settings(deadline=None, max_examples=40)
+    @examples(40)
     def test_flipped_bytes(self, format, data):
         sound_bytes = bytearray(SOUNDS[format])
         for _ in range(data.draw(st.integers(1, 4))):

@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 import time
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -14,13 +15,14 @@ import pytest
 from corral.core.chunk import Encoded
 from corral.core.errors import CorralError, InvalidRequest, NotSupported, Unavailable
 from corral.core.media import Run, key_of, runs_in
-from corral.core.media_item import MediaItem, MediaKind
+from corral.core.media_item import MediaKind
 from corral.engine.media import MediaEncoder
 from corral.engine.prompt_media import PromptMedia
-from tests.tools.pictures import media_of, noise
+from tests.tools.pictures import described_of, is_closed, media_of, noise
+from tests.tools.wait import wait_until
+from tests.unit.action_harness import SECONDS
 from tests.unit.fake_projector import BROKEN, MARK, N_PIECES, UNREADABLE, FakeProjector
 
-SECONDS = 20.0  # for what takes milliseconds
 TEXT = [1] * 10
 ROW_BYTES = 16
 
@@ -54,7 +56,7 @@ class Steady(FakeProjector):
         self.is_working = False
 
 
-class Lab:
+class EncoderHarness:
     """A desk, and everything it has failed."""
 
     def __init__(self, projector: FakeProjector | None = None, n_bytes: int = 0) -> None:
@@ -90,7 +92,7 @@ class Lab:
             self.failed += self.desk.collect()
             return condition()
 
-        until(is_so)
+        wait_until(is_so)
 
     def finish(self) -> None:
         """Until there is nothing left to do."""
@@ -101,7 +103,7 @@ class Lab:
         n = len(self.projector.encoded)
         self.projector.gate.clear()
         media = self.want(FIRST)
-        until(lambda: len(self.projector.encoded) > n)
+        wait_until(lambda: len(self.projector.encoded) > n)
         return media
 
     @property
@@ -116,20 +118,6 @@ class Lab:
             pool.shutdown()
 
 
-def until(condition) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.0005)
-
-
-def described_of(*arrays) -> list[MediaItem]:
-    """Media without their file."""
-    media, fd = media_of(arrays)
-    os.close(fd)
-    return media
-
-
 def encoded_of(media: PromptMedia, run: Run) -> Encoded | None:
     return media.segment(run.start).encoded
 
@@ -138,20 +126,12 @@ def digest_of(pixels) -> bytes:
     return described_of(pixels)[0].digest
 
 
-def is_closed(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return True
-    return False
-
-
 @pytest.fixture
 def make():
-    labs: list[Lab] = []
+    labs: list[EncoderHarness] = []
 
-    def make_lab(projector: FakeProjector | None = None, n_bytes: int = 0) -> Lab:
-        labs.append(Lab(projector, n_bytes))
+    def make_lab(projector: FakeProjector | None = None, n_bytes: int = 0) -> EncoderHarness:
+        labs.append(EncoderHarness(projector, n_bytes))
         return labs[-1]
 
     yield make_lab
@@ -309,7 +289,7 @@ def test_no_file_stays_open_behind_a_prompt(lab):
     media.close()
     del media
     lab.failed.clear()
-    until(lambda: set(os.listdir("/proc/self/fd")) <= before)
+    wait_until(lambda: set(os.listdir("/proc/self/fd")) <= before)
 
 
 def test_without_a_projector_the_error_names_its_option():
@@ -338,7 +318,7 @@ def test_a_picture_is_encoded_and_handed_out(lab):
     assert lab.desk.collect() == []
     assert media.segment(run.start).is_stalled
     lab.projector.gate.set()
-    until(lambda: not lab.desk.is_waiting)
+    wait_until(lambda: not lab.desk.is_waiting)
     assert encoded_of(media, run) is None, "only collect may hand it out"
     lab.finish()
     encoded = encoded_of(media, run)
@@ -360,7 +340,7 @@ def test_each_picture_gets_its_own_rows(lab):
 
 def test_it_wakes_whoever_sleeps(lab):
     lab.want(SMALL)
-    until(lambda: lab.n_wakes >= 2)  # what has come, and the end
+    wait_until(lambda: lab.n_wakes >= 2)  # what has come, and the end
     lab.finish()
 
 
@@ -508,7 +488,7 @@ def test_one_who_comes_while_an_encoding_stops_gets_it_in_the_end(lab):
     """As the engine does it: everybody asks again in every step."""
     lab.hold().close()
     lab.projector.gate.set()
-    until(lambda: not lab.desk.is_waiting)
+    wait_until(lambda: not lab.desk.is_waiting)
     late = lab.want(FIRST)  # the end of the other one was not collected yet
 
     def has_come() -> bool:
@@ -533,7 +513,7 @@ def test_an_encoding_stops_although_others_of_its_batch_were_served(make):
     lab.hold()
     served, left = lab.want(SMALL), lab.want(OTHER)
     lab.projector.gate.set()
-    until(lambda: len(lab.projector.encoded) == 3)
+    wait_until(lambda: len(lab.projector.encoded) == 3)
     lab.collect_until(lambda: not served.missing(0))
     left.close()
     lab.projector.gate.set()
@@ -611,10 +591,13 @@ def test_an_error_of_the_projector_itself_is_not_the_end(lab, capsys):
 def test_while_it_is_paused_nothing_is_encoded(make):
     projector = Steady()
     lab = make(projector)
+
+    def has_worked(n_before: int) -> bool:
+        return projector.n_pieces > n_before or not lab.desk.is_waiting
+
     lab.want(SMALL)
     for _ in range(20):
-        before = projector.n_pieces
-        until(lambda n=before: projector.n_pieces > n or not lab.desk.is_waiting)
+        wait_until(partial(has_worked, projector.n_pieces))
         lab.desk.pause()
         n = projector.n_pieces
         assert not projector.is_working
@@ -654,8 +637,8 @@ def test_a_pause_lasts_until_the_piece_under_way_is_done(lab):
 
     projector.gate.wait = hold_later
     media = lab.want(SMALL)
-    until(lambda: len(looks) == 2)  # it has begun a piece, and cannot end it
-    until(lambda: lab.desk.heartbeat().decode_ms > 0)
+    wait_until(lambda: len(looks) == 2)  # it has begun a piece, and cannot end it
+    wait_until(lambda: lab.desk.heartbeat().decode_ms > 0)
     pausing = threading.Thread(target=lab.desk.pause)
     pausing.start()
     pausing.join(0.05)
@@ -691,7 +674,7 @@ def test_a_slice_ends_with_the_work(make):
     lab = make(Steady(100))
     lab.desk.pause()
     lab.want(SMALL)
-    until(lambda: lab.desk._slicer._is_engaged)
+    wait_until(lambda: lab.desk._slicer._is_engaged)
     lab.desk.go_on_for(1e3 * 1e6)  # or the test would not end today
     lab.finish()
 
@@ -709,7 +692,7 @@ def test_with_nothing_to_do_a_slice_is_none(lab):
 def test_a_slice_without_time_is_a_piece_at_least(lab):
     lab.desk.pause()
     lab.want(SMALL)
-    until(lambda: lab.desk._slicer._is_engaged)
+    wait_until(lambda: lab.desk._slicer._is_engaged)
     for _ in range(10 * N_PIECES):
         lab.desk.go_on_for(-1.0)
     assert not lab.desk.is_waiting
@@ -719,7 +702,7 @@ def test_beats_are_zero_while_nothing_is_encoded(lab):
     assert lab.desk.heartbeat().decode_ms == 0
     lab.want(SMALL)
     lab.finish()
-    until(lambda: lab.desk.heartbeat().decode_ms == 0)
+    wait_until(lambda: lab.desk.heartbeat().decode_ms == 0)
     lab.projector.gate.clear()
     lab.want(OTHER)
     assert lab.desk.heartbeat().decode_ms == 0, "it has not begun"

@@ -10,11 +10,12 @@ import pickle
 import queue
 import threading
 import time
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import DecodeStatus, Encoded
@@ -37,13 +38,13 @@ from corral.engine import loop
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.generation_engine import GenerationEngine
 from corral.engine.ngram_cache import NgramCache
-from tests.tools.pictures import media_of, noise
+from tests.tools.examples import examples
+from tests.tools.pictures import described_of, is_closed, media_of, noise
+from tests.tools.wait import wait_until
+from tests.unit.action_harness import SECONDS
+from tests.unit.engine_harness import EngineHarness, embed_alone, grammar, task
 from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder, keeping
 from tests.unit.fake_projector import BROKEN, MARK, UNREADABLE, FakeProjector
-from tests.unit.test_embedder import alone as embedded_alone
-from tests.unit.test_engine import Bench, task
-from tests.unit.test_media_desk import SECONDS, described_of, is_closed, until
-from tests.unit.test_twins import grammar
 
 SMALL, OTHER = noise(1, 8, 8), noise(2, 8, 8)  # four tokens
 MIDDLE = noise(3, 16, 16)  # 16
@@ -54,7 +55,7 @@ PICTURES = (SMALL, OTHER, MIDDLE, LARGE, TALL)
 TEXT = [2] * 13
 
 
-class Doored(FakeProjector):
+class GatedProjector(FakeProjector):
     """Encodes nothing while its door is closed. Unlike at the gate, nobody who pauses it waits for that."""
 
     def __init__(self, **options) -> None:
@@ -71,7 +72,7 @@ class Doored(FakeProjector):
         return sum(map(len, self.encoded))
 
 
-class Flat(Doored):
+class Flat(GatedProjector):
     """The tokens of a picture share a position, and it takes as many as its longer side has."""
 
     def _runs(self, medium):
@@ -131,7 +132,7 @@ class FlatBackend(FakeBackend):
         return super().load(seq, state, len(tokens))
 
 
-PLAIN, FLAT = Doored(kinds=tuple(MediaKind)), Flat()
+PLAIN, FLAT = GatedProjector(kinds=tuple(MediaKind)), Flat()
 
 
 def sleep(engine, wakes: threading.Semaphore) -> None:
@@ -149,14 +150,14 @@ def run_out(engine, wakes: threading.Semaphore, step) -> None:
         step()
 
 
-class Lab(Bench):
+class MediaHarness(EngineHarness):
     """A bench with a projector, that sleeps as the engine's loop does."""
 
     def __init__(
-        self, backend: FakeBackend | None = None, projector: Doored | None = None, **options
+        self, backend: FakeBackend | None = None, projector: GatedProjector | None = None, **options
     ) -> None:
-        self.backend = backend or FakeBackend()
-        self.projector = self.backend.projector = projector or Doored()
+        self.backend: Any = backend or FakeBackend()
+        self.projector = self.backend.projector = projector or GatedProjector()
         self.now = 0.0
         self.events: list = []
         self.wakes = threading.Semaphore(0)
@@ -200,10 +201,12 @@ class Lab(Bench):
 
 @pytest.fixture
 def make():
-    labs: list[Lab] = []
+    labs: list[MediaHarness] = []
 
-    def make_lab(backend: FakeBackend | None = None, projector: Doored | None = None, **options) -> Lab:
-        labs.append(Lab(backend, projector, **options))
+    def make_lab(
+        backend: FakeBackend | None = None, projector: GatedProjector | None = None, **options
+    ) -> MediaHarness:
+        labs.append(MediaHarness(backend, projector, **options))
         return labs[-1]
 
     yield make_lab
@@ -216,7 +219,7 @@ def lab(make):
     return make()
 
 
-def tokens_of(*parts, projector: Doored = PLAIN) -> tuple[list[int], list]:
+def tokens_of(*parts, projector: GatedProjector = PLAIN) -> tuple[list[int], list]:
     """The tokens of texts and pictures, and the pictures as media without a file."""
     tokens = []
     media = iter(described_of(*(part for part in parts if isinstance(part, np.ndarray))))
@@ -233,7 +236,7 @@ def tokens_of(*parts, projector: Doored = PLAIN) -> tuple[list[int], list]:
     return tokens, described
 
 
-def pictured(id: int, *parts, projector: Doored = PLAIN, **params) -> Task:
+def pictured(id: int, *parts, projector: GatedProjector = PLAIN, **params) -> Task:
     """A task whose prompt is made of texts and pictures, with its own file."""
     tokens, media = tokens_of(*parts, projector=projector)
     one = task(id, tokens, **params)
@@ -246,7 +249,9 @@ def pictured(id: int, *parts, projector: Doored = PLAIN, **params) -> Task:
 def alone(*parts, n_ctx: int = 256, **params) -> list[int]:
     """What such a task gives with the engine to itself."""
     is_flat = params.get("projector") is FLAT
-    lab = Lab(FlatBackend(n_ctx=n_ctx), Flat()) if is_flat else Lab(FakeBackend(n_ctx=n_ctx))
+    lab = (
+        MediaHarness(FlatBackend(n_ctx=n_ctx), Flat()) if is_flat else MediaHarness(FakeBackend(n_ctx=n_ctx))
+    )
     try:
         lab.run(pictured(0, *parts, **params))
         assert lab.done(0)
@@ -346,7 +351,7 @@ def test_who_sleeps_is_awake_for_a_text(lab):
 def test_the_loop_runs_pictured_prompts_to_their_end():
     inbox: loop.Inbox = queue.SimpleQueue()
     events, backend = [], FakeBackend()
-    backend.projector = Doored()
+    backend.projector = GatedProjector()
     engine = GenerationEngine(
         backend, EngineSettings(model="fake"), keeping(events), wake=lambda: inbox.put(loop.WAKE)
     )
@@ -356,7 +361,7 @@ def test_the_loop_runs_pictured_prompts_to_their_end():
         inbox.put(LayoutMedia(9, described_of(SMALL)))
         for i in range(4):
             inbox.put(pictured(i, TEXT, PICTURES[i], TEXT))
-        until(lambda: sum(isinstance(event, Done | MediaLayout) for event in events) == 5)
+        wait_until(lambda: sum(isinstance(event, Done | MediaLayout) for event in events) == 5)
     finally:
         inbox.put(Stop())
         running.join(SECONDS)
@@ -369,7 +374,7 @@ def test_no_file_or_memory_is_kept_of_those_who_are_done(lab):
     lab.run(*(pictured(i, TEXT, PICTURES[i % 4], TEXT) for i in range(8)))
     lab.run(task(9, TEXT))
     gc.collect()
-    until(lambda: set(os.listdir("/proc/self/fd")) <= before)
+    wait_until(lambda: set(os.listdir("/proc/self/fd")) <= before)
 
 
 @pytest.mark.parametrize("n_ctx", [20, 29, 30])
@@ -383,7 +388,7 @@ def test_a_prompt_that_is_too_long_is_refused_and_its_file_closed(make, n_ctx):
 
 
 def test_without_a_projector_a_picture_is_refused_and_its_file_closed():
-    bench, one = Bench(), pictured(0, TEXT, SMALL)
+    bench, one = EngineHarness(), pictured(0, TEXT, SMALL)
     bench.run(one)
     (failed,) = bench.of(0, Failed)
     assert "--mmproj" in failed.error.message
@@ -433,7 +438,7 @@ def test_a_slow_stream_does_not_keep_pictures_out(make):
     lab.engine.handle(task(0, TEXT, n_predict=900))
     lab.step_until(lambda: lab.tokens(0))
     lab.engine.handle(pictured(1, SMALL, n_predict=1))
-    until(lambda: lab.of(0, Done) or lab.of(1, Done) or lab.step())
+    wait_until(lambda: lab.of(0, Done) or lab.of(1, Done) or lab.step())
     assert lab.of(1, Done)
 
 
@@ -704,7 +709,7 @@ troubles = st.sampled_from(["aborts", "leaves_debris", "", "", ""])
 
 def check_a_mix(tasks, data, backend, projector, arranger) -> None:
     """Whoever comes, leaves, or shows what another one does; decodes are aborted, cells and turns run out."""
-    lab = Lab(backend, projector, max_itl_ms=data.draw(st.sampled_from([5, 50])), cache_media_mib=0)
+    lab = MediaHarness(backend, projector, max_itl_ms=data.draw(st.sampled_from([5, 50])), cache_media_mib=0)
     cancelled = set()
     try:
         for i, (parts, seed, n_predict, cache) in enumerate(tasks):
@@ -746,15 +751,15 @@ def check_a_mix(tasks, data, backend, projector, arranger) -> None:
     kinds,
     st.sampled_from([(16, True, 1), (48, False, 1), (32, True, 4)]),
 )
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_every_prompt_answers_as_if_alone(tasks, data, kind, how):
     n_ubatch, is_causal, batch = how
     backend = FakeBackend(n_seq=3, n_ubatch=n_ubatch, n_batch=64, **kind)
-    check_a_mix(tasks, data, backend, Doored(is_causal=is_causal, batch=batch), PLAIN)
+    check_a_mix(tasks, data, backend, GatedProjector(is_causal=is_causal, batch=batch), PLAIN)
 
 
 @given(st.lists(specs, min_size=1, max_size=7), st.data(), kinds, st.sampled_from([(16, True), (48, False)]))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_flat_pictures_too(tasks, data, kind, how):
     n_ubatch, is_causal = how
     backend = FlatBackend(n_seq=3, n_ubatch=n_ubatch, n_batch=64, **kind)
@@ -789,7 +794,7 @@ def test_running_out_of_cells_loses_no_picture(make):
 @pytest.mark.parametrize("mixes", [False, True])
 def test_a_picture_that_sees_itself_as_a_whole_is_one_chunk(make, max_itl_ms, mixes):
     backend = FakeBackend(n_ubatch=64, mixes_batches=mixes)
-    lab = make(backend, Doored(is_causal=False), max_itl_ms=max_itl_ms)
+    lab = make(backend, GatedProjector(is_causal=False), max_itl_ms=max_itl_ms)
     lab.projector.door.clear()
     lab.engine.handle(pictured(1, TEXT, LARGE, TEXT, SMALL, TALL))
     lab.step_until(lambda: lab.engine.is_waiting)
@@ -851,10 +856,10 @@ def test_a_context_shift_keeps_pictures_whole(make, n_keep, parts):
     st.booleans(),
     st.integers(0, 40),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_resuming_after_any_token_continues_the_same(parts, n_predict, n_delivered, shifts, n_keep):
     def result(resume: list[int]) -> tuple[list[int], Done]:
-        lab = Lab(FakeBackend(n_ctx=150), context_shift=shifts)
+        lab = MediaHarness(FakeBackend(n_ctx=150), context_shift=shifts)
         try:
             one = pictured(0, *unpack(parts), n_predict=n_predict, n_keep=n_keep)
             lab.run(msgspec.structs.replace(one, resume=resume))
@@ -872,7 +877,7 @@ def test_resuming_after_any_token_continues_the_same(parts, n_predict, n_deliver
 # Slots
 
 
-def act(lab: Lab, **fields) -> SlotReport:
+def act(lab: MediaHarness, **fields) -> SlotReport:
     action = SlotAction(id=1000 + len(lab.events), **fields)
     lab.run(action)
     (event,) = [event for event in lab.events if event.task_id == action.id]
@@ -993,7 +998,7 @@ def test_a_failure_to_arrange_says_which_one_it_is(lab):
 
 
 def test_without_a_projector_nothing_is_arranged():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(LayoutMedia(5, described_of(SMALL)))
     (failed,) = bench.of(5, Failed)
     assert failed.error.status == 501
@@ -1034,12 +1039,15 @@ def embed(id: int, *inputs: tuple) -> Embed:
     return msgspec.structs.replace(order, media=media, fd=media_of(arrays)[1])
 
 
-class EmbedLab:
+class EmbedMediaHarness:
     """An engine of either kind that embeds, stepped by hand."""
 
-    def __init__(self, only_embeds: bool, projector: Doored | None = None, n_mib: int = 0, **encoder) -> None:
-        self.projector = projector or Doored()
+    def __init__(
+        self, only_embeds: bool, projector: GatedProjector | None = None, n_mib: int = 0, **encoder
+    ) -> None:
+        self.projector = projector or GatedProjector()
         self.encoder = StrictEncoder(Pooling.LAST, **encoder)
+        self.engine: Any
         self.events: list = []
         self.wakes = threading.Semaphore(0)
         wake = self.wakes.release
@@ -1064,7 +1072,7 @@ class EmbedLab:
         run_out(self.engine, self.wakes, self.engine.step)
 
     def step_until(self, condition) -> None:
-        until(lambda: condition() or self.engine.step())
+        wait_until(lambda: condition() or self.engine.step())
 
     def of(self, id: int, kind: type) -> list:
         return [event for event in self.events if isinstance(event, kind) and event.task_id == id]
@@ -1077,7 +1085,7 @@ class EmbedLab:
         }
         assert sorted(rows) == list(range(len(order.inputs)))
         for i, tokens in enumerate(order.inputs):
-            np.testing.assert_allclose(rows[i], embedded_alone(tokens, Pooling.LAST), rtol=1e-6)
+            np.testing.assert_allclose(rows[i], embed_alone(tokens, Pooling.LAST), rtol=1e-6)
 
     def close(self) -> None:
         self.projector.gate.set()
@@ -1088,10 +1096,10 @@ class EmbedLab:
 
 @pytest.fixture(params=[False, True], ids=["beside generation", "only"])
 def embedder(request):
-    labs: list[EmbedLab] = []
+    labs: list[EmbedMediaHarness] = []
 
-    def make_lab(projector: Doored | None = None, **options) -> EmbedLab:
-        labs.append(EmbedLab(request.param, projector, **options))
+    def make_lab(projector: GatedProjector | None = None, **options) -> EmbedMediaHarness:
+        labs.append(EmbedMediaHarness(request.param, projector, **options))
         return labs[-1]
 
     yield make_lab
@@ -1212,7 +1220,7 @@ def test_a_model_that_looks_at_a_whole_input_embeds_no_picture(embedder):
 
 
 def test_a_picture_that_sees_itself_as_a_whole_is_embedded_so(embedder):
-    lab = embedder(Doored(is_causal=False), n_batch=48)
+    lab = embedder(GatedProjector(is_causal=False), n_batch=48)
     order = embed(0, (TEXT, LARGE, TEXT, SMALL))
     lab.run(order)
     lab.check(order)
@@ -1258,7 +1266,7 @@ def test_both_engines_arrange(embedder):
 
 
 def test_an_engine_that_only_embeds_closes_the_files_of_other_orders():
-    lab = EmbedLab(only_embeds=True)
+    lab = EmbedMediaHarness(only_embeds=True)
     one = pictured(0, TEXT, SMALL)
     lab.engine.handle(one)
     assert lab.of(0, Failed)[0].error.status == 501
@@ -1268,7 +1276,7 @@ def test_an_engine_that_only_embeds_closes_the_files_of_other_orders():
 
 @pytest.mark.usefixtures("busy_interpreter")
 def test_texts_do_not_keep_pictures_out():
-    lab = EmbedLab(only_embeds=True)
+    lab = EmbedMediaHarness(only_embeds=True)
     texts = [embed(i, (TEXT,)) for i in range(1, 500)]
     try:
         lab.projector.door.clear()
@@ -1276,7 +1284,7 @@ def test_texts_do_not_keep_pictures_out():
         lab.engine.step()
         lab.engine._media.pause()
         lab.projector.door.set()
-        until(lambda: lab.engine._media._slicer._is_engaged)
+        wait_until(lambda: lab.engine._media._slicer._is_engaged)
         for order in texts:
             lab.engine.handle(order)
             lab.engine.step()
@@ -1290,9 +1298,9 @@ def test_texts_do_not_keep_pictures_out():
     st.data(),
     st.booleans(),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_every_input_gives_what_it_gives_alone(orders, data, only_embeds):
-    lab = EmbedLab(only_embeds, n_batch=data.draw(st.integers(16, 32)))
+    lab = EmbedMediaHarness(only_embeds, n_batch=data.draw(st.integers(16, 32)))
     made, cancelled = [], set()
     try:
         for i, inputs in enumerate(orders):

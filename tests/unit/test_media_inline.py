@@ -55,7 +55,7 @@ def test_the_example_of_the_manual():
 def test_ways_to_write_one(markup):
     assert split_inline(markup) == [ONE]
     assert split_inline(f"before {markup} after {markup}") == ["before ", ONE, " after ", ONE]
-    assert parse_data_uri(split_inline(markup)[0].uri, MediaKind.IMAGE).startswith(b"GIF89a")
+    assert parse_data_uri(ONE.uri, MediaKind.IMAGE).startswith(b"GIF89a")
 
 
 def test_case_does_not_matter():
@@ -144,6 +144,7 @@ def test_after_a_tag_that_is_none():
 
 def test_another_type_is_refused_later():
     [image] = split_inline("![x](data:text/plain,hi)")
+    assert isinstance(image, InlineImage)
     with pytest.raises(BadMedia, match="text/plain"):
         parse_data_uri(image.uri, MediaKind.IMAGE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ class File:
     fd: int = 99
 
 
-def opened(process: Process) -> EngineClient:
+def opened(process: Any) -> Any:
     one = EngineClient(EngineSettings(model="fake"), 10.0, NullObserver())
     one.lifecycle.state, one.lifecycle.process = EngineState.READY, process
     return one

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from corral.media import budget
 from corral.media.budget import MediaBudget
 from corral.storage.blob import Blob
+from tests.tools.wait import let_tasks_run
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch):
+    monkeypatch.setattr(budget, "_LOOK_S", 0.0)
 
 
 def blob(n: int) -> Blob:
@@ -21,7 +30,7 @@ async def test_files_wait_for_room_until_others_are_closed():
     await room.hold(blob(20))  # gone at once
     second = blob(50)
     waiting = asyncio.create_task(room.hold(second))
-    await asyncio.sleep(0.2)
+    await let_tasks_run()
     assert not waiting.done()
     del first
     await asyncio.wait_for(waiting, 20)
@@ -32,7 +41,7 @@ async def test_there_is_room_for_one_of_any_size():
     first = blob(500)
     await room.hold(first)
     waiting = asyncio.create_task(room.hold(blob(1)))
-    await asyncio.sleep(0.2)
+    await let_tasks_run()
     assert not waiting.done()
     del first
     await asyncio.wait_for(waiting, 20)
@@ -43,7 +52,7 @@ async def test_who_leaves_while_waiting_takes_no_room():
     first, second = blob(80), blob(80)
     await room.hold(first)
     waiting = asyncio.create_task(room.hold(second))
-    await asyncio.sleep(0.1)
+    await let_tasks_run()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     del first

@@ -34,7 +34,7 @@ from corral.engine.reuse import Move, plan_reuse
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1, read_title
 from tests.unit.fake import FakeBackend, FakeVocab
-from tests.unit.test_ses1 import file_of
+from tests.unit.ses1_files import file_of
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 

@@ -6,6 +6,7 @@ import itertools
 import resource
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,7 +52,8 @@ def measure(s: EngineSettings, n_layers: int = 0, weights: int = 4 * GIB) -> Nee
     n = n_layers if s.n_gpu_layers < 0 else min(s.n_gpu_layers, n_layers)
     share = n / n_layers if n_layers else 0.0
     parts = [{HOST: round(x * (1 - share)), "GPU0": round(x * share)} for x in (weights, cache, compute)]
-    return Need(*({d: x for d, x in part.items() if x} for part in parts))
+    shares = [{d: x for d, x in part.items() if x} for part in parts]
+    return Need(shares[0], shares[1], shares[2])
 
 
 def measure_gpu(s: EngineSettings) -> Need:
@@ -271,7 +273,7 @@ def tensor(n_bytes: int, kind: int = 0, shape: tuple[int, ...] = (64, 64)) -> Te
     return TensorInfo(kind, shape, 0, n_bytes)
 
 
-TENSORS = {
+TENSORS: dict[str, Any] = {
     "token_embd.weight": tensor(100, 8),
     "output_norm.weight": tensor(1, shape=(64,)),
     "blk.0.attn_q.weight": tensor(10, 8),

@@ -79,18 +79,14 @@ def test_a_path(here):
 
 
 def test_a_path_that_is_none(tmp_path):
-    with pytest.raises(CorralError, match=r"model file '.*none.gguf' does not exist$"):
+    with pytest.raises(CorralError, match=r"none\.gguf"):
         resolve(tmp_path / "none.gguf")
-    with pytest.raises(
-        CorralError, match=r"model file 'https://host/m.gguf' does not exist; .* with --model-url"
-    ):
+    with pytest.raises(CorralError, match=r"https://host/m\.gguf.*--model-url"):
         resolve("https://host/m.gguf")
-    with pytest.raises(CorralError, match=r"' is a directory; -m wants a file in it$"):
+    with pytest.raises(CorralError, match="-m"):
         resolve(tmp_path)
     (tmp_path / "m.gguf").write_bytes(MODEL)
-    with pytest.raises(
-        CorralError, match=r"' is a directory; -m wants a file in it, for example '.*/m.gguf'$"
-    ):
+    with pytest.raises(CorralError, match=r"-m.*/m\.gguf'"):
         resolve(tmp_path)
 
 
@@ -153,22 +149,20 @@ def test_which_projector(hub, server, here):
     assert resolve(here, mmproj_url=url).mmproj == path
     assert resolve(here, mmproj=here, mmproj_url=url).mmproj == str(here)
     assert resolve(here, mmproj_url=url, mmproj_auto=False).mmproj == ""
-    with pytest.raises(CorralError, match=r"projector file '.*none' does not exist, or is not a file"):
+    with pytest.raises(CorralError, match="none'"):
         resolve(here, mmproj=here.with_name("none"))
 
 
 def test_options_that_need_each_other():
-    with pytest.raises(
-        UsageError, match=r"--hf-file 'm.gguf' is a file of a repository: name that with --hf-repo"
-    ):
+    with pytest.raises(UsageError, match=r"--hf-file 'm\.gguf'.*--hf-repo"):
         resolve(hf_file="m.gguf")
-    with pytest.raises(UsageError, match="--hf-repo and --model-url"):
+    with pytest.raises(UsageError, match=r"--hf-repo.*--model-url"):
         resolve(hf_repo="user/m", model_url="http://host/m.gguf")
 
 
 def test_offline(hub, server):
     for where in ({"hf_repo": "user/m"}, {"model_url": f"{server.url}/m.gguf"}):
-        with pytest.raises(CorralError, match="--offline forbids to get it"):
+        with pytest.raises(CorralError, match="--offline"):
             resolve(offline=True, **where)
         assert not hub.seen
         assert not server.seen
@@ -190,11 +184,11 @@ def test_the_token_is_for_the_hub(hub, server, environ):
     assert not any("authorization" in seen.headers for seen in (*server.seen, *hub.storage.seen))
     url = f"{hub.url}/user/m/resolve/main/m-Q8_0.gguf"
     assert read(resolve(model_url=url, environ=environ, **option).model) == OTHER
-    with pytest.raises(CorralError, match="give a token with --hf-token or HF_TOKEN"):
+    with pytest.raises(CorralError, match=r"--hf-token.*HF_TOKEN"):
         resolve(model_url=url.replace("Q8_0", "Q4_K_M"))
 
 
 def test_a_checksum_of_the_hub_counts_for_urls_too(hub):
     hub.damage = True
-    with pytest.raises(CorralError, match="its checksum is"):
+    with pytest.raises(CorralError, match="checksum"):
         resolve(model_url=f"{hub.url}/user/m/resolve/main/m-Q8_0.gguf")

@@ -255,7 +255,7 @@ def test_a_file_that_cannot_be_read(tmp_path, may_be_missing):
         read_cache(str(tmp_path), N_VOCAB, "--option", may_be_missing)
     path = tmp_path / "cache.bin"
     path.write_bytes(learned([1, 2, 3, 4]).encode()[:-1])
-    with pytest.raises(CorralError, match=r"--option: .*cache\.bin' is no lookup cache of this model: it is"):
+    with pytest.raises(CorralError, match=r"--option: .*cache\.bin'"):
         read_cache(str(path), N_VOCAB, "--option", may_be_missing)
 
 

@@ -16,39 +16,7 @@ from corral.cli.print_config import render_config
 from corral.cli.title import public_title
 from corral.core.settings import EngineSettings, Settings
 from tests.tools import llama_server_options
-
-# One value for each option that makes something else of its words.
-_WORDS = {
-    "--seed": "7",
-    "--chat-template": "chatml",
-    "--chat-template-kwargs": '{"a":1}',
-    "--grammar": 'root::="a"',
-    "--json-schema": "{}",
-    "--ui-config": '{"a":1}',
-    "--reverse-prompt": "User:",
-    "--lora": "a.gguf,b.gguf",
-    "--lora-scaled": "a.gguf 0.5",
-    "--control-vector": "a.gguf",
-    "--control-vector-scaled": "a.gguf:0.5,b.gguf:-1",
-    "--control-vector-layer-range": "3 7",
-    "--override-kv": "a.b=int:3,c=bool:true",
-    "--samplers": "top_k;temperature",
-    "--sampler-seq": "kt",
-    "--dry-sequence-breaker": "x",
-    "--logit-bias": "15043-inf",
-    "--transcode": "q8_0",
-    "--rpc": "127.0.0.1:50052",
-    "--device": "CPU,CUDA0",
-    "--n-gpu-layers": "12",
-    "--spec-draft-ngl": "12",
-    "--tensor-split": "3,1",
-    "--api-key": "one,two",
-    "--allowed-hosts": "example.com,*.example.org",
-    "--cors-origins": "https://example.com,localhost",
-    "--cors-methods": "GET",
-    "--cors-headers": "Authorization,X-Api-Key",
-}
-
+from tests.tools.flag_example import example
 
 _IGNORED = "it is accepted for compatibility, and has no effect"
 
@@ -64,20 +32,6 @@ def notes(*argv, **environ):
 def value_of(settings, option):
     part, name = option.target.split(".")
     return getattr(getattr(settings, part), name)
-
-
-def example(option):
-    """Words for an option, not those of its default."""
-    if option.parse is not None:
-        return _WORDS[option.long_name].split()
-    if option.choices:
-        return [next(choice for choice in option.choices if choice != option.default)]
-    if option.is_flag:
-        return []
-    if isinstance(option.default, str):
-        return ["some-text"]
-    low = option.low if option.low is not None else -5
-    return [str(type(option.default)(low if low != option.default else min(low + 1, option.high or low + 1)))]
 
 
 def test_defaults_are_the_settings_own():
@@ -371,9 +325,9 @@ def test_a_variable_of_no_option_is_a_warning(name, likely):
     [("nosuch", "known names: "), ("chat-ml", "chatml"), ("Llama3", "llama3"), ("mistral", "mistral-v1")],
 )
 def test_a_chat_template_is_a_known_name_or_jinja(value, near):
-    for source in ({"argv": ["--chat-template", value]}, {"environ": {"LLAMA_ARG_CHAT_TEMPLATE": value}}):
+    for argv, environ in ((["--chat-template", value], {}), ([], {"LLAMA_ARG_CHAT_TEMPLATE": value})):
         with pytest.raises(UsageError) as error:
-            configure(source.get("argv", []), source.get("environ", {}))
+            configure(argv, environ)
         assert near in error.value.message
     for text in ("", "chatml", "{{ messages }}", "{% for m in messages %}{% endfor %}"):
         assert parse("--chat-template", text).server.chat_template == text

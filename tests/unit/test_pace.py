@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from corral.core.params import MAX_AHEAD
 from corral.engine.cost import CostModel, Load
 from corral.engine.draft_length import DraftLength, plan_length
+from tests.tools.examples import examples
 
 chances = st.floats(0, 1)
 times = st.floats(0.01, 1e4)
@@ -24,7 +25,7 @@ def linear(n: int) -> float:
 
 
 @given(chances, st.integers(0, 9), times, st.lists(times, min_size=10, max_size=10), st.floats(0, 100))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_best_length_is_chosen(acceptance, n_max, token_ms, ahead, draft_ms):
     n = plan_length(acceptance, n_max, token_ms, lambda n: ahead[n - 1], draft_ms)
     speeds = [1.05 / token_ms]

@@ -129,7 +129,7 @@ def test_the_mean_of_pieces_is_the_mean_of_the_whole(pieces, seed):
     rows = np.random.default_rng(seed).normal(size=(sum(pieces), 5)).astype(np.float32)
     parts = [part.mean(axis=0, keepdims=True) for part in np.split(rows, np.cumsum(pieces)[:-1])]
     mean = merge(Pooling.MEAN, parts, pieces)
-    assert (mean.dtype, mean.shape) == (np.float32, (1, 5))
+    assert (mean.dtype, mean.shape) == (np.dtype(np.float32), (1, 5))
     np.testing.assert_allclose(mean[0], rows.astype(np.float64).mean(axis=0), atol=1e-5)
 
 

@@ -12,19 +12,20 @@ import gguf
 import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import InvalidRequest
 from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.preflight import TensorInfo, check_adapter, check_fit, read_header
 from corral.gguf.reader import Omitted, ValueType
+from tests.tools.examples import examples
 
 HUGE = [1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1]
 F32, Q4_0 = 0, 2
 LAYER = "blk.0.attn_q.weight"
 
-many_examples = settings(max_examples=400, deadline=None)
+many_examples = examples(400)
 
 
 def text(value: bytes) -> bytes:
@@ -260,7 +261,7 @@ def test_no_count_and_no_length_is_believed(refused, n):
 def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(InvalidRequest, match="not a regular file"):
+        with pytest.raises(InvalidRequest, match="regular file"):
             read_header(path)
     with pytest.raises(FileNotFoundError):
         read_header(tmp_path / "missing")
@@ -270,7 +271,7 @@ def test_a_header_without_end_is_refused(tmp_path):
     path = tmp_path / "m.gguf"
     path.write_bytes(file(pairs=[pair(b"k", 9, array(0, 1 << 30))], n_data=0))
     os.truncate(path, 1 << 31)
-    with pytest.raises(InvalidRequest, match="longer than 256 MiB"):
+    with pytest.raises(InvalidRequest, match="256 MiB"):
         read_header(path)
 
 

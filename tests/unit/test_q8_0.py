@@ -68,7 +68,7 @@ def test_pieces_make_the_same_as_the_whole():
 @example(MAX_F16, 63, -MAX_F16, np.arange(N_WEIGHTS, dtype=np.uint8)[:, None])
 @example(1.0, 1, -40.0, np.full((N_WEIGHTS, 1), 31, np.uint8))
 def test_it_is_never_worse_than_rounding(scale, factor, offset, levels):
-    scales, offsets = np.float32([scale * factor]), np.float32([offset])
+    scales, offsets = np.array([scale * factor], np.float32), np.array([offset], np.float32)
     weights = (scales * levels + offsets).T
     result, steps = fit(scales, offsets, levels)
     assert np.all(np.isfinite(result.astype(np.float16)))
@@ -86,7 +86,7 @@ def test_it_is_never_worse_than_rounding(scale, factor, offset, levels):
 def test_what_has_an_exact_form_is_met_but_for_the_rounding_of_the_scale(step, k, first, levels):
     """The offset is a multiple of a part of the scale, which has 11 bits."""
     levels = np.minimum(levels, (127 - first) // k).astype(np.uint8)
-    scale, offset = np.float32([k * step / 4096]), np.float32([first * step / 4096])
+    scale, offset = np.array([k * step / 4096], np.float32), np.array([first * step / 4096], np.float32)
     result, steps = fit(scale, offset, levels)
     error = result.astype(float) * steps - (scale.astype(float) * levels + offset)
     assert np.sqrt(np.mean(np.square(error))) <= 2**-11 * 31 * scale[0]

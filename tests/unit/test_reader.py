@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from corral.chat.event import Content
 from corral.chat.reader import MessageParser, Reader
 from tests.tools.answer import drain
-from tests.unit.test_text import cuts
+from tests.tools.cuts import cuts
 
 texts = st.text("ab \n", max_size=20)
 
@@ -82,8 +82,9 @@ def test_content_is_all_of_the_text(cut):
     text, pieces = cut
     reader = Reader()
     events = drain(MessageParser(reader, reader.rest(reader.content)), pieces)
-    assert all(isinstance(event, Content) and event.text for event in events)
-    assert "".join(event.text for event in events) == text
+    contents = [event for event in events if isinstance(event, Content) and event.text]
+    assert contents == events
+    assert "".join(event.text for event in contents) == text
 
 
 def test_text_is_passed_on_as_soon_as_it_cannot_be_a_marker():

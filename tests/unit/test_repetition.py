@@ -9,7 +9,7 @@ from corral.core.params import Constraint, GenerationParams
 from corral.core.result import Done, StopType, Tokens
 from corral.core.task import Task
 from corral.engine.repetition import RepetitionGuard
-from tests.unit.test_engine import Bench
+from tests.unit.engine_harness import EngineHarness
 
 
 def first_too_much(tokens: list[int], max_repeats: int) -> int | None:
@@ -50,7 +50,7 @@ def test_a_story_is_not_a_circle():
 
 
 def end_of(**options) -> tuple[Done, int]:
-    bench = Bench()
+    bench = EngineHarness()
     grammar = Constraint(kind="gbnf", text="abc" * 100, field="grammar")
     params = GenerationParams(n_predict=100, constraint=grammar, **options)
     bench.engine.handle(Task(id=1, prompt=[1, 2, 3], params=params))

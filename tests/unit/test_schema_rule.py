@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,10 @@ def test_all_of_one_is_that_one():
 
 
 def test_pointers_and_references():
-    schema = {"$defs": {"a/b~c": {"type": "null"}}, "items": [{}, {"$ref": "#/$defs/a~1b~0c"}]}
+    schema: dict[str, Any] = {
+        "$defs": {"a/b~c": {"type": "null"}},
+        "items": [{}, {"$ref": "#/$defs/a~1b~0c"}],
+    }
     assert [step for step, _ in parts_of(schema)] == ["$defs/a~1b~0c", "items/0", "items/1"]
     assert resolve(schema["items"][1], schema) == {"type": "null"}
     assert resolve({"$ref": "#/nowhere"}, schema) == {}

@@ -16,73 +16,22 @@ from corral.core.errors import CorralError, InvalidRequest
 from corral.engine.grouping import Grouping
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1, read_title
-
-FINGERPRINT = bytes(range(16))
-N_SEAL = 44
-TOKENS = [5, 0, 63, 7, 7]
-
-
-class Port:
-    """States: 8 bytes in front, padding that only this context has, position and value of each token."""
-
-    def __init__(self, growth: int = 6, n_ctx: int = 16, fingerprint: bytes = FINGERPRINT) -> None:
-        self.n_ctx = n_ctx
-        self.n_vocab = 64
-        self.fingerprint = fingerprint
-        self.max_state_bytes = 8 + 8 * n_ctx
-        self.state_growth = growth
-        self.trusted: list[bool] = []
-
-    def state(self, tokens, positions=None) -> bytes:
-        positions = range(len(tokens)) if positions is None else positions
-        rows = [struct.pack("<ii", p, t % 64) for p, t in zip(positions, tokens, strict=True)]
-        return b"KVKV" + b"seq3" + bytes(self.state_growth) + b"".join(rows)
-
-    def pack(self, state) -> list[memoryview]:
-        view = memoryview(state)
-        return [view[:8], view[8 + self.state_growth :]]
-
-    def unpack(self, buffer, n_bytes, positions, is_trusted):
-        assert buffer.size >= n_bytes + self.state_growth
-        self.trusted.append(is_trusted)
-        data = buffer[:n_bytes].tobytes()
-        if data[:4] != b"KVKV" or n_bytes != 8 + 8 * len(positions):
-            raise InvalidRequest("this is no state")
-        if [p for p, _ in struct.iter_unpack("<ii", data[8:])] != positions.tolist():
-            raise InvalidRequest("its positions are others")
-        return data[:8] + bytes(self.state_growth) + data[8:]
+from tests.unit.ses1_files import (
+    FINGERPRINT,
+    N_SEAL,
+    TOKENS,
+    Port,
+    either,
+    file_of,
+    read,
+    refuses,
+    sealed_again,
+    write,
+)
 
 
 def saved_of(tokens, port=None, shifted_from=NEVER):
     return Saved(np.array(tokens, np.int32), (port or Port()).state(tokens), shifted_from)
-
-
-@contextlib.contextmanager
-def file_of(data: bytes = b""):
-    fd = os.memfd_create("ses1")
-    try:
-        os.write(fd, data)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def write(saved, port=None, grouping=None) -> bytes:
-    with file_of() as fd:
-        n_bytes = Ses1(port or Port(), grouping or Grouping()).write(fd, saved)
-        data = os.pread(fd, 1 << 20, 0)
-        assert n_bytes == len(data)
-        return data
-
-
-def read(data, is_ours, port=None, grouping=None) -> Saved:
-    with file_of(data) as fd:
-        return Ses1(port or Port(), grouping or Grouping()).read(fd, is_ours)
-
-
-def refuses(data, is_ours, port=None, match=None) -> None:
-    with pytest.raises(InvalidRequest, match=match):
-        read(data, is_ours, port)
 
 
 def unsealed(tokens, port=None) -> bytes:
@@ -92,14 +41,8 @@ def unsealed(tokens, port=None) -> bytes:
     return head + b"".join(port.pack(port.state(tokens)))
 
 
-def sealed_again(data: bytes) -> bytes:
-    """A checksum that fits, whatever is in front of it."""
-    return data[:-20] + xxhash.xxh3_128_digest(data[:-20]) + data[-4:]
-
-
 FILE = write(saved_of(TOKENS, shifted_from=3))
 EMPTY = write(saved_of([]))
-either = pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "anybody's"])
 
 
 # --- the drawing
@@ -228,7 +171,7 @@ def test_a_state_of_another_model_is_refused(is_ours):
 @either
 def test_more_tokens_than_a_slot_holds_are_refused(is_ours):
     small = Port(n_ctx=4)
-    refuses(write(saved_of([1] * 5)), is_ours, small, match="5 tokens, a slot here holds 4")
+    refuses(write(saved_of([1] * 5)), is_ours, small, match=r"5 tokens.*4")
     assert len(read(write(saved_of([1] * 4)), is_ours, small).tokens) == 4
 
 
@@ -282,7 +225,7 @@ def test_what_cannot_be_a_state_is_not_even_read():
     with file_of(unsealed(TOKENS)) as fd:
         os.ftruncate(fd, 1 << 40)
         for is_ours in (True, False):
-            with pytest.raises(InvalidRequest, match="cannot be the state of 5 tokens"):
+            with pytest.raises(InvalidRequest, match="5 tokens"):
                 Ses1(Port(), Grouping()).read(fd, is_ours)
 
 

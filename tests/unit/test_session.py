@@ -18,6 +18,7 @@ from corral.storage import session as session_module
 from corral.storage.blob import Blob, read_pieces
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.session import SessionStore, render_id, spill_directory
+from tests.tools.wait import let_tasks_run, wait_until_async
 
 
 @pytest.fixture
@@ -126,22 +127,22 @@ async def test_bad_names_are_refused_everywhere(name):
     store = SessionStore(100, None)
     await put(store, "a", b"x")
     for change in (put(store, name, b"x"), store.copy("a", name), store.copy(name, "b"), store.remove(name)):
-        with pytest.raises(InvalidRequest, match="Field 'id_session'"):
+        with pytest.raises(InvalidRequest, match="'id_session'"):
             await change
-    with pytest.raises(InvalidRequest, match="Field 'id_session'"):
+    with pytest.raises(InvalidRequest, match="'id_session'"):
         store.open(name)
     assert names(store) == ["a"]
 
 
 async def test_an_unknown_name_is_answered_with_the_known_ones():
     store = SessionStore(100, None)
-    with pytest.raises(NotFound, match=r"^there is no session 'x'; there are: none$"):
+    with pytest.raises(NotFound, match="'x'"):
         store.open("x")
     for i in range(21):
         await put(store, str(i), b"")
     listed = ", ".join(str(i) for i in range(20))
     for attempt in (store.remove("x"), store.copy("x", "y")):
-        with pytest.raises(NotFound, match=rf"^there is no session 'x'; there are: {listed}, \.\.\.$"):
+        with pytest.raises(NotFound, match=rf"'x'.*{listed}"):
             await attempt
     await store.remove("20")
     with pytest.raises(NotFound, match=f"{listed}$"):
@@ -207,11 +208,7 @@ async def test_memory_is_given_back_at_once(disk):
         await put(spilling, "a", bytes(6))
         await put(spilling, "b", bytes(10))
         await spilling.close()
-        for _ in range(500):  # the thread that wrote may have to let go first
-            if n_memory_files() == before:
-                break
-            await asyncio.sleep(0.01)
-        assert n_memory_files() == before
+        await wait_until_async(lambda: n_memory_files() == before)  # the writing thread lets go first
     finally:
         gc.enable()
 
@@ -293,7 +290,7 @@ async def test_many_small_sessions_do_not_use_up_the_descriptors(disk, monkeypat
     for i in range(3):
         await put(full, str(i), b"")
     await put(full, "0", b"again")
-    with pytest.raises(InsufficientStorage, match=r"3 sessions \(at most 3\)"):
+    with pytest.raises(InsufficientStorage, match="3"):
         await full.copy("0", "3")
 
 
@@ -458,7 +455,7 @@ async def test_a_file_that_somebody_removed_is_no_session_any_more(disk, tmp_pat
     await put(store, "a", b"aaa")
     await put(store, "b", b"b")
     (tmp_path / ".sessions" / "a.ses1").unlink()
-    with pytest.raises(NotFound, match="there are: b"):
+    with pytest.raises(NotFound, match=r"\bb\b"):
         store.open("a")
     assert names(store) == ["b"]
 
@@ -490,7 +487,7 @@ async def test_changes_during_a_spill_wait_for_it(disk, on_disk, monkeypatch):
     removing = asyncio.create_task(store.remove("a"))
     putting = asyncio.create_task(put(store, "b", b"B"))
     copying = asyncio.create_task(store.copy("b", "c"))
-    await asyncio.sleep(0.05)
+    await let_tasks_run()
     gate.is_open.set()
     await asyncio.gather(spilling, removing, putting, copying)
     assert on_disk() == {}
@@ -508,7 +505,7 @@ async def test_a_change_is_finished_although_its_request_is_gone(disk, on_disk, 
     with pytest.raises(asyncio.CancelledError):
         await leaving
     waiting = asyncio.create_task(put(store, "a", b"AAAA"))
-    await asyncio.sleep(0.05)
+    await let_tasks_run()
     assert get(store, "a") == b"aaa"
     gate.is_open.set()
     await waiting

@@ -9,12 +9,13 @@ import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import Chunk, DecodeStatus
@@ -28,9 +29,9 @@ from corral.engine import speculation
 from corral.engine.cost import CostModel, Load
 from corral.engine.ngram_cache import NgramCache, write_cache
 from corral.engine.speculation import Speculation
+from tests.tools.examples import examples
+from tests.unit.engine_harness import EngineHarness, grammar, task
 from tests.unit.fake import EOG, N_VOCAB, FakeBackend, FakeSampler
-from tests.unit.test_engine import Bench, task
-from tests.unit.test_twins import grammar
 
 NO_TIME = Timings(cache_n=0, prompt_n=0, prompt_ms=0, predicted_n=0, predicted_ms=0)
 ALWAYS = "corral.engine.speculation.plan_length"
@@ -100,7 +101,7 @@ class FakeDrafter:
         self.forgotten.append(seq)
 
 
-class DraftBench(Bench):
+class DraftHarness(EngineHarness):
     """Looks at every draft that is evaluated."""
 
     def __init__(
@@ -147,15 +148,15 @@ class DraftBench(Bench):
         self.drafts.append(chunk.tokens[-n:].tolist())
 
 
-def plain(one: Task, backend: FakeBackend, **options) -> Bench:
+def plain(one: Task, backend: FakeBackend, **options) -> EngineHarness:
     """An engine that drafts nothing, after the task."""
-    bench = Bench(backend, **{**options, "lookup": False})
+    bench = EngineHarness(backend, **{**options, "lookup": False})
     bench.run(one)
     assert bench.done(one.id).timings.draft_n == 0
     return bench
 
 
-def told(bench: Bench, id: int) -> list[tuple]:
+def told(bench: EngineHarness, id: int) -> list[tuple]:
     """All that can be known of an answer, but how long it took."""
     events: list[tuple] = [(e.tokens, e.text, e.probs, e.timings.forced_n) for e in bench.of(id, Tokens)]
     for done in bench.of(id, Done):
@@ -164,14 +165,14 @@ def told(bench: Bench, id: int) -> list[tuple]:
     return events
 
 
-def failures(bench: Bench) -> list[Failed]:
+def failures(bench: EngineHarness) -> list[Failed]:
     return [event for event in bench.events if isinstance(event, Failed)]
 
 
-def drafting(one: Task, backend: FakeBackend, script=RIGHT, **options) -> DraftBench:
+def drafting(one: Task, backend: FakeBackend, script=RIGHT, **options) -> DraftHarness:
     """An engine after the task, with a drafter that knows the answer."""
     options = {"lookup": False, **options}
-    bench = DraftBench(backend, script, **options)
+    bench = DraftHarness(backend, script, **options)
     # The expected answer comes from an engine of the same kind that does not draft.
     twin = type(backend)(
         n_seq=backend.n_seq, n_ctx=backend.n_ctx, can_cut=backend.can_cut, mixes_batches=backend.mixes_batches
@@ -218,9 +219,11 @@ def tasks(draw: st.DrawFn, id: int = 0, shifts: bool = False) -> Task:
 
 def open_bench(
     backend: FakeBackend, script: Iterable, sources: Iterable[str], answers: dict[int, list[int]], **options
-) -> DraftBench:
+) -> DraftHarness:
     """An engine that drafts from any of the sources, which know a lot about the answers."""
-    bench = DraftBench(backend, script if "model" in sources else None, lookup="lookup" in sources, **options)
+    bench = DraftHarness(
+        backend, script if "model" in sources else None, lookup="lookup" in sources, **options
+    )
     if bench.drafter is not None:
         bench.drafter.answers = answers
     if "dynamic" in sources:
@@ -238,7 +241,7 @@ planning = st.sampled_from([nullcontext, lambda: mock.patch(ALWAYS, as_long_as_p
 
 
 @given(st.data(), backends, st.booleans(), st.booleans(), scripts, sources, planning)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_whatever_is_drafted_answers_are_the_same(data, kind, mixes, shifts, script, sources, plan):
     """Many at once that come and go, decodes that are cut short, contexts that shift."""
     options = {"context_shift": shifts}
@@ -273,7 +276,7 @@ def test_whatever_is_drafted_answers_are_the_same(data, kind, mixes, shifts, scr
 
 
 @given(st.data(), st.lists(st.tuples(prompts, st.integers(1, 40)), min_size=2, max_size=6), scripts, sources)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_running_out_of_cells_loses_nothing(data, specs, script, sources):
     """Drafts need room too: somebody may have to make it, and gets everything back."""
     n_cells = data.draw(st.integers(90, 160))
@@ -292,7 +295,7 @@ def test_who_makes_room_for_a_draft_is_not_evaluated_meanwhile():
     """The batches of a step are planned together; the first may cost the second one's stream its place."""
     all_tasks = [task(id, [1 + id] * 40, n_predict=50) for id in range(2)]
     backend = FakeBackend(n_seq=2, n_ctx=100, n_cells=100, mixes_batches=True)
-    bench = DraftBench(backend, script=[(9, 0)], lookup=False)
+    bench = DraftHarness(backend, script=[(9, 0)], lookup=False)
     expected = [plain(one, FakeBackend(n_ctx=100)) for one in all_tasks]
     # Only the older one has drafts: what comes behind them is a batch with the token of the other.
     bench.drafter.answers = {0: expected[0].tokens(0)}
@@ -304,7 +307,7 @@ def test_who_makes_room_for_a_draft_is_not_evaluated_meanwhile():
 
 
 @given(st.data(), backends, st.booleans(), scripts, sources)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_lost_engine_goes_on_behind_any_delivered_token(data, kind, shifts, script, sources):
     one = data.draw(tasks(shifts=shifts))
     size, options = {"n_seq": 1, "n_ctx": 80}, {"context_shift": shifts}
@@ -361,13 +364,13 @@ def test_the_last_draft_is_counted_too(stop):
         params=msgspec.structs.replace(free.params, sampling=SamplingParams(seed=4, logit_bias=bias)),
     )
     text = plain(free, FakeBackend()).text(0)
-    params = {
+    kinds: dict[str, Any] = {
         "budget": {"n_predict": 8},
         "word": {"stop": (text[5:8],)},
         "end": {},
         "grammar": {"constraint": grammar("abcdefgh")},
-    }[stop]
-    one = Task(id=0, prompt=PROMPT, params=msgspec.structs.replace(free.params, **params))
+    }
+    one = Task(id=0, prompt=PROMPT, params=msgspec.structs.replace(free.params, **kinds[stop]))
     bench = drafting(one, FakeBackend())
     assert told(bench, 0) == told(plain(one, FakeBackend()), 0)
     done = bench.done(0)
@@ -378,7 +381,7 @@ def test_the_last_draft_is_counted_too(stop):
 
 def test_lookup_finds_what_repeats_itself():
     one = task(0, PROMPT, n_predict=120)
-    bench = DraftBench(RepeatingBackend())
+    bench = DraftHarness(RepeatingBackend())
     bench.run(one)
     timings = bench.done(0).timings
     assert told(bench, 0) == told(plain(one, RepeatingBackend()), 0)
@@ -389,14 +392,14 @@ def test_lookup_finds_what_repeats_itself():
 
 
 def test_drafts_that_do_not_pay_end_soon_and_are_tried_again():
-    bench = DraftBench(FakeBackend(n_ctx=1024), script=[(0, 16)], lookup=False)
+    bench = DraftHarness(FakeBackend(n_ctx=1024), script=[(0, 16)], lookup=False)
     slow_ahead(bench)
     bench.run(task(0, PROMPT, n_predict=600))
     assert 2 < len(bench.drafts) < 90
     assert bench.sizes[-1] < bench.sizes[0]
 
 
-def slow_ahead(bench: DraftBench) -> None:
+def slow_ahead(bench: DraftHarness) -> None:
     """Let a decode take half a millisecond more for every token of a draft."""
     watched = bench.backend.decode
 
@@ -408,7 +411,7 @@ def slow_ahead(bench: DraftBench) -> None:
 
 
 def test_what_was_slow_once_is_tried_again():
-    bench = DraftBench(FakeBackend(n_ctx=1024), script=RIGHT, lookup=False)
+    bench = DraftHarness(FakeBackend(n_ctx=1024), script=RIGHT, lookup=False)
     for n in range(2, MAX_AHEAD + 1):
         bench.engine._decoder.cost.observe(Load(n_ahead=n), 20.0)
     one = task(0, PROMPT, n_predict=900)
@@ -420,7 +423,7 @@ def test_what_was_slow_once_is_tried_again():
 
 def test_a_draft_model_that_does_not_pay_is_left_alone():
     """Not only are its drafts not used: it evaluates nothing."""
-    bench = DraftBench(FakeBackend(n_ctx=1024), script=RIGHT, lookup=False)
+    bench = DraftHarness(FakeBackend(n_ctx=1024), script=RIGHT, lookup=False)
     bench.drafter.token_ms = 50.0
     bench.drafter.catch_up = lambda *_: pytest.fail("it was asked to follow")
     bench.run(task(0, PROMPT, n_predict=900))
@@ -429,7 +432,7 @@ def test_a_draft_model_that_does_not_pay_is_left_alone():
 
 def test_every_stream_gets_a_token_in_every_step():
     all_tasks = [task(id, [1 + id] * 9, n_predict=40) for id in range(3)]
-    bench = DraftBench(FakeBackend(n_seq=4), script=[(3, 1), (0, 0), None, (16, 0)], lookup=False)
+    bench = DraftHarness(FakeBackend(n_seq=4), script=[(3, 1), (0, 0), None, (16, 0)], lookup=False)
     bench.drafter.answers = {one.id: plain(one, FakeBackend()).tokens(one.id) for one in all_tasks}
     for one in all_tasks:
         bench.engine.handle(one)
@@ -471,7 +474,7 @@ def test_drafts_have_as_many_tokens_as_asked_for(n_max, n_min):
 
 @pytest.mark.parametrize("n_ahead", [1, 2, 3, 7])
 def test_no_more_tokens_at_once_than_round_as_one_by_one(n_ahead):
-    bench = DraftBench(FakeBackend(), script=RIGHT, lookup=False)
+    bench = DraftHarness(FakeBackend(), script=RIGHT, lookup=False)
     bench.speculation.n_exact = n_ahead
     bench.drafter.answers[0] = plain(task(0, PROMPT, n_predict=60), FakeBackend()).tokens(0)
     bench.run(task(0, PROMPT, n_predict=60))
@@ -497,7 +500,7 @@ def test_grouped_positions_draft_nothing():
     backend = RepeatingBackend(n_ctx=64)
     backend.compress = lambda *args: None
     one = task(0, PROMPT, n_predict=30)
-    bench = DraftBench(backend, lookup=True, grp_attn_n=2, grp_attn_w=256)
+    bench = DraftHarness(backend, lookup=True, grp_attn_n=2, grp_attn_w=256)
     bench.run(one)
     assert bench.drafts == []
 
@@ -509,7 +512,7 @@ def test_guided_requests_draft_nothing(n_negative):
     guided = task(0, [1, 2, 3] * 6, n_predict=60, guidance=guidance, constraint=grammar("abcd" * 15))
     other = task(1, [4, 5, 6] * 6, n_predict=60)
     with mock.patch(ALWAYS, as_long_as_possible):
-        bench = DraftBench(RepeatingBackend(n_seq=2), script=None)
+        bench = DraftHarness(RepeatingBackend(n_seq=2), script=None)
         bench.run(guided, other)
     assert not failures(bench)
     assert bench.done(0).timings.draft_n == 0
@@ -523,7 +526,7 @@ def test_guided_requests_draft_nothing(n_negative):
 
 def test_a_draw_that_goes_wrong_inside_a_draft_is_one_request_s_end(capsys):
     all_tasks = [task(id, [1 + id] * 9, n_predict=40) for id in range(2)]
-    bench = DraftBench(FakeBackend(), script=RIGHT, lookup=False)
+    bench = DraftHarness(FakeBackend(), script=RIGHT, lookup=False)
     bench.drafter.answers = {one.id: plain(one, FakeBackend()).tokens(one.id) for one in all_tasks}
     open_sampler = bench.backend.open_sampler
 
@@ -545,7 +548,7 @@ def test_a_draw_that_goes_wrong_inside_a_draft_is_one_request_s_end(capsys):
 
 def test_a_decode_that_fails_takes_only_its_own_draft_along():
     all_tasks = [task(id, [1 + id] * 9, n_predict=40) for id in range(2)]
-    bench = DraftBench(FakeBackend(), script=RIGHT, lookup=False)
+    bench = DraftHarness(FakeBackend(), script=RIGHT, lookup=False)
     bench.drafter.answers = {one.id: plain(one, FakeBackend()).tokens(one.id) for one in all_tasks}
     decode = bench.backend.decode
 
@@ -562,7 +565,7 @@ def test_a_decode_that_fails_takes_only_its_own_draft_along():
 
 
 def test_a_draft_can_be_cut_short_for_a_cancel():
-    bench = DraftBench(FakeBackend(), script=[(0, 9)], lookup=False)
+    bench = DraftHarness(FakeBackend(), script=[(0, 9)], lookup=False)
     decode = bench.backend.decode
 
     def cancelled(chunks):
@@ -585,8 +588,8 @@ def test_a_draft_can_be_cut_short_for_a_cancel():
 # Caches of what follows what.
 
 
-def cached(path: Path, **options) -> DraftBench:
-    return DraftBench(RepeatingBackend(), lookup=False, lookup_cache_dynamic=str(path), **options)
+def cached(path: Path, **options) -> DraftHarness:
+    return DraftHarness(RepeatingBackend(), lookup=False, lookup_cache_dynamic=str(path), **options)
 
 
 def test_the_dynamic_cache_learns_and_is_written_at_the_end(tmp_path):
@@ -674,7 +677,7 @@ def test_the_static_cache_helps_and_stays_as_it_is(tmp_path):
     cache.learn([*PROMPT, *undrafted.tokens(0)])
     write_cache(str(path), cache.encode())
     before = path.read_bytes()
-    bench = DraftBench(RepeatingBackend(), lookup=False, lookup_cache_static=str(path))
+    bench = DraftHarness(RepeatingBackend(), lookup=False, lookup_cache_static=str(path))
     bench.run(one)
     bench.engine.handle(Stop())
     assert told(bench, 0) == told(undrafted, 0)
@@ -687,12 +690,12 @@ def test_a_file_that_is_no_cache_of_this_model_is_refused(tmp_path, option):
     path = tmp_path / "cache.bin"
     path.write_bytes(b"no cache")
     with pytest.raises(CorralError, match=option.replace("_", "-")):
-        Bench(FakeBackend(), **{option: str(path)})
+        EngineHarness(FakeBackend(), **{option: str(path)})
     cache = NgramCache()
     cache.learn([1, 2, N_VOCAB])
     path.write_bytes(cache.encode())
     with pytest.raises(CorralError, match="none of this model's"):
-        Bench(FakeBackend(), **{option: str(path)})
+        EngineHarness(FakeBackend(), **{option: str(path)})
 
 
 # When it is possible at all.
@@ -720,7 +723,7 @@ def test_exact_answers_need_a_probe_first():
 
 
 def test_warming_up_finds_out_how_much_may_be_drafted():
-    bench = DraftBench(RepeatingBackend())
+    bench = DraftHarness(RepeatingBackend())
     bench.speculation.n_exact = 1
     bench.engine.warm_up()
     assert bench.speculation.n_exact == MAX_AHEAD
@@ -734,7 +737,7 @@ def test_warming_up_finds_out_how_much_may_be_drafted():
 
 @pytest.mark.parametrize(("options", "can_cut"), [({"lookup": False}, True), ({}, False)])
 def test_nothing_is_probed_in_vain(options, can_cut):
-    bench = Bench(FakeBackend(can_cut=can_cut), **options)
+    bench = EngineHarness(FakeBackend(can_cut=can_cut), **options)
     bench.engine.warm_up()
     assert len(bench.backend.batches) == 3
     assert bench.engine._speculation.n_exact == 1

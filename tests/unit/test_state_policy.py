@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import ALIGNMENT, MIN_CHUNK, DecodeStatus, common_prefix
@@ -24,8 +24,9 @@ from corral.engine.reuse import Move, plan_reuse
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
+from tests.tools.examples import examples
+from tests.unit.engine_harness import EngineHarness, task
 from tests.unit.fake import FakeBackend, Wish
-from tests.unit.test_engine import Bench, task
 
 
 def array(values):
@@ -99,7 +100,7 @@ def test_without_grouping_there_is_room_for_everything_and_nothing_is_fixed():
 
 
 def test_a_width_must_hold_whole_groups():
-    with pytest.raises(CorralError, match=r"--grp-attn-w \(9\) must be a multiple of --grp-attn-n \(2\)"):
+    with pytest.raises(CorralError, match=r"--grp-attn-w.*9.*--grp-attn-n.*2"):
         Grouping(2, 9)
 
 
@@ -182,7 +183,7 @@ talks = st.lists(
 
 
 @given(talks, st.sampled_from([(2, 8), (4, 16), (4, 8)]), st.sampled_from([0, 64]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_grouped_contexts_answer_as_if_alone_whatever_is_cached(script, how, ram):
     bench, tasks = _grouped_bench(how, ram), []
     for i, (source, n, tail, n_predict, id_slot, n_steps) in enumerate(script):
@@ -200,7 +201,7 @@ def test_grouped_contexts_answer_as_if_alone_whatever_is_cached(script, how, ram
 
 
 def _grouped_bench(how, ram):
-    return Bench(
+    return EngineHarness(
         GroupedBackend(n_seq=2, n_ubatch=16), grp_attn_n=how[0], grp_attn_w=how[1], cache_ram_mib=ram
     )
 

@@ -227,5 +227,5 @@ def test_a_file_that_is_wrong(tmp_path, text):
 
 def test_no_file_and_a_missing_one(tmp_path):
     assert read_system_prompt("") is None
-    with pytest.raises(CorralError, match=r"cannot read --system-prompt-file.*nowhere"):
+    with pytest.raises(CorralError, match=r"--system-prompt-file.*nowhere"):
         read_system_prompt(str(tmp_path / "nowhere"))

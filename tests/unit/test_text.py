@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.text.output import IndentGuard, OutputText
 from corral.text.stop import StopFinder
+from tests.tools.cuts import cuts
 
 words = st.lists(st.text("abc", min_size=1, max_size=4), max_size=4)
 texts = st.text("abc\n é🤗", max_size=40)
-
-
-@st.composite
-def cuts(draw, source):
-    """A value and a way to cut it into pieces."""
-    whole = draw(source)
-    places = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=8)))
-    edges = [0, *places, len(whole)]
-    return whole, [whole[a:b] for a, b in itertools.pairwise(edges)]
 
 
 def joined(stage, pieces, finish=True):

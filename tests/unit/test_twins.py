@@ -5,23 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from corral.core.params import Constraint
 from corral.core.result import Admitted, Failed, StopType
 from corral.core.task import Cancel
+from tests.unit.engine_harness import PROMPT, EngineHarness, alone, grammar, task
 from tests.unit.fake import FakeBackend
-from tests.unit.test_engine import Bench, alone, task
-
-PROMPT = [3] * 41
-
-
-def grammar(text: str) -> Constraint:
-    return Constraint(kind="gbnf", text=text, field="grammar")
 
 
 @pytest.mark.parametrize("n_prompt", [1, 9, 41, 100])
 @pytest.mark.parametrize("options", [{}, {"can_cut": False}, {"mixes_batches": True}])
 def test_one_prompt_is_evaluated_once_for_all_who_ask_it(n_prompt, options):
-    bench = Bench(FakeBackend(**options))
+    bench = EngineHarness(FakeBackend(**options))
     prompt = [3] * n_prompt
     bench.run(*(task(i, prompt, seed=i) for i in range(4)))
     n_evaluated = sum(len(c.tokens) for batch in bench.backend.batches for c in batch)
@@ -32,7 +25,7 @@ def test_one_prompt_is_evaluated_once_for_all_who_ask_it(n_prompt, options):
 
 
 def test_more_twins_than_slots_reuse_what_is_there():
-    bench = Bench(FakeBackend(n_seq=2))
+    bench = EngineHarness(FakeBackend(n_seq=2))
     bench.run(*(task(i, PROMPT, seed=i) for i in range(5)))
     for i in range(5):
         assert bench.tokens(i) == alone(task(i, PROMPT, seed=i))
@@ -40,7 +33,7 @@ def test_more_twins_than_slots_reuse_what_is_there():
 
 
 def test_twins_go_on_without_the_first():
-    bench = Bench(FakeBackend(n_ubatch=16))
+    bench = EngineHarness(FakeBackend(n_ubatch=16))
     for i in range(3):
         bench.engine.handle(task(i, PROMPT, seed=i))
     bench.engine.step()
@@ -52,7 +45,7 @@ def test_twins_go_on_without_the_first():
 
 
 def test_a_twin_that_goes_wrong_is_alone_with_it(capsys):
-    bench = Bench()
+    bench = EngineHarness()
     open_sampler = bench.backend.open_sampler
 
     def open_bad(params, prompt, grammar=None):
@@ -69,13 +62,13 @@ def test_a_twin_that_goes_wrong_is_alone_with_it(capsys):
 
 
 def test_whoever_wants_no_cache_gets_none():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(*(task(i, PROMPT, seed=i, cache_prompt=False) for i in range(2)))
     assert bench.backend.n_prompt_tokens_evaluated == 2 * len(PROMPT)
 
 
 def test_a_grammar_writes_the_answer_and_ends_it():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, PROMPT, n_predict=-1, constraint=grammar("hello")), task(1, PROMPT[:5]))
     assert bench.text(0) == "hello"
     assert bench.done(0).stop_type is StopType.EOS
@@ -84,7 +77,7 @@ def test_a_grammar_writes_the_answer_and_ends_it():
 
 
 def test_an_answer_cut_short_says_so():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, PROMPT, n_predict=3, constraint=grammar("hello")))
     assert bench.text(0) == "hel"
     assert bench.done(0).stop_type is StopType.LIMIT
@@ -92,7 +85,7 @@ def test_an_answer_cut_short_says_so():
 
 
 def test_a_wrong_grammar_fails_before_anything_is_evaluated():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, PROMPT, constraint=grammar("wrong")))
     (failed,) = bench.of(0, Failed)
     assert failed.error.status == 400
@@ -100,13 +93,13 @@ def test_a_wrong_grammar_fails_before_anything_is_evaluated():
 
 
 def test_a_grammar_that_only_helps_may_be_left_out():
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(task(0, PROMPT, constraint=msgspec.structs.replace(grammar("wrong"), is_needed=False)))
     assert bench.tokens(0) == alone(task(0, PROMPT))
 
 
 def test_who_waits_for_a_grammar_can_be_cancelled():
-    bench = Bench()
+    bench = EngineHarness()
     bench.engine.handle(task(0, PROMPT, constraint=grammar("hello")))
     bench.engine.handle(Cancel(0))
     assert not bench.engine.has_work
@@ -115,10 +108,10 @@ def test_who_waits_for_a_grammar_can_be_cancelled():
 
 def test_a_lost_engine_goes_on_in_the_grammar():
     one = task(0, PROMPT, n_predict=-1, constraint=grammar("hello"))
-    bench = Bench()
+    bench = EngineHarness()
     bench.run(one)
     tokens = bench.tokens(0)
     for n in range(len(tokens)):
-        later = Bench()
+        later = EngineHarness()
         later.run(type(one)(id=0, prompt=one.prompt, params=one.params, resume=tokens[:n]))
         assert later.tokens(0) == tokens[n:]

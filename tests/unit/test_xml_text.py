@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.chat.event import CallArguments
 from corral.chat.formats import qwen3_coder
 from corral.chat.tool import Tool, ToolChoice, ToolUse
 from tests.tools.answer import Message, events_of, read
+from tests.tools.examples import examples
 
 PARAMETERS = {
     "type": "object",
@@ -97,7 +98,7 @@ def test_an_object_without_end_is_no_call():
     assert (message.calls, message.n_diagnoses) == ([], 1)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.text())
 def test_any_text_is_passed_on_as_it_is(text):
     if "</parameter>" not in f"{text}</parameter>"[:-1]:

@@ -6,8 +6,10 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from llama_cpp import llama_cpp as lib
+from typing_extensions import Self
 
 from corral.core.chunk import Chunk, DecodeStatus, TokenArray
 from corral.core.media import cell_positions
@@ -50,16 +52,16 @@ _WORDS = [
 ]
 
 
-class Bench:
+class LlamaHarness:
     """Records all events and decodes, and compares after every step what slots and libllama hold."""
 
-    def __init__(self, model: Path, n_parallel: int = 1, n_ctx_slot: int = 512, **options) -> None:
+    def __init__(self, model: Path, n_parallel: int = 1, n_ctx_slot: int = 512, **options: Any) -> None:
         options = {"flash_attn": "off", "n_threads": 1, **options}
         n_ctx = options.pop("n_ctx", n_parallel * n_ctx_slot)
         settings = EngineSettings(model=str(model), n_ctx=n_ctx, n_parallel=n_parallel, **options)
-        model = Model.load(settings)
-        self.projector = Projector(model, settings) if settings.mmproj else None
-        self.backend = LlamaBackend(model, settings, self.projector)
+        loaded = Model.load(settings)
+        self.projector = Projector(loaded, settings) if settings.mmproj else None
+        self.backend = LlamaBackend(loaded, settings, self.projector)
         self.events: list = []
         self.decodes: list[tuple[list[Chunk], DecodeStatus]] = []
         self.engine = GenerationEngine(self.backend, settings, keeping(self.events))
@@ -68,7 +70,7 @@ class Bench:
         self._decode = self.backend.decode
         self.backend.decode = self._record_decode
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception) -> None:
@@ -81,13 +83,13 @@ class Bench:
         words = random.Random(seed).choices(_WORDS, k=2 * n)
         return self.backend.vocab.tokenize(" ".join(words), True, False)[:n]
 
-    def run(self, *tasks: Task) -> None:
+    def run(self, *tasks: Any) -> None:
         """Hand in the tasks and go on until nothing is left to do."""
         for task in tasks:
             self.engine.handle(task)
         self.step_until(lambda: not self.engine.has_work)
 
-    def step_until(self, condition: Callable[[], bool], max_steps: int = 10_000) -> None:
+    def step_until(self, condition: Callable[[], object], max_steps: int = 10_000) -> None:
         for _ in range(max_steps):
             if condition():
                 return
@@ -102,7 +104,7 @@ class Bench:
         held = [lib.llama_memory_seq_pos_max(memory, slot.id) + 1 for slot in self.slots]
         assert [_end(slot.tokens.view) for slot in self.slots] == held
 
-    def of(self, task_id: int, kind: type) -> list:
+    def of(self, task_id: int, kind: Any) -> list[Any]:
         return [e for e in self.events if isinstance(e, kind) and e.task_id == task_id]
 
     def tokens(self, task_id: int) -> list[int]:
@@ -150,12 +152,12 @@ def task(
     resume: Sequence[int] = (),
     **params,
 ) -> Task:
-    params = GenerationParams(sampling=sampling, n_predict=n_predict, **params)
-    return Task(id=id, prompt=list(prompt), params=params, resume=list(resume))
+    generation = GenerationParams(sampling=sampling, n_predict=n_predict, **params)
+    return Task(id=id, prompt=list(prompt), params=generation, resume=list(resume))
 
 
 def alone(model: Path, one: Task, **options) -> list[TokenProbs]:
     """What a task answers on a fresh engine of its own."""
-    with Bench(model, **options) as bench:
+    with LlamaHarness(model, **options) as bench:
         bench.run(one)
         return bench.answer(one.id)
