@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 GENERATED = {
     f"docs/reference/{name}.md" for name in ("api", "options", "requests")
 }  # from strings in the source
-LATER = {"README.md", "ARCHITECTURE.md", "docs/start/install.md", "docs/background/reliability.md"}
+LATER = {"ARCHITECTURE.md", "docs/start/install.md", "docs/background/reliability.md"}
 PAGES = [
     path
     for path in (
