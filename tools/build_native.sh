@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs llama-cpp-python, built for this machine's CPU: build_native.sh PYTHON REQUIREMENT [PIP ARGUMENTS]
-# CMAKE_ARGS is for other hardware; with pip arguments that want a wheel nothing is built. See docs/start/install.md.
+# CMAKE_ARGS is for other hardware; with pip arguments that want a wheel nothing is built. See docs/install.md.
 set -eu
 python=$1
 requirement=$2
@@ -21,7 +21,7 @@ case "$*" in
         cat >&2 <<'EOF'
 There is no C and C++ compiler here, and libllama is built from source by default.
 Either install one (Debian: apt-get install build-essential; macOS: xcode-select --install),
-or use a prebuilt wheel of llama-cpp-python: docs/start/install.md names the index that holds them, then
+or use a prebuilt wheel of llama-cpp-python: docs/install.md names the index that holds them, then
   make serve NATIVE_PIP_ARGS="--only-binary llama-cpp-python --extra-index-url INDEX"
 EOF
         exit 1
