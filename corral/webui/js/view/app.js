@@ -13,8 +13,8 @@ import { Thread, modelName } from "./thread.js";
 
 const SERVER = {
   connecting: "Connecting to the server…",
-  loading: "The model is not there yet. This page goes on by itself when it is.",
-  down: "The server cannot be reached. This page goes on by itself when it is back; nothing that was written is lost.",
+  loading: "The model is loading. The page continues by itself.",
+  down: "The server cannot be reached. The page reconnects by itself; nothing is lost.",
 };
 
 export function App({ app }) {
@@ -36,7 +36,7 @@ export function App({ app }) {
   const { server, reason, chat, props, notice } = state;
   const close = () => setOpen("");
   return html`<div class="app">
-    <a class="skip" href="#composer">To the message box</a>
+    <a class="skip" href="#composer">Skip to the message box</a>
     <${Sidebar} app=${app} state=${state} isOpen=${open === "list"} onClose=${() => open === "list" && close()} />
     <main>
       <header class="head">
@@ -55,7 +55,7 @@ export function App({ app }) {
       </p>`}
       ${notice &&
       html`<p class="banner ${notice.kind}" role="status">
-        ${notice.text} <${IconButton} icon="close" label="Close this note" onClick=${() => app.tell("")} />
+        ${notice.text} <${IconButton} icon="close" label="Dismiss" onClick=${() => app.tell("")} />
       </p>`}
       <${Thread} app=${app} state=${state} />
       <${Composer} app=${app} state=${state} />

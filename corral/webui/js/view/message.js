@@ -10,7 +10,7 @@ import { Timings } from "./timings.js";
 import { TokenView } from "./token_view.js";
 import { ToolCalls, ToolResult } from "./tool_calls.js";
 
-const NAMES = { user: "You", assistant: "Model", tool: "Result of a tool" };
+const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 
 /** `siblings`: ids of it and its alternatives. A message that has not changed is not drawn again. */
 export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, app }) {
@@ -19,7 +19,7 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
   return useMemo(
     () => html`<article class="message ${message.role}" aria-label=${NAMES[message.role]} data-id=${message.id}>
       <h3 class="author">${NAMES[message.role]}</h3>
-      ${message.images?.length > 0 && html`<${Pictures} images=${message.images} />`}
+      ${message.images?.length > 0 && html`<${Images} images=${message.images} />`}
       ${message.reasoning && html`<${Reasoning} text=${message.reasoning} isOver=${Boolean(message.content) || !isWriting} />`}
       ${isEditing
         ? html`<${Editor} message=${message} app=${app} onDone=${() => app.closeEditor(message.id)} />`
@@ -52,9 +52,9 @@ function Body({ message, isWriting, showsTokens }) {
   return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
 }
 
-function Pictures({ images }) {
-  return html`<div class="pictures">
-    ${images.map((url, i) => html`<img key=${i} src=${url} alt="Picture ${i + 1} of this message" />`)}
+function Images({ images }) {
+  return html`<div class="images">
+    ${images.map((url, i) => html`<img key=${i} src=${url} alt="Image ${i + 1} of this message" />`)}
   </div>`;
 }
 
@@ -88,7 +88,7 @@ function Ending({ message, isLast, isBusy, app }) {
     stopped: "Stopped.",
     interrupted: message.error,
     failed: message.error,
-    done: isCut ? "The answer has reached its limit of tokens." : "",
+    done: isCut ? "The answer reached its token limit." : "",
   };
   const text = texts[message.state];
   if (!text) return null;
@@ -124,7 +124,7 @@ function Actions({ message, isBusy, app, showsTokens, onEdit, onTokens }) {
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  const remove = () => confirm("Delete this message and all behind it?") && app.removeMessage(message.id);
+  const remove = () => confirm("Delete this message and all that follow?") && app.removeMessage(message.id);
   return html`<span class="actions">
     <${IconButton} icon=${isCopied ? "check" : "copy"} label=${isCopied ? "Copied" : "Copy"} onClick=${copy} />
     ${message.role !== "tool" && html`<${IconButton} icon="edit" label="Edit" disabled=${isBusy} onClick=${onEdit} />`}

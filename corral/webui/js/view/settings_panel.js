@@ -19,7 +19,7 @@ export function SettingsPanel({ app, state, onClose }) {
       <span>System prompt</span>
       <textarea
         rows="3"
-        placeholder="How the model is to behave"
+        placeholder="Instructions for the model"
         value=${chat.system}
         onInput=${(event) => app.setSystem(event.target.value)}
       ></textarea>
@@ -47,7 +47,7 @@ function Presets({ app, settings }) {
   const [all, setAll] = useState(presets);
   const name = Object.keys(all).find((each) => same(all[each], settings)) ?? "";
   const keep = () => {
-    const wanted = prompt("A name for these settings:")?.trim();
+    const wanted = prompt("Name of the preset:")?.trim();
     if (!wanted) return;
     savePreset(wanted, settings);
     setAll(presets());
@@ -64,8 +64,8 @@ function Presets({ app, settings }) {
         ${Object.keys(all).map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
       </select>
     </div>
-    <${IconButton} icon="plus" label="Keep as a preset" onClick=${keep} />
-    <${IconButton} icon="trash" label="Forget this preset" disabled=${!isOwnPreset(name)} onClick=${forget} />
+    <${IconButton} icon="plus" label="Save as preset" onClick=${keep} />
+    <${IconButton} icon="trash" label="Delete this preset" disabled=${!isOwnPreset(name)} onClick=${forget} />
   </div>`;
 }
 
@@ -77,7 +77,7 @@ function Field({ field, value, standard, error, app }) {
     <div class="field-head">
       <label for=${id}>${label}</label>
       ${isSet &&
-      html`<${IconButton} icon="again" label="Back to the default of ${label}" onClick=${() => app.setSetting(name, undefined)} />`}
+      html`<${IconButton} icon="again" label="Reset ${label} to its default" onClick=${() => app.setSetting(name, undefined)} />`}
     </div>
     <${Control} id=${id} field=${field} value=${isSet ? value : standard} app=${app} hasError=${Boolean(error)} />
     <p class="about soft" id="${id}-about">${about}</p>

@@ -72,7 +72,7 @@ function Foot({ app, isReady, hasChats }) {
     <${IconButton} icon="upload" label="Import chats" disabled=${!isReady} onClick=${() => file.current.click()} />
     <input ref=${file} type="file" accept="application/json,.json" hidden disabled=${!isReady} onChange=${read} aria-label="File with chats" />
     <${IconButton} icon="download" label="Export all chats" disabled=${!hasChats} onClick=${() => app.exportChats()} />
-    <${IconButton} icon="theme" label="Light, dark, or as the system" onClick=${nextTheme} />
+    <${IconButton} icon="theme" label="Light, dark or system theme" onClick=${nextTheme} />
     <a class="icon-button" href="monitor" title="Monitor" aria-label="Monitor"><${Icon} name="chart" /></a>
   </div>`;
 }
@@ -88,7 +88,7 @@ function Entry({ entry, isShown, isRunning, app, onPick }) {
   }
   return html`<li class="entry">
     <a href="#/chat/${entry.id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${entry.title}>
-      ${isRunning && html`<span class="writing" role="img" aria-label="An answer is being written"></span>`}
+      ${isRunning && html`<span class="writing" role="img" aria-label="Answer in progress"></span>`}
       ${entry.title || "New chat"}
     </a>
     <span class="entry-tools">
@@ -107,7 +107,7 @@ function TitleField({ title, onDone, onCancel }) {
   };
   return html`<input
     ref=${field}
-    aria-label="Title of the chat"
+    aria-label="Chat title"
     value=${title}
     onBlur=${(event) => onDone(event.target.value)}
     onKeyDown=${onKeyDown}
@@ -115,7 +115,7 @@ function TitleField({ title, onDone, onCancel }) {
 }
 
 function confirmed({ title }) {
-  return confirm(`Delete the chat "${title || "New chat"}"? It cannot be brought back.`);
+  return confirm(`Delete the chat "${title || "New chat"}"? This cannot be undone.`);
 }
 
 /** By how long ago they were changed. */

@@ -34,7 +34,7 @@ export function Thread({ app, state }) {
     if (isBusy) toEnd(); // who asks for an answer wants to see it
   }, [isBusy]);
   useEffect(() => {
-    const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and pictures come late
+    const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and images come late
     for (const each of [inner, frame]) observer.observe(each.current); // also when the message box grows
     return () => observer.disconnect();
   }, []);
@@ -64,9 +64,9 @@ export function Thread({ app, state }) {
 
 function Empty({ props }) {
   return html`<div class="welcome">
-    <h2>What is it about?</h2>
+    <h2>What can I help with?</h2>
     <p class="soft">
-      ${props ? html`Answers come from <strong>${modelName(props)}</strong>, on this server.` : "Looking for the server…"}
+      ${props ? html`Answers come from <strong>${modelName(props)}</strong>, on this server.` : "Connecting to the server…"}
     </p>
   </div>`;
 }

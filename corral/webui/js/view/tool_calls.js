@@ -14,7 +14,7 @@ export function ToolCalls({ message, isOpen, app }) {
   };
   return html`<form class="calls" onSubmit=${send}>
     ${toolCalls.map(
-      (call, i) => html`<section class="call" key=${call.id || i} aria-label="Call of ${call.name}">
+      (call, i) => html`<section class="call" key=${call.id || i} aria-label="Call to ${call.name}">
         <h4><${Icon} name="tool" /> ${call.name}</h4>
         <pre><code>${pretty(call.arguments)}</code></pre>
         ${isOpen &&
