@@ -1,5 +1,5 @@
 # Corral and the default model in an image: docker build -t corral .
-# For a GPU, other base images and CMAKE_ARGS: see docs/deploy.md. Both images need the same Python (same release of the system).
+# For a GPU, other base images and CMAKE_ARGS: see docs/howto/docker.md. Both images need the same Python (same release of the system).
 ARG BUILD_IMAGE=debian:bookworm-slim
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 
@@ -39,5 +39,5 @@ EXPOSE 8080
 # 503 while a model is loading; that may take a while and is no illness.
 HEALTHCHECK --interval=15s --timeout=10s --start-period=15m \
   CMD ["python3", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:%s/health' % os.environ.get('LLAMA_ARG_PORT', 8080))"]
-# Without a key (LLAMA_API_KEY) or --allow-unauthenticated it answers loopback and private addresses only: see docs/security.md.
+# Without a key (LLAMA_API_KEY) or --allow-unauthenticated it answers loopback and private addresses only: see docs/background/security.md.
 ENTRYPOINT ["corral", "--host", "0.0.0.0"]

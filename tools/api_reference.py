@@ -121,8 +121,8 @@ def render_requests() -> str:
     lines = [
         "# Request fields",
         "",
-        "Written from the tables in `corral/api/schema`. A null field counts as absent.",
-        "[API](api.md) tells what the endpoints do.",
+        "Every field of every request body, with its default. Generated from `corral/api/schema`.",
+        "A null field counts as absent. The [API](api.md) describes the endpoints.",
         "",
     ]
     for name, fields in _request_tables():

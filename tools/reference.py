@@ -19,14 +19,14 @@ def render_options() -> str:
     lines = [
         "# Options",
         "",
-        "Written from `corral/cli/options`, in the groups of `corral --help`.",
+        "Every option of `corral`, in the groups of `corral --help`. Generated from `corral/cli/options`.",
         "",
-        "Every option may be given on the command line, by an environment variable, or in a TOML file",
-        "that `--config` names, where its key is a name without dashes (`ctx-size = 4096`). The command",
-        "line wins over the environment, and that over the file; `corral --print-config` shows every",
-        "value and where it came from. Flags are `on` or `off` in the environment (also `1` and `0`, `true`",
-        "and `false`, `yes` and `no`, `enabled` and `disabled`, as every option that can be on or off),",
-        "`true` or `false` in a file. Also read: `LLAMA_CACHE`, the directory of downloads.",
+        "An option can be set on the command line, in the environment, or in a TOML file (`--config`),",
+        "where its key is the long name without the leading dashes (`ctx-size = 4096`). The command line",
+        "overrides the environment, which overrides the file; `corral --print-config` shows every value and",
+        "where it came from. Flags are `on` or `off` in the environment (also `1` and `0`, `true` and",
+        "`false`, `yes` and `no`, `enabled` and `disabled`, as for every option that can be on or off),",
+        "`true` or `false` in a file. `LLAMA_CACHE` is the directory of downloads.",
         "",
     ]
     for group in GROUPS:

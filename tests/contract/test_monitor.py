@@ -547,7 +547,7 @@ async def test_sessions_are_told_and_that_there_are_no_adapters():
 
 
 async def test_every_field_is_in_the_documentation():
-    text = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     section = text.partition("## Events")[2].partition("\n## ")[0]
     tables = dict.fromkeys(("field", "of a sample", "of a segment", "of a request"))
     for name in tables:

@@ -205,7 +205,7 @@ async def test_slots_are_busy_while_they_work():
 
 
 async def test_every_name_is_in_the_documentation():
-    text = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     documented = set(re.findall(r"^\| `((?:llamacpp:|corral_)\w+)`", text, re.M))
     server = Server(metrics=True)
     server.app.state.metrics.watch_connections(lambda: 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from corral.api.openapi import ERRORS, error_classes
 from corral.api.routes import session, slot
 from corral.cli.options import OPTIONS
 from tools.api_reference import endpoints, routes, slug
@@ -17,10 +18,12 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OPTION_NAMES = {name for option in OPTIONS for name in (*option.names, *option.negative)}
 # Of our other commands, of pip, docker, curl and others, and of servers that people come from.
 FOREIGN = (
-    "--against --allow-shlib-undefined --build --build-arg --cacert --data-binary --extra-index-url --gpus",
-    "--install --json --no-cache-dir --no-deps --now --only --only-binary --requests --rm --rounds",
-    "--stop-timeout --target --text --yes",
+    "--add-host --against --allow-shlib-undefined --build --build-arg --cacert --data-binary",
+    "--extra-index-url --gpus --install --json --no-cache-dir --no-deps --now --only --only-binary",
+    "--requests --rm --rounds --stop-timeout --target --text --yes",
     "--cache --chat_format --clip_model_path --config_file --n_ctx --n_gpu_layers --n_threads --spec-type",
+    "--enable-lora --enable-prefix-caching --gpu-memory-utilization --lora-modules --max-model-len",
+    "--max-num-batched-tokens --max-num-seqs --reasoning-parser --tensor-parallel-size --tool-call-parser",
 )
 ACTIONS: dict[str, Any] = {
     "POST /slots/{id_slot}": slot._ACTIONS,
@@ -54,6 +57,13 @@ def test_every_row_says_what_it_does_and_what_comes_back():
         assert endpoint.facts.keys() <= known, endpoint.name
         assert endpoint.facts["answer"], endpoint.name
         assert endpoint.facts.get("what") or routes()[endpoint.route].summary, endpoint.name
+
+
+def test_every_error_is_on_the_page_of_errors():
+    text = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    rows = set(re.findall(r"^\| (\d{3}) \| `(\w+)` \|", text, re.M))
+    assert rows >= {(str(error.status), error.type) for error in error_classes()}
+    assert {status for status, _ in rows} == {str(status) for status in ERRORS} | {"405"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

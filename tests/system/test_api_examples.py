@@ -22,7 +22,7 @@ EXAMPLES = [
 ]
 GUIDES = [
     pytest.param(kind, text, id=f"{path.name}: {text[:50]}")
-    for path in sorted((ROOT / "docs").glob("*.md"))
+    for path in sorted((ROOT / "docs").rglob("*.md"))
     for kind, text in marked_blocks(path.read_text())
 ]
 ONE_THREAD = ("-t", 1)

@@ -97,7 +97,7 @@ def test_print_config_can_be_read_again(tmp_path):
 
 def test_the_page_for_beginners_finds_all_that_it_looks_for():
     """`grep` ends well if it finds one line: here it is to find one for each name."""
-    text = (ROOT / "docs" / "getting_started.md").read_text()
+    text = (ROOT / "docs" / "start" / "getting_started.md").read_text()
     ((kind, block),) = [block for block in marked_blocks(text) if "--print-config" in block[1]]
     names = re.findall(r"[\w-]+", block.partition("grep -E")[2])
     printed = run_block(kind, block, "").splitlines()

@@ -1,7 +1,7 @@
 """What becomes of every JSON Schema keyword and format: drafts 4 to 2020-12, and what OpenAPI adds.
 
 `enforced`: answers follow it. `refused`: a 400 says so. `annotation`: it says nothing about values and is
-accepted. `python -m tests.tools.schema_keywords` writes the tables into docs/structured.md.
+accepted. `python -m tests.tools.schema_keywords` writes the tables into docs/howto/structured.md.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "structured.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "structured.md"
 
 ENFORCED = "enforced"
 REFUSED = "refused"
