@@ -21,6 +21,7 @@ from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
 from corral.core.params import RANDOM_SEED, GenerationParams, SamplingParams, SpeculativeParams
 from corral.core.sampler_name import samplers_by_letter, samplers_by_name
 from corral.media.intake import RequestMedia
+from corral.text.vocab import Segment
 
 MAX_PROMPTS = 1024
 MAX_BIAS_CHARS = 1024
@@ -43,6 +44,8 @@ class Vocabulary(Protocol):
     def bos(self) -> int: ...
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
+
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +175,12 @@ def tokenize_mixed(
     """A text, or texts and token ids in a row; special tokens are added only around a leading text."""
     if isinstance(content, str):
         return vocab.tokenize(content, add_special, parse_special)
+    texts = [(item, i) for i, item in enumerate(content) if isinstance(item, str)]
+    tokenized = iter(vocab.tokenize_all([(text, add_special and i == 0, parse_special) for text, i in texts]))
     tokens: list[int] = []
-    for i, item in enumerate(content):
+    for item in content:
         if isinstance(item, str):
-            tokens += vocab.tokenize(item, add_special and i == 0, parse_special)
+            tokens += next(tokenized)
         else:
             tokens.append(_check_token(item, vocab.n_tokens, field))
     return tokens

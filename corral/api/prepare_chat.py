@@ -110,10 +110,9 @@ def tokenize_chat(text: str, vocab: ChatVocabulary, guard: Guard | None, is_firs
         text = text.removeprefix(vocab.bos_text)  # the tokenizer adds it, here or in front of all
     if guard is None:
         return vocab.tokenize(text, add_special=is_first, parse_special=True)
-    tokens: list[int] = []
-    for i, (piece, is_hidden) in enumerate(guard.split(text)):
-        tokens += vocab.tokenize(piece, add_special=is_first and i == 0, parse_special=not is_hidden)
-    return tokens
+    pieces = enumerate(guard.split(text))
+    segments = [(piece, is_first and i == 0, not is_hidden) for i, (piece, is_hidden) in pieces]
+    return [token for tokens in vocab.tokenize_all(segments) for token in tokens]
 
 
 def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:

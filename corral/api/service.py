@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -56,7 +55,6 @@ _MAX_BLOBS = 2  # states in memory at once for each slot and way, beside session
 _SHORT_BYTES = 64 << 10  # of a body, whose texts are looked through at once
 LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not have to wait for
 _PROMPT_THREADS, _MAX_PROMPT_THREADS = 2, 32
-_STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
 class Engine(AdapterEngine, MediaLayouter, Protocol):
@@ -135,9 +133,8 @@ class Service:
         self._chat: ChatSettings | None = None
         self.rerank_template = ""
         self.system_prompt = SystemPrompt()
-        n_threads = min(settings.server.n_threads_http, _MAX_PROMPT_THREADS)
-        self._prompts = _big_stack_pool(max(_PROMPT_THREADS, n_threads))
-        self._texts = _big_stack_pool(1)
+        self._prompts = ThreadPoolExecutor(n_prompt_threads(settings.server), "prompt")
+        self._texts = ThreadPoolExecutor(1, "text")
 
     @property
     def model_name(self) -> str:
@@ -355,15 +352,5 @@ async def require_generation(request: Request) -> None:
     raise NotSupported("This server does not support completions: its model makes vectors, no text")
 
 
-def _big_stack_pool(n: int) -> concurrent.futures.ThreadPoolExecutor:
-    """Threads take the stack size that is set when they start: start them all now, at a barrier."""
-    previous = threading.stack_size(_STACK_BYTES)
-    try:
-        pool = concurrent.futures.ThreadPoolExecutor(n, "text")
-        barrier = threading.Barrier(n + 1)
-        for _ in range(n):
-            pool.submit(barrier.wait)
-        barrier.wait()
-        return pool
-    finally:
-        threading.stack_size(previous)
+def n_prompt_threads(server: ServerSettings) -> int:
+    return max(_PROMPT_THREADS, min(server.n_threads_http, _MAX_PROMPT_THREADS))

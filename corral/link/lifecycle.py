@@ -211,7 +211,7 @@ class EngineLifecycle:
             if self.state is EngineState.READY:
                 self.state = EngineState.RESTARTING  # at once: how it ended takes a while to be known
             code = await asyncio.shield(process.close())
-        self._lost_because = self._lost_because or f"the engine process ended with {_code_name(code)}"
+        self._lost_because = self._lost_because or f"the engine process ended with {exit_name(code)}"
 
     async def _outlive(self, process: EngineProcess) -> None:
         """Until a process is gone, which may have to be helped."""
@@ -297,7 +297,7 @@ class EngineLifecycle:
                 self._loaded.set_result(event.info)
 
 
-def _code_name(code: int | None) -> str:
+def exit_name(code: int | None) -> str:
     """What a process returned, or the signal that ended it."""
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):

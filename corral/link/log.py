@@ -1,4 +1,4 @@
-"""Log lines of the engine on their way to the front: a pipe, and in front of every line its level, as `<30>`.
+"""Log lines of other processes on their way to the front: a pipe, and before every line its level, as `<30>`.
 
 What comes without a level was written by native code, or by an interpreter that gives up. Only the front
 knows where lines go in the end, and which of them.
@@ -13,24 +13,24 @@ from typing import BinaryIO
 
 _MAX_LINE_BYTES = 64 << 10
 _LINE = re.compile(r"<(\d\d)>(.*)", re.DOTALL)
-_log = logging.getLogger("corral.engine")
 
 
 def log_to_front() -> None:
-    """In the engine: whatever is logged from now on goes through the pipe, which is this process's stderr."""
+    """Whatever is logged from now on goes through the pipe, which is this process's stderr."""
     handler = _Pipe(sys.stderr)
     handler.setFormatter(_LevelFormatter())
     logging.getLogger().addHandler(handler)
     logging.getLogger("corral").setLevel(logging.DEBUG)
 
 
-def relay_log(pipe: BinaryIO) -> None:
-    """In a thread of the front: log what comes out of the pipe, until the engine is gone."""
+def relay_log(pipe: BinaryIO, name: str) -> None:
+    """In a thread of the front: log what comes out of the pipe, until the process is gone."""
+    log = logging.getLogger(name)
     with pipe:
         while line := pipe.readline(_MAX_LINE_BYTES):
             level, text = parse_line(line)
             if text:
-                _log.log(level, "%s", text)
+                log.log(level, "%s", text)
 
 
 def parse_line(line: bytes) -> tuple[int, str]:

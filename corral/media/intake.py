@@ -25,6 +25,7 @@ from corral.media.image import decode_image
 from corral.media.sample import MAX_BYTES, BadMedia, Sample, too_large
 from corral.media.source import MediaSource
 from corral.storage.blob import Blob
+from corral.text.vocab import Segment
 
 MAX_ENCODED_BYTES = 64 << 20  # of all the media of a request
 MAX_DECODED_BYTES = 256 << 20
@@ -92,6 +93,9 @@ class RequestMedia:
             tokens += self._tokens[int(piece)] if i % 2 else vocab.tokenize(piece, False, parse_special)
         return tokens + around[n_before:]
 
+    def is_marked(self, text: str) -> bool:
+        return self._pattern.search(text) is not None
+
     def of(self, *prompts: list[int]) -> Attached | None:
         """The media of these prompts, if they have any."""
         found = [list(self._find(prompt)) for prompt in prompts]
@@ -125,6 +129,15 @@ class MediaVocab:
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         return self._pictures.tokenize(self._vocab, text, add_special, parse_special)
+
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
+        is_marked = [self._pictures.is_marked(text) for text, _, _ in segments]
+        plain = [segment for segment, marked in zip(segments, is_marked, strict=True) if not marked]
+        tokenized = iter(self._vocab.tokenize_all(plain))
+        return [
+            self.tokenize(*segment) if marked else next(tokenized)
+            for segment, marked in zip(segments, is_marked, strict=True)
+        ]
 
 
 class Intake:

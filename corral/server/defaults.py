@@ -9,11 +9,10 @@ import msgspec
 import orjson
 
 from corral.api.constraint import grammar_or_schema
-from corral.api.guidance import make_guidance
+from corral.api.guidance import Tokenizer, make_guidance
 from corral.core.errors import CorralError
 from corral.core.params import Constraint, GenerationParams, Guidance, SamplingParams, SpeculativeParams
 from corral.core.settings import ServerSettings, Settings
-from corral.llama.vocab import Vocab
 
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 _ESCAPE = re.compile(r"\\([nrt'\"\\]|x[0-9a-fA-F]{2})")
@@ -40,7 +39,7 @@ def default_params(settings: Settings) -> GenerationParams:
     )
 
 
-def default_guidance(server: ServerSettings, vocab: Vocab, n_ctx: int) -> Guidance | None:
+def default_guidance(server: ServerSettings, vocab: Tokenizer, n_ctx: int) -> Guidance | None:
     """Also where it is for requests that say how strongly."""
     said = _text(server, server.cfg_negative_prompt)
     prompt = text_of(said, server.cfg_negative_prompt_file, "--cfg-negative-prompt-file")

@@ -11,14 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import anyio.to_thread
 
-from corral.api.service import Service
-from corral.core.errors import CorralError
-from corral.core.modifier import Override
+from corral.api.service import Service, n_prompt_threads
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
 from corral.link.client import EngineClient
-from corral.llama import library
-from corral.llama.model import Model
+from corral.link.tokenizer import Tokenizer
 from corral.server.access import Keys
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
@@ -27,6 +24,7 @@ from corral.server.system_prompt import evaluate_system_prompt, read_system_prom
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.live import Monitor
 from corral.telemetry.middleware import RequestObserver
+from corral.text.vocab import Vocab, VocabFile
 
 
 class Front:
@@ -35,6 +33,7 @@ class Front:
     def __init__(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> None:
         """In any thread; raises CorralError for options of the server that are wrong."""
         self.service = Service(settings, engine, telemetry, default_params(settings))
+        self._tokenizer = Tokenizer(n_prompt_threads(settings.server) + 2, settings.server.engine_timeout_s)
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self.app = create_app(self.service)
 
@@ -57,32 +56,35 @@ class Front:
         """On the event loop."""
         use_threads(self.service.settings.server.n_threads_http)
         self.monitor.start()
+        self._tokenizer.start()
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
+            self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
 
-    def read_vocabulary(self, path: str) -> Model:
+    def read_vocabulary(self, path: str) -> Vocab:
         """In any thread; only of a file that the engine process has survived."""
-        return open_vocabulary(path, self.service.settings.engine.overrides)
+        return self._tokenizer.open(VocabFile(path, self.service.settings.engine.overrides))
 
-    async def open(self, info: ModelInfo, model: Model) -> None:
-        """The engine is ready: serve its model, of which `model` has the words."""
+    async def open(self, info: ModelInfo, vocab: Vocab) -> None:
+        """The engine is ready: serve its model."""
         service, settings = self.service, self.service.settings
         server = settings.server
-        chat = chat_settings(server, model.chat_templates, model.vocab)
+        chat = await asyncio.to_thread(chat_settings, server, vocab.chat_templates, vocab)
         check_tokens(service.defaults.sampling, info.n_vocab)
         service.adapters.open(info.adapters, settings.engine.lora, not server.lora_init_without_apply)
         if info.can_generate:
-            service.guide(default_guidance(server, model.vocab, info.n_ctx))
+            service.guide(await asyncio.to_thread(default_guidance, server, vocab, info.n_ctx))
             if service.defaults.constraint or service.defaults.guidance:
                 # Only the engine can tell what is wrong with a grammar, and whether guidance has room.
                 await service.evaluate([0], service.defaults)
             if self._system_text is not None:
                 service.system_prompt = await evaluate_system_prompt(
-                    self._system_text, service, model.vocab, info.n_ctx
+                    self._system_text, service, vocab, info.n_ctx
                 )
-        service.open(model.vocab, chat, model.chat_templates.get("rerank", ""))
+        service.open(vocab, chat, vocab.chat_templates.get("rerank", ""))
 
     async def close(self) -> None:
+        self._tokenizer.close()
         await self.service.sessions.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)
@@ -93,11 +95,3 @@ def use_threads(n: int) -> None:
     if n > 0:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(n, "http"))
         anyio.to_thread.current_default_thread_limiter().total_tokens = n
-
-
-def open_vocabulary(path: str, overrides: Sequence[Override] = ()) -> Model:
-    library.start(verbose=False)
-    model = Model.open(path, vocab_only=True, overrides=overrides)
-    if not model.vocab.max_piece_bytes:
-        raise CorralError(f"model '{path}' has no vocabulary")
-    return model
