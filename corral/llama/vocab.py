@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.fim import FimTokens
 from corral.llama.library import lib
-from corral.text.vocab import NO_TOKEN, VocabTable, check_known
+from corral.text.vocab import NO_TOKEN, Segment, VocabTable, check_known
 
 _FIM = {
     "pre": lib.llama_vocab_fim_pre,
@@ -48,6 +48,9 @@ class Vocab:
         tokens: list[int] = self.tokenize_bytes(text.encode("utf-8"), add_special, parse_special).tolist()
         check_known(tokens)
         return tokens
+
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
+        return [self.tokenize(*segment) for segment in segments]
 
     def tokenize_bytes(self, data: bytes, add_special: bool, parse_special: bool) -> npt.NDArray[np.int32]:
         """Tokens of a text in UTF-8; NO_TOKEN where the vocabulary lacks one."""

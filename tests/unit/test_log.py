@@ -340,7 +340,7 @@ def test_the_engine_s_lines_keep_their_level_on_the_way(monkeypatch, caplog):
     pipe.write("terminate called\n\n")
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "corral"):
-        relay_log(io.BytesIO(pipe.getvalue().encode() + b"<40>\xff\n"))
+        relay_log(io.BytesIO(pipe.getvalue().encode() + b"<40>\xff\n"), "corral.engine")
     assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [
         ("corral.engine", logging.INFO, "loaded"),
         ("corral.engine", logging.ERROR, "two"),
