@@ -357,7 +357,7 @@ def test_what_has_no_level_is_a_warning(line):
 
 def test_no_line_is_too_long(caplog):
     with caplog.at_level(logging.DEBUG, "corral"):
-        relay_log(io.BytesIO(b"x" * (200 << 10)))
+        relay_log(io.BytesIO(b"x" * (200 << 10)), "corral.engine")
     assert sum(len(record.getMessage()) for record in caplog.records) == 200 << 10
     assert len(caplog.records) > 1
 
