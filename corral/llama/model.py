@@ -1,6 +1,6 @@
 """A model file opened by libllama: weights, metadata and its vocabulary.
 
-`Model.open(..., vocab_only=True)` reads no weights; the front uses it to tokenize.
+`Model.open(..., vocab_only=True)` reads no weights; the tokenizer process uses it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ _NAMES = {
 _COLORS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
 _OURS = "corral"
-_SOURCES = {"corral.engine": "engine", "uvicorn.error": "http"}  # that people know by other names
+# What people know by other names.
+_SOURCES = {"corral.engine": "engine", "corral.tokenizer": "tokenizer", "uvicorn.error": "http"}
 _DEFAULT_NAME = "corral"  # of new files, if there is no --log-file
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _log = logging.getLogger(_OURS)

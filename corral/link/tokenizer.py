@@ -1,0 +1,193 @@
+"""Texts to tokens in another process, which is replaced when it is lost. Safe from any thread.
+
+libllama may abort its process over a hostile vocabulary or text, or never return: not in the front. A text
+that was in a process which died is tried once more, alone in the next one. So the text that kills is known
+when it has killed twice: it is refused, and no other one with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from corral.core.errors import CorralError, InvalidRequest, Unavailable
+from corral.link.frame import BlockingChannel, decode_tokens, encode_frame
+from corral.link.lifecycle import shutting_down
+from corral.link.restart import Life, RestartPolicy
+from corral.link.tokenizer_process import TokenizerProcess
+from corral.text.vocab import Segment, Vocab, VocabFile, VocabTable
+
+MAX_TRIES = 2
+_BYTES_PER_S = 100_000  # the slowest that a long text may be tokenized
+_log = logging.getLogger("corral")
+
+
+class Tokenizer:
+    """Mutable. A thread watches the process and starts the next one."""
+
+    def __init__(
+        self, n_channels: int, timeout_s: float, make: Callable[[int], TokenizerProcess] = TokenizerProcess
+    ) -> None:
+        """`n_channels`: texts at once. `timeout_s`: after which a short one is given up."""
+        self._n_channels = n_channels
+        self._timeout_s = timeout_s
+        self._make = make
+        self._policy = RestartPolicy(n_failures=sys.maxsize)
+        self._changed = threading.Condition()  # guards everything below
+        self._newest: TokenizerProcess | None = None
+        self._process: TokenizerProcess | None = None  # that can be asked
+        self._refusal = ""  # why there is none to wait for
+        self._n_suspects = 0  # texts that wait to be tokenized alone, or are
+        self._closing = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self.n_restarts = 0
+
+    def start(self) -> None:
+        """Spawn the process, which imports what it needs meanwhile."""
+        self._spawn()
+
+    def open(self, file: VocabFile) -> Vocab:
+        """Blocks; raises CorralError if there is no vocabulary to be had. Only once."""
+        process = self._newest
+        assert process is not None
+        table = self._read(process, file)
+        with self._changed:
+            if self._closing.is_set():
+                raise shutting_down()
+            self._watcher = threading.Thread(target=self._watch, args=(process, file, table), daemon=True)
+            self._watcher.start()
+        return Vocab(table, self.tokenize_all)
+
+    def close(self) -> None:
+        """Blocks until the process is gone; what waits for it is refused."""
+        with self._changed:
+            self._closing.set()
+            self._refuse(shutting_down().message)
+            newest, watcher = self._newest, self._watcher
+        if newest is not None:
+            newest.kill()
+        if watcher is not None:
+            watcher.join()
+        elif newest is not None:
+            newest.close()
+
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
+        frame = encode_frame([(text.encode(), add, parse) for text, add, parse in segments])
+        limit_s = self._timeout_s + len(frame) / _BYTES_PER_S
+        n_crashes, n_late = 0, 0
+        while n_crashes < MAX_TRIES and n_late < MAX_TRIES:
+            is_suspect = n_crashes > 0
+            process, channel = self._enter(is_suspect)
+            answer = None
+            try:
+                answer = channel.ask(frame, limit_s)
+            except TimeoutError:
+                n_late += 1
+                process.is_late = True
+                process.kill()
+            finally:
+                self._leave(process, channel, is_suspect, is_lost=answer is None)
+            if answer is not None:
+                return [memoryview(tokens).cast("i").tolist() for tokens in decode_tokens(answer)]
+            n_crashes += not process.is_late  # one that was killed says nothing about the texts in it
+        if n_late == MAX_TRIES:
+            raise Unavailable(f"the tokenizer has not finished with this text in {limit_s:.0f} s")
+        raise InvalidRequest(f"this text cannot be tokenized: the tokenizer died over it {MAX_TRIES} times")
+
+    def _enter(self, is_suspect: bool) -> tuple[TokenizerProcess, BlockingChannel]:
+        """Wait for a process, and for a turn: of a text that is suspected alone, of others together."""
+        with self._changed:
+            self._n_suspects += is_suspect
+            self._changed.wait_for(lambda: self._refusal or self._can_enter(is_suspect))
+            if self._refusal:
+                self._n_suspects -= is_suspect
+                raise Unavailable(self._refusal)
+            assert self._process is not None
+            self._process.n_running += 1
+            return self._process, self._process.idle.pop()
+
+    def _can_enter(self, is_suspect: bool) -> bool:
+        process = self._process
+        if process is None or not process.idle:
+            return False
+        return process.n_running == 0 if is_suspect else self._n_suspects == 0
+
+    def _leave(
+        self, process: TokenizerProcess, channel: BlockingChannel, is_suspect: bool, is_lost: bool
+    ) -> None:
+        with self._changed:
+            self._n_suspects -= is_suspect
+            process.n_running -= 1
+            process.has_answered |= not is_lost
+            process.was_busy |= is_lost
+            if is_lost and self._process is process:
+                self._process = None  # at once, so that nothing else gets into it
+            if self._process is process:
+                process.idle.append(channel)
+            else:
+                channel.close()
+            self._changed.notify_all()
+
+    def _refuse(self, reason: str) -> None:
+        self._refusal = reason
+        self._changed.notify_all()
+
+    def _watch(self, process: TokenizerProcess | None, file: VocabFile, table: VocabTable) -> None:
+        while process is not None:
+            began_at = time.monotonic()
+            with self._changed:
+                if not self._closing.is_set():
+                    self._process = process
+                    self._refuse("")
+            process.wait()
+            with self._changed:
+                self._process = None
+                was_busy = process.was_busy or process.n_running > 0
+                life = Life(time.monotonic() - began_at, was_busy, process.has_answered)
+            process = self._replace(process.close(), life, file, table)
+
+    def _replace(
+        self, reason: str, life: Life, file: VocabFile, table: VocabTable
+    ) -> TokenizerProcess | None:
+        """The next process; None: the server ends."""
+        while not self._closing.is_set():
+            delay_s = self._policy.end(life)
+            assert delay_s is not None
+            self.n_restarts += 1
+            fields = {"reason": reason, "restart": self.n_restarts, "seconds": delay_s}
+            _log.warning("%(reason)s; restart %(restart)d in %(seconds)g s", fields)
+            if self._closing.wait(delay_s):
+                break
+            try:
+                process = self._spawn()
+                if self._read(process, file) == table:
+                    return process
+                process.close()
+                reason = f"the vocabulary of '{file.path}' has changed"
+            except CorralError as error:
+                reason = error.message
+            life = Life(None)
+            with self._changed:
+                if not self._closing.is_set():
+                    self._refuse(f"The tokenizer is down: {reason}")
+        return None
+
+    def _spawn(self) -> TokenizerProcess:
+        process = self._make(self._n_channels)
+        with self._changed:
+            self._newest = process
+            is_closing = self._closing.is_set()
+        if is_closing:
+            process.close()
+            raise shutting_down()
+        return process
+
+    def _read(self, process: TokenizerProcess, file: VocabFile) -> VocabTable:
+        try:
+            return process.open(file)
+        except CorralError:
+            process.close()
+            raise
