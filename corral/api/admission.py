@@ -82,7 +82,7 @@ class Admission:
 def watch_deadline(
     queue: QueueView, streams: Mapping[int, TaskStream], max_queue_ms: int
 ) -> asyncio.TimerHandle | None:
-    """Give up the tasks that have not begun by then, if there is such a limit, and anybody has to wait."""
+    """Fail the tasks that are still waiting after the limit, if there is one and the queue is not empty."""
     if max_queue_ms < 0 or not queue.n_excess():
         return None
 

@@ -12,7 +12,7 @@ class BlobResponse(StreamingResponse):
     def __init__(
         self, pieces: Iterator[bytes], n_bytes: int, media_type: str, on_end: Callable[[], Awaitable[None]]
     ) -> None:
-        """`on_end` is called once nobody reads the pieces any more, however that came."""
+        """`on_end` is called after the last read, also if the client leaves."""
         headers = {"content-length": str(n_bytes)}
         super().__init__(_iterate(pieces), media_type=media_type, headers=headers)
         self._on_end = on_end

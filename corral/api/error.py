@@ -25,7 +25,7 @@ def render_error(error: CorralError) -> dict[str, Any]:
 
 
 class ErrorAnswer:
-    """ASGI: the same to everybody."""
+    """An ASGI application that gives every request the same answer."""
 
     def __init__(self, error: CorralError, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self.status = error.status

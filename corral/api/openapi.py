@@ -56,7 +56,7 @@ _KEYS = {
 
 
 def shape(**fields: str | Schema) -> Schema:
-    """An object with such fields, as `n="integer"`; `"a|b"`: either of two types, `?` behind it: or none."""
+    """An object with such fields, as `n="integer"`; `"a|b"`: either of two types; `"a?"`: optional."""
     types = {
         name: kind.removesuffix("?").split("|") for name, kind in fields.items() if isinstance(kind, str)
     }
@@ -85,7 +85,7 @@ _EVENT = shape(data="string")  # of each one in a stream
 
 
 def answers(schema: Schema | None, *errors: int, also: Collection[str] = ()) -> Responses:
-    """The `responses` of a route: JSON of this shape, other kinds of content beside it or instead, and errors
+    """The `responses` of a route: JSON of this shape, other kinds of content as well or instead, and errors
     that are not everywhere."""
     content: dict[str, Any] = {JSON: {"schema": schema}} if schema is not None else {}
     content |= {kind: {"schema": _EVENT if kind == EVENTS else {"type": "string"}} for kind in also}

@@ -22,7 +22,7 @@ from corral.core.fim import FimTokens
 PROJECT = "myproject\n"
 FILE = "filename\n"
 SNIPPET = "\n\n--- snippet ---\n\n"
-CHARS_PER_TOKEN = 32  # so many for each token of the context are tokenized, where a text is longer
+CHARS_PER_TOKEN = 32  # of a longer text, only this many for each token of the context are tokenized
 _ENDS = {"prefix": "last", "suffix": "first", "extra": "last"}
 
 Item = str | int
@@ -70,7 +70,7 @@ class Parts:
         return Sizes(len(self.prefix), len(self.suffix), len(self.extra))
 
     def cut(self, sizes: Sizes) -> Parts:
-        """Only so many tokens of each, those that are nearest to the gap."""
+        """Keep the tokens of each part that are nearest to the gap."""
         return Parts(
             prefix=self.prefix[len(self.prefix) - sizes.prefix :],
             suffix=self.suffix[: sizes.suffix],
@@ -123,7 +123,7 @@ def require_marks(fim: FimTokens) -> Marks:
 def plan_sizes(
     wanted: Sizes, n_prompt: int, n_around: int, n_predict: int, n_batch: int, n_ctx: int
 ) -> Sizes:
-    """How much of each part is kept: a batch of prefix and suffix, three to one, and extra tokens before it.
+    """Decide how much of each part is kept: a batch of prefix and suffix, three to one, and extra before it.
 
     compat: /infill: the formulas are llama-server's. There they can exceed the context; here the batch, and
     then all parts together, leave room in it for the answer: up to a quarter.
@@ -139,11 +139,11 @@ def plan_sizes(
 
 
 def join_parts(parts: Parts, frame: Frame) -> list[int]:
-    """The parts in the order the model knows, with its marks between them."""
+    """Put the parts in the order the model knows, with its marks between them."""
     pre, suf, mid = frame.marks
-    before, behind = [pre, *parts.prefix], [suf, *parts.suffix]
-    around = [*behind, *before] if frame.is_suffix_first else [*before, *behind]
-    # compat: /infill: BOS stands behind the extra part, and the prompt where the documentation has it.
+    prefix, suffix = [pre, *parts.prefix], [suf, *parts.suffix]
+    around = [*suffix, *prefix] if frame.is_suffix_first else [*prefix, *suffix]
+    # compat: /infill: BOS follows the extra part, and the prompt where the documentation has it.
     return [*parts.extra, *frame.bos, *around, mid, *parts.prompt]
 
 
@@ -157,12 +157,12 @@ def extra_items(extras: Iterable[Extra], fim: FimTokens) -> list[Item]:
 
 
 def first_items(items: Sequence[Item], n_tokens: int) -> list[Item]:
-    """As much of the beginning as so many tokens could come from."""
+    """Keep as much of the beginning as could become `n_tokens`."""
     return _clip(items, n_tokens, lambda text, n: text[:n])
 
 
 def last_items(items: Sequence[Item], n_tokens: int) -> list[Item]:
-    """As much of the end as so many tokens could come from."""
+    """Keep as much of the end as could become `n_tokens`."""
     return _clip(reversed(items), n_tokens, lambda text, n: text[-n:])[::-1]
 
 

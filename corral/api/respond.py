@@ -34,7 +34,7 @@ FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
 
 async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
-    """A request for something to generate; nothing is read where there is no room for it."""
+    """Read a request to generate something, if the queue has room for it."""
     state = state_of(request)
     state.model.require_generation()
     state.admission.check_queue(record_of(request).client)
@@ -44,7 +44,7 @@ async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
 async def respond(
     request: Request, prepared: PreparedCompletion, renderer: Renderer, stream: bool
 ) -> Response:
-    """Run everything that was prepared, for as long as the client stays."""
+    """Run all tasks until the client leaves, and answer."""
     state, record, max_queue_ms = state_of(request), record_of(request), prepared.max_queue_ms
     queue = state.telemetry.queue
     state.admission.check_queue(record.client, len(prepared.tasks), max_queue_ms)

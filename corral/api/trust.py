@@ -1,4 +1,4 @@
-"""Whether a client may see everything: set at the door, asked by the routes that answer strangers too."""
+"""Whether a client has shown a key: set by access control, read by routes that answer without one."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def mark_anonymous(scope: Scope) -> None:
 
 
 def is_anonymous(request: Request) -> bool:
-    """To whom neither paths nor prompts are told."""
+    """Whether paths and prompts are withheld from the client."""
     return bool(request.scope.get(_KEY))

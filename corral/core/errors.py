@@ -126,7 +126,7 @@ class NotSupported(CorralError):
 
 
 class Unavailable(CorralError):
-    """`retry_after_s`: when it may be worth trying again, where somebody can tell."""
+    """`retry_after_s`: when to try again, if known."""
 
     status = 503
     type = "unavailable_error"

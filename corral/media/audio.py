@@ -1,4 +1,4 @@
-"""Sounds, decoded with libsndfile: WAV, FLAC, MP3 and Ogg, whatever they are declared as.
+"""Decode audio with libsndfile: WAV, FLAC, MP3 and Ogg, whatever they are declared as.
 
 They are read block by block: memory goes by what a file holds, not by what its header says. Decoding belongs
 in a thread.

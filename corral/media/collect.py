@@ -1,6 +1,6 @@
-"""Where requests have pictures and sounds: each is noted, and a mark takes its place in the text.
+"""Find the images and audio of a request, and put marks in their places.
 
-Nobody can guess a mark, so that no text is taken for one.
+Marks are random, so that no text can be taken for one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VIDEO_PARTS = ("input_video", "video_url")
 
 @dataclass(frozen=True, slots=True)
 class MediaRef:
-    """A picture or sound as a client sent it: a URL, or base64. `field`: where."""
+    """An image or audio clip as a client sent it: a URL, or base64. `field`: where."""
 
     kind: MediaKind | None  # None: whatever the bytes are
     source: str

@@ -1,6 +1,6 @@
-"""Pictures, decoded with Pillow: JPEG, PNG, GIF, WebP and BMP, whatever they are declared as.
+"""Decode images with Pillow: JPEG, PNG, GIF, WebP and BMP, whatever they are declared as.
 
-Size is checked from the header. Decoding the largest picture takes half a second and some 400 MB: it belongs
+Size is checked from the header. Decoding the largest image takes half a second and some 400 MB: it belongs
 in a thread, and not in many at once.
 """
 

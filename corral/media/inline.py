@@ -1,7 +1,7 @@
 """Images within a message's text: `data:` URIs in markdown or HTML, and bare ones.
 
 One pass from left to right, in linear time for any text: nothing is looked at more than a few times. Python's
-`html.parser` is no help here: it does not say where a tag ends, and it takes the text between for HTML, too.
+`html.parser` does not say where a tag ends, and would parse the text between tags as HTML, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pictures and sounds that clients name by `file:` URLs, in the one directory of --media-path.
+"""Images and audio that clients name by `file:` URLs, in the one directory of --media-path.
 
-The way to a file is opened part by part, and no part may be a link: nothing outside can be reached, whoever
-changes the directory meanwhile. Errors tell nothing of what is outside. Reading belongs in a thread.
+The way to a file is opened part by part, and no part may be a link: nothing outside can be reached, even
+if the directory changes meanwhile. Errors tell nothing of what is outside. Reading belongs in a thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures that clients name by http(s) URLs, fetched so that nobody reaches the network around us.
+"""Images that clients name by http(s) URLs, fetched in a way that keeps private networks out of reach.
 
 A name is resolved once, all its addresses must be public, and the connection goes to the first of them,
 while Host and certificate are those of the name. Each redirect is checked like the first URL. Nothing of
@@ -72,7 +72,7 @@ class RemoteMedia:
         self._tls = tls or httpx.create_ssl_context(trust_env=False)
 
     async def fetch(self, url: str) -> bytes:
-        """The body behind the URL, whole, before the deadline."""
+        """Fetch the whole body before the deadline."""
         try:
             with anyio.fail_after(self._deadline_s):
                 return await self._follow(_parse(url))

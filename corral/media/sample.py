@@ -1,4 +1,4 @@
-"""What a picture or a sound is once it is decoded, and the error for one that cannot be."""
+"""Decoded images and audio, and the error for what cannot be decoded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from corral.core.errors import InvalidRequest
 from corral.core.media_item import MediaKind
 
-MAX_BYTES = 32 << 20  # of one picture or sound, as it is encoded
+MAX_BYTES = 32 << 20  # of one item, encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Sample:
 
 
 class BadMedia(InvalidRequest):
-    """The message says what is wrong with one picture or sound, in words that continue "image 2: "."""
+    """The message says what is wrong with one item, in words that continue "image 2: "."""
 
 
 def too_large() -> BadMedia:

@@ -1,4 +1,4 @@
-"""Where the bytes of pictures and sounds come from, by the scheme of their URL."""
+"""Load the bytes of images and audio by the scheme of their URL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MediaSource:
         self._local = local
 
     async def load(self, url: str, kind: MediaKind) -> bytes:
-        """The encoded picture or sound, as it is at that place."""
+        """Load an encoded item."""
         scheme, colon, _ = url[:16].lower().partition(":")
         if colon and scheme == "data":
             return await _decode(url, kind)

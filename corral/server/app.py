@@ -1,4 +1,4 @@
-"""The composition root of the HTTP side: routes, error handlers, and who is let in, on one application."""
+"""The composition root of the HTTP side: routes, error handlers and access control on one application."""
 
 from __future__ import annotations
 
@@ -34,21 +34,9 @@ from corral.server.page import open_page, ui_settings
 from corral.telemetry.facts import ServerFacts
 from corral.telemetry.live import Monitor
 
-_ROUTERS = (
-    status.router,
-    metrics.router,
-    monitor.router,
-    model.router,
-    completion.router,
-    infill.router,
-    chat.router,
-    chats.router,
-    embedding.router,
-    rank.router,
-    adapter.router,
-    token.router,
-    slot.router,
-    session.router,
+_ROUTES = (
+    *(status, metrics, monitor, model, completion, infill, chat, chats),
+    *(embedding, rank, adapter, token, slot, session),
 )
 
 
@@ -65,8 +53,8 @@ def create_app(state: AppState) -> FastAPI:
     )
     app.state.api = state
     app.state.metrics = app.state.tracer = None
-    for router in _ROUTERS:
-        app.include_router(router)
+    for module in _ROUTES:
+        app.include_router(module.router)
     add_error_handlers(app)
     server = state.settings.server
     app.state.ui_settings = ui_settings(server)

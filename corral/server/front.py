@@ -97,7 +97,7 @@ class Front:
 
 
 def use_threads(n: int) -> None:
-    """Have so many threads at most do what would hold up the event loop; -1: as many as others think fit."""
+    """Limit the threads for blocking work; -1: the libraries' defaults."""
     if n > 0:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(n, "http"))
         anyio.to_thread.current_default_thread_limiter().total_tokens = n

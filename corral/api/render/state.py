@@ -12,7 +12,7 @@ from corral.core.media import NO_TOKEN
 
 
 def render_boundaries(tokens: Sequence[int], eot: int) -> dict[str, Any]:
-    """Where messages end: at the token that ends a turn; what is behind the last one is a message too."""
+    """Where messages end: at the token that ends a turn; what follows the last one is a message too."""
     array = np.array(tokens, np.int64)
     ends = np.flatnonzero((array == eot) & (array != NO_TOKEN)).tolist()
     if len(array) and (not ends or ends[-1] != len(array) - 1):
@@ -60,5 +60,5 @@ def _text(token: int | None, piece: Callable[[int], bytes]) -> str | None:
 
 
 def _public(token: int | None) -> int | None:
-    """What is part of a picture or sound is no token."""
+    """Hide the placeholders of media."""
     return token if token is None else max(token, NO_TOKEN)

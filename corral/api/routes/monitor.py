@@ -31,7 +31,7 @@ async def events(request: Request) -> Response:
 
 
 def _reader(request: Request) -> Client | None:
-    """Who is told prompts, if somebody asks for them."""
+    """The client whose prompts are shown, if it asks for them."""
     asked = request.query_params.get("prompts", "")
     if asked in _NO:
         return None

@@ -128,7 +128,7 @@ async def _save_state(call: SlotCall) -> Response:
 
 
 def _render_blob(report: SlotReport, base64: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
-    """The answer as JSON, of so many bytes, in pieces."""
+    """The length of the answer as JSON, and its pieces."""
     facts = {
         "id_slot": report.id_slot,
         "n_tokens": report.n_tokens,

@@ -1,4 +1,4 @@
-"""Fields that OpenAI's routes have beside `/completion`'s own, and those of `POST /v1/completions`."""
+"""Fields that OpenAI's routes have besides `/completion`'s own, and those of `POST /v1/completions`."""
 
 from __future__ import annotations
 
