@@ -1,7 +1,7 @@
-"""Log lines of other processes on their way to the front: a pipe, and before every line its level, as `<30>`.
+"""Relay the log of other processes to the front: lines over a pipe, each prefixed with its level, as `<30>`.
 
-What comes without a level was written by native code, or by an interpreter that gives up. Only the front
-knows where lines go in the end, and which of them.
+Lines without a level come from native code or a failing interpreter. Only the front decides which lines go
+where.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LINE = re.compile(r"<(\d\d)>(.*)", re.DOTALL)
 
 
 def log_to_front() -> None:
-    """Whatever is logged from now on goes through the pipe, which is this process's stderr."""
+    """Write all logging of this process to stderr, which is the pipe."""
     handler = _Pipe(sys.stderr)
     handler.setFormatter(_LevelFormatter())
     logging.getLogger().addHandler(handler)
@@ -24,7 +24,7 @@ def log_to_front() -> None:
 
 
 def relay_log(pipe: BinaryIO, name: str) -> None:
-    """In a thread of the front: log what comes out of the pipe, until the process is gone."""
+    """In a thread of the front: log lines from the pipe until the process is gone."""
     log = logging.getLogger(name)
     with pipe:
         while line := pipe.readline(_MAX_LINE_BYTES):
@@ -34,7 +34,7 @@ def relay_log(pipe: BinaryIO, name: str) -> None:
 
 
 def parse_line(line: bytes) -> tuple[int, str]:
-    """Its level and what it says."""
+    """Return a line's level and text."""
     text = line.decode("utf-8", "replace").rstrip()
     if found := _LINE.fullmatch(text):
         return int(found[1]), found[2]
@@ -43,7 +43,7 @@ def parse_line(line: bytes) -> tuple[int, str]:
 
 class _Pipe(logging.StreamHandler):  # type: ignore[type-arg]
     def handleError(self, record: logging.LogRecord) -> None:
-        """Nobody listens any more: this process ends soon."""
+        """The reader is gone: this process ends soon."""
 
 
 class _LevelFormatter(logging.Formatter):

@@ -17,15 +17,15 @@ const SERVER = {
   down: "The server cannot be reached. This page goes on by itself when it is back; nothing that was written is lost.",
 };
 
-export function App({ room }) {
-  const [state, setState] = useState(room.state);
+export function App({ app }) {
+  const [state, setState] = useState(app.state);
   const [open, setOpen] = useState(""); // list, settings or keys, one at a time on small screens
-  useEffect(() => room.subscribe(setState), []);
+  useEffect(() => app.subscribe(setState), []);
   useEffect(() => {
     document.title = `${titleOf(state.chat)} · Corral`;
   }, [state.chat]);
   useEffect(() => {
-    const listener = (event) => onShortcut(event, room, setOpen);
+    const listener = (event) => onShortcut(event, app, setOpen);
     addEventListener("keydown", listener);
     return () => removeEventListener("keydown", listener);
   }, []);
@@ -37,7 +37,7 @@ export function App({ room }) {
   const close = () => setOpen("");
   return html`<div class="app">
     <a class="skip" href="#composer">To the message box</a>
-    <${Sidebar} room=${room} state=${state} isOpen=${open === "list"} onClose=${() => open === "list" && close()} />
+    <${Sidebar} app=${app} state=${state} isOpen=${open === "list"} onClose=${() => open === "list" && close()} />
     <main>
       <header class="head">
         <${IconButton} icon="menu" label="Chats" class="plain icon-button phone-only" onClick=${() => setOpen("list")} />
@@ -55,13 +55,13 @@ export function App({ room }) {
       </p>`}
       ${notice &&
       html`<p class="banner ${notice.kind}" role="status">
-        ${notice.text} <${IconButton} icon="close" label="Close this note" onClick=${() => room.tell("")} />
+        ${notice.text} <${IconButton} icon="close" label="Close this note" onClick=${() => app.tell("")} />
       </p>`}
-      <${Thread} room=${room} state=${state} />
-      <${Composer} room=${room} state=${state} />
+      <${Thread} app=${app} state=${state} />
+      <${Composer} app=${app} state=${state} />
     </main>
-    ${open === "settings" && html`<${SettingsPanel} room=${room} state=${state} onClose=${close} />`}
+    ${open === "settings" && html`<${SettingsPanel} app=${app} state=${state} onClose=${close} />`}
     ${open === "keys" && html`<${Shortcuts} onClose=${() => setOpen((now) => (now === "keys" ? "" : now))} />`}
-    ${server === "locked" && html`<${KeyDialog} onKey=${(key) => room.useKey(key)} />`}
+    ${server === "locked" && html`<${KeyDialog} onKey=${(key) => app.useKey(key)} />`}
   </div>`;
 }

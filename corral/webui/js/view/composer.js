@@ -7,7 +7,7 @@ import { Attachments } from "./attachments.js";
 import { useFileDrop } from "./file_drop.js";
 import { Icon, IconButton } from "./icon.js";
 
-export function Composer({ room, state }) {
+export function Composer({ app, state }) {
   const { chat, running, props, server } = state;
   const [text, setText] = useState("");
   const [pictures, setPictures] = useState([]);
@@ -35,7 +35,7 @@ export function Composer({ room, state }) {
     if (!canSend) return;
     write("");
     setPictures([]);
-    room.send(text.trim(), pictures.map(({ url }) => url));
+    app.send(text.trim(), pictures.map(({ url }) => url));
   };
   const add = async (files) => {
     setRefusal("");
@@ -85,7 +85,7 @@ export function Composer({ room, state }) {
         onPaste=${onPaste}
       ></textarea>
       ${isBusy
-        ? html`<button type="button" class="primary round" aria-label="Stop" title="Stop (Esc)" onClick=${() => room.stop()}>
+        ? html`<button type="button" class="primary round" aria-label="Stop" title="Stop (Esc)" onClick=${() => app.stop()}>
             <${Icon} name="stop" />
           </button>`
         : html`<button type="submit" class="primary round" aria-label="Send" title="Send (Enter)" disabled=${!canSend}>

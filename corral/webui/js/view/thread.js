@@ -7,7 +7,7 @@ import { Message } from "./message.js";
 
 const NEAR_PX = 80;
 
-export function Thread({ room, state }) {
+export function Thread({ app, state }) {
   const { chat, running, editing, props } = state;
   const frame = useRef(null);
   const inner = useRef(null);
@@ -52,7 +52,7 @@ export function Thread({ room, state }) {
             isEditing=${editing.includes(message.id)}
             progress=${i === path.length - 1 ? running[chat.id] : undefined}
             nCtx=${props?.default_generation_settings?.n_ctx ?? 0}
-            room=${room}
+            app=${app}
           />`,
         )}
       </div>

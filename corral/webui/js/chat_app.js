@@ -18,7 +18,7 @@ const CLOSED = "The page was closed while this was being written.";
 const GONE = "The server went away while it was answering. What had come by then is kept.";
 const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
 
-export class Room {
+export class ChatApp {
   /** server: connecting, loading, ready, down or locked (it wants a key). `fieldErrors`: what the server says of
    * settings. `running`: of chats with an answer being written, what there is to say of it. `editing`: ids of the
    * messages whose text is being changed. */
