@@ -1,6 +1,6 @@
 """Text to tokens and back, for one model, by libllama. Read-only: safe from any thread.
 
-The front has a `corral.text.vocab.Vocab` of the same tokens, made of what `table` returns.
+The front uses a `corral.text.vocab.Vocab`, built from `table`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Vocab:
         return [self.tokenize(*segment) for segment in segments]
 
     def tokenize_bytes(self, data: bytes, add_special: bool, parse_special: bool) -> npt.NDArray[np.int32]:
-        """Tokens of a text in UTF-8; NO_TOKEN where the vocabulary lacks one."""
+        """Tokenize UTF-8; NO_TOKEN stands where the vocabulary lacks a token."""
         capacity = len(data) + 16
         while True:
             tokens = np.empty(capacity, np.int32)
@@ -81,7 +81,7 @@ class Vocab:
                     self.tokenize(text, add_special=True, parse_special=parses)
 
     def table(self, chat_templates: Mapping[str, str]) -> VocabTable:
-        """All of it, for a process that has no libllama."""
+        """Return all tokens, for a process without libllama."""
         tokens, handle = range(self.n_tokens), self.handle
         pieces = [self._read_piece(token, special=True) for token in tokens]
         if not any(pieces):
