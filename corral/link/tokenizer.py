@@ -18,7 +18,7 @@ from corral.link.frame import BlockingChannel, decode_tokens, encode_frame
 from corral.link.lifecycle import shutting_down
 from corral.link.restart import Life, RestartPolicy
 from corral.link.tokenizer_process import TokenizerProcess
-from corral.text.vocab import Segment, Vocab, VocabFile, VocabTable
+from corral.text.vocab import Segment, Vocab, VocabFile, VocabTable, tokens_of
 
 MAX_TRIES = 2
 _BYTES_PER_S = 100_000  # slower than any tokenizer on any machine; extends the time limit of long texts
@@ -90,7 +90,7 @@ class Tokenizer:
             finally:
                 self._leave(process, channel, is_suspect, is_lost=answer is None)
             if answer is not None:
-                return [memoryview(tokens).cast("i").tolist() for tokens in decode_tokens(answer)]
+                return [tokens_of(data) for data in decode_tokens(answer)]
             n_crashes += not process.is_late  # a kill says nothing about the other texts in the process
         if n_late == MAX_TRIES:
             raise Unavailable(f"the tokenizer did not finish this text within {limit_s:.0f} s")

@@ -57,7 +57,7 @@ def _serve_all(vocab: Vocab, channels: list[BlockingChannel]) -> None:
 def _serve(vocab: Vocab, channel: BlockingChannel) -> None:
     try:
         while (body := channel.receive()) is not None:
-            channel.send([vocab.tokenize_bytes(*segment).tobytes() for segment in decode_segments(body)])
+            channel.send([vocab.tokenize_bytes(*segment) for segment in decode_segments(body)])
     except OSError:
         os._exit(0)  # the front is gone
     except BaseException:

@@ -112,6 +112,10 @@ class Vocab:
         return self.piece(token, special=True).decode("utf-8", "replace")
 
 
+def tokens_of(data: bytes | bytearray) -> list[int]:
+    return memoryview(data).cast("i").tolist()
+
+
 def check_known(tokens: list[int]) -> None:
     """Reject text for which the vocabulary lacks a token and has no "unknown" token either."""
     if NO_TOKEN in tokens:
