@@ -78,7 +78,9 @@ class BlockingChannel:
         header = self._reader.read(LENGTH_BYTES)
         if len(header) < LENGTH_BYTES:
             return None
-        return self._reader.read(_length.unpack(header)[0])
+        (n_bytes,) = _length.unpack(header)
+        body = self._reader.read(n_bytes)
+        return body if len(body) == n_bytes else None
 
     def receive_fd(self) -> int:
         """The next descriptor, which was sent before the frame that speaks of it; -1: too many are open."""

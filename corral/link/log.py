@@ -1,4 +1,4 @@
-"""Relay the logs of other processes to the front: lines over a pipe, each prefixed with its level, as `<30>`.
+"""Relay the log of other processes to the front: lines over a pipe, each prefixed with its level, as `<30>`.
 
 Lines without a level come from native code or a failing interpreter. Only the front decides which lines go
 where.

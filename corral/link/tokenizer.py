@@ -1,8 +1,8 @@
-"""Texts to tokens in another process, which is replaced when it is lost. Safe from any thread.
+"""Tokenize in another process and replace it when it is lost. Safe from any thread.
 
-libllama may abort its process over a hostile vocabulary or text, or never return: not in the front. A text
-that was in a process which died is tried once more, alone in the next one. So the text that kills is known
-when it has killed twice: it is refused, and no other one with it.
+libllama may abort its process on a hostile vocabulary or text, or hang: that must not happen to the front.
+Texts that were in a process when it died are retried one at a time in the next one. So the text that kills is
+known when it has killed twice; only that one is refused.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from corral.link.frame import BlockingChannel, decode_tokens, encode_frame
 from corral.link.lifecycle import shutting_down
 from corral.link.restart import Life, RestartPolicy
 from corral.link.tokenizer_process import TokenizerProcess
-from corral.text.vocab import Segment, Vocab, VocabFile, VocabTable
+from corral.text.vocab import Segment, Vocab, VocabFile, VocabTable, tokens_of
 
 MAX_TRIES = 2
-_BYTES_PER_S = 100_000  # the slowest that a long text may be tokenized
+_BYTES_PER_S = 100_000  # slower than any tokenizer on any machine; extends the time limit of long texts
 _log = logging.getLogger("corral")
 
 
 class Tokenizer:
-    """Mutable. A thread watches the process and starts the next one."""
+    """Mutable. A thread of its own watches the process and starts the next one."""
 
     def __init__(
         self, n_channels: int, timeout_s: float, make: Callable[[int], TokenizerProcess] = TokenizerProcess
     ) -> None:
-        """`n_channels`: texts at once. `timeout_s`: after which a short one is given up."""
+        """`n_channels`: how many threads can tokenize at once. `timeout_s`: time limit for a short text."""
         self._n_channels = n_channels
         self._timeout_s = timeout_s
         self._make = make
@@ -39,18 +39,18 @@ class Tokenizer:
         self._changed = threading.Condition()  # guards everything below
         self._newest: TokenizerProcess | None = None
         self._process: TokenizerProcess | None = None  # that can be asked
-        self._refusal = ""  # why there is none to wait for
-        self._n_suspects = 0  # texts that wait to be tokenized alone, or are
+        self._refusal = ""  # why texts are refused instead of waiting for a process
+        self._n_suspects = 0  # retries after a crash, waiting or running
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
         self.n_restarts = 0
 
     def start(self) -> None:
-        """Spawn the process, which imports what it needs meanwhile."""
+        """Spawn the process; it imports its modules while the engine loads."""
         self._spawn()
 
     def open(self, file: VocabFile) -> Vocab:
-        """Blocks; raises CorralError if there is no vocabulary to be had. Only once."""
+        """Read the vocabulary; blocks. Raises CorralError if that fails. Call it once."""
         process = self._newest
         assert process is not None
         table = self._read(process, file)
@@ -62,7 +62,7 @@ class Tokenizer:
         return Vocab(table, self.tokenize_all)
 
     def close(self) -> None:
-        """Blocks until the process is gone; what waits for it is refused."""
+        """End the process and refuse what waits for it; blocks until it is gone."""
         with self._changed:
             self._closing.set()
             self._refuse(shutting_down().message)
@@ -87,18 +87,17 @@ class Tokenizer:
             except TimeoutError:
                 n_late += 1
                 process.is_late = True
-                process.kill()
             finally:
                 self._leave(process, channel, is_suspect, is_lost=answer is None)
             if answer is not None:
-                return [memoryview(tokens).cast("i").tolist() for tokens in decode_tokens(answer)]
-            n_crashes += not process.is_late  # one that was killed says nothing about the texts in it
+                return [tokens_of(data) for data in decode_tokens(answer)]
+            n_crashes += not process.is_late  # a kill says nothing about the other texts in the process
         if n_late == MAX_TRIES:
-            raise Unavailable(f"the tokenizer has not finished with this text in {limit_s:.0f} s")
-        raise InvalidRequest(f"this text cannot be tokenized: the tokenizer died over it {MAX_TRIES} times")
+            raise Unavailable(f"the tokenizer did not finish this text within {limit_s:.0f} s")
+        raise InvalidRequest(f"the text cannot be tokenized: it crashed the tokenizer {MAX_TRIES} times")
 
     def _enter(self, is_suspect: bool) -> tuple[TokenizerProcess, BlockingChannel]:
-        """Wait for a process, and for a turn: of a text that is suspected alone, of others together."""
+        """Wait for a free channel. A suspect waits until it is alone, others until no suspect is left."""
         with self._changed:
             self._n_suspects += is_suspect
             self._changed.wait_for(lambda: self._refusal or self._can_enter(is_suspect))
@@ -124,12 +123,14 @@ class Tokenizer:
             process.has_answered |= not is_lost
             process.was_busy |= is_lost
             if is_lost and self._process is process:
-                self._process = None  # at once, so that nothing else gets into it
+                self._process = None  # before the watcher notices: no retry may enter it
             if self._process is process:
                 process.idle.append(channel)
             else:
                 channel.close()
             self._changed.notify_all()
+        if is_lost:
+            process.kill()  # if it is not gone yet
 
     def _refuse(self, reason: str) -> None:
         self._refusal = reason
@@ -152,7 +153,7 @@ class Tokenizer:
     def _replace(
         self, reason: str, life: Life, file: VocabFile, table: VocabTable
     ) -> TokenizerProcess | None:
-        """The next process; None: the server ends."""
+        """Start the next process; None: the server is shutting down."""
         while not self._closing.is_set():
             delay_s = self._policy.end(life)
             assert delay_s is not None

@@ -14,12 +14,12 @@ from corral.link.lifecycle import exit_name
 from corral.link.log import relay_log
 from corral.text.vocab import VocabFile, VocabTable
 
-_OPEN_S = 600.0  # for a vocabulary to be read
-_LAST_LINES_S = 1.0  # for what it wrote at its end to be logged
+_OPEN_S = 600.0  # to read a vocabulary
+_LAST_LINES_S = 1.0  # to relay its last log lines
 
 
 class TokenizerProcess:
-    """Mutable. One thread at a time may ask a channel; the owner keeps account of them."""
+    """Mutable; `Tokenizer` takes channels from `idle`, returns them, and keeps the counts."""
 
     def __init__(self, n_channels: int) -> None:
         pairs = [socket.socketpair() for _ in range(1 + n_channels)]
@@ -44,14 +44,16 @@ class TokenizerProcess:
         self.n_running = 0
         self.has_answered = False
         self.was_busy = False  # when it ended
-        self.is_late = False  # it was killed, since an answer took too long
+        self.is_late = False  # killed because an answer took too long
 
     def open(self, file: VocabFile) -> VocabTable:
-        """Blocks until the vocabulary is read."""
+        """Have it read the vocabulary; blocks."""
         try:
             body = self._life.ask(encode_frame(file), _OPEN_S)
         except TimeoutError:
-            raise CorralError(f"the tokenizer process has not read '{file.path}' in {_OPEN_S:g} s") from None
+            raise CorralError(
+                f"the tokenizer process did not read '{file.path}' within {_OPEN_S:g} s"
+            ) from None
         if body is None:
             raise CorralError(self.close())
         answer: VocabTable | LoadFailed = decode_vocab(body)
@@ -60,14 +62,14 @@ class TokenizerProcess:
         return answer
 
     def wait(self) -> None:
-        """Until it is gone."""
-        self._life.ask(b"", None)  # which has nothing more to say
+        """Block until it is gone."""
+        self._life.ask(b"", None)  # it sends nothing more
 
     def kill(self) -> None:
         self._process.kill()
 
     def close(self) -> str:
-        """Make sure that it is gone; returns how it ended. Channels in use are closed by their users."""
+        """End it and return how it ended. Channels in use are closed by their users."""
         self.kill()
         code = self._process.wait()
         self._log.join(_LAST_LINES_S)

@@ -1,7 +1,7 @@
 """The tokenizer process: `python -m corral.link.tokenizer_worker FD FD ...`.
 
-The first socket is for the file to open and for the table of its tokens; when it closes, the front is gone.
-Each other one is served by a thread: texts in, tokens out.
+The first socket takes the file to open and returns the table of its tokens; it closes when the front is gone.
+Every other socket is served by a thread: texts in, tokens out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     life, *channels = (BlockingChannel(socket.socket(fileno=int(fd))) for fd in sys.argv[1:])
     if (body := life.receive()) is not None:
         _serve_all(_open(decode_vocab_file(body), life), channels)
-        life.receive()  # nothing more comes
+        life.receive()  # returns when the front is gone
     os._exit(0)
 
 
@@ -57,7 +57,7 @@ def _serve_all(vocab: Vocab, channels: list[BlockingChannel]) -> None:
 def _serve(vocab: Vocab, channel: BlockingChannel) -> None:
     try:
         while (body := channel.receive()) is not None:
-            channel.send([vocab.tokenize_bytes(*segment).tobytes() for segment in decode_segments(body)])
+            channel.send([vocab.tokenize_bytes(*segment) for segment in decode_segments(body)])
     except OSError:
         os._exit(0)  # the front is gone
     except BaseException:

@@ -1,23 +1,21 @@
 """Text to tokens and back, for one model, by libllama. Read-only: safe from any thread.
 
-The front has a `corral.text.vocab.Vocab` of the same tokens, made of what `table` returns.
+The front uses a `corral.text.vocab.Vocab`, built from `table`.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.fim import FimTokens
 from corral.llama.library import lib
-from corral.text.vocab import NO_TOKEN, Segment, VocabTable, check_known
+from corral.text.vocab import NO_TOKEN, Segment, VocabTable, check_known, tokens_of
 
 _FIM = {
     "pre": lib.llama_vocab_fim_pre,
@@ -45,24 +43,22 @@ class Vocab:
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        tokens: list[int] = self.tokenize_bytes(text.encode("utf-8"), add_special, parse_special).tolist()
+        tokens = tokens_of(self.tokenize_bytes(text.encode("utf-8"), add_special, parse_special))
         check_known(tokens)
         return tokens
 
     def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
         return [self.tokenize(*segment) for segment in segments]
 
-    def tokenize_bytes(self, data: bytes, add_special: bool, parse_special: bool) -> npt.NDArray[np.int32]:
-        """Tokens of a text in UTF-8; NO_TOKEN where the vocabulary lacks one."""
+    def tokenize_bytes(self, data: bytes, add_special: bool, parse_special: bool) -> bytearray:
+        """Tokenize UTF-8 into 32 bits per token; NO_TOKEN stands where the vocabulary lacks a token."""
         capacity = len(data) + 16
         while True:
-            tokens = np.empty(capacity, np.int32)
-            pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-            n = lib.llama_tokenize(
-                self.handle, data, len(data), pointer, capacity, add_special, parse_special
-            )
+            tokens = bytearray(4 * capacity)
+            first = ctypes.byref(ctypes.c_int32.from_buffer(tokens))
+            n = lib.llama_tokenize(self.handle, data, len(data), first, capacity, add_special, parse_special)
             if n >= 0:
-                return tokens[:n]
+                return tokens[: 4 * n]
             capacity = -n
 
     def rehearse(self) -> None:
@@ -81,7 +77,7 @@ class Vocab:
                     self.tokenize(text, add_special=True, parse_special=parses)
 
     def table(self, chat_templates: Mapping[str, str]) -> VocabTable:
-        """All of it, for a process that has no libllama."""
+        """Return all tokens, for a process without libllama."""
         tokens, handle = range(self.n_tokens), self.handle
         pieces = [self._read_piece(token, special=True) for token in tokens]
         if not any(pieces):
@@ -90,7 +86,7 @@ class Vocab:
         fim = {name: int(token(handle)) for name, token in _FIM.items()}
         return VocabTable(
             pieces=b"".join(pieces),
-            bounds=np.array([0, *itertools.accumulate(map(len, pieces))], np.int32).tobytes(),
+            bounds=array.array("i", itertools.accumulate(map(len, pieces), initial=0)).tobytes(),
             controls=[token for token in tokens if attrs[token] & lib.LLAMA_TOKEN_ATTR_CONTROL],
             unknowns=[token for token in tokens if attrs[token] & lib.LLAMA_TOKEN_ATTR_UNKNOWN],
             eog_tokens=self.eog_tokens,

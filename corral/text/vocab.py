@@ -1,7 +1,7 @@
 """A model's vocabulary in Python: the tokens' bytes and kinds, as libllama has them.
 
-`Vocab` looks tokens up by itself and has texts tokenized by somebody else, so that the process that uses it
-needs no native code. Read-only: safe from any thread.
+`Vocab` looks tokens up in a table; texts are tokenized elsewhere, so its process needs no native code.
+Read-only: safe from any thread.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from corral.core.modifier import Override
 
 NO_TOKEN = -1
 
-Segment = tuple[str, bool, bool]  # a text, whether special tokens are added around it, and parsed in it
+Segment = tuple[str, bool, bool]  # text, add_special, parse_special
 TokenizeAll = Callable[[Sequence[Segment]], list[list[int]]]
 
 
 class VocabFile(msgspec.Struct, frozen=True):
-    """Where a vocabulary is read from."""
+    """The model file to read a vocabulary from."""
 
     path: str
     overrides: tuple[Override, ...] = ()
 
 
 class VocabTable(msgspec.Struct, frozen=True, tag="vocab"):
-    """All that a model file says of its tokens."""
+    """Everything the front needs to know about the tokens of a model."""
 
     pieces: bytes  # of all tokens, in a row
     bounds: bytes  # where each begins, and where the last one ends: 32 bits each
@@ -71,7 +71,7 @@ class Vocab:
         return self.tokenize_all([(text, add_special, parse_special)])[0]
 
     def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
-        """Each by itself, at once."""
+        """Tokenize each segment by itself, in one call."""
         found = self._tokenize_all(segments) if segments else []
         for tokens in found:
             check_known(tokens)
@@ -103,7 +103,7 @@ class Vocab:
         return [text for text in map(self._text_of, self._table.controls) if text]
 
     def _token_of(self, text: str) -> int | None:
-        """The one token that a text is, if it is one."""
+        """Return the token whose text this is, if there is one."""
         tokens = self.tokenize(text, add_special=False, parse_special=True)
         is_one = len(tokens) == 1 and self.piece(tokens[0], special=True) == text.encode()
         return tokens[0] if is_one else None
@@ -112,7 +112,11 @@ class Vocab:
         return self.piece(token, special=True).decode("utf-8", "replace")
 
 
+def tokens_of(data: bytes | bytearray) -> list[int]:
+    return memoryview(data).cast("i").tolist()
+
+
 def check_known(tokens: list[int]) -> None:
-    """Vocabularies that lack a token for what is unknown have NO_TOKEN for it."""
+    """Reject text for which the vocabulary lacks a token and has no "unknown" token either."""
     if NO_TOKEN in tokens:
         raise InvalidRequest("the model's vocabulary has no token for a part of this text")
