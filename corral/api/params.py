@@ -6,7 +6,7 @@ Pure but for the vocabulary it reads. What cannot be honoured is refused.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from corral.core.params import (
 )
 from corral.core.sampler_name import samplers_by_letter, samplers_by_name
 from corral.media.intake import RequestMedia
+from corral.text.vocab import Segment
 
 MAX_BIAS_CHARS = 1024
 MAX_PROBS = 1 << 20  # entries of token probabilities one answer may hold
@@ -47,10 +48,13 @@ class Baseline:
     media: RequestMedia | None = None
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        """Tokens of a text in which media may be marked."""
+        return self.tokenize_all([(text, add_special, parse_special)])[0]
+
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
+        """Tokens of texts in which media may be marked."""
         if self.media is None:
-            return self.vocab.tokenize(text, add_special, parse_special)
-        return self.media.tokenize(self.vocab, text, add_special, parse_special)
+            return self.vocab.tokenize_all(segments)
+        return self.media.tokenize_all(self.vocab, segments)
 
 
 def prepare_bound_params(request: GenerationFields, base: Baseline) -> GenerationParams:

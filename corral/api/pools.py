@@ -1,26 +1,26 @@
-"""Threads for work that would hold up the event loop, with stacks that long texts need."""
+"""Threads for work that would hold up the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fastapi import Request
 
+from corral.core.settings import ServerSettings
+
 T = TypeVar("T")
 
 LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not have to wait for
 _PROMPT_THREADS, _MAX_PROMPT_THREADS = 2, 32
-_STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 
 class Pools:
     def __init__(self, n_threads: int) -> None:
-        self._prompts = _big_stack_pool(max(_PROMPT_THREADS, min(n_threads, _MAX_PROMPT_THREADS)))
-        self._texts = _big_stack_pool(1)
+        self._prompts = ThreadPoolExecutor(n_threads, "prompt")
+        self._texts = ThreadPoolExecutor(1, "text")
 
     async def run_prompt(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context."""
@@ -40,15 +40,5 @@ def body_bytes(request: Request) -> int:
     return int(request.headers.get("content-length") or LARGE_BYTES)
 
 
-def _big_stack_pool(n: int) -> ThreadPoolExecutor:
-    """Threads take the stack size that is set when they start: start them all now, at a barrier."""
-    previous = threading.stack_size(_STACK_BYTES)
-    try:
-        pool = ThreadPoolExecutor(n, "text")
-        barrier = threading.Barrier(n + 1)
-        for _ in range(n):
-            pool.submit(barrier.wait)
-        barrier.wait()
-        return pool
-    finally:
-        threading.stack_size(previous)
+def n_prompt_threads(server: ServerSettings) -> int:
+    return max(_PROMPT_THREADS, min(server.n_threads_http, _MAX_PROMPT_THREADS))

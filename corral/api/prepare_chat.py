@@ -103,12 +103,9 @@ def tokenize_chat(text: str, base: Baseline, guard: Guard | None) -> list[int]:
     is_first = base.system.is_empty
     if base.vocab.adds_bos or not is_first:
         text = text.removeprefix(base.vocab.bos_text)  # the tokenizer adds it, here or in front of all
-    if guard is None:
-        return base.tokenize(text, is_first, True)
-    tokens: list[int] = []
-    for i, (piece, is_hidden) in enumerate(guard.split(text)):
-        tokens += base.tokenize(piece, is_first and i == 0, not is_hidden)
-    return tokens
+    pieces = guard.split(text) if guard is not None else [(text, False)]
+    segments = [(piece, is_first and i == 0, not is_hidden) for i, (piece, is_hidden) in enumerate(pieces)]
+    return [token for tokens in base.tokenize_all(segments) for token in tokens]
 
 
 def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:

@@ -7,12 +7,13 @@ from typing import Any, Protocol
 
 from corral.api.vocab import Vocab
 from corral.core.errors import ContextExceeded, InvalidRequest
+from corral.text.vocab import Segment
 
 
 class Tokenizer(Protocol):
     """A vocabulary, or one that also knows what is marked in a text."""
 
-    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]: ...
 
 
 def as_list(prompt: Any, field: str) -> tuple[list[Any], bool]:
@@ -46,12 +47,14 @@ def tokenize_mixed(
     field: str,
 ) -> list[int]:
     """A text, or texts and token ids in a row; special tokens are added only around a leading text."""
-    if isinstance(content, str):
-        return tokenizer.tokenize(content, add_special, parse_special)
+    items = [content] if isinstance(content, str) else content
+    texts = [(item, i) for i, item in enumerate(items) if isinstance(item, str)]
+    segments = [(text, add_special and i == 0, parse_special) for text, i in texts]
+    tokenized = iter(tokenizer.tokenize_all(segments))
     tokens: list[int] = []
-    for i, item in enumerate(content):
+    for item in items:
         if isinstance(item, str):
-            tokens += tokenizer.tokenize(item, add_special and i == 0, parse_special)
+            tokens += next(tokenized)
         else:
             tokens.append(check_token(item, n_vocab, field))
     return tokens

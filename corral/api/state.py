@@ -10,7 +10,7 @@ from corral.api.adapter import AdapterStore
 from corral.api.admission import Admission
 from corral.api.engine import Engine, Runner
 from corral.api.model import ModelFacts
-from corral.api.pools import Pools
+from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
 from corral.api.storage import Storage
 from corral.core.params import GenerationParams
@@ -35,7 +35,7 @@ class AppState:
         self.adapters = AdapterStore(engine, server.lora_dir)
         self.defaults = Defaults(params, self.adapters)
         self.storage = Storage(server)
-        self.pools = Pools(server.n_threads_http)
+        self.pools = Pools(n_prompt_threads(server))
         self.runner = Runner(engine, telemetry)
         self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
         intake = Intake(engine, _media_source(server))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from corral.core.fim import FimTokens
+from corral.text.vocab import Segment
 
 
 class Vocab(Protocol):
@@ -41,6 +43,10 @@ class Vocab(Protocol):
     def fim(self) -> FimTokens: ...
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
+
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
+        """Each by itself, at once."""
+        ...
 
     def detokenize(self, tokens: list[int]) -> str: ...
 

@@ -1,4 +1,4 @@
-"""Frames between the two processes: four bytes of length, then msgpack. Typed both ways, no pickle."""
+"""Frames between processes: four bytes of length, then msgpack. Typed both ways, no pickle."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import threading
 
 import msgspec
 
-from corral.core.result import Event
+from corral.core.result import Event, LoadFailed
 from corral.core.settings import EngineSettings
 from corral.core.task import Command
+from corral.text.vocab import VocabFile, VocabTable
 
 _length = struct.Struct("<I")
 LENGTH_BYTES = _length.size
@@ -19,6 +20,10 @@ _encoder = msgspec.msgpack.Encoder()
 decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_settings = msgspec.msgpack.Decoder(EngineSettings).decode
+decode_vocab_file = msgspec.msgpack.Decoder(VocabFile).decode
+decode_vocab = msgspec.msgpack.Decoder(VocabTable | LoadFailed).decode
+decode_segments = msgspec.msgpack.Decoder(list[tuple[bytes, bool, bool]]).decode
+decode_tokens = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 def encode_frame(message: object) -> bytes:
@@ -47,9 +52,9 @@ class FrameAssembler:
 
 
 class BlockingChannel:
-    """The engine's end: one reader thread, any number of writers."""
+    """One reader thread, any number of writers. `parcels`: for descriptors, where some are sent."""
 
-    def __init__(self, sock: socket.socket, parcels: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, parcels: socket.socket | None = None) -> None:
         self._sock = sock
         self._parcels = parcels
         self._reader = sock.makefile("rb")
@@ -59,19 +64,32 @@ class BlockingChannel:
         with self._lock:
             self._sock.sendall(encode_frame(message))
 
+    def ask(self, frame: bytes, limit_s: float | None) -> bytes | None:
+        """Send a frame and wait for the answer's body; None: the other end is gone. Raises TimeoutError."""
+        self._sock.settimeout(limit_s)
+        try:
+            self._sock.sendall(frame)
+            return self.receive()
+        except ConnectionError:
+            return None
+
     def receive(self) -> bytes | None:
         """The next frame's body; None once the other end is gone."""
         header = self._reader.read(LENGTH_BYTES)
         if len(header) < LENGTH_BYTES:
             return None
-        return self._reader.read(_length.unpack(header)[0])
+        (n_bytes,) = _length.unpack(header)
+        body = self._reader.read(n_bytes)
+        return body if len(body) == n_bytes else None
 
     def receive_fd(self) -> int:
         """The next descriptor, which was sent before the frame that speaks of it; -1: too many are open."""
+        assert self._parcels is not None
         _, fds, _, _ = socket.recv_fds(self._parcels, 1, 1)
         return fds[0] if fds else -1
 
     def close(self) -> None:
-        self._parcels.close()
+        if self._parcels is not None:
+            self._parcels.close()
         self._reader.close()
         self._sock.close()

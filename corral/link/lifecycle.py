@@ -212,7 +212,7 @@ class EngineLifecycle:
             if self.state is EngineState.READY:
                 self.state = EngineState.RESTARTING  # at once: the exit code takes a while
             code = await asyncio.shield(process.close())
-        self._lost_because = self._lost_because or f"the engine process ended with {_code_name(code)}"
+        self._lost_because = self._lost_because or f"the engine process ended with {exit_name(code)}"
 
     async def _outlive(self, process: EngineProcess) -> None:
         """Wait until the process is gone; kill it if necessary."""
@@ -298,7 +298,7 @@ class EngineLifecycle:
                 self._loaded.set_result(event.info)
 
 
-def _code_name(code: int | None) -> str:
+def exit_name(code: int | None) -> str:
     """Name an exit code or the signal that ended a process."""
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Relay the engine's log to the front: lines over a pipe, each prefixed with its level, as `<30>`.
+"""Relay the log of other processes to the front: lines over a pipe, each prefixed with its level, as `<30>`.
 
 Lines without a level come from native code or a failing interpreter. Only the front decides which lines go
 where.
@@ -13,24 +13,24 @@ from typing import BinaryIO
 
 _MAX_LINE_BYTES = 64 << 10
 _LINE = re.compile(r"<(\d\d)>(.*)", re.DOTALL)
-_log = logging.getLogger("corral.engine")
 
 
 def log_to_front() -> None:
-    """In the engine: write all logging to stderr, which is the pipe."""
+    """Write all logging of this process to stderr, which is the pipe."""
     handler = _Pipe(sys.stderr)
     handler.setFormatter(_LevelFormatter())
     logging.getLogger().addHandler(handler)
     logging.getLogger("corral").setLevel(logging.DEBUG)
 
 
-def relay_log(pipe: BinaryIO) -> None:
-    """In a thread of the front: log lines from the pipe until the engine is gone."""
+def relay_log(pipe: BinaryIO, name: str) -> None:
+    """In a thread of the front: log lines from the pipe until the process is gone."""
+    log = logging.getLogger(name)
     with pipe:
         while line := pipe.readline(_MAX_LINE_BYTES):
             level, text = parse_line(line)
             if text:
-                _log.log(level, "%s", text)
+                log.log(level, "%s", text)
 
 
 def parse_line(line: bytes) -> tuple[int, str]:

@@ -44,7 +44,8 @@ class EngineProcess(asyncio.Protocol):
                 start_new_session=True,  # Ctrl-C is the front's business
             )
         # A thread: an engine that has much to say never waits for the event loop.
-        self._log = threading.Thread(target=relay_log, args=(self._process.stderr,), daemon=True)
+        log = (self._process.stderr, "corral.engine")
+        self._log = threading.Thread(target=relay_log, args=log, daemon=True)
         self._log.start()
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))

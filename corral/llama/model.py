@@ -1,6 +1,6 @@
 """A model file opened by libllama: weights, metadata and its vocabulary.
 
-`Model.open(..., vocab_only=True)` reads no weights; the front uses it to tokenize.
+`Model.open(..., vocab_only=True)` reads no weights; the tokenizer process uses it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from corral.gguf.model_file import read_model
 from corral.llama import library
 from corral.llama.adapter import Adapters
 from corral.llama.context_params import context_params
-from corral.llama.control_vector import ControlVector, read_directions
 from corral.llama.device import NOWHERE, Placement, place, start
-from corral.llama.hardware import notes_on_gpu, notes_on_locking
 from corral.llama.library import LlamaError, last_words, lib
 from corral.llama.override import check_overrides, native_overrides, overridden_texts
 from corral.llama.vocab import Vocab
 
 if TYPE_CHECKING:
+    from corral.llama.control_vector import ControlVector
     from corral.llama.multimodal import Projector
 
 _log = logging.getLogger(__name__)
@@ -92,6 +91,10 @@ class Model:
     @classmethod
     def load(cls, settings: EngineSettings, on_progress: Callable[[float], None] | None = None) -> Model:
         """The model of an engine, weights and all."""
+        # The tokenizer process, which loads no weights, does without numpy and psutil.
+        from corral.llama.control_vector import ControlVector, read_directions
+        from corral.llama.hardware import notes_on_gpu, notes_on_locking
+
         start(settings)
         context_params(settings)  # what is wrong with them is told before weights are read
         directions = [(file, read_directions(file.path)) for file in settings.control_vectors]

@@ -1,19 +1,22 @@
-"""Text to tokens and back, for one model. Read-only: safe from any thread."""
+"""Text to tokens and back, for one model, by libllama. Read-only: safe from any thread.
+
+The front uses a `corral.text.vocab.Vocab`, built from `table`.
+"""
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.fim import FimTokens
 from corral.llama.library import lib
+from corral.text.vocab import NO_TOKEN, Segment, VocabTable, check_known, tokens_of
 
-_TOKEN_NULL = -1
-_AROUND = (lib.llama_vocab_bos, lib.llama_vocab_eos, lib.llama_vocab_sep)
 _FIM = {
     "pre": lib.llama_vocab_fim_pre,
     "suf": lib.llama_vocab_fim_suf,
@@ -38,25 +41,30 @@ class Vocab:
         self.adds_bos = bool(lib.llama_vocab_get_add_bos(handle))
         self.eog_tokens = frozenset(t for t in range(self.n_tokens) if lib.llama_vocab_is_eog(handle, t))
         self._pieces: dict[tuple[int, bool], bytes] = {}
-        self._max_piece_bytes = 0
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        data = text.encode("utf-8")
+        tokens = tokens_of(self.tokenize_bytes(text.encode("utf-8"), add_special, parse_special))
+        check_known(tokens)
+        return tokens
+
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
+        return [self.tokenize(*segment) for segment in segments]
+
+    def tokenize_bytes(self, data: bytes, add_special: bool, parse_special: bool) -> bytearray:
+        """Tokenize UTF-8 into 32 bits per token; NO_TOKEN stands where the vocabulary lacks a token."""
         capacity = len(data) + 16
         while True:
-            tokens = np.empty(capacity, np.int32)
-            pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-            n = lib.llama_tokenize(
-                self.handle, data, len(data), pointer, capacity, add_special, parse_special
-            )
+            tokens = bytearray(4 * capacity)
+            first = ctypes.byref(ctypes.c_int32.from_buffer(tokens))
+            n = lib.llama_tokenize(self.handle, data, len(data), first, capacity, add_special, parse_special)
             if n >= 0:
-                return _known(tokens[:n].tolist())
+                return tokens[: 4 * n]
             capacity = -n
 
     def rehearse(self) -> None:
-        """Use it once like the front is going to: libllama falls over some that are damaged.
+        """Use it once like requests are going to: libllama falls over some that are damaged.
 
-        It aborts the process then, which has to be the engine's. What tokens are it has looked up already.
+        It aborts the process then, before there are any. What tokens are it has looked up already.
         """
         if self.type == lib.LLAMA_VOCAB_TYPE_RWKV:
             # It would look for the missing one until there is no memory left.
@@ -68,6 +76,31 @@ class Vocab:
                 with contextlib.suppress(InvalidRequest):
                     self.tokenize(text, add_special=True, parse_special=parses)
 
+    def table(self, chat_templates: Mapping[str, str]) -> VocabTable:
+        """Return all tokens, for a process without libllama."""
+        tokens, handle = range(self.n_tokens), self.handle
+        pieces = [self._read_piece(token, special=True) for token in tokens]
+        if not any(pieces):
+            raise CorralError("the model has no vocabulary")  # for what follows libllama would abort
+        attrs = [lib.llama_vocab_get_attr(handle, token) for token in tokens]
+        fim = {name: int(token(handle)) for name, token in _FIM.items()}
+        return VocabTable(
+            pieces=b"".join(pieces),
+            bounds=array.array("i", itertools.accumulate(map(len, pieces), initial=0)).tobytes(),
+            controls=[token for token in tokens if attrs[token] & lib.LLAMA_TOKEN_ATTR_CONTROL],
+            unknowns=[token for token in tokens if attrs[token] & lib.LLAMA_TOKEN_ATTR_UNKNOWN],
+            eog_tokens=self.eog_tokens,
+            bos=self.bos,
+            eos=int(lib.llama_vocab_eos(handle)),
+            eot=int(lib.llama_vocab_eot(handle)),
+            sep=int(lib.llama_vocab_sep(handle)),
+            adds_bos=self.adds_bos,
+            adds_eos=bool(lib.llama_vocab_get_add_eos(handle)),
+            adds_sep=bool(lib.llama_vocab_get_add_sep(handle)),
+            fim=FimTokens(**{name: token for name, token in fim.items() if token != NO_TOKEN}),
+            chat_templates=dict(chat_templates),
+        )
+
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of one token; a control token has none unless `special`."""
         key = (token, special)
@@ -78,14 +111,6 @@ class Vocab:
 
     def detokenize(self, tokens: list[int]) -> str:
         return b"".join(self.piece(t, special=True) for t in tokens).decode("utf-8", "replace")
-
-    def pair(self, first: list[int], second: list[int]) -> list[int]:
-        """Two texts as one, with the tokens around them that the model wants."""
-        bos, eos, sep = (int(token(self.handle)) for token in _AROUND)
-        before = [bos] if self.adds_bos else []
-        end = [eos if eos != _TOKEN_NULL else sep] if lib.llama_vocab_get_add_eos(self.handle) else []
-        between = [sep] if lib.llama_vocab_get_add_sep(self.handle) else []
-        return [*before, *first, *end, *between, *second, *end]
 
     def is_eog(self, token: int) -> bool:
         return token in self.eog_tokens
@@ -100,47 +125,12 @@ class Vocab:
         return tokens[0] if is_one else None
 
     @property
-    def control_texts(self) -> list[str]:
-        """The texts of all control tokens."""
-        texts = (self._text_of(token) for token in range(self.n_tokens) if self.is_control(token))
-        return [text for text in texts if text]
-
-    @property
-    def max_piece_bytes(self) -> int:
-        """No token stands for more bytes than this."""
-        if not self._max_piece_bytes:
-            measure = lib.llama_token_to_piece  # without room for it, it tells how much it needs
-            self._max_piece_bytes = max(
-                -measure(self.handle, t, None, 0, 0, True) for t in range(self.n_tokens)
-            )
-        return self._max_piece_bytes
-
-    @property
     def bos(self) -> int:
         return int(lib.llama_vocab_bos(self.handle))
 
     @property
-    def bos_text(self) -> str:
-        return self._text_of(self.bos)
-
-    @property
-    def eos_text(self) -> str:
-        return self._text_of(lib.llama_vocab_eos(self.handle))
-
-    @property
-    def eot(self) -> int:
-        """The token that ends a turn; the one that ends a text where there is none."""
-        eot = int(lib.llama_vocab_eot(self.handle))
-        return eot if eot != _TOKEN_NULL else int(lib.llama_vocab_eos(self.handle))
-
-    @property
     def newline(self) -> int:
         return int(lib.llama_vocab_nl(self.handle))
-
-    @property
-    def fim(self) -> FimTokens:
-        found = {name: int(token(self.handle)) for name, token in _FIM.items()}
-        return FimTokens(**{name: token for name, token in found.items() if token != _TOKEN_NULL})
 
     @property
     def suppressed(self) -> list[int]:
@@ -148,9 +138,6 @@ class Vocab:
         n = ctypes.c_int32(0)
         tokens = lib.llama_vocab_get_suppress_tokens(self.handle, ctypes.byref(n))
         return [int(tokens[i]) for i in range(n.value)]
-
-    def _text_of(self, token: int) -> str:
-        return "" if token == _TOKEN_NULL else self.piece(token, special=True).decode("utf-8", "replace")
 
     def _read_piece(self, token: int, special: bool) -> bytes:
         if not 0 <= token < self.n_tokens:
@@ -161,10 +148,3 @@ class Vocab:
             buffer = ctypes.create_string_buffer(-n)
             n = lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, special)
         return buffer.raw[:n]
-
-
-def _known(tokens: list[int]) -> list[int]:
-    """Vocabularies without a token for what is unknown have -1 for it."""
-    if _TOKEN_NULL in tokens:
-        raise InvalidRequest("the model's vocabulary has no token for a part of this text")
-    return tokens

@@ -25,6 +25,7 @@ from corral.media.image import decode_image
 from corral.media.sample import MAX_BYTES, BadMedia, Sample, too_large
 from corral.media.source import MediaSource
 from corral.storage.blob import Blob
+from corral.text.vocab import Segment
 
 MAX_ENCODED_BYTES = 64 << 20  # of all the media of a request
 MAX_DECODED_BYTES = 256 << 20
@@ -41,7 +42,7 @@ class Vocabulary(Protocol):
     @property
     def bos(self) -> int: ...
 
-    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,26 @@ class RequestMedia:
         ]
         self._by_first_run = {keys[0]: item for keys, item in zip(runs[::-1], self._items[::-1], strict=True)}
 
-    def tokenize(self, vocab: Vocabulary, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        """The tokens of a text with marks in it."""
-        pieces = self._pattern.split(text)
+    def tokenize_all(self, vocab: Vocabulary, segments: Sequence[Segment]) -> list[list[int]]:
+        """The tokens of texts with marks in them."""
+        split = [(self._pattern.split(text), add, parse) for text, add, parse in segments]
+        plain: list[Segment] = []
+        for pieces, add_special, parse_special in split:
+            is_marked = len(pieces) > 1
+            if is_marked:
+                plain.append(("", add_special, parse_special))
+            plain += [(piece, add_special and not is_marked, parse_special) for piece in pieces[::2]]
+        tokenized = iter(vocab.tokenize_all(plain))
+        return [self._join(pieces, tokenized, vocab.bos) for pieces, _, _ in split]
+
+    def _join(self, pieces: list[str], tokenized: Iterator[list[int]], bos: int) -> list[int]:
         if len(pieces) == 1:
-            return vocab.tokenize(text, add_special, parse_special)
-        around = vocab.tokenize("", True, parse_special) if add_special else []
-        n_before = int(around[:1] == [vocab.bos])
+            return next(tokenized)
+        around = next(tokenized)
+        n_before = int(around[:1] == [bos])
         tokens = around[:n_before]
         for i, piece in enumerate(pieces):
-            tokens += self._tokens[int(piece)] if i % 2 else vocab.tokenize(piece, False, parse_special)
+            tokens += self._tokens[int(piece)] if i % 2 else next(tokenized)
         return tokens + around[n_before:]
 
     def of(self, *prompts: list[int]) -> Attached | None:

@@ -12,14 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio.to_thread
 import msgspec
 
+from corral.api.pools import n_prompt_threads
 from corral.api.state import AppState
-from corral.core.errors import CorralError
-from corral.core.modifier import Override
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
 from corral.link.client import EngineClient
-from corral.llama import library
-from corral.llama.model import Model
+from corral.link.tokenizer import Tokenizer
 from corral.server.access import Keys
 from corral.server.app import create_app
 from corral.server.chat import chat_settings
@@ -28,6 +26,7 @@ from corral.server.system_prompt import read_system_prompt, tokenize_system_file
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.live import Monitor
 from corral.telemetry.middleware import RequestObserver
+from corral.text.vocab import Vocab, VocabFile
 
 
 class Front:
@@ -36,6 +35,7 @@ class Front:
     def __init__(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> None:
         """In any thread; raises CorralError for options of the server that are wrong."""
         self.state = AppState(settings, engine, telemetry, default_params(settings))
+        self._tokenizer = Tokenizer(n_prompt_threads(settings.server) + 2, settings.server.engine_timeout_s)
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self.app = create_app(self.state)
 
@@ -58,23 +58,24 @@ class Front:
         """On the event loop."""
         use_threads(self.state.settings.server.n_threads_http)
         self.monitor.start()
+        self._tokenizer.start()
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
+            self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
 
-    def read_vocabulary(self, path: str) -> Model:
+    def read_vocabulary(self, path: str) -> Vocab:
         """In any thread; only of a file that the engine process has survived."""
-        return open_vocabulary(path, self.state.settings.engine.overrides)
+        return self._tokenizer.open(VocabFile(path, self.state.settings.engine.overrides))
 
-    async def open(self, info: ModelInfo, model: Model, path: str) -> None:
-        """The engine is ready: serve its model, of which `model` has the vocabulary. `path`: as the options
-        name it, once its file is found."""
+    async def open(self, info: ModelInfo, vocab: Vocab, path: str) -> None:
+        """The engine is ready: serve its model. `path`: as the options name it, once its file is found."""
         state, settings = self.state, self.state.settings
-        server, vocab, defaults = settings.server, model.vocab, state.defaults
-        chat = chat_settings(server, model.chat_templates, vocab)
+        server, defaults = settings.server, state.defaults
+        chat = await asyncio.to_thread(chat_settings, server, vocab.chat_templates, vocab)
         check_tokens(defaults.params.sampling, info.n_vocab)
         state.adapters.open(info.adapters, settings.engine.lora, not server.lora_init_without_apply)
         if info.can_generate:
-            defaults.guide(default_guidance(server, vocab, info.n_ctx))
+            defaults.guide(await asyncio.to_thread(default_guidance, server, vocab, info.n_ctx))
             if defaults.params.constraint or defaults.params.guidance:
                 # Only the engine can tell what is wrong with a grammar, and whether guidance has room.
                 await state.runner.evaluate([0], defaults.params)
@@ -86,9 +87,10 @@ class Front:
                 # Evaluated once here, it is there for all slots.
                 await state.runner.evaluate(list(system.tokens), system.within(params))
                 defaults.system_prompt = system
-        state.model.open(path, vocab, chat, model.chat_templates.get("rerank", ""))
+        state.model.open(path, vocab, chat, vocab.chat_templates.get("rerank", ""))
 
     async def close(self) -> None:
+        self._tokenizer.close()
         await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)
@@ -99,11 +101,3 @@ def use_threads(n: int) -> None:
     if n > 0:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(n, "http"))
         anyio.to_thread.current_default_thread_limiter().total_tokens = n
-
-
-def open_vocabulary(path: str, overrides: Sequence[Override] = ()) -> Model:
-    library.start(verbose=False)
-    model = Model.open(path, vocab_only=True, overrides=overrides)
-    if not model.vocab.max_piece_bytes:
-        raise CorralError(f"model '{path}' has no vocabulary")
-    return model

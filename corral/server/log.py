@@ -28,7 +28,8 @@ _LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, loggi
 _COLORS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
 _OURS = "corral"
-_SOURCES = {"corral.engine": "engine", "uvicorn.error": "http"}  # that people know by other names
+# What people know by other names.
+_SOURCES = {"corral.engine": "engine", "corral.tokenizer": "tokenizer", "uvicorn.error": "http"}
 _DEFAULT_NAME = "corral"  # of new files, if there is no --log-file
 _MAX_CHARS = 8 << 20  # of lines that wait to be written
 _FLUSH_S = 2.0

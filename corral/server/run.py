@@ -30,8 +30,8 @@ from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.middleware import RecordMiddleware
 
 if TYPE_CHECKING:
-    from corral.llama.model import Model
     from corral.server.front import Front
+    from corral.text.vocab import Vocab
 
 
 class Reporter(Protocol):
@@ -151,13 +151,13 @@ class _Life:
         front = await asyncio.shield(built)
         reading = asyncio.create_task(self._read_vocabulary(front))
         try:
-            info, model = await asyncio.gather(asyncio.shield(started), reading)
+            info, vocab = await asyncio.gather(asyncio.shield(started), reading)
         finally:
             reading.cancel()
-        await front.open(info, model, self._settings.engine.model)
+        await front.open(info, vocab, self._settings.engine.model)
         return info
 
-    async def _read_vocabulary(self, front: Front) -> Model:
+    async def _read_vocabulary(self, front: Front) -> Vocab:
         path = await self._engine.lifecycle.opened()
         return await asyncio.to_thread(front.read_vocabulary, path)
 

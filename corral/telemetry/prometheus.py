@@ -61,6 +61,10 @@ class Metrics:
         if record.tasks:
             self._tasks.on_request_end(record)
 
+    def watch_tokenizer(self, n_restarts: Callable[[], int]) -> None:
+        """Show how often the tokenizer process was lost."""
+        self._state.n_tokenizer_restarts = n_restarts
+
     def watch_connections(self, count: Callable[[], int]) -> None:
         """Show the number of open connections too."""
         Gauge("corral_connections", "Connections that are open.", registry=self.registry).set_function(count)
@@ -74,6 +78,7 @@ class _StateCollector:
         self._tasks = tasks
         self._model_name = model_name
         self._seen: list[Metric] = []
+        self.n_tokenizer_restarts: Callable[[], int] = lambda: 0
 
     def describe(self) -> list[Metric]:
         return []  # no other collector has these names
@@ -125,6 +130,11 @@ class _StateCollector:
             "corral_engine_restarts",
             "Engines that were lost, and followed by another one.",
             engine.n_restarts,
+        )
+        yield CounterMetricFamily(
+            "corral_tokenizer_restarts",
+            "Tokenizer processes that were lost, and followed by another one.",
+            self.n_tokenizer_restarts(),
         )
         slots = GaugeMetricFamily("corral_slots", "Slots by what they do.", labels=["state"])
         slots.add_metric(["idle"], telemetry.slots.n_idle)

@@ -12,7 +12,7 @@ from corral.api.schema.infill import InfillRequest
 from corral.core.fim import FimTokens
 from corral.core.params import GenerationParams
 from corral.llama.model import Model
-from corral.llama.vocab import Vocab
+from corral.text.vocab import Vocab
 from tests.model.llama_harness import LlamaHarness, task
 from tests.tools.tiny_models import FIM
 
@@ -23,16 +23,15 @@ N_CTX = 1024
 N_BATCH = 256
 
 
-class Coder(Vocab):
-    """Any vocabulary, as if some of its tokens were marks."""
-
-    fim = FimTokens(11, 12, 13)
+def vocab_of(native) -> Vocab:
+    """As the front has it."""
+    return Vocab(native.table({}), native.tokenize_all)
 
 
 @pytest.fixture(scope="module")
 def vocab(models):
     model = Model.open(str(models / "llama-fim.gguf"), vocab_only=True)
-    yield model.vocab
+    yield vocab_of(model.vocab)
     model.close()
 
 
@@ -59,7 +58,7 @@ def test_the_tokens_are_found_by_their_names(vocab):
 @pytest.mark.parametrize("model", ["llama-bpe", "llama-spm", "default"], indirect=True)
 def test_other_models_have_none(model):
     opened = Model.open(str(model), vocab_only=True)
-    fim = opened.vocab.fim
+    fim = vocab_of(opened.vocab).fim
     assert (fim.pre, fim.suf, fim.mid) == (None, None, None)
     opened.close()
 
@@ -83,7 +82,8 @@ def test_marks_in_texts_are_text(vocab):
 @pytest.mark.parametrize("model", ["llama-bpe", "llama-spm", "default"], indirect=True)
 def test_a_long_text_is_cut_as_if_all_of_it_had_been_tokenized(model):
     opened = Model.open(str(model), vocab_only=True)
-    vocab = Coder(opened.vocab.handle)
+    vocab = vocab_of(opened.vocab)
+    vocab.fim = FimTokens(11, 12, 13)  # as if some of its tokens were marks
     draw = random.Random(1)
     words = ["the", "world", "hello", "    ", "\n\n", "you();", "é漢🙂", "x" * 40, "12345", "\t"]
     text = "".join(draw.choices(words, k=100_000))
@@ -98,7 +98,7 @@ def test_a_long_text_is_cut_as_if_all_of_it_had_been_tokenized(model):
 @pytest.mark.parametrize("model", ["llama-fim"], indirect=True)
 def test_the_answer_depends_on_all_parts(model):
     with LlamaHarness(model, n_ctx_slot=N_CTX) as bench:
-        vocab = bench.backend.vocab
+        vocab = vocab_of(bench.backend.vocab)
         bodies = [{}, {"input_extra": EXTRAS}, {"input_suffix": "x"}, {"prompt": "hello"}, {}]
         for i, body in enumerate(bodies):
             bench.run(task(i, prompt_of(vocab, **body)))

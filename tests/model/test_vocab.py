@@ -1,16 +1,19 @@
-"""Text to tokens and back, on vocabularies of both kinds."""
+"""Text to tokens and back, on vocabularies of both kinds, as the front has them: like libllama."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral.cli.default_model import find_default_model
 from corral.llama.model import Model
+from corral.text.vocab import Vocab
 
 BPE, SPM = "llama-bpe", "llama-spm"
 CONTROLS = {BPE: ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], SPM: ["<s>", "</s>"]}
@@ -27,8 +30,41 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="▁"))
 @pytest.fixture(scope="module")
 def vocabs(models):
     opened = {name: Model.open(str(models / f"{name}.gguf"), vocab_only=True) for name in (BPE, SPM)}
-    yield {name: model.vocab for name, model in opened.items()}
+    yield {name: vocab_of(model) for name, model in opened.items()}
     for model in opened.values():
+        model.close()
+
+
+def vocab_of(model: Model) -> Vocab:
+    return Vocab(model.vocab.table(model.chat_templates), model.vocab.tokenize_all)
+
+
+def all_vocabularies(*directories: Path) -> list[Path]:
+    files = {path.name: path for directory in directories for path in directory.glob("*.gguf")}
+    return [path for path in files.values() if not path.name.startswith(("mmproj", "lora"))]
+
+
+def test_the_front_has_every_token_as_libllama_has_it(models, encoders, minilm_path):
+    default = find_default_model()
+    assert default is not None
+    for path in (*all_vocabularies(models, encoders), minilm_path, default):
+        model = Model.open(str(path), vocab_only=True)
+        native, ours = model.vocab, vocab_of(model)
+        tokens = range(-2, native.n_tokens + 2)
+        for special in (False, True):
+            pieces = [native.piece(token, special) for token in tokens]
+            assert [ours.piece(token, special) for token in tokens] == pieces, path
+        assert ours.max_piece_bytes == max(map(len, pieces))
+        assert ours.n_tokens == native.n_tokens
+        controls = [token for token in range(native.n_tokens) if native.is_control(token)]
+        assert [token for token in tokens if ours.is_control(token)] == controls, path
+        assert ours.control_texts == [native.piece(token, True).decode() for token in controls], path
+        assert (ours.eog_tokens, ours.adds_bos, ours.bos) == (native.eog_tokens, native.adds_bos, native.bos)
+        assert ours.detokenize([*tokens]) == native.detokenize([*tokens])
+        assert [ours.token_of(text) for text in ours.control_texts] == [
+            native.token_of(text) for text in ours.control_texts
+        ]
+        assert ours.chat_templates == model.chat_templates
         model.close()
 
 
@@ -88,9 +124,9 @@ def test_control_tokens_have_a_piece_only_if_special(vocabs, name, control):
 def test_the_end_of_generation_is_known(vocabs, name, end):
     vocab = vocabs[name]
     (token,) = vocab.tokenize(end, False, True)
-    assert vocab.is_eog(token)
+    assert token in vocab.eog_tokens
     assert vocab.eos_text == end
-    assert not vocab.is_eog(vocab.tokenize("a", False, False)[-1])
+    assert vocab.tokenize("a", False, False)[-1] not in vocab.eog_tokens
 
 
 @pytest.mark.parametrize("model", [BPE, SPM, "default"], indirect=True)

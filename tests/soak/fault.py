@@ -130,8 +130,8 @@ class Crowd:
 
 def engine_of(front: psutil.Process) -> psutil.Process | None:
     """The engine process, if there is one right now."""
-    children = [child for child in front.children() if _is_alive(child)]
-    return children[-1] if children else None
+    engines = [child for child in front.children() if _is_engine(child)]
+    return engines[-1] if engines else None
 
 
 async def is_healthy(address: tuple[str, int]) -> bool:
@@ -141,7 +141,7 @@ async def is_healthy(address: tuple[str, int]) -> bool:
     return received.status == 200
 
 
-def _is_alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+def _is_engine(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):  # it has just ended
+        return "corral.link.worker" in process.cmdline()
     return False

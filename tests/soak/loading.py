@@ -1,8 +1,8 @@
 """Engines for many files, one after the other: `python -m tests.soak.loading`, a job for each line of JSON.
 
 Each is the real engine process, forked from this one so that nothing has to be imported again: it loads the
-files and does one piece of work. If it has survived, a second process does what the front does with the same
-file: it opens the vocabulary and uses it. Says for every job what became of the two.
+files and does one piece of work. If it has survived, a second one does what the tokenizer and the front do
+with the same file: it opens the vocabulary and uses it. Says for every job what became of the two.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from corral.core.settings import EngineSettings, Settings
 from corral.core.task import Embed, Task
 from corral.link import worker
 from corral.link.frame import FrameAssembler, decode_events, encode_frame
+from corral.llama import library
+from corral.llama.model import Model
 from corral.server.chat import chat_settings
-from corral.server.front import open_vocabulary
+from corral.text.vocab import Vocab
 
 HANG_S = 120.0
 MAX_BYTES = 12 << 30  # of addresses: a file that wants more does not take the machine with it
@@ -152,17 +154,18 @@ def _run_front(job: Job) -> str:
 
 
 def _be_front(job: Job, writer: int) -> None:
-    """As `server/front.py` does it, and then as requests do."""
+    """As the tokenizer process and `server/front.py` do it, and then as requests do."""
     settings = Settings(engine=_settings(job))
     try:
-        model = open_vocabulary(settings.engine.model)
-        words = model.vocab
-        chat_settings(settings.server, model.chat_templates, words)
+        library.start(verbose=False)
+        model = Model.open(settings.engine.model, vocab_only=True)
+        words = Vocab(model.vocab.table(model.chat_templates), model.vocab.tokenize_all)
+        chat_settings(settings.server, words.chat_templates, words)
         for text in TEXTS:
             for parses in (False, True):
                 words.detokenize(words.tokenize(text, add_special=True, parse_special=parses))
         words.detokenize(list(range(words.n_tokens)))
-        said = (words.bos_text, words.eos_text, words.eot, words.newline, words.fim, words.control_texts)
+        said = (words.bos_text, words.eos_text, words.eot, words.fim, words.control_texts)
         os.write(writer, b"fine" if said else b"")
     except CorralError as error:
         os.write(writer, f"refused: {error.message}".encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import queue
@@ -20,6 +21,16 @@ from typing_extensions import Self
 from tests.tools.wait import wait_until as wait_until
 
 START_S = 300  # generous: a busy machine may take long to start
+
+
+def children(pid: int, module: str) -> list[psutil.Process]:
+    """Those that run a module."""
+    found = []
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if module in child.cmdline():
+                found.append(child)
+    return found
 
 
 class CorralProcess:
@@ -57,8 +68,17 @@ class CorralProcess:
 
     @property
     def engine(self) -> psutil.Process:
-        (child,) = psutil.Process(self.process.pid).children()
-        return child
+        (engine,) = self.engines
+        return engine
+
+    @property
+    def engines(self) -> list[psutil.Process]:
+        return children(self.process.pid, "corral.link.worker")
+
+    @property
+    def tokenizer(self) -> psutil.Process:
+        (tokenizer,) = children(self.process.pid, "corral.link.tokenizer_worker")
+        return tokenizer
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, timeout=START_S)

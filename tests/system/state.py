@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import psutil
 
 from tests.system.process import START_S, CorralProcess, Stream
 
@@ -93,8 +92,7 @@ def lose_engine(server: CorralProcess) -> None:
     lost = server.engine
     lost.kill()
     while True:
-        engines = psutil.Process(server.process.pid).children()
-        if [e for e in engines if e.pid != lost.pid] and server.get("/health").status_code == 200:
+        if [e for e in server.engines if e.pid != lost.pid] and server.get("/health").status_code == 200:
             return
         time.sleep(0.02)
 

@@ -736,8 +736,7 @@ async def leave(request: asyncio.Task[httpx.Response]) -> None:
 async def next_engine(server: CorralProcess, lost: psutil.Process) -> psutil.Process:
     """The one that has taken over, as soon as it is ready."""
     while True:
-        engines = psutil.Process(server.process.pid).children()
-        new = [engine for engine in engines if engine.pid != lost.pid]
+        new = [engine for engine in server.engines if engine.pid != lost.pid]
         if new and (await asyncio.to_thread(server.get, "/health")).status_code == 200:
             return new[0]
         await asyncio.sleep(0.02)

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import httpx
-import psutil
 import pytest
 
 from tests.system.process import START_S, CorralProcess, Stream
@@ -136,7 +135,7 @@ async def test_watching_keeps_no_engine_awake_and_wakes_none(tiny, watch):
         await each.until(lambda _: len(each.events) >= n_events + 4)
         late = watch(server)
         assert (await late.until(lambda _: True))["engine"]["state"] == "sleeping"
-        assert psutil.Process(server.process.pid).children() == []
+        assert server.engines == []
         assert not late.events[0]["slots"][0]["is_processing"]
         await asyncio.to_thread(server.complete, prompt="Hello", n_predict=4)
         awake = await late.until_engine("ready")

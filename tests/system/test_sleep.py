@@ -10,7 +10,6 @@ import signal
 import time
 
 import httpx
-import psutil
 import pytest
 
 from tests.system.process import START_S, CorralProcess
@@ -38,10 +37,6 @@ def sleeper(modifiers, tmp_path_factory):
         yield server
 
 
-def engines(server: CorralProcess) -> list[psutil.Process]:
-    return psutil.Process(server.process.pid).children()
-
-
 def is_sleeping(server: CorralProcess) -> bool:
     return server.get("/props").json()["is_sleeping"]
 
@@ -49,7 +44,7 @@ def is_sleeping(server: CorralProcess) -> bool:
 def wait_for_sleep(server: CorralProcess) -> None:
     """Until the process is gone, not only told to go."""
     deadline = time.monotonic() + START_S
-    while not is_sleeping(server) or engines(server):
+    while not is_sleeping(server) or server.engines:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -80,7 +75,7 @@ def test_it_sleeps_without_its_process_and_looking_does_not_wake_it(sleeper):
         line for line in before.splitlines() if line.startswith(count)
     ]
     time.sleep(2)
-    assert engines(sleeper) == []
+    assert sleeper.engines == []
     assert is_sleeping(sleeper) is True
     assert sleeper.complete(**HELLO)["content"] == answer["content"]
     assert is_sleeping(sleeper) is False

@@ -76,6 +76,9 @@ class FakeVocab:
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         return [_token(c) for c in text]
 
+    def tokenize_all(self, segments):
+        return [self.tokenize(*segment) for segment in segments]
+
     def pair(self, first: list[int], second: list[int]) -> list[int]:
         return [*first, EOG, *second, EOG]
 

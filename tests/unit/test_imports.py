@@ -20,7 +20,21 @@ HEAVY = ["numpy", "fastapi", "pydantic", "rich", "llama_cpp", "huggingface_hub",
             "corral.link.worker",
             ["llguidance", "jinja2", "diskcache", "asyncio", "uvicorn", "fastapi", "rich"],
         ),
-        ("corral.server.front", ["llguidance", "diskcache", "rich", "huggingface_hub"]),
+        (
+            "corral.link.tokenizer_worker",
+            [
+                "numpy",
+                "psutil",
+                "llguidance",
+                "jinja2",
+                "asyncio",
+                "uvicorn",
+                "fastapi",
+                "rich",
+                "corral.engine",
+            ],
+        ),
+        ("corral.server.front", ["llama_cpp", "llguidance", "diskcache", "rich", "huggingface_hub"]),
     ],
 )
 def test_it_does_without(module, unwanted):

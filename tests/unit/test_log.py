@@ -339,7 +339,7 @@ def test_the_engine_s_lines_keep_their_level_on_the_way(monkeypatch, caplog):
     pipe.write("terminate called\n\n")
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "corral"):
-        relay_log(io.BytesIO(pipe.getvalue().encode() + b"<40>\xff\n"))
+        relay_log(io.BytesIO(pipe.getvalue().encode() + b"<40>\xff\n"), "corral.engine")
     assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [
         ("corral.engine", logging.INFO, "loaded"),
         ("corral.engine", logging.ERROR, "two"),
@@ -356,7 +356,7 @@ def test_what_has_no_level_is_a_warning(line):
 
 def test_no_line_is_too_long(caplog):
     with caplog.at_level(logging.DEBUG, "corral"):
-        relay_log(io.BytesIO(b"x" * (200 << 10)))
+        relay_log(io.BytesIO(b"x" * (200 << 10)), "corral.engine")
     assert sum(len(record.getMessage()) for record in caplog.records) == 200 << 10
     assert len(caplog.records) > 1
 

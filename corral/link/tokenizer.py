@@ -1,0 +1,194 @@
+"""Tokenize in another process and replace it when it is lost. Safe from any thread.
+
+libllama may abort its process on a hostile vocabulary or text, or hang: that must not happen to the front.
+Texts that were in a process when it died are retried one at a time in the next one. So the text that kills is
+known when it has killed twice; only that one is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from corral.core.errors import CorralError, InvalidRequest, Unavailable
+from corral.link.frame import BlockingChannel, decode_tokens, encode_frame
+from corral.link.lifecycle import shutting_down
+from corral.link.restart import Life, RestartPolicy
+from corral.link.tokenizer_process import TokenizerProcess
+from corral.text.vocab import Segment, Vocab, VocabFile, VocabTable, tokens_of
+
+MAX_TRIES = 2
+_BYTES_PER_S = 100_000  # slower than any tokenizer on any machine; extends the time limit of long texts
+_log = logging.getLogger("corral")
+
+
+class Tokenizer:
+    """Mutable. A thread of its own watches the process and starts the next one."""
+
+    def __init__(
+        self, n_channels: int, timeout_s: float, make: Callable[[int], TokenizerProcess] = TokenizerProcess
+    ) -> None:
+        """`n_channels`: how many threads can tokenize at once. `timeout_s`: time limit for a short text."""
+        self._n_channels = n_channels
+        self._timeout_s = timeout_s
+        self._make = make
+        self._policy = RestartPolicy(n_failures=sys.maxsize)
+        self._changed = threading.Condition()  # guards everything below
+        self._newest: TokenizerProcess | None = None
+        self._process: TokenizerProcess | None = None  # that can be asked
+        self._refusal = ""  # why texts are refused instead of waiting for a process
+        self._n_suspects = 0  # retries after a crash, waiting or running
+        self._closing = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self.n_restarts = 0
+
+    def start(self) -> None:
+        """Spawn the process; it imports its modules while the engine loads."""
+        self._spawn()
+
+    def open(self, file: VocabFile) -> Vocab:
+        """Read the vocabulary; blocks. Raises CorralError if that fails. Call it once."""
+        process = self._newest
+        assert process is not None
+        table = self._read(process, file)
+        with self._changed:
+            if self._closing.is_set():
+                raise shutting_down()
+            self._watcher = threading.Thread(target=self._watch, args=(process, file, table), daemon=True)
+            self._watcher.start()
+        return Vocab(table, self.tokenize_all)
+
+    def close(self) -> None:
+        """End the process and refuse what waits for it; blocks until it is gone."""
+        with self._changed:
+            self._closing.set()
+            self._refuse(shutting_down().message)
+            newest, watcher = self._newest, self._watcher
+        if newest is not None:
+            newest.kill()
+        if watcher is not None:
+            watcher.join()
+        elif newest is not None:
+            newest.close()
+
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
+        frame = encode_frame([(text.encode(), add, parse) for text, add, parse in segments])
+        limit_s = self._timeout_s + len(frame) / _BYTES_PER_S
+        n_crashes, n_late = 0, 0
+        while n_crashes < MAX_TRIES and n_late < MAX_TRIES:
+            is_suspect = n_crashes > 0
+            process, channel = self._enter(is_suspect)
+            answer = None
+            try:
+                answer = channel.ask(frame, limit_s)
+            except TimeoutError:
+                n_late += 1
+                process.is_late = True
+            finally:
+                self._leave(process, channel, is_suspect, is_lost=answer is None)
+            if answer is not None:
+                return [tokens_of(data) for data in decode_tokens(answer)]
+            n_crashes += not process.is_late  # a kill says nothing about the other texts in the process
+        if n_late == MAX_TRIES:
+            raise Unavailable(f"the tokenizer did not finish this text within {limit_s:.0f} s")
+        raise InvalidRequest(f"the text cannot be tokenized: it crashed the tokenizer {MAX_TRIES} times")
+
+    def _enter(self, is_suspect: bool) -> tuple[TokenizerProcess, BlockingChannel]:
+        """Wait for a free channel. A suspect waits until it is alone, others until no suspect is left."""
+        with self._changed:
+            self._n_suspects += is_suspect
+            self._changed.wait_for(lambda: self._refusal or self._can_enter(is_suspect))
+            if self._refusal:
+                self._n_suspects -= is_suspect
+                raise Unavailable(self._refusal)
+            assert self._process is not None
+            self._process.n_running += 1
+            return self._process, self._process.idle.pop()
+
+    def _can_enter(self, is_suspect: bool) -> bool:
+        process = self._process
+        if process is None or not process.idle:
+            return False
+        return process.n_running == 0 if is_suspect else self._n_suspects == 0
+
+    def _leave(
+        self, process: TokenizerProcess, channel: BlockingChannel, is_suspect: bool, is_lost: bool
+    ) -> None:
+        with self._changed:
+            self._n_suspects -= is_suspect
+            process.n_running -= 1
+            process.has_answered |= not is_lost
+            process.was_busy |= is_lost
+            if is_lost and self._process is process:
+                self._process = None  # before the watcher notices: no retry may enter it
+            if self._process is process:
+                process.idle.append(channel)
+            else:
+                channel.close()
+            self._changed.notify_all()
+        if is_lost:
+            process.kill()  # if it is not gone yet
+
+    def _refuse(self, reason: str) -> None:
+        self._refusal = reason
+        self._changed.notify_all()
+
+    def _watch(self, process: TokenizerProcess | None, file: VocabFile, table: VocabTable) -> None:
+        while process is not None:
+            began_at = time.monotonic()
+            with self._changed:
+                if not self._closing.is_set():
+                    self._process = process
+                    self._refuse("")
+            process.wait()
+            with self._changed:
+                self._process = None
+                was_busy = process.was_busy or process.n_running > 0
+                life = Life(time.monotonic() - began_at, was_busy, process.has_answered)
+            process = self._replace(process.close(), life, file, table)
+
+    def _replace(
+        self, reason: str, life: Life, file: VocabFile, table: VocabTable
+    ) -> TokenizerProcess | None:
+        """Start the next process; None: the server is shutting down."""
+        while not self._closing.is_set():
+            delay_s = self._policy.end(life)
+            assert delay_s is not None
+            self.n_restarts += 1
+            fields = {"reason": reason, "restart": self.n_restarts, "seconds": delay_s}
+            _log.warning("%(reason)s; restart %(restart)d in %(seconds)g s", fields)
+            if self._closing.wait(delay_s):
+                break
+            try:
+                process = self._spawn()
+                if self._read(process, file) == table:
+                    return process
+                process.close()
+                reason = f"the vocabulary of '{file.path}' has changed"
+            except CorralError as error:
+                reason = error.message
+            life = Life(None)
+            with self._changed:
+                if not self._closing.is_set():
+                    self._refuse(f"The tokenizer is down: {reason}")
+        return None
+
+    def _spawn(self) -> TokenizerProcess:
+        process = self._make(self._n_channels)
+        with self._changed:
+            self._newest = process
+            is_closing = self._closing.is_set()
+        if is_closing:
+            process.close()
+            raise shutting_down()
+        return process
+
+    def _read(self, process: TokenizerProcess, file: VocabFile) -> VocabTable:
+        try:
+            return process.open(file)
+        except CorralError:
+            process.close()
+            raise

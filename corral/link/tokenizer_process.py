@@ -1,0 +1,78 @@
+"""A tokenizer process as the front sees it: spawn, open a vocabulary, wait for its end."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+
+from corral.core.errors import CorralError
+from corral.core.result import LoadFailed
+from corral.link.frame import BlockingChannel, decode_vocab, encode_frame
+from corral.link.lifecycle import exit_name
+from corral.link.log import relay_log
+from corral.text.vocab import VocabFile, VocabTable
+
+_OPEN_S = 600.0  # to read a vocabulary
+_LAST_LINES_S = 1.0  # to relay its last log lines
+
+
+class TokenizerProcess:
+    """Mutable; `Tokenizer` takes channels from `idle`, returns them, and keeps the counts."""
+
+    def __init__(self, n_channels: int) -> None:
+        pairs = [socket.socketpair() for _ in range(1 + n_channels)]
+        fds = [theirs.fileno() for _, theirs in pairs]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "corral.link.tokenizer_worker", *map(str, fds)],
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is the front's business
+            )
+        except OSError as error:
+            raise CorralError(f"the tokenizer process cannot be started: {error.strerror or error}") from None
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+        self._life, *self.idle = (BlockingChannel(ours) for ours, _ in pairs)
+        log = (self._process.stderr, "corral.tokenizer")
+        self._log = threading.Thread(target=relay_log, args=log, daemon=True)
+        self._log.start()
+        self.n_running = 0
+        self.has_answered = False
+        self.was_busy = False  # when it ended
+        self.is_late = False  # killed because an answer took too long
+
+    def open(self, file: VocabFile) -> VocabTable:
+        """Have it read the vocabulary; blocks."""
+        try:
+            body = self._life.ask(encode_frame(file), _OPEN_S)
+        except TimeoutError:
+            raise CorralError(
+                f"the tokenizer process did not read '{file.path}' within {_OPEN_S:g} s"
+            ) from None
+        if body is None:
+            raise CorralError(self.close())
+        answer: VocabTable | LoadFailed = decode_vocab(body)
+        if isinstance(answer, LoadFailed):
+            raise CorralError(answer.message)
+        return answer
+
+    def wait(self) -> None:
+        """Block until it is gone."""
+        self._life.ask(b"", None)  # it sends nothing more
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> str:
+        """End it and return how it ended. Channels in use are closed by their users."""
+        self.kill()
+        code = self._process.wait()
+        self._log.join(_LAST_LINES_S)
+        for channel in (self._life, *self.idle):
+            channel.close()
+        return f"the tokenizer process ended with {exit_name(code)}"

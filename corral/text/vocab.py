@@ -1,0 +1,122 @@
+"""A model's vocabulary in Python: the tokens' bytes and kinds, as libllama has them.
+
+`Vocab` looks tokens up in a table; texts are tokenized elsewhere, so its process needs no native code.
+Read-only: safe from any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from corral.core.errors import InvalidRequest
+from corral.core.fim import FimTokens
+from corral.core.modifier import Override
+
+NO_TOKEN = -1
+
+Segment = tuple[str, bool, bool]  # text, add_special, parse_special
+TokenizeAll = Callable[[Sequence[Segment]], list[list[int]]]
+
+
+class VocabFile(msgspec.Struct, frozen=True):
+    """The model file to read a vocabulary from."""
+
+    path: str
+    overrides: tuple[Override, ...] = ()
+
+
+class VocabTable(msgspec.Struct, frozen=True, tag="vocab"):
+    """Everything the front needs to know about the tokens of a model."""
+
+    pieces: bytes  # of all tokens, in a row
+    bounds: bytes  # where each begins, and where the last one ends: 32 bits each
+    controls: list[int]
+    unknowns: list[int]
+    eog_tokens: frozenset[int]
+    bos: int
+    eos: int
+    eot: int
+    sep: int
+    adds_bos: bool
+    adds_eos: bool
+    adds_sep: bool
+    fim: FimTokens
+    chat_templates: dict[str, str]  # the default one under no name
+
+
+class Vocab:
+    def __init__(self, table: VocabTable, tokenize_all: TokenizeAll) -> None:
+        self._table = table
+        self._tokenize_all = tokenize_all
+        self._bounds = memoryview(table.bounds).cast("i")
+        self._controls = frozenset(table.controls)
+        self._hidden = self._controls.union(table.unknowns)
+        self.n_tokens = len(self._bounds) - 1
+        self.max_piece_bytes = max(map(operator.sub, self._bounds[1:], self._bounds), default=0)
+        self.eog_tokens = table.eog_tokens
+        self.adds_bos = table.adds_bos
+        self.bos = table.bos
+        self.eot = table.eot if table.eot != NO_TOKEN else table.eos
+        self.bos_text = self._text_of(table.bos)
+        self.eos_text = self._text_of(table.eos)
+        self.fim = table.fim
+        self.chat_templates = table.chat_templates
+        self.token_of = functools.lru_cache(maxsize=256)(self._token_of)
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        return self.tokenize_all([(text, add_special, parse_special)])[0]
+
+    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
+        """Tokenize each segment by itself, in one call."""
+        found = self._tokenize_all(segments) if segments else []
+        for tokens in found:
+            check_known(tokens)
+        return found
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes of one token; a control token has none unless `special`."""
+        if not 0 <= token < self.n_tokens or (not special and token in self._hidden):
+            return b""
+        return self._table.pieces[self._bounds[token] : self._bounds[token + 1]]
+
+    def detokenize(self, tokens: list[int]) -> str:
+        return b"".join(self.piece(token, special=True) for token in tokens).decode("utf-8", "replace")
+
+    def pair(self, first: list[int], second: list[int]) -> list[int]:
+        """Two texts as one, with the tokens around them that the model wants."""
+        table = self._table
+        before = [table.bos] if table.adds_bos else []
+        end = [table.eos if table.eos != NO_TOKEN else table.sep] if table.adds_eos else []
+        between = [table.sep] if table.adds_sep else []
+        return [*before, *first, *end, *between, *second, *end]
+
+    def is_control(self, token: int) -> bool:
+        return token in self._controls
+
+    @property
+    def control_texts(self) -> list[str]:
+        """The texts of all control tokens."""
+        return [text for text in map(self._text_of, self._table.controls) if text]
+
+    def _token_of(self, text: str) -> int | None:
+        """Return the token whose text this is, if there is one."""
+        tokens = self.tokenize(text, add_special=False, parse_special=True)
+        is_one = len(tokens) == 1 and self.piece(tokens[0], special=True) == text.encode()
+        return tokens[0] if is_one else None
+
+    def _text_of(self, token: int) -> str:
+        return self.piece(token, special=True).decode("utf-8", "replace")
+
+
+def tokens_of(data: bytes | bytearray) -> list[int]:
+    return memoryview(data).cast("i").tolist()
+
+
+def check_known(tokens: list[int]) -> None:
+    """Reject text for which the vocabulary lacks a token and has no "unknown" token either."""
+    if NO_TOKEN in tokens:
+        raise InvalidRequest("the model's vocabulary has no token for a part of this text")
