@@ -54,7 +54,7 @@ FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 _MAX_BLOBS = 2  # states in memory at once for each slot and way, beside sessions
 _SHORT_BYTES = 64 << 10  # of a body, whose texts are looked through at once
 LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not have to wait for
-_PROMPT_THREADS, _MAX_PROMPT_THREADS = 2, 32
+_PROMPT_THREADS, _MAX_PROMPT_THREADS = 4, 32  # they wait for the tokenizer most of the time
 
 
 class Engine(AdapterEngine, MediaLayouter, Protocol):

@@ -12,7 +12,7 @@ from corral.api.prepare import tokenize_mixed
 from corral.api.schema.answer import CONTENT, TOKENS
 from corral.api.schema.parse import parse_request
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
-from corral.api.service import service_of
+from corral.api.service import LARGE_BYTES, service_of
 from corral.core.errors import InvalidRequest
 
 router = APIRouter()
@@ -24,8 +24,9 @@ async def tokenize(request: Request) -> Response:
     service = service_of(request)
     vocab = service.vocab
     body, _ = parse_request(TokenizeRequest, await service.read(request))
-    tokens = await service.run_in_text_pool(
-        tokenize_mixed, body.content, vocab, body.add_special, body.parse_special, "content"
+    n_bytes = int(request.headers.get("content-length") or LARGE_BYTES)
+    tokens = await service.run_in_pool(
+        n_bytes, tokenize_mixed, body.content, vocab, body.add_special, body.parse_special, "content"
     )
     if body.with_pieces:
         pieces = [{"id": t, "piece": _render_piece(vocab.piece(t, special=True))} for t in tokens]
