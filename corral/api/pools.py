@@ -14,7 +14,7 @@ from corral.core.settings import ServerSettings
 T = TypeVar("T")
 
 LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not have to wait for
-_PROMPT_THREADS, _MAX_PROMPT_THREADS = 2, 32
+_PROMPT_THREADS, _MAX_PROMPT_THREADS = 4, 32  # they wait for the tokenizer most of the time
 
 
 class Pools:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from corral.api.body import JsonResponse, parse_body
 from corral.api.openapi import answers, body_of
+from corral.api.pools import body_bytes
 from corral.api.prompt import tokenize_mixed
 from corral.api.schema.answer import CONTENT, TOKENS
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
@@ -23,7 +24,7 @@ async def tokenize(request: Request) -> Response:
     """Tokens of a text."""
     vocab, pools = state_of(request).model.vocab, state_of(request).pools
     body = await parse_body(request, TokenizeRequest)
-    return JsonResponse({"tokens": await pools.run_text(_tokenize, body, vocab)})
+    return JsonResponse({"tokens": await pools.run_sized(body_bytes(request), _tokenize, body, vocab)})
 
 
 @router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=answers(CONTENT))
