@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from corral.cli.default_model import REQUIREMENT
 from corral.cli.doctor_facts import NATIVE, Facts
+from corral.core.libllama import BUNDLE, VERSION, describe_patches
 
 _LEAST_PYTHON = (3, 10)
 _LITTLE_MEMORY = 1 << 30
@@ -109,6 +110,13 @@ def check_library(facts: Facts) -> Iterator[Finding]:
         yield Finding("libllama", Level.WRONG, f"it cannot be used: {facts.native}", _rebuild(facts))
         return
     native, version = facts.native, facts.versions.get(NATIVE, "?")
+    if not satisfies(version, f"=={VERSION}"):
+        text = f"{NATIVE} {version} is installed, {VERSION} is needed"
+        yield Finding("libllama", Level.WRONG, text, _rebuild(facts))
+        return
+    problem = describe_patches(native.features)
+    if problem:
+        yield Finding("libllama", Level.WARNING, problem, _rebuild(facts))
     features = ", ".join(_features(native.features)).lower()
     text = f"{native.version} of {NATIVE} {version}: {features}"
     lacking = [name for flag, name in _FEATURES.items() if flag in facts.cpu_flags]
@@ -268,11 +276,11 @@ def _features(text: str) -> list[str]:
 
 
 def _rebuild(facts: Facts, argument: str = "") -> str:
-    """How to build libllama anew, of the version that is needed."""
-    pairs = map(_parse, facts.requirements or ())
-    spec = next((spec for name, spec in pairs if name == NATIVE), "")
+    """How to build libllama anew."""
     setting = f'CMAKE_ARGS="{argument}" ' if argument else ""
-    return f"{setting}pip install --force-reinstall --no-deps --no-cache-dir {shlex.quote(NATIVE + spec)}"
+    is_bundled = not isinstance(facts.native, str) and str(BUNDLE) in facts.native.path
+    command = "pip install --force-reinstall --no-deps ." if is_bundled else "python native/build.py"
+    return f"{setting}{command}  # in the directory of Corral's source"
 
 
 def _gib(n_bytes: int) -> str:

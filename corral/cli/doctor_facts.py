@@ -6,7 +6,6 @@ Runs also where packages are missing: what is not of Python itself is imported l
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
@@ -20,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from corral.core.libllama import BUNDLE, find_bindings
 
 if TYPE_CHECKING:
     from corral.cli.devices import NativeFacts
@@ -196,12 +197,10 @@ def _name_of(requirement: str) -> str:
 
 
 def _versions(names: list[str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        for distribution in importlib.metadata.distributions(name=name, path=[str(BUNDLE), *sys.path]):
+            found.setdefault(name, distribution.version)
     return found
 
 
@@ -216,7 +215,7 @@ def _broken(names: list[str]) -> dict[str, str]:
 
 
 def _native() -> NativeFacts | str:
-    if importlib.util.find_spec("llama_cpp") is None:
+    if find_bindings() is None:
         return f"{NATIVE} is not installed"
     try:
         from corral.cli.devices import native_facts
