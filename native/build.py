@@ -142,7 +142,7 @@ def find_cache(compiler: str) -> Path | None:
         return None
     digest = hashlib.sha256(CMAKE_ARGS.encode())
     for patch in PATCHES:
-        digest.update(patch.read_bytes())
+        digest.update(patch.read_bytes().partition(b"\ndiff --git")[2])
     facts = [VERSION, sysconfig.get_platform(), *(os.environ.get(name, "") for name in SETTINGS)]
     digest.update("\0".join([*facts, describe_target(compiler)]).encode())
     return Path(result.stdout.strip()) / "corral" / digest.hexdigest()[:16]
