@@ -37,8 +37,8 @@ async def measure_chat(setup: Setup, section: Section) -> None:
         completed, chatted = await repeat(
             setup.rounds, partial(completed_stream, url), partial(chat_stream, url)
         )
-        beside = {"completion tok/s": completed, "chat tok/s": chatted}
-        section.at_least("chat stream over /completion stream", chatted / completed, 0.97, "x", beside)
+        details = {"completion tok/s": completed, "chat tok/s": chatted}
+        section.at_least("chat stream over /completion stream", chatted / completed, 0.97, "x", details)
         section.at_most("200 messages and 20 tools to a prompt", await chat_preparation_ms(url), 20, "ms")
 
 

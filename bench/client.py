@@ -1,4 +1,4 @@
-"""A light client: HTTP/1.1 on a plain socket, so that the measuring costs little beside the measured."""
+"""A light client: HTTP/1.1 on a plain socket, so that the measuring costs little next to the server."""
 
 from __future__ import annotations
 

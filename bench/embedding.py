@@ -38,11 +38,11 @@ async def measure_embedding(setup: Setup, section: Section) -> None:
         loop, request, one_by_one, clients = await repeat(
             setup.rounds, packed_loop, *(partial(speed, corral.url) for speed in speeds)
         )
-    name, beside = f"{N_TEXTS} texts embedded in one request", {"texts/s": request}
+    name, details = f"{N_TEXTS} texts embedded in one request", {"texts/s": request}
     others = f"{N_CLIENTS} clients with {N_TEXTS // N_CLIENTS} texts each"
-    section.at_least(f"{name} over a packed loop", request / loop, 0.95, "x raw", {"raw": loop, **beside})
-    section.at_least(f"{name} over one each", request / one_by_one, 3, "x", {"one": one_by_one, **beside})
-    section.at_least(f"{others} over one with all", clients / request, 0.9, "x", {"each": clients, **beside})
+    section.at_least(f"{name} over a packed loop", request / loop, 0.95, "x raw", {"raw": loop, **details})
+    section.at_least(f"{name} over one each", request / one_by_one, 3, "x", {"one": one_by_one, **details})
+    section.at_least(f"{others} over one with all", clients / request, 0.9, "x", {"each": clients, **details})
 
 
 def embedding_model() -> str:

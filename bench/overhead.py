@@ -44,8 +44,8 @@ async def measure_overhead(setup: Setup, section: Section) -> None:
             target: float,
         ) -> None:
             reference, ours = await repeat(setup.rounds, base, lambda: speed(corral.url))
-            beside = {"raw tok/s": reference, "corral tok/s": ours}
-            section.at_least(name, ours / reference, target, "x raw", beside)
+            details = {"raw tok/s": reference, "corral tok/s": ours}
+            section.at_least(name, ours / reference, target, "x raw", details)
 
         await compare("one stream, decode", raw_stream, decode_one, 0.95)
         await compare(f"prompt of {N_PROMPT} tokens", raw_prompt, prompt_speed, 0.97)
@@ -67,5 +67,5 @@ async def measure_memory(setup: Setup, section: Section) -> None:
         await decode_many(corral.url, N_SEQ, 32)
         await prompt_speed(corral.url)
         section.at_most("memory of the front process", corral.mb, 150, "MB")
-        beside = {"engine MB": corral.engine_mb, "raw MB": raw.mb}
-        section.tell("memory of the engine process", corral.engine_mb / raw.mb, "x raw", beside)
+        details = {"engine MB": corral.engine_mb, "raw MB": raw.mb}
+        section.report("memory of the engine process", corral.engine_mb / raw.mb, "x raw", details)

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from bench.report import BESIDE, Report, read_report
+from bench.report import COMPARE, Report, read_report
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 _GREY = "#808080"
@@ -49,29 +49,29 @@ def main() -> None:
 
 
 def pictures(report: Report) -> dict[str, bytes]:
-    """SVG files by their names, of what was measured; the first rival is the one that is shown."""
-    beside = next((title for title in report if title.startswith(f"{BESIDE} ")), "")
+    """SVG files by their names, of what was measured; the first competitor is the one that is shown."""
+    title = next((name for name in report if name.startswith(f"{COMPARE} ")), "")
     drawn: dict[str, bytes] = {}
     if "streams" in report:
         drawn["streams"] = _draw(lambda axes: draw_streams(axes, report["streams"]["series"]))
-    if beside:
-        rows, rival = report[beside]["rows"], beside.removeprefix(f"{BESIDE} ")
-        drawn["ratios"] = _draw(lambda axes: draw_ratios(axes, rows, rival))
-        drawn["gaps"] = _draw(lambda axes: draw_gaps(axes, report[beside]["series"]["gaps"]))
+    if title:
+        rows, competitor = report[title]["rows"], title.removeprefix(f"{COMPARE} ")
+        drawn["ratios"] = _draw(lambda axes: draw_ratios(axes, rows, competitor))
+        drawn["gaps"] = _draw(lambda axes: draw_gaps(axes, report[title]["series"]["gaps"]))
     return drawn
 
 
 def draw_streams(axes: Axes, series: dict[str, Any]) -> None:
     """Tokens per second over the number of streams, a line for each server."""
     lines: dict[str, list[float]] = series["lines"]
-    rivals = iter(_THEIRS)
+    competitors = iter(_THEIRS)
     for name, speeds in lines.items():
         if name == "plain libllama":
             look: dict[str, Any] = {"color": _GREY, "linestyle": "--"}
         elif name.startswith("Corral"):
             look = {"color": _OURS, "linestyle": "-" if name == "Corral" else ":"}
         else:
-            look = {"color": next(rivals)}
+            look = {"color": next(competitors)}
         axes.plot(series["streams"], speeds, marker="o", markersize=5, linewidth=2, label=name, **look)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(series["streams"]))
@@ -84,8 +84,8 @@ def draw_streams(axes: Axes, series: dict[str, Any]) -> None:
     axes.legend()
 
 
-def draw_ratios(axes: Axes, rows: list[dict[str, Any]], rival: str) -> None:
-    """How many times better than the rival, a bar for each row, with a mark where it should be."""
+def draw_ratios(axes: Axes, rows: list[dict[str, Any]], competitor: str) -> None:
+    """How many times better than the competitor, a bar for each row, with a mark where it should be."""
     names = [row["name"] for row in rows]
     values = [_times_better(row, row["value"]) for row in rows]
     marks = {
@@ -109,7 +109,7 @@ def draw_ratios(axes: Axes, rows: list[dict[str, Any]], rival: str) -> None:
     axes.invert_yaxis()
     axes.spines.left.set_visible(False)
     axes.tick_params(axis="y", length=0)
-    _title(axes, f"Corral, times better than {rival} on the same file (marks: what is wanted)")
+    _title(axes, f"Corral, times better than {competitor} on the same file (marks: what is wanted)")
 
 
 def draw_gaps(axes: Axes, gaps: dict[str, dict[str, list[float]]]) -> None:

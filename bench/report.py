@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 OUT = Path(__file__).parent / "out" / "bench.json"
-BESIDE = "beside"
+COMPARE = "compare"
 Report = dict[str, Any]
 
 

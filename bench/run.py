@@ -1,7 +1,7 @@
 """`make bench`: how fast the server is, as ratios within one run.
 
 Rounds of what is compared alternate; medians count. `--against NAME=URL`, or `NAME=PROGRAM` to be started
-here, measures a llama-server-compatible server on the same file beside. bench/out/bench.json has it all.
+here, compares with a llama-server-compatible server on the same file. bench/out/bench.json has it all.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from bench import beside, streams
+from bench import compare, streams
 from bench.chat import measure_chat
+from bench.competitor import Competitor, parse_competitor
 from bench.embedding import measure_embedding
 from bench.media import measure_media
 from bench.overhead import measure_memory, measure_overhead, measure_sharing
-from bench.report import BESIDE, read_report, write_report
-from bench.rival import Rival, parse_rival
+from bench.report import COMPARE, read_report, write_report
 from bench.section import Section
+from bench.server_only import measure_server_only
 from bench.setup import Setup
 from bench.speculative import measure_speculative
 from bench.start import measure_start
@@ -39,9 +40,10 @@ SECTIONS: dict[str, Measure] = {
     "speculative": measure_speculative,
     "embedding": measure_embedding,
     "media": measure_media,
+    "server": measure_server_only,
 }
-# What rivals are asked for, context and slots.
-SHAPES = {"streams": (streams.N_CTX, streams.N_SEQ), BESIDE: (beside.N_CTX, beside.N_SEQ)}
+# What competitors are asked for, context and slots.
+SHAPES = {"streams": (streams.N_CTX, streams.N_SEQ), COMPARE: (compare.N_CTX, compare.N_SEQ)}
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[Setup, list[str]]:
@@ -51,16 +53,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[Setup, list
     parser.add_argument("-fa", "--flash-attn", default="off", choices=("on", "off"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--against", action="append", default=[], metavar="NAME=URL|NAME=PROGRAM", type=parse_rival
+        "--against", action="append", default=[], metavar="NAME=URL|NAME=PROGRAM", type=parse_competitor
     )
-    parser.add_argument("--only", metavar="SECTION,...", help=", ".join((*SECTIONS, BESIDE)))
+    parser.add_argument("--only", metavar="SECTION,...", help=", ".join((*SECTIONS, COMPARE)))
     options = parser.parse_args(arguments)
-    rivals: list[Rival] = options.against
-    known = [*SECTIONS, BESIDE] if rivals else [*SECTIONS]
+    competitors: list[Competitor] = options.against
+    known = [*SECTIONS, COMPARE] if competitors else [*SECTIONS]
     chosen = options.only.split(",") if options.only else known
     if unknown := [name for name in chosen if name not in known]:
-        parser.error(f"no section '{unknown[0]}'" + (" without --against" if unknown[0] == BESIDE else ""))
-    setup = Setup(options.model, options.flash_attn, options.rounds, tuple(rivals))
+        parser.error(f"no section '{unknown[0]}'" + (" without --against" if unknown[0] == COMPARE else ""))
+    setup = Setup(options.model, options.flash_attn, options.rounds, tuple(competitors))
     return setup, [name for name in known if name in chosen]
 
 
@@ -68,9 +70,11 @@ def plan(setup: Setup, names: Sequence[str]) -> dict[str, Callable[[Section], Aw
     """What to measure, by the titles of its sections."""
     measures: dict[str, Callable[[Section], Awaitable[None]]] = {}
     for name in names:
-        if name == BESIDE:
-            for rival in setup.rivals:
-                measures[f"{BESIDE} {rival.name}"] = partial(beside.measure_beside, setup, rival)
+        if name == COMPARE:
+            for competitor in setup.competitors:
+                measures[f"{COMPARE} {competitor.name}"] = partial(
+                    compare.measure_comparison, setup, competitor
+                )
         else:
             measures[name] = partial(SECTIONS[name], setup)
     return measures
@@ -78,9 +82,9 @@ def plan(setup: Setup, names: Sequence[str]) -> dict[str, Callable[[Section], Aw
 
 async def main() -> int:
     setup, names = parse_arguments()
-    for rival in setup.rivals:
+    for competitor in setup.competitors:
         for shape in (SHAPES[name] for name in names if name in SHAPES):
-            await rival.check(setup.model, *shape)
+            await competitor.check(setup.model, *shape)
     is_whole = set(SECTIONS) <= set(names)
     report = {} if is_whole else read_report()
     is_met = True

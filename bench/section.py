@@ -20,7 +20,7 @@ class Row:
     unit: str
     target: float | None
     is_upper: bool
-    beside: dict[str, float]
+    details: dict[str, float]
 
     @property
     def is_met(self) -> bool:
@@ -29,7 +29,7 @@ class Row:
         return self.value <= self.target if self.is_upper else self.value >= self.target
 
     def __str__(self) -> str:
-        beside = "".join(f"   {name} {value:.3g}" for name, value in self.beside.items())
+        details = "".join(f"   {name} {value:.3g}" for name, value in self.details.items())
         if self.target is None:
             verdict, bound = "", ""
         else:
@@ -37,7 +37,7 @@ class Row:
                 "ok" if self.is_met else "MISS",
                 f"{'<=' if self.is_upper else '>='} {self.target}",
             )
-        return f"{verdict:<4}  {self.name:<52} {self.value:8.3f} {self.unit:<7} {bound}{beside}"
+        return f"{verdict:<4}  {self.name:<52} {self.value:8.3f} {self.unit:<7} {bound}{details}"
 
 
 @dataclass(slots=True)
@@ -49,18 +49,18 @@ class Section:
     series: dict[str, Any] = field(default_factory=dict)
 
     def at_least(
-        self, name: str, value: float, target: float, unit: str, beside: Mapping[str, float] = _NOTHING
+        self, name: str, value: float, target: float, unit: str, details: Mapping[str, float] = _NOTHING
     ) -> None:
-        self._add(Row(name, value, unit, target, False, dict(beside)))
+        self._add(Row(name, value, unit, target, False, dict(details)))
 
     def at_most(
-        self, name: str, value: float, target: float, unit: str, beside: Mapping[str, float] = _NOTHING
+        self, name: str, value: float, target: float, unit: str, details: Mapping[str, float] = _NOTHING
     ) -> None:
-        self._add(Row(name, value, unit, target, True, dict(beside)))
+        self._add(Row(name, value, unit, target, True, dict(details)))
 
-    def tell(self, name: str, value: float, unit: str, beside: Mapping[str, float] = _NOTHING) -> None:
+    def report(self, name: str, value: float, unit: str, details: Mapping[str, float] = _NOTHING) -> None:
         """A number that nothing is asked of."""
-        self._add(Row(name, value, unit, None, False, dict(beside)))
+        self._add(Row(name, value, unit, None, False, dict(details)))
 
     @property
     def is_met(self) -> bool:

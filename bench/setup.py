@@ -1,11 +1,11 @@
-"""What the whole run is about: the model, the rivals, how often, and which options the servers get."""
+"""What the whole run is about: the model, the competitors, how often, and which options the servers get."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench.competitor import Competitor
 from bench.process import Corral, RawLoop
-from bench.rival import Rival
 
 N_SEQ = 8
 N_CTX = 3072 * N_SEQ
@@ -21,7 +21,7 @@ class Setup:
     model: str
     flash_attn: str = "off"
     rounds: int = 3
-    rivals: tuple[Rival, ...] = ()
+    competitors: tuple[Competitor, ...] = ()
 
     def raw(self, n_ctx: int = N_CTX, n_seq: int = N_SEQ) -> RawLoop:
         """The yardstick, on the file as it is."""

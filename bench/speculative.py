@@ -105,8 +105,8 @@ async def measure_speculative(setup: Setup, section: Section) -> None:
                 drafts, plain = await repeat(
                     setup.rounds, partial(speed, corral.url), partial(speed, corral.url, **OFF)
                 )
-                beside = {"tok/s": drafts, "plain": plain}
-                section.at_least(f"{text} with drafts, {name}", drafts / plain, target, "x", beside)
+                details = {"tok/s": drafts, "plain": plain}
+                section.at_least(f"{text} with drafts, {name}", drafts / plain, target, "x", details)
 
 
 def fast_model(model: str) -> str:

@@ -17,13 +17,13 @@ async def measure_start(setup: Setup, section: Section) -> None:
     raw = min(_raw_load(setup) for _ in range(_TRIES))
     first, healthy = await _best_start(COMMAND, setup.model, *AS_USED, "-c", N_CTX)
     theirs = {
-        rival.name: (await _best_start(rival.where, setup.model, "-c", N_CTX))[1]
-        for rival in setup.rivals
-        if rival.is_program
+        competitor.name: (await _best_start(competitor.where, setup.model, "-c", N_CTX))[1]
+        for competitor in setup.competitors
+        if competitor.is_program
     }
     section.at_most("from the command to the first answer", first, 0.3, "s")
-    beside = {"raw s": raw, "corral s": healthy, **theirs}
-    section.at_most("from the command to healthy, over the raw load", healthy - raw, 2.0, "s", beside)
+    details = {"raw s": raw, "corral s": healthy, **theirs}
+    section.at_most("from the command to healthy, over the raw load", healthy - raw, 2.0, "s", details)
 
 
 async def _best_start(program: str, model: str, *options: object) -> tuple[float, float]:

@@ -26,8 +26,10 @@ async def measure_streams(setup: Setup, section: Section) -> None:
         if AS_USED != AS_GIVEN:
             used = stack.enter_context(closing(setup.corral_as_used(N_CTX, N_SEQ)))
             urls = {"Corral, file as given": urls["Corral"], "Corral": used.url}
-        for rival in setup.rivals:
-            urls[rival.name] = await stack.enter_async_context(rival.serve(setup.model, N_CTX, N_SEQ))
+        for competitor in setup.competitors:
+            urls[competitor.name] = await stack.enter_async_context(
+                competitor.serve(setup.model, N_CTX, N_SEQ)
+            )
         section.series = {"streams": COUNTS, "lines": {name: [] for name in ("plain libllama", *urls)}}
         for n in COUNTS:
             await _measure(n, raw, urls, setup.rounds, section)
@@ -42,6 +44,6 @@ async def _measure(n: int, raw: RawLoop, urls: dict[str, str], rounds: int, sect
     reference, given, *others = speeds = await repeat(rounds, *measures)
     for line, speed in zip(section.series["lines"].values(), speeds, strict=True):
         line.append(speed)
-    beside = {"raw tok/s": reference, **dict(zip(urls, (given, *others), strict=True))}
+    details = {"raw tok/s": reference, **dict(zip(urls, (given, *others), strict=True))}
     name = f"{n} streams together" if n > 1 else "1 stream of 16"
-    section.at_least(name, given / reference, _TARGETS.get(n, 0.93), "x raw", beside)
+    section.at_least(name, given / reference, _TARGETS.get(n, 0.93), "x raw", details)

@@ -67,14 +67,14 @@ async def measure_structured(setup: Setup, section: Section) -> None:
     with closing(setup.corral()) as corral:
         url = corral.url
         free, bound = await repeat(setup.rounds, partial(free_speed, url), partial(bound_speed, url))
-        beside = {"free tok/s": free, "bound tok/s": bound}
-        section.at_least("a stream in a grammar over a free one", bound / free, 0.95, "x", beside)
+        details = {"free tok/s": free, "bound tok/s": bound}
+        section.at_least("a stream in a grammar over a free one", bound / free, 0.95, "x", details)
         section.at_least("tokens for each step, a person as JSON", await tokens_per_step(url), 1.5, "x")
         text, whole = await repeat(
             setup.rounds, partial(text_seconds, url), partial(object_seconds, url, **OFF)
         )
-        beside = {"text s": text, "object s": whole}
-        section.at_least("a four-field object over as many free tokens", text / whole, 1.0, "x", beside)
+        details = {"text s": text, "object s": whole}
+        section.at_least("a four-field object over as many free tokens", text / whole, 1.0, "x", details)
 
 
 async def object_seconds(url: str, **options: Any) -> float:

@@ -43,7 +43,7 @@ READY_S = 0.05  # between two checks whether an engine is ready
 
 
 class EngineClient:
-    """Mutable, on the event loop. An `EngineListener` of its lifecycle."""
+    """On the event loop. Listens to its own lifecycle."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class EngineClient:
         self._loading_adapter = asyncio.Lock()
         self._freed: set[int] = set()  # adapters
         self._n_ids = 0
-        self._n_asking = 0  # calls that wait for an answer, also of an engine that has to wake up first
+        self._n_asking = 0  # calls that wait for an answer, possibly of an engine that must wake up first
         self._has_completed = False  # whether this engine has completed a task
 
     @property
@@ -86,7 +86,7 @@ class EngineClient:
 
     @property
     def is_silent(self) -> bool:
-        """Whether an engine that should be there gives no sign of life."""
+        """Return whether a running engine has sent no heartbeat for too long."""
         return self.lifecycle.is_silent
 
     @property
@@ -97,7 +97,7 @@ class EngineClient:
     def submit(
         self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None
     ) -> tuple[TaskT, TaskStream]:
-        """Queue a task, which gets its id here. It runs as soon as an engine can, across restarts."""
+        """Queue a task and assign its id. It runs as soon as an engine can, across restarts."""
         self.lifecycle.check_up()
         task = msgspec.structs.replace(task, id=self._new_id(), fd=media.fd if media is not None else -1)
         id = task.id
@@ -122,7 +122,7 @@ class EngineClient:
                 self.lifecycle.process.send(Cancel(task_id))
 
     async def layout_media(self, media: list[MediaItem]) -> list[list[int]]:
-        """The tokens that media become; also across restarts of the engine."""
+        """Return the tokens of media items; waits across engine restarts."""
         for i in range(MAX_CRASHES):
             await self._wait_ready()
             try:
@@ -136,7 +136,7 @@ class EngineClient:
         raise AssertionError
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
-        """Run an action on a slot, with the file `fd` where that needs one."""
+        """Run an action on a slot; `fd` is the file that it reads or writes."""
         action = msgspec.structs.replace(action, id=self._new_id(), fd=fd)
         report = await self._ask(action, fd)
         assert isinstance(report, SlotReport)
@@ -169,7 +169,7 @@ class EngineClient:
         return bool(self._pending or self._n_asking)
 
     def engine_settings(self, settings: EngineSettings) -> EngineSettings:
-        """A new engine loads freed adapters only for tasks that still want them."""
+        """Return settings with the adapters that a new engine has to load."""
         wanted = {id for pending in self._pending.values() for id, _ in pending.lora}
         gone = self._freed - wanted
         files = [ScaledFile("") if id in gone else file for id, file in enumerate(settings.lora)]
@@ -195,7 +195,9 @@ class EngineClient:
             self._fail(each, CorralError(message))
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(Unavailable("the engine was lost, and what its slots held"))
+                answer.set_exception(
+                    Unavailable("the engine was lost, and with it the contents of its slots")
+                )
         return life
 
     def on_sleep(self) -> None:
@@ -223,13 +225,13 @@ class EngineClient:
         return self._n_ids - 1
 
     async def _wait_ready(self) -> None:
-        """Until there is an engine, or never will be one."""
+        """Wait until there is an engine; raises if there never will be one."""
         while self.state in (EngineState.LOADING, EngineState.RESTARTING, EngineState.WAKING):
             self.lifecycle.check_up()
             await asyncio.sleep(READY_S)
 
     async def _ask(self, command: SlotAction | LoadAdapter | LayoutMedia, fd: int = -1) -> Answer:
-        """Send a command that only this engine can answer; one that sleeps is woken first."""
+        """Send a command that only this engine can answer; wakes a sleeping engine."""
         self._n_asking += 1
         try:
             self.lifecycle.wake()
@@ -250,7 +252,7 @@ class EngineClient:
             process.send(command, fd)
             return await answer
         except OSError:
-            raise Unavailable("the file cannot be handed to the engine now") from None
+            raise Unavailable("the file could not be sent to the engine") from None
         finally:
             del self._answers[command.id]
             if not answer.done() or answer.cancelled():
@@ -263,7 +265,7 @@ class EngineClient:
         except ConnectionError:
             pass  # the process is gone; the next one gets the task
         except OSError:
-            raise Unavailable("the media cannot be handed to the engine now") from None
+            raise Unavailable("the media could not be sent to the engine") from None
 
     def _deliver(self, result: TaskResult) -> None:
         pending = self._pending.get(result.task_id)

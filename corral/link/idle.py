@@ -1,4 +1,4 @@
-"""How long an engine has had nothing to do, and whether that is long enough for it to sleep."""
+"""Whether an engine has been idle long enough to be unloaded."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 
 class Idle:
-    """Mutable: of one engine, since it was ready."""
+    """Idle time of one engine since it was ready."""
 
     def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`limit_s`: negative: it never sleeps."""
+        """`limit_s`: negative: never unload."""
         self._limit_s = limit_s
         self._clock = clock
         self._since = clock()
         self._n_commands = 0
 
     def check(self, n_submitted: int, is_busy: bool) -> bool:
-        """To be asked now and then: whether it is time to sleep. `n_orders`: of all times, so that none is
-        overlooked that came and went since the last look."""
+        """Return whether it is time to unload. `n_orders` counts all tasks so far, so that short ones between
+        two checks are noticed."""
         now = self._clock()
         if is_busy or n_submitted != self._n_commands:
             self._since, self._n_commands = now, n_submitted

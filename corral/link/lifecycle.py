@@ -1,7 +1,7 @@
 """Keep an engine process alive: start and watch it, replace it when it is lost, unload it when idle.
 
-Knows processes and times, and whether the engine has work, but not which. `RestartPolicy`, `Pulse` and `Idle`
-decide.
+Knows processes and times, and whether the engine has work, but not which. `RestartPolicy`,
+`HeartbeatMonitor` and `Idle` decide.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class EngineState(enum.Enum):
 
 
 class EngineListener(Protocol):
-    """The owner of the tasks, which the lifecycle asks and tells."""
+    """The owner of the tasks."""
 
     @property
     def n_submitted(self) -> int:
-        """Tasks and commands so far; a change shows that the engine is used."""
+        """Number of tasks and commands so far; a change shows that the engine is in use."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether tasks or commands have not ended."""
+        """Whether tasks or commands are unfinished."""
         ...
 
     def engine_settings(self, settings: EngineSettings) -> EngineSettings:
@@ -71,15 +71,15 @@ class EngineListener(Protocol):
     def on_ready(self, info: ModelInfo, process: EngineProcess) -> None: ...
 
     def on_lost(self, ready_s: float | None) -> Life:
-        """The engine was lost `ready_s` after it was ready; returns what it was doing."""
+        """Handle an engine lost `ready_s` after it was ready; return what it was doing."""
         ...
 
     def on_sleep(self) -> None:
-        """The slots are gone with the engine."""
+        """Forget the slots: the engine is unloaded."""
         ...
 
     def on_down(self, error: Unavailable) -> None:
-        """There will be no engine any more."""
+        """End everything: there will be no engine any more."""
         ...
 
     def on_event(self, event: Queue | Answer | TaskResult) -> None: ...
@@ -98,7 +98,8 @@ class EngineLifecycle:
         on_loading: Callable[[Loading], None],
         on_restart: Callable[[str], None],
     ) -> None:
-        """`n_failures`: engines in a row that may fail by themselves. `sleep_idle_s`: negative: never."""
+        """`n_failures`: how many engines in a row may fail without work. `sleep_idle_s`: negative: never
+        unload."""
         self.settings = settings
         self._listener = listener
         self._timeout_s = timeout_s
@@ -112,18 +113,18 @@ class EngineLifecycle:
         self._opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._heartbeat, self._idle = HeartbeatMonitor(timeout_s), Idle(sleep_idle_s)
         self._ready_at: float | None = None  # this engine
-        self._stopped_at: float | None = None  # when it was told to end
+        self._stopped_at: float | None = None  # when it was told to stop
         self._woken = asyncio.Event()
         self._lost_because = ""
         self._is_closing = False
         self.state = EngineState.LOADING
         self.info: ModelInfo | None = None
-        self.loading = Loading()  # how far the engine is that is starting, or was
-        self.n_restarts = 0  # engines that were lost and followed by another one
+        self.loading = Loading()  # progress of the present or last start
+        self.n_restarts = 0  # engines that were lost and replaced
 
     @property
     def is_silent(self) -> bool:
-        """Whether an engine that should be there gives no sign of life."""
+        """Return whether a running engine has sent no heartbeat for too long."""
         return self.state is EngineState.READY and self._heartbeat.is_silent
 
     @property
@@ -132,20 +133,20 @@ class EngineLifecycle:
         return self._lost_because if self.state is EngineState.FAILED else ""
 
     async def start(self) -> ModelInfo:
-        """Launch the engine; returns once the model is loaded, raises if that fails."""
+        """Start the engine; returns once the model is loaded, raises if that fails."""
         self._main = asyncio.create_task(self._run())
         either: set[asyncio.Future[Any]] = {self._main, self._loaded}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._loaded.done():
-            self._main.result()  # raises what has ended it
+            self._main.result()  # raises the reason
         return await self._loaded
 
     async def opened(self) -> str:
-        """The model's file, as soon as an engine has opened and survived it; `start` tells if none does."""
+        """Wait until an engine has opened the model file and survived it; `start` reports if none does."""
         return await asyncio.shield(self._opened)
 
     def dismiss(self) -> None:
-        """End all that runs with an error; nothing else is begun."""
+        """End all running tasks with an error and start no others."""
         self._is_closing = True
         self._listener.on_down(shutting_down())
 
@@ -167,11 +168,11 @@ class EngineLifecycle:
             raise Unavailable(f"The engine is down: {self._lost_because}")
 
     def wake(self) -> None:
-        """Load the engine again if it sleeps."""
+        """Load the engine again if it was unloaded for idling."""
         if self.state is EngineState.SLEEPING:
             self.state = EngineState.WAKING
             self._woken.set()
-            _log.info("a request has come: the engine wakes up")
+            _log.info("new request: loading the engine again")
 
     async def _run(self) -> None:
         try:
@@ -185,7 +186,7 @@ class EngineLifecycle:
             self._give_up()
 
     async def _live(self) -> bool:
-        """One engine from start to end, and what follows from that; whether there is to be another."""
+        """Run one engine from start to end; return whether to start another."""
         self._lost_because = ""
         await self._run_once()
         if self._is_closing:
@@ -209,12 +210,12 @@ class EngineLifecycle:
             self._lost_because = f"the engine process cannot be started: {error.strerror or error}"
         finally:
             if self.state is EngineState.READY:
-                self.state = EngineState.RESTARTING  # at once: how it ended takes a while to be known
+                self.state = EngineState.RESTARTING  # at once: the exit code takes a while
             code = await asyncio.shield(process.close())
         self._lost_because = self._lost_because or f"the engine process ended with {_code_name(code)}"
 
     async def _outlive(self, process: EngineProcess) -> None:
-        """Until a process is gone, which may have to be helped."""
+        """Wait until the process is gone; kill it if necessary."""
         while True:
             try:
                 return await asyncio.wait_for(process.wait(), LOOK_S)
@@ -237,7 +238,7 @@ class EngineLifecycle:
         process.kill()
 
     async def _recover(self) -> bool:
-        """An engine was lost: wait for as long as is wise; whether there is to be another one."""
+        """After a lost engine, wait as the policy says; return whether to start another."""
         life = self._listener.on_lost(None if self._ready_at is None else time.monotonic() - self._ready_at)
         delay_s = self._policy.end(life)
         if delay_s is None:
@@ -252,18 +253,18 @@ class EngineLifecycle:
 
     def _give_up(self) -> None:
         self.state = EngineState.FAILED
-        _log.error("the engine is down: %(reason)s; no other one is started", {"reason": self._lost_because})
+        _log.error("the engine is down: %(reason)s; giving up", {"reason": self._lost_because})
         self._listener.on_down(Unavailable(f"The engine is down: {self._lost_because}"))
 
     def _fall_asleep(self, process: EngineProcess) -> None:
-        """Whatever comes from now on waits for the next engine."""
+        """From now on requests wait for the next engine."""
         self.state = EngineState.SLEEPING
         self._stopped_at = time.monotonic()
         self._woken.clear()
         process.send(Stop())
         self._listener.on_sleep()
         fields = {"seconds": self._sleep_idle_s}
-        _log.info("nothing to do for %(seconds)g s: the engine sleeps until a request comes", fields)
+        _log.info("idle for %(seconds)g s: engine unloaded until the next request", fields)
 
     def _on_events(self, process: EngineProcess, events: list[Event]) -> None:
         for event in events:
@@ -286,7 +287,7 @@ class EngineLifecycle:
             if not self._opened.done():
                 self._opened.set_result(event.path)
         else:
-            # The next engine is the same, whatever has become of the file and of the memory since.
+            # The next engine gets the same settings, whatever the file or free memory are by then.
             self.settings = msgspec.structs.replace(
                 event.settings, lora=self.settings.lora, lora_base="", transcode=OFF, fit="off"
             )
@@ -298,7 +299,7 @@ class EngineLifecycle:
 
 
 def _code_name(code: int | None) -> str:
-    """What a process returned, or the signal that ended it."""
+    """Name an exit code or the signal that ended a process."""
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             return f"code {code} ({signal.Signals(-code).name})"

@@ -1,7 +1,7 @@
-"""Log lines of the engine on their way to the front: a pipe, and in front of every line its level, as `<30>`.
+"""Relay the engine's log to the front: lines over a pipe, each prefixed with its level, as `<30>`.
 
-What comes without a level was written by native code, or by an interpreter that gives up. Only the front
-knows where lines go in the end, and which of them.
+Lines without a level come from native code or a failing interpreter. Only the front decides which lines go
+where.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _log = logging.getLogger("corral.engine")
 
 
 def log_to_front() -> None:
-    """In the engine: whatever is logged from now on goes through the pipe, which is this process's stderr."""
+    """In the engine: write all logging to stderr, which is the pipe."""
     handler = _Pipe(sys.stderr)
     handler.setFormatter(_LevelFormatter())
     logging.getLogger().addHandler(handler)
@@ -25,7 +25,7 @@ def log_to_front() -> None:
 
 
 def relay_log(pipe: BinaryIO) -> None:
-    """In a thread of the front: log what comes out of the pipe, until the engine is gone."""
+    """In a thread of the front: log lines from the pipe until the engine is gone."""
     with pipe:
         while line := pipe.readline(_MAX_LINE_BYTES):
             level, text = parse_line(line)
@@ -34,7 +34,7 @@ def relay_log(pipe: BinaryIO) -> None:
 
 
 def parse_line(line: bytes) -> tuple[int, str]:
-    """Its level and what it says."""
+    """Return a line's level and text."""
     text = line.decode("utf-8", "replace").rstrip()
     if found := _LINE.fullmatch(text):
         return int(found[1]), found[2]
@@ -43,7 +43,7 @@ def parse_line(line: bytes) -> tuple[int, str]:
 
 class _Pipe(logging.StreamHandler):  # type: ignore[type-arg]
     def handleError(self, record: logging.LogRecord) -> None:
-        """Nobody listens any more: this process ends soon."""
+        """The reader is gone: this process ends soon."""
 
 
 class _LevelFormatter(logging.Formatter):

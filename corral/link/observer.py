@@ -1,4 +1,4 @@
-"""What the link tells others about tasks and slots. It knows nothing of who listens."""
+"""Observers of tasks and of the engine. The link does not know who implements them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class TaskObserver(Protocol):
     """Follows one task, across engine restarts."""
 
     def on_submit(self, task: Task | Embed) -> None:
-        """It waits for an engine from now on."""
+        """The task was submitted and waits for an engine."""
         ...
 
     def on_result(self, result: TaskResult) -> None: ...
 
     def on_end(self) -> None:
-        """It has ended: done, failed or cancelled. Called once, after the last result."""
+        """The task has ended: done, failed or cancelled. Called once, after the last result."""
         ...
 
 
@@ -27,13 +27,13 @@ class EngineObserver(Protocol):
     """Follows the engine itself."""
 
     def on_slots(self, n_slots: int) -> None:
-        """All slots are empty, as a new engine has them or a sleeping one left them."""
+        """All slots are empty: the engine is new or was unloaded."""
         ...
 
     def on_queue(self, task_ids: Sequence[int]) -> None:
-        """The engine's order of the tasks that wait for a slot, the next one first."""
+        """The engine's order of waiting tasks, the next one first."""
         ...
 
     def on_action(self, action: SlotAction, report: SlotReport) -> None:
-        """An action on a slot is done."""
+        """An action on a slot has finished."""
         ...

@@ -1,4 +1,4 @@
-"""Tasks that have not ended: what their clients already have, and which may have crashed an engine."""
+"""Tasks that have not ended: the tokens already delivered, and which tasks may have crashed an engine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from corral.core.task import Embed, Task
 from corral.link.observer import TaskObserver
 from corral.link.stream import TaskStream
 
-MAX_CRASHES = 3  # engines that a task may take down
+MAX_CRASHES = 3  # engines that a task may crash
 
 
 class MediaFile(Protocol):
-    """Media of prompts, in a file that stays open."""
+    """Media items of prompts, in a file that stays open."""
 
     @property
     def media(self) -> list[list[MediaItem]]:
-        """Of every prompt."""
+        """The media of every prompt."""
         ...
 
     @property
@@ -31,7 +31,7 @@ class MediaFile(Protocol):
 
 @dataclass(slots=True)
 class PendingTask:
-    """Mutable. `media` keeps its file open for as long as the task may be sent again."""
+    """`media` keeps its file open as long as the task may be sent again."""
 
     task: Task | Embed
     stream: TaskStream
@@ -39,27 +39,27 @@ class PendingTask:
     media: MediaFile | None = None
     delivered: list[int] = field(default_factory=list)
     n_crashes: int = 0
-    is_sent: bool = False  # to the current engine
-    is_admitted: bool = False  # by the current engine
+    is_sent: bool = False  # sent to the current engine
+    is_admitted: bool = False  # admitted by the current engine
 
     @property
     def lora(self) -> AdapterConfig:
         return self.task.lora if isinstance(self.task, Embed) else self.task.params.lora
 
     def resumed(self) -> Task | Embed:
-        """The task as another engine gets it."""
+        """Return the task as another engine gets it."""
         if isinstance(self.task, Embed):
             return self.task
         return msgspec.structs.replace(self.task, resume=self.delivered)
 
 
 def suspects(pending: Collection[PendingTask]) -> list[PendingTask]:
-    """Tasks that may have crashed the engine: those that it worked on, else all that it was sent."""
+    """Return the tasks that may have crashed the engine: those it worked on, else all it was sent."""
     return [each for each in pending if each.is_admitted] or [each for each in pending if each.is_sent]
 
 
 def charge_crash(pending: Collection[PendingTask]) -> list[PendingTask]:
-    """Charge the suspects with a lost engine; returns those with too many, which must not be sent again."""
+    """Charge the suspects with a crash; return those charged too often, which must not be sent again."""
     charged = suspects(pending)
     for each in charged:
         each.n_crashes += 1

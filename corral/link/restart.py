@@ -1,30 +1,30 @@
-"""Whether a lost engine gets a successor, and how soon: pure decisions, from what became of engines so far.
+"""Whether and when a lost engine is replaced: pure decisions from the engines so far.
 
-An engine that failed by itself may not do so many times in a row. One that had work was perhaps taken down by
-it: that work is blamed elsewhere, and no client can use up what engines are allowed.
+Engines that fail without work may do so only a few times in a row. An engine with work may have been
+crashed by it: the task is charged elsewhere, so no client can use up the engine's restarts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-SOUND_S = 60.0  # an engine that idles so long has nothing wrong with it
-_FIRST_S, _LONGEST_S = 0.5, 30.0  # between engines that fail
-_N_AT_ONCE = 2  # engines in a row that work took down, with nothing in between
+SOUND_S = 60.0  # an engine that idled this long is considered sound
+_FIRST_S, _LONGEST_S = 0.5, 30.0  # delay between failing engines
+_N_AT_ONCE = 2  # crashed engines in a row, without a completed task in between
 _LONGEST_BLAMED_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What an engine that is gone has been through."""
+    """What happened to an engine that is gone."""
 
     ready_s: float | None  # None: never
-    has_suspects: bool = False  # somebody's work was in it when it ended
-    has_completed: bool = False  # some task
+    has_suspects: bool = False  # it had work when it ended
+    has_completed: bool = False  # it completed a task
 
 
 class RestartPolicy:
-    """Mutable: engines that have failed in a row, or were taken down."""
+    """Counts engines that failed or crashed in a row."""
 
     def __init__(self, n_failures: int) -> None:
         """`n_failures`: how many in a row may fail."""
@@ -33,7 +33,7 @@ class RestartPolicy:
         self._n_taken_down = 0
 
     def end(self, life: Life) -> float | None:
-        """An engine is gone that nobody has told to go; seconds until the next one, None: there is none."""
+        """Record an engine that was lost; return the seconds until the next one, None: give up."""
         if life.has_completed:
             self._n_failed = self._n_taken_down = 0
         if life.ready_s is not None and life.has_suspects:
@@ -47,5 +47,5 @@ class RestartPolicy:
 
 
 def _growing(n: int, longest_s: float) -> float:
-    """Nothing for none, then twice as long each time."""
+    """0 for none, then doubling."""
     return min(longest_s, _FIRST_S * 2.0 ** min(n - 1, 16)) if n > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The results of one task, as they come."""
+"""The results of one task."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from corral.core.errors import CorralError
 from corral.core.result import Failed, LastResult, TaskResult
 
-MAX_WAITING = 16384  # results a reader may be behind before its task is given up
+MAX_WAITING = 16384  # results that a reader may lag behind before its task is cancelled
 
 
 class TaskStream:
-    """Async iterator that ends behind the last result, and raises what `Failed` says; `close` cancels."""
+    """Async iterator over results; raises the error of `Failed`. `close` cancels the task."""
 
     def __init__(self, on_close: Callable[[], None]) -> None:
         self._results: collections.deque[TaskResult] = collections.deque()
@@ -24,18 +24,18 @@ class TaskStream:
 
     def put(self, result: TaskResult) -> None:
         if len(self._results) >= MAX_WAITING:
-            self.give_up(CorralError("the client reads too slowly, the request was given up"))
+            self.give_up(CorralError("the client reads too slowly: request cancelled"))
             return
         self._results.append(result)
         self._wake.set()
 
     def fail(self, error: CorralError) -> None:
-        """End the stream with an error, behind what has arrived already."""
+        """End the stream with an error, after the results already received."""
         self._error = error
         self._wake.set()
 
     def give_up(self, error: CorralError) -> None:
-        """The same, and nobody goes on with the task."""
+        """Fail the stream and cancel the task."""
         self.fail(error)
         self._on_close()
 

@@ -1,7 +1,4 @@
-"""LoRA adapters of a model: files that change some of its weights, each with a scale.
-
-Belongs to the thread that owns the model's contexts.
-"""
+"""LoRA adapters of one model, each applied with a scale. Used only by the thread that owns the contexts."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _NONE = b""
 
 
 class Adapters:
-    """Mutable: the adapters that are loaded for one model, by id."""
+    """The adapters loaded for one model, by id."""
 
     def __init__(self, model: Any, path: str) -> None:
         self._model = model
@@ -32,11 +29,9 @@ class Adapters:
         self._uses: list[AdapterUse] = []
 
     def load(self, id: int, path: str) -> AdapterInfo:
-        """Read an adapter; raises InvalidRequest if the file is none, or one of another model."""
+        """Load an adapter file; raises InvalidRequest if it is not an adapter for this model."""
         try:
-            check_adapter_for(
-                self._path, read_header(path)
-            )  # libllama is brought down by some that do not fit
+            check_adapter_for(self._path, read_header(path))  # some mismatches abort libllama, so check first
             digest = fingerprint(path)
         except OSError as error:
             raise InvalidRequest(f"the adapter cannot be read: {error.strerror}") from None
@@ -56,7 +51,7 @@ class Adapters:
 
     def free(self, id: int) -> None:
         if id not in self._handles:
-            return  # it could not be loaded
+            return  # loading failed
         for use in self._uses:
             if id in dict(use.config):
                 use.apply_lora(())
@@ -64,7 +59,7 @@ class Adapters:
         del self._prints[id]
 
     def lora_key(self, config: AdapterConfig) -> bytes:
-        """What tells this configuration of the model from others; nothing for the model itself."""
+        """Identify this adapter configuration; empty for the bare model."""
         if not config:
             return _NONE
         digest = xxhash.xxh3_128()
@@ -75,14 +70,14 @@ class Adapters:
         return digest.digest()
 
     def use(self, context: Any) -> AdapterUse:
-        """Make a context ready to apply them."""
+        """Return an `AdapterUse` for a context."""
         use = AdapterUse(context, self._handles)
         self._uses.append(use)
         return use
 
 
 class AdapterUse:
-    """Mutable: which adapters a context applies."""
+    """The adapters that one context applies."""
 
     def __init__(self, context: Any, handles: dict[int, Any]) -> None:
         self._context = context
@@ -90,12 +85,12 @@ class AdapterUse:
         self.config: AdapterConfig = ()
 
     def move_to(self, context: Any) -> None:
-        """Another context took the place of this one."""
+        """Continue with a new context that replaces the old one."""
         self._context, config, self.config = context, self.config, ()
         self.apply_lora(config)
 
     def apply_lora(self, config: AdapterConfig) -> None:
-        """From the next decode on. Changing it makes libllama plan its graphs anew."""
+        """Apply from the next decode on. A change makes libllama rebuild its graphs."""
         if config == self.config:
             return
         for id, _ in config:

@@ -1,4 +1,4 @@
-"""libllama behind the engine's port: one model, one context, samplers on demand."""
+"""libllama as the engine's `Backend`: one model, one context, samplers on demand."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from corral.llama.constraint import Compiler, Matcher
     from corral.llama.multimodal import Projector
 
-MIN_PROMPT_ROOM = 16  # of a batch, beside a token for every slot
-MIN_BATCH = 32  # for what the engine tries before it serves
+MIN_PROMPT_ROOM = 16  # prompt tokens in a batch, in addition to one token per slot
+MIN_BATCH = 32  # for the probes that the engine runs before serving
 _SAMPLE_TOKENS = 2
 _log = logging.getLogger(__name__)
 
 
 class LlamaBackend(Context):
-    """A `Context` that also knows its vocabulary, makes samplers and describes itself."""
+    """A `Context` with a vocabulary, samplers and a description of itself."""
 
     def __init__(self, model: Model, settings: EngineSettings, projector: Projector | None = None) -> None:
         settings = fit_cache(settings, model)
@@ -88,7 +88,7 @@ class LlamaBackend(Context):
             self.state_growth = self._layout.growth
 
     def _read(self, seq: int, state: State) -> bool:
-        """Also one that was saved when there were fewer sequences."""
+        """Read a state, also one saved when there were fewer sequences."""
         if self._has_grown and self._layout is not None:
             state = self._layout.renew(state)
         return super()._read(seq, state)
@@ -98,7 +98,7 @@ class LlamaBackend(Context):
         return self.vocab.n_tokens
 
     def is_whole(self, seq: int) -> bool:
-        # Cells that a window has left behind are reused where there are gaps, and are missing in states.
+        # Cells outside a sliding window are reused and are missing from saved states.
         return not self.n_window or lib.llama_memory_seq_pos_min(self._memory, seq) <= 0
 
     def pack(self, state: State) -> list[memoryview]:
@@ -108,15 +108,15 @@ class LlamaBackend(Context):
         layout = self._layout
         if layout is not None:
             layout.check(buffer[:n_bytes].data, positions)
-            if buffer.size < n_bytes + layout.growth:  # the context grew meanwhile
+            if buffer.size < n_bytes + layout.growth:  # the context has grown since
                 buffer = np.concatenate([buffer[:n_bytes], np.empty(layout.growth, np.uint8)])
             return layout.make_native(buffer, n_bytes)
         if not is_trusted:
-            raise InvalidRequest("states of this model are accepted only from files of the server")
+            raise InvalidRequest("states of this model are restored only from files that this server wrote")
         return buffer[:n_bytes].data
 
     def _sample_state(self) -> State:
-        """A short state, as an example of how this context writes them."""
+        """Save a short state as an example of this context's layout."""
         self.decode([Chunk(0, 0, np.zeros(_SAMPLE_TOKENS, np.int32), logits=True)])
         sample = self.save(0)
         self.trim(0, 0)
@@ -127,8 +127,8 @@ class LlamaBackend(Context):
 
     @cached_property
     def _compiler(self) -> Compiler:
-        """Belongs to the one thread that compiles."""
-        from corral.llama.constraint import Compiler  # takes a while, and many servers never need it
+        """Return the grammar compiler. Used only by the compile thread."""
+        from corral.llama.constraint import Compiler  # slow to import, and many servers never need it
 
         return Compiler(self.vocab)
 
@@ -152,7 +152,7 @@ class LlamaBackend(Context):
 
 
 def generation_params(settings: EngineSettings, model: Model) -> Any:
-    """Those of the context that generates."""
+    """Parameters of the context that generates."""
     n_threads, n_threads_batch = thread_counts(settings)
     return fill_params(
         context_params(settings),

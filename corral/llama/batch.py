@@ -1,4 +1,4 @@
-"""The arrays of a `llama_batch`, as numpy views that are filled by slices."""
+"""The arrays of a `llama_batch` as numpy views that are filled by slices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATUS = {0: DecodeStatus.OK, 1: DecodeStatus.NO_ROOM, 2: DecodeStatus.ABORTED}
 
 
 class Batch:
-    """Belongs to one context. `outputs_all`: every token has an output, not just the last of its chunk."""
+    """The batch of one context. `outputs_all`: every token gets an output, not only the last of a chunk."""
 
     def __init__(self, capacity: int, outputs_all: bool = False) -> None:
         self._token = np.zeros(capacity, np.int32)
@@ -36,7 +36,7 @@ class Batch:
         )
 
     def fill(self, chunks: Sequence[Chunk]) -> list[int]:
-        """Lay the chunks out one after the other; returns the index of each one's last token."""
+        """Lay out the chunks one after another; return the index of each chunk's last token."""
         rows: list[int] = []
         start = 0
         for chunk in chunks:
@@ -54,12 +54,12 @@ class Batch:
         return rows
 
     def decode(self, context: Any, is_encoder: bool = False) -> DecodeStatus:
-        """Evaluate what was filled in."""
+        """Evaluate the filled batch."""
         return _status((lib.llama_encode if is_encoder else lib.llama_decode)(context, self._native))
 
 
 def decode_rows(context: Any, chunk: Chunk, outputs_all: bool = False) -> DecodeStatus:
-    """Evaluate rows that take the place of tokens; nothing else can be in their batch."""
+    """Evaluate embedding rows in place of tokens; they need a batch of their own."""
     assert chunk.encoded is not None
     encoded, n = chunk.encoded, len(chunk.tokens)
     rows = np.ascontiguousarray(encoded.rows, np.float32)

@@ -1,4 +1,4 @@
-"""The types that keys and values can have in a context, by the names of `--cache-type-k` and `-v`."""
+"""KV cache types by the names of `--cache-type-k` and `--cache-type-v`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _NUMBERS = {kind.name: number for number, kind in GGML_TYPES.items()}
 
 
 def type_number(name: str) -> int:
-    """As libllama counts them."""
+    """Return libllama's number of the type."""
     return _NUMBERS[name]
 
 
 def block_size(name: str) -> int:
-    """How many values are stored together."""
+    """Return the number of values per block."""
     return GGML_TYPES[_NUMBERS[name]].n_values
 
 

@@ -1,4 +1,4 @@
-"""The table of token candidates that samplers narrow down: one `llama_token_data_array` over numpy memory."""
+"""Token candidates that samplers narrow down: one `llama_token_data_array` over numpy memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Candidates:
         self.pointer = ctypes.pointer(self._array)
 
     def load(self, logits: FloatArray) -> np.float32:
-        """Every token is a candidate again. Returns the best logit; nothing is kept if that is no number."""
+        """Make every token a candidate. Return the best logit; load nothing if it is NaN."""
         best: np.float32 = logits.max()
         if not np.isnan(best):
             self._ids_column[:] = self._all_ids
@@ -37,10 +37,10 @@ class Candidates:
         return best
 
     def load_best(self, logits: FloatArray, k: int) -> np.float32:
-        """Like `load`, but only the `k` best tokens and a few more are candidates.
+        """Like `load`, but keep only a superset of the `k` best tokens.
 
-        The logits are looked at as a table: the k-th largest maximum of its columns is no larger than the
-        k-th largest logit, so everything from there on is a superset of the best.
+        The logits are viewed as a table. The k-th largest column maximum is at most the k-th largest
+        logit, so all logits from there on include the k best.
         """
         n_columns = len(logits) // _ROWS
         if k > n_columns:
@@ -58,7 +58,7 @@ class Candidates:
         return best
 
     def load_some(self, logits: FloatArray, allowed: npt.NDArray[np.bool_], k: int) -> np.float32:
-        """Like `load_best`, but of the allowed tokens only."""
+        """Like `load_best`, restricted to the allowed tokens."""
         best: np.float32
         if np.count_nonzero(allowed) > max(k, len(logits) // _ROWS):
             best = self.load_best(np.where(allowed, logits, -np.inf), k)
@@ -73,7 +73,7 @@ class Candidates:
         return best
 
     def store(self, ids: TokenArray, logits: FloatArray) -> None:
-        """Only these are candidates now, best first."""
+        """Replace the candidates by these, sorted best first."""
         n = len(ids)
         self._ids_column[:n] = ids
         self._logits_column[:n] = logits
@@ -88,13 +88,13 @@ class Candidates:
         return self._logits_column[self._span()]
 
     def sorted(self) -> tuple[TokenArray, FloatArray]:
-        """Copies of ids and logits, best first."""
+        """Return copies of ids and logits, best first."""
         ids, logits = self.ids, self.logits
         order = np.argsort(-logits, kind="stable")
         return ids[order], logits[order]
 
     def _span(self) -> slice:
-        # Samplers may move the start of the array: libllama's XTC does.
+        # Samplers may move the start of the array (libllama's XTC does).
         start = (ctypes.addressof(self._array.data.contents) - self._table.ctypes.data) // _ROW_BYTES
         return slice(start, start + self._array.size)
 
@@ -106,14 +106,14 @@ class Candidates:
 
 
 def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Probabilities, in float64."""
+    """Return probabilities in float64."""
     weights = softmax_weights(logits)
     weights /= weights.sum()
     return weights
 
 
 def softmax_weights(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Probabilities up to a common factor; where every logit is -inf, all on the first."""
+    """Return unnormalized probabilities; if every logit is -inf, all weight is on the first."""
     top = logits.max()
     if top == -np.inf:
         return np.eye(1, len(logits)).reshape(-1)

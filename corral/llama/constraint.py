@@ -1,6 +1,6 @@
-"""Grammars that generated text has to follow, on llguidance.
+"""Grammar-constrained generation on llguidance.
 
-Compiling may take long and is done in any thread; a `Matcher` belongs to one request and one thread.
+Compiling may take long and runs in any thread; a `Matcher` belongs to one request and one thread.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from corral.llama.library import lib
 from corral.llama.vocab import Vocab
 
 MASK_THREADS = 2
-FAULT_S = 2.0  # to find out where a schema is wrong; nobody's new grammar is compiled meanwhile
-CACHE_BYTES = 16 << 20  # of grammar text whose compiled form is kept
-# Ambiguous grammars need many items for a mask; these take some 10 ms at worst.
+FAULT_S = 2.0  # to locate the error in a schema; no other grammar compiles meanwhile
+CACHE_BYTES = 16 << 20  # of grammar sources whose compiled form is cached
+# Ambiguous grammars need many items per mask; this many take about 10 ms at worst.
 _LIMITS = llguidance.LLParserLimits(step_max_items=200_000)
 
 
 class Compiler:
-    """Makes matchers for one vocabulary. Its table of tokens is built when the first grammar comes."""
+    """Compiles matchers for one vocabulary; its token table is built for the first grammar."""
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
@@ -43,7 +43,7 @@ class Compiler:
         self._masks = ThreadPoolExecutor(MASK_THREADS, "mask")
 
     def compile(self, constraint: Constraint) -> Matcher:
-        """A fresh matcher; raises InvalidRequest where the grammar is wrong or more than can be honoured."""
+        """Return a fresh matcher; raises InvalidRequest if the grammar is invalid or exceeds a limit."""
         with self._lock:
             self._tokenizer = self._tokenizer or _tokenizer(self._vocab)
             key = (constraint.kind, constraint.text)
@@ -77,7 +77,8 @@ class Compiler:
 
 
 class Matcher:
-    """Where a generation is in its grammar. With a trigger, everything is allowed until that was written."""
+    """The state of one generation in its grammar. With a trigger, all tokens are allowed until it was
+    written."""
 
     def __init__(
         self,
@@ -101,27 +102,27 @@ class Matcher:
 
     @property
     def is_unfinished(self) -> bool:
-        """What was written so far is not a whole text of the grammar."""
+        """Return whether the text so far is not a complete text of the grammar."""
         self._settle()
         return self._is_active and not self._matcher.is_accepting()
 
     @property
     def is_finished(self) -> bool:
-        """The grammar is at its end: nothing may follow."""
+        """Return whether nothing may follow."""
         return self._is_active and self._matcher.is_stopped()
 
     def forced(self) -> list[int]:
-        """The tokens that have to come next, as far as there is no choice."""
+        """Return the next tokens as far as the grammar leaves no choice."""
         self._settle()
         return self._matcher.compute_ff_tokens() if self._is_active else []
 
     def prepare(self) -> None:
-        """Start to find out what may come next, in another thread: there is a decode until it is needed."""
+        """Start computing the next mask in another thread, while the next decode runs."""
         if self._is_active:
             self._mask = self._masks.submit(self._matcher.compute_bitmask)
 
     def allowed(self) -> npt.NDArray[np.bool_] | None:
-        """Which tokens may come next; None: all of them."""
+        """Return the mask of tokens that may come next; None: all of them."""
         if not self._is_active:
             return None
         mask = self._settle() or self._matcher.compute_bitmask()
@@ -138,12 +139,12 @@ class Matcher:
             self._watch(self._vocab.piece(token, special=True))
 
     def _settle(self) -> bytes | None:
-        """Wait for the other thread; the matcher is nobody's but ours then."""
+        """Wait for the other thread; afterwards the matcher is ours alone."""
         mask, self._mask = self._mask, None
         return mask.result() if mask is not None else None
 
     def _watch(self, piece: bytes) -> None:
-        """Look for the trigger; what was written behind it already belongs to the grammar."""
+        """Look for the trigger; text after it already belongs to the grammar."""
         self._text += piece
         if self._is_trigger_first:
             self._text = self._text.lstrip()
@@ -160,18 +161,18 @@ class Matcher:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = self._matcher.get_error().strip().splitlines()[0][:500]
-            raise InvalidRequest(f"the grammar is too complex to go on: {reason}", param=self._field)
+            raise InvalidRequest(f"the grammar is too complex: {reason}", param=self._field)
 
 
 def _match(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if not matcher.is_error():
-        matcher.compute_bitmask()  # a grammar that nothing can match fails here
+        matcher.compute_bitmask()  # a grammar that matches nothing fails here
     return matcher
 
 
 def _refusal(error: str, constraint: Constraint, tokenizer: LLTokenizer) -> InvalidRequest:
-    """What is wrong, and where in what the client sent."""
+    """Return the error with its place in what the client sent."""
 
     def problem_with(schema: Any) -> str:
         return _reason(_match(LLMatcher.grammar_from_json_schema(schema), tokenizer).get_error())
@@ -190,19 +191,19 @@ def _refusal(error: str, constraint: Constraint, tokenizer: LLTokenizer) -> Inva
 
 
 def _reason(error: str) -> str:
-    """What llguidance says, without its excerpt of a grammar that the client never saw."""
+    """Return llguidance's message without its excerpt of generated grammar."""
     reason = " ".join(error.split("\n   1 |")[0].split())[:300]
     return reason.rpartition("failed to compile JSON schema: ")[2]
 
 
 def _tokenizer(vocab: Vocab) -> LLTokenizer:
-    """The vocabulary as llguidance wants it: control tokens are no text, all others are."""
+    """Convert the vocabulary for llguidance: control tokens have no text, all others do."""
     tokens = [
         b"\xff" * vocab.is_control(token) + vocab.piece(token, special=True)
         for token in range(vocab.n_tokens)
     ]
     if not vocab.eog_tokens:
-        raise CorralError("this model cannot follow grammars: it has no token to end with")
+        raise CorralError("this model cannot follow grammars: its vocabulary has no end-of-generation token")
     function = ctypes.cast(lib._lib.llama_tokenize, ctypes.c_void_p).value
     make: Any = LLTokenizer
     tokenizer: LLTokenizer = make.from_llamacpp(

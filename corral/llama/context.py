@@ -1,6 +1,6 @@
 """A `llama_context`: its KV sequences and the evaluation of batches. No policy.
 
-One thread owns it, but for `abort`, which any thread may call while a decode runs.
+One thread owns it, except `abort`, which any thread may call during a decode.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Context:
         self._logits_type = ctypes.c_float * model.vocab.n_tokens
         self._batch = Batch(int(lib.llama_n_batch(self.handle)))
         self._rows: list[int] = []
-        self._views: dict[int, FloatArray] = {}  # libllama writes to the same few addresses again and again
+        self._views: dict[int, FloatArray] = {}  # libllama keeps writing to the same few addresses
         self._unsettled: set[int] = set()
-        # By saving and loading: with a window that would lose what is behind it, and in a buffer that
-        # sequences share there always are gaps.
+        # Compacting saves and loads a sequence: with a sliding window that would lose cells, and a
+        # unified KV buffer always has gaps.
         self._closes_gaps = not (params.kv_unified or model.has_window)
         self._copies_later = not params.kv_unified and model.has_cells
         self._is_recurrent = model.is_recurrent
         self.n_seq = int(params.n_seq_max)
-        # Beyond the positions that a model has learned it would read what is behind them.
+        # Beyond its trained positions a model would read past its position table.
         self.n_ctx = min(int(lib.llama_n_ctx_seq(self.handle)), model.n_positions or MAX_CTX)
         self.n_batch = int(lib.llama_n_batch(self.handle))
         self.n_ubatch = int(lib.llama_n_ubatch(self.handle))
@@ -66,8 +66,8 @@ class Context:
         lib.llama_free(self.handle)
 
     def reserve(self, n_seq: int) -> None:
-        """Have at least so many sequences: a larger context takes over all that is in this one. LlamaError:
-        that is not possible, and nothing has changed."""
+        """Grow to at least `n_seq` sequences: a larger context takes over the cells. Raises LlamaError if
+        that is not possible; nothing has changed then."""
         if n_seq <= self.n_seq:
             return
         params = self._params
@@ -78,7 +78,7 @@ class Context:
             self._use(self._open())
             if not self._put_in(states):
                 lib.llama_free(self.handle)
-                raise LlamaError("a larger context does not take what is in this one")
+                raise LlamaError("a larger context cannot load the state of this one")
         except LlamaError:
             self._resize(*before)
             self._use(small)
@@ -97,7 +97,7 @@ class Context:
         self._adapter_use.move_to(handle)
 
     def _take_out(self) -> list[tuple[int, State]]:
-        """All that is in the context: as a whole where sequences share cells, else one by one."""
+        """Save all cells: as a whole with a unified KV buffer, else sequence by sequence."""
         if not all(self.flush_pending(seq) for seq in range(self.n_seq)):
             raise LlamaError("the context cannot be moved to a larger one now")
         if self._params.kv_unified:
@@ -121,7 +121,7 @@ class Context:
         return int(lib.llama_state_seq_set_data(self.handle, _address(state), len(state), seq)) == len(state)
 
     def scrub(self) -> None:
-        """Forget for good what is in no sequence: attention multiplies it by 0, which NaN survives."""
+        """Clear cells that belong to no sequence: attention multiplies them by 0, but NaN survives that."""
         states = self._take_out()
         lib.llama_memory_clear(self._memory, True)
         self._put_in(states)
@@ -134,8 +134,8 @@ class Context:
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        """Evaluate the chunks in one batch; one that is no tokens has to be alone. Unless the status is OK,
-        parts of it may be left behind."""
+        """Evaluate the chunks in one batch; embedding rows need a batch of their own. Unless the status is
+        OK, parts of the batch may remain in the KV cache."""
         self._unsettled.clear()
         if chunks[0].encoded is not None:
             self._rows = [len(chunks[0].tokens) - 1]
@@ -144,7 +144,7 @@ class Context:
         return self._batch.decode(self.handle)
 
     def logits(self, i: int, back: int = 0) -> FloatArray:
-        """The logits after the i-th chunk of the last batch, or after the token so far before its end; valid
+        """Return the logits after the i-th chunk of the last batch, or `back` tokens before its end; valid
         until the next decode."""
         row = lib.llama_get_logits_ith(self.handle, self._rows[i] - back)
         address = ctypes.addressof(row.contents)
@@ -154,37 +154,42 @@ class Context:
         return view
 
     def abort(self) -> None:
-        """Make the decode under way return ABORTED soon."""
+        """Make the running decode return ABORTED soon."""
         self._abort_flag[0] = 1
 
     def clear_abort(self) -> None:
         self._abort_flag[0] = 0
 
     def trim(self, seq: int, n: int) -> bool:
-        """Keep the first `n` tokens of a sequence. False: this memory cannot; the sequence is empty now."""
+        """Keep the first `n` tokens of a sequence. False: this memory cannot be cut; the sequence is empty
+        now."""
         if lib.llama_memory_seq_rm(self._memory, seq, n, -1):
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return n == 0
 
     def share_prefix(self, src: int, dst: int, n: int) -> bool:
-        """Make `dst` hold the first `n` tokens of `src`, without evaluating them again."""
+        """Make `dst` hold the first `n` tokens of `src` without evaluating them again."""
         lib.llama_memory_seq_rm(self._memory, dst, -1, -1)
-        # With split KV only whole sequences can be copied; cells are copied in the next decode.
+        # With split KV only whole sequences can be copied; the next decode copies the cells.
         lib.llama_memory_seq_cp(self._memory, src, dst, -1, -1)
         if self._copies_later:
             self._unsettled |= {src, dst}
         return self.trim(dst, n)
 
     def move(self, seq: int, start: int, end: int, to: int) -> None:
-        """Forget the positions from `to` to `start`, and move those up to `end` down."""
+        """Remove the positions `to`..`start` and shift `start`..`end` down.
+
+        before   [0 .. to) [to .. start) [start .. end)
+        after    [0 .. to) [start .. end) shifted by to - start
+        """
         lib.llama_memory_seq_rm(self._memory, seq, to, start)
         lib.llama_memory_seq_add(self._memory, seq, start, end, to - start)
         self._unsettled.add(seq)
 
     def compress(self, seq: int, run: int, width: int, n: int) -> None:
-        """Let the positions of the `run`-th `width` tokens advance once in `n`; those behind move down."""
-        # libllama divides absolute positions: the run goes to where it would be ungrouped, and back.
+        """Divide the positions of the `run`-th `width` tokens by `n` (self-extend); shift later ones down."""
+        # libllama divides absolute positions: move the run to its ungrouped place, divide, move it back.
         start, past = run * width // n, self._n_past(seq)
         up = run * width - start
         lib.llama_memory_seq_add(self._memory, seq, start, past, up)
@@ -193,10 +198,10 @@ class Context:
         self._unsettled.add(seq)
 
     def flush_pending(self, seq: int) -> bool:
-        """Carry out what is pending after moves and copies, and close the gaps. False: there is no room."""
+        """Apply pending shifts and copies and close the gaps. False: the KV cache is full."""
         if seq not in self._unsettled:
             return True
-        # libllama does it in the next decode. Any will do: a token more, which is dropped again.
+        # libllama applies them in the next decode: evaluate one token more and drop it again.
         spare = min(range(self.n_seq), key=self._n_past)
         past = self._n_past(spare)
         if past >= self.n_ctx or (past and self._is_recurrent):
@@ -206,7 +211,7 @@ class Context:
         lib.llama_memory_seq_rm(self._memory, spare, past, -1)
         if not (self._closes_gaps and self._n_past(seq)):
             return True
-        # Now the cells are as they would be after a restore: answers do not depend on whether there was one.
+        # Cells now lie as after a restore, so results do not depend on whether there was one.
         state = self.save(seq)
         return state is not None and self.load(seq, state, self._n_past(seq))
 
@@ -214,8 +219,8 @@ class Context:
         return int(lib.llama_state_seq_get_size(self.handle, seq))
 
     def save(self, seq: int, memory: Memory | None = None) -> State | None:
-        """The sequence's state, in this memory if there is enough of it; None while a copy or a shift of it
-        is still pending in libllama."""
+        """Save a sequence's state, into `memory` if it is large enough; None while a copy or shift is
+        pending."""
         if seq in self._unsettled:
             return None
         size = self.state_bytes(seq)
@@ -251,7 +256,7 @@ def fill_params(
     flash_attn: int,
     kv_unified: bool,
 ) -> Any:
-    """The parameters of such a context, as libllama has them."""
+    """Return libllama's parameters of such a context."""
     params.n_ctx = n_ctx
     params.n_seq_max = n_seq
     params.n_batch = n_batch

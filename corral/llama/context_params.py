@@ -1,4 +1,4 @@
-"""What the settings say of positions and of the KV cache, as parameters of libllama. Knows no handles."""
+"""Settings of positions and KV cache as libllama's parameters. Knows no handles."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SCALINGS = {
     "linear": lib.LLAMA_ROPE_SCALING_TYPE_LINEAR,
     "yarn": lib.LLAMA_ROPE_SCALING_TYPE_YARN,
 }
-_LEAST_SCALE = 1e-3  # with less, libllama's count of a stretched context overflows
+_LEAST_SCALE = 1e-3  # libllama's scaled context overflows below this
 
 
 def context_params(settings: EngineSettings) -> Any:
-    """libllama's defaults, and what the settings say otherwise; raises where they contradict each other."""
+    """libllama's defaults plus the settings; raises CorralError if settings contradict each other."""
     if settings.flash_attn == "off" and is_quantized(settings.cache_type_v):
         raise CorralError(
             f"--cache-type-v {settings.cache_type_v} needs flash attention: leave --flash-attn at auto or on"
@@ -40,14 +40,14 @@ def context_params(settings: EngineSettings) -> Any:
 
 
 def plain_params(settings: EngineSettings) -> Any:
-    """Those that also hold for other models than the one the settings are about."""
+    """Parameters that also apply to other models than the main one."""
     params = lib.llama_context_default_params()
     params.offload_kqv = settings.kv_offload
     return params
 
 
 def _freq_scale(settings: EngineSettings) -> float:
-    """0: as the model says."""
+    """The RoPE frequency scale; 0: the model's own."""
     stretch, scale = settings.rope_scale, settings.rope_freq_scale
     if stretch and scale and not math.isclose(stretch * scale, 1, rel_tol=1e-3):
         raise CorralError(

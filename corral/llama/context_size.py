@@ -1,21 +1,21 @@
-"""How many tokens contexts have room for: what the settings ask for, within what a model can take."""
+"""Context sizes: what the settings ask for, within the limits of the model."""
 
 from __future__ import annotations
 
 from corral.core.settings import EngineSettings
 from corral.llama.model import Model
 
-_LEAST = 256  # libllama makes no smaller ones, but batches that are, if a smaller one is asked for
+_LEAST = 256  # libllama allocates no smaller context, but would use smaller batches
 
 
 def total_ctx(settings: EngineSettings, model: Model) -> int:
-    """Of all slots together."""
+    """Context tokens of all slots together."""
     n_ctx = max(settings.n_ctx, _LEAST) if settings.n_ctx else model.n_ctx_train
     return min(n_ctx, model.n_positions * settings.n_parallel) if model.n_positions else n_ctx
 
 
 def notes_on_context(settings: EngineSettings, model: Model, n_ctx: int) -> list[str]:
-    """What may surprise somebody who gave `--ctx-size`; `n_ctx`: of a slot, as libllama made it."""
+    """Warnings about `--ctx-size`; `n_ctx`: of one slot, as libllama allocated it."""
     return [*_notes_on_rounding(settings, n_ctx), *_notes_on_training(settings, model)]
 
 

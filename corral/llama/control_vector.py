@@ -1,7 +1,7 @@
-"""Control vectors: added to what comes out of layers, they steer a model. Read from GGUF files.
+"""Control vectors, added to the outputs of layers to steer a model. Read from GGUF files.
 
-A file has a tensor `direction.N` for every layer N that it changes. Layers count from 0, and the first one is
-never changed.
+A file has a tensor `direction.N` for every layer N that it changes. Layers count from 0; layer 0 is never
+changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"direction\.([1-9][0-9]{0,8})")
 
 @dataclass(frozen=True, slots=True)
 class ControlVector:
-    """A row for each layer but the first, and which layers get theirs."""
+    """One row per layer except the first, and the range of layers they apply to."""
 
     rows: FloatArray
     first: int
@@ -42,7 +42,7 @@ class ControlVector:
         n_layer: int,
         layers: tuple[int, int],
     ) -> ControlVector:
-        """The sum of what the files say for a model of this size; `layers`: 0 is as far as there are any."""
+        """Sum the files' directions for a model of this size; `layers` of 0: all that there are."""
         first, last = layers[0] or 1, layers[1] or n_layer
         if not (first <= last <= n_layer and first < n_layer):
             raise CorralError(
@@ -61,11 +61,11 @@ class ControlVector:
                     )
                 rows[layer - 1] += np.float32(file.scale) * values
         if rows.any() and not rows[first - 1 : last].any():
-            raise CorralError(f"the control vectors have nothing for layers {first} to {last}")
+            raise CorralError(f"the control vectors have no directions for layers {first} to {last}")
         return cls(rows, first, last)
 
     def apply(self, context: Any) -> None:
-        """From the next decode on; libllama makes a copy."""
+        """Apply from the next decode on; libllama makes a copy."""
         data = self.rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         if lib.llama_set_adapter_cvec(
             context, data, self.rows.size, self.rows.shape[1], self.first, self.last
@@ -74,11 +74,11 @@ class ControlVector:
 
 
 def read_directions(path: str) -> Directions:
-    """What a file says for each layer; raises CorralError if it is no control vector."""
+    """Read a file's directions by layer; raises CorralError if it is not a control vector."""
     try:
         tensors = read_header(path).tensors
         if not tensors:
-            raise InvalidRequest("it has no directions")
+            raise InvalidRequest("it contains no directions")
         with open(path, "rb") as file:
             return {_layer(name, tensor): _read(file, tensor) for name, tensor in tensors.items()}
     except OSError as error:

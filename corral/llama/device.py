@@ -1,7 +1,7 @@
-"""What libllama can compute on beside the CPU: which devices there are, and which of them a model gets.
+"""Devices that libllama can compute on besides the CPU, and which of them a model uses.
 
-Devices of other machines are there once their servers have been added. The process that owns the engine only:
-to ask for GPUs starts their drivers.
+Devices of RPC servers are listed once the servers were added. For the engine process only: listing GPUs
+starts their drivers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _servers: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`handle` is a `ggml_backend_dev_t`, which lives as long as the process."""
+    """`handle` is a `ggml_backend_dev_t`, valid as long as the process."""
 
     name: str
     description: str
@@ -42,11 +42,11 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Layers can be put on it, whatever it is at the other end."""
+        """Return whether layers can be placed on it, including RPC devices."""
         return self.kind in (_GPU, _INTEGRATED)
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free now, and all of them; a server may have to be asked."""
+        """Return (free, total) bytes; may query an RPC server."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         ggml("ggml_backend_dev_memory", None, self.handle, ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
@@ -54,9 +54,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a model goes, as libllama is told; it points into arrays that are kept here."""
+    """Where libllama places a model; owns the arrays it points into."""
 
-    devices: Any = None  # none: all there are
+    devices: Any = None  # none: all of them
     tensor_split: Any = None
     split_mode: int = lib.LLAMA_SPLIT_MODE_LAYER
     main_gpu: int = 0
@@ -74,20 +74,20 @@ NOWHERE = Placement(devices=(ctypes.c_void_p * 1)())  # but in host memory
 
 
 def start(settings: EngineSettings) -> None:
-    """Make libllama ready for what the settings want of the machine; more than once does no harm."""
+    """Initialize libllama and its RPC devices; repeated calls are harmless."""
     library.start(settings.verbose, settings.numa)
     add_servers(settings.rpc)
 
 
 def devices() -> list[Device]:
-    """All there are but CPUs, in libllama's order."""
+    """List all devices except CPUs, in libllama's order."""
     n = ggml("ggml_backend_dev_count", ctypes.c_size_t)
     found = [_device(ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t(i))) for i in range(n)]
     return [device for device in found if device.kind != _CPU]
 
 
 def place(settings: EngineSettings) -> Placement:
-    """Where the models of an engine go; raises if the settings name what is not there."""
+    """Place an engine's models; raises CorralError if the settings name a missing device."""
     chosen = used_devices(settings)
     if settings.devices != _NONE:
         _check_main(settings.main_gpu, chosen)
@@ -103,7 +103,7 @@ def place(settings: EngineSettings) -> Placement:
 
 
 def used_devices(settings: EngineSettings) -> list[Device]:
-    """Those that layers may be put on, in the order in which they are counted."""
+    """Devices that layers may be placed on, in libllama's order."""
     if settings.devices == _NONE:
         return []
     found = [device for device in devices() if device.is_gpu]
@@ -116,13 +116,13 @@ def used_devices(settings: EngineSettings) -> list[Device]:
 
 
 def projector_device(settings: EngineSettings) -> Device | None:
-    """Where pictures are encoded, if not on the CPU: rather here than elsewhere."""
+    """The device that encodes media, if not the CPU: a local one if there is one."""
     chosen = used_devices(settings)
     return next((device for device in chosen if not device.is_remote), chosen[0] if chosen else None)
 
 
 def add_servers(endpoints: Sequence[str]) -> None:
-    """Add the devices of RPC servers, each HOST:PORT; raises if one is not there."""
+    """Add the devices of RPC servers, each HOST:PORT; raises CorralError if one does not answer."""
     for endpoint in endpoints:
         if endpoint not in _servers:
             check_server(endpoint)
@@ -135,7 +135,7 @@ def _add_server(endpoint: str) -> None:
     name = b"ggml_backend_rpc_add_server"
     address = ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, registry, name) if registry else None
     if not address:
-        raise CorralError("--rpc: this libllama was built without it; CMAKE_ARGS=-DGGML_RPC=on brings it")
+        raise CorralError("--rpc: this libllama was built without RPC; rebuild it with -DGGML_RPC=on")
     add = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
     added = add(endpoint.encode())
     if not added:
@@ -145,7 +145,7 @@ def _add_server(endpoint: str) -> None:
 
 def _named(name: str, by_name: dict[str, Device]) -> Device:
     if name not in by_name:
-        raise CorralError(f"--device: there is no '{name}'; {_there_are(list(by_name.values()))}")
+        raise CorralError(f"--device: unknown device '{name}'; {_there_are(list(by_name.values()))}")
     return by_name[name]
 
 

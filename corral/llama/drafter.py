@@ -1,6 +1,6 @@
-"""A small model that guesses what a larger one will say: greedily, and only as far as it is sure.
+"""A small model that drafts tokens for a larger one: greedily, and only while it is confident.
 
-Its sequences follow those of the large model; what is in them is nobody else's business.
+Its sequences mirror those of the large model.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from corral.llama.library import lib
 from corral.llama.model import Model
 from corral.llama.vocab import Vocab
 
-_MAX_CHUNK = 256  # tokens taken in at once
-_BRIEF_CHUNK = 32  # where others wait meanwhile
-_MAX_MORE_TOKENS = 128  # of the larger vocabulary, behind those both have
-_FIRST_COMPARED = 5  # the first few are often named differently
+_MAX_CHUNK = 256  # prompt tokens evaluated at once
+_BRIEF_CHUNK = 32  # the same, while other streams wait
+_MAX_MORE_TOKENS = 128  # tokens by which the larger vocabulary may exceed the shared ones
+_FIRST_COMPARED = 5  # the first tokens are often named differently
 _BLEND = 0.2
 
 
@@ -43,7 +43,7 @@ class Drafter:
 
     @classmethod
     def open(cls, settings: EngineSettings, target: Model, n_seq: int, n_ctx: int) -> Drafter:
-        """Load the draft model; raises if it does not share the vocabulary of the other one."""
+        """Load the draft model; raises CorralError if its vocabulary differs."""
         model = Model.open(
             settings.model_draft,
             mmap=settings.mmap,
@@ -53,15 +53,15 @@ class Drafter:
         )
         _check_vocabulary(model.vocab, target.vocab)
         if model.is_recurrent or not model.can_generate:
-            raise CorralError("--model-draft: this model generates nothing, or cannot take it back")
+            raise CorralError("--model-draft: the model cannot generate, or cannot roll back tokens")
         context = Context(model, draft_params(settings, n_seq, n_ctx))
         drafter = cls(model, context, target.vocab.n_tokens, settings.p_split)
         drafter._measure()
         return drafter
 
     def catch_up(self, seq: int, tokens: TokenArray, is_brief: bool) -> bool:
-        """Take in what a sequence has become. False: there is more of it, or it is too long."""
-        is_known = tokens.max() < self._model.vocab.n_tokens  # the other one may have a few more
+        """Evaluate what a sequence has become. False: there is more to evaluate, or it is too long."""
+        is_known = tokens.max() < self._model.vocab.n_tokens  # the large model may hold a few tokens more
         if len(tokens) > self._context.n_ctx or seq >= len(self._held) or not is_known:
             return False
         held = self._held[seq]
@@ -77,8 +77,8 @@ class Drafter:
         return is_done
 
     def draft(self, seq: int, n: int, p_min: float) -> list[int]:
-        """Up to `n` tokens that follow. It ends where the best is less probable than `p_min`, or another one
-        as probable as `p_split`."""
+        """Draft up to `n` tokens. Ends where the best token is less probable than `p_min`, or the second at
+        least as probable as `p_split`."""
         drafted: list[int] = []
         started = time.perf_counter()
         while len(drafted) < n:
@@ -97,11 +97,11 @@ class Drafter:
         return drafted
 
     def forget(self, seq: int) -> None:
-        """The next request of a sequence may begin with the same tokens: they stay until then."""
+        """Keep the tokens: the next request of the sequence may begin with them."""
         self._rows[seq] = None
 
     def _measure(self) -> None:
-        """A first idea of what a token costs."""
+        """Estimate the cost of a token."""
         for i in range(3):
             started = time.perf_counter()
             self._decode(0, i, np.zeros(1, np.int32))
@@ -118,7 +118,7 @@ class Drafter:
         return True
 
     def _sure(self, seq: int, p_min: float) -> int | None:
-        """The most probable next token, if it is clearly that."""
+        """Return the most probable next token if it is probable enough."""
         row = self._rows[seq]
         if row is None or not np.isfinite(row.max()):
             return None
@@ -131,7 +131,7 @@ class Drafter:
 
 
 def draft_params(settings: EngineSettings, n_seq: int, n_ctx: int) -> Any:
-    """Those of the draft model's context: a sequence of `n_ctx` tokens for each of the large model's."""
+    """Parameters of the draft context: one sequence of `n_ctx` tokens per sequence of the large model."""
     n_threads, n_threads_batch = draft_thread_counts(settings)
     return fill_params(
         plain_params(settings),
@@ -147,14 +147,14 @@ def draft_params(settings: EngineSettings, n_seq: int, n_ctx: int) -> Any:
 
 
 def _of_draft(settings: EngineSettings) -> EngineSettings:
-    """Where it computes; its cache is of the plain types."""
+    """Settings of the draft model: its own devices, F16 cache."""
     return msgspec.structs.replace(settings, n_gpu_layers=settings.n_gpu_layers_draft)
 
 
 def _check_vocabulary(ours: Vocab, theirs: Vocab) -> None:
     reason = _difference(ours, theirs)
     if reason:
-        raise CorralError(f"--model-draft: its vocabulary is not that of the model: {reason}")
+        raise CorralError(f"--model-draft: its vocabulary differs from the model's: {reason}")
 
 
 def _difference(ours: Vocab, theirs: Vocab) -> str:

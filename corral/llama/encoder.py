@@ -1,6 +1,6 @@
-"""A `llama_context` that makes vectors of token sequences. No policy.
+"""A `llama_context` that embeds token sequences. No policy.
 
-One thread owns it, but for `abort`, which any thread may call while a decode runs.
+One thread owns it, except `abort`, which any thread may call during a decode.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ _NATIVE_ATTENTION = {
 _HEAD_TENSORS = ("cls.weight", "cls.output.weight")
 _LEAST_PACK = 64
 _BATCH_STEP = 16
-_N_RECURRENT = 2  # each has a state of its own in memory, and libllama evaluates one after the other anyway
+_N_RECURRENT = (
+    2  # recurrent sequences each have their own state, and libllama evaluates them one by one anyway
+)
 
 
 class Encoder:
-    """Owns one `llama_context`. Sequences stay in it until they are forgotten."""
+    """Owns one `llama_context`. Sequences stay in it until `forget`."""
 
     def __init__(self, model: Model, settings: EngineSettings) -> None:
         self._model = model
@@ -69,7 +71,7 @@ class Encoder:
         lib.llama_free(self._handle)
 
     def reserve(self, n: int) -> None:
-        """Make room for so many tokens at the same time; what is in it now is forgotten."""
+        """Reserve space for `n` tokens at once; the present content is dropped."""
         if n > self._n_cells:
             n = max(n, 2 * self._n_cells)
             handle = self._open(n)
@@ -81,7 +83,7 @@ class Encoder:
         self._adapter_use.apply_lora(lora)
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        """Evaluate the chunks in one batch. Unless the status is OK, parts of it may be left behind."""
+        """Evaluate the chunks in one batch. Unless the status is OK, parts of it may remain."""
         self._chunks = chunks
         if chunks[0].encoded is not None:
             return decode_rows(self._handle, chunks[0], outputs_all=True)
@@ -94,7 +96,7 @@ class Encoder:
                 self.forget(chunk.seq)
 
     def vectors(self) -> list[FloatArray]:
-        """What each chunk of the last batch has become: one row, or one for every token without pooling."""
+        """Return the vectors of each chunk of the last batch: one row, or one per token without pooling."""
         if self.pooling is Pooling.NONE:
             ends = np.cumsum([len(chunk.tokens) for chunk in self._chunks])
             rows = self._read(lib.llama_get_embeddings(self._handle), int(ends[-1]))
@@ -108,7 +110,7 @@ class Encoder:
             lib.llama_memory_seq_rm(memory, seq, -1, -1)
 
     def abort(self) -> None:
-        """Make the decode under way return ABORTED soon."""
+        """Make the running decode return ABORTED soon."""
         self._abort_flag[0] = 1
 
     def clear_abort(self) -> None:
@@ -124,17 +126,17 @@ class Encoder:
         steered = self._sample()
         lib.llama_set_adapter_cvec(self._handle, None, 0, 0, 0, 0)
         if np.array_equal(steered, self._sample()):
-            raise CorralError("models of this architecture cannot be steered with control vectors")
+            raise CorralError("this model's architecture does not support control vectors")
         vector.apply(self._handle)
 
     def _sample(self) -> FloatArray:
-        """What some tokens become."""
+        """Embed a few sample tokens."""
         self.decode([Chunk(0, 0, np.zeros(MIN_CHUNK, np.int32), logits=1)])
         self.forget(0)
         return self.vectors()[0]
 
     def _padding(self, n: int) -> list[Chunk]:
-        """A sequence of no meaning beside `n` tokens: no vector shall depend on what else is in its batch."""
+        """A dummy sequence that pads `n` tokens, so that vectors do not depend on the size of their batch."""
         n_more = max(n, MIN_CHUNK) - n
         n_more += -(n + n_more) % ALIGNMENT
         if self._padding_seq is None or not n_more:
@@ -143,7 +145,7 @@ class Encoder:
 
     def _read(self, pointer: Any, n_rows: int) -> FloatArray:
         if not pointer:
-            raise LlamaError(f"there are no embeddings: {last_words()}")
+            raise LlamaError(f"no embeddings were computed: {last_words()}")
         data = ctypes.string_at(pointer, 4 * n_rows * self._width)
         return np.frombuffer(data, np.float32).reshape(n_rows, self._width)
 
@@ -160,7 +162,7 @@ class Encoder:
 
 
 def encoder_params(model: Model, settings: EngineSettings, n_cells: int) -> Any:
-    """Those of an encoder's context with room for so many tokens, as libllama has them."""
+    """libllama's parameters of an encoder context for `n_cells` tokens."""
     params = context_params(settings)
     params.embeddings = True
     params.pooling_type = _NATIVE_POOLING[_resolve_pooling(model, settings)]
@@ -175,7 +177,7 @@ def encoder_params(model: Model, settings: EngineSettings, n_cells: int) -> Any:
 
 
 def most_cells(model: Model, settings: EngineSettings) -> int:
-    """How many tokens an encoder may have to have room for at the same time."""
+    """The most tokens an encoder may have to hold at once."""
     return max(_batch_size(settings), encoder_info(model, settings).n_tokens)
 
 
@@ -192,7 +194,7 @@ def encoder_info(model: Model, settings: EngineSettings) -> EncoderInfo:
 
 
 def _is_whole(model: Model, settings: EngineSettings) -> bool:
-    """Whether an input has to be evaluated as a whole: its tokens see those behind them."""
+    """Return whether an input must be evaluated in one batch, because attention is not causal."""
     is_causal = settings.attention == "causal" or (not settings.attention and model.is_causal)
     return not (model.can_generate and is_causal)
 
@@ -205,21 +207,21 @@ def _resolve_pooling(model: Model, settings: EngineSettings) -> Pooling:
 
 
 def _pack_size(model: Model, settings: EngineSettings) -> int:
-    # Sequences of one batch are computed as one matrix and masked: the more tokens, the more is for nothing,
-    # and the narrower the model, the larger is its share. Measured on a CPU; a GPU has time for it.
+    # Sequences of one batch are computed as one masked matrix: the more tokens, the more is wasted, and
+    # the narrower the model, the larger the wasted share. Measured on CPUs; a GPU has capacity to spare.
     if uses_gpu(settings):
         return settings.n_ubatch
     return max(_LEAST_PACK, model.n_embd // 6)
 
 
 def _batch_size(settings: EngineSettings) -> int:
-    """Tokens that are evaluated at once: room for sequences and padding to come out even."""
+    """Tokens evaluated at once: a multiple of the padding, with space for all sequences."""
     n = min(settings.n_ubatch, settings.n_batch)
     return n + -n % _BATCH_STEP
 
 
 def _count_sequences(model: Model, n_batch: int) -> int:
-    """How many a batch may have. libllama dies of a mean over batches that they do not come out even in."""
+    """Sequences per batch. libllama aborts on mean pooling if batches do not split evenly."""
     if model.is_recurrent:
         return _N_RECURRENT
     n_most = int(lib.llama_max_parallel_sequences())

@@ -1,4 +1,4 @@
-"""Tell one model from another, and from itself where settings change what it computes."""
+"""Fingerprints of models, including the settings that change what they compute."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _POSITIONS = (
 
 
 def model_fingerprint(settings: EngineSettings) -> bytes:
-    """16 bytes that tell a model from others, and from itself where settings make it compute otherwise."""
+    """Return 16 bytes that identify a model together with the settings that change its results."""
     file, changes = fingerprint(settings.model), _changes(settings)
     return xxhash.xxh3_128_digest(file + changes) if changes else file
 
 
 def _changes(settings: EngineSettings) -> bytes:
-    """What the settings make of a model, if anything."""
+    """The settings that change a model's results."""
     params, default = context_params(settings), lib.llama_context_default_params()
     positions = {n: getattr(params, n) for n in _POSITIONS if getattr(params, n) != getattr(default, n)}
     vectors = [(fingerprint(file.path), file.scale) for file in settings.control_vectors]

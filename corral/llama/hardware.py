@@ -1,4 +1,4 @@
-"""What of the machine libllama gets."""
+"""How libllama uses this machine: threads, GPUs, flash attention."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ _NOT_LOCKED = re.compile(r"failed to mlock|mlock not supported")
 
 
 def thread_counts(settings: EngineSettings) -> tuple[int, int]:
-    """For generation, and for prompts."""
+    """Return threads for generation and for prompts."""
     n = settings.n_threads if settings.n_threads > 0 else physical_cores()
     return n, settings.n_threads_batch if settings.n_threads_batch > 0 else n
 
 
 def draft_thread_counts(settings: EngineSettings) -> tuple[int, int]:
-    """The same, for the draft model."""
+    """The same for the draft model."""
     n = settings.n_threads_draft if settings.n_threads_draft > 0 else thread_counts(settings)[0]
     return n, settings.n_threads_batch_draft if settings.n_threads_batch_draft > 0 else n
 
 
 def uses_gpu(settings: EngineSettings) -> bool:
-    """Also one behind `--rpc`, though it may be a CPU there: nobody tells how it computes."""
+    """Also true for `--rpc` devices: they may be CPUs, but nothing says how they compute."""
     return settings.n_gpu_layers != 0 and settings.devices != ("none",) and library.has_gpu()
 
 
 def uses_flash_attn(settings: EngineSettings) -> bool:
-    # On a CPU, flash attention rounds differently for every batch shape: the same request would give
-    # other tokens depending on what runs beside it. `auto` prefers reproducible answers there.
-    # Values of quantized types cannot be read without it.
+    # On CPUs, flash attention rounds differently for every batch shape: tokens would depend on what
+    # else is running. `auto` prefers reproducible answers there.
+    # Quantized values cannot be read without it.
     is_better = uses_gpu(settings) or is_quantized(settings.cache_type_v)
     return settings.flash_attn == "on" or (settings.flash_attn == "auto" and is_better)
 
 
 def prompt_piece(settings: EngineSettings, n_ubatch: int) -> int:
-    """How many tokens of a prompt are evaluated at once while nobody generates.
+    """How many prompt tokens are evaluated at once while no stream generates.
 
-    Without flash attention each is compared with all of its piece, also with what is behind it: smaller
-    ones than usual are faster then.
+    Without flash attention each token is compared with its whole chunk, later tokens included, so smaller
+    chunks than usual are faster.
     """
     is_usual = n_ubatch == DEFAULT_UBATCH and not uses_gpu(settings) and not uses_flash_attn(settings)
     return _PIECE if is_usual else n_ubatch
 
 
 def flash_attn_type(settings: EngineSettings) -> int:
-    """As libllama counts them. Of `auto` it decides itself where GPUs may lack it for heads of some sizes."""
+    """Return libllama's number. It resolves `auto` itself where GPUs may lack some head sizes."""
     is_open = settings.flash_attn == "auto" and not is_quantized(settings.cache_type_v)
     if is_open and uses_gpu(settings):
         return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
@@ -63,7 +63,7 @@ def flash_attn_type(settings: EngineSettings) -> int:
 
 
 def notes_on_gpu(settings: EngineSettings) -> list[str]:
-    """What was to be on a GPU, where there is none."""
+    """Warn about GPU options on a machine without a GPU."""
     if settings.devices == ("none",) or library.has_gpu():
         return []
     layers = {"--n-gpu-layers": settings.n_gpu_layers}
@@ -78,7 +78,7 @@ def notes_on_gpu(settings: EngineSettings) -> list[str]:
 
 
 def notes_on_locking(log: Sequence[str]) -> list[str]:
-    """What `--mlock` could not do, as libllama's log of loading a model shows."""
+    """Warn about what `--mlock` could not lock, according to libllama's log."""
     if not any(_NOT_LOCKED.search(line) for line in log):
         return []
     return [
@@ -89,7 +89,7 @@ def notes_on_locking(log: Sequence[str]) -> list[str]:
 
 
 def physical_cores() -> int:
-    """Cores this process may use, hyper-threads not counted: more threads would wait for each other."""
+    """Physical cores this process may use; hyper-threads would only wait for each other."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = math.ceil(cpu_quota() or allowed)
     return max(1, min(allowed, quota, psutil.cpu_count(logical=False) or allowed))

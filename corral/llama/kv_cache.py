@@ -1,4 +1,4 @@
-"""What the KV cache of a model can be and do: libllama does not ask before it computes nonsense, or dies."""
+"""Checks of a model's KV cache: libllama computes garbage or aborts instead of asking."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from corral.llama.hardware import thread_counts
 from corral.llama.model import Model
 
 _DEFAULT = EngineSettings(model="")
-_N_ROTATED = 64  # libllama moves quantized keys only of heads that it rotates before, which come in so many
+_N_ROTATED = 64  # libllama shifts quantized keys only for heads that it rotates first, in blocks of this size
 
 
 def fit_cache(settings: EngineSettings, model: Model) -> EngineSettings:
-    """The settings without types if the model has no cache; raises if it has one that cannot be of these."""
+    """Drop cache types for a model without KV cache; raises CorralError if the types do not fit the model."""
     if not model.has_cache:
         return _with_default_types(settings)
     for what, name in (("key", settings.cache_type_k), ("value", settings.cache_type_v)):
@@ -27,13 +27,13 @@ def fit_cache(settings: EngineSettings, model: Model) -> EngineSettings:
             if n % block_size(name):
                 raise CorralError(
                     f"--cache-type-{what[0]} {name} comes in blocks of {block_size(name)}, but the heads of"
-                    f" this model have {n} {what}s: take f16, bf16 or f32"
+                    f" this model have {n} {what}s: use f16, bf16 or f32"
                 )
     return settings
 
 
 def can_move_keys(settings: EngineSettings, model: Model) -> bool:
-    """Whether keys survive it unharmed if they are moved to other positions."""
+    """Return whether keys can be shifted to other positions without loss."""
     if settings.cache_type_k == "bf16":
         return False
     if is_quantized(settings.cache_type_k):
@@ -44,8 +44,8 @@ def can_move_keys(settings: EngineSettings, model: Model) -> bool:
 
 
 def _stays_where_it_is(settings: EngineSettings, model: Model) -> bool:
-    """Whether a move of nothing changes nothing. It does where positions also scale keys, as with YaRN:
-    libllama scales them again, and those of all sequences."""
+    """Return whether a shift by zero changes nothing. It does change keys where positions also scale them, as
+    with YaRN: libllama scales the keys of all sequences again."""
     n_threads, n_threads_batch = thread_counts(settings)
     params = fill_params(
         context_params(_with_default_types(settings)),

@@ -1,7 +1,7 @@
-"""The one door to libllama: bindings, start-up and its log.
+"""The only access to libllama: bindings, start-up and log.
 
-Every other module of this package takes `lib` from here. Native log lines are kept in a short
-memory, so that a failure can say what libllama said last.
+All other modules of this package import `lib` from here. The last native log lines are kept, so that
+errors can quote them.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from corral.core.libllama import PACKAGE, PATCH_SET, VERSION, describe_patches, 
 
 
 def bindings(name: str) -> Any:
-    """A module of the bindings alone: what their package has around them takes longer to import than all of
-    ours, and nobody here needs it."""
+    """Import a bindings module without its package, whose import takes longer than all of ours."""
     module = f"{PACKAGE}.{name}"
     if PACKAGE in sys.modules:
         return importlib.import_module(module)
     spec = find_bindings()
     if spec is None:
         raise ModuleNotFoundError(f"No module named '{PACKAGE}'", name=PACKAGE)
-    sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)  # it is not executed
+    sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)  # not executed
     try:
         return importlib.import_module(module)
     finally:
-        del sys.modules[PACKAGE]  # whoever else imports it gets all of it
+        del sys.modules[PACKAGE]  # a later import by others gets the whole package
 
 
 lib: Any = bindings("llama_cpp")
@@ -51,7 +50,7 @@ _log_tail: collections.deque[str] = collections.deque(maxlen=8)
 _listeners: list[Callable[[str], object]] = []
 _verbose = False
 _n_private = 0
-_unfinished = ""  # line of the log
+_unfinished = ""  # a log line
 _log = logging.getLogger("corral.llama")
 _numa = ""
 
@@ -61,11 +60,11 @@ class LlamaError(CorralError):
 
 
 def start(verbose: bool, numa: str = "") -> None:
-    """Initialise the backends; more than once does no harm, but `numa` counts only the first time."""
+    """Initialize the backends. Repeated calls are harmless, but only the first `numa` counts."""
     global _verbose, _numa
     _verbose = verbose
     if not verbose:
-        # Else a crash starts a debugger, which keeps everybody waiting and prints a page.
+        # Otherwise a crash starts a debugger, which stalls the process and prints a page.
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     lib.llama_log_set(on_log, ctypes.c_void_p(0))
     lib.llama_backend_init()
@@ -75,7 +74,7 @@ def start(verbose: bool, numa: str = "") -> None:
 
 
 def log_patches() -> None:
-    """Which patches libllama has; a warning if they are not the expected ones."""
+    """Log which patches libllama has, as a warning if they are not the expected ones."""
     problem = describe_patches(lib.llama_print_system_info().decode("utf-8", "replace"))
     if problem:
         _log.warning("%s; `corral doctor` says how to get them", problem)
@@ -84,13 +83,13 @@ def log_patches() -> None:
 
 
 def last_words() -> str:
-    """What libllama logged as errors most recently."""
+    """Return libllama's most recent error lines."""
     return "; ".join(_log_tail) or "no reason given"
 
 
 @contextlib.contextmanager
 def overhear(is_private: bool = False) -> Iterator[list[str]]:
-    """Everything that libllama logs meanwhile, errors or not; what is private nobody else gets to see."""
+    """Collect everything that libllama logs meanwhile; `is_private` keeps it out of the log."""
     global _n_private
     lines: list[str] = []
     _n_private += is_private
@@ -103,7 +102,7 @@ def overhear(is_private: bool = False) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def listen(hear: Callable[[str], object]) -> Iterator[None]:
-    """Calls with everything that libllama logs meanwhile. What is raised there, nobody can catch."""
+    """Call with everything that libllama logs meanwhile. Exceptions raised there are lost."""
     _listeners.append(hear)
     try:
         yield
@@ -112,23 +111,23 @@ def listen(hear: Callable[[str], object]) -> Iterator[None]:
 
 
 def has_gpu() -> bool:
-    """Whether a GPU is there, or a device of an RPC server that was added. (`llama_supports_gpu_offload` is
-    also true for a build with RPC.)"""
+    """Return whether there is a GPU or an added RPC device. (`llama_supports_gpu_offload` is also true for
+    every build with RPC.)"""
     find = "ggml_backend_dev_by_type"
     return any(ggml(find, ctypes.c_void_p, ctypes.c_int(kind)) for kind in _GPU_KINDS)
 
 
 def ggml(name: str, result: Any, *arguments: Any) -> Any:
-    """Call a function that the bindings lack; whole numbers are pointers, unless they say what they are."""
+    """Call a function that the bindings lack; integers are passed as pointers unless typed."""
     function = getattr(lib._lib, name)
     function.restype, function.argtypes = result, None
     return function(*(ctypes.c_void_p(a) if isinstance(a, int) else a for a in arguments))
 
 
 def strlen_callback() -> Any:
-    """libc's strlen as an abort callback: true as soon as the flag's first byte is not zero.
+    """libc's strlen as an abort callback: true once the flag's first byte is not zero.
 
-    The callback runs hundreds of times per step on compute threads: it must not be Python.
+    Compute threads call it hundreds of times per step: it must not be Python.
     """
     libc = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
     return ctypes.cast(libc.strlen, lib.ggml_abort_callback)
@@ -136,7 +135,7 @@ def strlen_callback() -> Any:
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def on_log(level: int, text: bytes, _user_data: Any) -> None:
-    """For whatever writes a log in libllama's way."""
+    """Install a callback for logs written in libllama's way."""
     line = text.decode("utf-8", "replace").rstrip()
     for hear in _listeners:
         hear(line)
@@ -147,7 +146,7 @@ def on_log(level: int, text: bytes, _user_data: Any) -> None:
 
 
 def _repeat(level: int, text: str) -> None:
-    """Log what libllama says, in whole lines."""
+    """Log libllama's output in whole lines."""
     global _unfinished
     *lines, _unfinished = (_unfinished + text).split("\n")
     for line in lines:

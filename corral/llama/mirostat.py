@@ -1,4 +1,4 @@
-"""Mirostat 1 and 2: truncation that steers the surprise of the chosen tokens towards a target."""
+"""Mirostat 1 and 2: truncation that steers the surprise of chosen tokens towards a target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _M = 100
 
 
 class Mirostat:
-    """Mutable: `mu` follows the surprise of what was chosen."""
+    """`mu` follows the surprise of the chosen tokens."""
 
     def __init__(self, version: int, tau: float, eta: float, n_vocab: int) -> None:
         self._version = version
@@ -31,13 +31,13 @@ class Mirostat:
     def truncate(
         self, ids: npt.NDArray[np.int32], probs: npt.NDArray[np.float64]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        """Cut the candidates and renormalise what stays, best first."""
+        """Cut the candidates and renormalize the rest, best first."""
         kept = self._keep_v1(probs) if self._version == 1 else self._keep_v2(probs)
         kept = kept[np.argsort(-probs[kept], kind="stable")]
         return ids[kept], probs[kept] / probs[kept].sum()
 
     def observe(self, prob: float) -> None:
-        """Learn from the probability of the chosen token."""
+        """Update `mu` from the probability of the chosen token."""
         surprise = -math.log2(max(prob, 1e-300))
         self.mu -= self._eta * (surprise - self._tau)
 
@@ -52,7 +52,7 @@ class Mirostat:
         return _largest(probs, self._k(float((t * b).sum() / (t * t).sum()), len(probs)))
 
     def _k(self, s_hat: float, n: int) -> int:
-        """How many of `n` candidates to keep for the estimated decay of their probabilities."""
+        """How many of `n` candidates to keep, from the estimated decay of their probabilities."""
         epsilon = s_hat - 1
         try:
             k = ((epsilon * 2**self.mu) / (1 - self._n_vocab**-epsilon)) ** (1 / s_hat)
@@ -67,7 +67,7 @@ class Mirostat:
 
 
 def _largest(probs: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.intp]:
-    """Indexes of the `n` largest; of equal ones the first. Cheaper than sorting a whole vocabulary."""
+    """Indexes of the `n` largest, the first among equals. Cheaper than sorting a whole vocabulary."""
     n = min(n, len(probs))
     bar = np.partition(probs, -n)[-n]
     above = np.flatnonzero(probs > bar)

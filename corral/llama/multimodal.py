@@ -1,6 +1,6 @@
-"""A projector: pictures and sounds become rows that a model reads like tokens. Through libmtmd, no policy.
+"""A projector: encodes images and audio as rows that a model reads like tokens. On libmtmd, no policy.
 
-`arrange` may be called by any thread, `encode` by one at a time.
+Any thread may call `layout_media`, one at a time `encode`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from corral.llama.model import Model
 
 mtmd: Any = bindings("mtmd_cpp")
 
-_PIECE = 8  # nodes of a graph that are computed without a look at what else there is to do
+_PIECE = 8  # graph nodes computed between two calls of `go_on`
 _TYPE_KEYS = ("clip.projector_type", "clip.vision.projector_type")
-_POSITIONED = ("deepseek4v",)  # what an image becomes there depends on where it is
+_POSITIONED = ("deepseek4v",)  # image embeddings depend on their position there
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _FAILURES = {1: "it does not go together with its marks", 2: "it cannot be prepared"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One run of tokens that a medium becomes."""
+    """One span of tokens that a media item becomes."""
 
     tokens: list[int]
     chunk: Any
@@ -71,7 +71,7 @@ class Projector:
             raise LlamaError(f"cannot load the projector '{path}': {last_words()}")
         self._width = int(lib.llama_model_n_embd_inp(model.handle))
         self._has_planes = bool(mtmd.mtmd_decode_use_mrope(self._handle))
-        # Pictures of the same size become other rows where these differ.
+        # Images of equal size become different rows if these differ.
         limits = f"{settings.image_min_tokens} {settings.image_max_tokens}".encode()
         self._fingerprint = xxhash.xxh3_128_digest(fingerprint(path) + limits)
         self.kinds = frozenset(self._kinds())
@@ -87,16 +87,16 @@ class Projector:
             yield MediaKind.AUDIO
 
     def layout_media(self, medium: MediaItem) -> list[int]:
-        """The tokens that a medium becomes, with those that the model wants around it; its samples are not
-        needed."""
+        """Return a media item's tokens, with the text tokens that the model wants around it; its samples are
+        not needed."""
         with ExitStack() as stack:
             return [token for part in self._parts(medium, None, stack) for token in part.tokens]
 
     def encode(
         self, media: Sequence[tuple[MediaItem, memoryview]], go_on: Callable[[], bool]
     ) -> Iterator[dict[bytes, Encoded]]:
-        """What the runs of media are evaluated as, by their tokens; those that can be are encoded together.
-        `go_on` is called again and again, and may wait; False: it is no longer wanted."""
+        """Encode the spans of media items, by their tokens; batched where libmtmd can. `go_on` is called
+        regularly and may wait; it returns False to cancel."""
         with ExitStack() as stack:
             parts = [part for medium, samples in media for part in self._parts(medium, samples, stack)]
             waiting = [part for part in parts if part.chunk is not None]
@@ -110,7 +110,7 @@ class Projector:
     def _next_batch(
         self, waiting: list[_Part], stack: ExitStack
     ) -> tuple[tuple[Any, list[_Part]], list[_Part]]:
-        """As many as libmtmd takes at once, and the rest."""
+        """Split off as many as libmtmd encodes at once."""
         batch = stack.enter_context(_owned(mtmd.mtmd_batch_init(self._handle), mtmd.mtmd_batch_free))
         n = 0
         while n < len(waiting) and mtmd.mtmd_batch_add_chunk(batch, waiting[n].chunk) == 0:
@@ -132,7 +132,7 @@ class Projector:
         return {key_of(part.tokens): self._read(batch, part) for part in parts}
 
     def _on_node(self, _tensor: Any, is_question: bool, _data: Any) -> bool:
-        """Called by libmtmd before every step of a computation, and behind those that were asked for."""
+        """Called by libmtmd before every graph node, and after those it asked for."""
         if is_question:
             self._n_nodes += 1
             return self._n_nodes % _PIECE == 0
@@ -153,9 +153,9 @@ class Projector:
         return Encoded(rows, places, self._places(part.chunk, 1) - places, is_causal)
 
     def _parts(self, medium: MediaItem, samples: memoryview | None, stack: ExitStack) -> list[_Part]:
-        """Runs of the medium, and of text tokens, which have no chunk."""
+        """Return the spans of an item; text spans have no chunk."""
         if medium.kind not in self.kinds:
-            raise InvalidRequest(f"this model takes no {medium.kind.value}")
+            raise InvalidRequest(f"this model does not support {medium.kind.value}")
         bitmap = stack.enter_context(_owned(_bitmap(medium, samples), mtmd.mtmd_bitmap_free))
         chunks = stack.enter_context(_owned(mtmd.mtmd_input_chunks_init(), mtmd.mtmd_input_chunks_free))
         part = mtmd.mtmd_input_part(text=None, bitmap=bitmap)
@@ -175,10 +175,10 @@ class Projector:
             tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(ctypes.c_size_t()))
             return _Part([int(tokens[i]) for i in range(n)], None)
         if not n:
-            raise InvalidRequest("nothing is left of it once it is prepared")
+            raise InvalidRequest("it is empty after preprocessing")
         if n > self._n_ubatch and mtmd.mtmd_decode_use_non_causal(self._handle, chunk):
             raise InvalidRequest(
-                f"this model has to evaluate its {n} tokens at once: start the server with --ubatch-size {n}"
+                f"this model must evaluate its {n} tokens at once: start the server with --ubatch-size {n}"
             )
         is_flat = n > 1 and self._has_planes and bool(self._places(chunk, 0)[0, -1] == 0)
         n_pos = int(mtmd.mtmd_input_chunk_get_n_pos(chunk))
@@ -186,7 +186,8 @@ class Projector:
         return _Part(placeholder_tokens(content, n, n_pos, is_flat, is_more), chunk)
 
     def _places(self, chunk: Any, start: int) -> TokenArray:
-        """Where each token of a chunk is that begins at `start`: four dimensions, in libllama's order."""
+        """Return each token's position in a chunk that begins at `start`: four dimensions, in libllama's
+        order."""
         n = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
         image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
         if not image:
@@ -199,7 +200,7 @@ class Projector:
 
 
 def _check_file(path: str) -> None:
-    """Refuse what native code should not see, and what it would read in another way than it is meant."""
+    """Reject files that native code must not see, or would misread."""
     try:
         metadata = read_header(path).metadata
     except InvalidRequest as error:

@@ -1,4 +1,4 @@
-"""Metadata that takes the place of what is in a model's file."""
+"""Metadata overrides for a model file (`--override-kv`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISTAKEN = re.compile(r"Bad metadata override type for key '(.*)', expected (\w
 
 
 def native_overrides(overrides: Sequence[Override]) -> Any:
-    """What `llama_model_params.kv_overrides` points to; to be kept until the model is loaded."""
+    """Build `llama_model_params.kv_overrides`; keep it alive until the model is loaded."""
     array = (lib.llama_model_kv_override * (len(overrides) + 1))()
     for native, override in zip(array, overrides, strict=False):
         native.key = override.key.encode()
@@ -26,12 +26,12 @@ def native_overrides(overrides: Sequence[Override]) -> Any:
 
 
 def overridden_texts(overrides: Sequence[Override]) -> dict[str, str]:
-    """The values by their keys, written as libllama writes those of a file."""
+    """Return the values by key, formatted as libllama formats those of a file."""
     return {o.key: str(o.value).lower() if isinstance(o.value, bool) else str(o.value) for o in overrides}
 
 
 def check_overrides(overrides: Sequence[Override], log: Sequence[str]) -> None:
-    """Refuse what libllama has passed over, as its log of loading the model shows."""
+    """Raise CorralError for overrides that libllama ignored, according to its log."""
     used = {found[1] for line in log if (found := _USED.search(line))}
     mistaken = {found[1]: found[2] for line in log if (found := _MISTAKEN.search(line))}
     keys = [override.key for override in overrides]
@@ -42,7 +42,7 @@ def check_overrides(overrides: Sequence[Override], log: Sequence[str]) -> None:
             continue
         if override.key in mistaken:
             raise CorralError(f"--override-kv: '{override.key}' is of type {mistaken[override.key]}")
-        raise CorralError(f"--override-kv: nothing in this model depends on '{override.key}'")
+        raise CorralError(f"--override-kv: this model does not use '{override.key}'")
 
 
 def _native_value(override: Override) -> tuple[int, str, Any]:

@@ -1,6 +1,6 @@
-"""Which weights a CPU multiplies in an order of its own: libllama copies them when a model is loaded.
+"""Which weights libllama repacks for this CPU when it loads a model.
 
-It depends on the CPU and on how libllama was built, and libllama tells of it only once it is done.
+That depends on the CPU and the build, and libllama reports it only afterwards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from corral.llama.library import ggml
 _POINTER = ctypes.c_void_p
 _CPU = ctypes.c_int(0)  # GGML_BACKEND_DEVICE_TYPE_CPU
 _F32, _I32 = 0, 26
-_BUFFER_OFFSET = 8  # of the buffer in a `ggml_tensor`
+_BUFFER_OFFSET = 8  # offset of the buffer in a `ggml_tensor`
 _USUAL_SHAPE = 2048, 1024
 _N_EVALUATED = 512  # tokens
 _N_CONTEXT_BYTES = 1 << 14
@@ -31,14 +31,14 @@ class _InitParams(ctypes.Structure):
 
 @cache
 def repacked_types() -> frozenset[int]:
-    """The types of tensors that are; libllama has to be started."""
+    """Return the repacked tensor types; libllama must be started."""
     kinds = [number for number, kind in GGML_TYPES.items() if kind.multiplies]
     return frozenset(kind for kind in kinds if copy_bytes(kind, _USUAL_SHAPE))
 
 
 @cache
 def copy_bytes(kind: int, shape: tuple[int, ...]) -> int:
-    """What the copy of such a weight takes; 0 if there is none. Asked for nonsense libllama aborts."""
+    """Return the bytes of a repacked copy; 0 if there is none. libllama aborts on invalid shapes."""
     type = GGML_TYPES[kind]
     if len(shape) not in (2, 3) or shape[0] % type.n_values or not type.multiplies:
         return 0
@@ -61,7 +61,7 @@ def _extra_buffer_types(cpu: int) -> Iterator[int]:
 
 
 def _size_in(cpu: int, buffer_type: int, kind: int, shape: tuple[int, ...]) -> int:
-    """What the weight takes there; 0 if it cannot be multiplied there. Asked as libllama does."""
+    """Return the weight's bytes in this buffer type; 0 if it does not support the product."""
     context = ggml("ggml_init", _POINTER, _InitParams(_N_CONTEXT_BYTES, None, True))
     buffer = ggml("ggml_backend_buft_alloc_buffer", _POINTER, buffer_type, ctypes.c_size_t(0))
     weight = _tensor(context, kind, shape)
@@ -75,7 +75,7 @@ def _size_in(cpu: int, buffer_type: int, kind: int, shape: tuple[int, ...]) -> i
 
 
 def _product(context: int, weight: int, shape: tuple[int, ...]) -> int:
-    """With what one layer hands to the next; matrices of several experts are chosen from by number."""
+    """The product with a layer's activations; expert matrices are selected by index."""
     if len(shape) == 2:
         rows = _tensor(context, _F32, (shape[0], _N_EVALUATED))
         return int(ggml("ggml_mul_mat", _POINTER, context, weight, rows))

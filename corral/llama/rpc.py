@@ -1,6 +1,6 @@
-"""A first word with a server of ggml's RPC: native code would take the process down if it is not there.
+"""Check a ggml RPC server before libllama connects: native code aborts the process if that fails.
 
-Knows of the protocol only how a client greets. No native code.
+Implements only the client's greeting. No native code.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from corral.core.errors import CorralError
 _TIMEOUT_S = 10.0
 _HELLO = 14
 _N_CAPABILITIES = 24  # bytes
-_VERSION = (7, 0)  # of the libllama that is required; another major one, or a newer minor one, is refused
+_VERSION = (7, 0)  # of the required libllama; another major or a newer minor version is refused
 _SIZE = struct.Struct("<Q")
 _ANSWER = struct.Struct(f"<BBBx{_N_CAPABILITIES}s")
 
 
 def check_server(endpoint: str) -> None:
-    """Raises unless a server answers there, and as libllama expects it."""
+    """Raise CorralError unless a compatible server answers."""
     host, port = _parse(endpoint)
     try:
         with socket.create_connection((host, port), _TIMEOUT_S) as connection:
@@ -39,19 +39,17 @@ def check_server(endpoint: str) -> None:
 def _parse(endpoint: str) -> tuple[str, int]:
     host, colon, port = endpoint.partition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise CorralError(f"--rpc {endpoint}: it has to be HOST:PORT")
+        raise CorralError(f"--rpc {endpoint}: expected HOST:PORT")
     return host, int(port)
 
 
 def _check_answer(endpoint: str, answer: bytes) -> None:
     if len(answer) < _SIZE.size + _ANSWER.size or _SIZE.unpack_from(answer)[0] != _ANSWER.size:
-        raise CorralError(
-            f"--rpc {endpoint}: what answers there is no RPC server of llama.cpp, or another version"
-        )
+        raise CorralError(f"--rpc {endpoint}: this is not an RPC server of llama.cpp, or has another version")
     major, minor, patch, _ = _ANSWER.unpack_from(answer, _SIZE.size)
     if major != _VERSION[0] or minor > _VERSION[1]:
         ours = ".".join(map(str, _VERSION))
         raise CorralError(
             f"--rpc {endpoint}: the server speaks version {major}.{minor}.{patch}, libllama {ours}: "
-            "both have to be of about the same age"
+            "use builds of about the same date"
         )

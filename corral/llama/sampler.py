@@ -1,6 +1,6 @@
-"""From logits to a token: a list of stages resolved once per request, then a keyed draw.
+"""From logits to a token: stages resolved once per request, then a keyed draw.
 
-The draw depends on (seed, token index) alone, so a request can be taken up again after any token.
+The draw depends only on (seed, token index), so a request can be resumed after any token.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Sampler:
         return self._grammar is not None and self._grammar.is_finished
 
     def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]:
-        """The token at `index` of the generation, with its probabilities if they were asked for."""
+        """Draw the token at `index` of the generation, with its probabilities if requested."""
         if self._is_greedy:
             return self._take_best(logits)
         ids, weights = self._narrow(logits, index)
         cumulative = np.cumsum(weights)
         target = uniform(self._params.seed, index) * cumulative[-1]
         choice = int(cumulative.searchsorted(target, side="right"))
-        if choice == len(ids):  # rounding: the last one that has any weight
+        if choice == len(ids):  # rounding: take the last one with any weight
             choice = int(np.flatnonzero(weights)[-1])
         token = int(ids[choice])
         if self._mirostat is not None:
@@ -83,7 +83,7 @@ class Sampler:
         return token, self._probs(logits, token, ids, weights) if self._params.n_probs else None
 
     def force(self, logits: FloatArray, index: int, token: int) -> None:
-        """Take `token` as the one drawn at `index`, as when a lost engine had drawn it."""
+        """Accept `token` as the one drawn at `index` by an engine that was lost."""
         if self._mirostat is not None:
             ids, weights = self._narrow(logits, index)
             at = np.flatnonzero(ids == token)
@@ -91,7 +91,7 @@ class Sampler:
         self._accept(token)
 
     def forced(self, n: int) -> Iterator[int]:
-        """Tokens that come next whatever the model thinks, each accepted as it is taken."""
+        """Yield tokens that the grammar forces; each is accepted when taken."""
         if self._grammar is not None and n > 0:
             for token in self._grammar.forced()[:n]:
                 self._accept(token)
@@ -121,7 +121,7 @@ class Sampler:
     def _narrow(
         self, logits: FloatArray, index: int
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        """What is left to choose from, and with which weights."""
+        """Return the remaining candidates and their weights."""
         candidates = self._candidates
         _refuse_nonsense(self._load(logits))
         for stage in self._stages:
@@ -130,7 +130,7 @@ class Sampler:
         return self._mirostat.truncate(ids, weights / weights.sum()) if self._mirostat else (ids, weights)
 
     def _load(self, logits: FloatArray) -> np.float32:
-        """Fill the candidates. Biased logits are changed in place meanwhile: copying all would cost more."""
+        """Fill the candidates. Biased logits are changed in place and restored: a copy costs more."""
         allowed = self._allowed()
         if self._bias is None:
             return self._load_allowed(logits, allowed)
@@ -142,7 +142,7 @@ class Sampler:
         return best
 
     def _allowed(self) -> npt.NDArray[np.bool_] | None:
-        """Which tokens a grammar leaves to choose from; None: all."""
+        """The grammar's mask of allowed tokens; None: all."""
         return None if self._grammar is None else self._grammar.allowed()
 
     def _load_allowed(self, logits: FloatArray, allowed: npt.NDArray[np.bool_] | None) -> np.float32:
@@ -172,7 +172,7 @@ class Sampler:
 
 
 class _Builder:
-    """Resolves parameters into stages; a sampler that would do nothing gets none."""
+    """Resolves parameters into stages; samplers without effect are left out."""
 
     def __init__(self, vocab: Vocab, params: SamplingParams, prompt: Sequence[int], n_ctx: int) -> None:
         self._vocab = vocab
@@ -181,13 +181,13 @@ class _Builder:
         self._n_ctx = n_ctx
         self._stages: list[Stage] = []
         self.is_greedy = False
-        self.n_best = vocab.n_tokens  # where top-k comes first, the rest need not be looked at
+        self.n_best = vocab.n_tokens  # with top-k first, other candidates need not be loaded
 
     def build(self) -> list[Stage]:
         p = self._params
         names = p.samplers
         if "penalties" not in names:
-            # compat: /completion: older clients list samplers without naming the penalties, and expect them.
+            # compat: /completion: older clients list samplers without the penalties and still expect them.
             names = ("penalties", *names)
         if p.mirostat and p.temperature > 0:
             self._add_penalties()
@@ -200,7 +200,7 @@ class _Builder:
         return self._stages
 
     def bias(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]] | None:
-        """What to add to which logits before anything else."""
+        """Return the tokens whose logits are biased, and by how much."""
         pairs = [*self._params.logit_bias, *((t, -np.inf) for t in self._vocab.suppressed)]
         if not pairs:
             return None
@@ -210,7 +210,7 @@ class _Builder:
         return np.array(list(amounts), np.intp), np.array(list(amounts.values()), np.float32)
 
     def _is_plainly_greedy(self, names: Sequence[str]) -> bool:
-        """Temperature 0 and nothing that could move the most probable token."""
+        """Temperature 0, and nothing that could change the most probable token."""
         p = self._params
         return (
             p.temperature <= 0
@@ -307,7 +307,7 @@ class _Builder:
         self._stages.append(NativeStage(handle))
 
     def _add_plain_temperature(self) -> None:
-        # Colder than this makes no difference but could overflow a logit.
+        # A lower temperature makes no difference but could overflow a logit.
         temperature = max(self._params.temperature, _COLDEST) if self._params.temperature > 0 else 0.0
         self._stages.append(NativeStage(lib.llama_sampler_init_temp(temperature)))
 

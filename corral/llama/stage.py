@@ -1,7 +1,7 @@
-"""The steps of a sampler: each narrows or reweighs the candidates of one token.
+"""Sampling stages: each narrows or reweights the candidates of one token.
 
-Where libllama has the sampler, it does the work. What it lacks (tail-free, the newline exception of
-the penalties) or decides with a generator of its own (XTC, Mirostat) is here, on keyed draws.
+libllama does the work where it has the sampler. What it lacks (tail-free, penalties that spare newlines)
+or draws with its own generator (XTC, Mirostat) is implemented here, on keyed draws.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Stage(Protocol):
 
 
 class NativeStage:
-    """One libllama sampler. `has_history`: it wants to hear of every accepted token."""
+    """One libllama sampler. `has_history`: it must see every accepted token."""
 
     def __init__(self, handle: Any, has_history: bool = False) -> None:
         self._handle = handle
@@ -44,7 +44,7 @@ class NativeStage:
 
 
 class NewlineSparedStage(NativeStage):
-    """Penalties that leave the newline's logit as it was (`penalize_nl: false`)."""
+    """Penalties that leave the newline's logit unchanged (`penalize_nl: false`)."""
 
     def __init__(self, handle: Any, newline: int) -> None:
         super().__init__(handle, has_history=True)
@@ -58,7 +58,7 @@ class NewlineSparedStage(NativeStage):
 
 
 class XtcStage(NativeStage):
-    """XTC whose coin is ours: the native sampler, made to act always, is called or not."""
+    """XTC with a keyed coin: the native sampler, configured to act always, is called or not."""
 
     def __init__(self, probability: float, threshold: float, min_keep: int, seed: int, stream: int) -> None:
         super().__init__(lib.llama_sampler_init_xtc(1.0, threshold, min_keep, 0))
@@ -72,7 +72,7 @@ class XtcStage(NativeStage):
 
 
 class TailFreeStage:
-    """Tail-free sampling: cut where the curvature of the sorted probabilities has spent its share `z`."""
+    """Tail-free sampling: cut where the curvature of the sorted probabilities has used up its share `z`."""
 
     def __init__(self, z: float, min_keep: int) -> None:
         self._z = z
@@ -92,7 +92,7 @@ class TailFreeStage:
 class TypicalStage:
     """Locally typical sampling: keep the tokens whose surprise is nearest to the expected one.
 
-    libllama's own goes astray where a candidate has no probability at all.
+    libllama's own fails where a candidate has zero probability.
     """
 
     def __init__(self, p: float, min_keep: int) -> None:
@@ -110,7 +110,7 @@ class TypicalStage:
 
 
 def typical_choice(probs: npt.NDArray[np.float64], p: float, min_keep: int) -> npt.NDArray[np.intp]:
-    """Indexes of the typical ones, best first."""
+    """Return the indexes of the typical tokens, best first."""
     possible = np.flatnonzero(probs)
     surprise = -np.log(probs[possible])
     entropy = float((probs[possible] * surprise).sum())
@@ -121,7 +121,7 @@ def typical_choice(probs: npt.NDArray[np.float64], p: float, min_keep: int) -> n
 
 
 def tail_free_cut(probs: npt.NDArray[np.float64], z: float) -> int:
-    """How many of the sorted `probs` tail-free sampling keeps."""
+    """Return how many of the sorted `probs` tail-free sampling keeps."""
     curvature = np.abs(np.diff(probs, n=2))
     total = curvature.sum()
     weights = curvature / total if total > 1e-6 else np.full(len(curvature), 1.0 / len(curvature))

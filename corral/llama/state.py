@@ -1,8 +1,13 @@
-"""The saved state of one sequence: checked before native code reads it, and in a portable form.
+"""The saved state of one sequence: validated before native code reads it, and in a portable form.
 
-libllama writes a section for each part of its memory: cells (which tokens there are), then rows of data for
-them. With split KV a section has a stream for every slot, all but one of them empty; the portable form has
-just that one, whatever `-np`. Pure functions of bytes: no handles, no policy, any thread.
+libllama writes a section for each part of its memory: cells (which tokens), then rows of data for them.
+With split KV a section has one stream per slot, all but one of them empty; the portable form has only that
+one, whatever `-np` is:
+
+    native     magic | section: stream 0 (empty), stream 1 (cells, rows), ... | section ...
+    portable   magic | section: the one stream (cells, rows) | section ...
+
+Pure functions of bytes: no handles, no policy, any thread.
 """
 
 from __future__ import annotations
@@ -21,15 +26,15 @@ from corral.core.errors import InvalidRequest
 from corral.gguf.ggml_type import GGML_TYPES
 
 _MAGIC = 0xAF143CD8
-_START = 8  # behind the magic and the number of a sequence, which libllama ignores
-_KINDS = ((True, 12), (True, 24), (False, 8))  # KV, KV with 2D positions, recurrent: bytes for each cell
+_START = 8  # after the magic and a sequence number, which libllama ignores
+_KINDS = ((True, 12), (True, 24), (False, 8))  # bytes per cell: KV, KV with 2D positions, recurrent
 _HEADER_BYTES = 12
 _ONE_STREAM = memoryview(struct.pack("<I", 1))
 
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """How libllama writes the state of one sequence of a context; learned from a sample."""
+    """How libllama lays out the state of one sequence of a context; learned from a sample."""
 
     sections: tuple[_Section, ...]
     n_streams: int
@@ -37,7 +42,7 @@ class StateLayout:
 
     @classmethod
     def learn(cls, sample: State, n_tokens: int, n_streams: int, has_window: bool) -> StateLayout | None:
-        """From the native state of a sequence of `n_tokens`. None: it is written in a way not known here."""
+        """Learn from the native state of a sequence of `n_tokens`. None: the layout is unknown."""
         data = memoryview(sample)
         if len(data) < _START or _Reader(data).u32() != _MAGIC:
             return None
@@ -46,16 +51,16 @@ class StateLayout:
 
     @property
     def growth(self) -> int:
-        """How many bytes the native form is longer than the portable one."""
+        """How many bytes longer the native form is than the portable one."""
         return self._n_padding * self._n_kv
 
     def n_bytes(self, n_tokens: int) -> int:
-        """The size of a portable state; less than that if a window has left tokens out."""
+        """The size of a portable state; a sliding window makes it smaller."""
         return _START + sum(s.n_bytes(n_tokens if s.is_kv else min(1, n_tokens)) for s in self.sections)
 
     def portable_parts(self, state: State) -> list[memoryview]:
-        """The portable form, once joined, of a state that this context wrote, also when it had fewer
-        sequences; its data are not copied."""
+        """Return the parts of the portable form of a state that this context wrote, also with fewer
+        sequences; data are not copied."""
         if not self.growth:
             return [memoryview(state)]
         reader = _Reader(memoryview(state))
@@ -69,7 +74,7 @@ class StateLayout:
         return parts
 
     def renew(self, state: State) -> State:
-        """A state that this context wrote when it had fewer sequences, as it would be now."""
+        """Convert a state that this context wrote with fewer sequences to its present layout."""
         reader = _Reader(memoryview(state))
         reader.take(_START)
         if not self._n_kv or reader.u32() == self.n_streams:
@@ -81,26 +86,26 @@ class StateLayout:
         return self.make_native(buffer, n_bytes)
 
     def check(self, state: State, positions: TokenArray) -> None:
-        """Refuse a portable state unless this context could have written it for tokens at these positions."""
+        """Reject a portable state unless this context could have written it for tokens at these positions."""
         reader = _Reader(memoryview(state))
         if reader.u32() != _MAGIC:
             raise InvalidRequest("it is not the state of a sequence")
         reader.take(_START - 4)
         expected = np.sort(positions)
         for i, section in enumerate(self.sections):
-            # Of several sections the first one is that of the layers without a window.
+            # The first of several sections is that of the layers without a window.
             may_be_cut = self.has_window and (i > 0 or self._n_kv == 1)
             section.check(reader, expected if section.is_kv else expected[-1:], may_be_cut)
         if not reader.is_done:
-            raise InvalidRequest(f"it goes on after {reader.offset} bytes, where its end is expected")
+            raise InvalidRequest(f"it has data after byte {reader.offset}, where it should end")
 
     def make_native(self, buffer: npt.NDArray[np.uint8], n_bytes: int) -> memoryview:
-        """Turn the checked portable state in the first `n_bytes` into what this context reads, in place."""
+        """Convert the validated portable state in the first `n_bytes` to the native form, in place."""
         shift = self.growth
         assert buffer.flags.c_contiguous
         assert buffer.size >= n_bytes + shift
         native = buffer[: n_bytes + shift].data
-        # The last section first: what the next one is moved onto has left by then.
+        # Last section first, so that nothing is overwritten before it was moved.
         for section, start, end in reversed(self._spans(native[:n_bytes])):
             shift -= self._n_padding * section.is_kv
             address = buffer.ctypes.data + start
@@ -131,7 +136,7 @@ class StateLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A part of the memory: headers, the same in every state, and behind each a row for every cell."""
+    """A part of the memory: fixed headers, each followed by a row per cell."""
 
     is_kv: bool
     cell_bytes: int
@@ -148,21 +153,21 @@ class _Section:
     def check(self, reader: _Reader, expected: TokenArray, may_be_cut: bool) -> None:
         n_streams = reader.u32() if self.is_kv else 1
         if n_streams != 1:
-            raise InvalidRequest(f"it has {n_streams} streams where one is expected")
+            raise InvalidRequest(f"it has {n_streams} streams instead of one")
         n_cells, n_tokens = reader.u32(), len(expected)
         n_least = min(1, n_tokens) if may_be_cut else n_tokens
         if not n_least <= n_cells <= n_tokens:
-            raise InvalidRequest(f"it has {n_cells} cells where {n_tokens} are expected")
+            raise InvalidRequest(f"it has {n_cells} cells instead of {n_tokens}")
         if self.is_kv and n_cells == 0:
             return
         if not reader.has_cells(self.is_kv, self.cell_bytes, expected[n_tokens - n_cells :]):
-            raise InvalidRequest("its cells are not at the positions of its tokens")
+            raise InvalidRequest("its cell positions do not match its tokens")
         self._check_data(reader, n_cells)
 
     def _check_data(self, reader: _Reader, n_cells: int) -> None:
         is_transposed, n_layer = reader.u32(), reader.u32()
         if n_layer != self.n_layer:
-            raise InvalidRequest(f"it has {n_layer} layers where {self.n_layer} are expected")
+            raise InvalidRequest(f"it has {n_layer} layers instead of {self.n_layer}")
         if is_transposed != self.is_transposed:
             raise InvalidRequest(
                 f"it was saved with flash attention {'off' if is_transposed else 'on'} (-fa)"
@@ -178,7 +183,7 @@ class _Section:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The form of the data behind a header. Transposed ones have a size and a number of elements."""
+    """The layout of the data after a header. Transposed rows have an element size and count."""
 
     type: int
     size: tuple[int, ...]
@@ -197,7 +202,7 @@ class _Rows:
 
 
 class _Reader:
-    """Takes a state apart from front to back, and never more than there is."""
+    """Reads a state from front to back, with bounds checks."""
 
     def __init__(self, data: memoryview, offset: int = 0) -> None:
         self._data = data
@@ -215,7 +220,7 @@ class _Reader:
     def peek(self, n_bytes: int) -> memoryview:
         end = self.offset + n_bytes
         if end > len(self._data):
-            raise InvalidRequest(f"it ends after {len(self._data)} bytes, where at least {end} are expected")
+            raise InvalidRequest(f"it ends after {len(self._data)} of at least {end} bytes")
         return self._data[self.offset : end]
 
     def u32(self) -> int:
@@ -229,13 +234,13 @@ class _Reader:
         return _Rows(kind, tuple(size))
 
     def has_cells(self, is_kv: bool, cell_bytes: int, expected: TokenArray) -> bool:
-        """Whether the next cells are at these (sorted) positions, in any order."""
+        """Return whether the next cells are at these (sorted) positions, in any order."""
         data = self.take(len(expected) * cell_bytes)
         cells = np.ndarray((len(expected), 2), np.dtype("<i4"), data, strides=(cell_bytes, 4))
         return bool(np.all(cells[:, 1] == is_kv)) and np.array_equal(np.sort(cells[:, 0]), expected)
 
     def find_stream(self) -> int:
-        """Go on to the stream that is not empty, or else to the last one; returns how many are behind it."""
+        """Skip to the stream that is not empty, or to the last; return how many follow it."""
         for n_behind in range(self.u32() - 1, 0, -1):
             if self.peek_u32():
                 return n_behind
@@ -246,7 +251,7 @@ class _Reader:
 def _parse_sections(
     data: memoryview, start: int, n_tokens: int, n_streams: int
 ) -> Iterator[tuple[_Section, ...]]:
-    """All ways to read the rest of a sample."""
+    """Return all ways to read the rest of a sample."""
     if start == len(data):
         yield ()
         return
@@ -260,9 +265,9 @@ def _parse_sections(
 def _parse_section(
     reader: _Reader, is_kv: bool, cell_bytes: int, expected: TokenArray, n_streams: int
 ) -> Iterator[tuple[_Section, int]]:
-    """All ways to read a section, and where it ends; those with fewer rows first.
+    """Return all ways to read a section, and where it ends; those with fewer rows first.
 
-    A layer may have no values, or no running state: how many rows there are shows only in what follows.
+    A layer may have no values or no recurrent state: the number of rows shows only in what follows.
     """
     try:
         if is_kv and reader.peek_u32() != n_streams:

@@ -10,14 +10,14 @@ from PIL import Image
 from playwright.sync_api import expect
 
 READ = """async ({ files, nBefore }) => {
-  const { readPictures } = await import("/js/attachment.js");
+  const { readImages } = await import("/js/attachment.js");
   const made = files.map(({ name, type, content, nBytes }) => {
     const decoded = content && Uint8Array.from(atob(content), (character) => character.charCodeAt(0));
     const bytes = decoded ?? new Uint8Array(nBytes);
     return new File([bytes], name, { type });
   });
   try {
-    return { pictures: await readPictures(made, nBefore) };
+    return { images: await readImages(made, nBefore) };
   } catch (error) {
     return { error: error.message };
   }
@@ -57,7 +57,7 @@ def noise(width, height):
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 def test_a_small_picture_is_sent_as_it_is(read, kind):
     given = file(f"a.{kind}", kind, Image.new("RGB", (40, 30), "red"))
-    (picture,) = read(given)["pictures"]
+    (picture,) = read(given)["images"]
     assert picture["name"] == f"a.{kind}"
     assert picture["url"] == f"data:image/{kind.lower()};base64,{given['content']}"
 
@@ -66,7 +66,7 @@ def test_a_small_picture_is_sent_as_it_is(read, kind):
     ("kind", "head"), [("PNG", "data:image/png;base64"), ("JPEG", "data:image/jpeg;base64")]
 )
 def test_a_large_picture_is_made_smaller(read, kind, head):
-    (picture,) = read(file("big", kind, Image.new("RGB", (3000, 1500), "teal")))["pictures"]
+    (picture,) = read(file("big", kind, Image.new("RGB", (3000, 1500), "teal")))["images"]
     found, image = opened(picture)
     assert found == head
     assert image.size == (2048, 1024)
@@ -76,7 +76,7 @@ def test_a_large_picture_is_made_smaller(read, kind, head):
 
 
 def test_a_picture_that_stays_heavy_becomes_jpeg(read):
-    (picture,) = read(file("noise.png", "PNG", noise(2500, 2000)))["pictures"]
+    (picture,) = read(file("noise.png", "PNG", noise(2500, 2000)))["images"]
     head, image = opened(picture)
     assert head == "data:image/jpeg;base64"
     assert image.size == (2048, 1638)
@@ -87,7 +87,7 @@ def test_moving_pictures_are_their_first_frame(read):
     frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
     for kind in ("GIF", "PNG", "WEBP"):
         moving = file(f"a.{kind}", kind, frames[0], save_all=True, append_images=frames[1:], duration=100)
-        (picture,) = read(moving)["pictures"]
+        (picture,) = read(moving)["images"]
         head, image = opened(picture)
         assert head == "data:image/png;base64"
         assert getattr(image, "n_frames", 1) == 1
@@ -97,7 +97,7 @@ def test_moving_pictures_are_their_first_frame(read):
 
 
 def test_clear_pictures_stay_clear(read):
-    (picture,) = read(file("a.gif", "GIF", Image.new("RGBA", (20, 20), (0, 0, 0, 0))))["pictures"]
+    (picture,) = read(file("a.gif", "GIF", Image.new("RGBA", (20, 20), (0, 0, 0, 0))))["images"]
     _, image = opened(picture)
     assert image.convert("RGBA").getpixel((5, 5))[3] == 0
 
@@ -107,17 +107,17 @@ def test_clear_pictures_stay_clear(read):
     [
         (
             {"name": "a.txt", "type": "text/plain", "nBytes": 3},
-            "a.txt is not a picture. Pictures can be added (PNG",
+            "a.txt is not an image. Supported: images (PNG",
         ),
-        ({"name": "a", "type": "", "nBytes": 3}, "a is not a picture. Pictures can be added (PNG"),
+        ({"name": "a", "type": "", "nBytes": 3}, "a is not an image. Supported: images (PNG"),
         ({"name": "a.png", "type": "image/png", "nBytes": 0}, "a.png is empty."),
-        ({"name": "a.png", "type": "image/png", "nBytes": 100}, "a.png cannot be read as a picture."),
+        ({"name": "a.png", "type": "image/png", "nBytes": 100}, "a.png cannot be read as an image."),
         ({"name": "a.png", "type": "image/png", "nBytes": 50_000_001}, "a.png is larger than 50 MB."),
         (
             {"name": "a.svg", "type": "image/svg+xml", "nBytes": 9},
-            "a.svg is a drawing (SVG). Pictures can be added (PNG",
+            "a.svg is a drawing (SVG). Supported: images (PNG",
         ),
-        ({"name": "", "type": "image/heic", "nBytes": 9}, "picture cannot be read as a picture."),
+        ({"name": "", "type": "image/heic", "nBytes": 9}, "image cannot be read as an image."),
     ],
 )
 def test_what_is_refused_is_told_why(read, given, sentence):
@@ -126,9 +126,9 @@ def test_what_is_refused_is_told_why(read, given, sentence):
 
 def test_a_message_takes_eight(read):
     one = file("a.png", "PNG", Image.new("RGB", (4, 4)))
-    assert len(read(*[one] * 8)["pictures"]) == 8
-    assert read(*[one] * 9)["error"] == "A message takes 8 pictures at most."
-    assert read(one, n_before=8)["error"] == "A message takes 8 pictures at most."
+    assert len(read(*[one] * 8)["images"]) == 8
+    assert read(*[one] * 9)["error"] == "A message can have at most 8 images."
+    assert read(one, n_before=8)["error"] == "A message can have at most 8 images."
 
 
 @pytest.mark.parametrize(
@@ -167,16 +167,16 @@ def test_thumbnails_can_be_removed(page, corral):
         """async (url) => {
           const { html, render } = await import("/js/html.js");
           const { Attachments } = await import("/js/view/attachments.js");
-          let pictures = ["one.png", "two.png"].map((name) => ({ name, url, bytes: 70 }));
+          let images = ["one.png", "two.png"].map((name) => ({ name, url, bytes: 70 }));
           document.body.replaceChildren();
-          const onRemove = (at) => { pictures = pictures.filter((_, i) => i !== at); draw(); };
-          const shown = () => html`<${Attachments} pictures=${pictures} onRemove=${onRemove} />`;
+          const onRemove = (at) => { images = images.filter((_, i) => i !== at); draw(); };
+          const shown = () => html`<${Attachments} images=${images} onRemove=${onRemove} />`;
           const draw = () => render(shown(), document.body);
           draw();
         }""",
         f"data:image/png;base64,{dot['content']}",
     )
-    expect(page.get_by_role("list", name="Pictures of this message")).to_be_visible()
+    expect(page.get_by_role("list", name="Images of this message")).to_be_visible()
     expect(page.get_by_role("img")).to_have_count(2)
     page.get_by_role("button", name="Remove one.png").click()
     expect(page.get_by_role("img")).to_have_count(1)

@@ -170,7 +170,7 @@ def test_calls_of_tools_are_shown_and_can_be_answered(chat, page):
     chat.set("Tools", json.dumps([WEATHER]))
     chat.set("Longest answer", 60)
     chat.say("What is the weather in Paris?")
-    call = chat.page.get_by_label("Call of get_weather")
+    call = chat.page.get_by_label("Call to get_weather")
     expect(call.locator("pre")).to_have_text(re.compile(r'"city": "Paris"'))
     call.get_by_label("What it answers").fill('{"sky": "blue"}')
     chat.page.get_by_role("button", name="Send the result").click()
@@ -233,4 +233,4 @@ def test_markdown_tables_code_and_formulas(corral, new_context):
 
 
 def test_a_model_that_does_not_see_takes_no_pictures(chat, page):
-    expect(page.get_by_role("button", name="Add pictures")).to_have_count(0)
+    expect(page.get_by_role("button", name="Add images")).to_have_count(0)

@@ -36,7 +36,7 @@ def test_the_first_load_is_small_and_from_this_server(page, corral):
 def test_the_theme_is_the_systems_until_one_chooses(new_page, corral, scheme):
     chat = ChatPage(new_page(color_scheme=scheme), corral.url).open()
     assert is_dark(chat) == (scheme == "dark")
-    button = chat.page.get_by_role("button", name="Light, dark, or as the system")
+    button = chat.page.get_by_role("button", name="Light, dark or system theme")
     seen = []
     for _ in range(3):
         button.click()

@@ -152,7 +152,7 @@ def test_an_engine_that_is_away_is_told(page, problems, models):
     problems.allow(OFFLINE)
     with serve(models, "--sleep-idle-seconds", 1) as server:
         page.goto(server.url + "/monitor")
-        expect(state(page, "sleeping")).to_have_text("The engine sleeps until a request comes.")
+        expect(state(page, "sleeping")).to_have_text("The engine is unloaded until the next request.")
         server.complete(prompt="Hello", n_predict=2)
         expect(state(page, "ready")).to_be_visible()
 
@@ -194,10 +194,10 @@ def show_key(page: Page, key: str) -> None:
 def test_a_server_with_keys_asks_for_one(page, problems, guarded):
     problems.allow("401")
     page.goto(guarded.url + "/monitor")
-    dialog = page.get_by_role("dialog", name="This server wants a key")
+    dialog = page.get_by_role("dialog", name="This server requires an API key")
     expect(dialog).to_be_visible()
     show_key(page, "wrong")
-    expect(dialog.get_by_role("alert")).to_have_text("The key is not right.")
+    expect(dialog.get_by_role("alert")).to_have_text("This key is not valid.")
     expect(page.locator(".tile")).to_have_count(0)
     show_key(page, KEY)
     expect(state(page, "ready")).to_be_visible()
@@ -263,7 +263,7 @@ def test_plots_have_the_colours_of_the_theme(new_page, server, scheme):
     before = page.evaluate(COLORS)["page"]
     page.evaluate(f"localStorage.setItem('corral.theme', '{scheme}')")
     while page.locator("html").get_attribute("data-theme") != other:
-        page.get_by_role("button", name="Light, dark, or as the system").click()
+        page.get_by_role("button", name="Light, dark or system theme").click()
     page.wait_for_function(f"() => {{ const c = ({COLORS})(); return c.lines && c.series; }}")
     assert page.evaluate(COLORS)["page"] != before
 

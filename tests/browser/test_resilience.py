@@ -40,7 +40,7 @@ def test_a_server_that_is_killed_in_the_middle_of_an_answer(page, port, problems
     os.kill(server.process.pid, signal.SIGKILL)
     server.stop()
     engine.wait(30)
-    expect(chat.last.get_by_role("alert")).to_contain_text("The server went away while it was answering.")
+    expect(chat.last.get_by_role("alert")).to_contain_text("The connection to the server was lost.")
     expect(page.locator(".banner.down")).to_contain_text("cannot be reached")
     assert chat.answer_text().startswith(text)
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
@@ -86,9 +86,7 @@ def reload_in_the_middle(chat: ChatPage) -> str:
     """What of the answer is there afterwards."""
     chat.page.reload()
     chat.wait_until_ready()
-    expect(chat.last.get_by_role("alert")).to_contain_text(
-        "The page was closed while this was being written."
-    )
+    expect(chat.last.get_by_role("alert")).to_contain_text("The page was closed during this answer.")
     return chat.answer_text()
 
 
@@ -120,13 +118,13 @@ def test_a_key_is_asked_for_and_a_wrong_one_refused(page, problems):
     problems.allow("401")
     with CorralProcess("-c", 1024, "--api-key", "right") as server:
         page.goto(server.url)
-        expect(page.get_by_role("dialog")).to_contain_text("This server wants a key")
+        expect(page.get_by_role("dialog")).to_contain_text("This server requires an API key")
         for _ in range(3):
             page.keyboard.press("Escape")
         expect(page.get_by_label("API key")).to_be_focused()
         page.get_by_label("API key").fill("wrong")
         page.get_by_role("button", name="Use it").click()
-        expect(page.get_by_role("alert")).to_contain_text("The key is not right.")
+        expect(page.get_by_role("alert")).to_contain_text("This key is not valid.")
         page.get_by_label("API key").fill("right")
         page.get_by_label("API key").press("Enter")
         chat = ChatPage(page, server.url)

@@ -61,7 +61,7 @@ def test_only_what_was_changed_is_sent(chat, page):
     chat.ask("Hello")
     sent = set(bodies[0]) - {"messages", "stream", "stream_options", "timings_per_token", "return_progress"}
     assert sent == {"max_tokens", "temperature"}
-    chat.page.get_by_role("button", name="Back to the default of Temperature").click()
+    chat.page.get_by_role("button", name="Reset Temperature to its default").click()
     chat.ask("Hello again")
     assert "temperature" not in bodies[1]
 
@@ -73,16 +73,16 @@ def test_presets(chat, page):
     expect(panel.get_by_label("Temperature", exact=True)).to_have_value("0.1")
     chat.set("Top K", 3)
     page.once("dialog", lambda dialog: dialog.accept("Mine"))
-    panel.get_by_role("button", name="Keep as a preset").click()
+    panel.get_by_role("button", name="Save as preset").click()
     expect(preset).to_have_value("Mine")
-    preset.select_option("Server's defaults")
+    preset.select_option("Server defaults")
     expect(panel.get_by_label("Top K", exact=True)).to_have_value("40")
     page.reload()
     chat.wait_until_ready()
     panel = chat.open_settings()
     panel.get_by_label("Preset", exact=True).select_option("Mine")
     expect(panel.get_by_label("Top K", exact=True)).to_have_value("3")
-    panel.get_by_role("button", name="Forget this preset").click()
+    panel.get_by_role("button", name="Delete this preset").click()
     expect(panel.get_by_label("Preset", exact=True)).to_have_value("")
 
 

@@ -302,7 +302,7 @@ def test_no_room_in_the_browser_is_said_and_the_old_chat_stays(local_tab):
       return said(() => store.save(write(chat, content)));
     """
     told = tab.run(body, chat=chat)
-    assert told["message"] == "There is no room left for chats in this browser."
+    assert told["message"] == "This browser's storage is full."
     assert tab.load(chat["id"]) == chat
     # The browser may count what it refused for some time yet.
     session.send("Storage.overrideQuotaForOrigin", {"origin": origin})

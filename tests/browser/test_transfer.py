@@ -81,8 +81,8 @@ def file_of(**fields):
 
 
 HOSTILE = {
-    "nothing": ("", "no JSON"),
-    "no JSON": ("{", "no JSON"),
+    "nothing": ("", "not JSON"),
+    "no JSON": ("{", "not JSON"),
     "null": ("null", "no chats"),
     "a number": ("5", "no chats"),
     "an empty list": ("[]", "no chats"),
@@ -148,7 +148,7 @@ def test_what_is_no_file_of_chats_is_refused_with_a_reason(tab, text, reason):
 def test_huge_files_are_refused(tab):
     for body, reason in (
         ("' '.repeat((256 << 20) + 1)", "too large"),
-        ("'['.repeat(1e6) + ']'.repeat(1e6)", "no chats|no JSON"),
+        ("'['.repeat(1e6) + ']'.repeat(1e6)", "no chats|not JSON"),
         ("m.exportChats(Array(10_001).fill({}))", "too many chats"),
         ("m.exportChats([{ ...m.newChat(), settings: deep(1000) }])", "nested too deeply"),
         ("m.exportChats([{ ...m.newChat(), messages: many(100_001) }])", "more than 100000 messages"),

@@ -99,7 +99,7 @@ def test_a_model_elsewhere_answers_like_one_here(tiny):
         (("--rpc", "127.0.0.1:1"), "--rpc 127.0.0.1:1: cannot be reached"),
         (("--main-gpu", 33), "--main-gpu 33: devices are counted from 0; "),
         (("--tensor-split", "3,1" * 9), "--tensor-split has 10 shares; "),
-        (("--device", "CUDA33"), "--device: there is no 'CUDA33'; "),
+        (("--device", "CUDA33"), "--device: unknown device 'CUDA33'"),
     ],
 )
 def test_what_is_not_there_ends_with_a_message(tiny, options, message):

@@ -119,6 +119,15 @@ def test_a_kept_build_is_taken(tmp_path, build, monkeypatch):
     assert (tmp_path / "llama_cpp_python-0.whl").exists()
 
 
+def test_a_prebuilt_wheel_is_installed_as_it_is(build):
+    calls: list[tuple[str, ...]] = []
+    build["main"].__globals__["run_pip"] = lambda *arguments: calls.append(arguments)
+    build["main"](["--only-binary", "llama-cpp-python"])
+    (call,) = calls
+    assert call[0] == "install"
+    assert call[-3:] == ("--only-binary", "llama-cpp-python", f"llama-cpp-python=={VERSION}")
+
+
 def test_every_patch_has_a_reason_and_a_version():
     patches = sorted((ROOT / "native" / "patches").iterdir())
     assert [int(patch.name[:4]) for patch in patches] == list(range(1, len(patches) + 1))

@@ -145,7 +145,7 @@ async def test_a_client_that_leaves_while_it_wakes_up_leaves_nothing_behind(slee
     await asyncio.to_thread(wait_for_sleep, sleeper)
     async with httpx.AsyncClient(timeout=START_S) as http:
         asking = asyncio.create_task(http.post(sleeper.url + "/completion", json=HELLO))
-        await asyncio.to_thread(sleeper.wait_for, "the engine wakes up")
+        await asyncio.to_thread(sleeper.wait_for, "loading the engine again")
         asking.cancel()
     await asyncio.to_thread(wait_for_sleep, sleeper)
     assert sleeper.get("/health").json()["slots_idle"] == 2
@@ -167,8 +167,8 @@ def test_what_it_says_about_it(sleeper):
     said = [line.partition(" ")[2].strip() for line in sleeper.lines[n:] if "HTTP" not in line]
     about = [line for line in said if not line.startswith(("GET ", "POST "))]
     assert about == [
-        "a request has come: the engine wakes up",
-        "nothing to do for 1 s: the engine sleeps until a request comes",
+        "new request: loading the engine again",
+        "idle for 1 s: engine unloaded until the next request",
     ]
 
 
@@ -226,13 +226,13 @@ def test_the_end_comes_also_then(tiny, tmp_path, moment):
     with CorralProcess("-m", tiny, "-c", 512, "--sleep-idle-seconds", 1, "--cache-disk", tmp_path) as server:
         if moment == "falling asleep":
             server.complete(**HELLO)
-            server.wait_for("the engine sleeps")
+            server.wait_for("engine unloaded")
         else:
             wait_for_sleep(server)
         if moment == "waking":
             with httpx.Client() as http, pytest.raises(httpx.ReadTimeout):
                 http.post(server.url + "/completion", json=HELLO, timeout=httpx.Timeout(START_S, read=0.05))
-            server.wait_for("the engine wakes up")
+            server.wait_for("loading the engine again")
         server.process.send_signal(signal.SIGTERM)
         assert server.stop() == 0
         assert "Traceback" not in "".join(server.lines)

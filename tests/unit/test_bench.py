@@ -1,4 +1,4 @@
-"""The parts of the benchmark that measure nothing: its arguments, verdicts, rivals, client and pictures."""
+"""The parts of the benchmark that measure nothing: arguments, verdicts, competitors, client, pictures."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import closing
 import pytest
 
 from bench.client import complete_until, get
+from bench.competitor import Competitor, parse_competitor
 from bench.plot import pictures
 from bench.process import Server
-from bench.rival import Rival, parse_rival
 from bench.run import SECTIONS, parse_arguments, plan
 from bench.section import Row, Section, repeat
 
@@ -55,11 +55,11 @@ def _executable(path, text: str) -> str:
 
 
 def test_a_rival_is_an_address_or_a_program(program):
-    assert parse_rival("other=http://127.0.0.1:8080/") == Rival("other", "http://127.0.0.1:8080")
-    assert parse_rival("x=http://h:1/a=b").where == "http://h:1/a=b"
-    assert not parse_rival("x=http://h:1").is_program
-    assert parse_rival(f"cpp={program}") == Rival("cpp", program)
-    assert parse_rival(f"cpp={program}").is_program
+    assert parse_competitor("other=http://127.0.0.1:8080/") == Competitor("other", "http://127.0.0.1:8080")
+    assert parse_competitor("x=http://h:1/a=b").where == "http://h:1/a=b"
+    assert not parse_competitor("x=http://h:1").is_program
+    assert parse_competitor(f"cpp={program}") == Competitor("cpp", program)
+    assert parse_competitor(f"cpp={program}").is_program
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_rival_is_an_address_or_a_program(program):
 )
 def test_anything_else_is_no_rival(text):
     with pytest.raises(argparse.ArgumentTypeError):
-        parse_rival(text)
+        parse_competitor(text)
 
 
 def test_all_sections_are_measured_or_those_that_are_chosen():
@@ -79,13 +79,13 @@ def test_all_sections_are_measured_or_those_that_are_chosen():
 
 def test_with_rivals_there_is_a_section_for_each():
     setup, names = parse_arguments(
-        ["--only", "beside,start", "--against", "a=http://h:1", "--against", "b=http://h:2"]
+        ["--only", "compare,start", "--against", "a=http://h:1", "--against", "b=http://h:2"]
     )
-    assert list(plan(setup, names)) == ["start", "beside a", "beside b"]
-    assert [rival.name for rival in setup.rivals] == ["a", "b"]
+    assert list(plan(setup, names)) == ["start", "compare a", "compare b"]
+    assert [competitor.name for competitor in setup.competitors] == ["a", "b"]
 
 
-@pytest.mark.parametrize("only", ["beside", "nothing", "overhead,", ","])
+@pytest.mark.parametrize("only", ["compare", "nothing", "overhead,", ","])
 def test_an_unknown_section_is_an_error(only, capsys):
     with pytest.raises(SystemExit) as error:
         parse_arguments(["--only", only])
@@ -121,7 +121,7 @@ def test_a_section_prints_its_rows_and_is_met_if_all_are(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["ok", "large", "MISS"]
     rows = json.loads(json.dumps(section.as_json()))["rows"]
     assert [row["is_met"] for row in rows] == [True, True, False]
-    assert rows[0]["beside"] == {"other": 3.0}
+    assert rows[0]["details"] == {"other": 3.0}
 
 
 async def test_measures_take_turns_and_medians_count():
@@ -141,8 +141,8 @@ async def test_measures_take_turns_and_medians_count():
 
 
 async def test_a_program_is_started_and_ended(program):
-    rival = Rival("cpp", program)
-    async with rival.serve("/models/a.gguf", 2048, 4) as url:
+    competitor = Competitor("cpp", program)
+    async with competitor.serve("/models/a.gguf", 2048, 4) as url:
         arguments = (await get(url, "/anything"))[1]
         assert b'"-m", "/models/a.gguf"' in arguments
         assert b'"-c", "2048", "-np", "4"' in arguments
@@ -171,21 +171,21 @@ async def test_a_program_that_ends_is_told(tmp_path):
 async def test_a_running_rival_has_to_fit(program, model, n_ctx, n_seq, wrong):
     with closing(Server(program, "a.gguf")) as server:
         await server.healthy_s()
-        rival = Rival("other", server.url)
+        competitor = Competitor("other", server.url)
         with pytest.raises(SystemExit, match=wrong):
-            await rival.check(model, n_ctx, n_seq)
+            await competitor.check(model, n_ctx, n_seq)
 
 
 async def test_a_running_rival_stays(program):
     with closing(Server(program, "a.gguf")) as server:
         await server.healthy_s()
-        rival = Rival("other", server.url)
-        await rival.check("a.gguf", 2048, 4)
-        async with rival.serve("a.gguf", 2048, 4) as url:
+        competitor = Competitor("other", server.url)
+        await competitor.check("a.gguf", 2048, 4)
+        async with competitor.serve("a.gguf", 2048, 4) as url:
             assert url == server.url
         assert (await get(url, "/health"))[0] == 200
     with pytest.raises(SystemExit, match="does not answer"):
-        await rival.check("a.gguf", 2048, 4)
+        await competitor.check("a.gguf", 2048, 4)
 
 
 async def test_a_stream_is_left_when_asked_to():
@@ -220,7 +220,7 @@ REPORT = {
             "lines": {"plain libllama": [70.0, 100.0], "Corral": [69.0, 110.0], "cpp": [65.0, 90.0]},
         },
     },
-    "beside cpp": {
+    "compare cpp": {
         "rows": [
             {"name": "one stream", "value": 1.25, "target": 1.5, "is_upper": False},
             {"name": "worst gap", "value": 0.04, "target": 0.05, "is_upper": True},

@@ -280,8 +280,8 @@ async def test_an_order_wakes_the_engine_and_the_next_one_gets_it(caplog):
         assert isinstance((await waiting)[-1], Done)
         assert (one.n_restarts, told) == (0, [])
         (await asleep(one, 2)).die(0)
-    assert caplog.text.count("the engine sleeps until a request comes") == 2
-    assert caplog.text.count("the engine wakes up") == 1
+    assert caplog.text.count("engine unloaded") == 2
+    assert caplog.text.count("loading the engine again") == 1
 
 
 async def test_an_order_in_the_moment_of_falling_asleep_is_not_lost():

@@ -43,8 +43,8 @@ export function wireMessage({ role, content, images = [], toolCalls = [], toolCa
     return { role, content: content || null, tool_calls: calls };
   }
   if (!images.length) return { role, content };
-  const pictures = images.map((url) => ({ type: "image_url", image_url: { url } }));
-  return { role, content: [...pictures, ...(content ? [{ type: "text", text: content }] : [])] };
+  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return { role, content: [...parts, ...(content ? [{ type: "text", text: content }] : [])] };
 }
 
 /** The message with what a chunk adds to it. */

@@ -1,15 +1,15 @@
-// Pictures on their way into a message: chosen, pasted or dropped, checked, made small enough.
+// Images on their way into a message: chosen, pasted or dropped, checked, made small enough.
 
-export const MAX_PICTURES = 8; // of a message
+export const MAX_IMAGES = 8; // of a message
 const MAX_FILE_BYTES = 50_000_000;
 const MAX_SENT_BYTES = 4_000_000;
 const MAX_SIDE = 2048; // pixels
 const MAX_PIXELS = 100_000_000;
 const SENT_AS_THEY_ARE = new Set(["image/png", "image/jpeg", "image/webp"]);
 const QUALITIES = [0.92, 0.8, 0.6];
-const USABLE = "Pictures can be added (PNG, JPEG, WebP, GIF, AVIF or BMP); text of a file can be copied and pasted.";
+const USABLE = "Supported: images (PNG, JPEG, WebP, GIF, AVIF, BMP). Copy and paste the text of other files.";
 
-/** Whether something that is pasted or dragged is files. A copied picture may come with its text: then it is text. */
+/** Whether something that is pasted or dragged is files. A copied image may come with its text: then it is text. */
 export function hasFiles({ clipboardData, dataTransfer }) {
   const types = (clipboardData ?? dataTransfer)?.types ?? [];
   return types.includes("Files") && !(clipboardData && types.includes("text/plain"));
@@ -21,22 +21,22 @@ export function filesOf({ clipboardData, dataTransfer }) {
 
 /** [{ name, url, bytes }], as data URLs; `nBefore` are there already. Throws an Error that says what is wrong, and what
  * can be used. */
-export async function readPictures(files, nBefore = 0) {
-  check(files.length > 0, `That is not a file. ${USABLE}`);
-  if (files.length + nBefore > MAX_PICTURES) throw new Error(`A message takes ${MAX_PICTURES} pictures at most.`);
-  const pictures = [];
-  for (const file of files) pictures.push(await readPicture(file));
-  return pictures;
+export async function readImages(files, nBefore = 0) {
+  check(files.length > 0, `This is not a file. ${USABLE}`);
+  if (files.length + nBefore > MAX_IMAGES) throw new Error(`A message can have at most ${MAX_IMAGES} images.`);
+  const images = [];
+  for (const file of files) images.push(await readImage(file));
+  return images;
 }
 
-async function readPicture(file) {
-  const name = file.name || "picture";
-  check(file.type.startsWith("image/"), `${name} is not a picture. ${USABLE}`);
+async function readImage(file) {
+  const name = file.name || "image";
+  check(file.type.startsWith("image/"), `${name} is not an image. ${USABLE}`);
   check(file.type !== "image/svg+xml", `${name} is a drawing (SVG). ${USABLE}`);
   check(file.size > 0, `${name} is empty.`);
   check(file.size <= MAX_FILE_BYTES, `${name} is larger than ${MAX_FILE_BYTES / 1e6} MB.`);
   const bitmap = await createImageBitmap(file).catch(() => {
-    throw new Error(`${name} cannot be read as a picture. ${USABLE}`);
+    throw new Error(`${name} cannot be read as an image. ${USABLE}`);
   });
   try {
     check(bitmap.width * bitmap.height <= MAX_PIXELS, `${name} has more than ${MAX_PIXELS / 1e6} million pixels.`);
@@ -59,7 +59,7 @@ async function isAnimated(file) {
   return start.includes("acTL") || start.includes("ANIM");
 }
 
-/** One picture of at most MAX_SIDE pixels: without loss where it had none and that is small enough. */
+/** One image of at most MAX_SIDE pixels: without loss where it had none and that is small enough. */
 async function encode(bitmap, type) {
   const scale = Math.min(1, MAX_SIDE / Math.max(bitmap.width, bitmap.height));
   const width = Math.max(1, Math.round(bitmap.width * scale));
@@ -86,7 +86,7 @@ async function draw(bitmap, width, height, type, quality) {
   context.imageSmoothingQuality = "high";
   context.drawImage(bitmap, 0, 0, width, height);
   const blob = await new Promise((resolve) => canvas.toBlob(resolve, type, quality));
-  check(blob, "The browser could not make this picture smaller.");
+  check(blob, "The browser could not resize this image.");
   return blob;
 }
 

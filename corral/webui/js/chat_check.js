@@ -2,7 +2,7 @@
 // else of a file is in nobody's hands. Errors say which chat and field.
 
 const ID = /^[0-9a-f]{32}$/;
-const PICTURE = /^data:image\/[\w.+-]{1,64}[;,]/i;
+const IMAGE = /^data:image\/[\w.+-]{1,64}[;,]/i;
 const ROLES = ["user", "assistant", "tool"];
 const STATES = ["done", "writing", "stopped", "failed", "interrupted"];
 const MAX_TITLE_CHARS = 1000;
@@ -58,7 +58,7 @@ function checkedMessage(given, id) {
 
 const OPTIONAL = {
   reasoning: text,
-  images: (value, name) => list(value, name).map((url) => picture(url, name)),
+  images: (value, name) => list(value, name).map((url) => image(url, name)),
   toolCalls: (value, name) => list(value, name).map((call) => toolCall(object(call, name), name)),
   toolCallId: text,
   error: text,
@@ -112,9 +112,9 @@ function time(value, name) {
 }
 
 /** Nothing that would be loaded from elsewhere. */
-function picture(value, name) {
-  if (typeof value === "string" && PICTURE.test(value)) return value;
-  throw new Error(`'${name}' must be data URLs of pictures`);
+function image(value, name) {
+  if (typeof value === "string" && IMAGE.test(value)) return value;
+  throw new Error(`'${name}' must be data URLs of images`);
 }
 
 /** A copy of JSON that nothing can be hidden in. */

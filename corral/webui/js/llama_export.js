@@ -37,7 +37,7 @@ function messageOf(message, parents, ids) {
     content: texts.filter(Boolean).join("\n\n"),
     createdAt: message.timestamp,
     reasoning: reasoningContent || thinking || undefined,
-    images: picturesOf(extras),
+    images: imagesOf(extras),
     toolCalls: callsOf(toolCalls),
     toolCallId,
     timings,
@@ -71,7 +71,7 @@ function textOf({ name, content }) {
   return `${name}:\n\n${content}`;
 }
 
-function picturesOf(extras) {
+function imagesOf(extras) {
   const urls = extras.filter(({ type }) => /^image/i.test(type)).map(({ base64Url }) => base64Url);
   return urls.length ? urls : undefined;
 }

@@ -1,9 +1,9 @@
 import { html, render } from "./html.js";
-import { Room } from "./room.js";
+import { ChatApp } from "./chat_app.js";
 import { applyTheme } from "./theme.js";
 import { App } from "./view/app.js";
 
 applyTheme();
-const room = new Room();
-render(html`<${App} room=${room} />`, document.getElementById("page"));
-room.connect();
+const app = new ChatApp();
+render(html`<${App} app=${app} />`, document.getElementById("page"));
+app.connect();

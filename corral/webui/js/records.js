@@ -1,5 +1,5 @@
 // Where the browser keeps chats: IndexedDB, or memory where there is none. What lists show is kept apart from the
-// chats, which may hold pictures.
+// chats, which may hold images.
 
 const DATABASE = "corral";
 const VERSION = 1;
@@ -144,6 +144,6 @@ function result(request) {
 }
 
 function explained(error) {
-  if (error?.name === "QuotaExceededError") return new Error("There is no room left for chats in this browser.");
-  return error ?? new Error("The browser did not keep the chat.");
+  if (error?.name === "QuotaExceededError") return new Error("This browser's storage is full.");
+  return error ?? new Error("The browser could not store the chat.");
 }

@@ -3,7 +3,7 @@
 /** Somebody else has saved the chat in between: `chat` is what is there now, null if it was removed. */
 export class Conflict extends Error {
   constructor(chat) {
-    super(chat ? "Somebody else has saved this chat in between." : "Somebody else has removed this chat.");
+    super(chat ? "This chat was changed elsewhere." : "This chat was deleted elsewhere.");
     this.name = "Conflict";
     this.chat = chat;
   }

@@ -6,22 +6,22 @@ const PRESETS = "corral.presets";
 
 /** kind: number, integer, flag, text, list (of words or lines), code, json. */
 export const FIELDS = [
-  field("temperature", "Temperature", "number", "Main", "Higher is bolder, 0 always takes the likeliest token.", 0, 5, 0.05),
-  field("top_k", "Top K", "integer", "Main", "Only the K likeliest tokens; 0: all.", 0, 1000),
-  field("top_p", "Top P", "number", "Main", "Only the likeliest tokens that make up P together.", 0, 1, 0.01),
-  field("min_p", "Min P", "number", "Main", "Only tokens at least P times as likely as the likeliest.", 0, 1, 0.01),
-  field("max_tokens", "Longest answer", "integer", "Main", "In tokens; -1: until the model ends it.", -1),
-  field("seed", "Seed", "integer", "Main", "The same seed gives the same answer; -1: another one each time.", -1),
-  field("stop", "Stop words", "list", "Main", "Where an answer ends; one in each line."),
-  field("repeat_penalty", "Repeat penalty", "number", "Repetition", "Above 1 makes repeating less likely.", 0, 3, 0.05),
-  field("repeat_last_n", "Repeat window", "integer", "Repetition", "Tokens it looks back at; -1: all.", -1),
-  field("presence_penalty", "Presence penalty", "number", "Repetition", "For tokens that were there.", -2, 2, 0.1),
-  field("frequency_penalty", "Frequency penalty", "number", "Repetition", "For each time a token was there.", -2, 2, 0.1),
-  field("dry_multiplier", "DRY multiplier", "number", "Repetition", "Against repeated sequences; 0: off.", 0, 10, 0.1),
-  field("dry_base", "DRY base", "number", "Repetition", "How fast that grows with their length.", 1, 10, 0.05),
-  field("dry_allowed_length", "DRY allowed length", "integer", "Repetition", "What may be repeated freely.", 0),
-  field("dry_penalty_last_n", "DRY window", "integer", "Repetition", "Tokens it looks back at; -1: all.", -1),
-  field("dry_sequence_breakers", "DRY breakers", "list", "Repetition", "Texts at which sequences end; one in each line."),
+  field("temperature", "Temperature", "number", "Main", "Higher is more random; 0 always takes the most likely token.", 0, 5, 0.05),
+  field("top_k", "Top K", "integer", "Main", "Keep the K most likely tokens; 0: all.", 0, 1000),
+  field("top_p", "Top P", "number", "Main", "Keep the most likely tokens with a total probability of P.", 0, 1, 0.01),
+  field("min_p", "Min P", "number", "Main", "Keep tokens at least P times as likely as the most likely one.", 0, 1, 0.01),
+  field("max_tokens", "Longest answer", "integer", "Main", "Tokens to generate; -1: until the model stops.", -1),
+  field("seed", "Seed", "integer", "Main", "The same seed gives the same answer; -1: random.", -1),
+  field("stop", "Stop words", "list", "Main", "Texts that end the answer, one per line."),
+  field("repeat_penalty", "Repeat penalty", "number", "Repetition", "Values above 1 make repetition less likely.", 0, 3, 0.05),
+  field("repeat_last_n", "Repeat window", "integer", "Repetition", "Tokens to look back; -1: all.", -1),
+  field("presence_penalty", "Presence penalty", "number", "Repetition", "Subtracted once for tokens that occurred.", -2, 2, 0.1),
+  field("frequency_penalty", "Frequency penalty", "number", "Repetition", "Subtracted for each occurrence of a token.", -2, 2, 0.1),
+  field("dry_multiplier", "DRY multiplier", "number", "Repetition", "Penalizes repeated sequences; 0: off.", 0, 10, 0.1),
+  field("dry_base", "DRY base", "number", "Repetition", "Growth of the penalty with their length.", 1, 10, 0.05),
+  field("dry_allowed_length", "DRY allowed length", "integer", "Repetition", "Repeated sequences up to this length are not penalized.", 0),
+  field("dry_penalty_last_n", "DRY window", "integer", "Repetition", "Tokens to look back; -1: all.", -1),
+  field("dry_sequence_breakers", "DRY breakers", "list", "Repetition", "Texts that end a sequence, one per line."),
   field("dynatemp_range", "Dynamic temperature range", "number", "More sampling", "0: off.", 0, 5, 0.05),
   field("dynatemp_exponent", "Dynamic temperature exponent", "number", "More sampling", "", 0, 10, 0.1),
   field("typical_p", "Typical P", "number", "More sampling", "1: off.", 0, 1, 0.01),
@@ -30,17 +30,17 @@ export const FIELDS = [
   field("xtc_probability", "XTC probability", "number", "More sampling", "0: off.", 0, 1, 0.01),
   field("xtc_threshold", "XTC threshold", "number", "More sampling", "Above 0.5: off.", 0, 1, 0.01),
   field("mirostat", "Mirostat", "integer", "More sampling", "0: off, 1 or 2: its version.", 0, 2),
-  field("mirostat_tau", "Mirostat tau", "number", "More sampling", "The surprise it aims at.", 0, 20, 0.1),
-  field("mirostat_eta", "Mirostat eta", "number", "More sampling", "How fast it gets there.", 0, 1, 0.01),
-  field("min_keep", "Min keep", "integer", "More sampling", "Tokens that samplers leave at least.", 0),
-  field("samplers", "Samplers", "list", "More sampling", "In this order; one in each line."),
-  field("ignore_eos", "Ignore the end", "flag", "More sampling", "Goes on where the model would end."),
-  field("n_keep", "Keep", "integer", "Context", "Tokens of the beginning that stay when the context is full; -1: all.", -1),
-  field("n_discard", "Discard", "integer", "Context", "Tokens that go then; 0: half of the rest.", 0),
-  field("json_schema", "JSON schema", "json", "Form of the answer", "The answer is JSON of this schema."),
-  field("grammar", "Grammar", "code", "Form of the answer", "GBNF; the answer is a sentence of it."),
-  field("tools", "Tools", "json", "Form of the answer", "Functions the model may call: a list as of OpenAI's API."),
-  field("n_probs", "Probabilities", "integer", "Look inside", "Alternatives to show for each token; 0: none.", 0, 20),
+  field("mirostat_tau", "Mirostat tau", "number", "More sampling", "Target entropy.", 0, 20, 0.1),
+  field("mirostat_eta", "Mirostat eta", "number", "More sampling", "Learning rate.", 0, 1, 0.01),
+  field("min_keep", "Min keep", "integer", "More sampling", "Minimum number of tokens that samplers keep.", 0),
+  field("samplers", "Samplers", "list", "More sampling", "Applied in this order, one per line."),
+  field("ignore_eos", "Ignore the end", "flag", "More sampling", "Continue where the model would stop."),
+  field("n_keep", "Keep", "integer", "Context", "Prompt tokens to keep when the context is full; -1: all.", -1),
+  field("n_discard", "Discard", "integer", "Context", "Tokens to discard then; 0: half of the rest.", 0),
+  field("json_schema", "JSON schema", "json", "Output format", "The answer is JSON that matches this schema."),
+  field("grammar", "Grammar", "code", "Output format", "The answer matches this GBNF grammar."),
+  field("tools", "Tools", "json", "Output format", "Functions the model may call, as in OpenAI's API."),
+  field("n_probs", "Probabilities", "integer", "Look inside", "Alternatives to show per token; 0: none.", 0, 20),
 ];
 
 /** Not in `/props`, or not as requests want them. */
@@ -48,7 +48,7 @@ const OWN_DEFAULTS = { seed: -1, json_schema: "", tools: "" };
 const RANDOM_SEED = 4294967295;
 
 const GIVEN_PRESETS = {
-  "Server's defaults": {},
+  "Server defaults": {},
   Precise: { temperature: 0.1, top_p: 0.9 },
   Creative: { temperature: 1.2, min_p: 0.1, top_k: 0 },
 };
@@ -77,7 +77,7 @@ export async function checkForm(name, value) {
   if (!value.trim()) return "";
   try {
     const parsed = name === "grammar" ? value : parseJson(name, value);
-    if (name === "tools") return Array.isArray(parsed) ? "" : "A list of tools is wanted here.";
+    if (name === "tools") return Array.isArray(parsed) ? "" : "Enter a JSON list of tools.";
     await ask("/completion", { json: { prompt: [0], n_predict: 0, cache_prompt: false, [name]: parsed } });
     return "";
   } catch (error) {
@@ -113,7 +113,7 @@ function parseJson(name, text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new ServerError(400, `This is not JSON: ${error.message}`, name);
+    throw new ServerError(400, `Invalid JSON: ${error.message}`, name);
   }
 }
 

@@ -18,9 +18,9 @@ export function exportChats(chats) {
 
 /** The chats of a file, of this page or of llama-server's; those whose ids are `taken` get others. Throws Error. */
 export function importChats(text, taken = []) {
-  if (text.length > MAX_CHARS) throw new Error(`The file is too large: ${MAX_CHARS >> 20} MB are possible.`);
+  if (text.length > MAX_CHARS) throw new Error(`The file is too large; the limit is ${MAX_CHARS >> 20} MB.`);
   const found = entriesOf(parsed(text));
-  if (found.length > MAX_CHATS) throw new Error(`The file has too many chats: ${MAX_CHATS} are possible.`);
+  if (found.length > MAX_CHATS) throw new Error(`The file has too many chats; the limit is ${MAX_CHATS}.`);
   const ids = new Set(taken);
   return found.map((read, i) => {
     const chat = explained(read, i);
@@ -72,20 +72,20 @@ function parsed(text) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Error("The file is no JSON.");
+    throw new Error("The file is not JSON.");
   }
 }
 
 /** For every chat of a file, a function that reads it. */
 function entriesOf(file) {
   if (file?.format === FORMAT) {
-    if (file.version !== VERSION) throw new Error("The file is of a newer version of this page.");
-    if (!Array.isArray(file.chats)) throw new Error("The file has no list of chats.");
+    if (file.version !== VERSION) throw new Error("The file was written by a newer version of this page.");
+    if (!Array.isArray(file.chats)) throw new Error("The file contains no list of chats.");
     return file.chats.map((chat) => () => checkedChat(chat));
   }
   const all = Array.isArray(file) ? file : [file];
   if (!all.length || !all.every((each) => each?.conv && each.messages)) {
-    throw new Error("The file has no chats: it is neither an export of this page nor one of llama-server's.");
+    throw new Error("The file contains no chats: it is neither an export of this page nor of llama-server's.");
   }
   return all.map((each) => () => checkedChat(chatOfLlama(object(each, "chat"))));
 }

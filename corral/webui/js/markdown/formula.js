@@ -5,7 +5,7 @@ import { formulaOf } from "./formula_syntax.js";
 const FOLDER = new URL("../../vendor/katex/", import.meta.url);
 const SETTINGS = {
   throwOnError: true,
-  trust: false, // no links, no pictures, no classes
+  trust: false, // no links, no images, no classes
   strict: "ignore",
   maxExpand: 500,
   maxSize: 20,

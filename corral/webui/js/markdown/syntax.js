@@ -9,7 +9,7 @@ const MAX_DEPTH = 20; // of lists and quotes in each other
 const MAX_RUN = 20_000; // characters of a paragraph, a cell, an item
 const MAX_MARKS = 1_000; // of emphasis in it
 const SAFE_LINK = /^(?:https?:\/\/|mailto:)/i;
-const SAFE_PICTURE = /^data:image\/(?:png|jpeg|gif|webp|avif);base64,[A-Za-z0-9+/]+=*$/i;
+const SAFE_IMAGE = /^data:image\/(?:png|jpeg|gif|webp|avif);base64,[A-Za-z0-9+/]+=*$/i;
 
 /** Blocks of `text`, as tokens; `links` are those that it may refer to, and takes those that it defines. */
 export function readBlocks(text, links) {
@@ -77,7 +77,7 @@ const renderer = {
   },
 
   image({ href, title, text, raw }) {
-    if (SAFE_PICTURE.test(href)) return `<img src="${escape(href)}" alt="${escape(text)}">`;
+    if (SAFE_IMAGE.test(href)) return `<img src="${escape(href)}" alt="${escape(text)}">`;
     return SAFE_LINK.test(href) ? anchor(href, title, escape(text || href)) : escape(raw);
   },
 

@@ -13,59 +13,59 @@ import { Tiles } from "./tiles.js";
 
 const ENGINE = {
   loading: "The model is loading.",
-  restarting: "The engine is restarting; requests go on where they were when it is back.",
-  sleeping: "The engine sleeps until a request comes.",
-  waking: "The engine is waking up.",
-  failed: "The engine is down for good: see the server's log.",
+  restarting: "The engine is restarting; running requests resume afterwards.",
+  sleeping: "The engine is unloaded until the next request.",
+  waking: "The engine is loading again.",
+  failed: "The engine has failed: see the server's log.",
 };
 
 export function App({ feed }) {
   const [state, setState] = useState(feed.state);
   useEffect(() => feed.subscribe(setState), []);
-  const { link, picture, nTries } = state;
+  const { link, snapshot, nTries } = state;
   return html`<header class="head">
       <a href="./" class="back">← Chat</a>
       <h1>Monitor</h1>
-      <span class="soft model">${picture?.engine.model}</span>
-      <${IconButton} icon="theme" label="Light, dark, or as the system" onClick=${nextTheme} />
+      <span class="soft model">${snapshot?.engine.model}</span>
+      <${IconButton} icon="theme" label="Light, dark or system theme" onClick=${nextTheme} />
     </header>
     <main class=${link === "open" ? "" : "stale"}>
       <${Status} state=${state} />
-      ${picture && html`<${Picture} feed=${feed} state=${state} />`}
+      ${snapshot && html`<${Dashboard} feed=${feed} state=${state} />`}
     </main>
     ${link === "locked" && html`<${KeyDialog} key=${nTries} onKey=${(key) => feed.useKey(key)} />`}`;
 }
 
-function Status({ state: { link, reason, picture } }) {
-  const engine = picture?.engine.state;
+function Status({ state: { link, reason, snapshot } }) {
+  const engine = snapshot?.engine.state;
   const [kind, text] =
     link === "open"
-      ? [engine, ENGINE[engine] ?? `Ready since ${clock(picture.engine.since)}`]
-      : [link, linkText(link, reason, picture)];
+      ? [engine, ENGINE[engine] ?? `Ready since ${clock(snapshot.engine.since)}`]
+      : [link, linkText(link, reason, snapshot)];
   return html`<p class="status ${kind}" role="status" data-state=${kind}>
     <span class="dot" aria-hidden="true"></span>${text}
   </p>`;
 }
 
-function linkText(link, reason, picture) {
+function linkText(link, reason, snapshot) {
   if (link === "connecting") return "Connecting to the server…";
-  if (link === "locked") return "The server wants a key.";
+  if (link === "locked") return "The server requires an API key.";
   if (link === "refused") return `The server says: ${reason}`;
-  return picture
-    ? "The server cannot be reached. What is shown is the last that came; this page goes on by itself when it is back."
-    : "The server cannot be reached. This page goes on by itself when it is there.";
+  return snapshot
+    ? "The server cannot be reached. This is its last known state; the page reconnects by itself."
+    : "The server cannot be reached. The page reconnects by itself.";
 }
 
-function Picture({ feed, state }) {
-  const { picture, prompts, lag } = state;
-  return html`<${Tiles} picture=${picture} />
-    <${Lanes} picture=${picture} lag=${lag} isLive=${state.link === "open"} prompts=${prompts} onPrompts=${(on) => feed.askForPrompts(on)} />
-    <${Plots} samples=${picture.samples} />
+function Dashboard({ feed, state }) {
+  const { snapshot, prompts, lag } = state;
+  return html`<${Tiles} snapshot=${snapshot} />
+    <${Lanes} snapshot=${snapshot} lag=${lag} isLive=${state.link === "open"} prompts=${prompts} onPrompts=${(on) => feed.askForPrompts(on)} />
+    <${Plots} samples=${snapshot.samples} />
     <div class="panels">
-      <${Prefixes} cache=${picture.cache} />
-      <${Engine} engine=${picture.engine} kv=${picture.kv} />
-      <${Sessions} sessions=${picture.sessions} />
-      <${Adapters} adapters=${picture.adapters} />
+      <${Prefixes} cache=${snapshot.cache} />
+      <${Engine} engine=${snapshot.engine} kv=${snapshot.kv} />
+      <${Sessions} sessions=${snapshot.sessions} />
+      <${Adapters} adapters=${snapshot.adapters} />
     </div>
-    <${Requests} requests=${picture.requests} />`;
+    <${Requests} requests=${snapshot.requests} />`;
 }

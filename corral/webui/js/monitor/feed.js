@@ -1,4 +1,4 @@
-// The server's events, put together to a picture of the last minute; connects again for as long as the page is open.
+// The server's events, put together to a snapshot of the last minute; connects again for as long as the page is open.
 
 import { events, setApiKey } from "../api.js";
 
@@ -10,8 +10,8 @@ const RETRY_MS = 1000;
 
 export class Feed {
   /** link: connecting, open, down (it cannot be reached), locked (it wants a key), refused (it says why). `lag`: how
-   * much this computer's clock is ahead of the server's. `picture`: what is known, or null. */
-  state = { link: "connecting", reason: "", nTries: 0, lag: 0, picture: null, prompts: false };
+   * much this computer's clock is ahead of the server's. `snapshot`: what is known, or null. */
+  state = { link: "connecting", reason: "", nTries: 0, lag: 0, snapshot: null, prompts: false };
 
   #listeners = new Set();
   #controller = null;
@@ -45,7 +45,7 @@ export class Feed {
         watchdog = setTimeout(() => controller.abort(), SILENT_MS);
         this.#take(event);
       }
-      this.#lose("down", "The server has ended the connection.");
+      this.#lose("down", "The server closed the connection.");
     } catch (error) {
       if (controller !== this.#controller) return; // another one has taken its place
       if (error.wantsKey) this.#set({ link: "locked", nTries: this.state.nTries + 1 });
@@ -61,8 +61,8 @@ export class Feed {
   }
 
   #take(event) {
-    const whole = event.type === "state" ? event : merge(this.state.picture, event);
-    this.#set({ link: "open", reason: "", lag: Date.now() - event.now, picture: trim(whole) });
+    const whole = event.type === "state" ? event : merge(this.state.snapshot, event);
+    this.#set({ link: "open", reason: "", lag: Date.now() - event.now, snapshot: trim(whole) });
   }
 
   #set(changes) {
@@ -71,14 +71,14 @@ export class Feed {
   }
 }
 
-/** A picture and what has changed; pieces and requests are known by their numbers. */
-function merge(picture, event) {
+/** A snapshot and what has changed; pieces and requests are known by their numbers. */
+function merge(snapshot, event) {
   return {
-    ...picture,
+    ...snapshot,
     ...event,
-    samples: [...picture.samples, ...event.samples],
-    segments: replaced(picture.segments, event.segments),
-    requests: replaced(picture.requests, event.requests),
+    samples: [...snapshot.samples, ...event.samples],
+    segments: replaced(snapshot.segments, event.segments),
+    requests: replaced(snapshot.requests, event.requests),
   };
 }
 
@@ -89,12 +89,12 @@ function replaced(known, changed) {
   return [...all.values()].sort((a, b) => a.n - b.n);
 }
 
-function trim(picture) {
-  const start = picture.now - HISTORY_MS;
+function trim(snapshot) {
+  const start = snapshot.now - HISTORY_MS;
   return {
-    ...picture,
-    samples: picture.samples.filter((sample) => sample.t >= start),
-    segments: picture.segments.filter((segment) => segment.to === null || segment.to >= start),
-    requests: picture.requests.slice(-N_REQUESTS),
+    ...snapshot,
+    samples: snapshot.samples.filter((sample) => sample.t >= start),
+    segments: snapshot.segments.filter((segment) => segment.to === null || segment.to >= start),
+    requests: snapshot.requests.slice(-N_REQUESTS),
   };
 }

@@ -8,12 +8,12 @@ const SPAN_MS = 60_000;
 const EPOCH_MS = 600_000;
 const TICKS = [60, 45, 30, 15, 0];
 
-export function Lanes({ picture, lag, isLive, prompts, onPrompts }) {
+export function Lanes({ snapshot, lag, isLive, prompts, onPrompts }) {
   const [shown, setShown] = useState(null);
   const lanes = useRef(null);
-  const { slots, segments, samples, queue, engine } = picture;
-  const base = Math.floor(picture.now / EPOCH_MS) * EPOCH_MS; // positions count from there, and stay small
-  useScroll(lanes, base, picture.now, lag, isLive);
+  const { slots, segments, samples, queue, engine } = snapshot;
+  const base = Math.floor(snapshot.now / EPOCH_MS) * EPOCH_MS; // positions count from there, and stay small
+  useScroll(lanes, base, snapshot.now, lag, isLive);
   const segment = segments.find((each) => each.n === shown);
   return html`<section class="lanes-panel" aria-labelledby="lanes-title">
     <div class="title">
@@ -39,14 +39,14 @@ export function Lanes({ picture, lag, isLive, prompts, onPrompts }) {
           segments=${segments.filter((each) => each.slot === slot.id)}
           restarts=${engine.restarts}
           base=${base}
-          now=${picture.now}
+          now=${snapshot.now}
           nCtx=${engine.n_ctx}
-          prompt=${picture.prompts?.find((each) => each.slot === slot.id)?.prompt}
+          prompt=${snapshot.prompts?.find((each) => each.slot === slot.id)?.prompt}
           onShow=${setShown}
         />`,
       )}
       ${!slots.length && html`<p class="soft empty">Slots appear here when the model is loaded.</p>`}
-      <${Queue} samples=${samples} queue=${queue} base=${base} now=${picture.now} />
+      <${Queue} samples=${samples} queue=${queue} base=${base} now=${snapshot.now} />
       <div class="lane-row axis" aria-hidden="true">
         <span></span>
         <div class="ticks">${TICKS.map((s) => html`<span>${s ? `−${s} s` : "now"}</span>`)}</div>
@@ -55,10 +55,10 @@ export function Lanes({ picture, lag, isLive, prompts, onPrompts }) {
     </div>
     <p class="details soft">
       ${segment
-        ? tell(segment, picture.now)
+        ? tell(segment, snapshot.now)
         : segments.length
-          ? "Point at a piece, or go through them with Tab and the arrow keys, to see its request."
-          : "What requests do in each slot appears here as soon as there are any."}
+          ? "Point at a span, or use Tab and the arrow keys, to see its request."
+          : "Requests appear here, slot by slot."}
     </p>
   </section>`;
 }

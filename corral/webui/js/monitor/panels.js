@@ -15,7 +15,7 @@ export function Prefixes({ cache }) {
   const total = Object.values(cache).reduce((sum, n) => sum + n, 0);
   return html`<section class="prefixes" aria-labelledby="prefixes-title">
     <h2 id="prefixes-title">Prompt tokens of the last minute</h2>
-    ${total === 0 && html`<p class="soft">How many were evaluated, and how many shared with an earlier prompt, appears here.</p>`}
+    ${total === 0 && html`<p class="soft">Evaluated and cached prompt tokens appear here.</p>`}
     ${total > 0 &&
     html`<div class="share" aria-hidden="true">
         ${Object.keys(SOURCES).map((name) => html`<i class=${`from-${name}`} style=${{ width: `${(100 * cache[name]) / total}%` }}></i>`)}
@@ -53,7 +53,7 @@ export function Sessions({ sessions }) {
     <h2 id="sessions-title">Sessions</h2>
     ${sessions.n
       ? html`<p><strong class="large">${count(sessions.n)}</strong> <span class="soft">saved, ${bytes(sessions.n_bytes)} in memory</span></p>`
-      : html`<p class="soft">None. Saved conversations are counted here.</p>`}
+      : html`<p class="soft">None. Saved sessions are counted here.</p>`}
   </section>`;
 }
 
@@ -67,6 +67,6 @@ export function Adapters({ adapters }) {
             html`<dd key=${`scale ${id}`}>${scale ? `scale ${scale}` : "off"}</dd>`,
           ])}
         </dl>`
-      : html`<p class="soft">None. LoRA adapters and their scales are listed here.</p>`}
+      : html`<p class="soft">None. LoRA adapters are listed here with their scales.</p>`}
   </section>`;
 }

@@ -9,7 +9,7 @@ const TEXTS = new Set(["Ended", "Request", "Key", "Status", "From"]);
 export function Requests({ requests }) {
   return html`<section class="requests" aria-labelledby="requests-title">
     <h2 id="requests-title">Last requests</h2>
-    ${!requests.length && html`<p class="soft">Requests appear here when they have ended, with their times and what was cached.</p>`}
+    ${!requests.length && html`<p class="soft">Finished requests appear here with their timings and cached tokens.</p>`}
     ${requests.length > 0 &&
     html`<div class="scroll" tabindex="0" role="region" aria-labelledby="requests-title">
       <table>
@@ -30,7 +30,7 @@ function Row({ request }) {
     <td class="text soft">${clock(t)}</td>
     <th scope="row" class="text" title=${id}>
       ${path} <span class="soft">${shortId(id)}${n_orders > 1 ? ` ×${n_orders}` : ""}</span>
-      ${n_engines > 1 && html` <span class="warn resumed" title="It went on in another engine">resumed</span>`}
+      ${n_engines > 1 && html` <span class="warn resumed" title="Resumed after an engine restart">resumed</span>`}
     </th>
     <td class="text">${key || "–"}</td>
     <td class="text status-code">${status}</td>

@@ -3,8 +3,8 @@
 import { html } from "../html.js";
 import { about, count, ms, rate } from "./format.js";
 
-export function Tiles({ picture }) {
-  const { queue, latency, kv, engine, samples } = picture;
+export function Tiles({ snapshot }) {
+  const { queue, latency, kv, engine, samples } = snapshot;
   const share = kv.n_room ? Math.round((100 * kv.n_tokens) / kv.n_room) : 0;
   return html`<dl class="tiles" aria-label="Now">
     <${Tile} name="Running" value=${count(queue.n_running)} more=${`of ${engine.n_slots} slots`} />

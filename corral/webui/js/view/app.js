@@ -13,19 +13,19 @@ import { Thread, modelName } from "./thread.js";
 
 const SERVER = {
   connecting: "Connecting to the server…",
-  loading: "The model is not there yet. This page goes on by itself when it is.",
-  down: "The server cannot be reached. This page goes on by itself when it is back; nothing that was written is lost.",
+  loading: "The model is loading. The page continues by itself.",
+  down: "The server cannot be reached. The page reconnects by itself; nothing is lost.",
 };
 
-export function App({ room }) {
-  const [state, setState] = useState(room.state);
+export function App({ app }) {
+  const [state, setState] = useState(app.state);
   const [open, setOpen] = useState(""); // list, settings or keys, one at a time on small screens
-  useEffect(() => room.subscribe(setState), []);
+  useEffect(() => app.subscribe(setState), []);
   useEffect(() => {
     document.title = `${titleOf(state.chat)} · Corral`;
   }, [state.chat]);
   useEffect(() => {
-    const listener = (event) => onShortcut(event, room, setOpen);
+    const listener = (event) => onShortcut(event, app, setOpen);
     addEventListener("keydown", listener);
     return () => removeEventListener("keydown", listener);
   }, []);
@@ -36,8 +36,8 @@ export function App({ room }) {
   const { server, reason, chat, props, notice } = state;
   const close = () => setOpen("");
   return html`<div class="app">
-    <a class="skip" href="#composer">To the message box</a>
-    <${Sidebar} room=${room} state=${state} isOpen=${open === "list"} onClose=${() => open === "list" && close()} />
+    <a class="skip" href="#composer">Skip to the message box</a>
+    <${Sidebar} app=${app} state=${state} isOpen=${open === "list"} onClose=${() => open === "list" && close()} />
     <main>
       <header class="head">
         <${IconButton} icon="menu" label="Chats" class="plain icon-button phone-only" onClick=${() => setOpen("list")} />
@@ -55,13 +55,13 @@ export function App({ room }) {
       </p>`}
       ${notice &&
       html`<p class="banner ${notice.kind}" role="status">
-        ${notice.text} <${IconButton} icon="close" label="Close this note" onClick=${() => room.tell("")} />
+        ${notice.text} <${IconButton} icon="close" label="Dismiss" onClick=${() => app.tell("")} />
       </p>`}
-      <${Thread} room=${room} state=${state} />
-      <${Composer} room=${room} state=${state} />
+      <${Thread} app=${app} state=${state} />
+      <${Composer} app=${app} state=${state} />
     </main>
-    ${open === "settings" && html`<${SettingsPanel} room=${room} state=${state} onClose=${close} />`}
+    ${open === "settings" && html`<${SettingsPanel} app=${app} state=${state} onClose=${close} />`}
     ${open === "keys" && html`<${Shortcuts} onClose=${() => setOpen((now) => (now === "keys" ? "" : now))} />`}
-    ${server === "locked" && html`<${KeyDialog} onKey=${(key) => room.useKey(key)} />`}
+    ${server === "locked" && html`<${KeyDialog} onKey=${(key) => app.useKey(key)} />`}
   </div>`;
 }

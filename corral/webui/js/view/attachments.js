@@ -1,13 +1,13 @@
-// The pictures of a message that is not sent yet.
+// The images of a message that is not sent yet.
 
 import { html } from "../html.js";
 import { Icon } from "./icon.js";
 
-/** `pictures` as of readPictures; `onRemove` is told which. */
-export function Attachments({ pictures, onRemove }) {
-  if (pictures.length === 0) return null;
-  return html`<ul class="attachments" aria-label="Pictures of this message">
-    ${pictures.map(
+/** `images` as of readImages; `onRemove` is told which. */
+export function Attachments({ images, onRemove }) {
+  if (images.length === 0) return null;
+  return html`<ul class="attachments" aria-label="Images of this message">
+    ${images.map(
       ({ name, url, bytes }, i) => html`<li key=${i} class="attachment">
         <img src=${url} alt=${name} title="${name}, ${size(bytes)}" />
         <button type="button" aria-label="Remove ${name}" title="Remove" onClick=${() => onRemove(i)}>

@@ -1,26 +1,26 @@
-// Where one writes: text, pictures by button, paste and drop (anywhere on the page), send and stop.
+// Where one writes: text, images by button, paste and drop (anywhere on the page), send and stop.
 
 import { html, useEffect, useRef, useState } from "../html.js";
-import { filesOf, hasFiles, readPictures } from "../attachment.js";
+import { filesOf, hasFiles, readImages } from "../attachment.js";
 import { draftOf, keepDraft } from "../draft.js";
 import { Attachments } from "./attachments.js";
 import { useFileDrop } from "./file_drop.js";
 import { Icon, IconButton } from "./icon.js";
 
-export function Composer({ room, state }) {
+export function Composer({ app, state }) {
   const { chat, running, props, server } = state;
   const [text, setText] = useState("");
-  const [pictures, setPictures] = useState([]);
+  const [images, setImages] = useState([]);
   const [refusal, setRefusal] = useState(""); // why a file was not added
   const area = useRef(null);
   const file = useRef(null);
   const isBusy = Boolean(running[chat.id]);
   const sees = Boolean(props?.modalities?.vision);
-  const canSend = server === "ready" && !isBusy && (text.trim() !== "" || pictures.length > 0);
+  const canSend = server === "ready" && !isBusy && (text.trim() !== "" || images.length > 0);
 
   useEffect(() => {
     setText(draftOf(chat.id));
-    setPictures([]);
+    setImages([]);
     setRefusal("");
     area.current.focus();
   }, [chat.id]);
@@ -34,15 +34,15 @@ export function Composer({ room, state }) {
   const send = () => {
     if (!canSend) return;
     write("");
-    setPictures([]);
-    room.send(text.trim(), pictures.map(({ url }) => url));
+    setImages([]);
+    app.send(text.trim(), images.map(({ url }) => url));
   };
   const add = async (files) => {
     setRefusal("");
     try {
       requireSight(props, files);
-      const more = await readPictures(files, pictures.length);
-      setPictures((before) => [...before, ...more]);
+      const more = await readImages(files, images.length);
+      setImages((before) => [...before, ...more]);
     } catch (error) {
       setRefusal(error.message);
     }
@@ -60,17 +60,17 @@ export function Composer({ room, state }) {
   };
   return html`<form class="composer ${isOver ? "over" : ""}" onSubmit=${(event) => (event.preventDefault(), send())}>
     ${refusal && html`<p class="refusal error" role="alert">${refusal}</p>`}
-    <${Attachments} pictures=${pictures} onRemove=${(at) => setPictures(pictures.filter((_, i) => i !== at))} />
+    <${Attachments} images=${images} onRemove=${(at) => setImages(images.filter((_, i) => i !== at))} />
     <div class="composer-row">
       ${sees &&
-      html`<${IconButton} icon="picture" label="Add pictures" onClick=${() => file.current.click()} />
+      html`<${IconButton} icon="image" label="Add images" onClick=${() => file.current.click()} />
         <input
           ref=${file}
           type="file"
           accept="image/*"
           multiple
           hidden
-          aria-label="Pictures"
+          aria-label="Images"
           onChange=${(event) => add([...event.target.files]).then(() => (file.current.value = ""))}
         />`}
       <textarea
@@ -85,7 +85,7 @@ export function Composer({ room, state }) {
         onPaste=${onPaste}
       ></textarea>
       ${isBusy
-        ? html`<button type="button" class="primary round" aria-label="Stop" title="Stop (Esc)" onClick=${() => room.stop()}>
+        ? html`<button type="button" class="primary round" aria-label="Stop" title="Stop (Esc)" onClick=${() => app.stop()}>
             <${Icon} name="stop" />
           </button>`
         : html`<button type="submit" class="primary round" aria-label="Send" title="Send (Enter)" disabled=${!canSend}>
@@ -95,7 +95,7 @@ export function Composer({ room, state }) {
   </form>`;
 }
 
-/** Throws an Error that says what the model takes, unless that is pictures. */
+/** Throws an Error that says what the model takes, unless that is images. */
 function requireSight(props, [file]) {
   const name = file?.name || "That";
   if (!props) throw new Error(`${name} cannot be added before the server is ready.`);

@@ -14,9 +14,9 @@ export function KeyDialog({ onKey }) {
   const onClose = () => dialog.current?.showModal(); // browsers may close it on a second Escape
   return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${(event) => event.preventDefault()} onClose=${onClose}>
     <form onSubmit=${onSubmit}>
-      <h2 id="key-title">This server wants a key</h2>
+      <h2 id="key-title">This server requires an API key</h2>
       <p id="key-about" class=${hadKey ? "error" : "soft"} role=${hadKey ? "alert" : undefined}>
-        ${hadKey ? "The key is not right." : "Whoever runs it has one for you. It is kept in this browser only."}
+        ${hadKey ? "This key is not valid." : "Ask the server's operator for one. It is stored only in this browser."}
       </p>
       <label>
         API key

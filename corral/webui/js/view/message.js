@@ -10,32 +10,32 @@ import { Timings } from "./timings.js";
 import { TokenView } from "./token_view.js";
 import { ToolCalls, ToolResult } from "./tool_calls.js";
 
-const NAMES = { user: "You", assistant: "Model", tool: "Result of a tool" };
+const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 
 /** `siblings`: ids of it and its alternatives. A message that has not changed is not drawn again. */
-export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, room }) {
+export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, app }) {
   const [showsTokens, setShowsTokens] = useState(false);
   const isWriting = message.state === "writing" && isBusy;
   return useMemo(
     () => html`<article class="message ${message.role}" aria-label=${NAMES[message.role]} data-id=${message.id}>
       <h3 class="author">${NAMES[message.role]}</h3>
-      ${message.images?.length > 0 && html`<${Pictures} images=${message.images} />`}
+      ${message.images?.length > 0 && html`<${Images} images=${message.images} />`}
       ${message.reasoning && html`<${Reasoning} text=${message.reasoning} isOver=${Boolean(message.content) || !isWriting} />`}
       ${isEditing
-        ? html`<${Editor} message=${message} room=${room} onDone=${() => room.closeEditor(message.id)} />`
+        ? html`<${Editor} message=${message} app=${app} onDone=${() => app.closeEditor(message.id)} />`
         : html`<${Body} message=${message} isWriting=${isWriting} showsTokens=${showsTokens} />`}
       ${message.toolCalls?.length > 0 &&
-      html`<${ToolCalls} message=${message} isOpen=${isLast && !isBusy} room=${room} />`}
+      html`<${ToolCalls} message=${message} isOpen=${isLast && !isBusy} app=${app} />`}
       ${isWriting && html`<${Waiting} message=${message} progress=${progress} />`}
-      <${Ending} message=${message} isLast=${isLast} isBusy=${isBusy} room=${room} />
+      <${Ending} message=${message} isLast=${isLast} isBusy=${isBusy} app=${app} />
       <footer class="tools">
-        <${Alternatives} message=${message} siblings=${siblings} room=${room} />
+        <${Alternatives} message=${message} siblings=${siblings} app=${app} />
         <${Actions}
           message=${message}
           isBusy=${isBusy}
-          room=${room}
+          app=${app}
           showsTokens=${showsTokens}
-          onEdit=${() => room.openEditor(message.id)}
+          onEdit=${() => app.openEditor(message.id)}
           onTokens=${() => setShowsTokens(!showsTokens)}
         />
         ${message.timings && html`<${Timings} timings=${message.timings} nCtx=${nCtx} isWriting=${isWriting} />`}
@@ -52,9 +52,9 @@ function Body({ message, isWriting, showsTokens }) {
   return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
 }
 
-function Pictures({ images }) {
-  return html`<div class="pictures">
-    ${images.map((url, i) => html`<img key=${i} src=${url} alt="Picture ${i + 1} of this message" />`)}
+function Images({ images }) {
+  return html`<div class="images">
+    ${images.map((url, i) => html`<img key=${i} src=${url} alt="Image ${i + 1} of this message" />`)}
   </div>`;
 }
 
@@ -79,7 +79,7 @@ function Waiting({ message, progress = {} }) {
 }
 
 /** Why it ends as it does, where that is not because it was over. */
-function Ending({ message, isLast, isBusy, room }) {
+function Ending({ message, isLast, isBusy, app }) {
   if (message.role !== "assistant" || message.state === "writing") return null;
   const isCut = message.finish === "length";
   const isOver = message.remedies?.includes("shorten"); // more of it does not fit
@@ -88,7 +88,7 @@ function Ending({ message, isLast, isBusy, room }) {
     stopped: "Stopped.",
     interrupted: message.error,
     failed: message.error,
-    done: isCut ? "The answer has reached its limit of tokens." : "",
+    done: isCut ? "The answer reached its token limit." : "",
   };
   const text = texts[message.state];
   if (!text) return null;
@@ -96,52 +96,52 @@ function Ending({ message, isLast, isBusy, room }) {
   return html`<div class="ending ${isBad ? "bad" : ""}" role=${isBad ? "alert" : undefined}>
     <span>${text}</span>
     ${canGoOn &&
-    html`<button type="button" onClick=${() => room.continueAnswer(message.id)}><${Icon} name="go" /> Continue</button>`}
-    ${isLast && !isBusy && isBad && html`<${Remedies} message=${message} room=${room} />`}
+    html`<button type="button" onClick=${() => app.continueAnswer(message.id)}><${Icon} name="go" /> Continue</button>`}
+    ${isLast && !isBusy && isBad && html`<${Remedies} message=${message} app=${app} />`}
   </div>`;
 }
 
 /** Which of several branches this is. */
-function Alternatives({ message, siblings, room }) {
+function Alternatives({ message, siblings, app }) {
   if (siblings.length < 2) return null;
   const at = siblings.indexOf(message.id);
   return html`<span class="alternatives" role="group" aria-label="Branches">
-    <${IconButton} icon="left" label="Previous branch" disabled=${at === 0} onClick=${() => room.showBranch(siblings[at - 1])} />
+    <${IconButton} icon="left" label="Previous branch" disabled=${at === 0} onClick=${() => app.showBranch(siblings[at - 1])} />
     <span>${at + 1} / ${siblings.length}</span>
     <${IconButton}
       icon="right"
       label="Next branch"
       disabled=${at === siblings.length - 1}
-      onClick=${() => room.showBranch(siblings[at + 1])}
+      onClick=${() => app.showBranch(siblings[at + 1])}
     />
   </span>`;
 }
 
-function Actions({ message, isBusy, room, showsTokens, onEdit, onTokens }) {
+function Actions({ message, isBusy, app, showsTokens, onEdit, onTokens }) {
   const [isCopied, setCopied] = useState(false);
   const copy = async () => {
     await copyText(message.content);
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  const remove = () => confirm("Delete this message and all behind it?") && room.removeMessage(message.id);
+  const remove = () => confirm("Delete this message and all that follow?") && app.removeMessage(message.id);
   return html`<span class="actions">
     <${IconButton} icon=${isCopied ? "check" : "copy"} label=${isCopied ? "Copied" : "Copy"} onClick=${copy} />
     ${message.role !== "tool" && html`<${IconButton} icon="edit" label="Edit" disabled=${isBusy} onClick=${onEdit} />`}
     ${message.role === "assistant" &&
-    html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy} onClick=${() => room.regenerate(message.id)} />`}
+    html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy} onClick=${() => app.regenerate(message.id)} />`}
     ${message.tokens &&
     html`<${IconButton} icon="tokens" label="Probabilities" pressed=${showsTokens} onClick=${onTokens} />`}
     <${IconButton} icon="trash" label="Delete" disabled=${isBusy} onClick=${remove} />
   </span>`;
 }
 
-function Editor({ message, room, onDone }) {
+function Editor({ message, app, onDone }) {
   const [text, setText] = useState(message.content);
   const area = useFocus();
   const save = () => {
     onDone();
-    if (text !== message.content) room.edit(message.id, text);
+    if (text !== message.content) app.edit(message.id, text);
   };
   const onKeyDown = (event) => {
     if (event.key === "Escape") onDone();

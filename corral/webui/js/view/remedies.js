@@ -4,9 +4,9 @@ import { html } from "../html.js";
 import { ancestry } from "../tree.js";
 import { Icon } from "./icon.js";
 
-export function Remedies({ message, room }) {
+export function Remedies({ message, app }) {
   const { remedies = ["again"] } = message;
-  return html`${offers(message, room)
+  return html`${offers(message, app)
     .filter(([name]) => remedies.includes(name))
     .map(
       ([name, icon, label, onClick]) =>
@@ -15,16 +15,16 @@ export function Remedies({ message, room }) {
 }
 
 /** Only what is possible here: a message that a person wrote can be shortened, and the first one has none before it. */
-function offers(message, room) {
-  const path = ancestry(room.state.chat, message.parent);
+function offers(message, app) {
+  const path = ancestry(app.state.chat, message.parent);
   const written = path.filter(({ role }) => role === "user");
   const last = path.at(-1) === written.at(-1) ? written.pop() : undefined;
   const earlier = written.at(-1);
   const draft = earlier ? (last?.content ?? "") : ""; // alone it may fit
   return [
-    last && ["shorten", "edit", "Shorten the message", () => room.openEditor(last.id)],
-    earlier && ["back", "left", "Go back to an earlier message", () => room.openEditor(earlier.id)],
-    ["new", "plus", "Start a new chat", () => room.newChat(draft)],
-    ["again", "again", "Try again", () => room.regenerate(message.id)],
+    last && ["shorten", "edit", "Shorten the message", () => app.openEditor(last.id)],
+    earlier && ["back", "left", "Go back to an earlier message", () => app.openEditor(earlier.id)],
+    ["new", "plus", "Start a new chat", () => app.newChat(draft)],
+    ["again", "again", "Try again", () => app.regenerate(message.id)],
   ].filter(Boolean);
 }

@@ -6,7 +6,7 @@ import { IconButton } from "./icon.js";
 
 const GROUPS = [...new Set(FIELDS.map(({ group }) => group))];
 
-export function SettingsPanel({ room, state, onClose }) {
+export function SettingsPanel({ app, state, onClose }) {
   const { chat, defaults, fieldErrors } = state;
   const isOpen = (group) =>
     group === "Main" || FIELDS.some((field) => field.group === group && (field.name in chat.settings || fieldErrors[field.name]));
@@ -19,12 +19,12 @@ export function SettingsPanel({ room, state, onClose }) {
       <span>System prompt</span>
       <textarea
         rows="3"
-        placeholder="How the model is to behave"
+        placeholder="Instructions for the model"
         value=${chat.system}
-        onInput=${(event) => room.setSystem(event.target.value)}
+        onInput=${(event) => app.setSystem(event.target.value)}
       ></textarea>
     </label>
-    <${Presets} room=${room} settings=${chat.settings} />
+    <${Presets} app=${app} settings=${chat.settings} />
     ${GROUPS.map(
       (group) => html`<details key=${group} open=${isOpen(group)}>
         <summary>${group}</summary>
@@ -35,7 +35,7 @@ export function SettingsPanel({ room, state, onClose }) {
             value=${chat.settings[field.name]}
             standard=${defaults[field.name]}
             error=${fieldErrors[field.name]}
-            room=${room}
+            app=${app}
           />`,
         )}
       </details>`,
@@ -43,11 +43,11 @@ export function SettingsPanel({ room, state, onClose }) {
   </aside>`;
 }
 
-function Presets({ room, settings }) {
+function Presets({ app, settings }) {
   const [all, setAll] = useState(presets);
   const name = Object.keys(all).find((each) => same(all[each], settings)) ?? "";
   const keep = () => {
-    const wanted = prompt("A name for these settings:")?.trim();
+    const wanted = prompt("Name of the preset:")?.trim();
     if (!wanted) return;
     savePreset(wanted, settings);
     setAll(presets());
@@ -59,17 +59,17 @@ function Presets({ room, settings }) {
   return html`<div class="field presets">
     <div class="preset">
       <label for="preset">Preset</label>
-      <select id="preset" value=${name} onChange=${(event) => event.target.value && room.useSettings(all[event.target.value])}>
+      <select id="preset" value=${name} onChange=${(event) => event.target.value && app.useSettings(all[event.target.value])}>
         ${!name && html`<option value="">Own settings</option>`}
         ${Object.keys(all).map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
       </select>
     </div>
-    <${IconButton} icon="plus" label="Keep as a preset" onClick=${keep} />
-    <${IconButton} icon="trash" label="Forget this preset" disabled=${!isOwnPreset(name)} onClick=${forget} />
+    <${IconButton} icon="plus" label="Save as preset" onClick=${keep} />
+    <${IconButton} icon="trash" label="Delete this preset" disabled=${!isOwnPreset(name)} onClick=${forget} />
   </div>`;
 }
 
-function Field({ field, value, standard, error, room }) {
+function Field({ field, value, standard, error, app }) {
   const { name, label, about } = field;
   const isSet = value !== undefined;
   const id = `setting-${name}`;
@@ -77,18 +77,18 @@ function Field({ field, value, standard, error, room }) {
     <div class="field-head">
       <label for=${id}>${label}</label>
       ${isSet &&
-      html`<${IconButton} icon="again" label="Back to the default of ${label}" onClick=${() => room.setSetting(name, undefined)} />`}
+      html`<${IconButton} icon="again" label="Reset ${label} to its default" onClick=${() => app.setSetting(name, undefined)} />`}
     </div>
-    <${Control} id=${id} field=${field} value=${isSet ? value : standard} room=${room} hasError=${Boolean(error)} />
+    <${Control} id=${id} field=${field} value=${isSet ? value : standard} app=${app} hasError=${Boolean(error)} />
     <p class="about soft" id="${id}-about">${about}</p>
     ${error && html`<p class="error" id="${id}-error" role="alert">${error}</p>`}
   </div>`;
 }
 
-function Control({ id, field, value, room, hasError }) {
+function Control({ id, field, value, app, hasError }) {
   const { name, kind, min, max, step } = field;
   const more = { id, "aria-describedby": hasError ? `${id}-about ${id}-error` : `${id}-about`, "aria-invalid": hasError };
-  const set = (changed) => room.setSetting(name, changed);
+  const set = (changed) => app.setSetting(name, changed);
   if (kind === "flag") {
     return html`<input type="checkbox" ...${more} checked=${Boolean(value)} onChange=${(event) => set(event.target.checked)} />`;
   }
@@ -98,7 +98,7 @@ function Control({ id, field, value, room, hasError }) {
     return html`<textarea rows="2" ...${more} value=${lines} onChange=${onChange}></textarea>`;
   }
   if (kind === "json" || kind === "code") {
-    const onBlur = async (event) => room.setFieldError(name, await checkForm(name, event.target.value));
+    const onBlur = async (event) => app.setFieldError(name, await checkForm(name, event.target.value));
     return html`<textarea
       rows="4"
       class="code"

@@ -13,23 +13,23 @@ const SHORTCUTS = [
   ["Alt+/", "this list"],
 ];
 
-export function onShortcut(event, room, setOpen) {
+export function onShortcut(event, app, setOpen) {
   if (isModalOpen()) return; // keys are the dialog's, and Escape closes it
-  const { chat, running } = room.state;
+  const { chat, running } = app.state;
   if (event.key === "Escape") {
-    if (running[chat.id]) room.stop();
+    if (running[chat.id]) app.stop();
     else setOpen("");
     return;
   }
   if (!event.altKey || event.ctrlKey || event.metaKey) return;
   const actions = {
-    KeyN: () => room.newChat(),
+    KeyN: () => app.newChat(),
     KeyK: () => {
       setOpen("list");
       document.getElementById("search").focus();
     },
     KeyS: () => setOpen((open) => (open === "settings" ? "" : "settings")),
-    KeyR: () => chat.messages[chat.leaf]?.role === "assistant" && room.regenerate(chat.leaf),
+    KeyR: () => chat.messages[chat.leaf]?.role === "assistant" && app.regenerate(chat.leaf),
     Slash: () => setOpen("keys"),
   };
   const action = actions[event.code];

@@ -8,7 +8,7 @@ import { nextTheme } from "../theme.js";
 
 const DAY_MS = 86_400_000;
 
-export function Sidebar({ room, state, isOpen, onClose }) {
+export function Sidebar({ app, state, isOpen, onClose }) {
   const { chats, chat, running, query, nLocal } = state;
   const pick = (action) => (event) => {
     event?.preventDefault();
@@ -20,7 +20,7 @@ export function Sidebar({ room, state, isOpen, onClose }) {
       <a class="brand" href="./">Corral</a>
       <${IconButton} icon="close" label="Close the list" onClick=${onClose} class="plain icon-button phone-only" />
     </div>
-    <button type="button" class="new-chat" onClick=${pick(() => room.newChat())}><${Icon} name="plus" /> New chat</button>
+    <button type="button" class="new-chat" onClick=${pick(() => app.newChat())}><${Icon} name="plus" /> New chat</button>
     <label class="search">
       <${Icon} name="search" /><span class="unseen">Search chats</span>
       <input
@@ -28,7 +28,7 @@ export function Sidebar({ room, state, isOpen, onClose }) {
         type="search"
         placeholder="Search chats"
         value=${query}
-        onInput=${(event) => room.search(event.target.value)}
+        onInput=${(event) => app.search(event.target.value)}
       />
     </label>
     <ul class="chats">
@@ -43,8 +43,8 @@ export function Sidebar({ room, state, isOpen, onClose }) {
                   entry=${each.id === chat.id ? { ...each, title: titleOf(chat) } : each}
                   isShown=${each.id === chat.id}
                   isRunning=${Boolean(running[each.id])}
-                  room=${room}
-                  onPick=${pick(() => room.openChat(each.id))}
+                  app=${app}
+                  onPick=${pick(() => app.openChat(each.id))}
                 />`,
             )}
           </ul>
@@ -55,46 +55,46 @@ export function Sidebar({ room, state, isOpen, onClose }) {
     ${nLocal > 0 &&
     html`<p class="soft hint">
       ${nLocal} ${nLocal === 1 ? "chat is" : "chats are"} only in this browser.
-      <button type="button" class="plain" onClick=${() => room.moveToServer()}>Move to the server</button>
+      <button type="button" class="plain" onClick=${() => app.moveToServer()}>Move to the server</button>
     </p>`}
-    <${Foot} room=${room} isReady=${state.props !== null} hasChats=${chats.length > 0} />
+    <${Foot} app=${app} isReady=${state.props !== null} hasChats=${chats.length > 0} />
   </nav>`;
 }
 
-function Foot({ room, isReady, hasChats }) {
+function Foot({ app, isReady, hasChats }) {
   const file = useRef(null);
   const read = async (event) => {
     const [chosen] = event.target.files;
-    if (chosen) await room.importChats(await chosen.text());
+    if (chosen) await app.importChats(await chosen.text());
     event.target.value = "";
   };
   return html`<div class="sidebar-foot">
     <${IconButton} icon="upload" label="Import chats" disabled=${!isReady} onClick=${() => file.current.click()} />
     <input ref=${file} type="file" accept="application/json,.json" hidden disabled=${!isReady} onChange=${read} aria-label="File with chats" />
-    <${IconButton} icon="download" label="Export all chats" disabled=${!hasChats} onClick=${() => room.exportChats()} />
-    <${IconButton} icon="theme" label="Light, dark, or as the system" onClick=${nextTheme} />
+    <${IconButton} icon="download" label="Export all chats" disabled=${!hasChats} onClick=${() => app.exportChats()} />
+    <${IconButton} icon="theme" label="Light, dark or system theme" onClick=${nextTheme} />
     <a class="icon-button" href="monitor" title="Monitor" aria-label="Monitor"><${Icon} name="chart" /></a>
   </div>`;
 }
 
-function Entry({ entry, isShown, isRunning, room, onPick }) {
+function Entry({ entry, isShown, isRunning, app, onPick }) {
   const [isRenaming, setRenaming] = useState(false);
   const rename = (title) => {
     setRenaming(false);
-    if (title.trim() && title !== entry.title) room.rename(entry.id, title.trim());
+    if (title.trim() && title !== entry.title) app.rename(entry.id, title.trim());
   };
   if (isRenaming) {
     return html`<li><${TitleField} title=${entry.title} onDone=${rename} onCancel=${() => setRenaming(false)} /></li>`;
   }
   return html`<li class="entry">
     <a href="#/chat/${entry.id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${entry.title}>
-      ${isRunning && html`<span class="writing" role="img" aria-label="An answer is being written"></span>`}
+      ${isRunning && html`<span class="writing" role="img" aria-label="Answer in progress"></span>`}
       ${entry.title || "New chat"}
     </a>
     <span class="entry-tools">
       <${IconButton} icon="edit" label="Rename" onClick=${() => setRenaming(true)} />
-      <${IconButton} icon="download" label="Export" onClick=${() => room.exportChats([entry.id])} />
-      <${IconButton} icon="trash" label="Delete" onClick=${() => confirmed(entry) && room.removeChat(entry.id)} />
+      <${IconButton} icon="download" label="Export" onClick=${() => app.exportChats([entry.id])} />
+      <${IconButton} icon="trash" label="Delete" onClick=${() => confirmed(entry) && app.removeChat(entry.id)} />
     </span>
   </li>`;
 }
@@ -107,7 +107,7 @@ function TitleField({ title, onDone, onCancel }) {
   };
   return html`<input
     ref=${field}
-    aria-label="Title of the chat"
+    aria-label="Chat title"
     value=${title}
     onBlur=${(event) => onDone(event.target.value)}
     onKeyDown=${onKeyDown}
@@ -115,7 +115,7 @@ function TitleField({ title, onDone, onCancel }) {
 }
 
 function confirmed({ title }) {
-  return confirm(`Delete the chat "${title || "New chat"}"? It cannot be brought back.`);
+  return confirm(`Delete the chat "${title || "New chat"}"? This cannot be undone.`);
 }
 
 /** By how long ago they were changed. */

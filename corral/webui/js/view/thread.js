@@ -7,7 +7,7 @@ import { Message } from "./message.js";
 
 const NEAR_PX = 80;
 
-export function Thread({ room, state }) {
+export function Thread({ app, state }) {
   const { chat, running, editing, props } = state;
   const frame = useRef(null);
   const inner = useRef(null);
@@ -34,7 +34,7 @@ export function Thread({ room, state }) {
     if (isBusy) toEnd(); // who asks for an answer wants to see it
   }, [isBusy]);
   useEffect(() => {
-    const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and pictures come late
+    const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and images come late
     for (const each of [inner, frame]) observer.observe(each.current); // also when the message box grows
     return () => observer.disconnect();
   }, []);
@@ -52,7 +52,7 @@ export function Thread({ room, state }) {
             isEditing=${editing.includes(message.id)}
             progress=${i === path.length - 1 ? running[chat.id] : undefined}
             nCtx=${props?.default_generation_settings?.n_ctx ?? 0}
-            room=${room}
+            app=${app}
           />`,
         )}
       </div>
@@ -64,9 +64,9 @@ export function Thread({ room, state }) {
 
 function Empty({ props }) {
   return html`<div class="welcome">
-    <h2>What is it about?</h2>
+    <h2>What can I help with?</h2>
     <p class="soft">
-      ${props ? html`Answers come from <strong>${modelName(props)}</strong>, on this server.` : "Looking for the server…"}
+      ${props ? html`Answers come from <strong>${modelName(props)}</strong>, on this server.` : "Connecting to the server…"}
     </p>
   </div>`;
 }

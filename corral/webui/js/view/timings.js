@@ -17,6 +17,6 @@ export function Timings({ timings, nCtx, isWriting }) {
       <meter min="0" max=${nCtx} high=${0.8 * nCtx} value=${nUsed} aria-label="Context in use"></meter>
       ${Math.round((100 * nUsed) / nCtx)} % of the context
     </span>`}
-    ${isWriting && html`<span class="writing" role="img" aria-label="It is being written"></span>`}
+    ${isWriting && html`<span class="writing" role="img" aria-label="Writing"></span>`}
   </span>`;
 }

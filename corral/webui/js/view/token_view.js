@@ -153,7 +153,7 @@ function indexOf(node) {
   return Number(node.closest?.(".token")?.dataset.index ?? -1);
 }
 
-/** Under the token, or over it where there is no room. */
+/** Under the token, or over it where there is no app. */
 function placeBeside(box, token) {
   if (!box || !token) return;
   const { left, bottom, top } = token.getClientRects()[0] ?? token.getBoundingClientRect();

@@ -4,17 +4,17 @@ import { html, useState } from "../html.js";
 import { Icon } from "./icon.js";
 
 /** `isOpen`: nobody has answered them yet. */
-export function ToolCalls({ message, isOpen, room }) {
+export function ToolCalls({ message, isOpen, app }) {
   const { toolCalls } = message;
   const [results, setResults] = useState({});
   const send = (event) => {
     event.preventDefault();
     const answers = toolCalls.map(({ id }) => ({ toolCallId: id, content: results[id] ?? "" }));
-    room.answerCalls(message.id, answers);
+    app.answerCalls(message.id, answers);
   };
   return html`<form class="calls" onSubmit=${send}>
     ${toolCalls.map(
-      (call, i) => html`<section class="call" key=${call.id || i} aria-label="Call of ${call.name}">
+      (call, i) => html`<section class="call" key=${call.id || i} aria-label="Call to ${call.name}">
         <h4><${Icon} name="tool" /> ${call.name}</h4>
         <pre><code>${pretty(call.arguments)}</code></pre>
         ${isOpen &&

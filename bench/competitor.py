@@ -1,4 +1,4 @@
-"""Other servers to be measured beside: `NAME=URL` of a running one, or `NAME=PROGRAM` to be started here."""
+"""Other servers to compare with: `NAME=URL` of a running one, or `NAME=PROGRAM` to be started here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corral.llama.hardware import physical_cores
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class Competitor:
     name: str
     where: str
 
@@ -25,12 +25,12 @@ class Rival:
         return "://" not in self.where
 
     @contextlib.asynccontextmanager
-    async def serve(self, model: str, n_ctx: int, n_seq: int) -> AsyncIterator[str]:
-        """The address of a server on the model, with so many slots that share `n_ctx` evenly."""
+    async def serve(self, model: str, n_ctx: int, n_seq: int, n_threads: int = 0) -> AsyncIterator[str]:
+        """The address of a server on the model, with `n_seq` slots that share `n_ctx` evenly."""
         if not self.is_program:
             yield self.where
             return
-        options = ("-c", n_ctx, "-np", n_seq, "-t", physical_cores())
+        options = ("-c", n_ctx, "-np", n_seq, "-t", n_threads or physical_cores())
         with contextlib.closing(Server(self.where, model, *options)) as server:
             await server.healthy_s()
             yield server.url
@@ -52,12 +52,12 @@ class Rival:
             raise SystemExit(f"{self.name} serves {theirs}, not {Path(model).name}: give it the same file")
 
 
-def parse_rival(text: str) -> Rival:
+def parse_competitor(text: str) -> Competitor:
     """`NAME=URL` or `NAME=PROGRAM`, for argparse."""
     name, equals, where = text.partition("=")
     if not (name and equals and where):
         raise argparse.ArgumentTypeError(f"'{text}' is neither NAME=URL nor NAME=PROGRAM")
-    rival = Rival(name, where.rstrip("/"))
-    if rival.is_program and not (Path(where).is_file() and os.access(where, os.X_OK)):
+    competitor = Competitor(name, where.rstrip("/"))
+    if competitor.is_program and not (Path(where).is_file() and os.access(where, os.X_OK)):
         raise argparse.ArgumentTypeError(f"'{where}' is neither an address nor a program")
-    return rival
+    return competitor

@@ -14,11 +14,11 @@ import { claim, isClaimed } from "./claim.js";
 import { Saver } from "./saver.js";
 
 const RETRY_MS = 1500;
-const CLOSED = "The page was closed while this was being written.";
-const GONE = "The server went away while it was answering. What had come by then is kept.";
+const CLOSED = "The page was closed during this answer.";
+const GONE = "The connection to the server was lost during this answer. The text received so far is kept.";
 const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
 
-export class Room {
+export class ChatApp {
   /** server: connecting, loading, ready, down or locked (it wants a key). `fieldErrors`: what the server says of
    * settings. `running`: of chats with an answer being written, what there is to say of it. `editing`: ids of the
    * messages whose text is being changed. */
@@ -99,7 +99,7 @@ export class Room {
     this.#saver = new Saver(this.#store, (chat, theirs) => this.#saved(chat, theirs), (text) => this.tell(text, "bad"));
     this.#unwatch = this.#store.onChange(() => this.#refresh());
     if (!this.#store.isLasting && this.#store.kind === "browser") {
-      this.tell("This browser keeps nothing: chats are gone when the page is closed.", "warn");
+      this.tell("This browser does not store data: chats are lost when the page is closed.", "warn");
     }
     const nLocal = this.#store.kind === "server" ? (await this.#local.list()).length : 0;
     this.#set({ nLocal });
@@ -151,7 +151,7 @@ export class Room {
     const chat = this.#open.get(id) ?? (await this.#store.load(id));
     if (chat) this.#show(this.state.running[id] ? chat : await withoutLeftovers(chat));
     else {
-      this.tell("There is no such chat any more.", "warn");
+      this.tell("This chat no longer exists.", "warn");
       this.newChat();
     }
   }

@@ -1,4 +1,4 @@
-"""Beside another server, on the same file: what a user would notice, as ratios.
+"""Compare with another server on the same file: what a user would notice, as ratios.
 
 Corral runs with its own defaults, drafts included; the other one as it starts. Requests are the same.
 """
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 
 from bench.client import Answer, complete
-from bench.rival import Rival
+from bench.competitor import Competitor
 from bench.section import Section, repeat
 from bench.setup import Setup
 from bench.speed import (
@@ -36,10 +36,10 @@ _BEHIND = ((1, 1000), (4, 500))  # streams, and what each of them is about to co
 _TOPICS = ("a ship", "an old house", "the last winter", "a long journey")
 
 
-async def measure_beside(setup: Setup, rival: Rival, section: Section) -> None:
+async def measure_comparison(setup: Setup, competitor: Competitor, section: Section) -> None:
     with closing(setup.corral_as_used(N_CTX, N_SEQ)) as corral:
-        async with rival.serve(setup.model, N_CTX, N_SEQ) as url:
-            await _Pair(rival.name, corral.url, url, setup.rounds, section).measure()
+        async with competitor.serve(setup.model, N_CTX, N_SEQ) as url:
+            await _Pair(competitor.name, corral.url, url, setup.rounds, section).measure()
 
 
 class _Pair:
@@ -71,21 +71,21 @@ class _Pair:
         self, name: str, speed: Callable[[str], Awaitable[float]], target: float | None = None
     ) -> None:
         ours, theirs = await self._both(speed)
-        beside = {"corral tok/s": ours, f"{self._name} tok/s": theirs}
+        details = {"corral tok/s": ours, f"{self._name} tok/s": theirs}
         if target is None:
-            self._section.tell(name, ours / theirs, "x", beside)
+            self._section.report(name, ours / theirs, "x", details)
         else:
-            self._section.at_least(name, ours / theirs, target, "x", beside)
+            self._section.at_least(name, ours / theirs, target, "x", details)
 
     async def _sooner(self, name: str, seconds: Callable[[str], Awaitable[float]], target: float) -> None:
         ours, theirs = await self._both(seconds)
-        beside = {"corral s": ours, f"{self._name} s": theirs}
-        self._section.at_least(name, theirs / ours, target, "x", beside)
+        details = {"corral s": ours, f"{self._name} s": theirs}
+        self._section.at_least(name, theirs / ours, target, "x", details)
 
     async def _calmer(self, name: str, target: float) -> None:
         ours, theirs = await self._both(self._worst_gap_ms)
-        beside = {"corral ms": ours, f"{self._name} ms": theirs}
-        self._section.at_most(name, ours / theirs, target, "x", beside)
+        details = {"corral ms": ours, f"{self._name} ms": theirs}
+        self._section.at_most(name, ours / theirs, target, "x", details)
         self._section.series = {"gaps": {who: asdict(_middle(all)) for who, all in self._stalls.items()}}
 
     async def _both(self, value: Callable[[str], Awaitable[float]]) -> list[float]:
