@@ -86,7 +86,9 @@ def reload_in_the_middle(chat: ChatPage) -> str:
     """What of the answer is there afterwards."""
     chat.page.reload()
     chat.wait_until_ready()
-    expect(chat.last.get_by_role("alert")).to_contain_text("The page was closed during this answer.")
+    expect(chat.last.get_by_role("alert")).to_contain_text(
+        "The page was closed during this answer."
+    )
     return chat.answer_text()
 
 

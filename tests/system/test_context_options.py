@@ -112,10 +112,7 @@ MISTAKES = {
         ["--rope-scale", 4, "--rope-freq-scale", 1],
         "--rope-scale 4 and --rope-freq-scale 1 contradict each",
     ),
-    "key": (
-        ["--override-kv", "llama.nothing=int:1"],
-        "--override-kv: this model does not use 'llama.nothing'",
-    ),
+    "key": (["--override-kv", "llama.nothing=int:1"], "--override-kv: this model does not use 'llama.nothing'"),
     "type": (["--override-kv", "llama.block_count=str:4"], "'llama.block_count' is of type int"),
     "missing": (["--control-vector", "none.gguf"], "--control-vector 'none.gguf': No such file"),
     "range": (
