@@ -63,7 +63,7 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/native: $(STAMPS)/venv $(NATIVE)
-	@echo "installing libllama: from pip's cache, or built in about 9 minutes on two cores, once"
+	@echo "installing libllama: from pip's cache, or built in less than 10 minutes on two cores, once"
 	@sh tools/quietly.sh $(VENV)/pip.log $(BIN)/python native/build.py $(NATIVE_PIP_ARGS)
 	@touch $@
 

@@ -61,7 +61,7 @@ def build_wheel(folder: Path, pip_arguments: Sequence[str] = ()) -> Path:
     for kept in cache.glob("*.whl") if cache else ():
         print(f"using {kept}", flush=True)
         return Path(shutil.copy(kept, folder))
-    print(f"building {REQUIREMENT} with patch set {PATCH_SET}: 9 minutes on two cores", flush=True)
+    print(f"building {REQUIREMENT} with patch set {PATCH_SET}: less than 10 minutes on two cores", flush=True)
     with tempfile.TemporaryDirectory() as name:
         source = prepare_source(Path(name), pip_arguments)
         environment = {
