@@ -12,16 +12,15 @@ ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CH
 RUN apt-get update && apt-get install -y --no-install-recommends build-essential python3-venv ${BUILD_PACKAGES}
 RUN python3 -m venv /opt/corral
 WORKDIR /src
-# What takes longest comes first, and is built again only when one of these two changes.
+# What takes longest comes first, and is built again only when one of these changes.
+COPY native ./native
+COPY corral/core/libllama.py ./corral/core/
+RUN CMAKE_ARGS="${CMAKE_ARGS}" /opt/corral/bin/python native/build.py ${NATIVE_PIP_ARGS}
 COPY requirements.txt ./
-COPY tools/build_native.sh tools/quietly.sh ./tools/
-COPY tools/native ./tools/native
-RUN CMAKE_ARGS="${CMAKE_ARGS}" sh tools/build_native.sh /opt/corral/bin/python \
-      "$(grep -i '^llama.cpp.python==' requirements.txt)" ${NATIVE_PIP_ARGS}
 RUN /opt/corral/bin/pip install -r requirements.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY corral ./corral
-RUN /opt/corral/bin/pip install --no-deps . \
+RUN CORRAL_WITHOUT_LIBLLAMA=1 /opt/corral/bin/pip install --no-deps . \
  && /opt/corral/bin/pip install --no-deps "$(sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)"
 
 FROM ${RUNTIME_IMAGE}

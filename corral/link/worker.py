@@ -31,6 +31,7 @@ from corral.link.log import log_to_front
 from corral.llama.backend import LlamaBackend
 from corral.llama.context_size import total_ctx
 from corral.llama.encoder import Encoder
+from corral.llama.library import log_patches
 from corral.llama.model import Model
 from corral.llama.multimodal import Projector
 from corral.memory.probe import fit_memory
@@ -54,6 +55,7 @@ def main() -> None:
             with_lora_base(settings),
             lambda what, fraction: channel.send([Loading(Stage.RE_ENCODING, fraction, what)]),
         )
+        log_patches()
         plan = fit_memory(settings)
         settings = plan.settings if plan is not None else settings
         engine, info = _open(settings, channel, inbox)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import importlib
 import importlib.util
 import logging
 import os
@@ -17,23 +18,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from corral.core.errors import CorralError
-
-_PACKAGE = "llama_cpp"
+from corral.core.libllama import PACKAGE, PATCH_SET, VERSION, describe_patches, find_bindings
 
 
 def bindings(name: str) -> Any:
     """Import a bindings module without its package, whose import takes longer than all of ours."""
-    module = f"{_PACKAGE}.{name}"
-    if _PACKAGE in sys.modules:
+    module = f"{PACKAGE}.{name}"
+    if PACKAGE in sys.modules:
         return importlib.import_module(module)
-    spec = importlib.util.find_spec(_PACKAGE)
+    spec = find_bindings()
     if spec is None:
-        raise ModuleNotFoundError(f"No module named '{_PACKAGE}'", name=_PACKAGE)
-    sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)  # not executed
+        raise ModuleNotFoundError(f"No module named '{PACKAGE}'", name=PACKAGE)
+    sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)  # not executed
     try:
         return importlib.import_module(module)
     finally:
-        del sys.modules[_PACKAGE]  # a later import by others gets the whole package
+        del sys.modules[PACKAGE]  # a later import by others gets the whole package
 
 
 lib: Any = bindings("llama_cpp")
@@ -71,6 +71,15 @@ def start(verbose: bool, numa: str = "") -> None:
     if numa and not _numa:
         _numa = numa
         lib.llama_numa_init(_NUMA[numa])
+
+
+def log_patches() -> None:
+    """Log which patches libllama has, as a warning if they are not the expected ones."""
+    problem = describe_patches(lib.llama_print_system_info().decode("utf-8", "replace"))
+    if problem:
+        _log.warning("%s; `corral doctor` says how to get them", problem)
+    else:
+        _log.info("libllama of llama-cpp-python %s with patch set %d", VERSION, PATCH_SET)
 
 
 def last_words() -> str:

@@ -29,17 +29,18 @@ from corral.cli.doctor_facts import (
     look_at_folder,
 )
 from corral.core.errors import CorralError
+from corral.core.libllama import BUNDLE, PATCH_SET
 
 GIB = 1 << 30
-ARM = "CPU : NEON = 1 | ARM_FMA = 1 | DOTPROD = 1 | REPACK = 1 | "
+ARM = f"CPU : NEON = 1 | ARM_FMA = 1 | DOTPROD = 1 | CORRAL_PATCH_SET = {PATCH_SET} | REPACK = 1 | "
 NATIVE = NativeFacts(version="0.5.0", path="/x/libllama.so", features=ARM, devices=[])
 HEALTHY = Facts(
     python=(3, 12, 1),
     implementation="CPython",
     executable="/usr/bin/python3",
     system="Linux aarch64",
-    requirements=("llama-cpp-python==0.3.36", "llguidance<2,>=1.9", "Pillow>=13"),
-    versions={"llama-cpp-python": "0.3.36", "llguidance": "1.9.1", "pillow": "13.0"},
+    requirements=("llguidance<2,>=1.9", "Pillow>=13"),
+    versions={"llama-cpp-python": f"0.3.36+corral.{PATCH_SET}", "llguidance": "1.9.1", "pillow": "13.0"},
     broken={},
     compiler="gcc 12",
     cmake="cmake 3.25",
@@ -61,7 +62,10 @@ HEALTHY = Facts(
     model="/x/model.gguf",
     model_error="",
 )
-REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir llama-cpp-python==0.3.36"
+REBUILD = "python native/build.py"
+BUNDLED = NativeFacts(
+    version="0.5.0", path=f"{BUNDLE}/lib/libllama.so", features="CPU : NEON = 1", devices=[]
+)
 
 
 def examined(**changes) -> list[CheckResult]:
@@ -109,8 +113,20 @@ def test_a_healthy_machine():
         (
             {"versions": {**HEALTHY.versions, "llama-cpp-python": "0.3.2"}},
             "wrong",
-            "llama-cpp-python 0.3.2 is installed, ==0.3.36 is needed",
-            "pip install llama-cpp-python==0.3.36",
+            "llama-cpp-python 0.3.2 is installed, 0.3.36 is needed",
+            REBUILD,
+        ),
+        (
+            {"native": NativeFacts(version="0.5.0", path="", features="CPU : DOTPROD = 1", devices=[])},
+            "warning",
+            f"libllama has none of Corral's patches, patch set {PATCH_SET} is expected",
+            REBUILD,
+        ),
+        (
+            {"native": BUNDLED},
+            "warning",
+            "none of Corral's patches",
+            "pip install --force-reinstall --no-deps .",
         ),
         ({"native": "it crashed"}, "wrong", "libllama.*cannot be used: it crashed", REBUILD),
         (
@@ -345,7 +361,7 @@ def test_it_runs_where_nothing_is_installed():
     assert result.returncode == 1
     found = {check["name"]: check for check in report["checks"]}
     assert found["libllama"]["text"] == "it cannot be used: llama-cpp-python is not installed"
-    assert found["libllama"]["remedy"].startswith("pip install ")
+    assert found["libllama"]["remedy"].startswith(REBUILD)
     assert found["model"]["level"] == "warning"
 
 

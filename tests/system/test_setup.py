@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
+import runpy
 import signal
 import subprocess
 import sys
-import sysconfig
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from corral.cli.devices import native_facts
 from corral.core.chunk import MIN_CHUNK
+from corral.core.libllama import PATCH_SET, VERSION
 
 ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "native" / "build.py"
 
 
 def test_a_second_make_has_nothing_to_do():
@@ -26,18 +30,8 @@ def test_a_second_make_has_nothing_to_do():
 
 
 def test_without_a_compiler_it_says_so_and_what_to_do(tmp_path):
-    venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    (tmp_path / "bin").mkdir()
-    for program in ("sh", "cat"):
-        (tmp_path / "bin" / program).symlink_to(f"/bin/{program}")
-    result = subprocess.run(
-        ["/bin/sh", "tools/build_native.sh", venv / "bin" / "python", "llama_cpp_python==0.3.36"],
-        cwd=ROOT,
-        env={**os.environ, "PATH": str(tmp_path / "bin")},
-        capture_output=True,
-        text=True,
-    )
+    env = {**{k: v for k, v in os.environ.items() if k not in ("CC", "CXX")}, "PATH": str(tmp_path)}
+    result = subprocess.run([sys.executable, BUILD], env=env, capture_output=True, text=True)
     assert result.returncode == 1
     assert "no C and C++ compiler" in result.stderr
     assert "prebuilt wheel" in result.stderr
@@ -79,38 +73,76 @@ def test_what_takes_long_gives_a_sign_of_life_and_can_be_interrupted(tmp_path):
     assert not psutil.pid_exists(int((tmp_path / "log").read_text()))
 
 
-def test_the_set_up_hides_what_pip_says_but_not_why_it_failed(tmp_path):
-    """With a python that is none: `pip show` finds nothing, `pip install` talks a lot and fails."""
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text(
-        '#!/bin/sh\ncase "$*" in *install*) echo "no index"; exit ${STATUS};; *) exit 1;; esac\n'
-    )
-    python.chmod(0o755)
-
-    def build(status: int) -> subprocess.CompletedProcess[str]:
-        command = ["sh", "tools/build_native.sh", python, "llama_cpp_python==0", "--prefer-binary"]
-        env = {**os.environ, "STATUS": str(status)}
-        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-
-    result = build(0)
-    assert (result.returncode, result.stdout, result.stderr) == (
-        0,
-        "installing a wheel of llama_cpp_python==0\n",
-        "",
-    )
-    result = build(3)
-    assert result.returncode == 3
-    assert "no index" in result.stderr
+@pytest.fixture
+def build() -> dict[str, Any]:
+    """The names of native/build.py, which is not part of a package."""
+    return runpy.run_path(str(BUILD))
 
 
-@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="mended on x86-64 only")
-def test_libllama_is_the_mended_one():
-    (mark,) = re.findall(r'"(mended by corral: .*)"', (ROOT / "tools" / "native" / "mend.h").read_text())
-    folder = Path(sysconfig.get_path("platlib")) / "llama_cpp" / "lib"
-    assert any(mark.encode() in path.read_bytes() for path in folder.glob("libggml-cpu*"))
+def source_of(folder: Path, version: str) -> Path:
+    """The beginning of a source tree: its version, and no file that a patch could change."""
+    (folder / "llama_cpp").mkdir()
+    (folder / "llama_cpp" / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    return folder
 
 
-def test_kernels_change_where_pieces_of_prompts_begin():
-    """Those for many tokens round otherwise: no piece may be smaller, and no stream or draft as large."""
-    assert f"n >= {MIN_CHUNK} &&" in (ROOT / "tools" / "native" / "mend.h").read_text()
+def test_another_version_is_refused(tmp_path, build):
+    source = source_of(tmp_path, "0.3.37")
+    with pytest.raises(build["BuildError"], match=r"made for llama-cpp-python 0\.3\.36, not 0\.3\.37"):
+        build["apply_patches"](source)
+    assert "0.3.37" in (source / "llama_cpp" / "__init__.py").read_text()
+
+
+def test_a_source_that_differs_is_refused(tmp_path, build):
+    with pytest.raises(build["BuildError"], match=r"0001-.* does not apply"):
+        build["apply_patches"](source_of(tmp_path, VERSION))
+
+
+def test_a_build_is_kept_for_the_same_settings_only(tmp_path, build, monkeypatch):
+    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path))
+    find = partial(build["find_cache"], build["find_compiler"]())
+    first = find()
+    assert first.is_relative_to(tmp_path)
+    assert find() == first
+    monkeypatch.setenv("CMAKE_ARGS", "-DGGML_CUDA=on")
+    assert find() != first
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    assert find() is None
+
+
+def test_a_kept_build_is_taken(tmp_path, build, monkeypatch):
+    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "cache"))
+    folder = build["find_cache"](build["find_compiler"]())
+    folder.mkdir(parents=True)
+    (folder / "llama_cpp_python-0.whl").write_text("built")
+    assert build["build_wheel"](tmp_path).read_text() == "built"
+    assert (tmp_path / "llama_cpp_python-0.whl").exists()
+
+
+def test_a_prebuilt_wheel_is_installed_as_it_is(build):
+    calls: list[tuple[str, ...]] = []
+    build["main"].__globals__["run_pip"] = lambda *arguments: calls.append(arguments)
+    build["main"](["--only-binary", "llama-cpp-python"])
+    (call,) = calls
+    assert call[0] == "install"
+    assert call[-3:] == ("--only-binary", "llama-cpp-python", f"llama-cpp-python=={VERSION}")
+
+
+def test_every_patch_has_a_reason_and_a_version():
+    patches = sorted((ROOT / "native" / "patches").iterdir())
+    assert [int(patch.name[:4]) for patch in patches] == list(range(1, len(patches) + 1))
+    for patch in patches:
+        header = patch.read_text().partition("diff --git")[0]
+        assert re.match(r"Subject: .+\n\n(.+\n)+Applies-to: llama-cpp-python " + re.escape(VERSION), header)
+
+
+def test_libllama_is_the_patched_one():
+    assert native_facts().features.count(f"CORRAL_PATCH_SET = {PATCH_SET}") == 1
+    (patch,) = (ROOT / "native" / "patches").glob("0001-*")
+    assert f'"CORRAL_PATCH_SET", "{PATCH_SET}"' in patch.read_text()
+
+
+def test_kernels_change_where_chunks_of_prompts_begin():
+    """Those for many tokens round differently: chunks are never smaller, and other batches always."""
+    (patch,) = (ROOT / "native" / "patches").glob("0003-*")
+    assert f"+    if (n < {MIN_CHUNK})" in patch.read_text()
