@@ -5,7 +5,7 @@
 CMAKE_ARGS selects other hardware. Pip arguments that ask for a prebuilt wheel (--only-binary,
 --prefer-binary) install that one, without patches. `pip install .` calls `build_wheel` from setup.py.
 A wheel that was built once is kept in pip's cache directory, for the same patches, compiler, CPU and
-CMAKE_ARGS. See docs/install.md.
+CMAKE_ARGS. See docs/start/install.md.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SETTINGS = ("CMAKE_ARGS", "CFLAGS", "CXXFLAGS", "CC", "CXX")  # environment vari
 
 NO_COMPILER = """There is no C and C++ compiler here, and libllama is built from source by default.
 Either install one (Debian: apt-get install build-essential; macOS: xcode-select --install),
-or use a prebuilt wheel of llama-cpp-python: docs/install.md names the index that holds them, then
+or use a prebuilt wheel of llama-cpp-python: docs/start/install.md names the index that holds them, then
   make serve NATIVE_PIP_ARGS="--only-binary llama-cpp-python --extra-index-url INDEX\""""
 NO_PATCH = "There is neither git nor patch to apply native/patches with (Debian: apt-get install patch)."
 PORT = """go back to the version it is made for
-(VERSION in corral/core/libllama.py), or port the patches: docs/install.md says how."""
+(VERSION in corral/core/libllama.py), or port the patches: docs/start/install.md says how."""
 
 
 class BuildError(Exception):
