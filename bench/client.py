@@ -67,7 +67,7 @@ def _send(
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(data)}\r\n"
     parts: list[tuple[float, bytes]] = []
-    with socket.create_connection((address.hostname, address.port)) as sock:
+    with socket.create_connection((address.hostname or "", address.port or 80)) as sock:
         sent_at = time.perf_counter()
         sock.sendall(head.encode() + b"Connection: close\r\nContent-Type: application/json\r\n\r\n" + data)
         while not left.is_set() and (part := sock.recv(1 << 16)):

@@ -52,15 +52,23 @@ async def measure_server_only(setup: Setup, section: Section) -> None:
 
 async def _measure(urls: dict[str, str], rounds: int, section: Section) -> None:
     for n in COUNTS:
-        speeds = await _each(urls, rounds, lambda url, n=n: _streams(url, n).tokens_per_s(N_PREDICT))
+        speeds = await _each(urls, rounds, partial(_tokens_per_s, n=n))
         _compare(section, f"{n} stream{'s' * (n > 1)}", speeds, "tok/s")
-        waits = await _each(urls, rounds, lambda url, n=n: 1 / _streams(url, n).middle_first_s)
+        waits = await _each(urls, rounds, partial(_first_tokens_per_s, n=n))
         _compare(section, f"{n} stream{'s' * (n > 1)}, first token sooner", waits, "1/s")
     for name, (path, body) in _SHORT.items():
         for n_clients in _CLIENTS:
             ask = partial(requests_per_s, path=path, body=body, n_clients=n_clients, n_requests=_N_REQUESTS)
             speeds = await _each(urls, rounds, ask)
             _compare(section, f"{name}, {n_clients} client{'s' * (n_clients > 1)}", speeds, "req/s")
+
+
+def _tokens_per_s(url: str, n: int) -> float:
+    return _streams(url, n).tokens_per_s(N_PREDICT)
+
+
+def _first_tokens_per_s(url: str, n: int) -> float:
+    return 1 / _streams(url, n).middle_first_s
 
 
 def _streams(url: str, n: int) -> Streams:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,8 @@ def test_tokens_that_are_parts_of_characters():
             ]
 
     chosen = [TokenProbs(TokenProb(i, 0.5), [TokenProb(3, 0.0)]) for i in range(5)]
-    lists = TextLogprobs(WordVocab())
+    vocab: Any = WordVocab()
+    lists = TextLogprobs(vocab)
     parts = [lists.render(chosen[:2]), lists.render(chosen[2:])]
     tokens = [token for part in parts for token in part["tokens"]]
     assert tokens == ["a", "bytes:\\xc3", "bytes:\\xa9", "z", "<end>"]

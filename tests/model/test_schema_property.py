@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from corral.api.constraint import grammar_or_schema
-from corral.core.errors import InvalidRequest
+from corral.core.errors import CorralError, InvalidRequest
 from corral.core.params import SamplingParams
 from corral.core.result import Done, Failed, StopType
 from corral.grammar.json_schema import WHITESPACE
@@ -108,7 +108,7 @@ def test_most_schemas_can_be_enforced_and_refusals_say_why(answers):
     refused = {a.seed: a.end.error for a in answers if isinstance(a.end, Failed)}
     assert len(refused) <= MAX_REFUSED * N_SCHEMAS
     for seed, error in refused.items():
-        assert error.status == 400, seed
+        assert CorralError.from_info(error).status == 400, seed
         assert "cannot be enforced: " in error.message, error.message
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -68,13 +69,14 @@ def test_texts_are_answered_although_the_tokenizer_is_killed(server):
         for _ in range(3):
             lost = server.tokenizer
             lost.kill()
-            wait_until(lambda lost=lost: server.get("/health").status_code == 200 and has_next(server, lost))
+            wait_until(partial(is_replaced, server, lost))
     assert [answer.result().json() for answer in tokenized] == expected
     assert [answer.result().status_code for answer in answered] == [200] * len(answered)
     assert n_restarts(server) >= 3
 
 
-def has_next(server: CorralProcess, lost: psutil.Process) -> bool:
+def is_replaced(server: CorralProcess, lost: psutil.Process) -> bool:
+    assert server.get("/health").status_code == 200
     return lost not in psutil.Process(server.process.pid).children() and bool(
         server.post("/tokenize", content="a")
     )

@@ -349,7 +349,8 @@ def _run_fairly(room: Room, idle: frozenset[int]) -> list:
     events = room.jobs.run(idle)
     went_on = [id for id, _ in room.log[n_log:]]
     assert len(went_on) == len(set(went_on))
-    wanted, still_wanted = set(), set()
+    wanted: set[object] = set()
+    still_wanted: set[object] = set()
     for id, wait in before:
         turn = wait if isinstance(wait, WaitForSlots) else WaitForSlots(frozenset(), wait)
         wants = {*turn.slots} if turn.exclusive is None else {*turn.slots, f"desk {turn.exclusive}"}

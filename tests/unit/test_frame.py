@@ -97,6 +97,7 @@ def test_an_error_keeps_its_class(kind):
     """Whatever its constructor takes."""
     sent = _ERRORS[kind] if kind in _ERRORS else kind("what is wrong", n=1)
     (event,) = decode_events(body([Failed(2, sent.info())]))
+    assert isinstance(event, Failed)
     error = CorralError.from_info(event.error)
     assert type(error) is kind
     assert (error.status, error.type) == (sent.status, sent.type)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,6 +20,12 @@ from corral.engine.saved import Saved
 from corral.engine.slot import TokenBuffer
 from corral.link.heartbeat import is_wedged
 from tests.unit.fake import Wish
+
+
+def wish(prompt: np.ndarray) -> Any:
+    """A request, as far as caches look at it."""
+    return Wish(prompt)
+
 
 tokens = st.lists(st.integers(0, 2), max_size=30).map(lambda ts: np.array(ts, np.int32))
 
@@ -123,7 +131,7 @@ def test_the_ram_tier_keeps_its_budget_and_finds_the_longest(entries, prompt, ca
         cache.put(Saved(run, bytes(size)))
         assert cache.n_bytes <= 100
     longest = max(map(n_usable, cache), default=0)
-    entry = cache.get(Wish(prompt))
+    entry = cache.get(wish(prompt))
     assert longest == (0 if entry is None else n_usable(entry))
 
 
@@ -132,9 +140,9 @@ def test_the_ram_tier_forgets_the_least_recently_used():
     first, second, third = (np.full(20, i, np.int32) for i in range(3))
     cache.put(Saved(first, b"a"))
     cache.put(Saved(second, b"b"))
-    assert cache.get(Wish(first)) is not None
+    assert cache.get(wish(first)) is not None
     cache.put(Saved(third, b"c"))
-    assert [cache.get(Wish(run)) is not None for run in (first, second, third)] == [True, False, True]
+    assert [cache.get(wish(run)) is not None for run in (first, second, third)] == [True, False, True]
 
 
 @given(st.lists(st.integers(0, 9), min_size=5, max_size=20), st.integers(0, 4), st.integers(1, 3))

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 
@@ -109,7 +110,7 @@ def fresh(monkeypatch):
 
 @pytest.fixture
 def tokenizer():
-    tokenizer = Tokenizer(N_CHANNELS, timeout_s=GENEROUS_S, make=Process)
+    tokenizer = Tokenizer(N_CHANNELS, timeout_s=GENEROUS_S, make=cast(Any, Process))
     tokenizer.start()
     yield tokenizer
     tokenizer.close()
