@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import cast
 
 import pytest
 from PIL import Image, ImageColor
@@ -47,7 +48,8 @@ def brightness(page) -> dict[str, float]:
     title = page.locator(".info .title").first
     color = title.evaluate("(element) => getComputedStyle(element).color")
     text = ImageColor.getrgb(color)
-    return {"page": corner.convert("L").getpixel((1, 1)), "text": sum(text[:3]) / 3}
+    gray = cast(float, corner.convert("L").getpixel((1, 1)))
+    return {"page": gray, "text": sum(text[:3]) / 3}
 
 
 def test_without_a_page_there_is_none(page, problems, tiny):

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import FilePayload, expect
 
 from tests.browser.chat_page import ChatPage
 
@@ -250,7 +250,7 @@ def test_everything_has_a_name(chat, page):
 def conversation(n: int, answer: str, **last: object) -> str:
     """A file with a chat of n messages; `last` are fields of the last one."""
     ids = [f"{i:032x}" for i in range(n)]
-    messages = {
+    messages: dict[str, dict[str, Any]] = {
         id: {
             "id": id,
             "parent": ids[i - 1] if i else None,
@@ -296,7 +296,7 @@ AT_THE_END = """() => {
 
 def open_conversation(chat: ChatPage, n: int, answer: str = ANSWER, **last: object) -> dict:
     text = conversation(n, answer, **last)
-    file = {"name": "chats.json", "mimeType": "application/json", "buffer": text.encode()}
+    file: FilePayload = {"name": "chats.json", "mimeType": "application/json", "buffer": text.encode()}
     chat.page.get_by_label("File with chats").set_input_files(file)
     expect(chat.messages).to_have_count(n)
     expect(chat.messages.nth(1).locator("p").first).to_be_attached()

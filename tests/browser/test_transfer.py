@@ -302,8 +302,8 @@ def test_two_versions_of_a_chat_become_one(tab):
     ask, answer, reply, other = "a" * 32, "b" * 32, "c" * 32, "d" * 32
     begun = {ask: message(ask, None, "?"), answer: message(answer, ask, "The", "writing")}
     whole = {**begun, answer: message(answer, ask, "The end")}
-    ours = {"leaf": answer, "messages": {**whole, other: message(other, None, "!")}}
-    theirs = {"leaf": reply, "messages": {**begun, reply: message(reply, answer, "Why?")}}
+    ours: dict[str, Any] = {"leaf": answer, "messages": {**whole, other: message(other, None, "!")}}
+    theirs: dict[str, Any] = {"leaf": reply, "messages": {**begun, reply: message(reply, answer, "Why?")}}
     for a, b, leaf in ((ours, theirs, reply), (theirs, ours, reply)):
         merged = tab.run("return m.merge(a, b);", a=a, b=b)
         assert merged["leaf"] == leaf

@@ -48,7 +48,7 @@ class InlineEngine:
         self.down_because = ""
         self._engine = GenerationEngine(backend, settings, self._deliver)
         self._tasks: dict[int, tuple[TaskObserver, TaskStream]] = {}
-        self._answers: dict[int, asyncio.Future[SlotReport]] = {}
+        self._answers: dict[int, asyncio.Future[Any]] = {}
         self._ids = itertools.count()
         self.submitted: list[Task | Embed] = []
         self._n_adapters = 0

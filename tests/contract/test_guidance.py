@@ -374,7 +374,8 @@ async def test_a_client_that_leaves_frees_both_slots():
 
 async def test_unguided_neighbours_answer_as_ever():
     server = Stall(n_seq=4)
-    bodies = [{"prompt": f"{name} one", "n_predict": 30} for name in ("a", "b", "c", "d", "e", "f")]
+    names = ("a", "b", "c", "d", "e", "f")
+    bodies: list[dict[str, Any]] = [{"prompt": f"{name} one", "n_predict": 30} for name in names]
     for body in bodies[::2]:
         body |= {"cfg_scale": 2, "cfg_negative_prompt": BAD}
     answers = await asyncio.gather(*(server.post(**body) for body in bodies))

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from corral.api.openapi import ERRORS, error_classes
+from corral.api.openapi import ERRORS
 from corral.api.routes import session, slot
 from corral.cli.options import OPTIONS
+from corral.core.errors import error_classes
 from tools.api_reference import endpoints, routes, slug
 
 ROOT = Path(__file__).parents[2]

@@ -53,7 +53,7 @@ def read_original_minilm() -> Bert:
 def token_rows(bert: Bert, tokens: Sequence[int] | npt.NDArray[Any]) -> Array:
     """One row for each token: what libllama gives with pooling "none"."""
     weights = bert.weights
-    x = weights["token_embd.weight"][list(tokens)].astype(np.float64)
+    x: Array = weights["token_embd.weight"][list(tokens)].astype(np.float64)
     x = x + weights["token_types.weight"][0] + weights["position_embd.weight"][: len(tokens)]
     x = _layer_norm(bert, "token_embd_norm", x)
     for i in range(bert.n_layer):

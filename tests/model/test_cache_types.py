@@ -288,7 +288,7 @@ def test_a_state_of_another_type_is_refused(heads, name, option, here, there):
 
 
 def test_a_disk_cache_of_another_type_is_a_miss(heads, tmp_path):
-    options = {"cache_disk": str(tmp_path), "flash_attn": "on"}
+    options: dict[str, Any] = {"cache_disk": str(tmp_path), "flash_attn": "on"}
     with LlamaHarness(heads / "heads-64.gguf", **options) as bench:
         bench.run(task(0, prompt := bench.prompt(200)))
         bench.engine.handle(Stop())

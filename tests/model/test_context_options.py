@@ -106,7 +106,8 @@ def test_a_later_context_is_like_the_first(models):
         vectors += encoder.vectors()
         assert encoder.info().n_ctx == 4 * N_CTX
         encoder.close()
-    assert np.array_equal(*vectors)
+    first, second = vectors
+    assert np.array_equal(first, second)
     model.close()
 
 
@@ -280,7 +281,7 @@ def test_invalid_weights_are_found_if_somebody_looks(models, tmp_path, mmap, val
 
 def test_without_any_change_the_fingerprint_is_that_of_the_file(models):
     path = str(models / "llama-bpe.gguf")
-    same = {
+    same: dict[str, Any] = {
         "rope_scaling": "",
         "cache_type_k": "q8_0",
         "cache_type_v": "f32",
@@ -293,7 +294,7 @@ def test_without_any_change_the_fingerprint_is_that_of_the_file(models):
 def test_whatever_changes_what_a_model_computes_changes_its_fingerprint(models, tmp_path):
     one = str(tiny_vectors.write_vector(tmp_path / "1.gguf", {"direction.1": tiny_vectors.direction(1)}))
     two = str(tiny_vectors.write_vector(tmp_path / "2.gguf", {"direction.1": tiny_vectors.direction(2)}))
-    changes = [
+    changes: list[dict[str, Any]] = [
         {},
         {"rope_scaling": "none"},
         {"rope_scaling": "yarn"},

@@ -144,7 +144,7 @@ def test_a_larger_context_is_steered_as_well(deep, one):
 
 
 def test_a_state_is_of_its_control_vectors(deep, one, two):
-    vectors = {"control_vectors": (ScaledFile(one),)}
+    vectors: dict[str, Any] = {"control_vectors": (ScaledFile(one),)}
     with LlamaHarness(deep, **vectors) as bench:
         bench.run(first := task(0, bench.prompt(60)))
         assert bench.answer(0) == alone(deep, first, **vectors) != alone(deep, first)

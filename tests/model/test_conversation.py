@@ -431,7 +431,7 @@ def test_a_prompt_comes_back_from_memory_and_from_disk(model, tmp_path):
 
 @on(*TINY)
 def test_what_memory_has_no_room_for_goes_to_disk_to_the_bit(model, tmp_path):
-    options = {"cache_disk": str(tmp_path), "cache_ram_mib": 0}
+    options: dict[str, Any] = {"cache_disk": str(tmp_path), "cache_ram_mib": 0}
     with LlamaHarness(model, **options) as bench:
         prompt = bench.prompt(91)
         bench.run(task(0, prompt, n_predict=0))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -369,7 +370,8 @@ def test_tokens_see_those_behind_them_where_that_is_wanted(encoders):
     path = encoders / "llama-last.gguf"
     pairs = [[30, 40, 50, 60], [30, 40, 50, 61]]
     with Desk(path, pooling="cls") as causal:
-        assert np.array_equal(*causal.embed(pairs))
+        first, second = causal.embed(pairs)
+        assert np.array_equal(first, second)
     with Desk(path, pooling="cls", attention="non-causal") as desk:
         first, second = desk.embed(pairs)
         assert distance(first, second) > 0.01
@@ -415,7 +417,8 @@ def assert_undisturbed(model, n_predict, tolerance=CLOSE, **options):
         assert_same(answer_of(busy.events, 2, desk.encoder._width), desk.embed(inputs), tolerance)
         at = [i for i, event in enumerate(busy.events) if isinstance(event, Tokens)]
         assert at[0] < busy.events.index(Begun(2)) < busy.events.index(Embedded(2)) < at[-1]
-        busy.engine._embedder._open()[0].close()
+        encoder: Any = busy.engine._embedder._open()[0]
+        encoder.close()
 
 
 @on("llama-bpe")
@@ -423,7 +426,7 @@ def test_beside_streams_a_batch_is_as_small_as_they_need(model):
     with LlamaHarness(model, n_parallel=1, max_itl_ms=0.001) as bench:
         bench.engine.handle(task(0, bench.prompt(20), n_predict=60))
         bench.step_until(lambda: bench.tokens(0))
-        encoder, _ = bench.engine._embedder._open()
+        encoder: Any = bench.engine._embedder._open()[0]
         sizes, decode = [], encoder.decode
 
         def record(chunks: Sequence[Chunk]) -> DecodeStatus:
@@ -448,7 +451,8 @@ def test_the_encoder_is_opened_by_the_first_who_wants_to_embed(model):
         bench.engine.abort_if_running(0)
         assert bench.engine._embedder._opened is None
         bench.run(Embed(id=1, inputs=[bench.prompt(20)]))
-        encoder, _ = opened = bench.engine._embedder._opened
+        opened: Any = bench.engine._embedder._opened
+        encoder, _ = opened
         bench.run(Embed(id=2, inputs=[bench.prompt(20)]))
         assert bench.engine._embedder._opened is opened
         first, second = (answer_of(bench.events, id, encoder._width) for id in (1, 2))

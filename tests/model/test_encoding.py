@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -79,7 +80,7 @@ def why(model, transcode="auto"):
 
 
 def file_type(path):
-    return FILE_TYPES[read_header(path).metadata["general.file_type"]]
+    return FILE_TYPES[cast(int, read_header(path).metadata["general.file_type"])]
 
 
 def make_faster(monkeypatch, gain=2.0, comparison=NEAR):
@@ -177,9 +178,11 @@ def test_a_model_that_comes_with_corral_is_re_encoded_without_measuring(model, m
     ship(monkeypatch, model, "Q8_0")
     refuse_to_measure(monkeypatch)
     told = []
-    settings, weights = with_encoding(
-        EngineSettings(model=model), lambda what, fraction: told.append((what, fraction))
-    )
+
+    def report(what, fraction):
+        told.append((what, fraction))
+
+    settings, weights = with_encoding(EngineSettings(model=model), report)
     assert file_type(settings.model) == "Q8_0"
     assert told[-1][1] == 1.0
     for said in (weights, told[0][0]):
@@ -188,7 +191,8 @@ def test_a_model_that_comes_with_corral_is_re_encoded_without_measuring(model, m
         assert "one stream 2.00 x" in said
         assert CPU in said
     told.clear()
-    assert with_encoding(EngineSettings(model=model), told.append).settings == settings
+    assert with_encoding(EngineSettings(model=model), report).settings == settings
+    assert told == []
 
 
 def test_a_model_that_is_best_as_it_is_stays_so_and_that_is_said(model, cache, monkeypatch):

@@ -374,9 +374,9 @@ def _fill_gpt2(writer) -> None:
     weights.matrix("token_embd.weight", len(vocabulary.tokens), n, gain=n**0.5)
     weights.matrix("position_embd.weight", N_POSITIONS, n, gain=0.5 * n**0.5)
     layers = [
-        (f"blk.{i}.{name}", *shape)
+        (f"blk.{i}.{name}", n_out, n_in)
         for i in range(tiny.N_LAYER)
-        for name, *shape in (
+        for name, n_out, n_in in (
             ("attn_qkv", 3 * n, n),
             ("attn_output", n, n),
             ("ffn_up", n_ff, n),

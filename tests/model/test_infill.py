@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -99,7 +100,13 @@ def test_a_long_text_is_cut_as_if_all_of_it_had_been_tokenized(model):
 def test_the_answer_depends_on_all_parts(model):
     with LlamaHarness(model, n_ctx_slot=N_CTX) as bench:
         vocab = vocab_of(bench.backend.vocab)
-        bodies = [{}, {"input_extra": EXTRAS}, {"input_suffix": "x"}, {"prompt": "hello"}, {}]
+        bodies: list[dict[str, Any]] = [
+            {},
+            {"input_extra": EXTRAS},
+            {"input_suffix": "x"},
+            {"prompt": "hello"},
+            {},
+        ]
         for i, body in enumerate(bodies):
             bench.run(task(i, prompt_of(vocab, **body)))
         answers = [tuple(bench.tokens(i)) for i in range(len(bodies))]

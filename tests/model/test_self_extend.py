@@ -244,7 +244,7 @@ def test_a_grouped_context_is_not_shifted(model):
         assert len(bench.tokens(0)) == 256 - 110
         answer = attempt(bench, Verb.SHIFT, n_keep=4, n_discard=40)
         assert isinstance(answer, Failed)
-        assert answer.error.status == 501
+        assert CorralError.from_info(answer.error).status == 501
         prompt = bench.prompt(150)
         bench.run(task(1, prompt, n_predict=0))
         bench.run(task(2, [*prompt[:40], *prompt[80:]], n_cache_reuse=8))

@@ -33,7 +33,7 @@ N_PREDICT = 40
 # A few favourites, so that the same words come again and again.
 BIASED = tuple((token, 15.0) for token in range(97, 100))
 EAGER = SpeculativeParams(n_max=16, p_min=0.0)
-PLAIN = {"lookup": False}
+PLAIN: dict[str, Any] = {"lookup": False}
 PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},

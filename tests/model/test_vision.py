@@ -208,7 +208,7 @@ def test_drafts_change_nothing_and_have_no_media(vision, pair, case, monkeypatch
     monkeypatch.setattr("corral.engine.speculation.plan_length", lambda acceptance, n_max, *rest: n_max)
     text, bias, grammar = DRAFTED[case]
     sampling = msgspec.structs.replace(GREEDY, logit_bias=bias)
-    params = {
+    params: dict[str, Any] = {
         "n_predict": 60,
         "speculative": SpeculativeParams(n_max=16, p_min=0.0),
         "constraint": grammar_or_schema(grammar, None, "spaced"),

@@ -191,7 +191,8 @@ def test_a_slot_that_ends_with_a_picture_is_restored(vision, pair):
 
 @on_all
 def test_a_prompt_comes_back_from_disk(vision, pair, tmp_path):
-    text, media, options = 8 * "not that one " + TEXT, media_for(pair)[:1], {"cache_disk": str(tmp_path)}
+    text, media = 8 * "not that one " + TEXT, media_for(pair)[:1]
+    options: dict[str, Any] = {"cache_disk": str(tmp_path)}
     with open_pair(vision, pair, **options) as bench:
         first = pictured(bench, 1, text, media)
         bench.run(first)
@@ -328,7 +329,8 @@ def test_a_picture_of_another_shape_with_the_same_bytes_is_another(vision, pair)
 
 
 def test_pictures_with_other_limits_of_tokens_are_others(vision, tmp_path):
-    picture, options = noise(1, 96, 96), {"cache_disk": str(tmp_path)}
+    picture = noise(1, 96, 96)
+    options: dict[str, Any] = {"cache_disk": str(tmp_path)}
     for id, n_most in enumerate((0, 12)):
         with open_pair(vision, "qwen2vl", image_max_tokens=n_most, **options) as bench:
             one = pictured(bench, id, TEXT, [picture])
@@ -595,7 +597,7 @@ def test_a_lost_answer_goes_on(vision, pair, n):
 
 def test_a_lost_answer_goes_on_after_shifts(vision):
     with shifting(vision, "llava") as bench:
-        params = {"n_keep": 20, "n_discard": 9, "n_predict": 300}
+        params: dict[str, Any] = {"n_keep": 20, "n_discard": 9, "n_predict": 300}
         bench.run(pictured(bench, 1, TEXT, [noise(1)], **params))
         answer = bench.answer(1)
     with shifting(vision, "llava") as bench:

@@ -139,7 +139,11 @@ def encoded_chunks(bench: LlamaHarness) -> list[Chunk]:
 
 def cold(vision: Path, pair: str, text: str, media: Sequence[Samples]) -> list[TokenProbs]:
     """The answer of an engine that has seen nothing before."""
-    key = pair, text, *(samples.tobytes() + b"%d" % samples.shape[0] for samples in media)
+    key: tuple[str | bytes, ...] = (
+        pair,
+        text,
+        *(samples.tobytes() + b"%d" % samples.shape[0] for samples in media),
+    )
     if key not in _COLD:
         with open_pair(vision, pair) as bench:
             bench.run(pictured(bench, 0, text, media))

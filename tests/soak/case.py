@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.soak.wire import Received
 
-GREEDY = {"temperature": 0}
+GREEDY: dict[str, Any] = {"temperature": 0}
 WORDS = (
     "the",
     "and",

@@ -56,7 +56,8 @@ class Parts:
 
     def encode(self) -> bytes:
         head = b"GGUF" + struct.pack("<IQQ", 3, len(self.infos), len(self.pairs))
-        head += b"".join(part.encode() for part in [*self.pairs, *self.infos])
+        parts: list[Pair | Info] = [*self.pairs, *self.infos]
+        head += b"".join(part.encode() for part in parts)
         return head + bytes(-len(head) % ALIGNMENT) + self.data
 
 

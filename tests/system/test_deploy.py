@@ -29,7 +29,7 @@ VARIABLES = {name for option in OPTIONS for name in option.variables} | {"LLAMA_
 
 def service() -> configparser.SectionProxy:
     unit = configparser.ConfigParser(interpolation=None, strict=True)
-    unit.optionxform = lambda name: name
+    unit.optionxform = lambda optionstr: optionstr
     unit.read_string(UNIT.read_text())
     return unit["Service"]
 

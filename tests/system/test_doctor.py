@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import http.server
+import importlib.metadata
 import json
 import re
 import socket
@@ -225,7 +226,7 @@ def test_the_verdict_counts():
 
 def test_requirements_are_those_of_this_platform(monkeypatch):
     found = ["a>=1", "b>=2; sys_platform == 'nowhere'", "c==3; extra == 'dev'", "d; python_version >= '3'"]
-    monkeypatch.setattr(doctor_facts.importlib.metadata, "requires", lambda _: found)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: found)
     monkeypatch.setattr(doctor_facts, "_native", lambda: NATIVE)
     facts = gather(8080)
     assert facts.requirements == ("a>=1", "d")

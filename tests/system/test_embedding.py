@@ -443,7 +443,11 @@ simply panda, is a bear species endemic to China."
 
 
 def test_a_server_that_does_not_rank_says_how_to_start_one_that_does(embedder, reranker):
-    for path, body in [("/rerank", {"query": "a", "documents": ["b"]}), ("/classify", {"inputs": "a"})]:
+    bodies: dict[str, dict[str, Any]] = {
+        "/rerank": {"query": "a", "documents": ["b"]},
+        "/classify": {"inputs": "a"},
+    }
+    for path, body in bodies.items():
         response = embedder.post(path, **body)
         assert response.status_code == 501
         assert "--reranking" in response.json()["error"]["message"]

@@ -22,7 +22,6 @@ import pytest
 
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
-from corral.server import listen
 from corral.server.listen import Reach, is_loopback, open_listener
 from tests.system.process import START_S, CorralProcess
 
@@ -193,7 +192,7 @@ class TestPublicAddress:
     def test_an_address_decides_and_not_its_name(self, monkeypatch):
         """A name of this machine may lead to the network, and one of the network here."""
         found = []
-        monkeypatch.setattr(listen.socket, "getaddrinfo", lambda *_, **__: found)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         for name, address, reach in (
             ("localhost", "0.0.0.0", Reach.PUBLIC),
             ("example.com", "127.0.0.1", Reach.LOCAL),

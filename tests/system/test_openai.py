@@ -256,7 +256,8 @@ def test_errors_are_openais(client):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="any", messages=MESSAGES * 2000)
     assert caught.value.code == "context_length_exceeded"
-    assert caught.value.body["n_prompt_tokens"] > caught.value.body["n_ctx"]
+    body: Any = caught.value.body
+    assert body["n_prompt_tokens"] > body["n_ctx"]
     bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**OPTIONS, response_format=bad)

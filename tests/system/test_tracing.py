@@ -45,7 +45,7 @@ class Span:
     def ms(self) -> float:
         return (self.end - self.start) / 1e6
 
-    def __getitem__(self, name: str) -> object:
+    def __getitem__(self, name: str) -> Any:
         return self.attributes[name]
 
 
@@ -218,7 +218,7 @@ def test_what_the_client_does_not_trace_is_not_traced(server, collector):
 
 
 def test_every_answer_has_its_own_parts(server, collector):
-    body = {"prompt": ["a", "b"], "max_tokens": 3, "ignore_eos": True}
+    body: dict[str, Any] = {"prompt": ["a", "b"], "max_tokens": 3, "ignore_eos": True}
     post(server, "/v1/completions", "several", **body)
     root, parts = collector.trace("several")
     assert sorted(part.name for part in parts) == sorted(["template", "render", *PARTS[1:4] * 2])

@@ -328,15 +328,14 @@ def hostile(rng: random.Random) -> tuple[str, dict]:
     images = [{"id": rng.choice([1, 1, 1, 2, odd]), "data": rng.choice([data, data, odd])}]
     completion = {"prompt": "a [img-1] b", "image_data": images}
     media = {"prompt": {"prompt_string": "a<__media__>", "multimodal_data": [rng.choice([data, data, odd])]}}
-    path, body = rng.choice(
-        [
-            ("/v1/chat/completions", chat),
-            ("/v1/chat/completions", inline),
-            ("/completion", completion),
-            ("/completion", media),
-            ("/embedding", {**completion, "content": "[img-1]"}),
-        ]
-    )
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", chat),
+        ("/v1/chat/completions", inline),
+        ("/completion", completion),
+        ("/completion", media),
+        ("/embedding", {**completion, "content": "[img-1]"}),
+    ]
+    path, body = rng.choice(requests)
     return path, {**body, "max_tokens": 2}
 
 

@@ -817,7 +817,8 @@ def test_every_order_is_answered_once_and_tasks_as_if_alone(script, shape, ram):
             assert ends.count(order.id) == 1
             if not isinstance(order, SlotAction):
                 assert lab.tokens(order.id) == alone(order)
-    assert not [event for event in lab.events if isinstance(event, Failed) and event.error.status == 500]
+    errors = [CorralError.from_info(event.error) for event in lab.events if isinstance(event, Failed)]
+    assert not [error for error in errors if error.status == 500]
     for fd in files:
         os.close(fd)
     assert n_open_files() == n_before

@@ -147,7 +147,8 @@ def test_a_batch_is_of_one_configuration_and_nobody_is_left_out(ids, data, budge
         if prompt
     ]
     batches = plan_batches(tokens, prompts, budget, BatchShape(512, 32, mixes))
-    variant_of = {one.slot: one.lora_key for one in [*tokens, *prompts]}
+    ready: list[Token | Prompt] = [*tokens, *prompts]
+    variant_of = {one.slot: one.lora_key for one in ready}
     for batch in batches:
         assert len({variant_of[part.slot] for part in batch}) == 1
         assert sum(part.n for part in batch) <= 512
@@ -1085,8 +1086,9 @@ class Sent:
 def engine_client(*paths: str) -> tuple[EngineClient, Sent]:
     files = tuple(ScaledFile(path) for path in paths)
     one = EngineClient(EngineSettings(model="fake", lora=files), 10.0, NullObserver())
-    one.lifecycle.state, one.lifecycle.process = EngineState.READY, Sent()
-    return one, one.lifecycle.process
+    process: Any = Sent()
+    one.lifecycle.state, one.lifecycle.process = EngineState.READY, process
+    return one, process
 
 
 def paths_of(one: EngineClient) -> list[str]:

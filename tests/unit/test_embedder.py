@@ -381,7 +381,7 @@ def test_an_abort_before_anything_was_opened_is_nothing():
 def test_what_was_aborted_is_evaluated_again(n_good):
     bench = EmbeddingHarness()
     orders = [order(0, 100, 3), order(1, 20, 20, 20)]
-    bench.encoder.statuses = [DecodeStatus.OK] * n_good + [DecodeStatus.ABORTED] * 2
+    bench.encoder.statuses = [*[DecodeStatus.OK] * n_good, *[DecodeStatus.ABORTED] * 2]
     bench.run(*orders)
     for one in orders:
         bench.check(one)

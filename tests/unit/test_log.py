@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from corral.core.errors import CorralError
+from corral.core.file import write_all
 from corral.core.result import Loading, Stage
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.link.log import log_to_front, parse_line, relay_log
@@ -113,10 +114,11 @@ def test_a_terminal_shows_warnings_in_colour(monkeypatch, tmp_path, environment,
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sys.stderr", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
     start(log_file=str(tmp_path / "a.log"), **options)
     say_everything()
-    lines = log.sys.stderr.getvalue().splitlines()
+    lines = terminal.getvalue().splitlines()
     assert [line for line in lines if "\x1b[" in line] == lines[len(lines) - n :]
     assert all(line.endswith("\x1b[0m") for line in lines[len(lines) - n :])
     assert "\x1b" not in (tmp_path / "a.log").read_text(), "a file is no terminal"
@@ -249,15 +251,14 @@ def test_a_full_disk_is_told_once_and_disturbs_nobody(capsys):
 
 def test_when_there_is_room_again_a_torn_line_is_alone(tmp_path, monkeypatch):
     start(log_file=str(tmp_path / "a.log"))
-    real = log.write_all
 
     def tear(fd: int, data: bytes) -> None:
-        real(fd, data[:5])
+        write_all(fd, data[:5])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(log, "write_all", tear)
     logger.info("lost")
-    monkeypatch.setattr(log, "write_all", real)
+    monkeypatch.setattr(log, "write_all", write_all)
     logger.info("kept")
     lines = (tmp_path / "a.log").read_text().splitlines()
     assert lines[-1].endswith(" kept")

@@ -10,6 +10,7 @@ import pickle
 import queue
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -1022,7 +1023,7 @@ class StrictEncoder(FakeEncoder):
         return super().decode(chunks)
 
 
-def embed(id: int, *inputs: tuple) -> Embed:
+def embed(id: int, *inputs: Iterable[Any]) -> Embed:
     """An order whose inputs are made of texts and pictures."""
     made = [tokens_of(*parts) for parts in inputs]
     media, at = [], 0
@@ -1074,7 +1075,7 @@ class EmbedMediaHarness:
     def step_until(self, condition) -> None:
         wait_until(lambda: condition() or self.engine.step())
 
-    def of(self, id: int, kind: type) -> list:
+    def of(self, id: int, kind: Any) -> list:
         return [event for event in self.events if isinstance(event, kind) and event.task_id == id]
 
     def check(self, order: Embed) -> None:

@@ -17,6 +17,7 @@ from corral.core.task import LayoutMedia, Task
 from corral.link import client
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
+from corral.link.pending_task import MAX_CRASHES
 from tests.unit.fake import FakeBackend
 from tests.unit.fake_process import NullObserver, submit_task
 
@@ -105,7 +106,7 @@ async def test_media_that_take_three_engines_down_are_given_up(monkeypatch):
     monkeypatch.setattr(client, "READY_S", 0)
     one = opened(Process())
     arranging = asyncio.create_task(one.layout_media([PICTURE]))
-    for _ in range(client.MAX_CRASHES):
+    for _ in range(MAX_CRASHES):
         while not one._answers:
             await asyncio.sleep(0)
         one.on_lost(None)

@@ -16,6 +16,7 @@ import pytest
 from corral.core.errors import CorralError
 from corral.core.media_item import MediaKind
 from corral.media import source as source_module
+from corral.media.data_uri import parse_data_uri
 from corral.media.local import LocalMedia
 from corral.media.remote import RemoteMedia, is_public
 from corral.media.sample import MAX_BYTES, BadMedia
@@ -481,12 +482,12 @@ async def test_each_scheme_has_its_place(kind):
 @pytest.mark.parametrize("url", ["http://a/b", "https://a/b"])
 async def test_urls_need_a_flag(url):
     with pytest.raises(BadMedia, match="--allow-remote-media"):
-        await MediaSource(None, FakePlace()).load(url, MediaKind.IMAGE)
+        await source_of(None, FakePlace()).load(url, MediaKind.IMAGE)
 
 
 async def test_files_need_a_flag():
     with pytest.raises(BadMedia, match="--media-path DIR"):
-        await MediaSource(FakePlace(), None).load("file:///a", MediaKind.IMAGE)
+        await source_of(FakePlace(), None).load("file:///a", MediaKind.IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -501,9 +502,9 @@ async def test_there_are_no_other_schemes(url):
 async def test_a_url_that_names_a_place_is_short(scheme):
     place = FakePlace()
     url = f"{scheme}://a/".ljust(MAX_URL_CHARS, "b")
-    await MediaSource(place, place).load(url, MediaKind.IMAGE)
+    await source_of(place, place).load(url, MediaKind.IMAGE)
     with pytest.raises(BadMedia, match="8192"):
-        await MediaSource(place, place).load(url + "b", MediaKind.IMAGE)
+        await source_of(place, place).load(url + "b", MediaKind.IMAGE)
     assert place.urls == [url]
 
 
@@ -513,9 +514,8 @@ async def test_data_is_decoded_here_and_if_it_is_long_in_a_thread(monkeypatch, n
 
     def parse(uri, kind):
         threads.append(threading.current_thread())
-        return original(uri, kind)
+        return parse_data_uri(uri, kind)
 
-    original = source_module.parse_data_uri
     monkeypatch.setattr(source_module, "parse_data_uri", parse)
     data = bytes(range(10)) * (n_bytes // 10)
     uri = "data:image/png;base64," + base64.b64encode(data).decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -89,7 +90,8 @@ def test_content_is_all_of_the_text(cut):
 
 def test_text_is_passed_on_as_soon_as_it_cannot_be_a_marker():
     reader = Reader()
-    parser = MessageParser(reader, reader.until(("<tool>",), reader.content))
+    steps: Any = reader.until(("<tool>",), reader.content)
+    parser = MessageParser(reader, steps)
     assert parser.feed("Hi <to") == [Content("Hi")]
     assert parser.feed("day") == [Content(" <today")]
     assert parser.feed(" <tool>") == []

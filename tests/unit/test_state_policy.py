@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,11 @@ from tests.unit.fake import FakeBackend, Wish
 
 def array(values):
     return np.array(list(values), np.int32)
+
+
+def wish(prompt: np.ndarray, accepts_shifted: bool = False) -> Any:
+    """A request, as far as caches look at it."""
+    return Wish(prompt, accepts_shifted)
 
 
 def store(backend, grouping=None):
@@ -130,7 +136,7 @@ class GroupedBackend(FakeBackend):
                 positions = self.positions[chunk.seq]
                 positions += range(chunk.pos, chunk.pos + len(chunk.tokens))
                 known = (*self.sequences[chunk.seq], *positions)
-                self._logits[i] = np.array([hash(known) % 100003], np.float64)
+                self._logits[i] = [np.array([hash(known) % 100003], np.float64)]
         return status
 
     def trim(self, seq, n):
@@ -298,7 +304,7 @@ def test_as_much_is_usable_as_is_the_same_aligned_and_evaluated_in_place(
 
     expected = max((n for n in range(MIN_CHUNK, len(held) + 1) if may_be_used(n)), default=0)
     saved = Saved(array(held), b"", shifted_from)
-    assert usable(saved, Wish(array(prompt), takes), lambda n: n_fixed if n == len(held) else -1) == expected
+    assert usable(saved, wish(array(prompt), takes), lambda n: n_fixed if n == len(held) else -1) == expected
 
 
 @st.composite
@@ -316,9 +322,9 @@ def related_runs(draw):
 @given(related_runs(), st.sampled_from([lambda n: 0, lambda n: n, lambda n: n - n % 16]), st.booleans())
 def test_what_replaces_a_run_gives_all_that_the_run_gave(case, n_fixed, accepts_shifted):
     old, new, prompt = case
-    wish = Wish(prompt, accepts_shifted)
+    wished = wish(prompt, accepts_shifted)
     if replaces(new, old, n_fixed):
-        assert usable(new, wish, n_fixed) >= usable(old, wish, n_fixed)
+        assert usable(new, wished, n_fixed) >= usable(old, wished, n_fixed)
     assert replaces(old, old, n_fixed)
 
 
@@ -326,11 +332,11 @@ def test_the_ram_tier_gives_what_was_shifted_only_to_those_who_take_it():
     cache = RamCache(100)
     cache.put(Saved(array(range(40)), b"a", shifted_from=14))
     prompt = array(range(60))
-    assert cache.get(Wish(array([*range(8), *range(30, 60)]))) is not None
-    assert cache.get(Wish(array(range(20, 60)), True)) is None
+    assert cache.get(wish(array([*range(8), *range(30, 60)]))) is not None
+    assert cache.get(wish(array(range(20, 60)), True)) is None
     cache.put(Saved(array([*range(20), 1]), b"b"))
-    assert cache.get(Wish(prompt)).state == b"b"
-    assert cache.get(Wish(prompt, True)).state == b"a"
+    assert cache.get(wish(prompt)).state == b"b"
+    assert cache.get(wish(prompt, True)).state == b"a"
 
 
 def test_what_the_ram_tier_has_no_room_for_is_handed_on():

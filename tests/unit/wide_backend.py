@@ -56,7 +56,7 @@ class WideSampler(FakeSampler):
 def expected(one: Task, n_ctx=256, shifts=False, adds_bos=False) -> list[int]:
     """What a task answers: plain lists, a token at a time."""
     params = one.params
-    sampler = WideSampler(params.sampling, params.constraint and params.constraint.text)
+    sampler = WideSampler(params.sampling, params.constraint.text if params.constraint else None)
     prompts = [one.prompt, list(params.guidance.negative)] if params.guidance else [one.prompt]
     sequences = [list(prompt) for prompt in prompts]
     said: list[int] = []
