@@ -18,6 +18,7 @@ from corral.core.result import Failed, StopType
 from corral.llama.constraint import Compiler
 from corral.llama.model import Model
 from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, alone, task
+from tests.tools.failure import status_of
 from tests.tools.family import load
 
 HOT = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
@@ -226,7 +227,7 @@ def test_a_grammar_nothing_can_follow_is_a_400(model):
     with LlamaHarness(model) as bench:
         bench.run(task(0, bench.prompt(10), constraint=schema({"not": {}})))
         (failed,) = bench.of(0, Failed)
-        assert failed.error.status == 400
+        assert status_of(failed) == 400
 
 
 @on("default")

@@ -23,6 +23,7 @@ from corral.llama.library import LlamaError
 from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, alone, task
 from tests.model.raw import _open
 from tests.model.slot_actions import file_of, held, restore, save
+from tests.tools.failure import status_of
 from tests.tools.tiny_vectors import direction, write_vector
 
 TINY = ["llama-bpe", "llama-spm", "gemma-swa", "mamba"]
@@ -466,7 +467,7 @@ def test_where_there_is_no_memory_for_more_the_request_fails_and_nothing_else_do
             bench.engine.handle(pair)
             bench.run()
         (failed,) = bench.of(1, Failed)
-        assert failed.error.status == 500
+        assert status_of(failed) == 500
         assert failed.error.message == "cannot create a context"
         assert not bench.of(1, Done)
         assert bench.backend.n_seq == shape["n_parallel"]

@@ -31,6 +31,7 @@ from corral.llama.model import Model
 from tests.model import decoder_reference
 from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, task
 from tests.model.raw import raw_greedy, raw_logits
+from tests.tools.failure import status_of
 from tests.tools.tiny_modifiers import MERGED
 from tests.tools.tiny_modifiers import A as LORA_A
 
@@ -370,7 +371,7 @@ def test_an_adapter_that_goes_is_there_until_the_last_who_uses_it_is_done(modifi
             assert bench.answer(one.id) == alone(one)
         assert 0 not in bench.backend.adapters._handles
         bench.run(task(3, PROMPT, lora=A), task(4, PROMPT, SEEDED, lora=B))
-        assert bench.of(3, Failed)[0].error.status == 400
+        assert status_of(bench.of(3, Failed)[0]) == 400
         assert bench.answer(4) == alone(task(4, PROMPT, SEEDED, lora=B))
 
 
@@ -399,7 +400,7 @@ def test_what_could_not_be_loaded_need_not_be_freed(modifiers, alone, tmp_path):
 def test_an_embedding_that_wants_an_adapter_which_is_not_there_is_refused(modifiers, alone):
     with adapted(modifiers) as bench:
         bench.run(Embed(id=1, inputs=[PROMPT], lora=((9, 1.0),)), Embed(id=2, inputs=[PROMPT], lora=A))
-        assert bench.of(1, Failed)[0].error.status == 400
+        assert status_of(bench.of(1, Failed)[0]) == 400
         assert bench.events[-1] == Embedded(2)
         one = task(0, PROMPT, lora=A)
         bench.run(one)

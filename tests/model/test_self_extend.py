@@ -19,6 +19,7 @@ from corral.core.task import Stop, Verb
 from tests.model import raw
 from tests.model.llama_harness import SEEDED, LlamaHarness, task
 from tests.model.slot_actions import act, attempt, chosen, file_of, on, restore, save
+from tests.tools.failure import status_of
 
 SHIFTABLE = ["llama-bpe", "llama-spm", "gemma-swa"]
 EXACT = SHIFTABLE[:2]  # saved and restored to the bit
@@ -231,7 +232,7 @@ def test_a_state_that_is_grouped_otherwise_is_refused(model, n_tokens):
         for bench in benches:
             bench.run(task(0, bench.prompt(n_tokens), n_predict=0))
         for bench, blob in zip(benches, [save(other, 0) for other in reversed(benches)], strict=True):
-            assert attempt(bench, Verb.RESTORE, fd=file_of(blob)).error.status == 400
+            assert status_of(attempt(bench, Verb.RESTORE, fd=file_of(blob))) == 400
             assert len(bench.slots[0].tokens) == 0
 
 

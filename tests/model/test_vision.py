@@ -41,6 +41,7 @@ from tests.model.vision import (
     runs_of,
     sound,
 )
+from tests.tools.failure import status_of
 from tests.tools.pictures import BLUE, RED, noise
 from tests.tools.vision_reference import embed_llava
 
@@ -313,7 +314,7 @@ def test_a_picture_that_has_to_be_evaluated_at_once_needs_a_batch(vision):
             bench.projector.layout_media(media[0])
         bench.run(LayoutMedia(1, media))
         (failed,) = bench.of(1, Failed)
-        assert failed.error.status == 400
+        assert status_of(failed) == 400
         assert "--ubatch-size 16" in failed.error.message
         bench.run(task(2, bench.prompt(20)))
         assert bench.done(2)
@@ -334,7 +335,7 @@ def test_a_projector_takes_only_its_kind(vision, pair, medium):
     with open_pair(vision, pair) as bench:
         media, _ = file_of_media([medium])
         bench.run(LayoutMedia(1, media))
-        assert bench.of(1, Failed)[0].error.status == 400
+        assert status_of(bench.of(1, Failed)[0]) == 400
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.9, 0.999])
@@ -363,7 +364,7 @@ def test_media_without_a_projector_are_refused(vision):
     with LlamaHarness(vision / "llama-bpe.gguf") as bench:
         bench.run(one)
         (failed,) = bench.of(1, Failed)
-        assert failed.error.status == 501
+        assert status_of(failed) == 501
         assert "--mmproj" in failed.error.message
 
 
@@ -393,7 +394,7 @@ def test_a_prompt_whose_media_are_wrong_is_refused(vision, spoil, status):
     with open_pair(vision, "llava") as bench:
         bench.run(spoil(pictured(bench, 1, TEXT, [RED])))
         (failed,) = bench.of(1, Failed)
-        assert failed.error.status == status
+        assert status_of(failed) == status
         bench.run(pictured(bench, 2, TEXT, [RED]))
         assert bench.answer(2) == cold(vision, "llava", TEXT, [RED])
 

@@ -33,6 +33,7 @@ from tests.model.vision import (
     probabilities,
     runs_of,
 )
+from tests.tools.failure import status_of
 from tests.tools.pictures import RED, noise
 
 BOTH = TEXT + MARK + AFTER
@@ -549,7 +550,7 @@ def test_no_cut_goes_through_a_picture(vision, n_keep, n_discard):
         bench.run(pictured(bench, 1, TEXT, [noise(1)]))
         before = bench.slots[0].tokens.view.tolist()
         error = refuse(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
-        assert error.status == 400
+        assert status_of(error) == 400
         assert "from 16 to 31" in error.message
         assert bench.slots[0].tokens.view.tolist() == before
 

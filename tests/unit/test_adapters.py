@@ -33,6 +33,7 @@ from corral.engine.ses1 import read_title
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
 from tests.tools.examples import examples
+from tests.tools.failure import status_of
 from tests.unit import ses1_files
 from tests.unit.action_harness import LONG, OTHER, ActionHarness, ExactBackend, content, held_up
 from tests.unit.engine_harness import grammar, task
@@ -867,7 +868,7 @@ def test_an_adapter_that_is_not_there_is_the_end_of_who_wants_it(config):
     desk.engine.handle(task(1, OTHER, lora=A))
     desk.run(task(0, LONG, lora=config))
     (failed,) = desk.of(0, Failed)
-    assert (failed.error.status, failed.error.details) == (400, {"param": "lora"})
+    assert (status_of(failed), failed.error.details) == (400, {"param": "lora"})
     assert f"there is no adapter {config[-1][0]}" in failed.error.message
     assert desk.tokens(1) == alone(task(1, OTHER, lora=A))
     assert LONG[:8] not in [content(desk, slot)[:8] for slot in range(4)]
@@ -893,7 +894,7 @@ def test_an_adapter_that_comes_while_others_run_disturbs_nobody():
     desk.engine.handle(load(2, 3, "wrong"))
     assert desk.of(1, AdapterLoaded) == [AdapterLoaded(1, AdapterInfo(2, "2.gguf"))]
     (failed,) = desk.of(2, Failed)
-    assert failed.error.status == 400
+    assert status_of(failed) == 400
     desk.run(task(3, LONG, lora=((2, 1.0),)), task(4, LONG, lora=((3, 1.0),)))
     assert desk.tokens(0) == alone(one)
     assert len(desk.tokens(3)) == 8

@@ -22,6 +22,7 @@ from corral.engine.batch import MIN_PREFILL
 from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.generation_engine import GenerationEngine
 from tests.tools.examples import examples
+from tests.tools.failure import status_of
 from tests.unit.engine_harness import embed_alone, grammar, task
 from tests.unit.fake import FakeAdapters, FakeBackend, FakeEncoder, SteppedEmbedder, keeping
 
@@ -402,7 +403,7 @@ def test_a_batch_that_fails_takes_its_orders_along_and_nobody_else(trouble, mess
     for id in (0, 1):
         begun, failed = bench.of(id)
         assert (begun, failed.task_id, failed.error.message) == (Begun(id), id, message)
-        assert failed.error.status == 500
+        assert status_of(failed) == 500
     bench.check(other)
     assert {2} == set.union(*bench.owners)
     assert not bench.encoder.sequences
@@ -468,7 +469,7 @@ def test_an_engine_that_only_embeds_refuses_the_rest():
     engine = EmbeddingEngine(FakeEncoder(), FakeAdapters(), events.extend)
     engine.handle(Task(id=1, prompt=[1], params=GenerationParams()))
     engine.handle(SlotAction(id=2, verb=Verb.ERASE, slot=0))
-    assert [(event.task_id, event.error.status) for event in events] == [(1, 501), (2, 501)]
+    assert [(event.task_id, status_of(event)) for event in events] == [(1, 501), (2, 501)]
     assert (engine.has_work, engine.is_waiting, engine.is_stopped) == (False, False, False)
 
 

@@ -14,6 +14,7 @@ from corral.core.result import Admitted, Done, Failed, StopType, Tokens
 from corral.core.task import Cancel
 from corral.engine.request import Phase
 from tests.tools.examples import examples
+from tests.tools.failure import status_of
 from tests.unit.engine_harness import EngineHarness, alone, task
 from tests.unit.fake import FakeBackend
 
@@ -336,7 +337,7 @@ def test_a_request_that_goes_wrong_does_not_take_its_neighbours_along(capsys):
     bench.run(*(task(i, [1 + i] * 10) for i in range(3)))
     assert [len(bench.of(i, Done)) for i in range(3)] == [1, 0, 1]
     (failed,) = bench.of(1, Failed)
-    assert failed.error.status == 500
+    assert status_of(failed) == 500
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 

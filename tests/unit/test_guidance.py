@@ -21,6 +21,7 @@ from corral.core.task import Busy, Cancel, FreeAdapter, LoadAdapter, SlotAction,
 from corral.engine.guidance import guide
 from corral.engine.request import Phase
 from tests.tools.examples import examples
+from tests.tools.failure import status_of
 from tests.unit.action_harness import ActionHarness, content, n_open_files, refused
 from tests.unit.engine_harness import grammar, task
 from tests.unit.fake import EOG
@@ -386,7 +387,7 @@ def test_a_negative_prompt_as_long_as_the_context_is_refused(n_bad):
         assert len(pen.tokens(0)) == 1
         return
     (failed,) = pen.of(0, Failed)
-    assert failed.error.status == 400
+    assert status_of(failed) == 400
     assert failed.error.details == {"n_prompt_tokens": n_bad, "n_ctx": 64}
     assert pen.backend.batches == []
     pen.check_over()
@@ -426,7 +427,7 @@ def test_forced_tokens_stay_inside_both_contexts(room, shifts):
 def test_a_wrong_grammar_fails_before_anything_is_evaluated():
     pen = GuidanceHarness()
     pen.run(guided(0, LONG, BAD, constraint=grammar("wrong")))
-    assert pen.of(0, Failed)[0].error.status == 400
+    assert status_of(pen.of(0, Failed)[0]) == 400
     assert pen.backend.batches == []
     pen.check_over()
 
@@ -502,7 +503,7 @@ def test_a_sampler_that_fails_ends_both_and_no_others(index, mixes, capsys):
     tasks = [guided(0, LONG, BAD, seed=7), guided(1, LONG, BAD, seed=8), task(2, BAD, seed=9)]
     pen.run(*tasks)
     (failed,) = pen.ends(0)
-    assert failed.error.status == 500
+    assert status_of(failed) == 500
     assert "ZeroDivisionError" in capsys.readouterr().err
     for one in tasks[1:]:
         assert pen.tokens(one.id) == expected(one)

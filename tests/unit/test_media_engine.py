@@ -40,6 +40,7 @@ from corral.engine.embedding_engine import EmbeddingEngine
 from corral.engine.generation_engine import GenerationEngine
 from corral.engine.ngram_cache import NgramCache
 from tests.tools.examples import examples
+from tests.tools.failure import error_of, status_of
 from tests.tools.pictures import described_of, is_closed, media_of, noise
 from tests.tools.wait import wait_until
 from tests.unit.action_harness import SECONDS
@@ -384,7 +385,7 @@ def test_a_prompt_that_is_too_long_is_refused_and_its_file_closed(make, n_ctx):
     one = pictured(0, TEXT, MIDDLE)  # 30 tokens
     lab.run(one)
     (failed,) = lab.of(0, Failed)
-    assert failed.error.type == "exceed_context_size_error"
+    assert error_of(failed).type == "exceed_context_size_error"
     assert is_closed(one.fd)
 
 
@@ -616,7 +617,7 @@ def test_a_broken_picture_fails_its_own_request_only(make):
     lab.projector.door.set()
     lab.run()
     (failed,) = lab.of(1, Failed)
-    assert (failed.error.status, failed.error.message) == (500, "it cannot be encoded: it is broken")
+    assert (status_of(failed), failed.error.message) == (500, "it cannot be encoded: it is broken")
     assert not lab.of(1, Done)
     assert lab.tokens(0) == alone(TEXT, n_predict=60)
     assert lab.tokens(2) == alone(TEXT, SMALL, TEXT)
@@ -646,7 +647,7 @@ def test_a_prompt_that_does_not_go_together_with_its_media_is_refused(lab):
     one = pictured(0, TEXT, SMALL)
     lab.run(msgspec.structs.replace(one, prompt=TEXT))
     (failed,) = lab.of(0, Failed)
-    assert failed.error.status == 400
+    assert status_of(failed) == 400
     assert is_closed(one.fd)
 
 
@@ -989,7 +990,7 @@ def test_an_order_to_arrange_is_answered(lab):
 def test_an_order_to_arrange_what_cannot_be_fails(lab, pixels):
     lab.run(LayoutMedia(5, described_of(SMALL, pixels)), task(6, TEXT))
     (failed,) = lab.of(5, Failed)
-    assert failed.error.status == 400
+    assert status_of(failed) == 400
     assert lab.tokens(6) == alone(TEXT)
 
 
@@ -1002,7 +1003,7 @@ def test_without_a_projector_nothing_is_arranged():
     bench = EngineHarness()
     bench.run(LayoutMedia(5, described_of(SMALL)))
     (failed,) = bench.of(5, Failed)
-    assert failed.error.status == 501
+    assert status_of(failed) == 501
     assert "--mmproj" in failed.error.message
 
 
@@ -1213,7 +1214,7 @@ def test_a_model_that_looks_at_a_whole_input_embeds_no_picture(embedder):
     order, text = embed(0, (TEXT,), (SMALL,)), embed(1, (TEXT,))
     lab.run(order, text)
     (failed,) = lab.of(0, Failed)
-    assert failed.error.status == 501
+    assert status_of(failed) == 501
     assert "whole" in failed.error.message
     assert is_closed(order.fd)
     lab.check(text)
@@ -1235,7 +1236,7 @@ def test_media_that_cannot_be_read_fail_their_order(embedder):
     os.ftruncate(cut.fd, 5)
     wrong = msgspec.structs.replace(other, inputs=[TEXT])
     lab.run(cut, wrong)
-    assert [lab.of(i, Failed)[0].error.status for i in (0, 1)] == [500, 400]
+    assert [status_of(lab.of(i, Failed)[0]) for i in (0, 1)] == [500, 400]
     assert is_closed(cut.fd)
     assert is_closed(other.fd)
     assert not lab.engine.has_work
@@ -1263,14 +1264,14 @@ def test_both_engines_arrange(embedder):
     assert lab.of(5, MediaLayout) == [
         MediaLayout(5, [lab.projector.layout_media(medium) for medium in media])
     ]
-    assert lab.of(6, Failed)[0].error.status == 400
+    assert status_of(lab.of(6, Failed)[0]) == 400
 
 
 def test_an_engine_that_only_embeds_closes_the_files_of_other_orders():
     lab = EmbedMediaHarness(only_embeds=True)
     one = pictured(0, TEXT, SMALL)
     lab.engine.handle(one)
-    assert lab.of(0, Failed)[0].error.status == 501
+    assert status_of(lab.of(0, Failed)[0]) == 501
     assert is_closed(one.fd)
     lab.close()
 

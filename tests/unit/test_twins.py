@@ -7,6 +7,7 @@ import pytest
 
 from corral.core.result import Admitted, Failed, StopType
 from corral.core.task import Cancel
+from tests.tools.failure import status_of
 from tests.unit.engine_harness import PROMPT, EngineHarness, alone, grammar, task
 from tests.unit.fake import FakeBackend
 
@@ -88,7 +89,7 @@ def test_a_wrong_grammar_fails_before_anything_is_evaluated():
     bench = EngineHarness()
     bench.run(task(0, PROMPT, constraint=grammar("wrong")))
     (failed,) = bench.of(0, Failed)
-    assert failed.error.status == 400
+    assert status_of(failed) == 400
     assert bench.backend.batches == []
 
 
