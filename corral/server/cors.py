@@ -9,16 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
 from corral.core.errors import CorralError, Forbidden
 from corral.core.settings import ServerSettings
 from corral.server.hosts import ANY, is_local_name, parse_host
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
 
 _LOCAL = "localhost"
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]{0,30})://([^/?#@\\\s]{1,300})")
@@ -103,6 +104,10 @@ class Cors:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # Not above: they import anyio, which would delay the first answer of a start.
+        from starlette.datastructures import Headers
+        from starlette.responses import Response
+
         headers = Headers(scope=scope)
         has_origin = "origin" in headers
         origin = ", ".join(headers.getlist("origin"))  # more than one is not allowed

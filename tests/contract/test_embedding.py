@@ -19,6 +19,7 @@ from corral.api.schema.embedding import ClassifyRequest, EmbeddingRequest, Reran
 from corral.core.chunk import DecodeStatus
 from corral.core.errors import CorralError
 from corral.core.pooling import Pooling
+from corral.core.settings import EngineSettings, Settings
 from tests.contract.inline import Server
 from tests.contract.wire import json_values
 from tests.tools.examples import examples
@@ -450,10 +451,10 @@ def refit(server: Server, **changes) -> None:
     "path", ["/completion", "/completions", "/v1/completions", "/chat/completions", "/v1/chat/completions"]
 )
 @pytest.mark.parametrize(("option", "words"), [({}, "no text"), ({"embedding": True}, "`--embeddings`")])
-async def test_a_server_that_only_embeds_generates_nothing(server, path, option, words):
+async def test_a_server_that_only_embeds_generates_nothing(path, option, words):
+    settings = Settings(engine=EngineSettings(model="fake.gguf", **option))
+    server = Server(FakeBackend(encoder=FakeEncoder(Pooling.MEAN)), settings=settings)
     refit(server, can_generate=False)
-    own = server.state.settings
-    server.state.settings = msgspec.structs.replace(own, engine=msgspec.structs.replace(own.engine, **option))
     error = await refused(
         server, path, 501, prompt="a", messages=[{"role": "user", "content": "a"}], n_predict=1
     )

@@ -14,7 +14,7 @@ from tests.tools.wait import let_tasks_run
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    monkeypatch.setattr(budget, "_LOOK_S", 0.0)
+    monkeypatch.setattr(budget, "_POLL_S", 0.0)
 
 
 def blob(n: int) -> Blob:
