@@ -194,7 +194,7 @@ def show_key(page: Page, key: str) -> None:
 def test_a_server_with_keys_asks_for_one(page, problems, guarded):
     problems.allow("401")
     page.goto(guarded.url + "/monitor")
-    dialog = page.get_by_role("dialog", name="This server requires an API key")
+    dialog = page.get_by_role("dialog", name="This server requires a key")
     expect(dialog).to_be_visible()
     show_key(page, "wrong")
     expect(dialog.get_by_role("alert")).to_have_text("This key is not valid.")

@@ -40,7 +40,7 @@ def test_a_server_that_is_killed_in_the_middle_of_an_answer(page, port, problems
     os.kill(server.process.pid, signal.SIGKILL)
     server.stop()
     engine.wait(30)
-    expect(chat.last.get_by_role("alert")).to_contain_text("The connection to the server was lost.")
+    expect(chat.last.get_by_role("alert")).to_contain_text("The connection to the server was lost")
     expect(page.locator(".banner.down")).to_contain_text("cannot be reached")
     assert chat.answer_text().startswith(text)
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
@@ -118,7 +118,7 @@ def test_a_key_is_asked_for_and_a_wrong_one_refused(page, problems):
     problems.allow("401")
     with CorralProcess("-c", 1024, "--api-key", "right") as server:
         page.goto(server.url)
-        expect(page.get_by_role("dialog")).to_contain_text("This server requires an API key")
+        expect(page.get_by_role("dialog")).to_contain_text("This server requires a key")
         for _ in range(3):
             page.keyboard.press("Escape")
         expect(page.get_by_label("API key")).to_be_focused()

@@ -112,7 +112,7 @@ def test_heads_that_are_no_whole_blocks_are_refused(models, name, flash_attn):
     """Without flash attention libllama would not even notice, and compute nonsense."""
     path = models / f"{name}.gguf"
     for quantized in QUANTIZED:
-        message = f"{quantized} comes in blocks of 32, but the heads of this model have 16 keys: take f16"
+        message = f"{quantized} comes in blocks of 32, but the heads of this model have 16 keys: use f16"
         with pytest.raises(CorralError, match=f"--cache-type-k {message}"):
             LlamaHarness(path, **types(quantized, "f16", flash_attn))
     if flash_attn != "off":

@@ -117,7 +117,7 @@ def test_a_model_that_does_not_heed_them_is_refused(encoders, tmp_path):
     path = write(tmp_path / "vector.gguf", {1: direction(1)})
     settings = EngineSettings(model=str(encoders / "bert-embed.gguf"), control_vectors=(ScaledFile(path),))
     model = Model.load(settings)
-    with pytest.raises(CorralError, match="models of this architecture cannot be steered"):
+    with pytest.raises(CorralError, match="architecture does not support control vectors"):
         Encoder(model, settings)
     model.close()
 
@@ -160,7 +160,7 @@ def test_a_state_is_of_its_control_vectors(deep, one, two):
 
 
 BROKEN: dict[str, Any] = {
-    "nothing": ({}, "it has no directions"),
+    "nothing": ({}, "it contains no directions"),
     "the first layer": (
         {"direction.0": direction(0)},
         "'direction.0' is not the direction of a layer from 1 on",

@@ -167,7 +167,7 @@ def test_what_is_no_address_is_refused(text):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "no RPC server"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "not an RPC server"),
         (b"", "no RPC server"),
         ((28).to_bytes(8, "little") + bytes([6, 0, 0]) + bytes(25), "speaks version 6.0.0"),
         ((28).to_bytes(8, "little") + bytes([7, 9, 1]) + bytes(25), "speaks version 7.9.1"),
@@ -213,7 +213,7 @@ def test_without_a_gpu_most_of_it_does_nothing(no_gpu, models):
         ({"tensor_split": (0.0, 0.0)}, "--tensor-split: .*not all 0"),
         ({"tensor_split": (1.0, -1.0)}, "--tensor-split: .*negative"),
         ({"tensor_split": (float("nan"),)}, "--tensor-split: .*negative"),
-        ({"devices": ("CUDA0",)}, "--device: there is no 'CUDA0'; libllama sees no GPU"),
+        ({"devices": ("CUDA0",)}, "--device: unknown device 'CUDA0'; libllama sees no GPU"),
         ({"split_mode": "tensor"}, "--split-mode tensor needs a GPU"),
     ],
 )

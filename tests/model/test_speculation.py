@@ -507,12 +507,12 @@ def refusal(modifiers: Path, draft: Path, *overrides: Override) -> str:
 
 def test_another_type_of_vocabulary_is_refused(modifiers, models):
     message = refusal(modifiers, models / "llama-spm.gguf")
-    assert message == "--model-draft: its vocabulary is not that of the model: they are of different types"
+    assert message == "--model-draft: its vocabulary differs from the model's: they are of different types"
 
 
 def test_other_words_are_refused(modifiers):
     message = refusal(modifiers, modifiers / "draft-other-vocab.gguf")
-    assert "its vocabulary is not that of the model: token 256 is b" in message
+    assert "its vocabulary differs from the model's: token 256 is b" in message
 
 
 def test_far_more_words_are_refused(modifiers, larger):
@@ -534,7 +534,7 @@ def test_other_marks_are_refused(modifiers, key, value, reason):
 
 
 def test_a_recurrent_draft_is_refused(modifiers, models):
-    assert "cannot take it back" in refusal(modifiers, models / "mamba.gguf")
+    assert "cannot roll back" in refusal(modifiers, models / "mamba.gguf")
 
 
 def test_a_draft_that_is_missing_or_no_model_is_refused(modifiers, tmp_path):

@@ -246,7 +246,7 @@ async def test_a_stream_that_is_cut_short_ends_with_an_error(tiny):
         server.process.send_signal(signal.SIGTERM)
         await stream.task
         assert stream.events[-1]["error"]["message"] == "the server is shutting down"
-        assert await asyncio.to_thread(server.stop) == 0
+        assert await asyncio.to_thread(server.process.wait, START_S) == 0
 
 
 @pytest.mark.parametrize(

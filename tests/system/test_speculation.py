@@ -259,7 +259,7 @@ def records(path: Path) -> dict[tuple[int, ...], dict[int, int]]:
         (
             "-md",
             "draft-other-vocab.gguf",
-            "--model-draft: its vocabulary is not that of the model: token 256",
+            "--model-draft: its vocabulary differs .*token 256",
         ),
         ("-lcd", "draft.gguf", "--lookup-cache-dynamic: .*draft.gguf' is no lookup cache of this model"),
     ],

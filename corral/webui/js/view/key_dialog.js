@@ -14,7 +14,7 @@ export function KeyDialog({ onKey }) {
   const onClose = () => dialog.current?.showModal(); // browsers may close it on a second Escape
   return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${(event) => event.preventDefault()} onClose=${onClose}>
     <form onSubmit=${onSubmit}>
-      <h2 id="key-title">This server requires an API key</h2>
+      <h2 id="key-title">This server requires a key</h2>
       <p id="key-about" class=${hadKey ? "error" : "soft"} role=${hadKey ? "alert" : undefined}>
         ${hadKey ? "This key is not valid." : "Ask the server's operator for one. It is stored only in this browser."}
       </p>
