@@ -98,7 +98,7 @@ def test_an_answer_of_a_schema(chat):
         ("Grammar", 'root ::= ("a"', "line 1"),
         ("Grammar", "root ::= missing", "'missing' is not defined"),
         ("JSON schema", '{"type": "nonsense"}', "nonsense"),
-        ("JSON schema", '{"type": ', "not JSON"),
+        ("JSON schema", '{"type": ', "Invalid JSON"),
     ],
 )
 def test_what_is_wrong_is_said_under_the_field(chat, problems, label, text, says):

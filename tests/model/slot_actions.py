@@ -10,6 +10,7 @@ import pytest
 from corral.core.result import Admitted, Failed, SlotReport
 from corral.core.task import SlotAction, Verb
 from tests.model.llama_harness import task
+from tests.tools.failure import error_of
 
 action_ids = itertools.count(1_000_000)
 
@@ -60,7 +61,7 @@ def refuse(bench, verb, slot=0, **fields):
     """Why it was refused."""
     failed = attempt(bench, verb, slot, **fields)
     assert isinstance(failed, Failed), failed
-    return failed.error
+    return error_of(failed)
 
 
 def attempt(bench, verb, slot=0, **fields):

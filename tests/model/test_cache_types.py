@@ -34,7 +34,6 @@ from tests.model.slot_actions import (
     shifted_by_itself,
 )
 from tests.tools import tiny_heads, tiny_models
-from tests.tools.failure import status_of
 from tests.tools.tiny_deepseek2 import add_deepseek2
 
 # How far logits may be from those with f32, on the average and in parts of their deviation.
@@ -280,7 +279,7 @@ def test_a_state_of_another_type_is_refused(heads, name, option, here, there):
         blob = save(bench, 0)
     with LlamaHarness(heads / f"{name}.gguf", flash_attn="on", **{option: here}) as bench:
         error = refuse_restore(bench, blob)
-        assert status_of(error) == 400
+        assert error.status == 400
         assert f"its {what} are {there} with rows of" in error.message
         assert f"where this server has {here} with rows of" in error.message
         assert "-ctk, -ctv" in error.message

@@ -18,7 +18,6 @@ from corral.llama.model import Model
 from tests.model import decoder_reference as reference
 from tests.model.llama_harness import LlamaHarness, alone, task
 from tests.model.slot_actions import refuse_restore, restore, save
-from tests.tools.failure import status_of
 from tests.tools.tiny_models import N_EMBD
 from tests.tools.tiny_vectors import N_LAYER, direction, write_vector
 
@@ -155,7 +154,7 @@ def test_a_state_is_of_its_control_vectors(deep, one, two):
     for others in ({}, {"control_vectors": (ScaledFile(two),)}, {**vectors, "control_vector_layers": (2, 3)}):
         with LlamaHarness(deep, **others) as bench:
             error = refuse_restore(bench, blob)
-            assert status_of(error) == 400
+            assert error.status == 400
             assert "model" in error.message
 
 

@@ -168,7 +168,7 @@ def test_what_is_no_address_is_refused(text):
     ("answer", "reason"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "not an RPC server"),
-        (b"", "no RPC server"),
+        (b"", "not an RPC server"),
         ((28).to_bytes(8, "little") + bytes([6, 0, 0]) + bytes(25), "speaks version 6.0.0"),
         ((28).to_bytes(8, "little") + bytes([7, 9, 1]) + bytes(25), "speaks version 7.9.1"),
         (None, "no answer within"),

@@ -33,7 +33,6 @@ from tests.model.vision import (
     probabilities,
     runs_of,
 )
-from tests.tools.failure import status_of
 from tests.tools.pictures import RED, noise
 
 BOTH = TEXT + MARK + AFTER
@@ -550,7 +549,7 @@ def test_no_cut_goes_through_a_picture(vision, n_keep, n_discard):
         bench.run(pictured(bench, 1, TEXT, [noise(1)]))
         before = bench.slots[0].tokens.view.tolist()
         error = refuse(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
-        assert status_of(error) == 400
+        assert error.status == 400
         assert "from 16 to 31" in error.message
         assert bench.slots[0].tokens.view.tolist() == before
 
