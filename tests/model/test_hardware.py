@@ -323,6 +323,7 @@ def test_numa_is_told_once(monkeypatch, name, number):
 def test_memory_that_may_not_be_locked_is_a_warning(models):
     script = """
 import logging, os, resource, sys
+import numpy, psutil  # while this process may read them
 from corral.core.settings import EngineSettings
 from corral.llama.model import Model
 logging.basicConfig(format="%(levelname)s %(message)s")
