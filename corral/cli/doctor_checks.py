@@ -71,14 +71,14 @@ def check_python(facts: Facts) -> Iterator[Judgement]:
 
 def check_compiler(facts: Facts) -> Iterator[Judgement]:
     tools = {"C compiler": facts.compiler, "cmake": facts.cmake}
-    missing = " and no ".join(name for name, version in tools.items() if not version)
+    missing = " and ".join(name for name, version in tools.items() if not version)
     if not missing:
         yield OK, "; ".join(tools.values())
     elif NATIVE in facts.versions:
-        yield OK, f"there is no {missing} (only needed to build libllama, which is there)"
+        yield OK, f"{missing} not found; needed only to build libllama, which is installed"
     else:
         remedy = "apt install build-essential cmake"
-        yield WARNING, f"there is no {missing} (libllama is built with them)", remedy
+        yield WARNING, f"{missing} not found; needed to build libllama", remedy
 
 
 def check_packages(facts: Facts) -> Iterator[Judgement]:

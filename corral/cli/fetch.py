@@ -171,7 +171,7 @@ def version_path(path: Path) -> Path:
 
 
 def read_version_file(path: Path) -> Version | None:
-    """The recorded version of a file; None if there is no record, or none that makes sense."""
+    """Read the recorded version of a file; None if the record is missing or invalid."""
     try:
         return msgspec.json.decode(version_path(path).read_bytes(), type=Version)
     except (OSError, msgspec.DecodeError):
@@ -291,7 +291,7 @@ class _Fetch:
         return headers if sha256 else {**headers, "if-range": part.version.validator}
 
     def _check_answer(self, response: httpx.Response) -> None:
-        """Raise unless the answer is the file, a piece of it, or says that there is no such piece."""
+        """Raise unless the response is the file, a range of it, or a 416 to a resumed download."""
         file, status = self._file, response.status_code
         check_redirects(file, response)
         if status in _TRANSIENT:

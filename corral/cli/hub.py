@@ -190,9 +190,7 @@ class Hub:
             status = error.response.status_code
             reason = f"{host} answers {status}"
             if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403, 404):
-                reason = (
-                    f"{host} has no such repository, or not for everybody: check its name, or {TOKEN_HINT}"
-                )
+                reason = f"{host} has no such repository, or it is private: check its name, or {TOKEN_HINT}"
             raise Refused(f"{_OPTION}: cannot get {repo}: {reason}", status=status) from None
         except errors.OfflineModeIsEnabled:
             raise Unreachable(f"{_OPTION}: HF_HUB_OFFLINE forbids to ask for {repo}") from None

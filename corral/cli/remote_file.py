@@ -132,7 +132,7 @@ def refusal(file: RemoteFile, response: httpx.Response) -> Refused:
     elif status in (401, 403) and file.token:
         reason = f"{host} does not accept the token (--hf-token or HF_TOKEN), or it has no access ({status})"
     elif status in (401, 403):
-        reason = f"{host} does not give it to everybody ({status}): {TOKEN_HINT}"
+        reason = f"{host} denied access ({status}): {TOKEN_HINT}"
     elif status in (404, 410):
         reason = f"{host} has no such file ({status})"
     else:

@@ -31,8 +31,9 @@ class Worker:
         return False
 
     def handle(self, command: Command, arrival: int) -> Coroutine | Event | None:
-        """Take a command that it `handles`; CorralError is an answer too. `arrival`: how many came before."""
-        raise NotImplementedError
+        """Execute a command listed in `handles`, the only ones it gets; a CorralError becomes `Failed`.
+        `arrival`: number of commands before."""
+        raise NotImplementedError(type(command).__name__)
 
     def cancel(self, task_id: int) -> None:
         """Forget a task if it is here."""

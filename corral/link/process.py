@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from corral.core.result import Event
 from corral.core.settings import EngineSettings
@@ -16,6 +16,22 @@ from corral.link.frame import FrameAssembler, decode_events, encode_frame
 from corral.link.log import relay_log
 
 _LAST_LINES_S = 1.0  # for what it wrote at its end to be logged
+
+
+def spawn_module(
+    module: str, fds: Sequence[int], log_name: str
+) -> tuple[subprocess.Popen[bytes], threading.Thread]:
+    """Run a module in a process that inherits `fds`; a thread relays its stderr to the log `log_name`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, fds)],
+        pass_fds=fds,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # the front handles Ctrl-C
+    )
+    log = threading.Thread(target=relay_log, args=(process.stderr, log_name), daemon=True)
+    log.start()
+    return process, log
 
 
 class EngineProcess(asyncio.Protocol):
@@ -36,17 +52,7 @@ class EngineProcess(asyncio.Protocol):
         self._parcels.setblocking(False)
         with theirs, theirs_parcels:
             fds = [theirs.fileno(), theirs_parcels.fileno()]
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "corral.link.worker", *map(str, fds)],
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is the front's business
-            )
-        # A thread: an engine that has much to say never waits for the event loop.
-        log = (self._process.stderr, "corral.engine")
-        self._log = threading.Thread(target=relay_log, args=log, daemon=True)
-        self._log.start()
+            self._process, self._log = spawn_module("corral.link.worker", fds, "corral.engine")
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
-import threading
 
 from corral.core.errors import CorralError
 from corral.core.result import LoadFailed
 from corral.link.frame import BlockingChannel, decode_vocab, encode_frame
 from corral.link.lifecycle import exit_name
-from corral.link.log import relay_log
+from corral.link.process import spawn_module
 from corral.text.vocab import VocabFile, VocabTable
 
 _OPEN_S = 600.0  # to read a vocabulary
@@ -25,22 +22,13 @@ class TokenizerProcess:
         pairs = [socket.socketpair() for _ in range(1 + n_channels)]
         fds = [theirs.fileno() for _, theirs in pairs]
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "corral.link.tokenizer_worker", *map(str, fds)],
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is the front's business
-            )
+            self._process, self._log = spawn_module("corral.link.tokenizer_worker", fds, "corral.tokenizer")
         except OSError as error:
             raise CorralError(f"the tokenizer process cannot be started: {error.strerror or error}") from None
         finally:
             for _, theirs in pairs:
                 theirs.close()
         self._life, *self.idle = (BlockingChannel(ours) for ours, _ in pairs)
-        log = (self._process.stderr, "corral.tokenizer")
-        self._log = threading.Thread(target=relay_log, args=log, daemon=True)
-        self._log.start()
         self.n_running = 0
         self.has_answered = False
         self.was_busy = False  # when it ended

@@ -204,7 +204,7 @@ def test_a_repository_that_is_not_there(hub, get, token):
     with pytest.raises(CorralError) as caught:
         get("user/none", token=token)
     assert caught.value.message == (
-        "--hf-repo: cannot get user/none: 127.0.0.1 has no such repository, or not for everybody: "
+        "--hf-repo: cannot get user/none: 127.0.0.1 has no such repository, or it is private: "
         "check its name, or give a token with --hf-token or HF_TOKEN"
     )
 

@@ -28,7 +28,7 @@ from corral.core.task import Embed
 from corral.engine.embedder import Embedder
 from corral.engine.reuse_key import ReuseKey
 
-_NO_KIN = ReuseKey()
+_NO_KEY = ReuseKey()
 
 
 def keeping(events: list[Event]) -> Callable[[list[Event]], None]:
@@ -230,7 +230,7 @@ class Wish:
 
     prompt: np.ndarray
     accepts_shifted: bool = False
-    reuse_key: ReuseKey = _NO_KIN
+    reuse_key: ReuseKey = _NO_KEY
 
 
 class FakeAdapters:
