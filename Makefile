@@ -43,6 +43,7 @@ bench: dev
 soak: dev
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)
 	CORRAL_SOAK=1 $(PYTEST) tests/system/test_schemathesis.py
+	$(PYTEST) -n 2 --hypothesis-profile=thorough tests/unit tests/contract
 
 format: dev
 	$(BIN)/ruff format .

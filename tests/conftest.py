@@ -13,11 +13,12 @@ from hypothesis import settings
 
 from tests.soak.disk import NoDisk, small_disk
 
-# A slow machine breaks nothing. For `make check`; `make test` looks at more.
-settings.register_profile("patient", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=20)
-if "CI" not in os.environ:  # hypothesis has a profile of its own for that
-    settings.load_profile("patient")
+# A slow machine breaks nothing, and what passed passes again: `make check` is quick, `make soak` tries
+# other examples in every run.
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("normal", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=400)
+settings.load_profile("normal")
 
 # Several engines share the machine's cores here. Threads that spin would have them wait for each other: where
 # there are more threads than cores, ten times as long.

@@ -1,13 +1,13 @@
-"""How many examples a property is tried with: fewer in `make check`, which runs with the profile "quick"."""
+"""How many examples a property is tried with at most: the profile says it (`tests/conftest.py`)."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 
 
+def examples(n: int) -> settings:
+    return settings(max_examples=min(n, settings.default.max_examples), deadline=None)
+
+
 def is_quick() -> bool:
     return settings.get_current_profile_name() == "quick"
-
-
-def examples(n: int) -> settings:
-    return settings(max_examples=min(n, 20) if is_quick() else n, deadline=None)

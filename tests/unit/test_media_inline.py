@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import time
 
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from corral.core.media_item import MediaKind
 from corral.media.data_uri import parse_data_uri
 from corral.media.inline import InlineImage, split_inline
 from corral.media.sample import BadMedia
+from tests.tools.growth import FACTOR, is_linear
 
 GIF = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAEAAAAALAAAAAABAAEAAAICRAEAOw=="
 ONE = InlineImage(GIF)
@@ -225,14 +225,10 @@ UNITS = [
     [("data:", ""), ("<img ", "data:"), ("![", "](data:"), ('<img src="data:', ""), ("data:image/a", ",")],
 )
 def test_time_is_linear(unit, before, after):
-    def measure(n_chars):
-        text = before + unit * (n_chars // len(unit)) + after
-        start = time.thread_time()
-        split_inline(text)
-        return time.thread_time() - start
+    def split(n_chars):
+        return split_inline(before + unit * (n_chars // len(unit)) + after)
 
-    short = min(measure(4_000) for _ in range(3))
-    assert min(measure(64_000) for _ in range(3)) < 16 * 8 * (short + 0.001)
+    assert is_linear(lambda: split(4_000), lambda: split(4_000 * FACTOR))
 
 
 @pytest.mark.parametrize("unit", ["![", "![](data:", "<img ", "<img src="])

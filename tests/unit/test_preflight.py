@@ -6,7 +6,6 @@ import math
 import os
 import random
 import struct
-import time
 
 import gguf
 import numpy as np
@@ -20,6 +19,7 @@ from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.preflight import TensorInfo, check_adapter, check_fit, read_header
 from corral.gguf.reader import Omitted, ValueType
 from tests.tools.examples import examples
+from tests.tools.growth import FACTOR, is_linear
 
 HUGE = [1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1]
 F32, Q4_0 = 0, 2
@@ -178,11 +178,10 @@ def test_the_types_are_those_of_gguf():
     assert {t.name.lower() for t in known} <= {kind.name.lower() for kind in GGML_TYPES.values()}
 
 
-def test_a_large_vocabulary_takes_no_time(tmp_path):
-    path = write_model(tmp_path / "m.gguf", n_vocab=300_000)
-    start = time.perf_counter()
-    read_header(path)
-    assert time.perf_counter() - start < 1.0
+def test_a_large_vocabulary_takes_linear_time(tmp_path):
+    small = write_model(tmp_path / "small.gguf", n_vocab=4_000)
+    large = write_model(tmp_path / "large.gguf", n_vocab=4_000 * FACTOR)
+    assert is_linear(lambda: read_header(small), lambda: read_header(large))
 
 
 def test_a_huge_file_is_not_read(tmp_path):
@@ -239,7 +238,6 @@ def test_what_is_wrong_is_refused_with_a_reason(refused, content, reason):
 
 @pytest.mark.parametrize("n", HUGE)
 def test_no_count_and_no_length_is_believed(refused, n):
-    start = time.perf_counter()
     strings = [
         array(8, n, text(b"a")),
         array(8, 100, text(b"a") * 99 + struct.pack("<Q", n)),
@@ -255,7 +253,6 @@ def test_no_count_and_no_length_is_believed(refused, n):
         *(file(pairs=[pair(b"k", 9, value)]) for value in strings),
     ):
         refused(content)
-    assert time.perf_counter() - start < 5.0
 
 
 def test_what_is_no_file_is_refused(tmp_path):
