@@ -148,4 +148,4 @@ class Stream:
 
 def run_corral(*options: object, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "corral", *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **env})
+    return subprocess.run(command, capture_output=True, text=True, timeout=START_S, env={**os.environ, **env})

@@ -314,8 +314,8 @@ def test_attempts_that_bring_little_are_counted(serve, get, tmp_path):
     [
         (404, {}, "", "127.0.0.1 has no such file (404)"),
         (410, {}, "", "127.0.0.1 has no such file (410)"),
-        (401, {}, "", "not give it to everybody (401): give a token with --hf-token or HF_TOKEN"),
-        (403, {}, "", "not give it to everybody (403): give a token with --hf-token or HF_TOKEN"),
+        (401, {}, "", "denied access (401): give a token with --hf-token or HF_TOKEN"),
+        (403, {}, "", "denied access (403): give a token with --hf-token or HF_TOKEN"),
         (403, {}, "t", "does not accept the token (--hf-token or HF_TOKEN), or it has no access (403)"),
         (
             403,

@@ -222,10 +222,10 @@ def test_requests_in_the_queue_are_answered_before_the_end(tiny):
 @pytest.mark.parametrize("ending", ["timeout", "second signal"])
 def test_who_cannot_be_waited_for_is_told(tiny, ending):
     timeout = 3 if ending == "timeout" else 600
-    options = ("-c", 4096, "-np", 1, "--context-shift", "--timeout", timeout, "--slots")
+    options = ("-c", 4096, "-np", 1, "--context-shift", "--timeout", timeout, "--metrics")
     with CorralProcess("-m", tiny, *options) as server:
         with posted(server, *[ENDLESS] * 3) as answers:
-            wait_until(lambda: answers or server.get("/slots").json()[0]["next_token"]["n_decoded"])
+            wait_until(lambda: answers or n_deferred(server) == 2)
             assert not answers, answers[0].text
             server.process.send_signal(signal.SIGTERM)
             if ending == "second signal":

@@ -18,6 +18,7 @@ import pytest
 from corral.cli.devices import native_facts
 from corral.core.chunk import MIN_CHUNK
 from corral.core.libllama import PATCH_SET, VERSION
+from tests.tools.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "native" / "build.py"
@@ -68,6 +69,7 @@ def test_what_takes_long_gives_a_sign_of_life_and_can_be_interrupted(tmp_path):
         assert process.wait() == 0
     with quietly(tmp_path, "echo $$; exec cat", env=env, start_new_session=True) as process:
         assert "still running" in process.stdout.readline()
+        wait_until(lambda: (tmp_path / "log").read_text().endswith("\n"))
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait() == 130
     assert not psutil.pid_exists(int((tmp_path / "log").read_text()))

@@ -30,13 +30,22 @@ LOADING: dict[str, Any] = {
 FRONT, ENGINE = "fastapi", "corral.engine"  # what only one of the processes imports
 # Python runs this at its start; whoever imports one of the modules waits for a file with its name.
 _SITE = """
-import os, sys, time
+import importlib.machinery, os, sys, time
 
 class Hold:
     def find_spec(self, name, path=None, target=None):
-        if name in ("fastapi", "corral.engine"):
+        if name not in ("fastapi", "corral.engine"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        run = spec.loader.exec_module
+
+        def run_when_released(module):  # `find_spec` itself runs under a lock that stops every import
             while not os.path.exists(os.path.join(os.path.dirname(__file__), name)):
                 time.sleep(0.01)
+            run(module)
+
+        spec.loader.exec_module = run_when_released
+        return spec
 
 sys.meta_path.insert(0, Hold())
 """
