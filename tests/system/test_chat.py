@@ -137,6 +137,7 @@ FORMATS = [
     "functionary-v3.2", "deepseek-v3", "deepseek-v3.1", "command-r7b", "granite-3.3", "glm-4.6", "kimi-k2",
     "minimax-m2", "smollm2",
 ]  # fmt: skip
+USUAL = ("qwen3", "llama3.1", "gpt-oss", "deepseek-v3.1", "smollm2")  # the others: with `make soak`
 BOOK: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -154,7 +155,10 @@ BOOK: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("family", FORMATS)
+@pytest.mark.parametrize(
+    "family",
+    [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in FORMATS],
+)
 def test_every_family_calls_tools_when_it_must(tiny, family):
     """A model of random weights, made to call by its grammar alone: whole, and as a stream."""
     body = {

@@ -22,6 +22,7 @@ from tests.tools.tiny_vision import llava_mmproj
 IS_LONG = bool(os.environ.get("CORRAL_SOAK"))
 
 
+@pytest.mark.slow
 def test_damaged_files_bring_nobody_down():
     found = run_corpus(n_checked=5000 if IS_LONG else 400, n_loaded=400 if IS_LONG else 40)
     assert [problem for counts in found for problem in counts.problems] == [], render(found)

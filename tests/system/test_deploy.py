@@ -96,6 +96,7 @@ def test_the_image_starts_corral_with_options_there_are():
     assert f"EXPOSE {configure([], {}).settings.server.port}\n" in DOCKERFILE
 
 
+@pytest.mark.slow
 def test_what_the_image_copies_is_all_that_corral_is_made_of(tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     for name in copied():

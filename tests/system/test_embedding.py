@@ -679,6 +679,7 @@ def test_no_documents_end_the_engine(classifier):
     assert act(classifier, "/classify", inputs="hello") == before
 
 
+@pytest.mark.slow
 def test_5000_inputs_are_5000_answers(embedder):
     rng = random.Random(1)
     inputs = [rng.choices(range(5, 100), k=rng.randint(1, 6)) for _ in range(5000)]
@@ -746,6 +747,7 @@ async def next_engine(server: CorralProcess, lost: psutil.Process) -> psutil.Pro
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_lost_engine_costs_time_and_nothing_else(minilm, large):
     request = await start(minilm)
     lost = minilm.engine
@@ -758,6 +760,7 @@ async def test_a_lost_engine_costs_time_and_nothing_else(minilm, large):
     assert minilm.engine.pid != lost.pid
 
 
+@pytest.mark.slow
 async def test_a_request_that_takes_three_engines_down_is_given_up(minilm, large):
     request = await start(minilm)
     n_killed = 0
@@ -810,6 +813,7 @@ async def test_a_small_request_does_not_wait_for_a_large_one(minilm, large):
     assert small == pytest.approx(large.vectors[:1], abs=CLOSE)
 
 
+@pytest.mark.slow
 async def test_clients_that_come_together_get_their_own_vectors(minilm, large):
     async with httpx.AsyncClient(timeout=START_S) as http:
         starts = range(0, 256, 32)

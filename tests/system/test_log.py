@@ -183,6 +183,7 @@ def test_the_command_that_others_can_see_has_no_key(tiny):
             assert "corral" in " ".join(process.cmdline())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads_later", [True, False])
 def test_a_log_that_nobody_reads_stops_nobody(tiny, reads_later):
     port = free_port()

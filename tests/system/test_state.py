@@ -553,6 +553,7 @@ def large(tiny, tmp_path_factory):
         yield server
 
 
+@pytest.mark.slow
 async def test_a_stream_goes_on_while_a_large_slot_is_saved(large):
     body = {"prompt": prompt_of(31, 40), "id_slot": 0, "cache_prompt": False, **SEEDED}
     stream = Stream(large.url, **body, n_predict=-1, timings_per_token=True)

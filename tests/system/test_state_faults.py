@@ -606,6 +606,7 @@ def beset(request, tiny, tmp_path):
         yield victim
 
 
+@pytest.mark.slow
 async def test_many_clients_on_the_same_slots_sessions_and_files(beset):
     cold = beset.answer(cache_prompt=False)
     await storm(beset, 100)
@@ -626,6 +627,7 @@ async def test_many_clients_on_the_same_slots_sessions_and_files(beset):
     assert [beset.answer(id_slot=slot) for slot in (0, 1)] == [cold, cold]
 
 
+@pytest.mark.slow
 async def test_many_clients_while_the_engine_is_lost(beset):
     async def lose() -> None:
         for _ in range(2):

@@ -279,6 +279,7 @@ def test_no_text_and_no_key_is_in_any_span(server, collector):
     assert collector.paths == {"/v1/traces"}
 
 
+@pytest.mark.slow
 async def test_a_lost_engine_is_part_of_the_trace(tiny):
     with (
         contextlib.closing(Collector()) as collector,

@@ -180,6 +180,7 @@ def test_the_second_turn_evaluates_no_image_again(llava):
 # --- lost engines
 
 
+@pytest.mark.slow
 async def test_a_stream_behind_images_goes_on_token_exact(vision):
     options = ("-m", vision / "llama-bpe.gguf", "--mmproj", vision / "mmproj-sliced.gguf", "-c", 2048)
     body = pictured(noise(1, 90, 80), RED, n_predict=1500)
@@ -280,6 +281,7 @@ def test_a_saved_slot_is_of_use_without_a_projector(llava, vision):
 # --- beside others
 
 
+@pytest.mark.slow
 async def test_a_stream_goes_on_while_a_large_image_is_encoded(vision):
     mmproj = ("--mmproj", vision / "mmproj-qwen2vl.gguf")
     with CorralProcess("-m", vision / "qwen2vl.gguf", *mmproj, "-c", 32768, "-np", 2) as server:
