@@ -229,7 +229,7 @@ WRONG_OVERRIDES: dict[str, Any] = {
     "type": (Override("llama.rope.freq_base", 500), "'llama.rope.freq_base' is of type float"),
     "type of what is not there": (Override("tokenizer.ggml.add_eos_token", 1), "is of type bool"),
     "text": (Override("llama.context_length", "long"), "'llama.context_length' is of type int"),
-    "unknown": (Override("llama.nonsense", 1), "--override-kv: this model does not use 'llama.nonsense'"),
+    "unknown": (Override("llama.nonsense", 1), "this model does not use 'llama.nonsense'"),
     "twice": (Override("llama.block_count", 2), "'llama.block_count' is given more than once"),
     "large": (Override("llama.context_length", 2**63), "does not fit into 64 bits"),
 }

@@ -225,7 +225,7 @@ def test_the_engine_opens_it(q4_0, base, lora, tmp_path, monkeypatch):
     assert changed.model == rebased(q4_0, base, [lora], tmp_path)
     channel: Any = Channel()
     engine: Any = worker._open(changed, channel, queue.SimpleQueue())[0]
-    assert engine._backend.fingerprint == fingerprint(changed.model)
+    assert engine._runner._backend.fingerprint == fingerprint(changed.model)
 
 
 def test_without_adapters_it_is_a_mistake(q4_0, base):
