@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -51,7 +52,6 @@ def wait_for_sleep(server: CorralProcess) -> None:
 
 def test_it_sleeps_without_its_process_and_looking_does_not_wake_it(sleeper):
     answer = sleeper.complete(**HELLO)
-    assert is_sleeping(sleeper) is False
     before = sleeper.get("/metrics").text
     wait_for_sleep(sleeper)
     for path in (
@@ -121,13 +121,15 @@ def test_sessions_survive_and_slots_are_empty(sleeper):
 
 
 def test_work_that_takes_longer_keeps_it_awake(sleeper):
-    sleeper.complete(**HELLO)
-    engine = sleeper.engine.pid
-    started, n = time.monotonic(), 100
-    while time.monotonic() - started < 3:
-        n *= 2
-        assert sleeper.complete(**{**HELLO, "n_predict": min(n, 900)})["tokens_predicted"] == min(n, 900)
-    assert sleeper.engine.pid == engine
+    with ThreadPoolExecutor(8) as pool:
+        work = [pool.submit(sleeper.complete, **{**HELLO, "n_predict": 900}) for _ in range(8)]
+        wait_until(lambda: sleeper.get("/health").json()["slots_processing"])
+        first = sleeper.engine.pid
+        while not all(answer.done() for answer in work):
+            pids, is_awake = [engine.pid for engine in sleeper.engines], is_sleeping(sleeper) is False
+            if not all(answer.done() for answer in work):
+                assert (pids, is_awake) == ([first], True)
+    assert [answer.result()["tokens_predicted"] for answer in work] == [900] * 8
 
 
 async def test_all_who_come_at_once_are_answered(sleeper):
