@@ -46,7 +46,7 @@ soak: dev
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)
 	CORRAL_SOAK=1 $(PYTEST) tests/system/test_schemathesis.py
 	$(PYTEST) -n 2 --hypothesis-profile=thorough tests/unit tests/contract
-	$(PYTEST) -n 2 -m slow tests/system
+	$(PYTEST) -n 2 -m slow tests/model tests/system
 
 format: dev
 	$(BIN)/ruff format .

@@ -80,6 +80,7 @@ def test_logits_are_close_to_those_of_full_precision(heads, name, keys, values, 
     assert np.sqrt((error**2).mean()) / expected.std() < max(ERRORS[keys], ERRORS[values])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "keys", "values"),
     [("default", "q8_0", "q8_0"), ("default", "bf16", "bf16"), ("default", "f32", "f32")],

@@ -84,6 +84,7 @@ def test_a_reference_that_was_there_stays(models, tmp_path, cache):
     assert path.exists()
 
 
+@pytest.mark.slow
 def test_encodings_of_the_default_model(models):
     default = find_default_model()
     vocab = Model.open(str(default), vocab_only=True).vocab

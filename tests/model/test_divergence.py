@@ -223,6 +223,7 @@ def test_large_logits_do_not_overflow():
     assert score == (0.0, 0.0, 0.0, True)
 
 
+@pytest.mark.slow
 def test_encodings_of_a_real_model(models):
     default = find_default_model()
     tokens = vocabulary(default).tokenize(sample_text(), False, False)

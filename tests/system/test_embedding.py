@@ -234,6 +234,7 @@ def test_the_command_line_chooses_pooling_and_norm(encoders):
     assert row == pytest.approx(first / np.abs(first).sum(), abs=CLOSE)
 
 
+@pytest.mark.slow
 def test_the_command_line_chooses_attention_and_no_pooling(encoders):
     options = ("-m", encoders / "llama-last.gguf", *ONE_THREAD, "--embeddings", "--pooling", "none")
 
@@ -662,6 +663,7 @@ def send_all(server: CorralProcess, requests: Iterator[tuple[str, bytes]]) -> li
     return statuses
 
 
+@pytest.mark.slow
 def test_no_input_ends_the_engine(embedder):
     before = embed(embedder, ["hello"])
     statuses = send_all(embedder, hostile_inputs())
@@ -671,6 +673,7 @@ def test_no_input_ends_the_engine(embedder):
     assert np.array_equal(embed(embedder, ["hello"]), before)
 
 
+@pytest.mark.slow
 def test_no_documents_end_the_engine(classifier):
     before = act(classifier, "/classify", inputs="hello")
     statuses = send_all(classifier, hostile_ranks())

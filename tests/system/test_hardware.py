@@ -85,6 +85,7 @@ def test_devices_are_listed():
         assert row.startswith(f"  RPC{i}: {where} (")
 
 
+@pytest.mark.slow
 def test_a_model_elsewhere_answers_like_one_here(tiny):
     question = {"prompt": "hello world", "n_predict": 24, "temperature": 0, "return_tokens": True}
     with CorralProcess("-m", tiny) as here:

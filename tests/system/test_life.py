@@ -196,6 +196,7 @@ def test_a_stopped_engine_is_told_before_it_is_given_up(tiny):
         assert server.engine.pid == engine.pid
 
 
+@pytest.mark.slow
 def test_a_front_that_was_stopped_itself_blames_nobody(tiny):
     with CorralProcess("-m", tiny, "-c", 512, "--engine-timeout", 2) as server:
         engine, front = server.engine, psutil.Process(server.process.pid)

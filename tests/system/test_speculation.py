@@ -214,6 +214,7 @@ def test_no_drafts_at_all(slow, modifiers, undrafted):
         assert told(answer) == undrafted["few words"]
 
 
+@pytest.mark.slow
 def test_what_is_learned_is_written_and_read(slow, undrafted, tmp_path):
     file = tmp_path / "dynamic.bin"
     options = ("--no-lookup", *BRIEF, "-lcd", file)

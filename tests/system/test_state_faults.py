@@ -262,6 +262,7 @@ def torn(tiny, tmp_path):
         torn.server.stop()
 
 
+@pytest.mark.slow
 def test_an_engine_killed_while_it_saves_leaves_the_old_file_or_the_new_one(torn):
     for i in range(4):
         answers = torn.save_until(1 - i % 2, lambda: lose_engine(torn.server))

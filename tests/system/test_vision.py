@@ -445,6 +445,7 @@ class _Counter(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
+@pytest.mark.slow
 def test_a_projector_is_downloaded_once_and_whole(vision, tmp_path):
     cache = tmp_path / "cache"
     env = {"LLAMA_CACHE": str(cache)}
