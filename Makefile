@@ -1,6 +1,6 @@
-# make serve   run the server on the default model       make test    run all tests
+# make serve   run the server on the default model       make test    run the tests
 # make check   format, lint, types, layers, fast tests   make bench   measured ratios
-# make soak    10,000 requests under faults, minutes
+# make soak    10,000 requests under faults, slow tests, more examples
 # All of them set up what they need in .venv first; a second run has nothing to do.
 
 PYTHON ?= python3
@@ -46,7 +46,7 @@ soak: dev
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)
 	CORRAL_SOAK=1 $(PYTEST) tests/system/test_schemathesis.py
 	$(PYTEST) -n 2 --hypothesis-profile=thorough tests/unit tests/contract
-	$(PYTEST) -n 2 -m slow tests/model tests/system
+	$(PYTEST) -n 2 --dist loadfile -m slow tests/model tests/system
 
 format: dev
 	$(BIN)/ruff format .

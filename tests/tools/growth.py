@@ -9,12 +9,13 @@ FACTOR = 64
 
 
 def is_linear(small: Callable[[], object], large: Callable[[], object]) -> bool:
-    """Whether `large`, which has `FACTOR` times as much to do as `small`, takes much less than its square.
+    """Whether `large`, with `FACTOR` times the input of `small`, takes far less than `FACTOR` ** 2 its time.
 
-    One of ten attempts is enough: an interruption makes linear time look longer, nothing makes quadratic
-    time look shorter.
+    One of ten attempts is enough: an interruption makes linear time look longer, none makes quadratic time
+    look shorter.
     """
-    return any(_measure(large) < FACTOR * 16 * (_measure(small) + 0.001) for _ in range(10))
+    least = min(_measure(small) for _ in range(10))
+    return any(_measure(large) < FACTOR * 16 * least for _ in range(10))
 
 
 def _measure(function: Callable[[], object]) -> float:
