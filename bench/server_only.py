@@ -73,7 +73,7 @@ def _first_tokens_per_s(url: str, n: int) -> float:
 
 def _streams(url: str, n: int) -> Streams:
     sampling = {"n_predict": N_PREDICT, "ignore_eos": True, "cache_prompt": False, "speculative.n_max": 0}
-    prompts = [[300 + (i * 31 + k * 7) % 200 for k in range(_N_PROMPT)] for i in range(n)]
+    prompts = [[100 + (i * 31 + k * 7) % 200 for k in range(_N_PROMPT)] for i in range(n)]
     return run_streams(
         url, [{"prompt": prompt, "stream": True, "seed": i, **sampling} for i, prompt in enumerate(prompts)]
     )

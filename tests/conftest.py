@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import signal
+import zlib
 from pathlib import Path
 from types import ModuleType
 
@@ -27,7 +29,21 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Models are taken as they are: a CPU for which another encoding is faster would compute other numbers.
 os.environ.setdefault("LLAMA_ARG_TRANSCODE", "off")
 
+# Background jobs of a shell ignore SIGINT, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _CACHE = Path(__file__).parents[1] / ".cache"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of the cases of a test that is marked `one_in(n)`, only one in n runs always; the others are slow."""
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        is_case = mark is not None and hasattr(item, "callspec")
+        if is_case and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +76,14 @@ def modifiers() -> Path:
     from tests.tools import tiny_models, tiny_modifiers
 
     return _write_all("modifiers", tiny_modifiers, tiny_models)
+
+
+@pytest.fixture(scope="session")
+def hybrids() -> Path:
+    """The directory with a tiny model of each memory that cannot be cut everywhere."""
+    from tests.tools import tiny_deepseek2, tiny_hybrid, tiny_models
+
+    return _write_all("hybrids", tiny_hybrid, tiny_models, tiny_deepseek2)
 
 
 @pytest.fixture(scope="session")

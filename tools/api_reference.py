@@ -12,10 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from fastapi.routing import iter_route_contexts
-
 from corral.api.engine import Engine
-from corral.api.openapi import ERRORS, OF_CONNECTIONS, schema_of
+from corral.api.openapi import ERRORS, OF_CONNECTIONS, model_of, schema_of
+from corral.api.router import ApiRoute
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.parse import RequestModel
 from corral.api.schema.state import SessionRequest, ShiftRequest, SlotFileRequest
@@ -28,8 +27,6 @@ from corral.server.app import create_app
 from corral.telemetry.dispatcher import Telemetry
 
 SOURCE = Path(__file__).with_name("endpoints.md")
-# By-products of FastAPI that nobody calls.
-_SILENT = {"GET /docs/oauth2-redirect"}
 # The bodies of actions, which share a path.
 _ACTION_FIELDS: dict[str, type[RequestModel]] = {
     "POST /slots/{id_slot}?action=save": SlotFileRequest,
@@ -90,12 +87,10 @@ def endpoints() -> Iterator[Endpoint]:
 def routes() -> dict[str, Route]:
     """All routes of the application, under each of their names."""
     found: dict[Callable[..., Any], list[tuple[str, Any]]] = {}
-    for context in iter_route_contexts(_application().routes):
-        for method in sorted((context.methods or set()) - {"HEAD"}):
-            path = re.sub(r"\{(\w+):\w+\}", r"{\1}", context.path or "")
-            if f"{method} {path}" not in _SILENT:
-                assert context.endpoint is not None
-                found.setdefault(context.endpoint, []).append((f"{method} {path}", context))
+    for route in _application().routes:
+        assert isinstance(route, ApiRoute)
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            found.setdefault(route.endpoint, []).append((f"{method} {route.path_format}", route))
     return {
         name: Route(tuple(n for n, _ in group), _summary(endpoint), _body(group[0][1]), _errors(group[0][1]))
         for endpoint, group in found.items()
@@ -253,7 +248,8 @@ def _body(route: Any) -> dict[str, Any] | None:
     """The model of its body, if it has one and no other."""
     body = (getattr(route, "openapi_extra", None) or {}).get("requestBody")
     schema: dict[str, Any] = body["content"]["application/json"]["schema"] if body else {}
-    return schema if "title" in schema else None
+    model = model_of(schema)
+    return schema_of(model) if model is not None else None
 
 
 def _errors(route: Any) -> tuple[int, ...]:

@@ -43,6 +43,8 @@ def _option_row(option: Option) -> str:
     variables = ", ".join(f"`{name}`" for name in option.variables)
     default = option.default_text and f"`{option.default_text}`"
     note = "" if option.is_used else " (accepted for compatibility, ignored)"
+    if option.refusal:
+        note = f" (refused: {option.refusal})"
     help = f"{option.help}{note}".replace("|", "/")
     return f"| {names} | {variables} | {default} | {help} |"
 

@@ -1,6 +1,6 @@
-"""LoRA adapters as clients know them: numbers, names, and the scales that count where a request says nothing.
+"""LoRA adapters as clients see them: ids, names and default scales.
 
-The engine gets a configuration with every task; this is the only place that knows the server's own.
+The engine gets a configuration with every task; only this module knows the server's defaults.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Adapter:
 
 
 class AdapterStore:
-    """Mutable."""
+    """The loaded adapters."""
 
     def __init__(self, engine: Engine, directory: str) -> None:
         self._engine = engine
         self._directory = Path(directory) if directory else None
         if self._directory is not None and not self._directory.is_dir():
-            raise CorralError(f"--lora-dir: there is no directory '{directory}'")
+            raise CorralError(f"--lora-dir: '{directory}' is not a directory")
         self._adapters: dict[int, Adapter] = {}
         self._loading = asyncio.Lock()
 
@@ -48,11 +48,11 @@ class AdapterStore:
 
     @property
     def config(self) -> AdapterConfig:
-        """What counts for a request that says nothing."""
+        """Return the scales for requests that set none."""
         return make_config({id: adapter.scale for id, adapter in self._adapters.items()})
 
     def open(self, infos: Sequence[AdapterInfo], files: Sequence[ScaledFile], applies: bool) -> None:
-        """The engine has loaded those of the command line; raises if it could not."""
+        """Add the adapters of the command line; raises if the engine could not load one."""
         for info in infos:
             if info.error:
                 raise CorralError(f"--lora {info.path}: {info.error}")
@@ -60,25 +60,25 @@ class AdapterStore:
             self._adapters[info.id] = Adapter(info, Path(info.path).stem, scale)
 
     def set(self, scales: Mapping[int, float]) -> None:
-        """What is not named is off from now on."""
+        """Set the scales; adapters that are not listed are turned off."""
         self._adapters = {
             id: replace(adapter, scale=scales.get(id, 0.0)) for id, adapter in self._adapters.items()
         }
 
     async def load(self, name: str, scale: float) -> Adapter:
-        """Have a file of the directory loaded, whatever else is going on."""
+        """Load a file of `--lora-dir` while the server runs."""
         path = self._find(name)
         async with self._loading:
             if any(adapter.name == path.stem for adapter in self._adapters.values()):
-                raise Conflict(f"there is an adapter '{path.stem}' already")
+                raise Conflict(f"an adapter named '{path.stem}' is already loaded")
             if len(self._adapters) >= MAX_ADAPTERS:
-                raise Conflict(f"{MAX_ADAPTERS} adapters are loaded, unload one of them first")
+                raise Conflict(f"{MAX_ADAPTERS} adapters are loaded, which is the limit; unload one first")
             info = await self._engine.load_adapter(str(path))
             self._adapters[info.id] = Adapter(info, path.stem, scale)
             return self._adapters[info.id]
 
     def unload(self, name: str | int) -> Adapter:
-        """Forget an adapter; requests that run with it come to their end."""
+        """Unload an adapter; requests that use it finish first."""
         names = {name, name.removesuffix(_SUFFIX)} if isinstance(name, str) else {name}
         for id, adapter in self._adapters.items():
             if names & {id, adapter.name}:
@@ -97,11 +97,11 @@ class AdapterStore:
 
 
 def parse_scales(given: Any, ids: Iterable[int], field: str) -> dict[int, float]:
-    """`[{"id": 0, "scale": 0.5}, ...]`."""
+    """Parse `[{"id": 0, "scale": 0.5}, ...]`."""
     if not isinstance(given, list):
         raise InvalidRequest('must be a list of {"id": N, "scale": X}', field=field)
     if len(given) > MAX_ADAPTERS:
-        raise InvalidRequest(f"holds more than {MAX_ADAPTERS} adapters", field=field)
+        raise InvalidRequest(f"has more than {MAX_ADAPTERS} adapters", field=field)
     known = set(ids)
     return dict(_parse_scale(item, known, field) for item in given)
 
@@ -112,14 +112,15 @@ def make_config(scales: Mapping[int, float]) -> AdapterConfig:
 
 def _parse_scale(item: Any, known: set[int], field: str) -> tuple[int, float]:
     if not isinstance(item, dict):
-        raise InvalidRequest('must hold objects {"id": N, "scale": X}', field=field)
+        raise InvalidRequest('must contain objects {"id": N, "scale": X}', field=field)
     id, scale = item.get("id"), item.get("scale")
     if isinstance(id, bool) or not isinstance(id, int) or id not in known:
         there = ", ".join(map(str, sorted(known))) or "none"
-        raise InvalidRequest(f"there is no adapter {id!r:.40}; there are: {there}", field=field)
+        raise InvalidRequest(f"there is no adapter {id!r:.40}; available ids: {there}", field=field)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= MAX_SCALE:
-        given = "it is missing" if "scale" not in item else f"not {scale!r:.40}"
+        given = "missing" if "scale" not in item else f"got {scale!r:.40}"
         raise InvalidRequest(
-            f"adapter {id} needs a scale, a number up to {MAX_SCALE:g}: {given}", field=field
+            f"the scale of adapter {id} must be a number from -{MAX_SCALE:g} to {MAX_SCALE:g}: {given}",
+            field=field,
         )
     return id, float(scale)

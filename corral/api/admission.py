@@ -1,4 +1,4 @@
-"""Whether a request may come in and wait, and what its client learns meanwhile."""
+"""Decide whether a request is accepted, and report its place in the queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAIT = "x-queue-wait-ms"
 
 
 class Admission:
-    """Mutable: whether the server takes on requests now."""
+    """Decides whether the server accepts requests now."""
 
     def __init__(self, engine: Engine, model: ModelFacts, queue: QueueView, n_places: int) -> None:
         self._engine = engine
@@ -30,12 +30,12 @@ class Admission:
         self._is_draining = False
 
     def drain(self) -> None:
-        """What runs is finished, nothing else should come: `/ready` says so."""
+        """Finish running requests and accept no new ones; `/ready` reports it."""
         self._is_draining = True
 
     def check_health(self, tells_why: bool = True) -> None:
-        """Raises unless there is an engine, or will be one as soon as it wakes up. `tells_why`: paths may be
-        named."""
+        """Raise unless there is an engine, or a sleeping one that can wake up. `tells_why`: include the
+        reason, which may contain paths."""
         state = self._engine.state
         if state is EngineState.FAILED:
             reason = f": {self._engine.down_because}" if tells_why and self._engine.down_because else ""
@@ -46,35 +46,37 @@ class Admission:
             raise still_loading(self._engine.loading)
 
     def check_answers(self, tells_why: bool = True) -> None:
-        """Raises also if the engine is there, but has not been heard for a while."""
+        """Raise also if the engine has not sent a heartbeat for a while."""
         self.check_health(tells_why)
         if self._engine.is_silent:
-            raise Unavailable("The engine does not answer")
+            raise Unavailable("The engine does not respond")
 
     def check_ready(self, tells_why: bool = True) -> None:
-        """Raises unless a request would be taken on now."""
+        """Raise unless a request would be accepted now."""
         self.check_answers(tells_why)
         if self._is_draining:
             raise Unavailable("The server is shutting down")
         if self._queue.n_waiting + self._queue.n_running >= self._queue.n_slots + self._n_places:
-            raise Unavailable("All slots are busy, and as many requests wait as --queue-size allows")
+            raise Unavailable("All slots are busy and the queue is full (--queue-size)")
 
     def check_queue(self, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
-        """Refuse tasks that would have to wait although the queue is full, or longer than they want to.
+        """Refuse tasks if the queue is full, or if the expected wait is longer than their limit.
 
-        Where clients share the server, one that has less than its share of the places may always take one.
+        If several clients share the server, one with less than its share of the queue may always add a
+        task.
         """
         queue, n_places = self._queue, self._n_places
         n_waiting = queue.n_excess(n)
         n_sharing = queue.n_sharing(client.id)
         is_greedy = n_sharing == 1 or queue.n_of(client.id) + n > n_places // n_sharing
         if n_waiting > n_places and is_greedy:
-            waiting = f"{queue.n_excess()} requests are waiting, {n_places} may (--queue-size)"
+            waiting = f"{queue.n_excess()} requests are waiting, the limit is {n_places} (--queue-size)"
             raise _refusal(f"the queue is full: {waiting}", queue.expected_s(n_waiting - n_places))
         expected_ms = queue.expected_s(n_waiting) * 1e3
         if 0 <= max_queue_ms < expected_ms:
             message = (
-                f"Field 'max_queue_ms': {max_queue_ms}, but the wait would be about {expected_ms:.0f} ms"
+                f"Field 'max_queue_ms': the limit is {max_queue_ms} ms, but the expected wait is "
+                f"{expected_ms:.0f} ms"
             )
             raise _refusal(message, (expected_ms - max_queue_ms) / 1e3)
 
@@ -82,7 +84,7 @@ class Admission:
 def watch_deadline(
     queue: QueueView, streams: Mapping[int, TaskStream], max_queue_ms: int
 ) -> asyncio.TimerHandle | None:
-    """Fail the tasks that are still waiting after the limit, if there is one and the queue is not empty."""
+    """Fail the tasks that still wait after the limit, if there is a limit and the queue is not empty."""
     if max_queue_ms < 0 or not queue.n_excess():
         return None
 
@@ -100,7 +102,7 @@ def describe_position(queue: QueueView, place: int) -> str:
 
 
 def queue_headers(place: int, wait_s: float) -> dict[str, str]:
-    """For a request that has, or had, to wait so long at such a place."""
+    """Return headers with the queue position and wait of a request."""
     return {_POSITION: str(place), _WAIT: f"{wait_s * 1e3:.0f}"}
 
 

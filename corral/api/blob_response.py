@@ -1,10 +1,10 @@
-"""A state as an answer: sent in pieces as the client reads them, given back when it has left."""
+"""Send a state in pieces as the client reads them, and release it when the client has disconnected."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-from fastapi.responses import StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 
@@ -12,7 +12,7 @@ class BlobResponse(StreamingResponse):
     def __init__(
         self, pieces: Iterator[bytes], n_bytes: int, media_type: str, on_end: Callable[[], Awaitable[None]]
     ) -> None:
-        """`on_end` is called after the last read, also if the client leaves."""
+        """`on_end` is called after the last read, also if the client disconnects."""
         headers = {"content-length": str(n_bytes)}
         super().__init__(_iterate(pieces), media_type=media_type, headers=headers)
         self._on_end = on_end
@@ -25,6 +25,6 @@ class BlobResponse(StreamingResponse):
 
 
 async def _iterate(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """On the event loop: each piece is a short read from memory."""
+    """Yield pieces on the event loop: each is a short read from memory."""
     for piece in pieces:
         yield piece

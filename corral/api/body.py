@@ -1,43 +1,104 @@
-"""Request bodies and answers as JSON, whatever content type the client declares."""
+"""Read request bodies and write answers as JSON, whatever content type the client declares.
+
+A long body is parsed and checked in a thread, a piece at a time, so that other requests are served meanwhile.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import orjson
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
-from corral.api.schema.parse import RequestT, parse_request
+from corral.api.json_encode import encode_json
+from corral.api.json_pieces import NotJson, parse_pieces
+from corral.api.schema.parse import RequestT, build, check_fields, is_built, parse_request
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, TooLarge
-from corral.text.json_depth import JsonGuard
+from corral.telemetry.scope import record_of
+from corral.text.json_depth import MAX_FIELDS, SLICE_BYTES, JsonGuard
+
+T = TypeVar("T")
+
+_NAMED_BYTES = 2 * SLICE_BYTES  # of a body with too many fields, in which the first of them are looked for
 
 
 class JsonResponse(Response):
     media_type = "application/json; charset=utf-8"
 
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content)
+        return encode_json(content)
 
 
 async def parse_body(request: Request, model: type[RequestT], default: Any = None) -> RequestT:
-    return parse_request(model, await read_json(request, default))
+    body, guard = await _receive(request, model)
+    if not is_built(model):
+        await asyncio.to_thread(build, model)
+    if default is not None and not body:
+        return parse_request(model, default)
+    if len(body) < SLICE_BYTES:
+        return parse_request(model, _load(body))
+    return await _run_long(request, _parse_long, model, body, guard)
 
 
-async def read_json(request: Request, default: Any = None) -> Any:
-    """The body as JSON; over `--max-body-mb` it is refused while it is still coming in. An empty one is the
-    default, if there is any."""
+async def read_json(request: Request) -> Any:
+    """Return the body, parsed as JSON."""
+    body, guard = await _receive(request)
+    if len(body) < SLICE_BYTES:
+        return _load(body)
+    return await _run_long(request, _load_long, body, guard)
+
+
+async def _run_long(request: Request, function: Callable[..., T], *args: Any) -> T:
+    record_of(request).is_large = True
+    return await state_of(request).pools.run_text(function, *args)
+
+
+async def _receive(request: Request, model: type[RequestT] | None = None) -> tuple[bytearray, JsonGuard]:
+    """Return the body. Refuse it while it is received if it exceeds `--max-body-mb`, or has more fields than
+    a model may have."""
     max_bytes = state_of(request).settings.server.max_body_mib << 20
-    body, guard = bytearray(), JsonGuard()
+    body, guard = bytearray(), JsonGuard(MAX_FIELDS if model is not None else None)
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
             raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
         guard.feed(part)
-    guard.finish()
-    if default is not None and not body:
-        return default
+        if model is not None and guard.has_many_fields:
+            check_fields(model, _first_fields(body, guard), is_whole=False)
+    guard.finish(is_long=len(body) >= SLICE_BYTES)
+    if model is not None and guard.has_many_fields:
+        check_fields(model, _first_fields(body, guard), is_whole=False)
+    return body, guard
+
+
+def _first_fields(body: bytearray, guard: JsonGuard) -> Any:
+    """Return the first fields of the body, as far as they can be parsed at once."""
+    end = max((cut for cut in guard.cuts[1] if cut < _NAMED_BYTES), default=0)
+    closing = b"]" if body.lstrip()[:1] == b"[" else b"}"
+    return _load(body[:end] + closing) if end else {}
+
+
+def _parse_long(model: type[RequestT], body: bytearray, guard: JsonGuard) -> RequestT:
+    return parse_request(model, _load_long(body, guard))
+
+
+def _load_long(body: bytearray, guard: JsonGuard) -> Any:
+    try:
+        return parse_pieces(body, guard.cuts)
+    except NotJson as error:
+        raise _no_json(error) from None
+
+
+def _load(body: bytearray) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+        raise _no_json(error) from None
+
+
+def _no_json(error: ValueError) -> InvalidRequest:
+    return InvalidRequest(f"the body is not valid JSON: {error}")

@@ -9,17 +9,21 @@ from typing import Any, Protocol
 
 from corral.api.engine import Runner
 from corral.api.prepare import PreparedCompletion
-from corral.core.result import Admitted, CacheReport, Done, TaskResult, TokenProbs, Tokens
+from corral.api.sse import StreamFormat
+from corral.core.result import Admitted, CacheReport, Done, PromptProbs, TaskResult, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.link.stream import TaskStream
 from corral.telemetry.record import RequestRecord
 
+_PAUSE_TOKENS = 20_000
+
 
 @dataclass(slots=True)
 class Choice:
-    """Mutable: one answer to a prompt, and everything that came of it so far.
+    """Mutable: one answer to a prompt, with its results so far.
 
-    `is_first`: of those with the same prompt. `is_last`: no other choice of the request is unfinished.
+    `steps`: the number of tokens and probabilities of each text. `is_first`: of those with the same prompt.
+    `is_last`: no other choice of the request is unfinished.
     """
 
     index: int
@@ -29,11 +33,14 @@ class Choice:
     n_cached: int = 0
     report: CacheReport | None = None
     texts: list[str] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     probs: list[TokenProbs] = field(default_factory=list)
+    prompt_probs: list[TokenProbs] = field(default_factory=list)  # of all but the first token
     done: Done | None = None
     is_first: bool = True
     is_last: bool = False
+    keeps_probs: bool = True  # what was streamed is not needed again
 
     @property
     def text(self) -> str:
@@ -41,14 +48,19 @@ class Choice:
 
     @property
     def ended(self) -> Done:
-        assert self.done is not None, "it has not ended"
+        assert self.done is not None, "the choice has not ended"
         return self.done
 
     def add_result(self, result: TaskResult) -> None:
         if isinstance(result, Tokens):
             self.texts.append(result.text)
+            self.steps.append((len(result.tokens), len(result.probs)))
             self.tokens += result.tokens
-            self.probs += result.probs
+            if self.keeps_probs:
+                self.probs += result.probs
+        elif isinstance(result, PromptProbs):
+            # Another engine that takes over begins again.
+            self.prompt_probs[result.start - 1 :] = result.probs
         elif isinstance(result, Admitted):
             self.id_slot = result.id_slot
             self.n_cached = result.n_cached
@@ -58,12 +70,20 @@ class Choice:
             self.done = result
 
 
-def start_choices(prepared: PreparedCompletion, runner: Runner, record: RequestRecord) -> list[Choice]:
+async def start_choices(
+    prepared: PreparedCompletion, runner: Runner, record: RequestRecord, keeps_probs: bool
+) -> list[Choice]:
     choices: list[Choice] = []
+    n_sent = 0
     try:
         for index, (task, media) in enumerate(prepared.tasks):
             task, stream = runner.submit(task, record, media)
-            choices.append(Choice(index, task, stream, is_first=index % prepared.n == 0))
+            is_first = index % prepared.n == 0
+            choices.append(Choice(index, task, stream, is_first=is_first, keeps_probs=keeps_probs))
+            n_sent += len(task.prompt) + len(task.params.sampling.logit_bias)
+            if n_sent > _PAUSE_TOKENS:  # others have their turn before the next long ones are encoded
+                n_sent = 0
+                await asyncio.sleep(0)
     except BaseException:
         for choice in choices:
             choice.stream.close()
@@ -72,7 +92,7 @@ def start_choices(prepared: PreparedCompletion, runner: Runner, record: RequestR
 
 
 async def follow(choices: list[Choice]) -> AsyncIterator[tuple[Choice, TaskResult]]:
-    """Every result of every choice as it comes, already added."""
+    """Yield every result of every choice as it arrives; it is added to its choice before."""
     n_open = len(choices)
     async for index, result in _results(choices):
         choice = choices[index]
@@ -95,7 +115,7 @@ _Arrived = asyncio.Queue[tuple[int, TaskResult | BaseException | None]]
 
 
 async def _merge(streams: Sequence[TaskStream]) -> AsyncIterator[tuple[int, TaskResult]]:
-    """(index of the stream, result) until all have ended or one fails. Leaving closes them all."""
+    """Yield (index of the stream, result) until all have ended or one fails. Closes all streams."""
     arrived: _Arrived = asyncio.Queue()
     pumps = [asyncio.create_task(_pump(i, stream, arrived)) for i, stream in enumerate(streams)]
     try:
@@ -126,9 +146,10 @@ async def _pump(index: int, stream: TaskStream, arrived: _Arrived) -> None:
 
 
 class Renderer(Protocol):
-    """A dialect: how results become events, and finished choices an answer. `last` closes a stream."""
+    """Converts results to events, and finished choices to an answer, in one dialect. `last` ends a stream."""
 
     last: bytes
+    stream_format: StreamFormat
 
     def events(self, choice: Choice, result: TaskResult) -> list[dict[str, Any]]: ...
 

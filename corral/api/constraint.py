@@ -1,4 +1,4 @@
-"""What a request says about the form of its answer, as a constraint for the engine."""
+"""Convert the requested form of an answer to a constraint for the engine."""
 
 from __future__ import annotations
 
@@ -7,31 +7,36 @@ from typing import Any
 from corral.chat.grammar import json_value
 from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, JsonWhitespace
-from corral.grammar.json_schema import prepare_schema
+from corral.grammar.json_schema import plan_schema
 
-# What belongs to a format itself, where the keywords of its schema stand next to it.
+# Keys of the format itself, if the keywords of its schema are next to them.
 _OF_FORMAT = ("type", "json_schema", "name", "strict")
 _OF_WRAPPER = ("name", "strict")
 
 
 def grammar_or_schema(grammar: str, json_schema: Any, whitespace: JsonWhitespace) -> Constraint | None:
-    """The fields `grammar` and `json_schema` of every generating request."""
+    """Convert the fields `grammar` and `json_schema` of a request."""
     if grammar and json_schema is not None:
         raise InvalidRequest("cannot be combined with 'json_schema'", field="grammar")
     if grammar:
         return Constraint(kind="gbnf", text=grammar, field="grammar")
     if json_schema is not None:
-        schema = prepare_schema(json_schema, "json_schema", whitespace)
-        text = f"start: {json_value(schema)}"
-        return Constraint(kind="lark", text=text, field="json_schema", schemas={"json_schema": schema})
+        plan = plan_schema(json_schema, "json_schema", whitespace)
+        return Constraint(
+            kind="lark",
+            text=f"start: {json_value(plan.grammar)}",
+            field="json_schema",
+            schemas={"json_schema": plan.grammar},
+            checks=(plan.check,) if plan.check is not None else (),
+        )
     return None
 
 
 def schema_of_format(response_format: Any) -> Any:
-    """The JSON Schema that `response_format` asks for; None: any text.
+    """Return the JSON Schema that `response_format` requests; None for any text.
 
-    compat: /v1/chat/completions: the schema stands beside `type`, under `json_schema`, or under
-    `json_schema.schema`; without one, any object will do.
+    compat: /v1/chat/completions: the schema is next to `type`, under `json_schema`, or under
+    `json_schema.schema`; without one, any object is valid.
     """
     if response_format in (None, "auto"):
         return None

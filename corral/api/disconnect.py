@@ -1,4 +1,4 @@
-"""Work that ends with its client: when the connection goes, the work is cancelled."""
+"""Cancel work when its client disconnects."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class ClientGone(Exception):
-    """The client left before its answer was ready."""
+    """The client disconnected before its response was ready."""
 
 
 async def run_for_client(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """Await `work`, but not longer than the client stays."""
+    """Await `work`; cancel it and raise ClientGone if the client disconnects first."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnect(receive))
     try:

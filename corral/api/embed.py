@@ -1,4 +1,4 @@
-"""From texts to vectors: tasks are prepared, and run for as long as the client stays."""
+"""Compute embeddings: prepare tasks, and run them for as long as the client is connected."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
 from corral.api.engine import Runner
+from corral.api.piece_response import LONG_BYTES, respond_json
 from corral.api.pools import Pools, body_bytes
 from corral.api.prepare import PrepareContext
 from corral.api.prepare_embedding import Fit, Inputs
@@ -24,6 +26,9 @@ from corral.core.task import Embed
 from corral.media.intake import Attached, RequestMedia
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.scope import record_of
+
+FLOAT_CHARS, BASE64_CHARS = 14, 6  # of a number in an answer, about
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +47,12 @@ async def prepare_embedding(
     tokenize: Callable[..., Inputs],
     *content: Any,
     media: RequestMedia | None = None,
+    n_chars: int = FLOAT_CHARS,
 ) -> PreparedEmbedding:
-    """`tokenize` makes inputs of the content in a thread."""
+    """`tokenize` makes inputs of the content in a thread. `n_chars`: of a number in the answer, about."""
     base = context.baseline(media)
-    fit = Fit(base.vocab, context.model.info.encoder, truncate, base)
+    max_numbers = context.max_response_bytes // n_chars
+    fit = Fit(base.vocab, context.model.info.encoder, truncate, base, max_numbers)
     inputs = await context.pools.run_sized(body_bytes(request), tokenize, *content, fit)
     attached = media.of(*inputs.tokens) if media is not None else None
     task = Embed(
@@ -58,7 +65,7 @@ async def prepare_embedding(
 
 
 async def embed(request: Request, prepared: PreparedEmbedding) -> list[FloatArray]:
-    """What each input has become: rows of numbers."""
+    """Return the vectors of each input."""
     state, record = state_of(request), record_of(request)
     state.admission.check_queue(record.client)
     is_per_token = state.model.info.encoder.pooling is Pooling.NONE
@@ -68,8 +75,10 @@ async def embed(request: Request, prepared: PreparedEmbedding) -> list[FloatArra
 
 async def respond(pools: Pools, vectors: Sequence[FloatArray], render: Callable[[], Any]) -> Response:
     """Answer with what the vectors are rendered as."""
-    n_bytes = sum(rows.nbytes for rows in vectors)
-    return await pools.run_sized(n_bytes, lambda: JsonResponse(render()))
+    n_bytes = sum(rows.nbytes for rows in vectors) * FLOAT_CHARS // _FLOAT_BYTES
+    if n_bytes >= LONG_BYTES:
+        return await respond_json(pools, render, n_bytes)
+    return await pools.run_prompt(lambda: JsonResponse(render()))
 
 
 async def _collect(
@@ -84,7 +93,7 @@ async def _collect(
             rows[result.index] = np.frombuffer(result.data, np.float32).reshape(n, -1)
     if not np.isfinite(np.concatenate(rows)).all():
         i = next(i for i, row in enumerate(rows) if not np.isfinite(row).all())
-        raise CorralError(f"the model's numbers for input {i} are not finite")
+        raise CorralError(f"the embedding of input {i} has values that are not finite")
     return rows
 
 
@@ -95,8 +104,8 @@ def require_embeddings(encoder: EncoderInfo, is_openai: bool) -> None:
         _require_head(encoder)
         if is_openai:
             raise NotSupported(
-                "This server does not support embeddings, its pooling is 'rank'. "
-                "Start it with another `--pooling`"
+                "This server does not support embeddings: its pooling type is 'rank'. Start it with "
+                "another `--pooling`"
             )
 
 
@@ -111,12 +120,12 @@ def require_classes(encoder: EncoderInfo) -> None:
         raise NotSupported("This server does not support classification. Start it with `--reranking`")
     _require_head(encoder)
     if len(encoder.labels) < 2:
-        raise NotSupported("This model tells no classes apart: its head has one output")
+        raise NotSupported("This model cannot classify: its classification head has only one output")
 
 
 def _require_head(encoder: EncoderInfo) -> None:
     if not encoder.has_head:
         raise NotSupported(
-            "This model has no head to rank or classify with. Start the server with one that has, "
-            "or without `--reranking` and `--pooling rank`"
+            "This model has no head for ranking or classification. Start the server with a reranker or "
+            "classifier model, or without `--reranking` and `--pooling rank`"
         )

@@ -9,32 +9,23 @@ import msgspec
 from corral.core.client import ANONYMOUS, Client
 from corral.core.modifier import AdapterInfo
 from corral.core.params import GenerationParams
-from corral.core.result import Loading, ModelInfo, SlotReport
+from corral.core.result import Loading, SlotReport
 from corral.core.task import SlotAction, Task
 from corral.link.client import TaskT
-from corral.link.lifecycle import EngineState
 from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
 from corral.link.stream import TaskStream
 from corral.media.intake import MediaLayouter
 from corral.telemetry.dispatcher import Telemetry
+from corral.telemetry.facts import EngineFacts
 from corral.telemetry.record import RequestRecord
 
 
-class Engine(MediaLayouter, Protocol):
+class Engine(EngineFacts, MediaLayouter, Protocol):
     """`EngineClient` is the real one, which says what these mean."""
 
     @property
-    def state(self) -> EngineState: ...
-
-    @property
-    def info(self) -> ModelInfo | None: ...
-
-    @property
     def loading(self) -> Loading: ...
-
-    @property
-    def n_restarts(self) -> int: ...
 
     @property
     def is_silent(self) -> bool: ...

@@ -1,4 +1,7 @@
-"""Errors as answers, in llama-server's shape. Knows no framework: some are needed before one is imported."""
+"""Error responses, in llama-server's format or in that of the request's API.
+
+Uses no framework: some errors are needed before one is imported.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from corral.api.dialects.error_shape import shape_of
 from corral.core.errors import CorralError, Unavailable
 from corral.core.result import Loading
+from corral.telemetry.scope import record_in
 
 _MEDIA_TYPE = b"application/json; charset=utf-8"
 
 
 def still_loading(loading: Loading) -> Unavailable:
-    """As llama-server answers, with the stage of the start and how far it is."""
+    """Return llama-server's error while loading, with stage and progress."""
     progress = round(loading.progress, 3)
     return Unavailable("Loading model", stage=loading.stage.value, progress=progress, detail=loading.detail)
 
@@ -24,18 +29,34 @@ def render_error(error: CorralError) -> dict[str, Any]:
     return {"error": {"code": error.status, "message": error.message, "type": error.type, **error.details}}
 
 
+def render_error_for(scope: Scope, error: CorralError) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Return status, body and headers of an error response."""
+    shape = shape_of(scope)
+    retry_after_s = error.retry_after_s if isinstance(error, Unavailable) else None
+    headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else {}
+    if shape is None:
+        return error.status, render_error(error), headers
+    id = record_in(scope).id
+    if shape.id_header and id:
+        headers[shape.id_header.decode()] = id
+    return shape.status(error), shape.render(error, id), headers
+
+
 class ErrorAnswer:
-    """An ASGI application that gives every request the same answer."""
+    """ASGI application that answers every request with the same error, in the format of its API."""
 
     def __init__(self, error: CorralError, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        self.status = error.status
+        self._error = error
+        self._more = headers
         self.body = msgspec.json.encode(render_error(error))
-        self.headers = [
-            *headers,
-            (b"content-length", b"%d" % len(self.body)),
-            (b"content-type", _MEDIA_TYPE),
-        ]
+        self.headers = self._headers(self.body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        await send({"type": "http.response.body", "body": self.body})
+        status, body, more = render_error_for(scope, self._error)
+        encoded = msgspec.json.encode(body)
+        headers = [*self._headers(encoded), *((k.encode(), v.encode()) for k, v in more.items())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": encoded})
+
+    def _headers(self, body: bytes) -> list[tuple[bytes, bytes]]:
+        return [*self._more, (b"content-length", b"%d" % len(body)), (b"content-type", _MEDIA_TYPE)]

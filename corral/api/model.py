@@ -1,4 +1,4 @@
-"""The served model: its name, and what is known of it once it is loaded."""
+"""The served model: its name, and facts that are known once it is loaded."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class ChatSettings:
     tool_format: ChatFormat
     options: Mapping[str, Any]
     reasoning: ReasoningFormat = ReasoningFormat.AUTO
+    reasoning_budget: int = -1
     prefill: bool = True
     has_jinja: bool = True
     json_whitespace: JsonWhitespace = GenerationParams().json_whitespace
@@ -36,7 +37,7 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class RenderContext:
-    """What answers tell of the model. `is_verbose`: also what the native route would have answered."""
+    """Facts of the model for responses. `is_verbose`: include the native response."""
 
     model_name: str
     n_ctx: int
@@ -44,7 +45,7 @@ class RenderContext:
     is_verbose: bool
 
     def piece(self, token: int) -> bytes:
-        """A token's bytes, control tokens included."""
+        """Return a token's bytes, also of control tokens."""
         return self.vocab.piece(token, special=True)
 
 
@@ -61,14 +62,14 @@ class ModelFacts:
         self.rerank_template = ""
 
     def open(self, path: str, vocab: Vocab, chat: ChatSettings, rerank_template: str = "") -> None:
-        """The model is loaded: requests can be served from now on."""
+        """Set the loaded model; requests can be served from now on."""
         self.path = path
         self._loaded = vocab, chat
         self.rerank_template = rerank_template
 
     @property
     def name(self) -> str:
-        """As answers name it: `--alias`, or the name of its file without the directory."""
+        """Return the name in responses: `--alias`, or the file name without its directory."""
         return self._alias or Path(self.path).name
 
     @property
@@ -94,12 +95,12 @@ class ModelFacts:
         return RenderContext(self.name, self.info.n_ctx, self.vocab, self._is_verbose)
 
     def require_generation(self) -> None:
-        """For routes that are of no use on a server that only embeds."""
+        """Refuse completions on a server that only computes embeddings."""
         if self.info.can_generate:
             return
         if self._only_embeds:
             raise NotSupported("This server does not support completions. Start it without `--embeddings`")
-        raise NotSupported("This server does not support completions: its model makes vectors, no text")
+        raise NotSupported("This server does not support completions: its model only computes embeddings")
 
     def _require_loaded(self) -> tuple[Vocab, ChatSettings]:
         if self._loaded is None:

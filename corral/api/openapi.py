@@ -1,19 +1,23 @@
-"""What `/openapi.json` says: the errors of all routes from one table, and what bodies and answers look like.
+"""The content of `/openapi.json`: the errors of all routes from one table, and the formats of bodies and
+responses.
 
-Routes name what is peculiar to them; what any of them may answer is added where the description is made.
-Knows shapes and statuses, and nothing of how answers come about.
+Routes declare only what is specific to them; what every route may return is added when the description is
+built. Knows formats and statuses, not how responses are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
 from pydantic import BaseModel
+from starlette.routing import BaseRoute
 
+from corral import __version__
+from corral.api.dialects.error_shape import ErrorShape, shape_of_path
 from corral.api.operation import name_operations, tags
+from corral.api.router import ApiRoute
 from corral.api.schema.parse import aliases_of
 from corral.core.errors import error_classes
 
@@ -26,26 +30,26 @@ BINARY = "application/octet-stream"
 TEXT = "text/plain"
 
 ERRORS = {
-    400: "the request is wrong: `message` says what, `param` which field",
-    401: "the server has keys, and the request has none of them",
+    400: "the request is invalid: `message` says why, `param` names the field",
+    401: "the server requires an API key, and the request has no valid one",
     403: "the request's `Host`, its `Origin` or the client's address is not allowed",
-    404: "there is no such thing",
-    408: "the request came too slowly",
-    409: "it is busy, or there already",
+    404: "not found",
+    408: "the request arrived too slowly",
+    409: "busy, or already exists",
     413: "the body is larger than `--max-body-mb`",
-    431: "the request's header is too large",
+    431: "the request's headers are too large",
     500: "the model or the server failed",
-    501: "this server, or its model, cannot do it: `message` names the option it takes",
-    503: "the model is loading, the engine is being restarted, or too many wait already: try again",
-    507: "no room left, in memory or on disk",
+    501: "not supported by this server or its model: `message` names the option that enables it",
+    503: "the model is loading, the engine is restarting, or the queue is full: retry later",
+    507: "out of memory or disk space",
 }
-# What a connection answers before there is a request, with what they are called here.
+# Statuses that a connection returns before there is a request, and their names here.
 OF_CONNECTIONS = {408: "TooSlow", 431: "HeaderTooLarge"}
 _EVERYWHERE = (403, *OF_CONNECTIONS, 500, 503)
 _OF_BODIES = (400, 413)
 _PREFIX = "#/components/schemas/{model}"
 _RETRY_AFTER = {
-    "description": "Seconds after which another try makes sense.",
+    "description": "Seconds to wait before retrying.",
     "schema": {"type": "integer", "minimum": 0},
 }
 _LIMITS = {"ge": "minimum", "le": "maximum"}
@@ -56,7 +60,8 @@ _KEYS = {
 
 
 def shape(**fields: str | Schema) -> Schema:
-    """An object with such fields, as `n="integer"`; `"a|b"`: either of two types; `"a?"`: optional."""
+    """Return the schema of an object with fields such as `n="integer"`; `"a|b"`: either type; `"a?"`:
+    optional."""
     types = {
         name: kind.removesuffix("?").split("|") for name, kind in fields.items() if isinstance(kind, str)
     }
@@ -69,7 +74,7 @@ def shape(**fields: str | Schema) -> Schema:
 
 
 def optional(**names: str) -> Schema:
-    """An object any field of which may be missing, as `integer="n m"`."""
+    """Return the schema of an object whose fields are all optional, as in `integer="n m"`."""
     return shape(**{name: f"{kind}?" for kind, line in names.items() for name in line.split()})
 
 
@@ -81,22 +86,25 @@ def either(*schemas: Schema) -> Schema:
     return {"anyOf": list(schemas)}
 
 
-_EVENT = shape(data="string")  # of each one in a stream
+_EVENT = shape(data="string")  # of each event in a stream
+_BODIES: dict[str, type[BaseModel]] = {}  # by name, for references to them
 
 
 def answers(schema: Schema | None, *errors: int, also: Collection[str] = ()) -> Responses:
-    """The `responses` of a route: JSON of this shape, other kinds of content as well or instead, and errors
-    that are not everywhere."""
+    """Return the `responses` of a route: JSON of this schema, other content types in addition or instead, and
+    errors specific to the route."""
     content: dict[str, Any] = {JSON: {"schema": schema}} if schema is not None else {}
     content |= {kind: {"schema": _EVENT if kind == EVENTS else {"type": "string"}} for kind in also}
-    good: Responses = {200: {"description": "It is done.", "content": content}}
+    good: Responses = {200: {"description": "Success.", "content": content}}
     return good | {status: {"description": ERRORS[status]} for status in errors}
 
 
 @cache
 def body_of(*models: type[BaseModel], required: bool = True, also: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What a route reads that reads its body itself: a model, or one of several."""
-    schemas = [schema_of(model) for model in models]
+    """Describe the body of a route that parses it itself: a model, or one of several. Their schemas are made
+    with the description: they cost a third of the time to import the routes."""
+    _BODIES.update({model.__name__: model for model in models})
+    schemas = [_reference("schemas", model.__name__) for model in models]
     return body_like(schemas[0] if len(schemas) == 1 else either(*schemas), required, also)
 
 
@@ -106,9 +114,15 @@ def body_like(schema: Schema, required: bool = True, also: Collection[str] = ())
     return {"requestBody": {"required": required, "content": content}}
 
 
+def model_of(schema: Schema) -> type[BaseModel] | None:
+    """Return the model of a body that a schema refers to."""
+    return _BODIES.get(schema.get("$ref", "").rpartition("/")[2])
+
+
 @cache
 def schema_of(model: type[BaseModel]) -> Schema:
-    """A model as clients may send it: what is not required may also be null, and have other names."""
+    """Return the schema of a model as clients may send it: optional fields may also be null, and have
+    aliases."""
     schema = _nullable(_plain(model.model_json_schema(ref_template=_PREFIX)))
     properties = schema["properties"]
     for other, name in aliases_of(model).items():
@@ -122,46 +136,51 @@ def query(name: str, about: str, required: bool = False, **schema: Any) -> dict[
 
 
 def queries(*parameters: dict[str, Any], **extra: Any) -> dict[str, Any]:
-    """What a route reads of its query; with the rest of its `openapi_extra`."""
+    """Describe the query parameters of a route, with the rest of its `openapi_extra`."""
     return {"parameters": list(parameters), **extra}
 
 
-def describe(app: FastAPI, public_paths: Collection[str], has_keys: bool) -> None:
-    """Have the application describe itself truly. `public_paths`: what may be read without a key."""
-    made: Callable[[], dict[str, Any]] = app.openapi
-    done: dict[str, Any] = {}
-
-    def openapi() -> dict[str, Any]:
-        if not done:
-            done.update(_complete(made(), public_paths, has_keys))
-        return done
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _complete(schema: dict[str, Any], public_paths: Collection[str], has_keys: bool) -> dict[str, Any]:
+def describe(routes: Iterable[BaseRoute], public_paths: Collection[str], has_keys: bool) -> dict[str, Any]:
+    """Return the description of these routes. `public_paths`: readable without a key."""
     known = {error.status for error in error_classes()} | OF_CONNECTIONS.keys()
     schemas: dict[str, Any] = {"Error": _error_schema()}
+    responses = {_name(status): _error_response(status) for status in sorted(known)}
     paths: dict[str, Any] = {}
-    for path, operations in schema["paths"].items():
-        paths[path] = {}
-        for method, operation in operations.items():
-            is_public = method == "get" and path in public_paths
-            common = [*_EVERYWHERE, *(() if is_public else (401,))]
-            common += _OF_BODIES if "requestBody" in operation else ()
-            paths[path][method] = _finish(operation, known.intersection(common), schemas)
-            if has_keys and not is_public:
-                paths[path][method]["security"] = [{name: []} for name in _KEYS]
-    components = {"schemas": schemas, "responses": {_name(s): _error_response(s) for s in sorted(known)}}
+    for path, method, operation in _operations(routes):
+        is_public = method == "get" and path in public_paths
+        common = [*_EVERYWHERE, *(() if is_public else (401,))]
+        common += _OF_BODIES if "requestBody" in operation else ()
+        finished = _finish(operation, known.intersection(common), schemas)
+        if shape := shape_of_path(path):
+            _reshape_errors(finished, shape, schemas, responses)
+        if has_keys and not is_public:
+            finished["security"] = [{name: []} for name in _KEYS]
+        paths.setdefault(path, {})[method] = finished
+    components = {"schemas": schemas, "responses": responses}
     if has_keys:
         components["securitySchemes"] = _KEYS
-    return {**schema, "tags": tags(), "paths": name_operations(paths), "components": components}
+    info = {"title": "Corral", "description": "llama-server's API on libllama", "version": __version__}
+    return {
+        "openapi": "3.1.0",
+        "info": info,
+        "paths": name_operations(paths),
+        "components": components,
+        "tags": tags(),
+    }
+
+
+def _operations(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield path, method and description of each route that has one."""
+    for route in routes:
+        if isinstance(route, ApiRoute) and route.include_in_schema:
+            for method in route.methods or ():
+                yield route.path_format, method.lower(), route.describe()
 
 
 def _finish(operation: dict[str, Any], common: Collection[int], schemas: dict[str, Any]) -> dict[str, Any]:
-    """An operation with the errors of all, and its models among the components."""
+    """Return an operation with the common errors, and its models moved to the components."""
     finished = dict(operation)
-    given = {int(s): r for s, r in operation["responses"].items() if s != "422"}
+    given = {int(status): response for status, response in operation["responses"].items()}
     statuses = sorted({*given, *common})
     finished["responses"] = {
         str(s): given[s] if s == 200 else _reference("responses", _name(s)) for s in statuses
@@ -171,12 +190,31 @@ def _finish(operation: dict[str, Any], common: Collection[int], schemas: dict[st
     return finished
 
 
+def _reshape_errors(
+    operation: dict[str, Any], shape: ErrorShape, schemas: dict[str, Any], responses: dict[str, Any]
+) -> None:
+    """Replace the errors of an operation by those of its API, with that API's statuses."""
+    schemas[f"{shape.name}Error"] = dict(shape.schema)
+    reshaped: dict[str, Any] = {}
+    for status, response in operation["responses"].items():
+        if status == "200":
+            reshaped[status] = response
+            continue
+        name, own = f"{shape.name}{_name(int(status))}", _error_response(int(status))
+        content = {JSON: {"schema": _reference("schemas", f"{shape.name}Error")}}
+        responses[name] = {**own, "content": content}
+        reshaped.setdefault(str(shape.statuses.get(int(status), int(status))), _reference("responses", name))
+    operation["responses"] = dict(sorted(reshaped.items()))
+
+
 def _hoist(value: Any, schemas: dict[str, Any]) -> Any:
-    """The same, with references where models are; these go among the schemas."""
+    """Replace models by references, and add them to the schemas."""
     if isinstance(value, list):
         return [_hoist(item, schemas) for item in value]
     if not isinstance(value, dict):
         return value
+    if model := model_of(value):
+        return _hoist(schema_of(model), schemas)
     if "properties" not in value or "title" not in value:
         return {key: _hoist(item, schemas) for key, item in value.items()}
     schemas.update(value.get("$defs", {}))
@@ -185,8 +223,8 @@ def _hoist(value: Any, schemas: dict[str, Any]) -> Any:
 
 
 def _plain(schema: Any) -> Any:
-    """Without titles, which repeat the names, and with limits under the names that JSON Schema has for them:
-    pydantic knows no better for numbers that we check ourselves."""
+    """Remove titles, which repeat names, and rename limits to JSON Schema's keywords, which pydantic does not
+    know for numbers that we check ourselves."""
     if isinstance(schema, list):
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):
@@ -234,7 +272,7 @@ def _error_response(status: int) -> dict[str, Any]:
 
 @cache
 def _name(status: int) -> str:
-    """The most general error with this status gives the response its name."""
+    """Name a response after the most general error with this status."""
     names = (error.__name__ for error in error_classes() if error.status == status)
     return OF_CONNECTIONS.get(status) or next(names)
 

@@ -1,4 +1,4 @@
-"""How the routes are named and ordered in `/openapi.json` and on `/docs`: one row for each operation.
+"""Name and order the routes in `/openapi.json` and on `/docs`: one row for each operation.
 
 A route that is missing here is described last, under the name of its function; a test asks for its row.
 """
@@ -39,6 +39,34 @@ Chat and completions: Generate text, in OpenAI's and in llama-server's own forma
   post /apply-template | applyTemplate | Render a chat as a prompt
   post /v1/chat/completions/input_tokens | countChatTokens | Count the tokens of a chat |
     /chat/completions/input_tokens
+OpenAI's Responses API: The same conversations, which the server can keep.
+  post /v1/responses | createResponse | Create a response (OpenAI)
+  post /v1/responses/input_tokens | countResponseTokens | Count the tokens of a response (OpenAI)
+  get /v1/responses/{id} | getResponse | Get a response, or its events
+  delete /v1/responses/{id} | deleteResponse | Delete a response
+  post /v1/responses/{id}/cancel | cancelResponse | Cancel a response in the background
+  get /v1/responses/{id}/input_items | listInputItems | List the items that a response answers
+  post /v1/conversations | createConversation | Create a conversation
+  get /v1/conversations/{id} | getConversation | Get a conversation
+  post /v1/conversations/{id} | updateConversation | Change a conversation
+  delete /v1/conversations/{id} | deleteConversation | Delete a conversation
+  get /v1/conversations/{id}/items | listConversationItems | List the items of a conversation
+  post /v1/conversations/{id}/items | createConversationItems | Add items to a conversation
+  get /v1/conversations/{id}/items/{item_id} | getConversationItem | Get an item of a conversation
+  delete /v1/conversations/{id}/items/{item_id} | deleteConversationItem | Delete an item of a conversation
+Anthropic's API: The same conversations, for clients of the Messages API.
+  post /v1/messages | createMessage | Create a message (Anthropic)
+  post /v1/messages/count_tokens | countMessageTokens | Count the tokens of a message (Anthropic)
+Ollama's API: The same model, for clients of ollama.
+  post /api/chat | ollamaChat | Answer a conversation (ollama)
+  post /api/generate | ollamaGenerate | Answer a prompt (ollama)
+  post /api/embed | ollamaEmbed | Create embeddings (ollama)
+  post /api/embeddings | ollamaEmbeddings | Create an embedding (older ollama)
+  get /api/tags | ollamaTags | List the models (ollama)
+  get /api/ps | ollamaProcesses | List the models in memory (ollama)
+  post /api/show | ollamaShow | Describe the model (ollama)
+  post /api/pull | ollamaPull | Pull the model that is there (ollama)
+  get /api/version | ollamaVersion | Get the version (ollama)
 Embeddings and reranking: Vectors, scores and labels of texts.
   post /v1/embeddings | createOpenaiEmbeddings | Create embeddings (OpenAI)
   post /embedding | createEmbeddings | Create embeddings | /embeddings
@@ -95,7 +123,7 @@ GROUPS = _parse(_TABLE)
 
 
 def name_operations(paths: dict[str, Any]) -> dict[str, Any]:
-    """The paths of a description in the order of the table, with its names; aliases come last."""
+    """Return the paths of a description in the order and with the names of the table; aliases come last."""
     named = {(each.method, each.path): (group, each) for group, each in _rows()}
     order = list(dict.fromkeys(path for _, path in named))
     known = sorted(paths, key=lambda path: order.index(path) if path in order else len(order))
@@ -109,7 +137,7 @@ def name_operations(paths: dict[str, Any]) -> dict[str, Any]:
 
 
 def tags() -> list[dict[str, str]]:
-    """What the groups are about, in their order."""
+    """Return the groups in their order, with descriptions."""
     about = [{"name": group.name, "description": group.about} for group in GROUPS]
     return [*about, {"name": _ALIASES, "description": "Other paths of the operations above."}]
 

@@ -1,4 +1,4 @@
-"""From the fields of a request to generation parameters, with the server's defaults for the rest.
+"""Convert request fields to generation parameters, with the server's defaults for the rest.
 
 Pure but for the vocabulary it reads. What cannot be honoured is refused.
 """
@@ -16,6 +16,7 @@ from corral.api.adapter import make_config, parse_scales
 from corral.api.constraint import grammar_or_schema
 from corral.api.prompt import check_token, refuse_hopeless, tokenize_mixed
 from corral.api.schema.completion import CompletionRequest, GenerationFields
+from corral.api.schema.nested import MAX_BIASES
 from corral.api.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt
 from corral.api.vocab import Vocab
 from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
@@ -31,13 +32,12 @@ from corral.media.intake import RequestMedia
 from corral.text.vocab import Segment
 
 MAX_BIAS_CHARS = 1024
-MAX_PROBS = 1 << 20  # entries of token probabilities one answer may hold
 _NEGATIVE_PROMPT = "cfg_negative_prompt"
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the server contributes to a request's task, at one moment; and the request's media."""
+    """What the server contributes to a request's task at one moment, and the request's media."""
 
     vocab: Vocab
     n_ctx: int
@@ -46,31 +46,34 @@ class Baseline:
     system: SystemPrompt = NO_SYSTEM_PROMPT
     adapters: frozenset[int] = frozenset()
     media: RequestMedia | None = None
+    max_predict: int = -1  # tokens of any answer; -1: no limit
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         return self.tokenize_all([(text, add_special, parse_special)])[0]
 
     def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
-        """Tokens of texts in which media may be marked."""
+        """Tokenize texts in which media may be marked."""
         if self.media is None:
             return self.vocab.tokenize_all(segments)
         return self.media.tokenize_all(self.vocab, segments)
 
 
 def prepare_bound_params(request: GenerationFields, base: Baseline) -> GenerationParams:
-    """Parameters with the grammar or schema that a text has to follow."""
+    """Return parameters with the grammar or schema of the request."""
     params = prepare_params(request, base)
     constraint = grammar_or_schema(request.grammar, request.json_schema, params.json_whitespace)
     return msgspec.structs.replace(params, constraint=constraint or base.defaults.constraint)
 
 
 def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParams:
-    """Defaults of the server, overridden by the fields the request really has."""
+    """Return the server's defaults, overridden by the fields that the request sets."""
     _refuse_later_features(request)
     vocab, defaults = base.vocab, base.defaults
-    given = {name: getattr(request, name) for name in request.model_fields_set}
+    # Unknown fields count as set too, and some have names of parameters that only the server sets.
+    known = request.model_fields_set.intersection(type(request).model_fields)
+    given = {name: getattr(request, name) for name in known}
     if given.get("id_slot", -1) >= base.n_slots:
-        raise InvalidRequest(f"there are {base.n_slots} slots, numbered from 0", field="id_slot")
+        raise InvalidRequest(f"slots are numbered from 0 to {base.n_slots - 1}", field="id_slot")
     own = {k: v for k, v in given.items() if k in GenerationParams.__struct_fields__}
     if "lora" in own:
         own["lora"] = make_config(parse_scales(given["lora"], base.adapters, "lora"))
@@ -78,21 +81,22 @@ def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParam
     own["guidance"] = _prepare_guidance(given, vocab, base.n_ctx, defaults.guidance)
     if "stop" in own:
         own["stop"] = (own["stop"],) if isinstance(own["stop"], str) else tuple(own["stop"])
-    if own.get("n_predict") == -1 or _exceeds_cap(request, defaults.n_predict):
+    if own.get("n_predict") == -1:
         del own["n_predict"]
+    elif _exceeds_cap(request, base.max_predict):
+        own["n_predict"] = base.max_predict
     params = msgspec.structs.replace(defaults, **own)
     if given.get("penalty_prompt") is not None:
         refuse_hopeless(given["penalty_prompt"], vocab, base.n_ctx)
     sampling = _prepare_sampling(given, vocab, params.ignore_eos, defaults.sampling)
-    _refuse_endless_probs(request, sampling.n_probs, params.n_predict, base.n_ctx)
     return base.system.within(msgspec.structs.replace(params, sampling=sampling))
 
 
 def cap_warnings(request: GenerationFields, cap: int) -> list[str]:
-    """Of a request for more tokens than the server gives, whose limit applies instead."""
+    """Warn about a request for more tokens than the server's limit, which applies instead."""
     if not _exceeds_cap(request, cap):
         return []
-    what = f"{request.n_predict} is outside of 0 to {cap} (--n-predict)"
+    what = f"{request.n_predict} is outside the range from 0 to {cap} (--max-predict)"
     return [f"Field '{request.name_of('n_predict')}': {what}"]
 
 
@@ -110,7 +114,7 @@ def _prepare_speculative(given: dict[str, Any], defaults: SpeculativeParams) -> 
 def _prepare_guidance(
     given: Mapping[str, Any], vocab: Vocab, n_ctx: int, default: Guidance | None
 ) -> Guidance | None:
-    """Where a request says only one of the two, the server's default says the other."""
+    """Fill in the server's default if a request sets only one of scale and negative prompt."""
     scale = given.get("cfg_scale", default.scale if default else 1.0)
     if scale == 1.0:
         return None
@@ -136,10 +140,10 @@ def make_guidance(scale: float, prompt: str | list[int], vocab: Vocab, n_ctx: in
 
 def _refuse_later_features(request: GenerationFields) -> None:
     if request.image_data and not isinstance(request, CompletionRequest):
-        message = "only /completion takes it; images of a chat are parts of its messages"
+        message = "only /completion accepts it; send a chat's images as parts of its messages"
         raise InvalidRequest(message, field="image_data")
     if request.adaptive_target >= 0:
-        message = "Field 'adaptive_target': this server does not support it yet"
+        message = "Field 'adaptive_target': not supported yet"
         raise NotSupported(message, param="adaptive_target")
 
 
@@ -168,7 +172,7 @@ def _prepare_sampling(
 
 
 def resolve_seed(seed: int) -> int:
-    """The seed itself, or a fresh one where it says "random"."""
+    """Return the seed, or a random one if the request asks for that."""
     return secrets.randbelow(RANDOM_SEED) if seed < 0 or seed == RANDOM_SEED else seed
 
 
@@ -184,7 +188,7 @@ def _parse_logit_bias(bias: list[Any] | dict[str, Any], vocab: Vocab) -> list[tu
     parsed: list[tuple[int, float]] = []
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise InvalidRequest("must hold pairs [token, bias]", field="logit_bias")
+            raise InvalidRequest("must contain pairs [token, bias]", field="logit_bias")
         key, value = pair
         amount = _parse_bias(value)
         if isinstance(bias, dict) and key.isdecimal():
@@ -192,11 +196,13 @@ def _parse_logit_bias(bias: list[Any] | dict[str, Any], vocab: Vocab) -> list[tu
         if isinstance(key, str):
             if len(key) > MAX_BIAS_CHARS:
                 raise InvalidRequest(
-                    f"texts may have {MAX_BIAS_CHARS} characters at most", field="logit_bias"
+                    f"a text may have at most {MAX_BIAS_CHARS} characters", field="logit_bias"
                 )
             parsed += [(token, amount) for token in vocab.tokenize(key, False, False)]
         else:
             parsed.append((check_token(key, vocab.n_tokens, "logit_bias"), amount))
+        if len(parsed) > MAX_BIASES:
+            raise InvalidRequest(f"its texts have more than {MAX_BIASES} tokens", field="logit_bias")
     return parsed
 
 
@@ -205,16 +211,6 @@ def _parse_bias(value: Any) -> float:
         return float("-inf")
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e9:
         raise InvalidRequest(
-            f"a bias must be a number up to 1e9, or false, not {value!r:.40}", field="logit_bias"
+            f"a bias must be a number from -1e9 to 1e9, or false, got {value!r:.40}", field="logit_bias"
         )
     return float(value)
-
-
-def _refuse_endless_probs(request: GenerationFields, n_probs: int, n_predict: int, n_ctx: int) -> None:
-    n_tokens = n_predict if n_predict >= 0 else n_ctx
-    if n_probs * max(n_tokens, 1) > MAX_PROBS:
-        raise InvalidRequest(
-            f"{n_probs} probabilities for up to {n_tokens} tokens are too many, "
-            f"their product may be {MAX_PROBS} at most; lower it or '{request.name_of('n_predict')}'",
-            field=request.name_of("n_probs"),
-        )

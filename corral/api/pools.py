@@ -1,15 +1,15 @@
-"""Threads for work that would hold up the event loop."""
+"""Thread pools for work that would block the event loop."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fastapi import Request
+from starlette.requests import Request
 
+from corral.api.fair_pool import FairPool
 from corral.core.settings import ServerSettings
+from corral.telemetry.scope import current_record
 
 T = TypeVar("T")
 
@@ -18,17 +18,23 @@ _PROMPT_THREADS, _MAX_PROMPT_THREADS = 4, 32  # they wait for the tokenizer most
 
 
 class Pools:
+    """Clients share both of them fairly; work is done for the client of the current request."""
+
     def __init__(self, n_threads: int) -> None:
-        self._prompts = ThreadPoolExecutor(n_threads, "prompt")
-        self._texts = ThreadPoolExecutor(1, "text")
+        self._prompts = FairPool(n_threads, "prompt")
+        self._texts = FairPool(1, "text")
 
     async def run_prompt(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context."""
-        return await asyncio.get_running_loop().run_in_executor(self._prompts, function, *args)
+        return await self._prompts.run(current_record().client, function, *args)
 
     async def run_text(self, function: Callable[..., T], *args: Any) -> T:
-        """Run work on texts of any length, where no prompt has to wait for it."""
-        return await asyncio.get_running_loop().run_in_executor(self._texts, function, *args)
+        """Run work on texts of any length, in a pool that prompts do not wait for."""
+        return await self._texts.run(current_record().client, function, *args)
+
+    async def continue_text(self, function: Callable[..., T], *args: Any) -> T:
+        """Run more of what `run_text` has begun: it waits for its turn, but is never refused."""
+        return await self._texts.run(current_record().client, function, *args, is_new=False)
 
     async def run_sized(self, n_bytes: int, function: Callable[..., T], *args: Any) -> T:
         """Run work on this many bytes."""
@@ -36,7 +42,7 @@ class Pools:
 
 
 def body_bytes(request: Request) -> int:
-    """The length of a request's body; of one that does not tell, a large one."""
+    """Return the content length of a request; without one, assume a large body."""
     return int(request.headers.get("content-length") or LARGE_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""From valid requests to tasks, which nothing changes afterwards.
+"""Convert valid requests to tasks, which nothing changes afterwards.
 
 `plan_*` is pure and runs in a thread: tokens, parameters, and what else is wrong with a request. `prepare_*`
 runs on the event loop around it: it loads media first, and then carries out what a request changes for all.
@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 
 from corral.api.adapter import AdapterStore
+from corral.api.answer_size import check_answer_size
 from corral.api.disconnect import run_for_client
 from corral.api.engine import Runner, new_task
 from corral.api.model import ModelFacts
@@ -31,16 +32,18 @@ from corral.media.intake import Attached, Intake, RequestMedia
 from corral.telemetry.scope import record_of
 
 T = TypeVar("T")
+BodyT = TypeVar("BodyT", bound=CompletionRequest)
 
 MAX_PROMPTS = 1024
 _SHORT_BYTES = 64 << 10  # of a body whose media are marked on the event loop
 
 
 class Defaults:
-    """Mutable: what a request gets that asks for nothing in particular, and what all prompts begin with."""
+    """Mutable: the server's default parameters, and its system prompt."""
 
-    def __init__(self, params: GenerationParams, adapters: AdapterStore) -> None:
+    def __init__(self, params: GenerationParams, adapters: AdapterStore, max_predict: int = -1) -> None:
         self._params = params
+        self.max_predict = max_predict  # tokens of any answer; negative: no limit
         self._adapters = adapters
         self.system_prompt = NO_SYSTEM_PROMPT
 
@@ -48,13 +51,8 @@ class Defaults:
     def params(self) -> GenerationParams:
         return msgspec.structs.replace(self._params, lora=self._adapters.config)
 
-    @property
-    def n_predict(self) -> int:
-        """The most tokens that any request gets; negative: no limit."""
-        return self._params.n_predict
-
     def guide(self, guidance: Guidance | None) -> None:
-        """Have all requests steer away from a negative prompt, unless they say otherwise."""
+        """Set the default negative prompt of all requests."""
         self._params = msgspec.structs.replace(self._params, guidance=guidance)
 
 
@@ -88,7 +86,7 @@ class PreparedCompletion:
 
 @dataclass(frozen=True, slots=True)
 class PrepareContext:
-    """What requests are prepared with."""
+    """The values that preparing a request needs."""
 
     model: ModelFacts
     defaults: Defaults
@@ -96,6 +94,7 @@ class PrepareContext:
     intake: Intake
     pools: Pools
     runner: Runner
+    max_response_bytes: int
 
     def baseline(self, media: RequestMedia | None = None) -> Baseline:
         info, defaults = self.model.info, self.defaults
@@ -107,12 +106,13 @@ class PrepareContext:
             defaults.system_prompt,
             self.adapters.ids,
             media,
+            defaults.max_predict,
         )
 
     async def load_media(
         self, request: Request, mark: Callable[[Collector], T]
     ) -> tuple[T, RequestMedia | None, list[str]]:
-        """A content whose media are marked, these media, and warnings of images in texts that are none."""
+        """Return the content with marked media, the media, and warnings about unusable images in texts."""
         info = self.model.info
         collector = Collector(info.media)
         marked = await self._run_mark(request, mark, collector)
@@ -134,9 +134,10 @@ class PrepareContext:
         media: RequestMedia | None = None,
         warnings: Sequence[str] = (),
     ) -> PreparedCompletion:
-        """Carry out what a request changes for all, then make its tasks, with the adapter scales of now."""
+        """Apply the server-wide changes of a request, then make its tasks with the current adapter scales."""
         if media is not None:
             media.require_all(plan.prompts)
+        check_answer_size(body, plan.prompts, plan.params, self.model.info.n_ctx, self.max_response_bytes)
         await self._change_system_prompt(request, plan, media)
         params, client = plan.params, record_of(request).client
         if "lora" not in body.model_fields_set:
@@ -146,7 +147,7 @@ class PrepareContext:
             attached = media.of(prompt) if media is not None else None
             for sample in range(body.n):
                 tasks.append((new_task(prompt, _sample_params(params, sample), client, attached), attached))
-        remarks = [*body.warnings, *cap_warnings(body, self.defaults.n_predict), *warnings, *plan.warnings]
+        remarks = [*body.warnings, *cap_warnings(body, self.defaults.max_predict), *warnings, *plan.warnings]
         return PreparedCompletion(tasks, body.n, remarks)
 
     async def _run_mark(self, request: Request, mark: Callable[[Collector], T], collector: Collector) -> T:
@@ -158,7 +159,7 @@ class PrepareContext:
     async def _change_system_prompt(
         self, request: Request, plan: TaskPlan, media: RequestMedia | None
     ) -> None:
-        """From now on all prompts begin with what a request asks for, if it does."""
+        """Change the server's system prompt if the request asks for it."""
         change = plan.change
         if change is None:
             return
@@ -173,12 +174,18 @@ class PrepareContext:
 async def prepare_completion(
     request: Request, body: CompletionRequest, context: PrepareContext
 ) -> PreparedCompletion:
+    return await prepare_prompts(request, body, context, plan_completion)
+
+
+async def prepare_prompts(
+    request: Request, body: BodyT, context: PrepareContext, plan_tasks: Callable[[BodyT, Baseline], TaskPlan]
+) -> PreparedCompletion:
     sees = bool(context.model.info.media)
     mark = partial(mark_prompt, body.prompt, body.image_data, "prompt", sees)
     prompt, media, _ = await context.load_media(request, mark)
     if media is not None:
         body = body.model_copy(update={"prompt": prompt})
-    plan = await context.pools.run_prompt(plan_completion, body, context.baseline(media))
+    plan = await context.pools.run_prompt(plan_tasks, body, context.baseline(media))
     return await context.make_tasks(request, body, plan, media)
 
 
@@ -187,7 +194,9 @@ def plan_completion(body: CompletionRequest, base: Baseline) -> TaskPlan:
     prompts = _plan_prompts(body.prompt, base)
     params = prepare_bound_params(body, base)
     if len(prompts) * body.n > MAX_PROMPTS:
-        message = f"{body.n} answers for {len(prompts)} prompts are more than {MAX_PROMPTS}"
+        message = (
+            f"{body.n} answers for {len(prompts)} prompts: the limit is {MAX_PROMPTS} answers per request"
+        )
         raise InvalidRequest(message, field=body.name_of("n"))
     if change is not None and body.prompt == "":
         # compat: /completion: a system prompt alone is only evaluated.
@@ -197,7 +206,7 @@ def plan_completion(body: CompletionRequest, base: Baseline) -> TaskPlan:
 
 
 def apply_system_prompt(body: GenerationFields, base: Baseline) -> tuple[Baseline, SystemPrompt | None]:
-    """The baseline with the system prompt that a request brings, and that one, if it does."""
+    """Return the baseline with the request's system prompt, and that prompt if it has one."""
     system, change = prepare_system_prompt(body.system_prompt, base.vocab, base.n_ctx, base.system)
     return base if change is None else replace(base, system=system), change
 
@@ -205,7 +214,7 @@ def apply_system_prompt(body: GenerationFields, base: Baseline) -> tuple[Baselin
 def _plan_prompts(prompt: Any, base: Baseline) -> list[list[int]]:
     items, _ = as_list(prompt, "prompt")
     if len(items) > MAX_PROMPTS:
-        raise InvalidRequest(f"holds {len(items)} prompts, at most {MAX_PROMPTS} are allowed", field="prompt")
+        raise InvalidRequest(f"has {len(items)} prompts; the limit is {MAX_PROMPTS}", field="prompt")
     prompts = [_tokenize_prompt(item, base) for item in items]
     return [base.system.before(tokens, base.n_ctx) for tokens in prompts]
 
@@ -217,7 +226,7 @@ def _tokenize_prompt(prompt: Any, base: Baseline) -> list[int]:
 
 
 def _sample_params(params: GenerationParams, sample: int) -> GenerationParams:
-    """Several answers to one prompt have seeds that count up."""
+    """Return the parameters of each answer to a prompt; their seeds count up."""
     if not sample:
         return params
     seed = (params.sampling.seed + sample) % RANDOM_SEED

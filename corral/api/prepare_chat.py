@@ -1,14 +1,14 @@
-"""From a valid chat request to tasks: the prompt of its messages, and what its answer has to follow."""
+"""Convert a valid chat request to tasks: the prompt of its messages, and the constraint of its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 
 from corral.api.constraint import schema_of_format
 from corral.api.model import ChatSettings
@@ -28,12 +28,13 @@ from corral.chat.message import (
     parse_messages,
     parse_tools,
 )
+from corral.chat.opening import find_openings
 from corral.chat.reasoning import ReasoningFormat
 from corral.chat.template import RESERVED
 from corral.chat.tool import Tool, ToolChoice, ToolUse
 from corral.core.errors import InvalidRequest
-from corral.core.params import Constraint, JsonWhitespace
-from corral.grammar.json_schema import prepare_schema
+from corral.core.params import Constraint, JsonWhitespace, ReasoningBudget, SchemaCheck
+from corral.grammar.json_schema import SchemaPlan, plan_schema, prepare_schema
 from corral.media.collect import mark_messages
 from corral.media.intake import RequestMedia
 
@@ -55,14 +56,14 @@ async def prepare_chat(request: Request, body: ChatRequest, context: PrepareCont
     body, media, warnings = await mark_chat(request, body, context)
     base, settings = context.baseline(media), context.model.chat
     plan, chat_format, chat, prompt = await context.pools.run_prompt(plan_chat, body, base, settings)
-    completion = await context.make_tasks(request, body, plan, media, warnings)
+    completion = await context.make_tasks(request, _with_n_probs(body), plan, media, warnings)
     return PreparedChat(completion, chat_format, chat, prompt, is_legacy=body.functions is not None)
 
 
 async def mark_chat(
     request: Request, body: ChatRequest, context: PrepareContext
 ) -> tuple[ChatRequest, RequestMedia | None, list[str]]:
-    """The request with marks where its images and audio were, these, and warnings."""
+    """Return the request with its media replaced by marks, the media, and warnings."""
     messages, media, warnings = await context.load_media(request, partial(mark_messages, body.messages))
     return body.model_copy(update={"messages": messages}), media, warnings
 
@@ -79,8 +80,31 @@ def plan_chat(
         prepare_params(body, base),
         constraint=_constraint(body, chat_format, chat, prompt, base),
         preserved=_preserved(chat_format.markers(chat), base.vocab),
+        reasoning_budget=_reasoning_budget(_n_reasoning(body, settings), chat_format, prompt, base.vocab),
     )
     return TaskPlan([tokens], params, change), chat_format, chat, prompt
+
+
+def _n_reasoning(body: ChatRequest, settings: ChatSettings) -> int:
+    """Return the reasoning budget in tokens; -1: no limit."""
+    is_own = "reasoning_budget_tokens" in body.model_fields_set
+    return body.reasoning_budget_tokens if is_own else settings.reasoning_budget
+
+
+def _reasoning_budget(
+    n_tokens: int, chat_format: ChatFormat, prompt: Prompt, vocab: Vocab
+) -> ReasoningBudget | None:
+    tags = chat_format.reasoning_tags
+    if n_tokens < 0 or tags is None:
+        return None
+    closing = vocab.tokenize(tags.end, add_special=False, parse_special=True)
+    return ReasoningBudget(
+        n_tokens=n_tokens,
+        start=tags.start,
+        end=tags.end,
+        end_tokens=tuple(closing),
+        is_open=prompt.is_thinking,
+    )
 
 
 def count_chat_tokens(body: ChatRequest, base: Baseline, settings: ChatSettings) -> int:
@@ -90,16 +114,16 @@ def count_chat_tokens(body: ChatRequest, base: Baseline, settings: ChatSettings)
 
 
 def render_chat(body: ChatRequest, settings: ChatSettings) -> tuple[ChatFormat, Chat, Prompt]:
-    """The conversation and its prompt, before anything is tokenized."""
+    """Return the conversation and its prompt as text."""
     chat = _parse_chat(body, settings)
     if chat.use.tools and not settings.has_jinja:
-        raise InvalidRequest("tools need --jinja", field=_tool_fields(body).tools)
+        raise InvalidRequest("tools require --jinja", field=_tool_fields(body).tools)
     chat_format = settings.tool_format if chat.use.is_possible else settings.chat_format
     return chat_format, chat, chat_format.render(chat)
 
 
 def tokenize_chat(text: str, base: Baseline, guard: Guard | None) -> list[int]:
-    """Without a system prompt before it, it begins with what the model begins with."""
+    """Tokenize the prompt of a chat; without a system prompt before it, it begins with the model's BOS."""
     is_first = base.system.is_empty
     if base.vocab.adds_bos or not is_first:
         text = text.removeprefix(base.vocab.bos_text)  # the tokenizer adds it, here or in front of all
@@ -120,6 +144,7 @@ def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
     fields = _tool_fields(body)
     use = _ready(parse_tools(tools, choice, body.parallel_tool_calls, fields), layout, fields)
     is_continued = _is_continued(body, messages, settings.prefill)
+    plan = _schema(body, layout)
     options, enable_thinking = _template_options(body, settings.options)
     return Chat(
         messages=messages,
@@ -129,7 +154,8 @@ def _parse_chat(body: ChatRequest, settings: ChatSettings) -> Chat:
         is_continued=is_continued,
         enable_thinking=enable_thinking,
         reasoning=ReasoningFormat(body.reasoning_format) if body.reasoning_format else settings.reasoning,
-        schema=_schema(body, layout),
+        schema=plan.grammar,
+        check=plan.check,
     )
 
 
@@ -142,26 +168,27 @@ def _tool_fields(body: ChatRequest) -> ToolFields:
 
 
 def _ready(use: ToolUse, layout: JsonWhitespace, fields: ToolFields) -> ToolUse:
-    """Tools whose parameters can be followed. Only where a call is not certain may rules be left out."""
-    is_lenient = use.choice is not ToolChoice.REQUIRED
-    tools = tuple(
-        Tool(
-            tool.name,
-            prepare_schema(tool.parameters, fields.parameters(i), layout, is_lenient),
-            tool.definition,
-        )
-        for i, tool in enumerate(use.tools)
-    )
-    return ToolUse(tools, use.choice, use.is_parallel)
+    """Return tools whose parameters can be enforced. Only if a call is optional may rules be dropped."""
+    return replace(use, tools=tuple(_ready_tool(tool, use.choice, layout, fields) for tool in use.tools))
+
+
+def _ready_tool(tool: Tool, choice: ToolChoice, layout: JsonWhitespace, fields: ToolFields) -> Tool:
+    field = fields.parameters(tool.index)
+    if choice is ToolChoice.REQUIRED:
+        plan = plan_schema(tool.parameters, field, layout)
+        return replace(tool, parameters=plan.grammar, check=plan.check)
+    return replace(tool, parameters=prepare_schema(tool.parameters, field, layout, is_lenient=True))
 
 
 def _is_continued(body: ChatRequest, messages: list[dict[str, Any]], prefill: bool) -> bool:
-    """Whether the answer goes on where the last message ends."""
+    """Whether the answer continues the last message."""
     is_last = messages[-1]["role"] == "assistant"
     wanted = body.continue_final_message
     if wanted is None and prefill and is_last:
         if len(messages) > 1 and messages[-2]["role"] == "assistant":
-            raise InvalidRequest("two assistant messages at the end cannot be continued", field="messages")
+            raise InvalidRequest(
+                "the last two messages are both the assistant's, which cannot be continued", field="messages"
+            )
         return not messages[-1].get("tool_calls")
     if wanted and body.add_generation_prompt:
         message = "cannot be combined with 'add_generation_prompt'"
@@ -176,7 +203,7 @@ def _template_options(body: ChatRequest, defaults: Mapping[str, Any]) -> tuple[d
     options = {**defaults, **body.chat_template_kwargs}
     for name in RESERVED:
         if name in options:
-            raise InvalidRequest(f"may not set '{name}'", field="chat_template_kwargs")
+            raise InvalidRequest(f"must not set '{name}'", field="chat_template_kwargs")
     enable_thinking = options.pop("enable_thinking", True)
     if not isinstance(enable_thinking, bool):
         raise InvalidRequest("'enable_thinking' must be a boolean", field="chat_template_kwargs")
@@ -188,17 +215,17 @@ def _template_options(body: ChatRequest, defaults: Mapping[str, Any]) -> tuple[d
     return options, enable_thinking
 
 
-def _schema(body: ChatRequest, layout: JsonWhitespace) -> Any:
-    """The schema of the answer, from `response_format` or from `json_schema`."""
+def _schema(body: ChatRequest, layout: JsonWhitespace) -> SchemaPlan:
+    """Plan the schema of the answer, from `response_format` or `json_schema`."""
     schema = schema_of_format(body.response_format)
     if schema is None and body.json_schema is not None:
-        schema = body.json_schema or {"type": "object"}
+        schema = {"type": "object"} if body.json_schema == {} else body.json_schema
     if schema is None:
-        return None
+        return SchemaPlan(None)
     field = _field_of_schema(body)
     if body.grammar:
         raise InvalidRequest(f"cannot be combined with '{field}'", field="grammar")
-    return prepare_schema(schema, field, layout)
+    return plan_schema(schema, field, layout)
 
 
 def _field_of_schema(body: ChatRequest) -> str:
@@ -212,25 +239,28 @@ def _constraint(
     prompt: Prompt,
     base: Baseline,
 ) -> Constraint | None:
-    """What the answer has to follow: its own grammar, schema or tools, else the server's default."""
+    """Return the constraint of the answer: its own grammar, schema or tools, else the server's default."""
     own = Constraint(kind="gbnf", text=body.grammar, field="grammar") if body.grammar else None
     if own and chat.use.is_possible:
         raise InvalidRequest(f"cannot be combined with '{_tool_fields(body).tools}'", field="grammar")
     binding = chat_format.bind(chat, prompt, lambda text: _grammar_token(text, base.vocab))
     if binding is not None and not own:
-        return _bound(body, chat, binding)
+        return _bound(body, chat, binding, base.vocab)
     given = own or (None if chat.use.is_possible else base.defaults.constraint)
     trigger = chat_format.reasoning_end if prompt.is_thinking else ""
-    return msgspec.structs.replace(given, trigger=trigger) if given else None
+    if given is None:
+        return None
+    checks = tuple(msgspec.structs.replace(check, after=trigger) for check in given.checks)
+    return msgspec.structs.replace(given, trigger=trigger, checks=checks)
 
 
-def _bound(body: ChatRequest, chat: Chat, binding: Binding) -> Constraint:
-    schemas = {}
+def _bound(body: ChatRequest, chat: Chat, binding: Binding, vocab: Vocab) -> Constraint:
+    schemas: dict[str, Any] = {}
     if chat.schema is not None:
         schemas[_field_of_schema(body)] = chat.schema
     if chat.use.is_possible:
         fields = _tool_fields(body)
-        schemas |= {fields.parameters(i): tool.parameters for i, tool in enumerate(chat.use.tools)}
+        schemas |= {fields.parameters(tool.index): tool.parameters for tool in chat.use.tools}
     return Constraint(
         kind="lark",
         text=binding.grammar,
@@ -239,7 +269,21 @@ def _bound(body: ChatRequest, chat: Chat, binding: Binding) -> Constraint:
         is_trigger_first=binding.is_trigger_first,
         is_needed=not binding.trigger,
         schemas={} if binding.trigger else schemas,
+        checks=() if binding.trigger else tuple(_checks(chat, binding, vocab)),
     )
+
+
+def _checks(chat: Chat, binding: Binding, vocab: Vocab) -> Iterator[SchemaCheck]:
+    """Yield the checks of the answer and of all calls, each with the place where its value begins."""
+    checked = [(chat.schema, chat.check), *((tool.parameters, tool.check) for tool in chat.use.tools)]
+    for schema, check in checked:
+        if check is None:
+            continue
+        openings = find_openings(binding.grammar, schema, lambda token: vocab.detokenize([token]))
+        if not openings or ("" in openings and chat.use.is_possible):
+            raise InvalidRequest(check.refusal, param=check.field)
+        before, after = binding.reasoning
+        yield msgspec.structs.replace(check, openings=openings, before=before, after=after)
 
 
 def _grammar_token(text: str, vocab: Vocab) -> int | None:
@@ -255,7 +299,7 @@ def _preserved(markers: tuple[str, ...], vocab: Vocab) -> tuple[int, ...]:
 
 
 def _with_n_probs(body: ChatRequest) -> ChatRequest:
-    """`logprobs` and `top_logprobs`, as `n_probs`."""
+    """Convert `logprobs` and `top_logprobs` to `n_probs`."""
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("needs 'logprobs': true", field="top_logprobs")
     n = max(1, DEFAULT_LOGPROBS if body.top_logprobs is None else body.top_logprobs)

@@ -1,4 +1,4 @@
-"""From texts to the token lists that are embedded, ranked or classified.
+"""Convert texts to token lists that are embedded, ranked or classified.
 
 Pure but for the vocabulary it reads. An error names the input it is about.
 """
@@ -20,7 +20,6 @@ from corral.core.media import span_around
 from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 
-MAX_NUMBERS = 1 << 24  # of all the vectors in an answer
 _MAX_TOKEN_CHARS = 128  # a word that WordPiece does not know is one token, however long
 
 
@@ -43,17 +42,18 @@ class Fit:
     encoder: EncoderInfo
     truncate: bool
     tokenizer: Tokenizer  # also where media are marked
+    max_numbers: int  # of all the vectors in an answer
 
     def text(self, text: str, name: str) -> str:
-        """Spare the tokenizer what could not fit however it is tokenized."""
+        """Truncate text that cannot fit however it is tokenized."""
         n_chars = self.encoder.n_tokens * max(self.vocab.max_piece_bytes, _MAX_TOKEN_CHARS)
         if len(text) <= n_chars:
             return text
         if self.truncate:
             return text[:n_chars]
         raise InvalidRequest(
-            f"the text ({len(text)} characters) is too large to process, {self.encoder.n_tokens} tokens are "
-            f"the most; {self._remedy}",
+            f"the text ({len(text)} characters) is too large to process, the limit is "
+            f"{self.encoder.n_tokens} tokens; {self._remedy}",
             field=name,
         )
 
@@ -61,7 +61,7 @@ class Fit:
         return n > self.encoder.n_tokens
 
     def cut(self, tokens: list[int]) -> list[int]:
-        """As many tokens as fit; the last one stays if it marks the end."""
+        """Truncate to the tokens that fit; the last one stays if it marks the end."""
         last = tokens[-1:] if tokens[-1] >= 0 and self.vocab.is_control(tokens[-1]) else []
         n = self.encoder.n_tokens - len(last)
         span = span_around(np.array(tokens, np.int32), n)
@@ -69,8 +69,8 @@ class Fit:
 
     def refuse(self, n: int, name: str) -> InvalidRequest:
         return InvalidRequest(
-            f"the input ({n} tokens) is too large to process, {self.encoder.n_tokens} tokens are the most; "
-            f"{self._remedy}",
+            f"the input ({n} tokens) is too large to process, the limit is {self.encoder.n_tokens} "
+            f"tokens; {self._remedy}",
             field=name,
             n_prompt_tokens=n,
             n_max_tokens=self.encoder.n_tokens,
@@ -80,13 +80,13 @@ class Fit:
     def _remedy(self) -> str:
         is_batch = self.encoder.n_tokens < self.encoder.n_ctx
         more = "increase the physical batch size (--ubatch-size)" if is_batch else "shorten it"
-        return f'{more}, or have it cut with "truncate": true'
+        return f'{more}, or send "truncate": true to cut it'
 
 
 def prepare_inputs(value: Any, field: str, fit: Fit) -> Inputs:
-    """The inputs of a request, which are anything that a prompt can be."""
+    """Return the inputs of a request, in any form that a prompt can have."""
     items, is_list = as_list(value, field)
-    _refuse_too_many(len(items), fit.encoder, field)
+    _refuse_too_many(len(items), fit, field)
     tokens: list[list[int]] = []
     truncated: set[int] = set()
     for i, item in enumerate(items):
@@ -95,15 +95,15 @@ def prepare_inputs(value: Any, field: str, fit: Fit) -> Inputs:
         if is_cut:
             truncated.add(i)
     if fit.encoder.pooling is Pooling.NONE:
-        _refuse_too_many(sum(map(len, tokens)), fit.encoder, field)
+        _refuse_too_many(sum(map(len, tokens)), fit, field)
     return Inputs(tokens, frozenset(truncated), is_list)
 
 
 def prepare_pairs(query: str, documents: Sequence[str], field: str, template: str, fit: Fit) -> Inputs:
-    """A prompt for each document: as the model's template has it, or the two texts as a pair."""
+    """Return a prompt for each document: the model's template, or query and document as a pair."""
     if not documents:
         raise InvalidRequest("must not be empty", field=field)
-    _refuse_too_many(len(documents), fit.encoder, field)
+    _refuse_too_many(len(documents), fit, field)
     query = replace(fit, truncate=False).text(query, "query")
     make = partial(_fill, template, query) if template else partial(_join, _tokens_of(query, fit))
     tokens: list[list[int]] = []
@@ -123,7 +123,7 @@ def prepare_pairs(query: str, documents: Sequence[str], field: str, template: st
 
 
 def _fill(template: str, query: str, document: str, fit: Fit) -> tuple[list[int], int]:
-    """The template's prompt, as short as it can be made if it has to, and how long it was."""
+    """Return the template's prompt, truncated if needed, and its full length."""
     whole = tokens = _fill_in(template, query, document, fit)
     while fit.truncate and document and fit.is_too_long(len(tokens)):
         document = document[: len(document) * fit.encoder.n_tokens // len(tokens)]
@@ -138,7 +138,7 @@ def _fill_in(template: str, query: str, document: str, fit: Fit) -> list[int]:
 
 
 def _join(query: list[int], document: str, fit: Fit) -> tuple[list[int], int]:
-    """Both texts with what belongs around them, as short as it can be made, and how long it was."""
+    """Return both texts with their special tokens, truncated if needed, and the full length."""
     tokens = _tokens_of(document, fit)
     n_around = len(fit.vocab.pair(query, []))
     n = n_around + len(tokens)
@@ -152,7 +152,7 @@ def _tokens_of(text: str, fit: Fit) -> list[int]:
 
 
 def _tokenize(item: Any, fit: Fit, name: str) -> tuple[list[int], bool]:
-    """The tokens of an input, and whether it had to be cut."""
+    """Return the tokens of an input, and whether it was truncated."""
     if isinstance(item, dict) and isinstance(item.get("content"), list):
         item = "".join(_part_texts(item["content"], name))
     content = content_of(item, name)
@@ -172,14 +172,15 @@ def _part_texts(parts: list[Any], name: str) -> Iterator[str]:
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in ("text", "media") or not isinstance(part.get("text"), str):
-            raise InvalidRequest("its 'content' must hold parts of the type 'text'", field=name)
+            raise InvalidRequest("the parts of 'content' must have the type 'text'", field=name)
         yield part["text"]
 
 
-def _refuse_too_many(n_rows: int, encoder: EncoderInfo, field: str) -> None:
-    if n_rows * encoder.n_embd > MAX_NUMBERS:
+def _refuse_too_many(n_rows: int, fit: Fit, field: str) -> None:
+    n_embd = fit.encoder.n_embd
+    if n_rows * n_embd > fit.max_numbers:
         raise InvalidRequest(
-            f"{n_rows} vectors of {encoder.n_embd} numbers are too many for one answer, "
-            f"{MAX_NUMBERS // encoder.n_embd} are the most",
+            f"{n_rows} vectors of {n_embd} values are too many for one response; the limit is "
+            f"{fit.max_numbers // n_embd} vectors (--max-response-mb)",
             field=field,
         )

@@ -1,15 +1,15 @@
-"""From a prefix, a suffix and other files to a prompt that asks for what is between the two.
+"""Build an infill prompt from a prefix, a suffix and other files.
 
 Pure but for the vocabulary it reads. What does not fit is cut, not refused, and the answer says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fastapi import Request
+from starlette.requests import Request
 
 from corral.api.params import Baseline, prepare_bound_params
 from corral.api.prepare import PrepareContext, PreparedCompletion, TaskPlan, apply_system_prompt
@@ -37,7 +37,7 @@ class Marks(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What stands around the parts, and their order."""
+    """The tokens around the parts, and the order of the parts."""
 
     marks: Marks
     bos: list[int]
@@ -49,7 +49,7 @@ class Frame(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Tokens of the parts that can be cut."""
+    """Token counts of the parts that can be truncated."""
 
     prefix: int
     suffix: int
@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a prompt is made of, in tokens."""
+    """The parts of a prompt, in tokens."""
 
     prefix: list[int]
     suffix: list[int]
@@ -107,17 +107,21 @@ def plan_infill(body: InfillRequest, base: Baseline, settings: InfillSettings) -
         parts.sizes, len(parts.prompt), frame.n_tokens, params.n_predict, settings.n_batch, n_ctx
     )
     tokens = system.before(join_parts(parts.cut(sizes), frame), base.n_ctx)
-    names = [name for name in _ENDS if name != "extra" or body.input_extra]
+    names = {name: body.name_of(f"input_{name}") for name in _ENDS if name != "extra" or body.input_extra}
     return TaskPlan([tokens], params, change, _explain_cut(names, parts.sizes, sizes, clipped))
 
 
 def require_marks(fim: FimTokens) -> Marks:
-    """The tokens that infilling needs, of a model that has them all."""
+    """Return the tokens that infilling needs; raise if the model lacks one."""
     if fim.pre is not None and fim.suf is not None and fim.mid is not None:
         return Marks(fim.pre, fim.suf, fim.mid)
+    raise NotSupported(f"Infill is not supported by this model: it has {missing_marks(fim)}")
+
+
+def missing_marks(fim: FimTokens) -> str:
+    """Describe the infill tokens that the model lacks; empty: none."""
     tokens = {"prefix": fim.pre, "suffix": fim.suf, "middle": fim.mid}
-    missing = ", ".join(f"no {name} token" for name, token in tokens.items() if token is None)
-    raise NotSupported(f"Infill is not supported by this model: it has {missing}")
+    return ", ".join(f"no {name} token" for name, token in tokens.items() if token is None)
 
 
 def plan_sizes(
@@ -148,7 +152,7 @@ def join_parts(parts: Parts, frame: Frame) -> list[int]:
 
 
 def extra_items(extras: Iterable[Extra], fim: FimTokens) -> list[Item]:
-    """A project of files, where the model has marks for that; else snippets in a row."""
+    """Return the extra files as a repository, if the model has tokens for that; else as snippets."""
     items: list[Item] = [] if fim.rep is None else [fim.rep, PROJECT]
     for extra in extras:
         items += [SNIPPET] if fim.sep is None else [fim.sep, f"{extra.filename}\n"]
@@ -178,7 +182,7 @@ def _clip(items: Iterable[Item], n_tokens: int, cut: Callable[[str, int], str]) 
 
 
 def _tokenize_parts(request: InfillRequest, vocab: Vocab, n_ctx: int) -> tuple[Parts, set[str]]:
-    """The parts, and the names of those whose far end was not even tokenized."""
+    """Tokenize the parts; return them, and the names of those that were truncated before."""
     whole = {
         "prefix": _items(request.input_prefix),
         "suffix": _items(request.input_suffix),
@@ -190,7 +194,9 @@ def _tokenize_parts(request: InfillRequest, vocab: Vocab, n_ctx: int) -> tuple[P
         "extra": last_items(whole["extra"], n_ctx),
     }
     tokens = {
-        name: tokenize_mixed(near[name], vocab, vocab.n_tokens, False, False, f"input_{name}")
+        name: tokenize_mixed(
+            near[name], vocab, vocab.n_tokens, False, False, request.name_of(f"input_{name}")
+        )
         for name in near
     }
     prompt = vocab.tokenize(request.prompt, add_special=False, parse_special=True)
@@ -201,11 +207,12 @@ def _items(content: str | list[Item]) -> list[Item]:
     return [content] if isinstance(content, str) else content
 
 
-def _explain_cut(names: Iterable[str], wanted: Sizes, kept: Sizes, clipped: set[str]) -> list[str]:
+def _explain_cut(names: Mapping[str, str], wanted: Sizes, kept: Sizes, clipped: set[str]) -> list[str]:
+    """Warn about truncated parts; `names`: what the client calls them."""
     warnings = []
-    for name in names:
+    for name, field in names.items():
         n, n_all = getattr(kept, name), getattr(wanted, name)
         if n < n_all or name in clipped:
             more = "more than " if name in clipped else ""
-            warnings.append(f"Field 'input_{name}': kept the {_ENDS[name]} {n} of {more}{n_all} tokens")
+            warnings.append(f"Field '{field}': kept the {_ENDS[name]} {n} of {more}{n_all} tokens")
     return warnings

@@ -1,4 +1,4 @@
-"""Prompts as tokens: texts, token ids, and mixes of both."""
+"""Convert prompts to tokens: texts, token ids, and mixes of both."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from corral.text.vocab import Segment
 
 
 class Tokenizer(Protocol):
-    """A vocabulary, or one that also knows what is marked in a text."""
+    """A vocabulary, optionally with support for marked media in texts."""
 
     def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]: ...
 
 
 def as_list(prompt: Any, field: str) -> tuple[list[Any], bool]:
-    """The prompts that a field holds, and whether it is a list of them: one with tokens in it is a prompt."""
+    """Return the prompts in a field, and whether it is a list of them; a list with tokens is one prompt."""
     is_list = isinstance(prompt, list) and not any(_is_token(item) for item in prompt)
     items = prompt if is_list else [prompt]
     if not items:
@@ -26,7 +26,7 @@ def as_list(prompt: Any, field: str) -> tuple[list[Any], bool]:
 
 
 def content_of(prompt: Any, field: str) -> str | list[Any]:
-    """The text, or texts and tokens, that a prompt is."""
+    """Return the content of a prompt: a text, or a list of texts and tokens."""
     if isinstance(prompt, dict) and "prompt_string" in prompt:
         prompt = prompt["prompt_string"]
     if not isinstance(prompt, str | list):
@@ -46,11 +46,13 @@ def tokenize_mixed(
     parse_special: bool,
     field: str,
 ) -> list[int]:
-    """A text, or texts and token ids in a row; special tokens are added only around a leading text."""
+    """Tokenize a text, or texts mixed with token ids; special tokens are added only to a leading text."""
     items = [content] if isinstance(content, str) else content
     texts = [(item, i) for i, item in enumerate(items) if isinstance(item, str)]
     segments = [(text, add_special and i == 0, parse_special) for text, i in texts]
     tokenized = iter(tokenizer.tokenize_all(segments))
+    if isinstance(content, str):
+        return next(tokenized)
     tokens: list[int] = []
     for item in items:
         if isinstance(item, str):
@@ -69,7 +71,7 @@ def check_token(item: Any, n_vocab: int, field: str) -> int:
 
 
 def refuse_hopeless(prompt: str | list[Any], vocab: Vocab, n_ctx: int) -> None:
-    """Spare the tokenizer what could not fit into the context however it is tokenized."""
+    """Refuse text that exceeds the context however it is tokenized."""
     if isinstance(prompt, list):
         if len(prompt) > 4 * n_ctx:
             raise ContextExceeded(len(prompt), n_ctx)

@@ -1,6 +1,6 @@
-"""From a prepared completion to an HTTP response: all at once, or as it comes.
+"""Run a prepared completion and answer: with one response, or with a stream.
 
-A client that has to wait for long gets comments in the stream about its place; then errors are events too.
+A stream that waits for long gets comments with its queue position; errors after that are events.
 """
 
 from __future__ import annotations
@@ -8,21 +8,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, TypeVar
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.admission import describe_position, queue_headers, watch_deadline
-from corral.api.body import JsonResponse, parse_body
+from corral.api.body import parse_body
 from corral.api.choice import Choice, Renderer, follow, start_choices
+from corral.api.choice_size import choice_bytes, result_bytes
 from corral.api.disconnect import run_for_client
+from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
+from corral.api.piece_response import respond_json
+from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
 from corral.api.schema.completion import GenerationFields
-from corral.api.sse import Comment, EventStream
-from corral.api.state import state_of
+from corral.api.sse import Comment, Encoded, EventStream
+from corral.api.state import AppState, state_of
 from corral.api.vocab import Vocab
+from corral.core.result import TaskResult
 from corral.telemetry.queue import QueueView
+from corral.telemetry.record import RequestRecord
 from corral.telemetry.scope import record_of
 
 _BRIEFLY_S = 0.5  # in the queue, before the status is sent
@@ -34,7 +41,7 @@ FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
 
 async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
-    """Read a request to generate something, if the queue has room for it."""
+    """Read the body of a generation request, if the queue has room for it."""
     state = state_of(request)
     state.model.require_generation()
     state.admission.check_queue(record_of(request).client)
@@ -44,25 +51,37 @@ async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
 async def respond(
     request: Request, prepared: PreparedCompletion, renderer: Renderer, stream: bool
 ) -> Response:
-    """Run all tasks until the client leaves, and answer."""
-    state, record, max_queue_ms = state_of(request), record_of(request), prepared.max_queue_ms
+    """Run all tasks, and answer; cancel them if the client disconnects."""
+    state, record = state_of(request), record_of(request)
     queue = state.telemetry.queue
-    state.admission.check_queue(record.client, len(prepared.tasks), max_queue_ms)
-    choices = start_choices(prepared, state.runner, record)
-    place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
-    with contextlib.ExitStack() as at_end:
-        deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
-        at_end.callback(_close, choices, deadline)
-        _log_tasks(record.id, choices)
-        if state.settings.server.log_prompts:
-            _log_prompts(record.id, choices, state.model.vocab)
-            at_end.callback(_log_answers, record.id, choices)
+    choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream)
+    with at_end:
+        place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
         if stream:
-            events = _events(choices, renderer, at_end.pop_all())
-            return await _stream(request, queue, choices, events, renderer.last)
+            events = _events(state.pools, choices, renderer, at_end.pop_all())
+            return await _stream(request, queue, choices, events, renderer)
         await run_for_client(_finish(choices), request.receive)
     waited_s = max(task.queue_s for task in record.tasks)
-    return JsonResponse(renderer.answer(choices), headers=queue_headers(place, waited_s) if place else None)
+    n_bytes = sum(map(choice_bytes, choices))
+    headers = queue_headers(place, waited_s) if place else None
+    return await respond_json(state.pools, lambda: renderer.answer(choices), n_bytes, headers)
+
+
+async def open_choices(
+    state: AppState, record: RequestRecord, prepared: PreparedCompletion, keeps_probs: bool = True
+) -> tuple[list[Choice], contextlib.ExitStack]:
+    """Start all tasks; closing the stack ends those that are not done."""
+    queue, max_queue_ms = state.telemetry.queue, prepared.max_queue_ms
+    state.admission.check_queue(record.client, len(prepared.tasks), max_queue_ms)
+    choices = await start_choices(prepared, state.runner, record, keeps_probs)
+    at_end = contextlib.ExitStack()
+    deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
+    at_end.callback(_close, choices, deadline)
+    _log_tasks(record.id, choices)
+    if state.settings.server.log_prompts:
+        _log_prompts(record.id, choices, state.model.vocab)
+        at_end.callback(_log_answers, record.id, choices)
+    return choices, at_end
 
 
 async def _finish(choices: list[Choice]) -> None:
@@ -71,12 +90,22 @@ async def _finish(choices: list[Choice]) -> None:
 
 
 async def _events(
-    choices: list[Choice], renderer: Renderer, at_end: contextlib.ExitStack
-) -> AsyncGenerator[dict[str, Any]]:
+    pools: Pools, choices: list[Choice], renderer: Renderer, at_end: contextlib.ExitStack
+) -> AsyncGenerator[Any]:
     with at_end:
         async for choice, result in follow(choices):
-            for event in renderer.events(choice, result):
+            if result_bytes(choice, result) < PIECE_BYTES:
+                events: Sequence[Any] = renderer.events(choice, result)
+            else:
+                events = await pools.continue_text(_encode_events, renderer, choice, result)
+            for event in events:
                 yield event
+
+
+def _encode_events(renderer: Renderer, choice: Choice, result: TaskResult) -> list[Encoded]:
+    """Render and encode events; runs in a thread."""
+    encode, events = renderer.stream_format.encode, renderer.events(choice, result)
+    return [Encoded(cut_pieces(encode(encode_rows(event)))) for event in events]
 
 
 def _close(choices: list[Choice], deadline: asyncio.TimerHandle | None) -> None:
@@ -87,9 +116,9 @@ def _close(choices: list[Choice], deadline: asyncio.TimerHandle | None) -> None:
 
 
 async def _stream(
-    request: Request, queue: QueueView, choices: list[Choice], events: AsyncGenerator[Any], last: bytes
+    request: Request, queue: QueueView, choices: list[Choice], events: AsyncGenerator[Any], renderer: Renderer
 ) -> Response:
-    """The first event is awaited before the status is sent: an error until then is an ordinary answer."""
+    """Await the first event before the status is sent: an error until then is an ordinary answer."""
     first, ids = asyncio.ensure_future(_first(events)), [choice.task.id for choice in choices]
     try:
         await run_for_client(_wait_briefly(first, queue, ids), request.receive)
@@ -100,7 +129,8 @@ async def _stream(
         await _drop(first, events)
         raise
     headers = queue_headers(place, queue.expected_s(place)) if place else None
-    return EventStream(_announce(first, events, queue, ids), last, headers)
+    announced = _announce(first, events, queue, ids)
+    return EventStream(announced, renderer.last, headers, renderer.stream_format)
 
 
 async def _first(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
@@ -108,7 +138,7 @@ async def _first(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[int]) -> None:
-    """Until something has come, or nothing will for a while."""
+    """Wait for the first event, or until the request is known to be queued."""
     await asyncio.wait({first}, timeout=_BRIEFLY_S)
     while not first.done() and not queue.position(*ids):
         await asyncio.wait({first}, timeout=_COMMENT_S)
@@ -117,7 +147,7 @@ async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[
 async def _announce(
     first: asyncio.Future[Any], events: AsyncGenerator[Any], queue: QueueView, ids: list[int]
 ) -> AsyncGenerator[Any]:
-    """Its place in the queue, for as long as it waits; then its events."""
+    """Stream the position in the queue while it waits, then its events."""
     try:
         while not first.done():
             if place := queue.position(*ids):

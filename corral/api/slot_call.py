@@ -1,4 +1,4 @@
-"""Requests for actions on slots: what paths and queries name, and how the engine gets it."""
+"""Requests for actions on slots: parse path and query, and run the action in the engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 
 from corral.api.disconnect import run_for_client
 from corral.api.state import state_of
@@ -17,7 +17,7 @@ from corral.telemetry.scope import record_of
 
 
 class SlotCall:
-    """`slot_id`: as the path names it; without one, `?slot=` does."""
+    """`slot_id`: from the path; without one, `?slot=` names the slot."""
 
     def __init__(self, request: Request, slot_id: str | None = None) -> None:
         self._state = state_of(request)
@@ -35,7 +35,7 @@ class SlotCall:
 
     @property
     def target(self) -> int:
-        """The slot that the query names."""
+        """Return the slot in the query."""
         text = self.request.query_params.get("slot")
         if text is None:
             raise InvalidRequest("is required, as in ?slot=0", field="slot")
@@ -52,7 +52,7 @@ class SlotCall:
     async def run(
         self, verb: Verb, fd: int = -1, slot: int | None = None, busy: Busy | None = None, **fields: Any
     ) -> SlotReport:
-        """Have the engine do something with the slot, but not longer than the client stays to hear of it."""
+        """Run an action on the slot; cancelled if the client disconnects."""
         action = SlotAction(
             verb=verb,
             slot=self.slot if slot is None else slot,
@@ -78,8 +78,8 @@ def require_slots(request: Request) -> None:
 
 
 def action_of(request: Request, actions: Collection[str]) -> str:
-    """The action that the query names."""
+    """Return the action in the query."""
     name = request.query_params.get("action", "")
     if name not in actions:
-        raise InvalidRequest(f"Invalid action '{name:.64}'; there are: {', '.join(actions)}")
+        raise InvalidRequest(f"Invalid action '{name:.64}'; actions are {', '.join(actions)}")
     return name

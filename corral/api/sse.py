@@ -1,42 +1,68 @@
-"""Server-sent events over ASGI."""
+"""Streams over ASGI: server-sent events, or another format that an API has."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.error import render_error
+from corral.api.json_encode import encode_json
 from corral.core.errors import CorralError
 
-_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A line of a stream that programs skip."""
+    """A comment line of a stream."""
 
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An encoded event, in pieces."""
+
+    pieces: list[bytes]
+
+
+def encode_event(event: Any) -> bytes:
+    if isinstance(event, Comment):
+        return f": {event.text}\n\n".encode()
+    return b"data: " + encode_json(event) + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFormat:
+    """Encodes the events of a stream, and errors as events. An event may have no bytes."""
+
+    media_type: str
+    encode: Callable[[Any], bytes]
+    render_error: Callable[[CorralError], Any]
+
+
+SSE = StreamFormat("text/event-stream; charset=utf-8", encode_event, render_error)
+
+
 class EventStream(Response):
-    """Sends events as they come; an error becomes the last one. A client that leaves ends the source."""
+    """Sends events as they arrive; an error becomes the last one. Stops if the client disconnects."""
 
     def __init__(
-        self, events: AsyncGenerator[Any], last: bytes = b"", headers: Mapping[str, str] | None = None
+        self,
+        events: AsyncGenerator[Any],
+        last: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        format: StreamFormat = SSE,
     ) -> None:
         more = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-        self.raw_headers = [*_HEADERS, *more]
+        self.raw_headers = [(b"content-type", format.media_type.encode()), *_HEADERS, *more]
+        self._format = format
         self._events = events
         self._last = last
         self.background = None
@@ -53,14 +79,15 @@ class EventStream(Response):
         try:
             async with contextlib.aclosing(self._events) as events:
                 async for event in events:
-                    await send({"type": "http.response.body", "body": encode_event(event), "more_body": True})
+                    for body in self._bodies(event):
+                        await send({"type": "http.response.body", "body": body, "more_body": True})
         except CorralError as error:
-            body = encode_event(render_error(error))
+            body = self._format.encode(self._format.render_error(error))
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": self._last, "more_body": False})
 
-
-def encode_event(event: Any) -> bytes:
-    if isinstance(event, Comment):
-        return f": {event.text}\n\n".encode()
-    return b"data: " + orjson.dumps(event) + b"\n\n"
+    def _bodies(self, event: Any) -> list[bytes]:
+        if isinstance(event, Encoded):
+            return event.pieces
+        body = self._format.encode(event)
+        return [body] if body else []

@@ -1,13 +1,15 @@
-"""What the application has for its routes; each takes the values that it uses."""
+"""The application's state for its routes; each takes the values that it uses."""
 
 from __future__ import annotations
 
 import time
 
-from fastapi import Request
+from starlette.requests import Request
 
 from corral.api.adapter import AdapterStore
 from corral.api.admission import Admission
+from corral.api.cache_diagnosis import PromptHistory
+from corral.api.dialects.responses.archive import Archive
 from corral.api.engine import Engine, Runner
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
@@ -25,7 +27,7 @@ class AppState:
     def __init__(
         self, settings: Settings, engine: Engine, telemetry: Telemetry, params: GenerationParams
     ) -> None:
-        """Raises CorralError if a directory that the settings name is not as it should be."""
+        """Raises CorralError if a directory in the settings cannot be used."""
         server = settings.server
         self.settings = settings
         self.engine = engine
@@ -33,14 +35,23 @@ class AppState:
         self.started_at = int(time.time())
         self.model = ModelFacts(settings, engine)
         self.adapters = AdapterStore(engine, server.lora_dir)
-        self.defaults = Defaults(params, self.adapters)
+        self.defaults = Defaults(params, self.adapters, server.max_predict)
         self.storage = Storage(server)
+        self.responses = Archive(self.storage.documents)
         self.pools = Pools(n_prompt_threads(server))
+        self.prompt_history = PromptHistory()
         self.runner = Runner(engine, telemetry)
         self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
-        intake = Intake(engine, _media_source(server))
+        self.media_source = _media_source(server)
+        intake = Intake(engine, self.media_source)
         self.prepare = PrepareContext(
-            self.model, self.defaults, self.adapters, intake, self.pools, self.runner
+            self.model,
+            self.defaults,
+            self.adapters,
+            intake,
+            self.pools,
+            self.runner,
+            server.max_response_mib << 20,
         )
 
 

@@ -1,4 +1,4 @@
-"""What the server keeps for its clients: states of slots, sessions, chats."""
+"""Storage of the server for its clients: slot states, sessions, chats, responses."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from corral.core.errors import Conflict
 from corral.core.settings import ServerSettings
 from corral.core.task import Busy
 from corral.storage.chat_store import ChatStore
+from corral.storage.document_store import DocumentStore
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.session import SessionStore, spill_directory
 
-_MAX_BLOBS = 2  # states in memory at once for each slot and way, besides sessions
+_MAX_BLOBS = 2  # states in memory at once for each slot and direction, besides sessions
 
 
 class Storage:
-    """`saves` and `chats` are there if the server has a directory for them."""
+    """`saves` and `chats` are None without a directory for them."""
 
     def __init__(self, server: ServerSettings) -> None:
         self.saves = SaveDirectory(Path(server.slot_save_path)) if server.slot_save_path else None
         spill = spill_directory(self.saves) if self.saves and server.slots else None
         self.sessions = SessionStore(server.sessions_ram_mib << 20, spill)
         self.chats = ChatStore(Path(server.chats_path)) if server.chats_path else None
+        self.documents = DocumentStore(Path(server.responses_path) if server.responses_path else None)
         self._blob_limits: dict[tuple[int, str], asyncio.Semaphore] = {}
 
     @contextlib.asynccontextmanager
     async def limit_blobs(self, slot: int, way: str, busy: Busy) -> AsyncIterator[None]:
-        """Wait until there is room in memory for one more state that is on this way from or to a slot."""
+        """Wait until memory has room for one more state that is transferred from or to a slot."""
         limit = self._blob_limits.setdefault((slot, way), asyncio.Semaphore(_MAX_BLOBS))
         if busy is Busy.REFUSE and limit.locked():
-            raise Conflict(f"{_MAX_BLOBS} states of slot {slot} are still on their way")
+            raise Conflict(f"{_MAX_BLOBS} states of slot {slot} are still being transferred; retry later")
         async with limit:
             yield

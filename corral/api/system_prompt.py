@@ -1,6 +1,6 @@
-"""The system prompt: what every prompt begins with, of any client.
+"""The server-wide system prompt, which every prompt of every client begins with.
 
-Parses and tokenizes one, and puts it before prompts. Values only; `Defaults` holds the one that counts, and
+Parses and tokenizes it, and puts it before prompts. Values only; `Defaults` holds the current one and
 replaces it as a whole.
 """
 
@@ -23,7 +23,7 @@ MAX_CHARS = {"prompt": 1 << 20, "anti_prompt": 4096, "assistant_name": 4096}
 
 @dataclass(frozen=True, slots=True)
 class SystemText:
-    """A system prompt as it is given."""
+    """A system prompt as given."""
 
     prompt: str
     anti_prompt: str
@@ -32,7 +32,7 @@ class SystemText:
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A system prompt as it is used; without tokens there is none, whatever the names are."""
+    """A tokenized system prompt; without tokens there is no system prompt, whatever the names are."""
 
     tokens: tuple[int, ...] = ()
     anti_prompt: str = ""
@@ -40,18 +40,18 @@ class SystemPrompt:
 
     @property
     def is_empty(self) -> bool:
-        """Prompts begin by themselves: the tokenizer's BOS, if it adds one, is theirs."""
+        """Whether there is no system prompt; prompts then keep the BOS that the tokenizer adds."""
         return not self.tokens
 
     def before(self, prompt: list[int], n_ctx: int) -> list[int]:
-        """A prompt that begins with it; where there is nothing to continue, there is still nothing."""
+        """Return a prompt that begins with the system prompt; an empty prompt stays empty."""
         tokens = [*self.tokens, *prompt] if prompt else []
         if len(tokens) >= n_ctx:
             raise ContextExceeded(len(tokens), n_ctx)
         return tokens
 
     def within(self, params: GenerationParams) -> GenerationParams:
-        """The parameters of a prompt that begins with it."""
+        """Return the parameters of a prompt that begins with the system prompt."""
         stop = params.stop
         if self.anti_prompt and self.anti_prompt not in stop:
             stop = (*stop, self.anti_prompt)
@@ -64,7 +64,7 @@ NO_SYSTEM_PROMPT = SystemPrompt()
 def prepare_system_prompt(
     given: Any, vocab: Vocab, n_ctx: int, current: SystemPrompt
 ) -> tuple[SystemPrompt, SystemPrompt | None]:
-    """The system prompt of a request, and what its field makes of that of the server; None: it stays."""
+    """Return the system prompt for a request, and the server's new one; None if it does not change."""
     if given is None:
         return current, None
     change = tokenize_system_prompt(parse_system_prompt(given), vocab, n_ctx)
@@ -72,7 +72,7 @@ def prepare_system_prompt(
 
 
 def parse_system_prompt(given: Any) -> SystemText:
-    """A text, or an object with one and the names."""
+    """Parse a text, or an object with a text and names."""
     if isinstance(given, str):
         given = {"prompt": given}
     if not isinstance(given, dict) or given.get("prompt") is None:
@@ -95,5 +95,5 @@ def _text(given: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(f"'{name}' must be a string", field=FIELD)
     if len(value) > MAX_CHARS[name]:
-        raise InvalidRequest(f"'{name}' may have {MAX_CHARS[name]} characters at most", field=FIELD)
+        raise InvalidRequest(f"'{name}' may have at most {MAX_CHARS[name]} characters", field=FIELD)
     return value

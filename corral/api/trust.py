@@ -1,15 +1,15 @@
-"""Whether a client has shown a key: set by access control, read by routes that answer without one."""
+"""Whether a request has a valid key: set by access control, read by routes that are public."""
 
 from __future__ import annotations
 
-from fastapi import Request
+from starlette.requests import Request
 from starlette.types import Scope
 
 _KEY = "corral.is_anonymous"
 
 
 def mark_anonymous(scope: Scope) -> None:
-    """The request has shown no key, where one is needed."""
+    """Record that the request has no key although keys are required."""
     scope[_KEY] = True
 
 

@@ -10,7 +10,7 @@ from corral.text.vocab import Segment
 
 
 class Vocab(Protocol):
-    """Any thread may call it; a call with a long text takes a while."""
+    """Thread-safe; a call with a long text takes a while."""
 
     @property
     def n_tokens(self) -> int: ...
@@ -45,7 +45,7 @@ class Vocab(Protocol):
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
-        """Each by itself, at once."""
+        """Tokenize each segment separately, in one call."""
         ...
 
     def detokenize(self, tokens: list[int]) -> str: ...
@@ -53,7 +53,7 @@ class Vocab(Protocol):
     def piece(self, token: int, special: bool = False) -> bytes: ...
 
     def pair(self, first: list[int], second: list[int]) -> list[int]:
-        """Two texts as one, with the tokens around them that the model wants."""
+        """Join two texts with the special tokens that the model expects."""
         ...
 
     def token_of(self, text: str) -> int | None: ...

@@ -1,4 +1,4 @@
-"""What a chat template can express, found out by rendering small conversations with it."""
+"""Find out what a chat template can express by rendering small conversations with it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _ID = "call00001"
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """`part_content`: contents have to be lists of parts. `null_content`: beside calls it is null, not empty.
-    `object_arguments`: a call's arguments are given as an object, not as its text."""
+    """What a template supports.
+
+    `part_content`: contents must be lists of parts. `null_content`: the content next to calls must be
+    null, not empty. `object_arguments`: arguments of a call are passed as an object, not as JSON text.
+    """
 
     part_content: bool
     system: bool
@@ -47,7 +50,7 @@ def probe(render: Render) -> Capability:
 
 
 def _probe_calls(render: Render, parts: bool) -> tuple[bool, bool, bool]:
-    """Whether calls are rendered, with arguments as objects, beside a null content."""
+    """Whether calls are rendered, whether arguments must be objects, and whether content must be null."""
     for content in ("", None):
         as_object = _try_call(render, _call({_KEY: "x"}, content), parts)
         if _KEY in as_object and f"'{_KEY}'" not in as_object:

@@ -1,4 +1,4 @@
-"""From a conversation to a prompt, and from generated text back to a message: one model's way of chatting."""
+"""Render a conversation to a prompt, and parse generated text to a message, in the format of one model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from corral.chat.reasoning import (
 )
 from corral.chat.template import ChatTemplate, TemplateError
 from corral.chat.tool import NO_TOOLS, ToolChoice, ToolUse
+from corral.core.params import SchemaCheck
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """What a request wants said: its messages, its tools, and how the answer is to begin and to look.
+    """The chat of a request: messages, tools and options of the answer.
 
-    `schema`: the answer in words is JSON of this schema. `is_continued`: the last message is the beginning of
-    the answer.
+    `schema`: the answer, unless it is a call, is JSON of this schema, with this `check`. `is_continued`: the
+    last message is the beginning of the answer.
     """
 
     messages: list[Message]
@@ -41,27 +42,29 @@ class Chat:
     enable_thinking: bool = True
     reasoning: ReasoningFormat = ReasoningFormat.AUTO
     schema: Any = None
+    check: SchemaCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A grammar for the answer, from its beginning or from one of the triggers on."""
+    """A grammar for the answer, from its start or, with a trigger, once the trigger was generated."""
 
     grammar: str
     trigger: str = ""
     is_trigger_first: bool = False
+    reasoning: tuple[str, str] = ("", "")  # the tags of reasoning before it; an empty first one is open
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`is_thinking`: the answer begins in the middle of thoughts."""
+    """`is_thinking`: the answer starts inside reasoning."""
 
     text: str
     is_thinking: bool
 
 
 class ChatFormat:
-    """One template and everything that follows from it."""
+    """A template and everything derived from it."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
@@ -71,11 +74,16 @@ class ChatFormat:
         self._thinks = self._tags.start in template.source or self._tags.end in template.source
 
     @property
+    def reasoning_tags(self) -> ReasoningTags | None:
+        """The tags around reasoning, unless the format parses reasoning itself."""
+        return self._tags if self._thinks and not self.format.reads_reasoning else None
+
+    @property
     def reasoning_end(self) -> str:
         return self._tags.end
 
     def render(self, chat: Chat) -> Prompt:
-        """The prompt. Where the template refuses the conversation, it is bent until it does not."""
+        """Render the prompt. If the template refuses the messages, simplify them until it accepts."""
         last = chat.messages[-1] if chat.is_continued else None
         messages = chat.messages[:-1] if last else chat.messages
         text = self._render(chat, messages, chat.add_generation_prompt or last is not None)
@@ -84,7 +92,7 @@ class ChatFormat:
             reasoning = last.get("reasoning_content", "") if last else ""
             text += reasoning + self._tags.end
             opened = False
-        # compat: /v1/chat/completions: parts of a message that is continued have an empty line between them.
+        # compat: /v1/chat/completions: text parts of a continued message are joined with an empty line.
         return Prompt(text + text_of(last["content"], "\n\n") if last else text, opened)
 
     def bind(self, chat: Chat, prompt: Prompt, token_of: TokenOf) -> Binding | None:
@@ -104,7 +112,9 @@ class ChatFormat:
             body = answer
         else:
             return None
-        return Binding(g.build(seq(self._reasoning_first(g, chat, prompt), body)))
+        first = self._reasoning_first(g, chat, prompt)
+        start = "" if prompt.is_thinking else self._tags.start
+        return Binding(g.build(seq(first, body)), reasoning=(start, self._tags.end) if first else ("", ""))
 
     def parser(self, chat: Chat, prompt: Prompt) -> MessageParser:
         is_apart = chat.reasoning is not ReasoningFormat.NONE
@@ -112,13 +122,13 @@ class ChatFormat:
         return MessageParser(reader, self._parse(reader, chat, prompt))
 
     def markers(self, chat: Chat) -> tuple[str, ...]:
-        """Texts that have to appear in the answer, even where they are control tokens."""
+        """Texts that must appear in the output, even if they are control tokens."""
         tags = (self._tags.start, self._tags.end)
         is_read = chat.use.is_possible or self.format.wraps_content
         return (*tags, *self.format.markers) if is_read else tags
 
     def _render(self, chat: Chat, messages: list[Message], add_generation_prompt: bool) -> str:
-        tools = [tool.definition for tool in chat.use.tools] if chat.use.is_possible else []
+        tools = [tool.definition for tool in chat.use.described] if chat.use.is_possible else []
         instruction = self.format.instruction if tools else ""
         adapted = normalize_messages(messages, [] if self.can.tools else tools, self.can, instruction)
         options = {"enable_thinking": chat.enable_thinking, **chat.options}

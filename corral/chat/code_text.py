@@ -1,4 +1,4 @@
-"""Programs as tool calls: what a model writes for a function that runs code is not JSON."""
+"""Tool calls that are programs: for a function that runs code, models write the code instead of JSON."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ RUNNERS = ("python", "ipython", "code_interpreter")
 
 
 def find_runner(use: ToolUse) -> str | None:
-    """The function that runs code, if one of them does."""
+    """Return the function that runs code, if there is one."""
     return next((name for name in use.names if name in RUNNERS), None)
 
 
 def read_code(reader: Reader) -> ReaderSteps[None]:
-    """Everything that follows, as the code of the call that is open."""
+    """Read all remaining text as the code of the open call."""
     parts: list[str] = []
     yield from reader.rest(parts.append)
     code_arguments(reader, "".join(parts))

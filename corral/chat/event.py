@@ -1,4 +1,4 @@
-"""What a chat answer is made of, as it is read from generated text."""
+"""Events of a chat answer, parsed from generated text."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class CallArguments:
 
 @dataclass(frozen=True, slots=True)
 class CallBroken:
-    """What was announced as a call is none; its whole text follows as content."""
+    """An announced call turned out not to be one; its whole text follows as content."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why something that looked like a tool call is content."""
+    """Why text that looked like a tool call is content."""
 
     reason: str
 

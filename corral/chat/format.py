@@ -1,4 +1,4 @@
-"""A family of chat models: how its template is told, how it writes tool calls, how its answers are read."""
+"""A family of chat models: how to recognize its template, constrain its tool calls and parse its answers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _ID_LETTERS = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`parse` reads an answer that may call tools, behind its reasoning if there was any.
+    """One family.
 
-    `trigger` is how calls begin, and `calls` the grammar of what follows it. An answer that must call follows
-    both from the start, behind what `lead` allows; one that may call follows `calls` once it has written the
-    trigger. `markers` are the texts that mean something to `parse`: control tokens among them have to appear.
+    `parse` reads an answer that may contain tool calls, after any reasoning. `trigger` is the text that
+    starts calls, and `calls` the grammar of what follows it. A required call follows both from the start,
+    after what `lead` allows; an optional call follows `calls` once the trigger was generated. `markers`:
+    texts that `parse` recognizes; control tokens among them must appear in the output.
     """
 
     name: str
@@ -29,15 +30,15 @@ class Format:
     parse: Callable[[Reader, ToolUse], ReaderSteps[None]]
     calls: Callable[[Grammar, ToolUse], str]
     trigger: tuple[str, ...] = ()
-    is_trigger_first: bool = False  # it counts at the beginning of an answer only
+    is_trigger_first: bool = False  # the trigger applies only at the start of an answer
     lead: Callable[[Grammar], str] = lambda _: ""
-    wrap: Callable[[Grammar, str], str] = lambda _, answer: answer  # the grammar of an answer in words
-    is_always_bound: bool = False  # `calls` covers answers without calls as well
+    wrap: Callable[[Grammar, str], str] = lambda _, answer: answer  # the grammar of an answer without calls
+    is_always_bound: bool = False  # `calls` also covers answers without calls
     markers: tuple[str, ...] = ()
-    options: Callable[[list[dict[str, Any]]], dict[str, Any]] = lambda _: {}  # more names for its template
-    instruction: str = ""  # for models that were never told how to call
-    wraps_content: bool = False  # answers without tools have to be read as well
-    reads_reasoning: bool = False  # reasoning is the format's own affair
+    options: Callable[[list[dict[str, Any]]], dict[str, Any]] = lambda _: {}  # extra template variables
+    instruction: str = ""  # for models that were not trained to call tools
+    wraps_content: bool = False  # answers without tools must be parsed too
+    reads_reasoning: bool = False  # the format parses reasoning itself
     has_short_ids: bool = False
 
 
@@ -50,5 +51,5 @@ def long_id() -> str:
 
 
 def short_id() -> str:
-    """Nine letters, as some templates insist on."""
+    """Return an id of nine letters, as some templates require."""
     return "".join(secrets.choice(_ID_LETTERS) for _ in range(9))

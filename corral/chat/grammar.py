@@ -1,4 +1,4 @@
-"""Pieces of the grammars that tool calls follow, in the Lark dialect of the engine's constraints."""
+"""Building blocks of grammars for tool calls, in llguidance's Lark dialect."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from corral.chat.tool import ToolUse
 TokenOf = Callable[[str], int | None]
 
 GAP = r"(/[ \n]{1,8}/)?"
-END = -1  # instead of a token that ends a generation: no grammar has to mention it
+END = -1  # stands for tokens that end a generation: no grammar needs to mention them
 
 
 class Grammar:
-    """Collects rules. `token_of` tells which texts are control tokens: those are no text to a grammar."""
+    """Collects rules. `token_of` returns the control token of a text, which a grammar must reference as
+    a token."""
 
     def __init__(self, token_of: TokenOf) -> None:
         self._token_of = token_of
@@ -30,11 +31,11 @@ class Grammar:
         return "\n".join([f"start: {start}", *self._rules])
 
     def mark(self, *texts: str) -> str:
-        """Texts in a row, each of which may be a control token."""
+        """Match texts in a row, each of which may be a control token."""
         return seq(*(self._mark(text) for text in texts))
 
     def up_to(self, end: str) -> str:
-        """Any text, and the first `end`."""
+        """Match any text up to and including the first `end`."""
         token = self._token_of(end)
         anything = "/(?s:.*)/"
         if token is not None:
@@ -66,7 +67,7 @@ def maybe(*parts: str) -> str:
 
 
 def calls_of(use: ToolUse, opening: str, closing: str) -> str:
-    """One call of any of the functions: its arguments between two texts, `@` standing for its name."""
+    """Match one call of any function: its arguments between two texts, in which `@` stands for the name."""
     return any_of(
         seq(literal(opening.replace("@", tool.name)), json_value(tool.parameters), literal(closing))
         for tool in use.tools
@@ -74,7 +75,7 @@ def calls_of(use: ToolUse, opening: str, closing: str) -> str:
 
 
 def repeat(use: ToolUse, one: str, separator: str) -> str:
-    """One, or as many as may be called at once."""
+    """Match one item, or several if parallel calls are allowed."""
     return seq(one, f"({seq(separator, one)})*") if use.is_parallel else one
 
 

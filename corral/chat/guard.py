@@ -1,4 +1,4 @@
-"""Words of users that look like control tokens, kept from being taken for them."""
+"""Keep text of users that looks like a control token from being tokenized as one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-_SIGN = "\ue0c0"  # a private character: it and the next one stand for a text
+_SIGN = "\ue0c0"  # a private-use character: with the next character it stands for a text
 _BASE = 0xF0000
 
 
 class Guard:
-    """Hides the texts of control tokens before a template is rendered, and finds them again behind it."""
+    """Replaces the texts of control tokens before a template is rendered, and restores them afterwards."""
 
     def __init__(self, control_texts: Sequence[str]) -> None:
         self._texts = [_SIGN, *sorted(control_texts, key=len, reverse=True)]
@@ -19,7 +19,7 @@ class Guard:
         self._pattern = re.compile("|".join(map(re.escape, self._texts)))
 
     def hide(self, value: Any) -> Any:
-        """The value with every such text in it replaced by a sign."""
+        """Return the value with every such text replaced by a placeholder."""
         if isinstance(value, str):
             return self._pattern.sub(lambda found: _SIGN + chr(_BASE + self._numbers[found[0]]), value)
         if isinstance(value, dict):
@@ -27,7 +27,7 @@ class Guard:
         return [self.hide(item) for item in value] if isinstance(value, list) else value
 
     def split(self, prompt: str) -> list[tuple[str, bool]]:
-        """The prompt in pieces: those that are hidden texts are marked, and stand as they were."""
+        """Split the prompt at placeholders. The restored texts are marked True."""
         pieces: list[tuple[str, bool]] = []
         first, *others = prompt.split(_SIGN)
         pieces.append((first, False))

@@ -1,4 +1,4 @@
-"""JSON inside generated text: found, passed on and taken apart while it is still coming."""
+"""Scan and parse JSON inside generated text while it is streamed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NoReturn
 
 from corral.chat.reader import NO_NAME, Emit, Reader, ReaderSteps
 
-_NO_OBJECT, _NO_ARGUMENTS = "it is no JSON object", "its arguments are no JSON object"
+_NO_OBJECT, _NO_ARGUMENTS = "it is not a JSON object", "its arguments are not a JSON object"
 
 _STRUCTURE = {quotes: re.compile(rf"[{quotes}\\{{}}\[\]]") for quotes in ('"', "\"'")}
 _SCALAR_END = re.compile(r"[\s,}\]):]")
 _HEX = r"[0-9a-fA-F]"
 _HIGH, _LOW = rf"\\u[dD][89abAB]{_HEX}{{2}}", rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
-# Inside of a string: what can be decoded whatever follows, and what more text may turn into that. Halves of
-# surrogate pairs are decoded once it is clear that the other half does not follow.
+# Inside a string: text that can be decoded whatever follows, and text that may become decodable. A lone
+# surrogate is decoded once it is certain that the other half does not follow.
 _STRING_PART = re.compile(
     rf'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u(?![dD][89abAB]){_HEX}{{4}}|{_HIGH}{_LOW}'
     rf"|{_HIGH}(?=[^\\]|\\[^u]|\\u(?:[^dD]|[dD][^c-fC-F])))+"
@@ -25,21 +25,21 @@ _STRING_UNSURE = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD](?:[
 
 
 class JsonScanner:
-    """Finds the end of one JSON value. It looks at brackets and strings only: whether the rest is right is
-    for a parser to say, once the value is whole. `quotes`: what strings may be written in."""
+    """Finds the end of one JSON value. It looks only at brackets and strings; a parser validates the complete
+    value. `quotes`: the characters that delimit strings."""
 
     def __init__(self, quotes: str = '"') -> None:
         self.is_complete = False
         self._structure = _STRUCTURE[quotes]
         self._openings = "{[" + quotes
         self._depth = 0
-        self._quote = ""  # the one that ends the string we are in
+        self._quote = ""  # the quote that ends the current string
         self._is_escaped = False
         self._is_scalar = False
         self._has_begun = False
 
     def feed(self, text: str) -> int:
-        """How many characters of the text belong to the value."""
+        """Return how many characters of the text belong to the value."""
         if not self._has_begun and text:
             self._has_begun = True
             self._is_scalar = text[0] not in self._openings
@@ -59,7 +59,7 @@ class JsonScanner:
         return at
 
     def finish(self) -> None:
-        """The text is over: so is a number or a word."""
+        """End the input, which also ends a number or a literal."""
         self.is_complete = self.is_complete or (self._is_scalar and self._has_begun)
 
     def _feed_scalar(self, text: str) -> int:
@@ -81,7 +81,7 @@ class JsonScanner:
 
 
 def read_value(reader: Reader, emit: Emit, quotes: str = '"') -> ReaderSteps[bool]:
-    """Pass one JSON value on as it comes; returns whether it came to its end."""
+    """Emit one JSON value as it arrives. Returns whether it is complete."""
     scanner = JsonScanner(quotes)
     while True:
         n = scanner.feed((yield from reader.some()))
@@ -93,14 +93,14 @@ def read_value(reader: Reader, emit: Emit, quotes: str = '"') -> ReaderSteps[boo
 
 
 def collect_value(reader: Reader, quotes: str = '"') -> ReaderSteps[str]:
-    """The text of one JSON value; empty if it is not whole."""
+    """Return the text of one JSON value; empty if it is incomplete."""
     parts: list[str] = []
     is_whole = yield from read_value(reader, parts.append, quotes)
     return "".join(parts) if is_whole else ""
 
 
 def parse_json(text: str) -> Any:
-    """The value, or `...` where the text is no JSON (None is a value)."""
+    """Parse JSON; returns `...` if the text is invalid (None is a value)."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -108,19 +108,19 @@ def parse_json(text: str) -> Any:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def replace_surrogates(text: str) -> str:
-    """Text without halves of surrogate pairs, which no encoding could carry."""
+    """Replace lone surrogates, which cannot be encoded."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def read_arguments(reader: Reader) -> ReaderSteps[str]:
-    """Pass a call's arguments on. Returns what is wrong with them, if anything."""
+    """Emit a call's arguments. Returns an error message, or ""."""
     parts: list[str] = []
 
     def emit(text: str) -> None:
@@ -133,12 +133,12 @@ def read_arguments(reader: Reader) -> ReaderSteps[str]:
         return "" if text else _NO_ARGUMENTS
     is_whole = yield from read_value(reader, emit)
     if not is_whole:
-        return "its arguments are cut off"
+        return "its arguments are incomplete"
     return "" if isinstance(parse_json("".join(parts)), dict) else _NO_ARGUMENTS
 
 
 def _as_object(text: str) -> str:
-    """The text of a JSON object, also of one inside of a string: some models quote what they should not."""
+    """Return the text of a JSON object, also of one inside a string: some models quote it by mistake."""
     value = parse_json(text)
     if isinstance(value, str):
         text = replace_surrogates(value)
@@ -153,9 +153,9 @@ def read_call(
     ids: Sequence[str] = ("id",),
     known: Sequence[str] | None = None,
 ) -> ReaderSteps[str]:
-    """One `{"name": ..., "arguments": {...}}`, keys in any order. Returns what is wrong with it, if anything.
+    """Read one `{"name": ..., "arguments": {...}}`, keys in any order. Returns an error message, or "".
 
-    `known`: only calls of these functions count as calls.
+    `known`: only these functions count as calls.
     """
     if (yield from reader.accept("{")) is None:
         return _NO_OBJECT
@@ -201,7 +201,7 @@ def read_call(
 
 
 def read_call_list(reader: Reader, read: Callable[[Reader], ReaderSteps[str]]) -> ReaderSteps[str]:
-    """A JSON array of calls, or a single one without the brackets. Returns what is wrong with it."""
+    """Read a JSON array of calls, or a single call without brackets. Returns an error message, or ""."""
     if (yield from reader.accept("[")) is None:
         return (yield from read(reader))
     while True:
@@ -210,14 +210,14 @@ def read_call_list(reader: Reader, read: Callable[[Reader], ReaderSteps[str]]) -
             return ""
         if problem := (yield from read(reader)):
             return problem
-        reader.begin_raw()  # this one is a call, whatever becomes of the next
+        reader.begin_raw()  # this call stays valid whatever follows
         yield from reader.skip_space()
         if (yield from reader.accept(",", "]")) != ",":
             return ""
 
 
 def read_string(reader: Reader, emit: Emit) -> ReaderSteps[bool]:
-    """Pass the text of a JSON string on, decoded; returns whether it came to its end."""
+    """Emit the decoded text of a JSON string. Returns whether it is complete."""
     if (yield from reader.accept('"')) is None:
         return False
     while True:

@@ -1,7 +1,7 @@
-"""Messages and tools as clients send them, brought into the one shape that templates are written for.
+"""Parse messages and tools of requests into the one shape that templates expect.
 
-Refuses what no model could answer; where one still could (arguments that are no JSON, content that is null,
-fields nobody knows), it takes what it gets.
+Refuses what no model could answer. Accepts input that a model can still use: arguments that are not JSON,
+null content, unknown fields.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import json
 import re
 from typing import Any, NamedTuple
 
+from corral.chat.allowed_tools import ALLOWED_TOOLS, name_of, parse_allowed
 from corral.chat.json_text import parse_json
 from corral.chat.tool import Tool, ToolChoice, ToolUse
 from corral.core.errors import InvalidRequest
 
 MAX_MESSAGES = 65536
 MAX_TOOLS = 1024
-MEDIA_MARK = "<__media__>"  # where a medium is in a text, as clients write and see it
+MEDIA_MARK = "<__media__>"  # placeholder of a media item in a text, as clients write and see it
 
 _ROLES = {"developer": "system", "function": "tool"}
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -26,7 +27,7 @@ Message = dict[str, Any]
 
 
 class ToolFields(NamedTuple):
-    """What a client calls the fields of tools; `function`: where a function is inside of a tool."""
+    """Field names of tools in a client's API. `function`: the path of a function inside a tool."""
 
     tools: str
     choice: str
@@ -44,28 +45,33 @@ LEGACY_FIELDS = ToolFields("functions", "function_call", "")
 
 
 def parse_messages(raw: Any) -> list[Message]:
-    """Messages with string roles, contents that are texts or lists of parts, and complete tool calls. Parts
-    are texts, or marks of media, which the caller has put there."""
+    """Parse messages: string roles, contents that are texts or lists of parts, and complete tool calls. Parts
+    are texts, or markers that the caller put in place of media."""
     if not isinstance(raw, list) or not raw:
         raise InvalidRequest("must be a list with at least one message", field="messages")
     if len(raw) > MAX_MESSAGES:
-        raise InvalidRequest(f"holds more than {MAX_MESSAGES} messages", field="messages")
+        raise InvalidRequest(f"has more than {MAX_MESSAGES} messages", field="messages")
     messages = [_parse_message(item, f"messages[{i}]") for i, item in enumerate(raw)]
     _name_results(messages)
     return messages
 
 
 def parse_tools(tools: Any, choice: Any, parallel: bool, fields: ToolFields = TOOL_FIELDS) -> ToolUse:
-    """The functions that may be called. A named one is the only one, and must be called."""
+    """Return the functions that may be called. A named one is the only one, and must be called; the others
+    stay in the prompt, which stays cached."""
     if tools is None or tools == []:
         if choice not in (None, "auto", "none"):
-            raise InvalidRequest(f"needs '{fields.tools}' to choose from", field=fields.choice)
+            raise InvalidRequest(f"requires '{fields.tools}'", field=fields.choice)
         return ToolUse()
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"must be a list of at most {MAX_TOOLS} {fields.tools}", field=fields.tools)
     known = tuple(_parse_tool(item, fields, i) for i, item in enumerate(tools))
+    if isinstance(choice, dict) and choice.get("type") == ALLOWED_TOOLS:
+        return parse_allowed(choice, known, parallel, fields.choice)
     if isinstance(choice, dict):
-        return ToolUse((_find_choice(choice, known, fields),), ToolChoice.REQUIRED, is_parallel=False)
+        named = _find_choice(choice, known, fields)
+        others = tuple(tool for tool in known if tool is not named)
+        return ToolUse((named,), ToolChoice.REQUIRED, is_parallel=False, others=others)
     try:
         return ToolUse(known, ToolChoice("auto" if choice is None else choice), parallel)
     except ValueError:
@@ -74,7 +80,7 @@ def parse_tools(tools: Any, choice: Any, parallel: bool, fields: ToolFields = TO
 
 
 def legacy_tools(functions: Any, choice: Any) -> tuple[Any, Any]:
-    """`functions` and `function_call` of old clients, as `tools` and `tool_choice`."""
+    """Convert the legacy fields `functions` and `function_call` to `tools` and `tool_choice`."""
     tools = functions
     if isinstance(functions, list):
         tools = [{"type": "function", "function": item} for item in functions]
@@ -84,7 +90,7 @@ def legacy_tools(functions: Any, choice: Any) -> tuple[Any, Any]:
 
 
 def text_of(content: Any, separator: str = "\n") -> str:
-    """A content as one text; nothing separates media from what is around them."""
+    """Join the parts of a content. No separator goes between media and text."""
     if isinstance(content, str):
         return content
     text, was_text = "", False
@@ -112,10 +118,10 @@ def _parse_message(raw: Any, where: str) -> Message:
     if calls != []:
         message["tool_calls"] = _parse_calls(calls, f"{where}.tool_calls")
     elif role == "assistant" and "content" not in raw:
-        raise InvalidRequest("needs 'content' or 'tool_calls'", field=where)
+        raise InvalidRequest("must have 'content' or 'tool_calls'", field=where)
     reasoning = raw.get("reasoning_content") or raw.get("reasoning")
     if isinstance(reasoning, str):
-        # Templates do not agree on the name.
+        # Templates use either name.
         message["reasoning_content"] = message["thinking"] = reasoning
     return message
 
@@ -137,7 +143,9 @@ def _parse_part(part: Any, where: str) -> dict[str, Any]:
     if kind == "media":
         return {"type": "media", "text": str(part["text"])}
     if not isinstance(kind, str) or kind not in _TEXT_PARTS:
-        raise InvalidRequest("must be a part with 'type' and, where that is 'text', a 'text'", field=where)
+        raise InvalidRequest(
+            "must be a part with a 'type', and with 'text' if the type is 'text'", field=where
+        )
     text = part.get(_TEXT_PARTS[kind])
     if not isinstance(text, str):
         raise InvalidRequest("must be a string", field=f"{where}.text")
@@ -170,7 +178,7 @@ def _parse_call(call: Any, index: int, where: str) -> dict[str, Any]:
 
 
 def _name_results(messages: list[Message]) -> None:
-    """Results of tools get the name of the function they come from: some templates want it."""
+    """Add the function's name to tool results, which some templates require."""
     names: dict[str, str] = {}
     for message in messages:
         for call in message.get("tool_calls", ()):
@@ -184,27 +192,29 @@ def _parse_tool(raw: Any, fields: ToolFields, index: int) -> Tool:
     where = fields.place(index)
     if not isinstance(function, dict):
         raise InvalidRequest("must be an object that describes a function", field=f"{fields.tools}[{index}]")
+    if not isinstance(raw.get("type", "function"), str):
+        raise InvalidRequest("must be 'function'", field=f"{fields.tools}[{index}].type")
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest("must be a name without spaces, quotes or brackets", field=f"{where}.name")
-    parameters = function.get("parameters") or {}
+    parameters = function.get("parameters", {})
+    parameters = {} if parameters is None else parameters
     if not isinstance(parameters, dict):
         raise InvalidRequest("must be a JSON Schema object", field=fields.parameters(index))
     definition = {"type": "function", "function": {"description": "", **function, "parameters": parameters}}
-    return Tool(name, {"type": "object", **parameters}, definition)
+    return Tool(name, {"type": "object", **parameters}, definition, index)
 
 
 def _find_choice(choice: dict[str, Any], tools: tuple[Tool, ...], fields: ToolFields) -> Tool:
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, dict) else choice.get("name")
+    name = name_of(choice)
     for tool in tools:
         if tool.name == name:
             return tool
-    raise InvalidRequest(f"'{name!s:.64}' is not among the {fields.tools}", field=fields.choice)
+    raise InvalidRequest(f"'{name!s:.64}' is not in '{fields.tools}'", field=fields.choice)
 
 
 def arguments_of(call: dict[str, Any]) -> dict[str, Any]:
-    """A call's arguments as an object; what is no JSON object comes under `input`."""
+    """Return a call's arguments as an object; anything but a JSON object is wrapped in `input`."""
     text = call["function"]["arguments"]
     value = parse_json(text)
     return value if isinstance(value, dict) else {"input": text if value is ... else value}

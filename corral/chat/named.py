@@ -1,6 +1,6 @@
-"""The templates that `--chat-template` knows by name: one file each, the directory is the table.
+"""The built-in templates of `--chat-template`: one file each, listed by directory.
 
-They take plain text messages and write what libllama's own formatter writes for the same name.
+They take plain text messages and render what libllama's own formatter renders for the same name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAMES: tuple[str, ...] = tuple(
 
 
 def named_template(name: str) -> str | None:
-    """The jinja source of a well-known template, or None where the name is not one."""
+    """Return the Jinja source of a built-in template, or None for an unknown name."""
     if name not in NAMES:
         return None
     return (_DIRECTORY / f"{name}{_SUFFIX}").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Conversations bent to what a template can express, so that nothing a client said is lost on the model."""
+"""Rewrite conversations to what a template can express, so that no content of the request is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Adaptation = Callable[[list[Message]], list[Message]]
 def normalize_messages(
     messages: list[Message], tools: list[dict[str, Any]], can: Capability, instruction: str
 ) -> list[Message]:
-    """The messages as this template wants them; `tools` are those the template cannot show by itself."""
+    """Rewrite the messages for this template. `tools`: those that the template cannot render itself."""
     adapted = [_adapt_message(message, can) for message in messages]
     hints = [_describe(tools)] if tools else []
     hints += [instruction] if instruction else []
@@ -26,7 +26,7 @@ def normalize_messages(
 
 
 def relaxations(messages: list[Message]) -> Iterator[list[Message]]:
-    """Further attempts for a template that refuses: each gives up a little more of the original form."""
+    """Yield further attempts for a template that refuses; each is less like the original."""
     steps: tuple[Adaptation, ...] = (
         merge_systems,
         shorten_ids,
@@ -41,7 +41,7 @@ def relaxations(messages: list[Message]) -> Iterator[list[Message]]:
 
 
 def in_parts(messages: list[Message]) -> list[Message]:
-    """Contents as lists of parts, for templates that know nothing else."""
+    """Convert contents to lists of parts, for templates that support nothing else."""
     return [{**m, "content": [{"type": "text", "text": m["content"] or ""}]} for m in messages]
 
 
@@ -52,7 +52,7 @@ def merge_systems(messages: list[Message]) -> list[Message]:
 
 
 def fold_system(messages: list[Message]) -> list[Message]:
-    """System messages become part of the user's words behind them."""
+    """Move system messages into the user message that follows."""
     folded: list[Message] = []
     waiting: list[str] = []
     for message in messages:
@@ -70,7 +70,7 @@ def fold_system(messages: list[Message]) -> list[Message]:
 
 
 def merge_turns(messages: list[Message]) -> list[Message]:
-    """User and assistant take turns, the user first."""
+    """Merge messages so that user and assistant alternate, starting with the user."""
     merged: list[Message] = []
     for message in messages:
         last = merged[-1] if merged else None
@@ -89,7 +89,7 @@ def merge_turns(messages: list[Message]) -> list[Message]:
 
 
 def shorten_ids(messages: list[Message]) -> list[Message]:
-    """Ids of calls as nine letters: some templates insist."""
+    """Shorten ids of calls to nine letters, as some templates require."""
     shortened = []
     for message in messages:
         message = dict(message)
@@ -125,7 +125,7 @@ def _with_object(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _calls_as_text(message: Message) -> Message:
-    """Calls written into the content, in the form the generic format asks for."""
+    """Write calls into the content, in the form of the generic format."""
     if "tool_calls" not in message:
         return message
     calls = [

@@ -1,18 +1,19 @@
-"""What a JSON Schema says of the arguments of a function, one by one.
+"""Read the JSON Schema of a function's arguments, one argument at a time.
 
-Schemas come from clients: what makes no sense in them is passed over here, the engine refuses what it cannot
-follow.
+Schemas come from clients. Invalid parts are ignored here; the engine refuses what it cannot follow.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from corral.chat.tool import Tool
 from corral.grammar.schema import resolve
 
-_SHARED = ("x-guidance", "$defs", "definitions")  # what parts of a schema need of the whole
+_SHARED = ("x-guidance", "$defs", "definitions")  # keywords of the root that its parts depend on
+_MAX_NESTED = 4  # levels of nested alternatives
 _TEXT_RULES = {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not"}
 _TYPES = {
     str: {"string"},
@@ -26,21 +27,33 @@ _TYPES = {
 
 
 def properties_of(tool: Tool | None) -> dict[str, dict[str, Any]]:
-    """The schemas of a function's arguments, each of which stands by itself."""
-    root = tool.parameters if tool else {}
-    properties = resolve(root, root).get("properties")
-    if not isinstance(properties, dict):
-        return {}
-    return {name: _stand_alone(resolve(schema, root), root) for name, schema in properties.items()}
+    """Return a self-contained schema for each argument of a function."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for form in forms_of(tool) if tool else ():
+        root = form.parameters
+        properties = resolve(root, root).get("properties")
+        for name, schema in properties.items() if isinstance(properties, dict) else ():
+            part = _stand_alone(resolve(schema, root), root)
+            if schema is not False and part not in found.setdefault(name, []):
+                found[name].append(part)
+    return {name: _any_of(parts) for name, parts in found.items() if parts}
+
+
+def forms_of(tool: Tool) -> list[Tool]:
+    """Return the function once for each alternative of its whole argument object."""
+    root = tool.parameters
+    shared = {key: root[key] for key in _SHARED if key in root}
+    parts = _flatten(resolve(root, root), root, _MAX_NESTED)
+    return [replace(tool, parameters={**part, **shared}) for part in parts]
 
 
 def required_of(tool: Tool) -> list[Any]:
-    """The names of the arguments that a call may not leave out."""
+    """Return the names of the required arguments."""
     return _as_list(resolve(tool.parameters, tool.parameters).get("required"))
 
 
 def types_of(schema: dict[str, Any]) -> set[str]:
-    """The types of the values that a schema takes; empty: it does not say."""
+    """Return the types of values that a schema allows; empty if unrestricted."""
     found: set[str] = set()
     for part in _alternatives(schema):
         if "type" in part:
@@ -53,7 +66,7 @@ def types_of(schema: dict[str, Any]) -> set[str]:
 
 
 def has_text_rules(schema: dict[str, Any]) -> bool:
-    """Whether there are rules for the strings that a schema takes, other than a list of them."""
+    """Whether a schema restricts strings in another way than by listing them."""
     parts = _alternatives(schema)
     return any(_TEXT_RULES & part.keys() or (part is not schema and options_of(part)) for part in parts)
 
@@ -66,8 +79,22 @@ def options_of(schema: dict[str, Any]) -> list[Any]:
     return [schema["const"]] if "const" in schema else _as_list(schema.get("enum", []))
 
 
+def _flatten(part: dict[str, Any], root: dict[str, Any], n_left: int) -> list[dict[str, Any]]:
+    choices = part.get("anyOf")
+    if "properties" in part or not isinstance(choices, list) or not n_left:
+        return [part]
+    return [form for choice in choices for form in _flatten(resolve(choice, root), root, n_left - 1)]
+
+
+def _any_of(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(parts) == 1:
+        return parts[0]
+    shared = {key: part[key] for part in parts for key in _SHARED if key in part}
+    return {**shared, "anyOf": [{k: v for k, v in part.items() if k not in _SHARED} for part in parts]}
+
+
 def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """The schemas one of which a value has to follow."""
+    """Return the schemas of which a value must match at least one."""
     found: list[dict[str, Any]] = []
     seen: set[int] = set()
     waiting: list[Any] = [schema]

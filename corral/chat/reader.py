@@ -1,8 +1,8 @@
-"""Generated text, read as if all of it were there already.
+"""Parse generated text as if it were complete.
 
-A format is a generator over a `Reader`: where it needs text that has not come yet, it yields, and goes on
-when there is more. Text is consumed the moment its meaning is certain, so what comes out does not depend on
-how the text was cut.
+A format is a generator over a `Reader`: it yields when it needs text that has not arrived, and continues
+when more is there. Text is consumed as soon as its meaning is certain, so the events do not depend on how
+the text was split.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ReaderSteps: TypeAlias = Generator[None, None, T]
 Emit: TypeAlias = Callable[[str], None]
 
 SPACE = " \t\r\n"
-CUT_OFF, NO_NAME = "it is cut off", "it names no function"
+CUT_OFF, NO_NAME = "it is incomplete", "it has no function name"
 
 
 class Reader:
-    """Mutable: text that has arrived and is not understood yet, and the events of what is."""
+    """The text that has arrived and is not parsed yet, and the events of parsed text."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class Reader:
     def push(self, text: str) -> None:
         self._text += text
 
-    # Reading: generators that wait for as much text as they need.
+    # Reading: generators that wait for the text they need.
 
     def until(self, markers: Sequence[str], emit: Emit) -> ReaderSteps[str | None]:
-        """Pass text on up to the first of the markers, which is consumed and returned; None: none came."""
+        """Emit text up to the first of the markers, which is consumed and returned; None if none arrived."""
         while True:
             found = [(at, -len(m), m) for m in markers if (at := self._text.find(m)) >= 0]
             if found:
                 at, _, marker = min(found)
-                # A longer marker may begin at the same place or before, and not be complete yet.
+                # A longer, incomplete marker may begin at the same place or before.
                 if self.is_ended or self._certain(markers) > at:
                     emit(self.take(at))
                     self.take(len(marker))
@@ -67,7 +67,7 @@ class Reader:
             yield
 
     def accept(self, *options: str) -> ReaderSteps[str | None]:
-        """Consume the longest of the options that the text goes on with; None: it is none of them."""
+        """Consume the longest of the options that comes next; None if no option matches."""
         while not self.is_ended and any(
             len(self._text) < len(option) and option.startswith(self._text) for option in options
         ):
@@ -79,7 +79,7 @@ class Reader:
         return None
 
     def accept_past_space(self, option: str) -> ReaderSteps[str | None]:
-        """Consume the option and the white space in front of it, both or nothing."""
+        """Consume the option and the white space before it, both or nothing."""
         while True:
             text = self._text.lstrip(SPACE)
             if text.startswith(option):
@@ -89,20 +89,22 @@ class Reader:
             yield
 
     def accept_end(self, mark: str) -> ReaderSteps[str | None]:
-        """Consume the end of a call and the white space before it; where the text ends, a part will do."""
+        """Consume the end marker of a call and the white space before it. At the end of the text a part of
+        the marker is enough."""
         found = yield from self.accept_past_space(mark)
         if found is None and self.is_ended and mark.startswith(self._text.lstrip(SPACE)):
             return self.take(len(self._text))
         return found
 
     def collect(self, *markers: str) -> ReaderSteps[tuple[str, str | None]]:
-        """The text up to the first of the markers, without the space around it, and that marker."""
+        """Return the text up to the first of the markers, stripped, and that marker."""
         parts: list[str] = []
         found = yield from self.until(markers, parts.append)
         return "".join(parts).strip(SPACE), found
 
     def announce(self, end: str) -> ReaderSteps[tuple[str, str]]:
-        """Begin a call whose name stands here, up to `end`. Returns the name, or what is wrong."""
+        """Announce a call whose name comes next, up to `end`. Returns the name and "", or "" and an error
+        message."""
         name, found = yield from self.collect(end)
         if not found or not name:
             return "", NO_NAME if found else CUT_OFF
@@ -110,7 +112,7 @@ class Reader:
         return name, ""
 
     def skip_space(self) -> ReaderSteps[str]:
-        """Consume white space, up to the next character that is none."""
+        """Consume white space."""
         skipped = ""
         while True:
             n = len(self._text) - len(self._text.lstrip(SPACE))
@@ -120,17 +122,17 @@ class Reader:
             yield
 
     def next_char(self) -> ReaderSteps[str]:
-        """The next character, not consumed; empty at the end."""
+        """Peek at the next character; empty at the end."""
         return (yield from self.some())[:1]
 
     def some(self) -> ReaderSteps[str]:
-        """Whatever text there is, not consumed; empty at the end."""
+        """Peek at the available text, at least one character; empty at the end."""
         while not self._text and not self.is_ended:
             yield
         return self._text
 
     def take(self, n: int) -> str:
-        """Consume `n` characters that have come already."""
+        """Consume `n` characters that have arrived."""
         text, self._text = self._text[:n], self._text[n:]
         if self._raw is not None and text:
             self._raw.append(text)
@@ -139,10 +141,11 @@ class Reader:
     def rest(self, emit: Emit) -> ReaderSteps[None]:
         yield from self.until((), emit)
 
-    # Writing: what the text turned out to be.
+    # Writing: emit events for parsed text.
 
     def content(self, text: str) -> None:
-        """Answer text. White space waits until something follows it: around a tool call it is dropped."""
+        """Emit content. White space is held back until something follows it, and dropped around tool
+        calls."""
         text = self._space + text
         kept = text.rstrip(SPACE)
         self._space = text[len(kept) :]
@@ -159,15 +162,15 @@ class Reader:
             self.events.append(Reasoning(text))
 
     def begin_raw(self, opening: str = "") -> None:
-        """Something that may be a tool call begins: remember its text, in case it is none.
+        """Start recording text that may be a tool call, in case it is not one.
 
-        `opening`: the beginning of it that has been read already.
+        `opening`: the part of it that was already read.
         """
         self.end_raw()
         self._raw = [opening]
 
     def call(self, name: str, id: str = "") -> None:
-        """A tool call is certain enough to be announced."""
+        """Announce a tool call."""
         self._space_before_call, self._space = self._space, ""
         self._open_call = self.n_calls
         self.n_calls += 1
@@ -179,19 +182,19 @@ class Reader:
             self.events.append(CallArguments(self._open_call, text))
 
     def keep_raw(self) -> None:
-        """What might have been a tool call is plain content."""
+        """Emit the recorded text as content."""
         raw = "".join(self._raw or ())
         self.end_raw()
         self.content(raw)
 
     def end_raw(self) -> None:
-        """What has been read since `begin_raw` needs no remembering: a call that was announced is whole."""
+        """Stop recording; an announced call is complete."""
         self._has_called = self._has_called or self._open_call is not None
         self._raw = None
         self._open_call = None
 
     def no_call(self, reason: str) -> None:
-        """What looked like a tool call is content after all."""
+        """Emit the recorded text as content, since it was not a tool call, and withdraw an announced call."""
         if self._open_call is not None:
             self.events.append(CallBroken(self._open_call))
             self._space = self._space_before_call
@@ -205,15 +208,15 @@ class Reader:
         self._space = ""
 
     def _certain(self, markers: Sequence[str]) -> int:
-        """How much of the text cannot be the beginning of a marker."""
+        """Return how much of the text cannot be the beginning of a marker."""
         return len(self._text) - max((overlap(self._text, marker) for marker in markers), default=0)
 
 
 def calls_parser(
     openings: Sequence[str], read: Callable[[Reader, ToolUse, str], ReaderSteps[str]], end: str = ""
 ) -> Callable[[Reader, ToolUse], ReaderSteps[None]]:
-    """Parse content with calls in it wherever an opening stands; `read` gets the opening and returns what is
-    wrong with the call, if anything. After a call there may be an `end`."""
+    """Return a parser of content with calls after any of the openings. `read` gets the opening and returns an
+    error message, or "". An `end` marker may follow a call."""
 
     def parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
         while opening := (yield from reader.until(openings, reader.content)):
@@ -230,7 +233,7 @@ def calls_parser(
 
 
 class MessageParser:
-    """Feeds a reader to a format; joined, its events are the message."""
+    """Feeds text to a format's generator and collects its events."""
 
     def __init__(self, reader: Reader, steps: ReaderSteps[None]) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""Thoughts before the answer: which tags a model puts around them, and how they are read."""
+"""Reasoning before the answer: the tags that models put around it, and how it is parsed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.chat.reader import Reader, ReaderSteps
 
 
 class ReasoningFormat(enum.Enum):
-    """Where thoughts go: nowhere apart, into `reasoning_content`, or into both."""
+    """Where reasoning goes: into content only, into `reasoning_content`, or into both."""
 
     NONE = "none"
     AUTO = "auto"
@@ -35,19 +35,19 @@ _KNOWN = (
 
 
 def choose_tags(template: str) -> ReasoningTags:
-    """The tags a template mentions, or the most common ones."""
+    """Return the tags that a template mentions, or the most common ones."""
     return next((m for m in _KNOWN if m.start in template or m.end in template), _KNOWN[0])
 
 
 def is_open(prompt: str, tags: ReasoningTags) -> bool:
-    """Whether the model is to begin in the middle of its thoughts."""
+    """Whether the prompt ends inside reasoning."""
     return prompt.rstrip().endswith(tags.start)
 
 
 def read_reasoning(
     reader: Reader, tags: ReasoningTags, format: ReasoningFormat, opened: bool
 ) -> ReaderSteps[None]:
-    """Thoughts at the beginning of an answer, if there are any."""
+    """Read reasoning at the start of an answer, if there is any."""
     begin = yield from reader.accept_past_space(tags.start)
     if begin is None and not opened:
         return
@@ -72,7 +72,7 @@ def read_reasoning(
 
 
 class _Trimmed:
-    """Passes thoughts on without the white space around them."""
+    """Emits reasoning without the white space around it."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -90,6 +90,7 @@ class _Trimmed:
 
 
 def reasoning_grammar(g: Grammar, tags: ReasoningTags, opened: bool) -> str:
-    """The grammar of thoughts that may, or where they are open already must, come before anything else."""
+    """Return the grammar of reasoning before the answer: required if the prompt opened it, otherwise
+    optional."""
     reasoning = seq(g.up_to(tags.end), GAP)
     return reasoning if opened else maybe(g.mark(tags.start), reasoning)

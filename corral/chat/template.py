@@ -1,4 +1,4 @@
-"""Chat templates: the model's own jinja, in a sandbox that sees plain data and nothing else."""
+"""Chat templates: the model's own Jinja, in a sandbox that sees only plain data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LIST_WORK = ("append", "extend", "pop")
 
 
 class TemplateError(InvalidRequest):
-    """The template refuses a conversation, or cannot be rendered with it."""
+    """The template refuses a conversation, or fails on it."""
 
 
 class ChatTemplate:
-    """A compiled template. Rendering is pure; any thread may do it."""
+    """A compiled template. Rendering is thread-safe."""
 
     def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
         self.source = source
@@ -35,6 +35,8 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             line = f" (line {error.lineno})" if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise CorralError(f"the chat template is not valid jinja{line}: {error.message}") from None
+        except RecursionError:
+            raise CorralError("the chat template is nested too deeply") from None
 
     def render(
         self,
@@ -43,7 +45,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         options: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt of a conversation. Raises `TemplateError` where the template refuses it."""
+        """Render the prompt of a conversation. Raises TemplateError if the template refuses it."""
         today = datetime.datetime.now()
         names = {
             "date_string": today.strftime("%d %b %Y"),
@@ -62,16 +64,16 @@ class ChatTemplate:
                 parts.append(part)
                 n_chars += len(part)
                 if n_chars > MAX_CHARS:
-                    raise TemplateError("the chat template writes without end")
+                    raise TemplateError("the chat template's output is too long")
         except TemplateError:
             raise
-        except Exception as error:  # a template is a program: it may fail in any way
-            raise TemplateError(f"the chat template refuses these messages: {error}"[:500]) from None
+        except Exception as error:  # a template is a program that may fail in any way
+            raise TemplateError(f"the chat template rejected these messages: {error}"[:500]) from None
         return "".join(parts)
 
 
 class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}` marks what a model writes; here it is what it surrounds."""
+    """Supports `{% generation %}...{% endgeneration %}`, which renders as its content."""
 
     tags = {"generation"}
 
@@ -81,11 +83,11 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with the budgets a request may use up: `range` is bounded by jinja, powers and repeated
-    strings are bounded here."""
+    """Jinja's sandbox with limits: Jinja bounds `range`; powers are refused and repeated sequences
+    bounded here."""
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        # Templates keep lists of their own; what they are given is this request's alone.
+        # Templates build lists; the data they can change belongs to this request only.
         is_list_work = isinstance(obj, list) and attr in _LIST_WORK
         return is_list_work or super().is_safe_attribute(obj, attr, value)
 
@@ -93,15 +95,15 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:  # noqa: ARG002
         if operator == "**":
-            raise TemplateError("the chat template raises a number to a power")
+            raise TemplateError("the chat template uses the power operator, which is not allowed")
         for text, n in ((left, right), (right, left)):
             if isinstance(text, str | list | tuple) and isinstance(n, int) and len(text) * n > MAX_CHARS:
-                raise TemplateError("the chat template writes without end")
+                raise TemplateError("the chat template's output is too long")
         return left * right
 
 
 def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(f"the chat template refuses these messages: {message}"[:500])
+    raise TemplateError(f"the chat template rejected these messages: {message}"[:500])
 
 
 def _strftime_now(format: str) -> str:
@@ -115,14 +117,14 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Unlike jinja's own this escapes nothing for HTML: the reader is a model."""
+    """Dump JSON without Jinja's HTML escapes, since the reader is a model."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
-        default=list,  # what filters such as `map` give
+        default=list,  # filters such as `map` return generators
     )
 
 

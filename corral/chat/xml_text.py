@@ -1,4 +1,4 @@
-"""Tool calls whose arguments are written one by one between tags, turned into JSON while they come."""
+"""Tool calls with each argument between tags, converted to JSON while they are streamed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, seq
 from corral.chat.json_text import collect_value, parse_json
 from corral.chat.parameter import (
+    forms_of,
     has_text_rules,
     options_of,
     properties_of,
@@ -31,15 +32,15 @@ class Tags:
     end_value: str
     end_call: str
     value: str = ""
-    gap: str = ""  # between its tags and a value
+    gap: str = ""  # text between the tags and a value
 
 
 def read_xml_arguments(
     reader: Reader, tool: Tool | None, tags: Tags, opened: str | None = None
 ) -> ReaderSteps[str]:
-    """The arguments up to the end of the call. Returns what is wrong with them, if anything.
+    """Read the arguments up to the end of the call. Returns an error message, or "".
 
-    `opened`: the first tag, where that has been read already.
+    `opened`: the first tag, if it was already read.
     """
     reader.arguments("{")
     n = 0
@@ -61,7 +62,7 @@ def read_xml_arguments(
         if (yield from _read_argument(reader, properties_of(tool).get(key), tags)) is None:
             return CUT_OFF
     if opened is None:
-        return "its arguments are not between their tags"
+        return "its arguments are not enclosed in tags"
     reader.arguments("}")
     return ""
 
@@ -79,7 +80,7 @@ def _read_argument(reader: Reader, schema: dict[str, Any] | None, tags: Tags) ->
         return found
     parts: list[str] = []
     if schema is not None and not _is_open_text(schema) and (yield from reader.next_char()) in _JSON_OPENINGS:
-        # Strings in it may hold what looks like its end.
+        # Strings in it may contain the end tag.
         parts.append((yield from collect_value(reader)))
     found = yield from reader.until(ends, parts.append)
     reader.arguments(_as_json("".join(parts), schema or {}))
@@ -87,7 +88,8 @@ def _read_argument(reader: Reader, schema: dict[str, Any] | None, tags: Tags) ->
 
 
 def _is_plain_text(schema: dict[str, Any]) -> bool:
-    """Strings are written as they are; those with rules are quoted, so that the rules can be kept."""
+    """Whether values are written without quotes. Strings with rules are quoted, so that the rules can be
+    enforced."""
     return types_of(schema) == {"string"} and not has_text_rules(schema)
 
 
@@ -97,7 +99,7 @@ def _is_open_text(schema: dict[str, Any]) -> bool:
 
 
 def _as_json(text: str, schema: dict[str, Any]) -> str:
-    """A value as it was written if that is JSON and what is asked for, else as a string."""
+    """Return the text as it is if it is JSON of an allowed type, otherwise as a JSON string."""
     text = text.strip()
     types = types_of(schema)
     value = parse_json(text)
@@ -108,7 +110,13 @@ def _as_json(text: str, schema: dict[str, Any]) -> str:
 
 
 def xml_arguments(g: Grammar, tool: Tool, tags: Tags) -> str:
-    """The grammar of a call's arguments, in the order of the schema, up to the end of the call."""
+    """Return the grammar of a call's arguments, in the order of the schema, up to the end of the call."""
+    forms = [_xml_arguments(g, form, tags) for form in forms_of(tool)]
+    all_forms = forms[0] if len(forms) == 1 else any_of(form or '""' for form in forms)
+    return seq(all_forms, g.mark(tags.end_call))
+
+
+def _xml_arguments(g: Grammar, tool: Tool, tags: Tags) -> str:
     required = required_of(tool)
     value_tag = seq(_NEWLINE, g.mark(tags.value)) if tags.value else ""
     parts = []
@@ -116,7 +124,7 @@ def xml_arguments(g: Grammar, tool: Tool, tags: Tags) -> str:
         key = seq(g.mark(tags.key), literal(name), g.mark(tags.end_key), value_tag, literal(tags.gap))
         part = seq(key, _value(g, schema, tags), _NEWLINE)
         parts.append(part if name in required else maybe(part))
-    return seq(*parts, g.mark(tags.end_call))
+    return seq(*parts)
 
 
 def _value(g: Grammar, schema: dict[str, Any], tags: Tags) -> str:

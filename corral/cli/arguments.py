@@ -1,4 +1,4 @@
-"""A command line, as values of options."""
+"""Parse the command line into values of options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"-?\.?\d.*")
 
 
 def read_arguments(argv: Sequence[str]) -> list[Given]:
-    """What is given, in order. A value may begin with a dash where the option needs one."""
+    """Return the given options in order. A value may begin with a dash if the option requires a value."""
     args, given = deque(argv), []
     while args:
         name, equals, value = _split(args.popleft())
@@ -31,12 +31,12 @@ def read_arguments(argv: Sequence[str]) -> list[Given]:
         else:
             given.append(give(option, _take(option, name, args, bool(equals)), Source.COMMAND_LINE, name))
         if equals and args and args[0] is value:
-            raise UsageError(f"{name} takes no value")
+            raise UsageError(f"{name} does not take a value")
     return given
 
 
 def _split(word: str) -> tuple[str, str, str]:
-    """Name, `=` and value, as in `--ctx-size=4096`."""
+    """Split `--ctx-size=4096` into name, `=` and value."""
     if not word.startswith("--"):
         return word, "", ""
     name, equals, value = word.partition("=")
@@ -57,7 +57,7 @@ def _take(option: Option, name: str, args: deque[str], is_one: bool) -> tuple[st
     else:
         taken = [args.popleft() for _ in range(min(int(option.n_args), len(args)))]
     if not taken or (option.n_args != "+" and len(taken) < int(option.n_args)):
-        raise UsageError(f"{name} needs a value: {name} {option.metavar}")
+        raise UsageError(f"{name} requires a value: {name} {option.metavar}")
     return tuple(taken)
 
 

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal. It hides the cursor, so it is closed however the command ends."""
+"""A progress bar on a terminal. It hides the cursor, so `close` always runs before the process exits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A bar if standard error is a terminal; takes what is done, and the fraction of it."""
+    """Show a bar if standard error is a terminal. Yields a function of description and fraction."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
@@ -26,7 +26,7 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 
 
 class Bar:
-    """Shown until `close`, which the end of the process calls at the latest."""
+    """A progress bar that is shown until `close`, which also runs when the process exits."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class Bar:
         completed: int = 0,
         columns: Sequence[ProgressColumn] = (),
     ) -> None:
-        """`columns` come after what is done and the bar; a percentage if there are none."""
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn  # a moment to import
+        """`columns` follow the description and the bar; the default is a percentage."""
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn  # slow import
 
         description = TextColumn("{task.description}", markup=False)
         self._progress = Progress(

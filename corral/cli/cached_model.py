@@ -1,7 +1,7 @@
-"""Models in the user's cache: found, described and removed.
+"""Find, describe and remove models in the user's cache.
 
-Finds files from URLs and hubs, complete or not, and others in the same directory. Reads headers only, without
-native code.
+Covers files from URLs and hubs, complete or partial, and other files in the same directory. Only headers
+are read, without native code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _MADE = {"lora-base-": "made for --lora-base", TRANSCODED: "made by --transcode"
 
 
 class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """`paths`: its parts, as they are loaded; `others`: files that are removed with them."""
+    """A model in the cache. `paths`: its parts in load order; `others`: files that are removed along with
+    them."""
 
     name: str
     paths: tuple[str, ...]
@@ -48,7 +49,7 @@ class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str = ""
     quantization: str = ""
     n_params: int = 0
-    fault: str = ""  # why it cannot be used
+    fault: str = ""  # why the file cannot be loaded
     is_partial: bool = False
     others: tuple[str, ...] = ()
 
@@ -58,11 +59,11 @@ class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_models() -> list[CachedModel]:
-    """Everything in the cache, by name."""
+    """Return all models in the cache, sorted by name."""
     try:
         found = [*_find_flat(cache_dir()), *_find_hub()]
     except OSError as error:
-        raise CorralError(f"cannot look through the cache: {error.filename}: {error.strerror}") from None
+        raise CorralError(f"cannot read the cache: {error.filename}: {error.strerror}") from None
     names = [model.name for model in found]
     distinct = [
         msgspec.structs.replace(model, name=Path(model.paths[0]).name)
@@ -74,7 +75,7 @@ def find_models() -> list[CachedModel]:
 
 
 def remove_model(model: CachedModel) -> None:
-    """Remove its files; raises CorralError if they are being downloaded."""
+    """Remove a model's files. Raises CorralError while they are being downloaded."""
     try:
         with ExitStack() as stack:
             for path in model.paths:
@@ -87,13 +88,13 @@ def remove_model(model: CachedModel) -> None:
                 if not any(path.is_file() for path in files):
                     shutil.rmtree(storage)
     except Timeout:
-        raise CorralError(f"'{model.name}' is being downloaded right now") from None
+        raise CorralError(f"'{model.name}' is being downloaded") from None
     except OSError as error:
         raise CorralError(f"cannot remove '{model.name}': {error.strerror}") from None
 
 
 def _find_flat(directory: Path) -> Iterator[CachedModel]:
-    """Files in the cache directory itself."""
+    """Find files directly in the cache directory."""
     files = [path for path in _entries(directory) if path.is_file()]
     for parts in _grouped(path for path in files if path.suffix == ".gguf" or version_path(path) in files):
         hashed = _HASHED.fullmatch(parts[0].name)
@@ -104,18 +105,13 @@ def _find_flat(directory: Path) -> Iterator[CachedModel]:
         version = recorded_version(parts[0])
         made = next((why for start, why in _MADE.items() if parts[0].name.startswith(start)), "")
         every = [Path(part) for part in part_names(str(parts[0]))]
-        yield _describe(
-            name,
-            parts,
-            source=version.url if version else made,
-            time=version.time if version else parts[0].stat().st_mtime,
-            # What we, and what llama-server, write about a file.
-            others=[*map(version_path, every), *(path.with_name(f"{path.name}.etag") for path in every)],
-        )
+        # Metadata files that Corral and llama-server write next to a model.
+        others = [*map(version_path, every), *(path.with_name(f"{path.name}.etag") for path in every)]
+        yield _describe(name, parts, version.url if version else made, others)
 
 
 def _find_hub() -> Iterator[CachedModel]:
-    """Files of repositories, in the layout of huggingface_hub."""
+    """Find files of repositories in the cache layout of huggingface_hub."""
     for storage in _repositories():
         repo = storage.name.removeprefix(_REPO).replace("--", "/", 1)
         snapshots = _snapshots(storage)
@@ -131,8 +127,7 @@ def _find_hub() -> Iterator[CachedModel]:
                 name = unquote(url.rpartition("/")[2]) or path.name.removesuffix(PART)
                 yield _describe_part(f"{repo}/{name}{PART}", path)
             elif path.resolve() not in linked and path.suffix != ".json":
-                leftover = _describe_part(f"{repo}/{path.name}{PART}", path)
-                yield msgspec.structs.replace(leftover, fault="left over")
+                yield _describe(f"{repo}/{path.name}{PART}", [path], "", [version_path(path)], "leftover")
 
 
 def _describe_hub_model(
@@ -144,31 +139,30 @@ def _describe_hub_model(
     shared = {path.resolve() for root in snapshots for path in root.rglob("*") if path not in links}
     quant = quant_of(parts[0])
     is_default = quant and choose_model(names, quant) == parts[0]
-    model = _describe(
-        f"{repo}:{quant}" if is_default else f"{repo}/{parts[0]}",
-        [newest / part for part in parts if (newest / part).exists()],
-        source=f"hub {repo}",
-        time=max(blob.stat().st_mtime for blob in blobs),
-        others=[*links, *(blobs - shared)],
-    )
+    name = f"{repo}:{quant}" if is_default else f"{repo}/{parts[0]}"
+    paths = [newest / part for part in parts if (newest / part).exists()]
+    model = _describe(name, paths, f"hub {repo}", [*links, *(blobs - shared)])
     return msgspec.structs.replace(model, n_bytes=sum(blob.stat().st_size for blob in blobs))
 
 
 def _describe(
-    name: str, parts: Sequence[Path], *, source: str, time: float, others: Iterable[Path]
+    name: str, parts: Sequence[Path], source: str, others: Iterable[Path], fault: str = ""
 ) -> CachedModel:
+    if not fault and (missing := len(part_names(parts[0].name)) - len(parts)):
+        fault = f"{missing} of its parts missing"
     model = CachedModel(
         name=name,
         paths=tuple(map(str, parts)),
         n_bytes=sum(part.stat().st_size for part in parts),
         source=source,
-        time=time,
+        time=max(part.stat().st_mtime for part in parts),
+        fault=fault,
+        is_partial=bool(fault),
         others=tuple(str(path) for path in others if path not in parts),
     )
     replace = msgspec.structs.replace
-    missing = len(part_names(parts[0].name)) - len(parts)
-    if missing:
-        return replace(model, fault=f"{missing} of its parts missing", is_partial=True)
+    if fault:
+        return model
     try:
         headers = [read_header(part) for part in parts]
     except Incomplete as error:
@@ -186,19 +180,10 @@ def _describe(
 
 
 def _describe_part(name: str, path: Path) -> CachedModel:
-    """A file that is not complete."""
-    status, version = path.stat(), read_version_file(path) or Version()
-    of = f", {status.st_size / version.n_bytes:.0%} of {sized(version.n_bytes)}" if version.n_bytes else ""
-    return CachedModel(
-        name=name,
-        paths=(str(path),),
-        n_bytes=status.st_size,
-        source=version.url,
-        time=status.st_mtime,
-        fault=f"partial{of}",
-        is_partial=True,
-        others=(str(version_path(path)),),
-    )
+    """Describe a partial download."""
+    n_bytes, version = path.stat().st_size, read_version_file(path) or Version()
+    of = f", {n_bytes / version.n_bytes:.0%} of {sized(version.n_bytes)}" if version.n_bytes else ""
+    return _describe(name, [path], version.url, [version_path(path)], f"partial{of}")
 
 
 def _quantization(headers: Sequence[GgufHeader]) -> str:
@@ -212,7 +197,7 @@ def _quantization(headers: Sequence[GgufHeader]) -> str:
 
 
 def _grouped(paths: Iterable[Path]) -> list[list[Path]]:
-    """Parts of one model together."""
+    """Group the parts of each model."""
     groups: dict[str, list[Path]] = {}
     for path in sorted(paths):
         groups.setdefault(part_names(str(path))[0], []).append(path)
@@ -224,7 +209,7 @@ def _repositories() -> list[Path]:
 
 
 def _snapshots(storage: Path) -> list[Path]:
-    """Versions of a repository: the current one of the branch, then the newest."""
+    """Return the snapshots of a repository: the one that `main` points to first, then the newest."""
     try:
         main = (storage / "refs" / "main").read_text().strip()
     except OSError:

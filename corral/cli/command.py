@@ -1,4 +1,4 @@
-"""The commands of `corral`: what it can do instead of serving. `main` runs them."""
+"""The subcommands of `corral`, which run instead of the server. `main` runs them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`arguments`: what may follow its name."""
+    """`arguments`: usage text of the arguments after the name."""
 
     help: str
     arguments: str = ""
 
 
 COMMANDS: Mapping[str, Command] = {
-    "models": Command("list the downloaded models, or remove some", "[list | rm NAME ...]"),
-    "doctor": Command("look for what keeps Corral from running"),
-    "compare": Command("measure how far a model file is from another", "A.gguf B.gguf"),
-    "tune": Command("find the fastest settings of a model on this machine", "[-m FILE]"),
-    "completion": Command("print a script that completes options", "{bash,zsh,tcsh}"),
-    "help": Command("print this, or the help of a command", "[COMMAND | all]"),
+    "models": Command("list or remove downloaded models", "[list | rm NAME ...]"),
+    "doctor": Command("check this installation and machine for problems"),
+    "compare": Command("measure how much two model files differ", "A.gguf B.gguf"),
+    "tune": Command("find the fastest settings for a model on this machine", "[-m FILE]"),
+    "completion": Command("print a shell completion script", "{bash,zsh,tcsh}"),
+    "help": Command("print this help, or that of a command", "[COMMAND | all]"),
 }

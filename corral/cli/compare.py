@@ -1,4 +1,4 @@
-"""The command `corral compare`: how far a model file is from another, on a text that comes with Corral."""
+"""`corral compare`: measure how far a model file diverges from another, on a text that ships with Corral."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from corral.tuning.comparison import (
 from corral.tuning.divergence import Divergence, sample_text
 
 _MAX_TEXT_BYTES = 4 << 20
-_MAX_THREADS = 512  # libllama has no more
+_MAX_THREADS = 512  # libllama's maximum
 
 
 class ComparedFile(msgspec.Struct, frozen=True):
@@ -61,21 +61,22 @@ def run_compare(args: Sequence[str]) -> int:
 def _parse(args: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="corral compare",
-        description="Tell how far model B is from model A, of which it is another encoding: the perplexity "
-        "of both, the KL divergence of the tokens they expect, and how far both are from a reference, the "
-        "weights of A decoded to floats (made in the cache, and removed afterwards).",
+        description="Measure how much model B, a re-encoding of model A, differs from it: the "
+        "perplexity of both, the KL divergence of their next-token distributions, and the "
+        "divergence of both from a reference, which is A's weights decoded to floats "
+        "(written to the cache and removed afterwards).",
         allow_abbrev=False,
     )
-    parser.add_argument("a", metavar="A.gguf", help="what B is measured against")
+    parser.add_argument("a", metavar="A.gguf", help="the model that B is compared with")
     parser.add_argument("b", metavar="B.gguf", help="a model with the same vocabulary")
     parser.add_argument(
         "-t", "--threads", metavar="N", type=int, default=0, help="(default: one per physical core)"
     )
-    parser.add_argument("--text", metavar="FILE", help="compare on this text instead of Corral's own")
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--text", metavar="FILE", help="compare on this text instead of the built-in one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(args)
     if not 0 <= options.threads <= _MAX_THREADS:
-        parser.error(f"--threads {options.threads}: it must be between 0 and {_MAX_THREADS}")
+        parser.error(f"--threads {options.threads}: must be between 0 and {_MAX_THREADS}")
     return options
 
 
@@ -83,16 +84,16 @@ def _read_text(name: str) -> str:
     path = Path(name)
     try:
         if path.stat().st_size > _MAX_TEXT_BYTES:
-            raise CorralError(f"'{name}' is longer than {sized(_MAX_TEXT_BYTES)}: take a part of it")
+            raise CorralError(f"'{name}' is larger than {sized(_MAX_TEXT_BYTES)}; use a part of it")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise CorralError(f"cannot read '{name}': {error.strerror}") from None
     except UnicodeDecodeError:
-        raise CorralError(f"'{name}' is not a text in UTF-8") from None
+        raise CorralError(f"'{name}' is not UTF-8 text") from None
 
 
 def _look_at(path: str) -> ComparedFile:
-    """The file, without its perplexity yet; raises if it is not a model."""
+    """Describe the file, with its perplexity still 0. Raises if it is not a model."""
     parts, headers = read_model(path)
     declared = headers[0].metadata.get("general.file_type")
     type = FILE_TYPES.get(declared, "unknown") if isinstance(declared, int) else "unknown"
@@ -113,7 +114,7 @@ def _as_json(a: ComparedFile, b: ComparedFile, found: Comparison) -> str:
 
 
 def _numbers(divergence: Divergence) -> dict[str, float]:
-    """All but the perplexities, which belong to the files."""
+    """Return all numbers except the perplexities, which belong to the files."""
     numbers: dict[str, float] = msgspec.structs.asdict(divergence)
     return {name: value for name, value in numbers.items() if not name.startswith("perplexity")}
 
@@ -137,7 +138,7 @@ def _file_rows(a: ComparedFile, b: ComparedFile, found: Comparison) -> list[tupl
         ("type", a.type, b.type),
         ("perplexity", f"{a.perplexity:.4f}", f"{b.perplexity:.4f}"),
         (f"KL from {reference}", _mean_kl(found.a), _mean_kl(found.b)),
-        (f"same first choice as {reference}", _top1(found.a), _top1(found.b)),
+        (f"same top token as {reference}", _top1(found.a), _top1(found.b)),
     ]
 
 
@@ -156,14 +157,14 @@ def _number_rows(divergence: Divergence) -> list[tuple[str, str]]:
         ("90 %", f"{divergence.kl_p90:.5f}"),
         ("99 %", f"{divergence.kl_p99:.5f}"),
         ("maximum", f"{divergence.max_kl:.5f}"),
-        ("same first choice", _top1(divergence)),
+        ("same top token", _top1(divergence)),
     ]
 
 
 def _verdict(found: Comparison) -> str:
     limits = (
-        f"KL from A in {found.reference} at most {MAX_RATIO:g} x A's, same first choice as often within "
-        f"{MAX_ERRORS:g} standard errors, KL from A below {MAX_MEAN_KL:g}"
+        f"KL from A in {found.reference} at most {MAX_RATIO:g} x A's, same top token as often "
+        f"within {MAX_ERRORS:g} standard errors, KL from A below {MAX_MEAN_KL:g}"
     )
     keeps = "keeps" if keeps_quality(found) else "does not keep"
     return f"B {keeps} the quality of A ({limits})."

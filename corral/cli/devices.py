@@ -1,6 +1,6 @@
-"""`--list-devices`, and what else libllama says of itself: asked in a process of its own.
+"""`--list-devices` and other facts about libllama, read in a separate process.
 
-A driver or a build that is broken takes that process down, not the command.
+A broken driver or build crashes that process, not the command.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 
 from corral.core.errors import CorralError
 
-_TIMEOUT_S = 300.0  # some drivers take their time to start
+_TIMEOUT_S = 300.0  # some drivers are slow to start
 _MIB = 1 << 20
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
-    """One device other than the CPU."""
+    """A device other than the CPU."""
 
     name: str
     description: str
@@ -29,7 +29,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
 
 
 class NativeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What libllama says of itself."""
+    """Version, path, CPU features and devices of libllama."""
 
     version: str
     path: str
@@ -48,25 +48,25 @@ def print_devices(rpc: Sequence[str] = ()) -> int:
 
 
 def list_devices(rpc: Sequence[str] = ()) -> list[DeviceRow]:
-    """Devices other than the CPU, with those of RPC servers at HOST:PORT."""
+    """List the devices other than the CPU, including those of RPC servers at HOST:PORT."""
     return native_facts(rpc).devices
 
 
 def native_facts(rpc: Sequence[str] = ()) -> NativeFacts:
-    """Raises CorralError if libllama cannot be loaded, or does not survive it."""
+    """Read the facts in another process. Raises CorralError if libllama cannot be loaded or crashes."""
     command = [sys.executable, "-m", "corral.cli.devices", *rpc]
     try:
         result = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise CorralError(f"libllama does not start within {_TIMEOUT_S:g} s") from None
+        raise CorralError(f"libllama did not start within {_TIMEOUT_S:g} s") from None
     if result.returncode < 0:
         raise CorralError(
-            f"libllama crashes when it starts: {_signal_name(-result.returncode)}{_last(result.stderr)}"
+            f"libllama crashed at startup: {_signal_name(-result.returncode)}{_last(result.stderr)}"
         )
     try:
         return msgspec.json.decode(result.stdout.rpartition(b"\n")[2], type=NativeFacts)
     except msgspec.DecodeError:
-        raise CorralError(_last(result.stderr).removeprefix(": ") or "libllama says nothing") from None
+        raise CorralError(_last(result.stderr).removeprefix(": ") or "libllama printed nothing") from None
 
 
 def _signal_name(number: int) -> str:
@@ -77,13 +77,13 @@ def _signal_name(number: int) -> str:
 
 
 def _last(output: bytes) -> str:
-    """Its last line, after a colon."""
+    """Return the last line of an output, after a colon."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
     return f": {lines[-1]}" if lines else ""
 
 
 def _tell(rpc: Sequence[str]) -> None:
-    """In the other process."""
+    """Print the facts as JSON; runs in the other process."""
     from corral.llama.device import add_servers, devices
     from corral.llama.library import lib, start
 

@@ -1,6 +1,6 @@
-"""`corral doctor`: what is wrong with this machine, or with the installed packages, and how to repair it.
+"""`corral doctor`: check this machine and the installed packages, and suggest fixes.
 
-It needs none of the packages that the server needs: `python -m corral.cli.doctor` runs where that does not.
+Runs as `python -m corral.cli.doctor` even if the packages that the server requires are missing.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from corral.cli.doctor_checks import CheckResult, Level, examine
-from corral.cli.doctor_facts import gather
+from corral.cli.doctor_facts import Facts
 
-_PORT = 8080  # as in core/settings.py, which needs a package
+_PORT = 8080  # as in core/settings.py, which imports a package that may be missing
 
 
 def run_doctor(args: Sequence[str]) -> int:
-    """1: something is wrong."""
-    parser = argparse.ArgumentParser("corral doctor", description="look for what keeps Corral from running")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
-    parser.add_argument("--port", type=int, default=_PORT, help=f"the port to look at (default: {_PORT})")
+    """Run the checks; the exit status is 1 if one fails."""
+    parser = argparse.ArgumentParser(
+        "corral doctor", description="check this installation and machine for problems"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--port", type=int, default=_PORT, help=f"the port to check (default: {_PORT})")
     arguments = parser.parse_args(args)
     if not 0 < arguments.port < 1 << 16:
-        parser.error(f"--port {arguments.port}: it must be between 1 and 65535")
-    results = examine(gather(arguments.port))
+        parser.error(f"--port {arguments.port}: must be between 1 and 65535")
+    results = examine(Facts(arguments.port))
     text = render_json(results) if arguments.json else render_text(results)
     sys.stdout.write(f"{text}\n")
     return 1 if _count(results, Level.WRONG) else 0
 
 
 def render_text(results: Sequence[CheckResult]) -> str:
-    """A line for each, and one for its remedy."""
+    """Print a line for each result, and another for its remedy."""
     lines = []
     width = max(len(result.name) for result in results)
     for result in results:
@@ -40,7 +42,7 @@ def render_text(results: Sequence[CheckResult]) -> str:
         if result.remedy:
             lines.append(f"{'':8} {'':{width}}  -> {result.remedy}")
     n_wrong, n_warnings = _count(results, Level.WRONG), _count(results, Level.WARNING)
-    verdict = f"{n_wrong} wrong, {n_warnings} to look at" if n_wrong or n_warnings else "all is well"
+    verdict = f"errors: {n_wrong}, warnings: {n_warnings}" if n_wrong or n_warnings else "no problems found"
     return "\n".join([*lines, verdict])
 
 

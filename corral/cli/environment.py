@@ -1,4 +1,4 @@
-"""Environment variables, as values of options."""
+"""Read values of options from environment variables."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def read_environment(environ: Mapping[str, str]) -> list[Given]:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A warning for each that looks like one of an option, but is none."""
+    """Warn about each variable that has the prefix of options but sets none."""
     unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in _KNOWN)
-    return [f"{name} is ignored: there is no such option{_hint(name)}" for name in unknown]
+    return [f"{name} is ignored: unknown option{_hint(name)}" for name in unknown]
 
 
 def _hint(name: str) -> str:
-    """Compared without what they have in common: else all are alike."""
+    """Suggest a similar variable; the common prefix is left out of the comparison."""
     near = difflib.get_close_matches(name.removeprefix(PREFIX), _BY_ENDING, 1)
     return f"; did you mean {_BY_ENDING[near[0]]}?" if near else ""
 

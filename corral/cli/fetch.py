@@ -1,7 +1,7 @@
-"""Get one file over HTTP: resumed after a lost connection or a killed process, and checked before it is used.
+"""Download one file over HTTP, resume it after a lost connection or a killed process, and verify it.
 
-Bytes of two versions are never joined: the server has to confirm that the rest is of the same version, unless
-a checksum is known. Knows nothing of caches.
+Bytes of two versions are never joined: unless a checksum is known, the server must confirm that the rest
+belongs to the same version. Knows nothing about caches.
 """
 
 from __future__ import annotations
@@ -19,26 +19,14 @@ from typing import TypeAlias
 import httpx
 import msgspec
 
-from corral.cli.remote_file import (
-    Refused,
-    RemoteFile,
-    Unreachable,
-    Version,
-    check_redirects,
-    first_byte,
-    open_client,
-    read_version,
-    reason_of,
-    refusal,
-    unreachable,
-)
+from corral.cli.remote_file import Refused, RemoteFile, Unreachable, Version, first_byte, reason_of
 from corral.cli.transfer import Transfer, sized
-from corral.core.atomic_file import atomic_write
+from corral.core.atomic_file import atomic_write, open_directory
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
 from corral.core.file import write_all
 
 PART = ".part"
-MAX_PIECE_BYTES = 40 << 30  # content delivery networks refuse more in one answer
+MAX_PIECE_BYTES = 40 << 30  # content delivery networks refuse larger responses
 _MAX_RETRY_AFTER_S = 60.0
 _BLOCK = 1 << 20
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
@@ -47,13 +35,14 @@ _NO_CONNECTION = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """An attempt that gets `n_fruitful_bytes` farther than all before it does not count as a failure."""
+    """How often to retry. An attempt that gets `n_fruitful_bytes` beyond all previous ones is not counted as
+    a failure."""
 
     n_tries: int = 10
     first_wait_s: float = 0.5
     longest_wait_s: float = 10.0
     n_fruitful_bytes: int = 1 << 20
-    timeout_s: float = 60.0  # without a byte
+    timeout_s: float = 60.0  # without receiving a byte
     sleep: Callable[[float], None] = time.sleep
 
     def wait_s(self, n_failed: int) -> float:
@@ -72,7 +61,7 @@ def fetch(
     check: Check = lambda _: None,
     retry: RetryPolicy = PATIENT,
 ) -> Version:
-    """Put the file at `path`, whole or not at all; the next call resumes one that failed.
+    """Download the file to `path`, atomically; the next call resumes a failed download.
 
     `check` raises InvalidRequest if a file without a known checksum cannot be the right one.
     """
@@ -96,30 +85,31 @@ def fetch(
 
 
 class PartFile:
-    """The bytes so far in `NAME.part`, and their version in `NAME.part.json`; one process at a time."""
+    """The bytes downloaded so far in `NAME.part`, and their version in `NAME.part.json`. One process at a
+    time."""
 
     def __init__(self, target: Path) -> None:
         self._target, self.path = target, part_path(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         self.version = read_version_file(self.path) or Version()
-        self._set_size()
+        self._measure()
 
     def restart(self, version: Version) -> None:
-        """Begin again, with bytes of this version."""
+        """Discard the bytes and begin with this version."""
         self.truncate(0)
         self.version = version
         write_version_file(self.path, version)
 
     def truncate(self, n_bytes: int) -> None:
         os.ftruncate(self._fd, n_bytes)
-        self._set_size()
+        self._measure()
 
     def append(self, data: bytes) -> None:
         try:
             write_all(self._fd, data)
         except OSError:
-            self._set_size()
+            self._measure()
             raise
         if self._n_hashed == self.n_bytes:
             self._hash.update(data)
@@ -127,7 +117,7 @@ class PartFile:
         self.n_bytes += len(data)
 
     def sha256(self, on_progress: Callable[[int], None]) -> str:
-        """Hash the bytes that another process left too: these have to be read."""
+        """Hash all bytes. Those that an earlier process downloaded are read from the file."""
         while block := os.pread(self._fd, _BLOCK, self._n_hashed):
             self._hash.update(block)
             self._n_hashed += len(block)
@@ -139,30 +129,27 @@ class PartFile:
         return self.n_bytes - self._n_hashed
 
     def commit(self) -> None:
-        """Give the file its name, once it is safely on the disk."""
+        """Rename the file to its final name after an fsync."""
         os.fsync(self._fd)
         os.replace(self.path, self._target)
         version_path(self.path).unlink(missing_ok=True)
-        directory = os.open(self._target.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with open_directory(self._target.parent) as directory:
             os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def close(self) -> None:
-        """Keep the bytes for the next process."""
+        """Close the file. Its bytes stay for the next process; an empty file is removed."""
         os.close(self._fd)
         if not self.n_bytes:
             self.path.unlink(missing_ok=True)
             version_path(self.path).unlink(missing_ok=True)
 
-    def _set_size(self) -> None:
+    def _measure(self) -> None:
         self.n_bytes = os.lseek(self._fd, 0, os.SEEK_END)
         self._hash, self._n_hashed = hashlib.sha256(), 0
 
 
 def part_path(path: Path) -> Path:
-    """Where a file is until it is complete."""
+    """Return the path of a file while it is incomplete."""
     return path.with_name(f"{path.name}{PART}")
 
 
@@ -184,7 +171,7 @@ def write_version_file(path: Path, version: Version) -> None:
 
 
 class _ConnectionLost(Exception):
-    """The file did not arrive, or not all of it; trying again may help."""
+    """The file did not arrive completely; a retry may help."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -192,7 +179,7 @@ class _ConnectionLost(Exception):
 
 
 class _Fetch:
-    """One download, over as many requests as it takes."""
+    """One download, in as many requests as it needs."""
 
     def __init__(
         self, file: RemoteFile, part: PartFile, progress: Transfer, check: Check, retry: RetryPolicy
@@ -200,7 +187,7 @@ class _Fetch:
         self._file, self._part, self._progress = file, part, progress
         self._check, self._retry = check, retry
         self._has_answered = False
-        self._is_joined = part.n_bytes > 0  # from several answers
+        self._is_joined = part.n_bytes > 0  # from several responses
 
     def run(self) -> None:
         file = self._file
@@ -211,47 +198,44 @@ class _Fetch:
                 return
             self._part.restart(Version())
             if is_last or not self._is_joined:
-                raise CorralError(
-                    f"{file.option}: what {file.host} sends as {file.name} is not right: {fault}"
-                )
-            self._progress.note(f"{file.name}: its pieces do not fit together ({fault}), getting it anew")
+                raise CorralError(f"{file.option}: {file.host} sent a wrong {file.name}: {fault}")
+            self._progress.note(
+                f"{file.name}: the downloaded parts do not match ({fault}), downloading it again"
+            )
 
     def _get_all(self) -> None:
-        part, retry = self._part, self._retry
-        n_failed, n_best = 0, part.n_bytes
+        part, n_failed, n_best = self._part, 0, self._part.n_bytes
         while not self._is_complete:
             try:
                 self._attempt()
-                if self._is_complete or part.n_bytes > n_best:
-                    n_best = part.n_bytes
-                    continue
-                lost = _ConnectionLost("it sent nothing of use")
+                if not self._is_complete and part.n_bytes <= n_best:
+                    raise _ConnectionLost("the server sent no usable data")
             except (httpx.HTTPError, _ConnectionLost) as error:
                 lost = self._classify(error)
-            n_failed = 1 if part.n_bytes >= n_best + retry.n_fruitful_bytes else n_failed + 1
+                n_failed = 1 if part.n_bytes >= n_best + self._retry.n_fruitful_bytes else n_failed + 1
+                self._wait(lost, n_failed)
             n_best = max(n_best, part.n_bytes)
-            self._wait(lost, n_failed)
 
     def _wait(self, lost: _ConnectionLost, n_failed: int) -> None:
         file, part = self._file, self._part
         if n_failed >= self._retry.n_tries:
             raise Unreachable(
-                f"{file.option}: getting {file.name} from {file.host} has failed {n_failed} times in a "
+                f"{file.option}: downloading {file.name} from {file.host} failed {n_failed} times in a "
                 f"row ({lost}); {_kept(part)}"
             )
         wait_s = max(self._retry.wait_s(n_failed), lost.wait_s)
         n_all = part.version.n_bytes
         share = f" at {part.n_bytes / n_all:.0%}" if n_all and part.n_bytes else ""
-        self._progress.note(f"{file.name}: interrupted{share} ({lost}), going on in {wait_s:g} s")
+        self._progress.note(f"{file.name}: interrupted{share} ({lost}), retrying in {wait_s:g} s")
         self._retry.sleep(wait_s)
 
     def _classify(self, error: Exception) -> _ConnectionLost:
-        """What to wait for; raises if trying again cannot help."""
+        """Return the error to retry after. Raises if a retry cannot help."""
         file = self._file
         if isinstance(error, httpx.UnsupportedProtocol | httpx.TooManyRedirects):
-            raise Refused(f"{file.option}: {file.host} leads nowhere: {error}") from None
+            raise Refused(f"{file.option}: {file.host} sent an invalid redirect: {error}") from None
         if not self._has_answered and isinstance(error, _NO_CONNECTION):
-            raise unreachable(file, error) from None
+            raise file.unreachable(error) from None
         return error if isinstance(error, _ConnectionLost) else _ConnectionLost(reason_of(error))
 
     @property
@@ -259,13 +243,13 @@ class _Fetch:
         part, file = self._part, self._file
         if not part.n_bytes or part.n_bytes != part.version.n_bytes:
             return False
-        # A part of another process may be of an old version, which only a checksum can tell.
+        # Only a checksum can show that bytes from another process are not of an old version.
         return self._has_answered or bool(file.sha256 and part.n_bytes == file.n_bytes)
 
     def _attempt(self) -> None:
         headers = self._plan_range()
         with (
-            open_client(self._file, self._retry.timeout_s) as client,
+            self._file.open_client(self._retry.timeout_s) as client,
             client.stream("GET", self._file.url, headers=headers) as response,
         ):
             self._has_answered = True
@@ -275,14 +259,14 @@ class _Fetch:
                 self._receive(response)
 
     def _plan_range(self) -> dict[str, str]:
-        """Headers that ask for the rest; bytes that cannot be continued safely are dropped."""
+        """Return headers that request the rest of the file. Discards bytes that cannot be resumed safely."""
         part, file = self._part, self._file
         sha256 = file.sha256 or part.version.sha256
         is_known = part.version.url == file.public_url and bool(sha256 or part.version.validator)
         if not file.sha256 and not is_known:
             part.truncate(0)
         if part.n_bytes and part.n_bytes == part.version.n_bytes:
-            part.truncate(part.n_bytes - 1)  # the server has to confirm the version
+            part.truncate(part.n_bytes - 1)  # so that the server must confirm the version
         is_huge = bool(file.sha256) and (file.n_bytes or 0) > MAX_PIECE_BYTES
         if not part.n_bytes and not is_huge:
             return {}
@@ -293,44 +277,42 @@ class _Fetch:
     def _check_answer(self, response: httpx.Response) -> None:
         """Raise unless the response is the file, a range of it, or a 416 to a resumed download."""
         file, status = self._file, response.status_code
-        check_redirects(file, response)
+        file.check_redirects(response)
         if status in _TRANSIENT:
             after = response.headers.get("retry-after", "")
             wait_s = min(float(after), _MAX_RETRY_AFTER_S) if after.isdecimal() else 0.0
-            raise _ConnectionLost(f"{file.host} answers {status}", wait_s)
+            raise _ConnectionLost(f"{file.host} returned {status}", wait_s)
         if status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE and self._part.n_bytes:
             return
         if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
-            raise refusal(file, response)
+            raise file.refusal(response)
         what = f"{file.option}: {file.host} sends {file.name}"
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Refused(f"{what} compressed, though asked not to")
+            raise Refused(f"{what} compressed, although uncompressed data was requested")
         if response.headers.get("content-type", "").startswith("text/html"):
-            raise Refused(f"{what} as a page for browsers: is this the address of the file itself?")
-        n_bytes = read_version(file, response).n_bytes
+            raise Refused(f"{what} as an HTML page: the URL must point to the file itself")
+        n_bytes = file.read_version(response).n_bytes
         if None not in (file.n_bytes, n_bytes) and n_bytes != file.n_bytes:
             raise Refused(f"{what} with {n_bytes} bytes, but lists it with {file.n_bytes}")
 
     def _accept(self, response: httpx.Response) -> bool:
-        """Whether the body continues the part, which may have to be dropped for that."""
-        part, version = self._part, read_version(self._file, response)
-        is_piece = (
-            response.status_code == httpx.codes.PARTIAL_CONTENT and first_byte(response) == part.n_bytes
-        )
-        is_sized = version.n_bytes is not None and part.version.n_bytes in (None, version.n_bytes)
+        """Whether the body continues the part. Discards the part if it does not."""
+        part, file, version = self._part, self._file, self._file.read_version(response)
         if response.status_code == httpx.codes.OK:
             if part.n_bytes and not version.is_same(part.version):
-                self._progress.note(f"{self._file.name} has changed on the server, getting it from the start")
+                self._progress.note(f"{file.name} has changed on the server, downloading it from the start")
             part.restart(version)
-        elif not (is_piece and is_sized and (self._file.sha256 or version.is_same(part.version))):
-            part.restart(Version())
-            return False
-        elif not part.n_bytes:
-            part.restart(version)
+            return True
+        is_sized = version.n_bytes is not None and part.version.n_bytes in (None, version.n_bytes)
+        is_piece = response.status_code == httpx.codes.PARTIAL_CONTENT and is_sized
+        is_same = bool(file.sha256) or version.is_same(part.version)
+        is_next = is_piece and is_same and first_byte(response) == part.n_bytes
+        if not is_next or not part.n_bytes:
+            part.restart(version if is_next else Version())
         else:
             self._is_joined = True
             part.version = msgspec.structs.replace(part.version, n_bytes=version.n_bytes)
-        return True
+        return is_next
 
     def _receive(self, response: httpx.Response) -> None:
         part, progress = self._part, self._progress
@@ -338,7 +320,7 @@ class _Fetch:
         for piece in response.iter_raw():
             part.append(piece)
             progress.advance(part.n_bytes)
-        if part.version.n_bytes is None:  # the file ends where the answer does
+        if part.version.n_bytes is None:  # the file ends where the response ends
             part.version = msgspec.structs.replace(part.version, n_bytes=part.n_bytes)
 
     def _check_disk(self) -> None:
@@ -348,7 +330,7 @@ class _Fetch:
         if n_needed > n_free:
             raise InsufficientStorage(
                 f"{self._file.option}: {self._file.name} needs {sized(n_needed)}, but only "
-                f"{sized(n_free)} are free in {part.path.parent}; LLAMA_CACHE can name another directory"
+                f"{sized(n_free)} are free in {part.path.parent}; set LLAMA_CACHE to another directory"
             )
 
     def _find_fault(self) -> str:
@@ -367,11 +349,11 @@ class _Fetch:
 
 
 def _kept(part: PartFile) -> str:
-    """What the next attempt starts with."""
+    """Describe what the next attempt starts with."""
     if not part.n_bytes:
-        return "nothing of it is here yet"
+        return "nothing was downloaded yet"
     of = f" of {sized(part.version.n_bytes)}" if part.version.n_bytes is not None else ""
-    return f"{sized(part.n_bytes)}{of} are kept, the same command goes on from there"
+    return f"{sized(part.n_bytes)}{of} are kept, run the same command to resume"
 
 
 def _write_error(file: RemoteFile, part: PartFile, error: OSError) -> CorralError:

@@ -1,4 +1,4 @@
-"""A value that was given to an option, and where."""
+"""A value given to an option, and its source."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from corral.core.errors import CorralError
 
 
 class UsageError(CorralError):
-    """The command line, or what stands in for it, is wrong."""
+    """The command line, the environment or the configuration file is invalid."""
 
 
 class Source(enum.IntEnum):
-    """Who wins over those before them."""
+    """Sources of options; a later one overrides an earlier one."""
 
     FILE = 1
     ENVIRONMENT = 2
@@ -24,7 +24,7 @@ class Source(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """`name` is what was written where the value was found, and `words` what followed it."""
+    """A value of an option. `name`: as it was written in the source; `args`: the words that followed it."""
 
     option: Option
     value: Any
@@ -34,7 +34,7 @@ class Given:
 
     @property
     def text(self) -> str:
-        """As it was said."""
+        """Return the option as it was written, without secrets."""
         if self.option.secret:
             return f"{self.name} (not shown)"
         between = "=" if self.source is Source.ENVIRONMENT else " "
@@ -44,12 +44,12 @@ class Given:
 def give(option: Option, args: tuple[str, ...], source: Source, name: str) -> Given:
     try:
         if not all(map(_is_text, args)):
-            raise ValueError("what it is given is not UTF-8")
+            raise ValueError("the value is not UTF-8")
         return Given(option, option.read(args), args, source, name)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
 
 
 def _is_text(word: str) -> bool:
-    """Not so where bytes of the command line, or of the environment, have no meaning as UTF-8."""
+    """Whether all bytes of a command-line or environment string were valid UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in word)

@@ -1,4 +1,4 @@
-"""The option table as argparse knows it, for `corral help` and `corral completion`."""
+"""The option table as an argparse parser, for `corral help` and `corral completion`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def run_help(args: Sequence[str]) -> int:
 
 
 def run_completion(args: Sequence[str]) -> int:
-    """Print a script that completes options; where a file is expected, names of files."""
-    usage = f"corral completion {{{','.join(_SHELLS)}}}: prints a script that completes options"
+    """Print a script that completes options, and file names where an option takes a file."""
+    usage = f"corral completion {{{','.join(_SHELLS)}}}: print a shell completion script"
     if len(args) == 1 and args[0] in ("-h", "--help"):
         sys.stdout.write(f"usage: {usage}\n")
         return 0
@@ -35,19 +35,20 @@ def run_completion(args: Sequence[str]) -> int:
 
 
 def build_parser(is_full: bool = False) -> argparse.ArgumentParser:
-    """`is_full`: also with options that have no effect."""
+    """Build the parser. `is_full`: include options that have no effect."""
     parser = argparse.ArgumentParser(
         prog="corral",
         usage=_usage(),
-        description="llama-server in Python: an HTTP server for large language models on libllama",
-        epilog="Each option has an environment variable, as LLAMA_ARG_CTX_SIZE of --ctx-size, and may be in "
-        "a file (--config). The command line wins over the environment, and that over the file. "
-        "--help all also lists the options that are accepted for compatibility and ignored.",
+        description="llama-server in Python: an HTTP server for large language models, on libllama",
+        epilog="Each option can be set by an environment variable, such as LLAMA_ARG_CTX_SIZE for "
+        "--ctx-size, and in a file (--config). The command line overrides the environment, "
+        "which overrides the file. --help all also lists the options that are accepted for "
+        "compatibility and ignored.",
         add_help=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=44, width=118),
     )
     commands = parser.add_argument_group("commands")
-    commands.add_argument("command", nargs="?", choices=list(COMMANDS), help="what to do instead of serving")
+    commands.add_argument("command", nargs="?", choices=list(COMMANDS), help="commands, instead of serving")
     for group in GROUPS:
         options = [option for option in group.options if option.is_used or is_full]
         if options:
@@ -81,8 +82,12 @@ def _add(section: argparse._ArgumentGroup, option: Option) -> None:
 
 
 def _help(option: Option) -> str:
+    if option.refusal:
+        return f"{option.help} (refused: {option.refusal})"
     if not option.is_used:
-        return f"{option.help} (accepted for compatibility, ignored)"
+        return (
+            f"{option.help} (accepted for compatibility, ignored{f': {option.note}' if option.note else ''})"
+        )
     if not option.default_text or "default:" in option.help:
         return option.help
     return f"{option.help} (default: {option.default_text})"

@@ -1,4 +1,4 @@
-"""Hints for unknown arguments: habits of other programs, and typing mistakes."""
+"""Hints for unknown arguments: names that other programs use, and typing mistakes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Collection, Sequence
 
 _REPO = re.compile(r"(?:(?:https?://)?(?:hf\.co|huggingface\.co)/)?([\w.-]+/[\w.-]+(?::[\w.-]+)?)", re.ASCII)
 _SERVE = "corral -m FILE.gguf, or corral -hf USER/MODEL to download it first"
-_COMMANDS = {  # of ollama and others; those in _TAKES_MODEL are followed by one
-    "run": "corral -hf USER/MODEL, which downloads a model and serves it with a page to chat",
-    "chat": "corral -hf USER/MODEL, which serves a model with a page to chat",
+_COMMANDS = {  # commands of ollama and others; a model follows those in _TAKES_MODEL
+    "run": "corral -hf USER/MODEL, which downloads a model and serves it with a chat page",
+    "chat": "corral -hf USER/MODEL, which serves a model with a chat page",
     "serve": _SERVE,
     "server": _SERVE,
     "start": _SERVE,
-    "pull": "corral -hf USER/MODEL, which downloads a model if it is missing, and serves it",
-    "download": "corral -hf USER/MODEL, which downloads a model if it is missing, and serves it",
+    "pull": "corral -hf USER/MODEL, which downloads a model if needed and serves it",
+    "download": "corral -hf USER/MODEL, which downloads a model if needed and serves it",
     "list": "corral models list",
     "ls": "corral models list",
     "model": "corral models list",
@@ -29,7 +29,7 @@ _COMMANDS = {  # of ollama and others; those in _TAKES_MODEL are followed by one
     "bench": "corral tune",
 }
 _TAKES_MODEL = ("run", "chat", "serve", "server", "start", "pull", "download")
-_HABITS = {  # our options: the same in llama-cpp-python, vLLM, ollama and others
+_HABITS = {  # our options: their names in llama-cpp-python, vLLM, ollama and others
     "--ctx-size": "--n-ctx --ctx --num-ctx --context-length --context-size --max-model-len --max-seq-len",
     "--threads": "--n-threads --num-threads --num-thread",
     "--batch-size": "--n-batch --num-batch --max-num-batched-tokens",
@@ -61,13 +61,13 @@ OPTION_HINTS = {habit: name for name, habits in _HABITS.items() for habit in hab
 
 
 def hint_for_option(name: str, known: Collection[str]) -> str:
-    """Another name for an option that there is not."""
+    """Suggest an option with a similar name, or the name that we use for it."""
     near = [OPTION_HINTS[name]] if name in OPTION_HINTS else difflib.get_close_matches(name, known, 1)
     return f"did you mean '{near[0]}'?" if near else "see corral --help"
 
 
 def hint_for_word(word: str, following: Sequence[str], commands: Collection[str]) -> str:
-    """What to write instead of a word that is neither an option nor a command."""
+    """Suggest what to write instead of a word that is neither an option nor a command."""
     model = _model_option(following[0]) if word in _TAKES_MODEL and following else _model_option(word)
     if model:
         return f"did you mean: corral {model}"
@@ -78,7 +78,7 @@ def hint_for_word(word: str, following: Sequence[str], commands: Collection[str]
 
 
 def _model_option(word: str) -> str:
-    """How to name a model, if the word looks like one."""
+    """Return the option that loads a model, if the word looks like one."""
     if (word.endswith(".gguf") and "://" not in word) or os.path.isfile(word):
         return f"-m {shlex.quote(word)}"
     if repo := _REPO.fullmatch(word):

@@ -1,7 +1,7 @@
-"""Models from a hub, in a cache laid out as huggingface_hub's.
+"""Models from a hub, in a cache with the layout of huggingface_hub.
 
-The library lists repositories and places files in its cache. Their bytes come through `fetch`, which resumes
-after the end of a process and compares checksums; the library does neither over HTTP.
+The library lists repositories and places files in its cache. `fetch` downloads them: it resumes after the
+end of a process and compares checksums, which the library does not do over HTTP.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 import corral
@@ -34,7 +33,7 @@ _OPTION = "--hf-repo"
 _REPO = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w.-]+))?", re.ASCII)
 _TRANSIENT = (429, 500, 502, 503, 504)
 _MAX_ASKED = 4
-_LIBRARY_SETTINGS = {  # unless the environment has others
+_LIBRARY_SETTINGS = {  # defaults; the environment overrides them
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_XET": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -42,55 +41,45 @@ _LIBRARY_SETTINGS = {  # unless the environment has others
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HubModel:
-    """Local files of a model; its other parts are next to the first."""
+class HubModel(NamedTuple):
+    """Local files of a model. Its other parts are next to the first."""
 
     path: Path
     projector: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The files of a repository by path, on the hub or (`is_cached`) in the cache."""
-
-    commit: str
-    files: dict[str, RemoteFile]
-    is_cached: bool
-
-
 class Hub:
-    """A repository as it is on the hub, or in the cache if the hub cannot be asked."""
+    """A repository on the hub, or its cached copy if the hub cannot be reached."""
 
     def __init__(self, repo: str, progress: Transfer, access: Access = OPEN) -> None:
         found = _REPO.fullmatch(repo)
         if found is None:
-            raise CorralError(f"{_OPTION}: '{repo}' is not like user/model or user/model:quant")
+            raise CorralError(f"{_OPTION}: '{repo}' is not of the form user/model or user/model:quant")
         self._repo, self._quant = found[1], found[2] or ""
         self._progress, self._access = progress, access
         self._storage = hub_dir() / f"models--{self._repo.replace('/', '--')}"
 
     def get_model(self, name: str = "", *, to: Path | None = None, with_projector: bool = True) -> HubModel:
-        """Get the file of that name, or of the wanted quantization, with all its parts.
+        """Get the named file, or the one of the wanted quantization, with all its parts.
 
-        `to`: where to put it, if not into the cache.
+        `to`: the target, if not the cache.
         """
-        listing = self._list()
-        model = self._choose(list(listing.files), name)
+        commit, files = self._list()
+        model = self._choose(list(files), name)
         parts = part_names(model)
-        missing = next((part for part in parts if part not in listing.files), "")
-        if missing:
-            where = "in the cache there is no" if listing.is_cached else "it has no"
-            raise CorralError(f"{_OPTION}: {self._repo}: {where} '{missing}', which '{model}' needs")
+        if missing := [part for part in parts if part not in files]:
+            where = "the repository has no" if all(files.values()) else "the cache has no"
+            raise CorralError(f"{_OPTION}: {self._repo}: {where} '{missing[0]}', which '{model}' needs")
+        snapshot = self._storage / "snapshots" / commit
         places = [to if to is None or len(parts) == 1 else to.parent / Path(part).name for part in parts]
-        paths = [self._get(listing, part, place) for part, place in zip(parts, places, strict=True)]
-        projector = choose_projector(listing.files, model) if with_projector else None
-        found = HubModel(paths[0], self._get(listing, projector, None) if projector else None)
-        if not listing.is_cached and self._snapshot(listing.commit).is_dir():
+        paths = [self._get(snapshot, part, files[part], at) for part, at in zip(parts, places, strict=True)]
+        projector = choose_projector(files, model) if with_projector else None
+        found = self._get(snapshot, projector, files[projector], None) if projector else None
+        if files[model] and snapshot.is_dir():
             self._ref.parent.mkdir(exist_ok=True)
             with atomic_write(self._ref) as file:
-                file.write(listing.commit.encode())
-        return found
+                file.write(commit.encode())
+        return HubModel(paths[0], found)
 
     def _choose(self, paths: list[str], name: str) -> str:
         if name:
@@ -102,22 +91,27 @@ class Hub:
             raise no_such_quant(self._repo, paths, self._quant)
         return model
 
-    def _list(self) -> _Listing:
-        commit = self._cached_commit()
+    def _list(self) -> tuple[str, dict[str, RemoteFile | None]]:
+        """The commit, and its files by path, on the hub or (None) in the cache."""
+        try:
+            commit = self._ref.read_text().strip()
+        except OSError:
+            commit = ""
+        root = self._storage / "snapshots" / commit
+        is_cached = bool(commit) and root.is_dir()
         if not self._access.offline:
             try:
                 return self._ask()
             except (Unreachable, Refused) as error:
-                if not commit:
+                if not is_cached:
                     raise
-                self._progress.note(f"{error.message}. Using {self._repo} as it is in the cache")
-        elif not commit:
-            raise CorralError(f"{_OPTION}: {self._repo} is not in the cache, and --offline forbids to get it")
-        root = self._snapshot(commit)
+                self._progress.note(f"{error.message}. Using the cached copy of {self._repo}")
+        elif not is_cached:
+            raise CorralError(f"{_OPTION}: {self._repo} is not cached, and --offline forbids downloading it")
         paths = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-        return _Listing(commit, {path: RemoteFile("", _OPTION, path) for path in paths}, is_cached=True)
+        return commit, dict.fromkeys(paths)
 
-    def _ask(self) -> _Listing:
+    def _ask(self) -> tuple[str, dict[str, RemoteFile | None]]:
         api = self._api
         from huggingface_hub import hf_hub_url
 
@@ -130,19 +124,20 @@ class Hub:
                 if n_failed == _MAX_ASKED or error.details.get("status") not in _TRANSIENT:
                     raise
             self._access.retry.sleep(self._access.retry.wait_s(n_failed))
-        commit, files = info.sha or "", {}
+        commit = info.sha or ""
+        files: dict[str, RemoteFile | None] = {}
         for each in info.siblings or ():
             path, name = each.rfilename, PurePosixPath(each.rfilename).name
             url = hf_hub_url(self._repo, path, revision=commit, endpoint=api.endpoint)
             n_bytes, sha256 = (each.lfs.size, each.lfs.sha256) if each.lfs else (each.size, "")
             if _is_contained(path):
                 files[path] = RemoteFile(url, _OPTION, name, str(api.token or ""), n_bytes, sha256)
-        return _Listing(commit, files, is_cached=False)
+        return commit, files
 
-    def _get(self, listing: _Listing, path: str, to: Path | None) -> Path:
-        """Where a file is, after it was downloaded if need be."""
-        place, file = self._snapshot(listing.commit) / path, listing.files[path]
-        if listing.is_cached:
+    def _get(self, snapshot: Path, path: str, file: RemoteFile | None, to: Path | None) -> Path:
+        """Return the local path of a file, downloading it if necessary."""
+        place = snapshot / path
+        if file is None:
             return place
         if to is not None:
             self._fetch(file, to)
@@ -151,9 +146,9 @@ class Hub:
             return place
         if file.sha256:
             self._fetch(file, self._storage / "blobs" / file.sha256)
-        with self._translated_errors():  # links the blob; small files are downloaded
+        with self._translated_errors():  # links the blob; downloads small files
             return Path(
-                self._api.hf_hub_download(self._repo, path, revision=listing.commit, cache_dir=hub_dir())
+                self._api.hf_hub_download(self._repo, path, revision=snapshot.name, cache_dir=hub_dir())
             )
 
     def _fetch(self, file: RemoteFile, to: Path) -> None:
@@ -163,7 +158,7 @@ class Hub:
 
     @cached_property
     def _api(self) -> HfApi:
-        """The library, imported when it is needed: that takes a while."""
+        """Import the library when it is needed: the import is slow."""
         for name, value in _LIBRARY_SETTINGS.items():
             os.environ.setdefault(name, value)
         from huggingface_hub import HfApi, constants, get_token
@@ -188,33 +183,23 @@ class Hub:
             ) from None
         except errors.HfHubHTTPError as error:
             status = error.response.status_code
-            reason = f"{host} answers {status}"
+            reason = f"{host} returned {status}"
             if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403, 404):
-                reason = f"{host} has no such repository, or it is private: check its name, or {TOKEN_HINT}"
+                reason = f"{host} has no such repository, or it is private: check the name, or {TOKEN_HINT}"
             raise Refused(f"{_OPTION}: cannot get {repo}: {reason}", status=status) from None
         except errors.OfflineModeIsEnabled:
-            raise Unreachable(f"{_OPTION}: HF_HUB_OFFLINE forbids to ask for {repo}") from None
+            raise Unreachable(f"{_OPTION}: HF_HUB_OFFLINE forbids requests for {repo}") from None
         except (httpx2.HTTPError, errors.LocalEntryNotFoundError, errors.FileMetadataError) as error:
             cause = error.__cause__ or error
             reason = (str(cause) or type(cause).__name__).splitlines()[0]
             raise Unreachable(f"{_OPTION}: cannot reach {host} ({reason}): {OFFLINE_HINT}") from None
         except OSError as error:
-            raise CorralError(f"{_OPTION}: cannot write into the cache: {error.strerror}") from None
+            raise CorralError(f"{_OPTION}: cannot write to the cache: {error.strerror}") from None
 
     @property
     def _ref(self) -> Path:
-        """Holds the version to use when the hub cannot be asked."""
+        """The file that names the version to use if the hub cannot be reached."""
         return self._storage / "refs" / "main"
-
-    def _cached_commit(self) -> str:
-        try:
-            commit = self._ref.read_text().strip()
-        except OSError:
-            return ""
-        return commit if self._snapshot(commit).is_dir() else ""
-
-    def _snapshot(self, commit: str) -> Path:
-        return self._storage / "snapshots" / commit
 
 
 def endpoint() -> str:
@@ -227,11 +212,11 @@ def hub_dir() -> Path:
 
 
 def token_for(url: str, token: str) -> str:
-    """The token if a URL is on the hub; no other host may get it."""
+    """Return the token if the URL is on the hub; no other host may receive it."""
     theirs, ours = urlsplit(url), urlsplit(endpoint())
     return token if (theirs.scheme, theirs.netloc) == (ours.scheme, ours.netloc) else ""
 
 
 def _is_contained(path: str) -> bool:
-    """Whether it stays inside the directory of its repository."""
+    """Whether the path stays inside the directory of its repository."""
     return not {"", ".", ".."}.intersection(path.split("/")) and "\\" not in path and "\0" not in path

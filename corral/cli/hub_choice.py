@@ -1,4 +1,4 @@
-"""Which files of a repository make up a model: by quantization, in parts, with a projector.
+"""Choose which files of a repository make up a model: by quantization, in parts, with a projector.
 
 Decides by names alone, as llama-server does.
 """
@@ -20,7 +20,7 @@ _MAX_NAMED = 12
 
 
 def choose_model(paths: Sequence[str], quant: str) -> str | None:
-    """The file of a repository to load: of this quantization, or of one that most people want."""
+    """Choose the model file with this quantization, or with a common one if `quant` is empty."""
     firsts = [path for path in paths if _is_model(path) and part_names(path)[0] == path]
     for wanted in (quant,) if quant else _DEFAULT_QUANTS:
         exact = re.compile(rf"(?<![a-z0-9_]){re.escape(wanted)}[.-]", re.IGNORECASE)
@@ -36,9 +36,9 @@ def choose_model(paths: Sequence[str], quant: str) -> str | None:
 
 
 def choose_projector(paths: Iterable[str], model: str) -> str | None:
-    """The projector nearest to a model: in its directory or one above, and of as many bits."""
+    """Choose the projector for a model: the nearest directory first, then the closest number of bits."""
     directory = model.split("/")[:-1]
-    found: dict[str, tuple[int, int]] = {}  # the distance of each
+    found: dict[str, tuple[int, int]] = {}  # directory depth and difference in bits
     for path in paths:
         above = path.split("/")[:-1]
         if path.endswith(".gguf") and "mmproj" in path and directory[: len(above)] == above:
@@ -49,21 +49,21 @@ def choose_projector(paths: Iterable[str], model: str) -> str | None:
 def no_such_quant(repo: str, paths: Iterable[str], quant: str) -> CorralError:
     quants = sorted({quant_of(path) for path in paths if _is_model(path)} - {""})
     if not quants:
-        return CorralError(f"--hf-repo: {repo} has no GGUF model")
-    return CorralError(f"--hf-repo: {repo} has no {quant}; there is {_listed(quants)}")
+        return CorralError(f"--hf-repo: {repo} has no GGUF files")
+    return CorralError(f"--hf-repo: {repo} has no {quant}; available: {_listed(quants)}")
 
 
 def no_such_file(repo: str, paths: Iterable[str], name: str) -> CorralError:
     models = [path for path in paths if path.endswith(".gguf")]
     if not models:
-        return CorralError(f"--hf-file: {repo} has no GGUF files at all")
+        return CorralError(f"--hf-file: {repo} has no GGUF files")
     near = difflib.get_close_matches(name, models, 1)
-    hint = f"did you mean '{near[0]}'?" if near else f"there is {_listed(models)}"
+    hint = f"did you mean '{near[0]}'?" if near else f"available: {_listed(models)}"
     return CorralError(f"--hf-file: {repo} has no file '{name}'; {hint}")
 
 
 def quant_of(path: str) -> str:
-    """The quantization, with which names of model files end by convention."""
+    """Return the quantization, which is the end of a model file's name by convention."""
     found = _TAG.search(_PART.sub("", path.removesuffix(".gguf")))
     return found[1].upper() if found else ""
 

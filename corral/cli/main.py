@@ -1,4 +1,4 @@
-"""The command `corral`: it serves, or runs one of its commands, which are imported where they are run."""
+"""The command `corral`: serve, or run a subcommand. Subcommands are imported when they run."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def run_command(name: str, args: Sequence[str]) -> int:
 
 
 def run(settings: Settings, console: Console, locate: Locate | None = None) -> None:
-    from corral.server.run import serve  # a moment to import, and only needed here
+    from corral.server.run import serve  # slow import, needed only here
 
-    # Else numpy starts threads in both processes, for linear algebra that is not used.
+    # Otherwise numpy starts threads in both processes for linear algebra that is not used.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_in_background()
     try:
@@ -101,7 +101,7 @@ def _serve(configuration: Configuration) -> int:
     check_paths(configuration)
     settings = configuration.settings
     if name := remote_name(settings):
-        # A download takes a while: the server listens already, and tells how far it is.
+        # A download is slow: the server listens meanwhile and reports the progress.
         run(settings, Console(settings, name), partial(_download, configuration))
     else:
         settings = resolve_model(settings)
@@ -113,16 +113,16 @@ def _serve(configuration: Configuration) -> int:
 def _download(configuration: Configuration, tell: Tell) -> Settings:
     from corral.cli.model_source import resolve_model
     from corral.cli.path_check import check_adapters
-    from corral.cli.transfer import ServedTransfer
+    from corral.cli.transfer import Transfer
 
-    transfer = ServedTransfer(bar_console(configuration.settings.server), tell)
+    transfer = Transfer(bar_console(configuration.settings.server), report=tell)
     settings = resolve_model(configuration.settings, transfer)
     check_adapters(configuration, settings.engine.model)
     return settings
 
 
 def _run_option(configuration: Configuration) -> int:
-    """Do what an option asks for instead of serving."""
+    """Run what an option asks for instead of serving."""
     match configuration.command:
         case "help" | "help all":
             return run_command("help", configuration.command.split()[1:])

@@ -1,4 +1,4 @@
-"""The command `corral models`: list the cache, or remove models from it."""
+"""`corral models`: list the models in the cache, or remove some."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def run_models(args: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="corral models",
-        description="List the models that were downloaded, or remove some.",
+        description="List or remove downloaded models.",
         allow_abbrev=False,
     )
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command="")
     commands = parser.add_subparsers(metavar="COMMAND")
-    listed = commands.add_parser("list", aliases=["ls"], help="list them, as without a command")
-    listed.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="for machines")
+    listed = commands.add_parser("list", aliases=["ls"], help="list models (default)")
+    listed.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     rm = commands.add_parser("rm", help="remove models", description="Remove models from the cache.")
-    rm.add_argument("name", metavar="NAME", nargs="+", help="as it is listed, or how it begins")
-    rm.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    rm.add_argument("name", metavar="NAME", nargs="+", help="name as listed, or the beginning of it")
+    rm.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     rm.set_defaults(command="rm")
     return parser
 
@@ -94,7 +94,7 @@ def find_model(name: str, models: Sequence[CachedModel]) -> CachedModel:
     if len(alike) == 1:
         return alike[0]
     if alike:
-        raise CorralError(f"'{name}' can be {', '.join(model.name for model in alike)}")
+        raise CorralError(f"'{name}' is ambiguous: {', '.join(model.name for model in alike)}")
     near = difflib.get_close_matches(name, [model.name for model in models], 1, 0.4)
-    hint = f"; did you mean '{near[0]}'?" if near else "; 'corral models' lists what is there"
+    hint = f"; did you mean '{near[0]}'?" if near else "; `corral models` lists the cached models"
     raise NotFound(f"there is no model '{name}' in the cache{hint}")

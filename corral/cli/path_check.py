@@ -1,7 +1,7 @@
-"""Files and directories that options name, checked before anything is downloaded, converted or loaded.
+"""Check the files and directories of options before anything is downloaded, converted or loaded.
 
-The option table says what each is used for. What can be found out without the model is: whether a file can be
-read and holds what the option expects, whether a directory can be written to.
+The option table says how each is used. The checks need no model: a file is readable and has the expected
+format, a directory is writable.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from corral.gguf.model_file import check_adapter_for, check_model_file
 from corral.gguf.preflight import check_adapter, read_header
 from corral.server.key_file import read_key_file
 
-_MODEL = "engine.model"  # may have to be downloaded: `model_source` looks for it
+_MODEL = "engine.model"  # may have to be downloaded: `model_source` checks it
 _LORA = "engine.lora"
 
 
 def check_paths(configuration: Configuration) -> None:
-    """Raises UsageError that names every option with a file or directory that cannot be used, and why."""
+    """Check all paths. Raises one UsageError that names every unusable one and the reason."""
     faults = [
         f"{given.name} '{path}': {fault}"
         for given, path in _named(configuration.counted)
@@ -39,8 +39,8 @@ def check_paths(configuration: Configuration) -> None:
 
 
 def check_adapters(configuration: Configuration, model: str) -> None:
-    """Raises UsageError if an adapter is not one for the model, whose file is there by now; CorralError if
-    that file is the one to blame."""
+    """Check that the adapters fit the model, whose file is local by now. Raises UsageError for an adapter,
+    CorralError if the model file is invalid."""
     adapters = [
         (given, path) for given, path in _named(configuration.counted) if given.option.target == _LORA
     ]
@@ -81,7 +81,7 @@ def _fault(given: Given, path: str) -> str:
 
 
 def _check_input(path: str) -> None:
-    """A pipe cannot be looked into, since it can be read only once."""
+    """Check that a file can be opened. A pipe is not opened, since it can be read only once."""
     if stat.S_ISDIR(os.stat(path).st_mode):
         raise InvalidRequest("it is a directory, not a file")
     if os.path.isfile(path):
@@ -105,7 +105,7 @@ def _check_directory(path: str, use: PathUse) -> None:
         _check_parent(path)
         return
     if not os.path.exists(path) and use is PathUse.WRITE_DIRECTORY:
-        raise InvalidRequest(f"there is no such directory; create it: mkdir -p {shlex.quote(path)}")
+        raise InvalidRequest(f"it does not exist; create it: mkdir -p {shlex.quote(path)}")
     if not stat.S_ISDIR(os.stat(path).st_mode):
         raise InvalidRequest("it is not a directory")
     if use is PathUse.READ_DIRECTORY and not os.access(path, os.R_OK | os.X_OK):
@@ -115,7 +115,7 @@ def _check_directory(path: str, use: PathUse) -> None:
 
 
 def _check_parent(path: str) -> None:
-    """Of a directory that is made, with all that is missing above it."""
+    """Check that a directory and its missing parents can be created."""
     parent = next(parent for parent in Path(os.path.abspath(path)).parents if parent.exists())
     if not parent.is_dir():
         raise InvalidRequest(f"it cannot be created: '{parent}' is not a directory")
@@ -124,10 +124,10 @@ def _check_parent(path: str) -> None:
 
 
 def _check_server(server: ServerSettings) -> None:
-    """What only together tells whether it can be used."""
+    """Check options that depend on each other: certificate and key."""
     if not (server.ssl_cert_file or server.ssl_key_file):
         return
-    from corral.server.tls import open_tls  # few servers need it
+    from corral.server.tls import open_tls  # rarely needed
 
     try:
         open_tls(server)

@@ -1,4 +1,4 @@
-"""Every option, its value and where it came from, as a file that `--config` reads."""
+"""Print every option with its value and source, as a file that `--config` reads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PLACES = {
     Source.COMMAND_LINE: "{name} on the command line",
 }
 _WIDTH = 40
-# Some fields have several options; the last one takes any value.
+# Some settings have several options; the last one accepts any value.
 _MAIN = {option.target: option for option in SETTINGS}
 
 
 def render_config(configuration: Configuration) -> str:
-    lines = ["# Every option of corral: its value, and where it came from."]
+    lines = ["# Every option of corral, its value and its origin."]
     for group in GROUPS:
         shown = [
             _line(option, given)
@@ -34,7 +34,8 @@ def render_config(configuration: Configuration) -> str:
 
 
 def _own(option: Option, configuration: Configuration) -> Sequence[Given] | None:
-    """What this option is to say of its target: what was given with it, or all of a single value."""
+    """Return the values to print under this option: those given with it if they accumulate, otherwise the
+    last one under the target's main option."""
     given = configuration.given.get(option.target, ())
     if given and option.repeats and isinstance(given[-1].value, tuple):
         return [value for value in given if value.option is option] or None

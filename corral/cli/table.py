@@ -1,4 +1,4 @@
-"""Rows of text in columns: folded to the width of a terminal, one line each elsewhere."""
+"""Print text in columns: folded to the width of a terminal, otherwise one line for each row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 def print_table(
     rows: Sequence[Sequence[str]], out: Console, header: Sequence[str] = (), right: str = ""
 ) -> None:
-    """`right` names the column that is aligned to the right on a terminal."""
+    """Print a table. `right`: the column that is right-aligned on a terminal."""
     if not out.is_terminal:
         print_lines([header, *rows] if header else rows, out)
         return

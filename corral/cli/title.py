@@ -1,4 +1,4 @@
-"""What other users of the machine see of the command line (`ps`): not its secrets."""
+"""Hide secrets of the command line from other users of the machine (`ps`)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _HIDDEN = "..."
 
 
 def hide_secrets(argv: Sequence[str], given: Sequence[Given]) -> None:
-    """From now on; if there are any."""
+    """Replace the process title if the command line has secrets."""
     title = public_title(argv, given)
     if title is not None:
-        import setproctitle  # few servers need it
+        import setproctitle  # rarely needed
 
         setproctitle.setproctitle(title)
 
 
 def public_title(argv: Sequence[str], given: Sequence[Given]) -> str | None:
-    """The command without what is secret in it; None: nothing is."""
+    """Return the command without secrets; None if it has none."""
     spoken = [one for one in given if one.source is Source.COMMAND_LINE and one.option.secret]
     secrets = {word for one in spoken for word in one.args if word}
     if not secrets:

@@ -1,4 +1,4 @@
-"""The progress of a download: a bar on a terminal, lines in the log elsewhere."""
+"""Progress of a download: a bar on a terminal, otherwise log lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from corral.cli.bar import Bar
 from corral.core.result import Loading, Stage
@@ -15,65 +15,59 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PLAIN_STEP = 0.1
-_PLAIN_STEP_BYTES = 100 << 20  # where the size is unknown
-_REFRESH_S = 0.1
+_PLAIN_STEP_BYTES = 100 << 20  # if the size is unknown
 _log = logging.getLogger("corral")
 
 
-class Transfer(Protocol):
-    """Follows the bytes of one file at a time."""
+class Transfer:
+    """Follows the bytes of one file at a time: in the log, or with a bar on the console if there is one."""
 
-    def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
-        """`n_bytes`: of the file, where that is known; `n_done` of them are here already."""
-
-    def advance(self, n_done: int) -> None:
-        """This many bytes are here now; fewer than before if the file starts again."""
-
-    def note(self, message: str) -> None: ...
-
-    def end(self) -> None:
-        """The file is complete, or will not be."""
-
-
-class TransferDisplay:
-    """A `Transfer` in the log, with a bar on the console if there is one."""
-
-    def __init__(self, console: Console | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._out, self._clock = console, clock
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        report: Callable[[Loading], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`report`: also tells a server that waits for the file; it may raise to stop the download."""
+        self._out, self._report, self._clock = console, report, clock
         self._bar: Bar | None = None
         self._what = ""
         self._n_bytes: int | None = None
         self._n_first = self._n_done = self._next_line = 0
-        self._start = self._next_refresh = 0.0
+        self._start = 0.0
+        report(Loading(Stage.DOWNLOADING, 0.0, "the model: requesting it"))
 
     def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
+        """Start a file. `n_bytes`: its size if known; `n_done`: bytes that are already local."""
         self.end()
         self._what, self._n_bytes = what, n_bytes
         self._restart(n_done)
         if self._out is not None:
             self._show_bar(self._out)
         else:
-            going_on = f", going on after {sized(n_done)}" if n_done else ""
+            going_on = f", resumed at {sized(n_done)}" if n_done else ""
             size = f" ({sized(n_bytes)})" if n_bytes is not None else ""
             _log.info("%s", f"{what}{size}{going_on}")
+        self._report_progress()
 
     def advance(self, n_done: int) -> None:
+        """Report the number of local bytes; smaller than before if the download starts over."""
         if n_done < self._n_done:
             self._restart(n_done)
         self._n_done = n_done
         if self._bar is not None:
-            now = self._clock()
-            if now >= self._next_refresh:
-                self._next_refresh = now + _REFRESH_S
-                self._bar.update(n_done)
+            self._bar.update(n_done)
         elif n_done >= self._next_line and n_done != self._n_bytes:
             _log.info("%s", f"{self._what}: {self._facts()}")
             self._next_line = n_done + self._step
+        self._report_progress()
 
     def note(self, message: str) -> None:
         _log.warning("%s", message)
 
     def end(self) -> None:
+        """End the file, complete or not."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -84,8 +78,7 @@ class TransferDisplay:
 
     def _restart(self, n_done: int) -> None:
         self._n_first = self._n_done = n_done
-        self._start, self._next_refresh = self._clock(), 0.0
-        self._next_line = n_done + self._step
+        self._start, self._next_line = self._clock(), n_done + self._step
 
     @property
     def _step(self) -> int:
@@ -106,40 +99,23 @@ class TransferDisplay:
         return (self._n_done - self._n_first) / elapsed if elapsed > 0 else 0.0
 
     def _show_bar(self, console: Console) -> None:
-        from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn  # a moment
+        from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn  # slow import
 
         columns = (DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
         self._bar = Bar(console, self._what, total=self._n_bytes, completed=self._n_done, columns=columns)
 
-
-class ServedTransfer(TransferDisplay):
-    """Also reports to the server that waits for the file, which may stop the download."""
-
-    def __init__(self, console: Console | None, report: Callable[[Loading], None]) -> None:
-        super().__init__(console)
-        self._report = report
-        report(Loading(Stage.DOWNLOADING, 0.0, "the model: asking for it"))
-
-    def begin(self, what: str, n_bytes: int | None, n_done: int) -> None:
-        super().begin(what, n_bytes, n_done)
-        self._report_progress()
-
-    def advance(self, n_done: int) -> None:
-        super().advance(n_done)
-        self._report_progress()
-
     def _report_progress(self) -> None:
         n_bytes, n_done = self._n_bytes, self._n_done
         of = f" of {sized(n_bytes)}" if n_bytes else ""
-        detail = f"the model: {sized(n_done)}{of}, not in the cache yet"
+        detail = f"the model: {sized(n_done)}{of}, not cached yet"
         self._report(Loading(Stage.DOWNLOADING, n_done / n_bytes if n_bytes else 0.0, detail))
 
 
 def sized(n_bytes: float) -> str:
-    """A number of bytes as text."""
+    """Format a number of bytes."""
     size, unit = float(n_bytes), "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1000:  # no more than three digits before the point
+        if size < 1000:  # at most three digits before the point
             break
         size, unit = size / 1024, larger
     return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"

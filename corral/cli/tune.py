@@ -1,4 +1,4 @@
-"""`corral tune`: time a model on this machine in several ways, and keep the best for servers to use."""
+"""`corral tune`: benchmark a model with several encodings on this machine, and keep the best for servers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from corral.tuning.tune import Measurement, tune
 _USAGE = """\
 usage: corral tune [-m FILE] [OPTION ...]
 
-Time a model in several encodings, with several numbers of threads and sizes of batches, and keep what is
-fastest and answers the same: a server that gets the file then uses it. Options are those of the server; those
-that say where the model comes from, and -t, -tb, -ub, -c count. It takes about a minute for a small model.
+Measure a model in several encodings, with several thread counts and batch sizes, and store the fastest
+configuration that keeps its quality; servers use it for this file from then on. Options are those of the
+server; only those that select the model, and -t, -tb, -ub and -c, have an effect. Takes about a minute for a
+small model.
 """
-_BUSY = 0.7  # of a core
+_BUSY = 0.7  # load average
 _HEAD = f"{'':36} {'prompt':>9} {'1 stream':>9} {'4 streams':>9}   tokens/s"
 
 
@@ -35,10 +36,10 @@ def run_tune(args: Sequence[str]) -> int:
         sys.stdout.write(_USAGE)
         return 0
     if configuration.command:
-        raise UsageError("corral tune does nothing else; `corral tune --help` tells what it does")
+        raise UsageError("corral tune cannot be combined with it; see `corral tune --help`")
     settings = resolve_model(configuration.settings).engine
     if (load := psutil.getloadavg()[0]) > _BUSY:
-        sys.stderr.write(f"other programs are running (load {load:.1f}): this may not be worth much\n")
+        sys.stderr.write(f"other programs are running (load {load:.1f}): the results may be unreliable\n")
     sys.stdout.write(f"{settings.model}\n{_HEAD}\n")
     with progress_bar() as report:
         profile = tune(_plain(settings), report, _print)
@@ -55,7 +56,7 @@ def _print(measurement: Measurement) -> None:
 
 
 def _plain(settings: EngineSettings) -> EngineSettings:
-    """Without what a benchmark does not need."""
+    """Return the settings without features that a benchmark does not need."""
     return msgspec.structs.replace(settings, transcode=OFF, mmproj="", model_draft="", n_parallel=1)
 
 
@@ -66,5 +67,5 @@ def _cell(number: float) -> str:
 def _summary(model: str, profile: TuningProfile) -> str:
     options = f"-t {profile.n_threads} -tb {profile.n_threads_batch} -ub {profile.n_ubatch}"
     if not profile.encoding:
-        return f"chosen: the file as it is, {options}; servers that get it use that"
-    return f"chosen: {profile.encoding} ({profile.gain}), {options}; servers that get {model} use that"
+        return f"chosen: the file as it is, {options}; servers use this for the file from now on"
+    return f"chosen: {profile.encoding} ({profile.gain}), {options}; servers use this for {model} from now on"

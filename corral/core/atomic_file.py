@@ -1,4 +1,4 @@
-"""Files that replace their target whole or not at all. Everything here blocks."""
+"""Write files that replace their target atomically. All functions block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that replaces `path` when the block ends; after an error `path` has what it had."""
+    """Open a new file that replaces `path` when the block ends; after an error `path` is unchanged."""
     with open_directory(path.parent) as dir_fd, AtomicFile(dir_fd, path.name, 0o666) as pending:
         with open(pending.fd, "wb", closefd=False) as file:
             yield file
@@ -29,9 +29,9 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 class AtomicFile:
-    """A file with a temporary name until it is committed; removed at the end of the block if it is not.
+    """A file with a temporary name until it is committed; otherwise it is removed at the end of the block.
 
-    It is locked as long as any process has it open, so that others can tell it from a leftover.
+    It is locked while any process has it open, so that others can distinguish it from a leftover.
     """
 
     def __init__(self, dir_fd: int, name: str, mode: int = 0o600) -> None:
@@ -46,7 +46,7 @@ class AtomicFile:
                 self._close()
 
     def commit(self) -> None:
-        """Afterwards the name has this file, even if the power fails; before, it has what it had."""
+        """Give the file its name durably. Even after a power failure the name has the old or the new file."""
         os.fsync(self.fd)
         os.replace(self.temporary, self._name, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
         os.fsync(self._dir_fd)
@@ -55,12 +55,12 @@ class AtomicFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # once committed, it has another name
+        with contextlib.suppress(OSError):  # after the commit it has another name
             os.unlink(self.temporary, dir_fd=self._dir_fd)
         self._close()
 
     def _close(self) -> None:
-        fd, self.fd = self.fd, -1  # a thread of a cancelled request must not write into another file
+        fd, self.fd = self.fd, -1  # so that a thread of a cancelled request cannot write into another file
         os.close(fd)
 
 
@@ -74,7 +74,7 @@ def remove_leftovers(dir_fd: int) -> None:
 
 @contextlib.contextmanager
 def lock_directory(path: Path) -> Iterator[int]:
-    """Wait for others that lock it, then clear their leftovers; yields a descriptor."""
+    """Lock the directory, remove leftovers, and yield a descriptor."""
     with open_directory(path) as dir_fd:
         _lock(dir_fd)
         remove_leftovers(dir_fd)

@@ -1,4 +1,4 @@
-"""Where files are kept that can be made again."""
+"""The directory of files that can be created again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corral.core.errors import CorralError
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """`$LLAMA_CACHE`, or else a directory of ours where the system has those of its users."""
+    """Return `$LLAMA_CACHE`, or the system's cache directory for Corral."""
     if environ.get("LLAMA_CACHE"):
         return Path(environ["LLAMA_CACHE"])
     try:
@@ -19,4 +19,6 @@ def cache_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platf
             return Path("~/Library/Caches/corral").expanduser()
         return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "corral"
     except RuntimeError:
-        raise CorralError("there is no home directory for caches; set LLAMA_CACHE to another one") from None
+        raise CorralError(
+            "there is no home directory for the cache; set LLAMA_CACHE to a directory"
+        ) from None

@@ -1,4 +1,4 @@
-"""A run of tokens of one sequence, or of what stands for them, to be evaluated in one batch."""
+"""A run of tokens of one sequence, or of embedding rows in their place, evaluated in one batch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy.typing as npt
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 Memory: TypeAlias = npt.NDArray[np.uint8]
-State: TypeAlias = bytes | memoryview  # of a sequence, as the backend wrote it
+State: TypeAlias = bytes | memoryview  # of a sequence, as the backend saved it
 
-# libllama evaluates fewer tokens than MIN_CHUNK, and what a chunk has over a multiple of ALIGNMENT, with
-# other arithmetic (on ARM: attention accumulated in 16 bits, rows that do not fill a tile). Prompts are cut
-# at multiples only, never into smaller chunks, and batches to embed are padded: answers must not depend on
+# Below MIN_CHUNK tokens, and for what a chunk has beyond a multiple of ALIGNMENT, libllama uses different
+# arithmetic (on ARM: attention accumulated in 16 bits, rows that do not fill a tile). So prompts are cut only
+# at multiples, never into smaller chunks, and batches to embed are padded: answers must not depend on
 # what else is running or cached.
 MIN_CHUNK = 8
 ALIGNMENT = 4
@@ -24,10 +24,10 @@ ALIGNMENT = 4
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What a run is evaluated as: a row for each of its tokens.
+    """The embedding rows of a run, one for each of its tokens.
 
-    `places`: where each row is in four dimensions, if the run begins at 0; `is_placed` tells which of these
-    numbers move with its beginning. A run that is not causal sees itself as a whole.
+    `places`: the position of each row in four dimensions, if the run begins at 0; `is_placed`: which of
+    these numbers move with its start. In a run that is not causal, all tokens attend to each other.
     """
 
     rows: FloatArray
@@ -48,8 +48,11 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`tokens` go to positions `pos`, `pos + 1`, ... of sequence `seq`; `logits`: behind how many of the last
-    ones they are wanted. `encoded`: they are no tokens of the vocabulary, and this is evaluated instead."""
+    """Tokens at positions `pos`, `pos + 1`, ... of sequence `seq`.
+
+    `logits`: after how many of the last tokens logits are needed. `encoded`: embedding rows to evaluate
+    instead; then the tokens are placeholders.
+    """
 
     seq: int
     pos: int
@@ -65,7 +68,7 @@ class DecodeStatus(enum.Enum):
 
 
 def common_prefix(a: TokenArray, b: TokenArray) -> int:
-    """How many tokens two runs share from the start."""
+    """Return how many tokens two runs share from the start."""
     n = min(len(a), len(b))
     differs = a[:n] != b[:n]
     first = int(differs.argmax()) if n else 0

@@ -1,4 +1,4 @@
-"""Who sent a request, as its API key tells."""
+"""The sender of a request, as its API key identifies it."""
 
 from __future__ import annotations
 

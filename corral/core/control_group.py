@@ -1,6 +1,6 @@
-"""What the control groups of Linux, and with them containers, allow this process: memory and CPU time.
+"""Memory and CPU limits of Linux control groups, and thereby of containers.
 
-Both versions of them; no native code. The files it reads can be elsewhere, for tests.
+Supports both versions; no native code. Tests can pass another root.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from pathlib import Path
 
 ROOT = Path("/")
 _GROUPS = "sys/fs/cgroup"
-_NO_LIMIT = 1 << 60  # what older ones say instead is about 2**63
-_RECLAIMED = ("inactive_file", "active_file", "slab_reclaimable")  # as soon as somebody needs it
+_NO_LIMIT = 1 << 60  # cgroup v1 uses about 2**63 for unlimited
+_RECLAIMED = ("inactive_file", "active_file", "slab_reclaimable")  # freed by the kernel on demand
 
 
 def memory_limits(root: Path = ROOT) -> Iterator[tuple[int, int]]:
-    """The limit of each group that this process is in, in bytes, and what of it is used for good."""
+    """Yield the limit of each group of this process in bytes, and how much of it is used and not
+    reclaimable."""
     for folder, is_old in _folders(root, "memory"):
         limit, usage = ("limit_in_bytes", "usage_in_bytes") if is_old else ("max", "current")
         try:
             n_limit = int((folder / f"memory.{limit}").read_text())
             n_used = int((folder / f"memory.{usage}").read_text())
             counts = _counts((folder / "memory.stat").read_text())
-        except (OSError, ValueError):  # `max` is no number
+        except (OSError, ValueError):  # `max` is not a number
             continue
         if n_limit < _NO_LIMIT:
             prefix = "total_" if is_old else ""
@@ -30,7 +31,7 @@ def memory_limits(root: Path = ROOT) -> Iterator[tuple[int, int]]:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """How many CPUs may be used at the same time, on average; none: all there are."""
+    """Return how many CPUs may be used at the same time, on average; None if unlimited."""
     quotas = []
     for folder, is_old in _folders(root, "cpu"):
         try:
@@ -45,7 +46,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def _folders(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Those of the groups, from the innermost out, and whether they are of the older kind."""
+    """Yield the directories of the groups, innermost first, and whether they are version 1."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -55,7 +56,7 @@ def _folders(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
         is_old = controller in controllers.split(",")
         if is_old or not controllers:
             base = root / _GROUPS / (controller if is_old else "")
-            # Inside a container only the innermost may be there, as the base.
+            # Inside a container only the innermost may exist, as the base.
             for folder in dict.fromkeys((*_upwards(base, group), base)):
                 yield folder, is_old
 

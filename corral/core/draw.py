@@ -1,16 +1,78 @@
-"""Counter-based randomness: a number in [0, 1) that depends on (seed, token index, stream) alone.
+"""The random numbers of libllama's samplers, by position: a seed means what it means to llama-server.
 
-Nothing is carried from one draw to the next, so a sequence of draws can be resumed anywhere.
+libllama draws with `std::mt19937`; the standard distributions take its words as libstdc++ does. Any position
+can be read, so a sequence of draws can be resumed anywhere.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
+import threading
+from collections.abc import Sequence, Set
+from typing import NamedTuple
 
-_pack = struct.Struct("<QQQ").pack
+import numpy as np
+
+_N_WORDS = 624  # words that the generator makes at once
+_WORD_MASK = 2**32 - 1
+_BELOW_ONE = float(np.nextafter(1.0, 0.0))
+_SINGLE_BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
+_generator = np.random.RandomState(0)  # shared: to create one takes a hundred times as long as to seed it
+_generator_lock = threading.Lock()
 
 
-def uniform(seed: int, index: int, stream: int = 0) -> float:
-    digest = hashlib.blake2b(_pack(seed, index, stream), digest_size=8).digest()
-    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
+NO_TOKEN = -1  # instead of a drawn one: none is left
+
+
+class Redraw(NamedTuple):
+    """Draw once more, for the `n`-th time: another token than `tokens`, and another text than `texts`."""
+
+    n: int
+    tokens: Set[int]
+    texts: Sequence[bytes]
+
+    def begins(self, piece: bytes) -> bool:
+        """Whether a token would begin one of the texts again."""
+        return any(text.startswith(piece) or piece.startswith(text) for text in self.texts)
+
+    def goes_beyond(self, piece: bytes) -> bool:
+        """Whether a token would complete one of the texts again."""
+        return any(piece.startswith(text) for text in self.texts)
+
+
+class Twister:
+    """A Mersenne twister. Mutable: it keeps the words around the position read last."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed & _WORD_MASK
+        self._restart()
+
+    def double(self, position: int) -> float:
+        """Return draw `position` of a `std::uniform_real_distribution<double>`: two words."""
+        low, high = self._word(2 * position), self._word(2 * position + 1)
+        return min((low + high * 2.0**32) * 2.0**-64, _BELOW_ONE)
+
+    def single(self, position: int) -> float:
+        """Return draw `position` of a `std::uniform_real_distribution<float>`: one word."""
+        return float(min(np.float32(self._word(position)) * np.float32(2.0**-32), _SINGLE_BELOW_ONE))
+
+    def _word(self, at: int) -> int:
+        block, offset = divmod(at, _N_WORDS)
+        if block < self._block:
+            self._restart()
+        while self._block < block:
+            self._next()
+        return int(self._words[offset])
+
+    def _restart(self) -> None:
+        with _generator_lock:
+            _generator.seed(self._seed)
+            self._state = _generator.get_state()
+        self._block = -1
+        self._next()
+
+    def _next(self) -> None:
+        with _generator_lock:
+            _generator.set_state(self._state)
+            self._words = _generator.randint(0, 2**32, _N_WORDS, dtype=np.uint32)
+            self._state = _generator.get_state()
+        self._block += 1

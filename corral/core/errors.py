@@ -26,7 +26,7 @@ import msgspec
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """An error as a value, to cross from the engine to the front: its class comes first, then its bases."""
+    """An error as a value that crosses from the engine to the front. `kinds`: its class, then its bases."""
 
     kinds: list[str]
     message: str
@@ -48,7 +48,7 @@ class CorralError(Exception):
 
     @staticmethod
     def from_info(info: ErrorInfo) -> CorralError:
-        """An error of the same class, or of its nearest base that this process has imported."""
+        """Return an error of the same class, or of its nearest base that this process has imported."""
         known = {kind.__name__: kind for kind in error_classes()}
         kind = next(known[name] for name in info.kinds if name in known)
         error = kind.__new__(kind)
@@ -57,14 +57,14 @@ class CorralError(Exception):
 
 
 class NonFiniteLogits(CorralError):
-    """What was evaluated has become infinite, or worse; what is in the context now may spoil others."""
+    """The evaluation produced infinity or NaN; the values in the KV cache may affect other requests."""
 
     def __init__(self) -> None:
-        super().__init__("the model produced logits that are not numbers")
+        super().__init__("the model produced logits that are not finite")
 
 
 class InvalidRequest(CorralError):
-    """The request itself is wrong; `field` names the culprit and comes back as `param`."""
+    """The request is invalid. `field` names the field at fault and is returned as `param`."""
 
     status = 400
     type = "invalid_request_error"
@@ -112,7 +112,7 @@ class NotFound(CorralError):
 
 class NoSuchSlot(NotFound):
     def __init__(self, slot: int, n_slots: int) -> None:
-        super().__init__(f"there is no slot {slot}; there are 0 to {n_slots - 1}")
+        super().__init__(f"there is no slot {slot}; slots are numbered from 0 to {n_slots - 1}")
 
 
 class Conflict(CorralError):
@@ -126,7 +126,7 @@ class NotSupported(CorralError):
 
 
 class Unavailable(CorralError):
-    """`retry_after_s`: when to try again, if known."""
+    """`retry_after_s`: when to retry, if known."""
 
     status = 503
     type = "unavailable_error"
@@ -139,7 +139,7 @@ class InsufficientStorage(CorralError):
 
 
 def error_classes(kind: type[CorralError] = CorralError) -> Iterator[type[CorralError]]:
-    """The whole tree of errors, as far as it is imported."""
+    """Yield the whole tree of imported errors."""
     yield kind
     for child in kind.__subclasses__():
         yield from error_classes(child)

@@ -1,4 +1,4 @@
-"""Whole reads and writes on descriptors, which the system may cut short, and what it says when they fail."""
+"""Complete reads and writes on descriptors, which the system may return early from, and their errors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write at the file's offset."""
+    """Write everything at the file's offset."""
     left = memoryview(data)
     while len(left):
         left = left[os.write(fd, left) :]
 
 
 def read_into(fd: int, offset: int, view: memoryview) -> int:
-    """Fill `view` from a place in the file; returns how many bytes there were. The offset stays."""
+    """Fill `view` from an offset, and return the bytes read; fewer at the end of the file. The file's own
+    offset stays."""
     n_read = 0
     while n_read < len(view):
         n = os.preadv(fd, [view[n_read:]], offset + n_read)
@@ -29,6 +30,6 @@ def read_into(fd: int, offset: int, view: memoryview) -> int:
 
 
 def file_error(what: str, error: OSError) -> CorralError:
-    """`what` went wrong, with the system's reason, but without the path, which is nobody's business."""
+    """Return an error with the system's reason, but without the path, which clients must not see."""
     kind = InsufficientStorage if error.errno in _FULL else CorralError
     return kind(f"{what}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""The tokens a model marks the parts of an infill prompt with."""
+"""The special tokens of infill prompts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FimTokens:
-    """The three that infilling needs, then those for whole projects. None: the model has no such token."""
+    """The three that infilling needs, then those for repositories. None: the model has no such token."""
 
     pre: int | None = None
     suf: int | None = None

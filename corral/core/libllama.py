@@ -1,4 +1,4 @@
-"""The libllama that Corral is made for: that of llama-cpp-python, with the patches in native/patches."""
+"""The libllama that Corral is built for: that of llama-cpp-python, with the patches in native/patches."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ BUNDLE = Path(__file__).parents[1] / "_native"  # only in wheels: see setup.py
 
 
 def find_bindings() -> importlib.machinery.ModuleSpec | None:
-    """The package of bindings in our own wheel, else an installed one."""
+    """Find the bindings in our own wheel, otherwise an installed package."""
     bundled = importlib.machinery.PathFinder.find_spec(PACKAGE, [str(BUNDLE)])
     return bundled or importlib.util.find_spec(PACKAGE)
 
 
 def find_patch_set(system_info: str) -> int | None:
-    """Which patches a library has, by what `llama_print_system_info` says of it."""
+    """Return a library's patch set, from the output of `llama_print_system_info`."""
     found = re.search(r"\bCORRAL_PATCH_SET = (\d+)", system_info)
     return int(found[1]) if found else None
 
 
 def describe_patches(system_info: str) -> str:
-    """What is wrong with a library's patches; nothing: it has the right ones."""
+    """Describe what is wrong with a library's patches; empty if they are the right ones."""
     found = find_patch_set(system_info)
     if found == PATCH_SET:
         return ""

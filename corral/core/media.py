@@ -1,9 +1,16 @@
-"""How token lists speak of pictures and sounds.
+"""Images and audio among tokens.
 
-What a picture takes in the context is a run of negative tokens, spelled from a hash of what is in it: two
-lists are equal only where their pictures are, so that what compares and keeps tokens need not know of media.
-The first token of a run is marked, and tells whether the run goes on with the picture of the one before it,
-and whether it is flat: its tokens share a position (M-RoPE). How many it takes is in the second token then.
+A media item takes a run of negative placeholder tokens, which are derived from a hash of its content. Two
+token lists are equal only if their media are, so code that compares and stores tokens need not know about
+media.
+
+    tokens   | text | F p p p p | text | F p p | text |
+                    |<-- run -->|      |<-run->|
+                    |<------ span of item ---->|
+
+The first token of a run (F) is marked. It says whether the run continues the item of the run before it, and
+whether the run is flat: its tokens share one position (M-RoPE). The second token of a flat run holds the
+number of positions that the run takes.
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ import numpy as np
 
 from corral.core.chunk import TokenArray
 
-NO_TOKEN = -1  # how the world is told of those of media
+NO_TOKEN = -1  # what clients see in place of placeholders
 
 _FIRST = 1 << 30
 _FLAT = 1 << 29
@@ -24,7 +31,7 @@ _MORE = 1 << 28
 
 
 class Run(NamedTuple):
-    """Where a picture, or a part of it, is among tokens, and how many positions it takes."""
+    """The tokens of a media item, or of a part of it, and how many positions they take."""
 
     start: int
     end: int
@@ -34,7 +41,7 @@ class Run(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where all the runs of a picture are, and the text between them."""
+    """All runs of one media item, and the text between them."""
 
     start: int
     end: int
@@ -43,7 +50,7 @@ class Span(NamedTuple):
 def placeholder_tokens(
     content: bytes, n_tokens: int, n_pos: int, is_flat: bool, is_more: bool = False
 ) -> list[int]:
-    """The tokens of a run; `content` tells what is in it."""
+    """Return the tokens of a run; `content` identifies it."""
     seed = b"%d %d %d %d " % (n_tokens, n_pos, is_flat, is_more) + content
     words = np.frombuffer(hashlib.shake_128(seed).digest(4 * n_tokens), "<u4") & (_FIRST - 1)
     words = words.astype(np.int64)
@@ -54,7 +61,7 @@ def placeholder_tokens(
 
 
 def key_of(run: Sequence[int] | TokenArray) -> bytes:
-    """What tells the tokens of a run from those of all others."""
+    """Return the bytes that identify a run's tokens."""
     return np.asarray(run, np.int32).tobytes()
 
 
@@ -63,7 +70,7 @@ def has_media(tokens: TokenArray) -> bool:
 
 
 def runs_in(tokens: TokenArray) -> list[Run]:
-    """The media among tokens, in order."""
+    """Return the runs among tokens, in order."""
     if not has_media(tokens):
         return []
     words = -1 - tokens.astype(np.int64)
@@ -81,19 +88,19 @@ def _read_run(words: np.ndarray[tuple[int], np.dtype[np.int64]], start: int, end
 
 
 def is_valid_layout(tokens: TokenArray) -> bool:
-    """Whether negative tokens are nowhere but in runs, whose positions are possible."""
+    """Whether negative tokens occur only in runs with possible positions."""
     runs = runs_in(tokens)
     n_in_runs = sum(run.end - run.start for run in runs)
     return n_in_runs == np.count_nonzero(tokens < 0) and all(0 < r.n_pos <= r.end - r.start for r in runs)
 
 
 def n_positions(tokens: TokenArray) -> int:
-    """Where the next token goes."""
+    """Return the position of the next token."""
     return len(tokens) - sum(run.end - run.start - run.n_pos for run in runs_in(tokens))
 
 
 def cell_positions(tokens: TokenArray) -> TokenArray:
-    """Where each token is."""
+    """Return the position of each token."""
     positions = np.arange(len(tokens), dtype=np.int32)
     for run in runs_in(tokens):
         if run.is_flat:
@@ -103,7 +110,7 @@ def cell_positions(tokens: TokenArray) -> TokenArray:
 
 
 def spans_in(tokens: TokenArray) -> list[Span]:
-    """The pictures and sounds among tokens, in order."""
+    """Return the spans of media items among tokens, in order."""
     spans: list[Span] = []
     for run in runs_in(tokens):
         if run.is_more and spans:
@@ -114,5 +121,5 @@ def spans_in(tokens: TokenArray) -> list[Span]:
 
 
 def span_around(tokens: TokenArray, n: int) -> Span | None:
-    """What a cut behind `n` tokens would go through."""
+    """Return the span that a cut after `n` tokens would split."""
     return next((span for span in spans_in(tokens) if span.start < n < span.end), None)

@@ -1,4 +1,4 @@
-"""A picture or a sound of a prompt; how it looks among tokens is said in `media`."""
+"""An image or audio clip of a prompt; `media` defines its tokens."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class MediaKind(str, enum.Enum):
 
 
 class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture, or a sound of `width` samples. Its bytes, rows of RGB or 32-bit floats, begin at `start` of
+    """An image, or audio with `width` samples. Its bytes, rows of RGB or 32-bit floats, begin at `start` of
     the file that comes with it."""
 
     kind: MediaKind
     width: int
     height: int
-    digest: bytes  # of all that
+    digest: bytes  # of kind, size, content and tenant
     start: int = 0
-    n_runs: int = 0  # of tokens that it has become
+    n_runs: int = 0  # runs of tokens that it takes
 
     @property
     def n_bytes(self) -> int:
@@ -30,5 +30,5 @@ class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def text_tokens(tokens: Sequence[int]) -> list[int]:
-    """What is left without media, whose tokens are negative."""
+    """Return the tokens without media placeholders, which are negative."""
     return [token for token in tokens if token >= 0]

@@ -1,4 +1,4 @@
-"""What changes a model without being in its file: adapters, control vectors, overridden metadata."""
+"""Changes to a model from outside its file: adapters, control vectors, overridden metadata."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 import msgspec
 
-# Adapters by id with their scales: in order of ids, none of the scales is 0.
+# Adapter ids with their scales, sorted by id; no scale is 0.
 AdapterConfig: TypeAlias = tuple[tuple[int, float], ...]
 
 
 class ScaledFile(msgspec.Struct, frozen=True):
-    """A file, and how strongly what is in it counts."""
+    """A file, and the scale it is applied with."""
 
     path: str
     scale: float = 1.0
@@ -27,8 +27,15 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class TensorPlace(msgspec.Struct, frozen=True):
+    """The memory for tensors whose names match a regular expression, by the name of its buffer type."""
+
+    pattern: str
+    buffer_type: str
+
+
 class Override(msgspec.Struct, frozen=True):
-    """Metadata of a model, as if it were in its file."""
+    """A metadata value that replaces the one in the model file."""
 
     key: str
     value: int | float | bool | str

@@ -1,6 +1,6 @@
-"""What a request asks of the sampler and of generation, after every default is filled in.
+"""The parameters of a request for sampling and generation, with all defaults filled in.
 
-Frozen values: made once by `prepare`, read by the engine, rendered back to the client.
+Frozen: created once by `prepare`, read by the engine, rendered back to the client.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAMPLER_NAMES = (
 DEFAULT_SAMPLERS = tuple(name for name in SAMPLER_NAMES if name != "infill")
 
 RANDOM_SEED = 0xFFFFFFFF
-MAX_AHEAD = 17  # tokens of a stream that are evaluated at once: one that was drawn, and those of a draft
+MAX_AHEAD = 17  # tokens of a stream evaluated at once: one that was sampled, and those of a draft
 
 JsonWhitespace = Literal["compact", "spaced", "flexible"]
 
@@ -66,12 +66,30 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     post_sampling_probs: bool = False
 
 
-class Constraint(msgspec.Struct, frozen=True, kw_only=True):
-    """A grammar for the answer: GBNF, or Lark as llguidance writes it. `field` is what the client gave it in.
+class SchemaCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """A JSON Schema of which the grammar expresses only a part: the value must be checked as it grows.
 
-    With a `trigger` it applies to what follows that, once it was written; `is_trigger_first` counts it at the
-    very beginning only. One that is not `is_needed` is a help: where it cannot be honoured, it is left out.
-    `schemas` are the JSON Schemas in it, by the fields they came in, to name what is wrong with them.
+    It begins after one of `openings`, which are regular expressions, but not in reasoning, which begins with
+    `before` and ends with `after`.
+    `schema` has marks where the grammar allows more; `client` is the schema as it was sent. `refusal`: the
+    error where nothing can be taken back.
+    """
+
+    field: str
+    schema: Any
+    client: Any
+    refusal: str
+    openings: tuple[str, ...] = ("",)
+    before: str = ""
+    after: str = ""
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+    """A grammar for the answer: GBNF, or Lark as llguidance defines it. `field`: where the client sent it.
+
+    With a `trigger` it applies to the text after the trigger; with `is_trigger_first` only if the answer
+    starts with it. If it is not `is_needed`, it is dropped when it cannot be enforced. `schemas`: the JSON
+    Schemas in it, by field, to locate errors. `checks`: those that it does not express whole.
     """
 
     kind: str
@@ -81,10 +99,11 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     is_trigger_first: bool = False
     is_needed: bool = True
     schemas: dict[str, Any] = {}
+    checks: tuple[SchemaCheck, ...] = ()
 
 
 class SpeculativeParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How far to look ahead: drafts have `n_min` to `n_max` tokens, each at least as probable as `p_min`."""
+    """Limits of drafts: `n_min` to `n_max` tokens, each with at least probability `p_min`."""
 
     n_max: int = 16
     n_min: int = 0
@@ -92,10 +111,21 @@ class SpeculativeParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guidance(msgspec.Struct, frozen=True):
-    """Away from what would follow another prompt: 1 is not at all."""
+    """Classifier-free guidance away from a negative prompt; scale 1 has no effect."""
 
     scale: float
     negative: tuple[int, ...]
+
+
+class ReasoningBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """At most `n_tokens` of reasoning between two tags, then `end_tokens`. `is_open`: the prompt starts
+    it."""
+
+    n_tokens: int
+    start: str
+    end: str
+    end_tokens: tuple[int, ...]
+    is_open: bool
 
 
 class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,15 +140,18 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     cache_prompt: bool = True
     n_cache_reuse: int = 0
     cache_report: bool = False
+    n_prompt_probs: int = -1  # most probable tokens to report at every position of the prompt; -1: no report
+    prompt_cache_key: str = ""  # requests with the same one prefer the same slot
     id_slot: int = -1
-    priority: int = 0  # among requests of the same client that wait for a slot; more is sooner
-    max_queue_ms: int = -1  # -1: it waits for a slot as long as it takes
-    max_repeats: int = 0  # of the same in a row, then the answer ends; 0: never
+    priority: int = 0  # among waiting requests of the same client; higher is sooner
+    max_queue_ms: int = -1  # -1: no limit on the wait for a slot
+    max_repeats: int = 0  # repetitions in a row that end the answer; 0: unlimited
     constraint: Constraint | None = None
+    reasoning_budget: ReasoningBudget | None = None
     json_whitespace: JsonWhitespace = "spaced"
-    special: bool = False  # all control tokens appear in the answer
-    preserved: tuple[int, ...] = ()  # or just these
+    special: bool = False  # control tokens appear in the output
+    preserved: tuple[int, ...] = ()  # only these appear
     lora: AdapterConfig = ()
     speculative: SpeculativeParams = SpeculativeParams()
     guidance: Guidance | None = None
-    n_system: int = 0  # tokens of the prompt that are the server's system prompt
+    n_system: int = 0  # prompt tokens of the server's system prompt

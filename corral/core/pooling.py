@@ -1,4 +1,4 @@
-"""How the vectors of an input's tokens become one."""
+"""How the vectors of an input's tokens are reduced to one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import enum
 
 
 class Pooling(str, enum.Enum):
-    """What becomes of the vectors that a model has for every token of an input."""
+    """Pooling of the vectors of an input's tokens."""
 
-    NONE = "none"  # all of them
+    NONE = "none"  # one vector per token
     MEAN = "mean"
     CLS = "cls"  # the first
     LAST = "last"
-    RANK = "rank"  # the scores of a classification head
+    RANK = "rank"  # scores of a classification head

@@ -1,4 +1,4 @@
-"""What comes back from the engine: a frame is a list of these."""
+"""Events from the engine; a frame is a list of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from corral.core.media_item import MediaKind
 from corral.core.modifier import AdapterInfo
 from corral.core.pooling import Pooling
 from corral.core.settings import EngineSettings
+from corral.core.top_probs import TokenProb as TokenProb
+from corral.core.top_probs import TopProbs
 
 
 class StopType(str, enum.Enum):
@@ -19,24 +21,26 @@ class StopType(str, enum.Enum):
     LIMIT = "limit"
     WORD = "word"
     REPETITION = "repetition"
+    SCHEMA = "schema"  # the JSON Schema of the answer was not met
 
 
-UNFINISHED = (StopType.NONE, StopType.LIMIT, StopType.REPETITION)  # the model had more to say
+# The answer did not come to its own end.
+UNFINISHED = (StopType.NONE, StopType.LIMIT, StopType.REPETITION, StopType.SCHEMA)
 
 
 class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How the engine embeds."""
 
     pooling: Pooling
-    n_embd: int  # numbers of a vector
+    n_embd: int  # dimensions of a vector
     n_tokens: int  # of the longest input
-    n_ctx: int  # the same, if batches had room for it
+    n_ctx: int  # the same, if the batch size did not limit it
     has_head: bool
-    labels: list[str] = []  # of the head's outputs, where they have names
+    labels: list[str] = []  # names of the head's outputs, if it has any
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine really loaded."""
+    """The model and context as the engine loaded them."""
 
     n_ctx: int
     n_slots: int
@@ -48,13 +52,13 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     n_bytes: int
     n_state_bytes: int = 0  # of a full slot, saved
     description: str
-    path: str = ""  # of the file that was opened, which may have been made from the one that was given
+    path: str = ""  # of the opened file, which may be a re-encoded copy of the given one
     weights: str = ""  # their encoding, and why it was chosen; for the log
     can_generate: bool = True
     encoder: EncoderInfo
     adapters: list[AdapterInfo] = []
-    media: list[MediaKind] = []  # that it takes
-    sample_rate: int = 0  # of sounds
+    media: list[MediaKind] = []  # supported kinds
+    sample_rate: int = 0  # of audio
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,25 +67,36 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
-    forced_n: int = 0  # of the predicted ones, which a grammar left no choice about
-    draft_n: int = 0  # tokens that were evaluated ahead, on the chance that they come
-    draft_n_accepted: int = 0  # and came
-
-
-class TokenProb(msgspec.Struct, frozen=True, array_like=True):
-    id: int
-    prob: float
+    forced_n: int = 0  # of predicted_n: forced by a grammar
+    redrawn_n: int = 0  # tokens that were taken back and drawn again
+    draft_n: int = 0  # drafted tokens that were evaluated
+    draft_n_accepted: int = 0  # drafted tokens that were accepted
+    draft_steps: int = 0  # drafts that were verified
+    accepted_per_pos: tuple[int, ...] = ()  # accepted tokens by their place in a draft
 
 
 class TokenProbs(msgspec.Struct, frozen=True):
-    """The chosen token and its most probable rivals."""
+    """The chosen token and the most probable others."""
 
     chosen: TokenProb
-    top: list[TokenProb]
+    top: TopProbs
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """Why a value does not match its JSON Schema: a keyword, its place in the schema, and the place in the
+    value, both as JSON pointers. `start` and `end`: the part of the text that is wrong, in bytes.
+    `n_items`: of an array that ends without an item that it needs."""
+
+    keyword: str
+    pointer: str
+    instance: str
+    start: int = 0
+    end: int = 0
+    n_items: int = 0
 
 
 class Stage(str, enum.Enum):
-    """What a start spends its time on."""
+    """Stages of a start."""
 
     DOWNLOADING = "downloading"
     RE_ENCODING = "re-encoding"
@@ -90,7 +105,7 @@ class Stage(str, enum.Enum):
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
-    """How far a start is. `detail` goes on after the name of the stage: what exactly, and why.
+    """The progress of a start. `detail` follows the name of the stage: what exactly, and why.
 
     `/health` shows it without a key, so it contains no paths.
     """
@@ -101,14 +116,14 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """The model is loaded, and did no harm: others may open its file too."""
+    """The model is loaded without a crash: other processes may open its file too."""
 
     path: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     info: ModelInfo
-    settings: EngineSettings  # as they are in the end: with the file that was opened, and what fits
+    settings: EngineSettings  # the final ones: with the file that was opened, and with what fits in memory
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
@@ -116,8 +131,8 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
-    """A sign of life. `decode_ms` is the age of the decode under way (0: none), `predicted_ms` what it
-    was expected to take."""
+    """A sign of life. `decode_ms`: the age of the running decode (0: none); `predicted_ms`: its expected
+    duration."""
 
     decode_ms: float
     predicted_ms: float
@@ -129,8 +144,15 @@ class Queue(msgspec.Struct, frozen=True, tag="queue"):
     task_ids: list[int]
 
 
+class Decodes(msgspec.Struct, frozen=True, tag="decodes"):
+    """What the engine has evaluated since it started: `n` batches, and the sum of sequences in them."""
+
+    n: int
+    n_busy: int
+
+
 class Tier(str, enum.Enum):
-    """Where the beginning of a prompt came from."""
+    """Where the prefix of a prompt came from."""
 
     NONE = "none"
     LIVE = "live"  # a slot
@@ -139,23 +161,29 @@ class Tier(str, enum.Enum):
 
 
 class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Why so much of a prompt was reused, and no more.
+    """How much of a prompt was reused, and why not more.
 
-    Nothing that is cached shares more than `n_common` tokens with the prompt: there one has `token` (unless
-    it ends) and the other `cached_token` (unless that ends).
+        prompt   | n_common | token        ...
+        cached   | n_common | cached_token ...
+
+    Nothing that is cached shares more than `n_common` tokens with the prompt. After them the prompt has
+    `token` and the cached sequence `cached_token`; None where it ends. `n_cached` tokens were reused.
     """
 
     tier: Tier
-    id_slot: int = -1  # where it was live
+    id_slot: int = -1  # the slot that held it
     n_cached: int
-    n_moved: int = 0  # of them, from further back in the context
+    n_moved: int = 0  # of n_cached: moved from later positions of the context
+    is_checkpoint: bool = False  # they end at a checkpoint, because the model's memory cannot be cut later
     n_common: int
     token: int | None = None
     cached_token: int | None = None
 
     def as_miss(self) -> CacheReport:
-        """What was there could not be had after all."""
-        return msgspec.structs.replace(self, tier=Tier.NONE, id_slot=-1, n_cached=0, n_moved=0)
+        """Return the report for a prefix that turned out to be unusable."""
+        return msgspec.structs.replace(
+            self, tier=Tier.NONE, id_slot=-1, n_cached=0, n_moved=0, is_checkpoint=False
+        )
 
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
@@ -164,15 +192,23 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     n_cached: int
     report: CacheReport | None = None
     tier: Tier = Tier.NONE
-    id_source: int = -1  # the slot that it was live in
+    id_source: int = -1  # the slot that held it
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """So many prompt tokens are in the context now."""
+    """`n_past` prompt tokens are evaluated."""
 
     task_id: int
     n_past: int
     prompt_ms: float
+
+
+class PromptProbs(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_probs"):
+    """The probabilities of the prompt's tokens from the `start`-th on; the very first one has none."""
+
+    task_id: int
+    start: int
+    probs: list[TokenProbs]
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
@@ -192,6 +228,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     text: str = ""
     truncated: bool
     truncated_grammar: bool = False
+    violation: Violation | None = None
     has_new_line: bool
     n_past: int
     timings: Timings
@@ -203,13 +240,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class SlotReport(msgspec.Struct, frozen=True, kw_only=True, tag="slot_report"):
-    """An action is done: so many tokens were saved, restored, erased, or are in the slot now."""
+    """The result of an action: `n_tokens` were saved, restored or erased, or are in the slot now."""
 
     task_id: int
     id_slot: int
     n_tokens: int
     n_bytes: int = 0
-    n_evaluated: int = 0  # prompt tokens that the slot's last request did not find cached
+    n_evaluated: int = 0  # prompt tokens of the slot's last request that were not cached
     tokens: list[int] = []
     ms: float = 0.0
 
@@ -220,20 +257,20 @@ class AdapterLoaded(msgspec.Struct, frozen=True, tag="adapter_loaded"):
 
 
 class MediaLayout(msgspec.Struct, frozen=True, tag="arranged"):
-    """The tokens that each medium becomes."""
+    """The tokens of each media item."""
 
     task_id: int
     tokens: list[list[int]]
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
-    """The first inputs are about to be evaluated."""
+    """The evaluation of the first inputs begins."""
 
     task_id: int
 
 
 class Vectors(msgspec.Struct, frozen=True, kw_only=True, tag="vectors"):
-    """What an input has become: rows of 32-bit floats, one but without pooling."""
+    """The vectors of an input: rows of 32-bit floats, one row unless pooling is none."""
 
     task_id: int
     index: int
@@ -248,7 +285,7 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
 
 EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
-TaskResult = Admitted | Progress | Tokens | Done | Failed | EmbedResult
+TaskResult = Admitted | Progress | PromptProbs | Tokens | Done | Failed | EmbedResult
 Answer = SlotReport | AdapterLoaded | MediaLayout
-LifeEvent = Loading | Opened | Ready | LoadFailed | Heartbeat  # what an engine says about itself
-Event = LifeEvent | Queue | Answer | TaskResult
+LifeEvent = Loading | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
+Event = LifeEvent | Queue | Decodes | Answer | TaskResult

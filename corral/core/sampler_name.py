@@ -1,4 +1,4 @@
-"""What samplers are called: their names, other spellings of them, and their letters."""
+"""Names, aliases and letters of samplers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LETTERS = {
 
 
 def samplers_by_name(names: Iterable[str]) -> tuple[str, ...]:
-    """Raises ValueError for an unknown name; dashes are as good as underscores."""
+    """Resolve names and aliases; dashes equal underscores. Raises ValueError for an unknown name."""
     plain = (name.replace("-", "_") for name in names)
     return _known(_ALIASES.get(name, name) for name in plain)
 
@@ -42,5 +42,5 @@ def _known(names: Iterable[str]) -> tuple[str, ...]:
     found = tuple(names)
     for name in found:
         if name not in SAMPLER_NAMES:
-            raise ValueError(f"unknown sampler '{name}'; known are {', '.join(SAMPLER_NAMES)}")
+            raise ValueError(f"unknown sampler '{name}'; samplers are {', '.join(SAMPLER_NAMES)}")
     return found

@@ -1,7 +1,7 @@
-"""The parameters of sampling, said once: meaning, limits, names on the command line.
+"""The table of sampling parameters: meaning, limits, names on the command line.
 
-Read by the request schema (`api/schema/completion.py`), the options (`cli/options/sampling.py`) and the
-reference pages. Defaults are those of `core/params.py`.
+Used by the request schema (`api/schema/completion.py`), the options (`cli/options/sampling.py`) and the
+reference pages. Defaults are in `core/params.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A number outside of `limits` is refused; in a request, one outside of `clamp` becomes the nearer bound.
+    """A parameter. Numbers outside `limits` are refused; in a request, numbers outside `clamp` are clamped.
 
     `options`: names on the command line, if not `--NAME`. `setting`: its default, if not `sampling.NAME`.
     """
@@ -34,8 +34,8 @@ PARAMS: Mapping[str, Param] = {
         options=("-s", "--seed"),
     ),
     "samplers": Param("Samplers in order, by name or as a string of their letters."),
-    "ignore_eos": Param("Go on past the end-of-stream token.", setting="server.ignore_eos"),
-    "penalize_nl": Param("Apply the penalties to the newline too."),
+    "ignore_eos": Param("Ignore the end-of-generation token and continue.", setting="server.ignore_eos"),
+    "penalize_nl": Param("Apply the penalties to newlines too."),
     "temperature": Param(
         "Randomness of the choice; 0 always takes the most probable token.",
         options=("--temp", "--temperature"),
@@ -43,9 +43,11 @@ PARAMS: Mapping[str, Param] = {
     ),
     "top_k": Param("Keep the K most probable tokens; 0: all.", clamp=(0, INT32_MAX)),
     "top_p": Param("Keep the most probable tokens that together reach P; 1: off.", clamp=(0, 1)),
-    "min_p": Param("Drop tokens less probable than this share of the best one's; 0: off.", clamp=(0, 1)),
+    "min_p": Param(
+        "Drop tokens less probable than this share of the most probable one; 0: off.", clamp=(0, 1)
+    ),
     "top_n_sigma": Param(
-        "Keep logits within N standard deviations of the best; <= 0: off.",
+        "Keep tokens within N standard deviations of the highest logit; <= 0: off.",
         options=("--top-nsigma", "--top-n-sigma"),
         limits=(-1e6, 1e6),
     ),
@@ -53,90 +55,93 @@ PARAMS: Mapping[str, Param] = {
     "typical_p": Param(
         "Locally typical sampling; 1: off.", options=("--typical", "--typical-p"), clamp=(0, 1)
     ),
-    "xtc_probability": Param("Chance that XTC removes the top choices of a token; 0: off.", clamp=(0, 1)),
+    "xtc_probability": Param(
+        "Chance that XTC removes the most probable tokens at a position; 0: off.", clamp=(0, 1)
+    ),
     "xtc_threshold": Param(
-        "Probability above which XTC removes all tokens but the last; > 0.5: off.", clamp=(0, 1)
+        "Probability above which XTC removes all tokens except the least probable of them; > 0.5: off.",
+        clamp=(0, 1),
     ),
     "repeat_last_n": Param(
-        "Tokens that count as repeated; 0: none, -1: the whole context.", limits=(-1, INT32_MAX)
+        "Number of last tokens to penalize; 0: none, -1: the whole context.", limits=(-1, INT32_MAX)
     ),
-    "repeat_penalty": Param("Divides the odds of repeated tokens; 1: off.", limits=(1e-3, 1e3)),
+    "repeat_penalty": Param(
+        "Penalty for repeated tokens: divides positive logits, multiplies negative ones; 1: off.",
+        limits=(1e-3, 1e3),
+    ),
     "presence_penalty": Param(
         "Subtracted from a token's logit once it has occurred; 0: off.", limits=(-1e4, 1e4)
     ),
     "frequency_penalty": Param("Subtracted from a token's logit per occurrence; 0: off.", limits=(-1e4, 1e4)),
-    "penalty_prompt": Param("Takes the prompt's place for the penalties: a text or token ids.", options=()),
+    "penalty_prompt": Param("Text or token ids to penalize instead of the prompt.", options=()),
     "dry_multiplier": Param("Strength of the DRY repetition penalty; 0: off.", limits=(0, 1e4)),
     "dry_base": Param(
         "Growth of the DRY penalty per repeated token; below 1: the default.", limits=(-1e4, 1e4)
     ),
-    "dry_allowed_length": Param(
-        "Repetitions up to this length cost nothing under DRY.", limits=(0, INT32_MAX)
-    ),
+    "dry_allowed_length": Param("Longest repetition without a DRY penalty.", limits=(0, INT32_MAX)),
     "dry_penalty_last_n": Param(
-        "Tokens that DRY looks back; 0: off, -1: the whole context.", limits=(-1, INT32_MAX)
+        "Number of last tokens to scan for DRY; 0: off, -1: the whole context.", limits=(-1, INT32_MAX)
     ),
     "dry_sequence_breakers": Param(
         "Strings that interrupt a repetition for DRY.", options=("--dry-sequence-breaker",)
     ),
     "dynatemp_range": Param(
-        "The temperature moves within +- this range, by the entropy of the candidates; 0: off.",
+        "Dynamic temperature range: +- this, by the entropy of the candidates; 0: off.",
         limits=(0, 1e6),
     ),
     "dynatemp_exponent": Param(
-        "How entropy maps to temperature within the dynamic range.",
+        "Exponent of the dynamic temperature.",
         options=("--dynatemp-exp",),
         limits=(0, 1e6),
     ),
-    "mirostat": Param(
-        "1 or 2: Mirostat steers perplexity, instead of the top-* samplers; 0: off.", clamp=(0, 2)
-    ),
+    "mirostat": Param("Mirostat version 1 or 2, which replaces the top-* samplers; 0: off.", clamp=(0, 2)),
     "mirostat_eta": Param("Learning rate of Mirostat.", options=("--mirostat-lr",), limits=(0, 1e4)),
     "mirostat_tau": Param("Target entropy of Mirostat.", options=("--mirostat-ent",), limits=(0, 1e4)),
     "logit_bias": Param(
-        "Pairs [token or text, bias], or an object from them; a bias of false forbids the token.",
+        "Pairs [token or text, bias], or an object of them; a bias of false bans the token.",
         options=("-l", "--logit-bias"),
     ),
-    "min_keep": Param("Samplers leave at least N candidates.", options=(), limits=(0, INT32_MAX)),
+    "min_keep": Param("Minimum number of candidates that samplers keep.", options=(), limits=(0, INT32_MAX)),
     "n_probs": Param(
         "Report the N most probable tokens at every position.", options=(), limits=(0, INT32_MAX)
     ),
     "post_sampling_probs": Param("Report probabilities after the samplers, not before.", options=()),
     "cfg_negative_prompt": Param(
-        "A prompt that is continued alongside this one, to steer away from.",
+        "Negative prompt for classifier-free guidance.",
         setting="server.cfg_negative_prompt",
     ),
     "cfg_scale": Param(
-        "How strongly to steer away from the negative prompt; 1: not at all.",
+        "Strength of classifier-free guidance; 1: off.",
         limits=(-100, 100),
         setting="server.cfg_scale",
     ),
     "n_predict": Param(
-        "Most tokens to generate; 0: only evaluate, -1: no limit, -2: until the context is full.",
+        "Maximum number of tokens to generate; 0: only evaluate the prompt, -1: no limit, -2: until "
+        "the context is full.",
         options=("-n", "--predict", "--n-predict"),
         limits=(-2, INT32_MAX),
         setting="server.n_predict",
     ),
     "n_keep": Param(
-        "Prompt tokens to keep when the context shifts; -1: all of them.",
+        "Prompt tokens to keep in a context shift; -1: all.",
         options=("--keep",),
         limits=(-1, INT32_MAX),
         setting="server.n_keep",
     ),
     "speculative_n_max": Param(
-        "Most tokens to draft at once; 0: no drafts. Answers are the same.",
+        "Maximum number of tokens to draft; 0: no drafts. Drafts do not change answers.",
         options=("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max"),
         clamp=(0, MAX_AHEAD - 1),
         setting="server.n_draft",
     ),
     "speculative_n_min": Param(
-        "Shorter drafts are not used.",
+        "Minimum length of a draft; shorter ones are not used.",
         options=("--draft-min", "--draft-n-min", "--spec-draft-n-min"),
         clamp=(0, INT32_MAX),
         setting="server.n_draft_min",
     ),
     "speculative_p_min": Param(
-        "A draft of the draft model ends where it is less sure than this.",
+        "Minimum probability of a drafted token (draft model); below it a draft ends.",
         options=("--draft-p-min", "--spec-draft-p-min"),
         clamp=(0, 1),
         setting="server.p_draft_min",

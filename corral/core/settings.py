@@ -1,10 +1,10 @@
-"""The settings of a running server. `cli.options` is the only place that fills them from outside."""
+"""The settings of a running server. Only `cli.options` fills them from outside."""
 
 from __future__ import annotations
 
 import msgspec
 
-from corral.core.modifier import Override, ScaledFile
+from corral.core.modifier import Override, ScaledFile, TensorPlace
 from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams, SpeculativeParams
 from corral.core.transcoding import AUTO
 
@@ -12,7 +12,7 @@ DEFAULT_UBATCH = 512
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the engine process needs; crosses the link once, at its start."""
+    """Settings of the engine process; sent once, at its start."""
 
     model: str
     n_ctx: int = 0
@@ -26,12 +26,17 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     split_mode: str = "layer"
     tensor_split: tuple[float, ...] = ()
     main_gpu: int = 0
-    devices: tuple[str, ...] = ()  # their names; ("none",): no GPU at all
+    devices: tuple[str, ...] = ()  # device names; ("none",): no GPU
     rpc: tuple[str, ...] = ()  # HOST:PORT of servers whose devices are used too
     kv_offload: bool = True
+    override_tensor: tuple[TensorPlace, ...] = ()
+    cpu_moe: bool = False
+    n_cpu_moe: int = 0  # layers
+    no_host: bool = False
+    op_offload: bool = True
     fit: str = "check"  # on, off or check
     fit_target_mib: int = 1024  # memory to leave free on each device
-    fit_ctx: int = 4096  # no context becomes smaller to fit
+    fit_ctx: int = 4096  # minimum context when shrinking to fit
     flash_attn: str = "auto"
     kv_unified: bool = False
     mmap: bool = True
@@ -44,7 +49,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_ram_mib: int = 8192
     cache_disk: str = ""
     cache_disk_gib: float = 16.0
-    lora: tuple[ScaledFile, ...] = ()  # an adapter's id is its place; one without a path is gone
+    n_ctx_checkpoints: int = 32  # of a slot
+    checkpoint_min_step: int = 8192  # tokens
+    swa_full: bool = False
+    lora: tuple[ScaledFile, ...] = ()  # the index is the adapter's id; one without a path is freed
     lora_base: str = ""
     control_vectors: tuple[ScaledFile, ...] = ()
     control_vector_layers: tuple[int, int] = (0, 0)  # 0: from the first, to the last
@@ -71,9 +79,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     lookup_cache_static: str = ""
     lookup_cache_dynamic: str = ""
     draft_exact: bool = True
+    batch_exact: bool = False
+    schema_retries: int = 64  # redraws of one part of an answer that is checked
     mmproj: str = ""
     mmproj_offload: bool = True
-    image_min_tokens: int = 0  # 0: as the model says
+    image_min_tokens: int = 0  # 0: the model's default
     image_max_tokens: int = 0
     cache_media_mib: int = 256
     grp_attn_n: int = 1
@@ -86,31 +96,32 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_embeds(self) -> bool:
-        """It is to do nothing else, whatever the model can."""
+        """Whether to serve only embeddings or reranking, whatever the model can do."""
         return self.embedding or self.reranking
 
     @property
     def drafts(self) -> bool:
-        """There is something to guess from what comes next."""
+        """Whether any source of drafts is enabled."""
         caches = self.lookup_cache_static or self.lookup_cache_dynamic
         return self.lookup or bool(caches or self.model_draft)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    host: str = "127.0.0.1"  # or the path of a socket, which ends with .sock
+    host: str = "127.0.0.1"  # or the path of a socket that ends with .sock
     port: int = 8080
-    n_threads_http: int = -1  # -1: as many as asyncio thinks fit
+    n_threads_http: int = -1  # -1: asyncio's default
     api_keys: tuple[str, ...] = ()
     api_key_file: str = ""
     ssl_key_file: str = ""
     ssl_cert_file: str = ""
     allow_unauthenticated: bool = False
-    allowed_hosts: tuple[str, ...] = ()  # beside those of the machine itself; ("*",): any
-    cors_origins: tuple[str, ...] = ()  # ("*",): any, ("localhost",): pages of this machine
+    allowed_hosts: tuple[str, ...] = ()  # in addition to the machine's own names; ("*",): any
+    cors_origins: tuple[str, ...] = ()  # ("*",): any; ("localhost",): pages of this machine
     cors_methods: tuple[str, ...] = ("GET", "POST", "DELETE", "OPTIONS")
     cors_headers: tuple[str, ...] = ("*", "Authorization")
     cors_credentials: bool = False
     cache_share: bool = False  # between keys
+    reuse_port: bool = False
     queue_size: int = 512
     max_repeats: int = 0
     sleep_idle_s: float = -1.0
@@ -121,8 +132,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ui_config: str = ""
     ui_config_file: str = ""
     chats_path: str = ""
+    responses_path: str = ""
     metrics: bool = False
-    verbosity: int = 3  # 0: nothing, 1: errors, 2: warnings, 3: what happens, 4: all that libllama says
+    verbosity: int = 3  # 0: nothing, 1: errors, 2: warnings, 3: info, 4: everything, including libllama
     log: bool = True
     log_format: str = "text"
     log_prompts: bool = False
@@ -135,30 +147,38 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     hf_token: str = ""
     offline: bool = False
     alias: str = ""
+    tags: tuple[str, ...] = ()
     slots: bool = False
     props: bool = False
     n_predict: int = -1
+    max_predict: int = -1
     n_keep: int = 0
     stop: tuple[str, ...] = ()
-    escape: bool = True  # what a backslash stands for, in texts of options
+    escape: bool = True  # process escape sequences in texts of options
     special: bool = False
     ignore_eos: bool = False
     cache_reuse: int = 0
+    cache_prompt: bool = True
     slot_save_path: str = ""
     sessions_ram_mib: int = 4096
     timeout_s: float = 600.0
     engine_timeout_s: float = 10.0
     max_body_mib: int = 64
+    max_response_mib: int = 64
+    send_timeout_s: float = 60.0
     jinja: bool = True
     chat_template: str = ""
     chat_template_file: str = ""
     chat_template_kwargs: str = ""
     reasoning: str = "auto"
     reasoning_format: str = "auto"
+    reasoning_budget: int = -1
+    reasoning_effort: str = "default"
     prefill_assistant: bool = True
     grammar: str = ""
     grammar_file: str = ""
     json_schema: str = ""
+    json_schema_file: str = ""
     json_whitespace: JsonWhitespace = GenerationParams().json_whitespace
     parse_special: bool = True
     lora_init_without_apply: bool = False
@@ -181,4 +201,4 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineSettings
     server: ServerSettings = ServerSettings()
-    sampling: SamplingParams = SamplingParams()  # of requests that do not say otherwise
+    sampling: SamplingParams = SamplingParams()  # defaults of requests

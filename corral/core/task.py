@@ -1,4 +1,4 @@
-"""Work that goes from the front to the engine."""
+"""Commands from the front to the engine."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ from corral.core.params import GenerationParams
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
-    """Generate from `prompt`. `resume` holds tokens a lost engine had already delivered: they are
-    evaluated again, one by one and silently, before new ones are drawn."""
+    """Generate from `prompt`. `resume`: tokens that a lost engine had already delivered.
+
+        | prompt | resume | new tokens ...
+                 |<silent>|<-- results -->
+
+    They are evaluated again one by one, without results, before new tokens are sampled.
+    """
 
     id: int = -1
     prompt: list[int]
     params: GenerationParams
     resume: list[int] = []
-    media: list[MediaItem] = []  # of the prompt, in its order; their bytes are in the file `fd`
+    media: list[MediaItem] = []  # of the prompt, in order; their bytes are in the file `fd`
     fd: int = -1
-    client: str = ""  # who shares the slots with others
+    client: str = ""  # for fair shares of the slots
     weight: float = 1.0
-    tenant: bytes = b""  # nothing that was evaluated in one serves another
+    tenant: bytes = b""  # KV state of one tenant is never reused for another
 
     @property
     def own_prompt(self) -> list[int]:
-        """The text of the prompt, without the server's system prompt."""
+        """The text tokens of the prompt, without the server's system prompt."""
         return text_tokens(self.prompt[self.params.n_system :])
 
 
 class LayoutMedia(msgspec.Struct, frozen=True, tag="arrange"):
-    """Find out which tokens media become; `Arranged` is the answer."""
+    """Compute the tokens of media items; answered by `MediaLayout`."""
 
     id: int
     media: list[MediaItem]
@@ -52,7 +57,7 @@ class Verb(str, enum.Enum):
 
 
 class Busy(str, enum.Enum):
-    """What becomes of an action whose slot is working."""
+    """What to do if the slot of an action is busy."""
 
     WAIT = "wait"
     REFUSE = "refuse"
@@ -60,11 +65,14 @@ class Busy(str, enum.Enum):
 
 
 class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
-    """Do something with a slot; a `SlotReport` is the answer.
+    """Run an action on a slot; answered by `SlotReport`.
 
-    SAVE writes to the file `fd`, RESTORE reads it: the descriptor travels beside the frame. `is_ours`: only
-    a state with our seal may come in. FORK copies `source` into `slot`. SHIFT forgets `n_discard` tokens
-    behind the first `n_keep`.
+    SAVE writes to the file `fd`, RESTORE reads it; the descriptor is sent alongside the frame. `is_ours`:
+    accept only a state with our seal. FORK copies `source` into `slot`. SHIFT discards `n_discard` tokens
+    after the first `n_keep`:
+
+        before   | n_keep | n_discard | rest |
+        after    | n_keep | rest |
     """
 
     id: int = -1
@@ -73,25 +81,25 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     busy: Busy = Busy.WAIT
     fd: int = -1
     is_ours: bool = False
-    tenant: bytes = b""  # that the slot belongs to afterwards
+    tenant: bytes = b""  # owner of the slot afterwards
     source: int = -1
     n_keep: int = 0
     n_discard: int = 0
 
 
 class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
-    """Turn each of `inputs` into a vector: `Vectors` for every one of them, in any order, then `Embedded`."""
+    """Embed each of `inputs`; answered by `Vectors` for each, in any order, then `Embedded`."""
 
     id: int = -1
     inputs: list[list[int]]
     lora: AdapterConfig = ()
-    media: list[list[MediaItem]] = []  # of every input, if any has some; their bytes are in the file `fd`
+    media: list[list[MediaItem]] = []  # of each input, if any has media; their bytes are in the file `fd`
     fd: int = -1
     client: str = ""
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="load_adapter"):
-    """Load the file of a LoRA adapter under a new number; `AdapterLoaded` is the answer."""
+    """Load a LoRA adapter under a new id; answered by `AdapterLoaded`."""
 
     id: int
     adapter: int
@@ -99,13 +107,13 @@ class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="load_adapter")
 
 
 class FreeAdapter(msgspec.Struct, frozen=True, tag="free_adapter"):
-    """Forget an adapter, as soon as no task uses it any more."""
+    """Free an adapter as soon as no task uses it."""
 
     adapter: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Put the caches in order and end."""
+    """Write the caches to disk and exit."""
 
 
 Command = Task | Embed | LayoutMedia | Cancel | SlotAction | LoadAdapter | FreeAdapter | Stop

@@ -1,7 +1,7 @@
-"""How the encoding of a model's weights is chosen (`--transcode`), unless one is named."""
+"""Values of `--transcode` other than the name of an encoding."""
 
 from __future__ import annotations
 
-AUTO = "auto"  # what `corral tune` has found to be the fastest here, or what Corral knows of the model
-OFF = "off"  # that of the file
+AUTO = "auto"  # the fastest according to `corral tune` on this machine, or to a shipped profile
+OFF = "off"  # the encoding of the file
 TUNED = "tuned"  # an older name of `auto`

@@ -48,7 +48,7 @@ class Actions(Worker):
         self._coroutines = coroutines
         self._clock = clock
         self._files = ThreadPoolExecutor(2, "state")
-        self._writing: set[int] = set()  # slots of which a state is on its way to a file
+        self._writing: set[int] = set()  # slots whose state is being written to a file
         self._verbs = {
             Verb.SAVE: self._save,
             Verb.RESTORE: self._restore,
@@ -59,10 +59,10 @@ class Actions(Worker):
         }
 
     def handle(self, action: Command, _arrival: int) -> Coroutine:
-        """The file that came with an action is closed in the end."""
+        """Start an action; the file that came with it is closed at its end."""
         assert isinstance(action, SlotAction)
         if action.fd < 0 and action.verb in (Verb.SAVE, Verb.RESTORE):
-            raise Unavailable("too many files are open")
+            raise Unavailable("too many open files")
         try:
             return (yield from self._verbs[action.verb](action))
         finally:
@@ -70,17 +70,17 @@ class Actions(Worker):
                 os.close(action.fd)
 
     def _save(self, action: SlotAction) -> Coroutine:
-        # One state of a slot at a time is on its way out: `exclusive` is held until it is written.
+        # One state of a slot at a time is written: `exclusive` is held until it is done.
         if action.busy is Busy.REFUSE and action.slot in self._writing:
             raise Conflict(f"another state of slot {action.slot} is being written")
         (slot,) = yield from self._turn(action, action.slot, exclusive=action.slot)
         started = self._clock()
         saved = yield from self._copy_out(slot, exclusive=slot.id)
         if saved is None:
-            raise CorralError("the state of this slot cannot be read now, no slot has room to prepare it")
+            raise CorralError("the slot's state cannot be read now: no slot has room to prepare it")
         self._writing.add(slot.id)
         try:
-            # Any tenant that may restore it may have it.
+            # Any tenant that may restore the state may have it.
             writing = self._files.submit(self._write, action.fd, replace(saved, tenant=b""))
             yield WaitForSlots(frozenset(), after=writing, exclusive=slot.id)
         finally:
@@ -123,19 +123,19 @@ class Actions(Worker):
         started = self._clock()
         if n_keep + n_discard > n:
             raise InvalidRequest(
-                f"n_keep ({n_keep}) and n_discard ({n_discard}) are more than the slot's {n} tokens",
+                f"n_keep ({n_keep}) + n_discard ({n_discard}) exceed the slot's {n} tokens",
                 field="n_discard",
             )
         if not self._kv.can_shift:
-            raise NotSupported("the context of this model, or with --grp-attn-n, cannot be shifted")
+            raise NotSupported("the context cannot be shifted with this model, or with --grp-attn-n")
         if not self._kv.can_shift_to(slot, n - n_keep - n_discard):
-            raise NotSupported("of this slot only a sliding window is left, more of which has to stay")
+            raise NotSupported("the slot has only a sliding window left, of which more must be kept")
         for at in (n_keep, n_keep + n_discard):
             span = span_around(slot.tokens.view, at)
             if span is not None:
                 raise InvalidRequest(
-                    f"a cut behind {at} tokens goes through an image or sound, "
-                    f"which has those from {span.start} to {span.end - 1}",
+                    f"a cut after {at} tokens would split the image or audio clip at tokens "
+                    f"{span.start} to {span.end - 1}",
                     field="n_discard",
                 )
         self._kv.shift(slot, n_keep, n_discard)
@@ -143,28 +143,28 @@ class Actions(Worker):
 
     def _fork(self, action: SlotAction) -> Coroutine:
         if action.source == action.slot:
-            raise InvalidRequest("a slot cannot be forked into itself", field="slot")
+            raise InvalidRequest("a slot cannot be forked to itself", field="slot")
         slot, source = yield from self._turn(action, action.slot, action.source)
         started = self._clock()
         yield from self._keep(slot, source)
         n = len(source.tokens)
         if self._kv.copy(source, slot, n) < n:
-            raise NotSupported("the sequences of this model cannot be copied")
+            raise NotSupported("this model does not support copying sequences")
         slot.reuse_key = ReuseKey(source.reuse_key.lora_key, action.tenant)
         self._scheduler.touch(slot)
         slot.n_evaluated = 0
         return self._report(action, n, started)
 
     def _load(self, slot: Slot, saved: Saved) -> None:
-        """Cached sequences give way where they share the room."""
+        """Load a state into a slot; evict cached sequences if slots share the KV cells."""
         others = [s for s in self._scheduler.evictable if s is not slot] if self._kv.shares_room else []
         while not self._kv.load(slot, saved):
             if not others:
-                raise InvalidRequest("the state does not fit into the context, or is of another model")
+                raise InvalidRequest("the state does not fit into the context, or belongs to another model")
             self._kv.evict(others.pop(0))
 
     def _keep(self, slot: Slot, *others: Slot) -> Generator[WaitForSlots, None, None]:
-        """Let the cache have what an idle slot is about to lose, and the others stay idle meanwhile."""
+        """Save what an idle slot is about to lose in the cache, and keep the other slots idle meanwhile."""
         if self._kv.is_worth_keeping(slot):
             saved = yield from self._copy_out(slot, *others)
             if saved is not None:
@@ -173,7 +173,8 @@ class Actions(Worker):
     def _copy_out(
         self, slot: Slot, *others: Slot, exclusive: int | None = None
     ) -> Generator[WaitForSlots, None, Saved | None]:
-        """What an idle slot holds. Fresh memory costs more than the copy: another thread makes it ready."""
+        """Return the content of an idle slot. Fresh memory costs more than the copy: another thread allocates
+        it."""
         memory = self._files.submit(_touch, self._kv.state_bytes(slot))
         yield WaitForSlots(frozenset(s.id for s in (slot, *others)), memory, exclusive)
         return self._kv.save(slot, memory.result())
@@ -181,7 +182,7 @@ class Actions(Worker):
     def _turn(
         self, action: SlotAction, *ids: int, exclusive: int | None = None
     ) -> Generator[WaitForSlots, None, list[Slot]]:
-        """The slots, once they are idle, as the action wants it."""
+        """Wait until the action's slots are idle, and return them."""
         slots, reserved = self._scheduler.public, self._coroutines.reserved
         for id in ids:
             if not 0 <= id < len(slots):

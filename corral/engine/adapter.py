@@ -1,4 +1,4 @@
-"""LoRA adapters that come and go while requests run."""
+"""LoRA adapters that are loaded and unloaded while requests run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.engine.worker import Worker
 
 
 class AdapterRegistry(Worker):
-    """Mutable. An adapter that is to be freed stays while it is in one of the configurations `in_use`."""
+    """Mutable. An adapter to free stays while it is in one of the configurations `in_use`."""
 
     handles = (LoadAdapter, FreeAdapter)
 
@@ -45,7 +45,7 @@ class AdapterRegistry(Worker):
 
 
 def load_adapters(port: AdapterPort, files: Sequence[ScaledFile]) -> list[AdapterInfo]:
-    """Those that an engine begins with; what cannot be loaded says why."""
+    """Load the adapters an engine starts with; those that cannot be loaded have an `error`."""
     return [_load(port, id, file.path) for id, file in enumerate(files) if file.path]
 
 

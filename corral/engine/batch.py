@@ -1,18 +1,21 @@
-"""What one step evaluates: a pure decision over counts."""
+"""Plan what one step evaluates: a pure decision over counts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from corral.core.chunk import ALIGNMENT, MIN_CHUNK
 
-MIN_PREFILL = 16  # tokens a waiting prompt gets in every step, so that none starves
+NO_LIMIT = 2**31
+MIN_PREFILL = 16  # prompt tokens that every waiting prompt gets in a step, so that none starves
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The next token of a stream, for its slot. Variants of a model are never in the same batch."""
+    """The next token of a stream, for its slot. Different adapter sets are never in the same batch."""
 
     slot: int
     lora_key: bytes = b""
@@ -20,14 +23,16 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt that is being evaluated: its slot and how many tokens are left, or up to where media begin
-    or end. `is_alone`: these are media, with which nothing is in a batch; `is_whole`: nor are they cut."""
+    """A prompt being evaluated: its slot and its remaining tokens, up to where media begin or end.
+    `is_alone`: these share a batch with nothing, as media do; `is_whole`: nor can they be cut. `n_max`: the
+    most of them that can be evaluated at once."""
 
     slot: int
     n_pending: int
     lora_key: bytes = b""
     is_alone: bool = False
     is_whole: bool = False
+    n_max: int = NO_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """How many tokens a batch may have, how many of them run at once, and whether sequences may mix in it."""
+    """How many tokens a batch may have, how many of them run at once, and whether it may mix sequences.
+    `n_streams`: how many streams a batch may have, if it does not mix them with prompts."""
 
     n_batch: int
     n_ubatch: int
     mixes: bool
+    n_streams: int = NO_LIMIT
 
 
 BatchPlan = tuple[Part, ...]
@@ -53,11 +60,11 @@ BatchPlan = tuple[Part, ...]
 def plan_batches(
     tokens: Sequence[Token], prompts: Sequence[Prompt], budget: int, shape: BatchShape
 ) -> list[BatchPlan]:
-    """The batches of one step: every stream's token first, then `budget` prompt tokens.
+    """Plan the batches of one step: every stream's token first, then `budget` prompt tokens.
 
     Where the backend does not mix (split KV), a prompt chunk is a batch of its own: libllama would cut a
-    mixed one into pieces of equal length anyway, and a prompt evaluated alone gives the same bits
-    whatever runs beside it.
+    mixed batch into pieces of equal length anyway, and a prompt evaluated alone gives the same bits
+    whatever runs at the same time.
     """
     chunks = _plan_chunks(prompts, budget, shape.n_ubatch)
     lora_key_of = {token.slot: token.lora_key for token in tokens}
@@ -65,7 +72,8 @@ def plan_batches(
     alone = {prompt.slot for prompt in prompts if prompt.is_alone or not shape.mixes}
     batches: list[BatchPlan] = []
     for lora_key in dict.fromkeys(lora_key_of.values()):
-        parts = [Part(token.slot, 1) for token in tokens if token.lora_key == lora_key]
+        *full, parts = _split([Part(token.slot, 1) for token in tokens if token.lora_key == lora_key], shape)
+        batches += map(tuple, full)
         alike = [chunk for chunk in chunks if lora_key_of[chunk.slot] == lora_key and chunk.slot not in alone]
         parts += _fit(alike, shape.n_batch - len(parts))
         if parts:
@@ -73,8 +81,26 @@ def plan_batches(
     return batches + [(chunk,) for chunk in chunks if chunk.slot in alone]
 
 
+def count_stream_batches(tokens: Sequence[Token], shape: BatchShape) -> int:
+    """Return how many batches `plan_batches` makes of these streams."""
+    counts = Counter(token.lora_key for token in tokens)
+    return sum(_n_groups(n, shape) for n in counts.values())
+
+
+def _n_groups(n: int, shape: BatchShape) -> int:
+    return 1 if shape.mixes else -(-n // shape.n_streams)
+
+
+def _split(parts: list[Part], shape: BatchShape) -> list[list[Part]]:
+    """Split streams into groups of about the same size, in the order of their slots; at least one group."""
+    parts = sorted(parts, key=lambda part: part.slot)
+    n = max(1, _n_groups(len(parts), shape))
+    ends = [len(parts) * i // n for i in range(n + 1)]
+    return [parts[start:end] for start, end in pairwise(ends)]
+
+
 def _fit(chunks: Sequence[Part], room: int) -> list[Part]:
-    """The chunks, in order, as far as one batch has room for them."""
+    """Return the leading chunks that fit into one batch."""
     fitting: list[Part] = []
     for chunk in chunks:
         n = min(chunk.n, room)
@@ -85,19 +111,19 @@ def _fit(chunks: Sequence[Part], room: int) -> list[Part]:
 
 
 def _plan_chunks(prompts: Sequence[Prompt], budget: int, n_ubatch: int) -> list[Part]:
-    """A floor for everyone in order of arrival, the rest to the shortest first."""
+    """Give every prompt the minimum in order of arrival, and the rest to the shortest first."""
     shares = {prompt.slot: min(prompt.n_pending, MIN_PREFILL) for prompt in prompts}
     left = budget - sum(shares.values())
     for prompt in sorted(prompts, key=lambda p: p.n_pending):
-        more = max(0, min(prompt.n_pending - shares[prompt.slot], left))
+        more = max(0, min(min(prompt.n_pending, prompt.n_max) - shares[prompt.slot], left))
         shares[prompt.slot] += more
         left -= more
-    sizes = [chunk_size(p.n_pending, min(shares[p.slot], n_ubatch)) for p in prompts]
+    sizes = [chunk_size(p.n_pending, min(shares[p.slot], n_ubatch, p.n_max)) for p in prompts]
     return [Part(p.slot, p.n_pending if p.is_whole else n) for p, n in zip(prompts, sizes, strict=True)]
 
 
 def chunk_size(n_pending: int, n_max: int) -> int:
-    """About `n_max` of the pending tokens: all of them, or an aligned number that leaves a chunk."""
+    """Choose about `n_max` of the pending tokens: all of them, or an aligned number that leaves a chunk."""
     n_max = max(n_max, MIN_CHUNK)
     if n_pending <= n_max or n_pending < 2 * MIN_CHUNK:
         return n_pending

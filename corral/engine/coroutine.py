@@ -1,7 +1,7 @@
 """Commands that take more than one step: generators that wait for other threads, or for slots.
 
-A coroutine yields a `Future`, and goes on with its result; or `WaitForSlots`, and goes on once those slots
-are idle, before any request that came later gets them. What it returns is its answer.
+A coroutine yields a `Future` and continues with its result, or yields `WaitForSlots` and continues once
+those slots are idle, before any request that came later gets them. Its return value is its answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from corral.core.result import Event, Failed
 
 @dataclass(frozen=True, slots=True)
 class WaitForSlots:
-    """Until these slots are idle, and `after` is done.
+    """Wait until these slots are idle and `after` is done.
 
     `exclusive`: one coroutine at a time waits with this key; the others wait for their turn.
     """
@@ -33,8 +33,8 @@ Coroutine = Generator[Future[Any] | WaitForSlots, Any, Event | None]
 
 
 class Reservations(NamedTuple):
-    """Slots that coroutines wait for: `arrivals` has the arrival of the first of them, `due` those whose
-    content is used as soon as another thread is done."""
+    """Slots that coroutines wait for: `arrivals` has the arrival of the first waiting coroutine, `due` the
+    slots whose content is used as soon as another thread is done."""
 
     arrivals: dict[int, int] = {}
     due: Collection[int] = ()
@@ -44,7 +44,7 @@ NO_RESERVATIONS = Reservations()
 
 
 class Wakeup:
-    """Mutable: called from any thread, it wakes the engine's loop, and an engine that `is_waiting`."""
+    """Mutable. Called from any thread: wakes the engine's loop, and an engine that `is_waiting`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -74,7 +74,7 @@ class _Pending:
 
     @property
     def future(self) -> Future[Any] | None:
-        """What another thread does, or has done, for it."""
+        """The future that the coroutine waits for."""
         return self.waits_for.after if isinstance(self.waits_for, WaitForSlots) else self.waits_for
 
     @property
@@ -89,7 +89,7 @@ class _Pending:
 
 
 class Coroutines:
-    """Mutable. `wake` is called, from any thread, when one can go on."""
+    """Mutable. `wake` is called, from any thread, when a coroutine can continue."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -99,12 +99,12 @@ class Coroutines:
         return bool(self._pending)
 
     def are_waiting(self, idle: Collection[int]) -> bool:
-        """All of them wait for other threads, or for one that does."""
+        """Whether all coroutines wait for other threads, directly or indirectly."""
         return all(one.is_in_work for one in self._first(idle))
 
     @property
     def reserved(self) -> dict[int, int]:
-        """Slots that are waited for, with the arrival of the first that does."""
+        """Slots that are waited for, with the arrival of the first waiting coroutine."""
         return {slot: one.arrival for one in reversed(self._pending) for slot in one.slots}
 
     def reservations(self, idle: Collection[int]) -> Reservations:
@@ -116,7 +116,7 @@ class Coroutines:
         return self._advance(one)
 
     def cancel(self, id: int) -> None:
-        """Drop a coroutine; what another thread is doing for it comes to its end first."""
+        """Drop a coroutine; work of another thread for it is finished first."""
         for one in [one for one in self._pending if one.id == id]:
             self._pending.remove(one)
             if one.future is None:
@@ -126,12 +126,13 @@ class Coroutines:
                 one.future.add_done_callback(partial(_close, one.coroutine))
 
     def run(self, idle: Collection[int]) -> list[Event]:
-        """Go on with everything that can, in order of arrival."""
+        """Continue all coroutines that can, in order of arrival."""
         ready = [one for one in self._first(idle) if not one.is_in_work]
         return [event for one in ready for event in self._advance(one)]
 
     def _first(self, idle: Collection[int]) -> list[_Pending]:
-        """Those whose slots are all idle and that no earlier one waits for; the same for `exclusive`."""
+        """Return those whose slots are all idle and not waited for by an earlier one; the same for
+        `exclusive`."""
         free, first = set(idle), []
         taken: set[int | None] = set()
         for one in self._pending:
@@ -163,8 +164,8 @@ def _close(coroutine: Coroutine, _done: Future[Any]) -> None:
 
 
 def as_corral_error(error: Exception) -> CorralError:
-    """What a client gets to know of it; the log has all of an unexpected one."""
+    """Convert to the error a client gets; unexpected errors are logged in full."""
     if isinstance(error, CorralError):
         return error
     traceback.print_exception(error)
-    return CorralError(f"internal error of the engine ({type(error).__name__})")
+    return CorralError(f"internal engine error ({type(error).__name__})")

@@ -1,4 +1,4 @@
-"""What evaluating costs on this machine, learned as it runs."""
+"""Cost of evaluation on this machine, learned at run time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNKNOWN_PROMPT_MS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a batch holds: tokens of running streams, of prompts, or one token with a draft behind it."""
+    """What a batch contains: tokens of running streams, of prompts, or one token with a draft after it."""
 
     n_generating: int = 0
     n_prompt: int = 0
@@ -58,11 +58,12 @@ class CostModel:
 
     @property
     def decode_ms(self) -> float:
-        """A step of all running streams."""
+        """Predict the time of a step of all running streams."""
         return self._decode_ms
 
     def ahead_ms(self, n: int) -> float:
-        """To evaluate a token with a draft behind it, together `n` tokens: measured, or in between."""
+        """Predict the time to evaluate a token with its draft, together `n` tokens: measured, or
+        interpolated."""
         if self._ahead_table is None:
             known = sorted({1: self._decode_ms, **self._ahead_ms}.items())
             numbers, costs = zip(*known, strict=True)
@@ -70,11 +71,11 @@ class CostModel:
         return self._ahead_table[n]
 
     def headroom_ms(self, max_itl_ms: float) -> float:
-        """How much time a decode step leaves, so that no stream waits longer than `max_itl_ms`."""
+        """Return the time that a decode step leaves, so that no stream waits longer than `max_itl_ms`."""
         return (max_itl_ms - self._decode_ms) * _MARGIN
 
     def n_tokens_in(self, ms: float) -> int:
-        """How many prompt tokens fit into so much time."""
+        """Return how many prompt tokens can be evaluated in `ms`."""
         return int(ms / (self._prompt_token_ms or _UNKNOWN_PROMPT_MS))
 
 

@@ -1,4 +1,4 @@
-"""Evaluating batches: measured, and watched from other threads."""
+"""Evaluate batches, measured, and observable from other threads."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Sequence
 
 from corral.core.chunk import Chunk, DecodeStatus
-from corral.core.result import Heartbeat
+from corral.core.result import Decodes, Heartbeat
 from corral.engine.cost import CostModel, Load
 from corral.engine.ports import Evaluator
 
 
 class Decoder:
-    """Mutable. One thread decodes; any thread may abort or ask how long it has been."""
+    """Mutable. One thread decodes; any thread may abort or ask how long it has been running."""
 
     def __init__(self, backend: Evaluator, clock: Callable[[], float]) -> None:
         self._backend = backend
@@ -22,9 +22,11 @@ class Decoder:
         self._predicted_ms = 0.0
         self._abortable: int | None = None
         self._abort_lock = threading.Lock()
+        self.decodes = Decodes(0, 0)
 
     def decode(self, chunks: Sequence[Chunk], load: Load, only_of: int | None) -> DecodeStatus:
-        """Evaluate. What is only work for one task, and nothing its stream waits for, can be cut short."""
+        """Evaluate chunks. `only_of`: the task that alone needs the result, so that the decode can be aborted
+        with it."""
         self._predicted_ms = self.cost.predict_ms(load)
         self._started = started = self._clock()
         self._abortable = only_of
@@ -37,15 +39,16 @@ class Decoder:
                 self._backend.clear_abort()
         if status is DecodeStatus.OK:
             self.cost.observe(load, (self._clock() - started) * 1e3)
+            self.decodes = Decodes(self.decodes.n + 1, self.decodes.n_busy + len(chunks))
         return status
 
     def abort_if_running(self, task_id: int) -> None:
-        """Cut the decode short if all it does is for this task."""
+        """Abort the decode if it works only for this task."""
         with self._abort_lock:
             if self._abortable == task_id:
                 self._backend.abort()
 
     def heartbeat(self) -> Heartbeat:
-        """How long the decode under way has been running."""
+        """Report how long the current decode has been running."""
         started = self._started
         return Heartbeat((self._clock() - started) * 1e3 if started else 0.0, self._predicted_ms)

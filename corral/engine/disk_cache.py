@@ -1,7 +1,7 @@
-"""States that host memory had no room for, as files in a directory within a byte budget.
+"""States that do not fit into host memory, as files in a directory with a byte budget.
 
-They outlive the server. A thread of its own reads and writes; the index is the engine thread's, and that one
-takes names out of it: of files that had to go, or that cannot be read, or are damaged. Those are misses.
+They survive the server. One thread reads and writes files. The engine's thread owns the index, but the
+file thread removes names of files that were evicted, unreadable or damaged; those are misses.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from corral.engine.request import Request
 from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.engine.ses1 import OVERHEAD_BYTES, Ses1, read_title
+from corral.engine.ses1_table import table_bytes
 
-MIN_FILE_REUSE = 64  # tokens that reading a file must save at least
+MIN_FILE_REUSE = 64  # minimum tokens that reading a file must save
 _SUFFIX = ".ses1"
 _FILES = "[0-9a-f]" * 32 + _SUFFIX  # other files in the directory are left alone
-_MAX_PENDING_BYTES = 1 << 30  # of states that wait to be written; beyond that they are dropped
+_MAX_PENDING_BYTES = 1 << 30  # bytes of states waiting to be written; further ones are dropped
 
 _log = logging.getLogger("corral")
 
@@ -38,10 +39,11 @@ class _Entry:
     tokens: TokenArray
     shifted_from: int
     reuse_key: ReuseKey
+    cuts: tuple[int, ...] = ()
 
 
 class DiskCache:
-    """Mutable. Least recently used files go first; those of other models count in the budget too."""
+    """Mutable. Evicts the least recently used files; files of other models count in the budget too."""
 
     def __init__(
         self, directory: str, budget_bytes: int, ses1: Ses1, n_ctx: int, n_fixed: Callable[[int], int]
@@ -65,14 +67,15 @@ class DiskCache:
         return (entry.tokens for entry in list(self._index.values()) if entry.reuse_key.can_serve(reuse_key))
 
     def fetch(self, request: Request, n_at_hand: int) -> Future[Saved | None] | None:
-        """Begin to read the file that gives most of a prompt, if it is much more than `n_at_hand` tokens."""
+        """Start reading the file with the longest prefix of a prompt, if it has many more than `n_at_hand`
+        tokens."""
         entries = list(self._index.items())
         matches = ((usable(entry, request, self._n_fixed), name) for name, entry in entries)
         n, name = max(matches, default=(0, ""))
         return self._files.submit(self._read, name) if n >= n_at_hand + MIN_FILE_REUSE else None
 
     def put(self, saved: Saved, is_last: bool = False) -> None:
-        """Write a state, soon; unless it `is_last`, the disk may be too slow for it."""
+        """Queue a state for writing; it is dropped if the disk is too slow, unless it `is_last`."""
         if saved.is_from_disk or len(saved.tokens) < MIN_FILE_REUSE or _file_bytes(saved) > self._budget:
             return
         if sum(list(self._pending.values())) > _MAX_PENDING_BYTES and not is_last:
@@ -81,16 +84,16 @@ class DiskCache:
         name = xxhash.xxh3_128_hexdigest(key) + _SUFFIX
         if name not in self._index:
             self._drop_all(lambda old: replaces(saved, old, self._n_fixed))
-            self._index[name] = _Entry(saved.tokens, saved.shifted_from, saved.reuse_key)
+            self._index[name] = _Entry(saved.tokens, saved.shifted_from, saved.reuse_key, saved.cuts)
             self._pending[name] = saved.n_bytes
             self._files.submit(self._write, name, saved)
 
     def forget(self, tokens: TokenArray) -> None:
-        """Drop everything that `tokens` begin with."""
+        """Drop all states that are a prefix of `tokens`."""
         self._drop_all(lambda old: common_prefix(old.tokens, tokens) == len(old.tokens))
 
     def close(self) -> None:
-        """Wait until everything is written."""
+        """Wait until all states are written."""
         self._files.shutdown()
 
     def _drop_all(self, condition: Callable[[_Entry], bool]) -> None:
@@ -110,7 +113,7 @@ class DiskCache:
                 continue
             else:
                 if title.fingerprint == self._fingerprint and len(title.tokens) <= n_ctx:
-                    yield path.name, _Entry(title.tokens, title.shifted_from, title.reuse_key)
+                    yield path.name, _Entry(title.tokens, title.shifted_from, title.reuse_key, title.cuts)
 
     def _read(self, name: str) -> Saved | None:
         path = self._directory / name
@@ -121,7 +124,7 @@ class DiskCache:
                 os.utime(path)
             return replace(saved, is_from_disk=True)
         except (OSError, CorralError) as error:
-            _log.warning("a file of --cache-disk cannot be used: %s", error)
+            _log.warning("--cache-disk: a file cannot be used: %s", error)
             self._remove(name)
             self._index.pop(name, None)
             return None
@@ -132,7 +135,7 @@ class DiskCache:
             with atomic_write(self._directory / name) as file:
                 self._ses1.write(file.fileno(), saved)
         except OSError as error:
-            _log.warning("--cache-disk: a state could not be written: %s", error.strerror)
+            _log.warning("--cache-disk: cannot write a state: %s", error.strerror)
             self._index.pop(name, None)
         finally:
             self._pending.pop(name, None)
@@ -153,5 +156,6 @@ class DiskCache:
 
 
 def _file_bytes(saved: Saved) -> int:
-    """How large its file may be."""
-    return saved.n_bytes + saved.tokens.nbytes + OVERHEAD_BYTES
+    """Return the largest size its file may have."""
+    n_table = table_bytes(len(saved.checkpoints)) if saved.checkpoints else 0
+    return saved.n_bytes + saved.tokens.nbytes + n_table + OVERHEAD_BYTES

@@ -1,22 +1,22 @@
-"""How many tokens to draft: a decision over measured costs and past acceptance."""
+"""Plan how many tokens to draft, from measured costs and past acceptance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_GAIN = 1.05  # a draft must promise at least so much more speed
-_FADE = 0.9  # what weight older drafts have at every new one
-_FADE_UNUSED = 0.98  # and at every token without one: what did not pay is tried again some time
-_PRIOR = 4.0  # drafted tokens that the assumption about a kind of draft counts for
+_GAIN = 1.05  # minimum speedup that a draft must promise
+_FADE = 0.9  # factor on the weight of older drafts at every new one
+_FADE_UNUSED = 0.98  # the same at every token without a draft, so that what did not pay is tried again later
+_PRIOR = 4.0  # weight, in drafted tokens, of the initial assumption about a kind of draft
 
 
 def plan_length(
     acceptance: float, n_max: int, token_ms: float, ahead_ms: Callable[[int], float], draft_ms: float = 0.0
 ) -> int:
-    """The draft that gives most tokens for its time; 0: none gives more than to do without.
+    """Choose the draft length with the most tokens per time; 0: no draft is faster.
 
-    `acceptance`: how likely each next token of a draft is right. `ahead_ms(n)`: what it costs to evaluate so
-    many tokens at once, `token_ms` to evaluate one as it is done otherwise, `draft_ms` to draft one.
+    `acceptance`: probability that the next token of a draft is right. `ahead_ms(n)`: cost of evaluating
+    `n` tokens at once; `token_ms`: of one token without a draft; `draft_ms`: of drafting one token.
     """
     if not token_ms:
         return 0  # nothing was measured yet
@@ -32,25 +32,25 @@ def plan_length(
 
 
 class DraftLength:
-    """Mutable: how a request's drafts have fared, by their kind."""
+    """Mutable: acceptance of a request's drafts, by kind."""
 
     def __init__(self) -> None:
         self._counts: dict[
             str, tuple[float, float]
-        ] = {}  # tokens that were right, and drafts that went wrong
+        ] = {}  # accepted tokens, and drafts that were rejected at some token
         self._kind = ""
 
     def acceptance(self, kind: str, assumed: float) -> float:
-        """How likely the next token of such a draft is right."""
+        """Estimate the probability that the next token of such a draft is right."""
         right, wrong = self._counts.get(kind, (0.0, 0.0))
         return (right + assumed * _PRIOR) / (right + wrong + _PRIOR)
 
     def use(self, kind: str) -> None:
-        """The next draft is of this kind."""
+        """Record that the next draft is of this kind."""
         self._kind = kind
 
     def skip(self, kind: str) -> None:
-        """A draft of this kind was possible, but would not have paid."""
+        """Record that a draft of this kind was possible, but would not have paid."""
         right, wrong = self._counts.get(kind, (0.0, 0.0))
         self._counts[kind] = (right * _FADE_UNUSED, wrong * _FADE_UNUSED)
 

@@ -1,6 +1,6 @@
-"""Embedding: the inputs of all tasks that wait, packed into full batches.
+"""Embedding: inputs of all waiting tasks, packed into full batches.
 
-An input that is longer than a batch is evaluated in pieces, in turns with the others.
+An input longer than a batch is evaluated in chunks, in turns with the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from corral.core.chunk import Chunk, DecodeStatus, FloatArray, TokenArray
 from corral.core.errors import CorralError, NotSupported
 from corral.core.media import has_media, n_positions
 from corral.core.modifier import AdapterConfig
-from corral.core.result import Begun, Embedded, Event, Failed, Heartbeat, Vectors
+from corral.core.result import Begun, Decodes, Embedded, Event, Failed, Heartbeat, Vectors
 from corral.core.task import Command, Embed
 from corral.engine.batch import MIN_PREFILL, chunk_size
 from corral.engine.coroutine import Reservations
@@ -33,7 +33,7 @@ _LONG_SEQ = 0
 
 
 class _Embedding:
-    """Mutable: what is left to do for a task. `media`: of the inputs that have some, by their numbers."""
+    """Mutable: the remaining inputs of a task. `media`: by number, for inputs that have some."""
 
     def __init__(self, task: Embed, inputs: list[TokenArray], media: dict[int, PromptMedia]) -> None:
         self.id = task.id
@@ -47,7 +47,7 @@ class _Embedding:
 
 @dataclass(slots=True)
 class _Long:
-    """Mutable: an input that is evaluated in pieces."""
+    """Mutable: an input that is evaluated in chunks."""
 
     embedding: _Embedding
     index: int
@@ -64,7 +64,7 @@ class _Long:
         return self.embedding.inputs[self.index][self.n_done :]
 
     def chunk(self, n_most: int) -> Chunk:
-        """The next piece; media are pieces of their own."""
+        """Return the next chunk; each media item is a chunk of its own."""
         tokens, at = self.embedding.inputs[self.index], self.n_done
         segment = self.media.segment(at) if self.media is not None else Segment(at, len(tokens))
         n = segment.n if segment.is_whole else chunk_size(segment.n, n_most)
@@ -112,11 +112,11 @@ class Embedder(Worker):
             return {}
         opened = self._media.open(task.fd, *((media[i], inputs[i]) for i in with_media))
         if self._open()[0].is_whole:
-            raise NotSupported("a model that looks at a whole input at once cannot embed images or sounds")
+            raise NotSupported("a model that evaluates whole inputs at once cannot embed images or audio")
         return dict(zip(with_media, opened, strict=True))
 
     def admit(self, _now: float, _reserved: Reservations) -> Sequence[Event]:
-        """Fail those whose media cannot be encoded."""
+        """Fail tasks whose media cannot be encoded."""
         for embedding in list(self._embeddings):
             error = next((media.error for media in embedding.media.values() if media.error), None)
             if error is not None:
@@ -130,18 +130,22 @@ class Embedder(Worker):
         if self._opened is not None:
             self._opened[1].abort_if_running(task_id)
 
+    @property
+    def decodes(self) -> Decodes:
+        return self._opened[1].decodes if self._opened is not None else Decodes(0, 0)
+
     def heartbeat(self) -> Heartbeat:
         return self._opened[1].heartbeat() if self._opened is not None else Heartbeat(0.0, 0.0)
 
     def warm_up(self) -> None:
-        """Touch the weights and take a first measure of what evaluating costs."""
+        """Touch the weights and measure a first cost of evaluation."""
         encoder, decoder = self._open()
         tokens = np.zeros(min(2 * MIN_PREFILL, encoder.n_batch), np.int32)
         decoder.decode([Chunk(_LONG_SEQ, 0, tokens, logits=True)], Load(n_prompt=len(tokens)), only_of=None)
         encoder.forget(_LONG_SEQ)
 
     def plan(self, ms: float) -> Sequence[Batch]:
-        """One batch, which takes about `ms`; none while all that is left waits for the projector."""
+        """Plan one batch of about `ms`; none while all remaining inputs wait for the projector."""
         run = self._plan_batch(ms) if self._embeddings else None
         if run is not None:
             self._is_long_turn = not self._is_long_turn
@@ -181,14 +185,15 @@ class Embedder(Worker):
         return None
 
     def _begin(self, embeddings: Sequence[_Embedding]) -> None:
-        """The front has to know before: a task that the engine dies of must not come again and again."""
+        """Report that a task begins, before it is evaluated: one that crashes the engine must not be retried
+        forever."""
         new = {embedding.id: embedding for embedding in embeddings if not embedding.has_begun}.values()
         for embedding in new:
             self._events.append(Begun(embedding.id))
             embedding.has_begun = True
 
     def _open(self) -> tuple[Encoder, Decoder]:
-        """Not before there is something to embed: it takes memory."""
+        """Open the encoder on first use: it takes memory."""
         if self._opened is None:
             encoder = self._open_encoder()
             self._opened = encoder, Decoder(encoder, self._clock)
@@ -210,7 +215,7 @@ class Embedder(Worker):
         return self._take_events()
 
     def _begin_long(self, encoder: Encoder, n_tokens: int) -> None:
-        """The next of the inputs that are longer than a batch is taken apart."""
+        """Begin the next input that is longer than a batch."""
         for embedding in self._embeddings:
             if not embedding.waiting or embedding.waiting[-1].n <= n_tokens:
                 continue
@@ -219,7 +224,7 @@ class Embedder(Worker):
                 return
 
     def _begin_with_media(self, encoder: Encoder) -> None:
-        """An input with media is taken apart as soon as these are encoded."""
+        """Begin an input with media once they are encoded."""
         for embedding in list(self._embeddings):
             for index, media in embedding.media.items():
                 self._media.want(media, 0)
@@ -259,7 +264,7 @@ class Embedder(Worker):
         return self._take_events()
 
     def _decode(self, chunks: Sequence[Chunk], embeddings: Sequence[_Embedding]) -> list[FloatArray]:
-        """The vectors of a batch; none if it was cut short or failed."""
+        """Evaluate a batch and return its vectors; none if it was aborted or failed."""
         encoder, decoder = self._open()
         is_one = all(embedding is embeddings[0] for embedding in embeddings)
         try:
@@ -267,14 +272,14 @@ class Embedder(Worker):
             load = Load(n_prompt=sum(len(chunk.tokens) for chunk in chunks))
             status = decoder.decode(chunks, load, only_of=embeddings[0].id if is_one else None)
             if status is DecodeStatus.NO_ROOM:
-                raise CorralError("there is no room to embed this")
+                raise CorralError("the KV cache has no room for this embedding")
             return encoder.vectors() if status is DecodeStatus.OK else []
         except CorralError as error:
             self._fail(embeddings, error)
             return []
 
     def _finish(self, embedding: _Embedding, index: int, rows: FloatArray) -> None:
-        """An input is done, and the task with its last one."""
+        """Record the vector of an input; the last one ends the task."""
         embedding.n_left -= 1
         self._events.append(Vectors(task_id=embedding.id, index=index, data=rows.tobytes()))
         if not embedding.n_left:
@@ -294,7 +299,7 @@ class Embedder(Worker):
             self._drop_long()
 
     def _put_back(self, long: _Long) -> None:
-        """It has to begin again: how much of it is in the context is not known."""
+        """Queue an interrupted input again from its start: how much of it is in the context is unknown."""
         if long.media is not None:
             long.embedding.media[long.index] = long.media
         else:

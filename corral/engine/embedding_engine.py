@@ -1,4 +1,4 @@
-"""The engine of a server that only embeds."""
+"""The engine of a server that only computes embeddings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EmbeddingEngine(Engine):
         projector: Projector | None = None,
         cache_media_bytes: int = 0,
     ) -> None:
-        """`wake` is called, from any thread, when an engine that `is_waiting` can go on."""
+        """`wake` is called, from any thread, when an engine that `is_waiting` can continue."""
         wakeup = Wakeup(wake)
         self._media = MediaEncoder(projector, cache_media_bytes, wakeup)
         self._embedder = embedder = Embedder(lambda: encoder, clock, self._media)
@@ -45,4 +45,4 @@ class _Refusal(Worker):
     def handle(self, command: Command, _arrival: int) -> None:
         if isinstance(command, SlotAction | Task) and command.fd >= 0:
             os.close(command.fd)
-        raise NotSupported("this server only embeds")
+        raise NotSupported("this server only computes embeddings")

@@ -1,5 +1,8 @@
-"""The engine: takes commands, and steps while there is work. One thread calls all but `abort_if_running` and
-`heartbeat`. Knows tokens and text, no JSON and no HTTP; results go to the `emit` it was given."""
+"""The engine: takes commands, and steps while there is work.
+
+One thread calls everything except `abort_if_running` and `heartbeat`. Knows tokens and text, not JSON or
+HTTP; results go to `emit`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ import math
 from collections.abc import Callable, Generator, Sequence
 
 from corral.core.errors import CorralError
-from corral.core.result import Event, Failed, Heartbeat
+from corral.core.result import Decodes, Event, Failed, Heartbeat, LastResult
 from corral.core.task import Cancel, Command, Stop
 from corral.engine.coroutine import NO_RESERVATIONS, Coroutines, Wakeup
 from corral.engine.slot import Slot
 from corral.engine.worker import Batch, Worker
 
-_SLICE_MS = 85.0  # between two steps for work of other threads, while no stream waits
+_SLICE_MS = 85.0  # time between two steps for work of other threads, while no stream waits
 
 
 class Engine:
@@ -48,12 +51,12 @@ class Engine:
 
     @property
     def is_waiting(self) -> bool:
-        """There is nothing to do until another thread wakes the engine, or a command comes."""
+        """Whether nothing can be done until another thread wakes the engine, or a command comes."""
         return self._has_rested and not self._wakeup.is_set and self._coroutines.are_waiting(self._idle())
 
     def step(self) -> None:
-        """One round of continuous batching: every stream gets its next token; prompts, embeddings and media
-        share the time that this leaves."""
+        """Run one round of continuous batching: every stream gets its next token; prompts, embeddings and
+        media share the remaining time."""
         self._wakeup.is_set = False
         has_news = self._admit()
         share_ms = self._share_ms()
@@ -64,7 +67,7 @@ class Engine:
         self._end_step(min(share_ms, _SLICE_MS) if batches else math.inf)
 
     def _admit(self) -> bool:
-        """Requests and coroutines get free slots, in order of arrival. False: nothing came of it."""
+        """Give free slots to requests and coroutines in order of arrival. False: nothing was done."""
         events = self._admit_requests()
         if self._coroutines:
             events += self._coroutines.run(self._idle())
@@ -82,7 +85,14 @@ class Engine:
 
     def _run(self, batch: Batch) -> None:
         self._send(batch.begun)
-        self._send(batch.run())
+        events = batch.run()
+        if any(isinstance(event, LastResult) for event in events):
+            events = [self._decodes(), *events]
+        self._send(events)
+
+    def _decodes(self) -> Decodes:
+        all = [worker.decodes for worker in self._workers]
+        return Decodes(sum(each.n for each in all), sum(each.n_busy for each in all))
 
     def _end_step(self, ms: float) -> None:
         for worker in self._workers:
@@ -113,12 +123,12 @@ class Engine:
         return [] if answer is None else [answer]
 
     def abort_if_running(self, task_id: int) -> None:
-        """From any thread: cut the evaluation short if all it does is for this task."""
+        """From any thread: abort the evaluation if it works only for this task."""
         for worker in self._workers:
             worker.abort_if_running(task_id)
 
     def heartbeat(self) -> Heartbeat:
-        """From any thread: how long the evaluation under way has been running."""
+        """From any thread: report how long the current evaluation has been running."""
         beats = [worker.heartbeat() for worker in self._workers]
         return max(beats, key=lambda heartbeat: heartbeat.decode_ms)
 

@@ -1,7 +1,7 @@
-"""Requests that wait for a slot, and whose turn it is: clients by how much of the slots' time they have had,
-a client's own requests by priority and arrival.
+"""Queue of requests that wait for a slot: clients are served by their share of the slots' time, a client's
+own requests by priority and arrival.
 
-A client's time is divided by its weight. One that comes back after a pause gets no credit for it.
+A client's time is divided by its weight. A client that returns after a pause gets no credit for it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from corral.engine.request import Request
 
-_ALPHA = 0.2  # how much the last request counts in what one takes
+_ALPHA = 0.2  # weight of the last request in the mean service time
 _UNKNOWN_S = 1.0
 
 
 @dataclass(slots=True)
 class _Account:
-    """Mutable: what a client has had, in weighted seconds, and what it waits for."""
+    """Mutable: the weighted seconds a client has used, and its waiting requests."""
 
     weight: float
     used_s: float = 0.0
@@ -29,12 +29,12 @@ class _Account:
         return bool(self.waiting or self.running)
 
     def spent(self, now: float, mean_s: float) -> float:
-        """With what runs, which is expected to take as long as others have."""
+        """Return the weighted seconds used, including the expected time of running requests."""
         return self.used_s + sum(max(now - start, mean_s) for start in self.running.values()) / self.weight
 
 
 class FairQueue:
-    """Mutable. Times are the engine's, as `tick` says them."""
+    """Mutable. Times are those that the engine passes to `tick`."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
@@ -45,7 +45,7 @@ class FairQueue:
         return sum(len(account.waiting) for account in self._accounts.values())
 
     def __iter__(self) -> Iterator[Request]:
-        """All that wait, as they would be served if every one took the same time."""
+        """Iterate over waiting requests in the order they would be served if all took the same time."""
         waiting = {client: sorted(a.waiting, key=_turn) for client, a in self._accounts.items() if a.waiting}
         spent = {client: self._accounts[client].spent(self._now, self._mean_s) for client in waiting}
         while waiting:
@@ -68,13 +68,13 @@ class FairQueue:
         account.waiting.append(request)
 
     def start(self, request: Request) -> None:
-        """It has a slot."""
+        """Record that a request got a slot."""
         account = self._accounts[request.task.client]
         account.waiting.remove(request)
         account.running[request.id] = self._now
 
     def end(self, request: Request) -> None:
-        """It has left its slot."""
+        """Record that a request left its slot."""
         account = self._accounts.get(request.task.client)
         start = account.running.pop(request.id, None) if account is not None else None
         if account is not None and start is not None:
@@ -83,7 +83,7 @@ class FairQueue:
             self._mean_s += _ALPHA * (took - self._mean_s)
 
     def remove(self, task_id: int) -> Request | None:
-        """Forget one that waits."""
+        """Remove a waiting request."""
         for account in self._accounts.values():
             for request in account.waiting:
                 if request.id == task_id:

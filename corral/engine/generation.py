@@ -1,40 +1,44 @@
-"""What becomes of logits: the next tokens of a request, their text, and its end.
+"""Turn logits into the next tokens of a request, their text, and its end.
 
-Called by the engine's thread, between decodes; what comes of it is returned as events.
+Called by the engine's thread between decodes; results are returned as events.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
 from corral.core.chunk import Chunk, FloatArray
+from corral.core.draw import NO_TOKEN, Redraw
 from corral.core.errors import CorralError, NonFiniteLogits
 from corral.core.media import spans_in
 from corral.core.media_item import text_tokens
-from corral.core.result import Admitted, Event, Failed, Progress, StopType, Tier, TokenProbs
+from corral.core.result import Admitted, Event, Failed, Progress, PromptProbs, StopType, Tier, TokenProbs
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.coroutine import as_corral_error
 from corral.engine.guidance import guide
 from corral.engine.kv import KvStore
 from corral.engine.ports import Backend
+from corral.engine.prompt_probs import prompt_probs
 from corral.engine.report import whole_report
 from corral.engine.request import Phase, Request
+from corral.engine.retry import Choice, Retry
 from corral.engine.scheduler import Scheduler
 from corral.engine.slot import Slot
 from corral.engine.speculation import Speculation
 
 UNTIL_CONTEXT_FULL = -2
 
-Work: TypeAlias = tuple[Slot, Request, int]  # a request, and how many tokens of it a batch has
+Work: TypeAlias = tuple[Slot, Request, int]  # a request, and how many of its tokens are in a batch
 
 
 class Generation:
-    """Mutable: `_events` has what came of the call under way."""
+    """Mutable: `_events` collects the results of the current call."""
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class Generation:
         self._is_spoiled = False
 
     def advance(self, work: Sequence[Work], chunks: Sequence[Chunk]) -> list[Event]:
-        """A batch is in the context now: draw the tokens that follow it."""
+        """Draw the tokens that follow a batch that was evaluated."""
         for i, (slot, request, n) in enumerate(work):
             if slot.request is request:
                 self._kv.extend(slot, request.pending[:n])
@@ -63,13 +67,13 @@ class Generation:
                 with self._failing(slot, request):
                     self._advance(i, slot, request, chunks[i])
         if self._is_spoiled:
-            with contextlib.suppress(CorralError):  # it is not possible now; after the next batch it may be
+            with contextlib.suppress(CorralError):  # not possible now; it may be after the next batch
                 self._backend.scrub()
                 self._is_spoiled = False
         return self._take_events()
 
     def fail(self, slot: Slot, request: Request, error: CorralError) -> list[Event]:
-        """Give up a request that could not be evaluated; its slot starts afresh."""
+        """Fail a request that could not be evaluated, and empty its slot."""
         self._fail(slot, request, error)
         return self._take_events()
 
@@ -84,7 +88,7 @@ class Generation:
 
     @contextlib.contextmanager
     def _failing(self, slot: Slot, request: Request) -> Iterator[None]:
-        """What goes wrong inside ends this request, and not its neighbours."""
+        """Let an error inside end this request only."""
         try:
             yield
         except Exception as error:
@@ -95,7 +99,7 @@ class Generation:
         return events
 
     def room_ahead(self, slot: Slot, request: Request) -> int:
-        """How many tokens behind the pending one may be evaluated on the chance that they come."""
+        """Return how many tokens after the pending one may be evaluated speculatively."""
         n_predict = request.task.params.n_predict
         n_free = self._n_free(slot, request)
         return n_free if n_predict < 0 else min(n_free, n_predict - request.n_generated - 1)
@@ -120,7 +124,7 @@ class Generation:
                 request.truncated = True
 
     def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
-        # An adapter may overflow in any chunk, and that spoils others soon.
+        # An adapter may overflow in any chunk, and that soon corrupts other sequences.
         if request.lora_key and not np.isfinite(self._backend.logits(i)[0]):
             raise NonFiniteLogits
         is_whole = not len(request.pending)
@@ -128,15 +132,24 @@ class Generation:
             now = self._clock()
             if request.positive is None:
                 self._events.append(Progress(request.id, request.n_past, request.prompt_ms(now)))
+            if request.reports_prompt:
+                self._report_prompt(i, request, len(chunk.tokens))
             if is_whole:
                 self._serve_waiters(self._backend.logits(i), slot, request)
-        if chunk.logits > 1:
+        if len(request.draft) and chunk.logits > 1:
             self._verify(i, slot, request)
         elif is_whole:
             self._arrive(self._backend.logits(i), slot, request)
 
+    def _report_prompt(self, i: int, request: Request, n: int) -> None:
+        """Report the probabilities of the prompt's tokens that follow the `n` evaluated last."""
+        start, n_top = request.n_past - n, request.task.params.n_prompt_probs
+        probs = prompt_probs(request.prompt, start, n, n_top, partial(self._backend.logits, i))
+        if probs:
+            self._events.append(PromptProbs(task_id=request.id, start=start + 1, probs=probs))
+
     def _serve_waiters(self, logits: FloatArray, slot: Slot, request: Request) -> None:
-        """Requests that waited for this very prompt get all of it, and begin from the same logits."""
+        """Copy the prompt to requests that waited for the same one; they start from the same logits."""
         for waiter_slot, waiter in self._scheduler.same_prompt_waiters(slot, request):
             self._kv.stash(waiter_slot, 0)
             if self._kv.copy(slot, waiter_slot, len(request.prompt)) < len(request.prompt):
@@ -152,7 +165,7 @@ class Generation:
                 self._arrive(logits, waiter_slot, waiter)
 
     def _arrive(self, logits: FloatArray, slot: Slot, request: Request) -> None:
-        """What follows all that a request has evaluated is known; a pair waits for each other's."""
+        """Handle the logits after all that a request has evaluated; a guided pair waits for both."""
         positive = request.positive or request
         if positive.negative is None:
             self._draw_or_end(logits, slot, request)
@@ -164,20 +177,23 @@ class Generation:
             self._draw_or_end(guide(own, other, guidance.scale), self._scheduler.slot_of(positive), positive)
 
     def _verify(self, i: int, slot: Slot, request: Request) -> None:
-        """Draw token by token, for as long as they are those of the draft, which are evaluated already."""
+        """Draw token by token while they match the draft, which is evaluated already."""
         draft, n_accepted = request.draft, 0
         request.n_drafted += len(draft)
+        request.n_verified += 1
         for back in range(len(draft), -1, -1):
+            n = request.n_generated
             self._draw(self._backend.logits(i, back), slot, request)
-            if not back or request.is_stopped or request.pending.tolist() != [draft[n_accepted]]:
+            is_next = request.n_generated == n + 1  # otherwise tokens were forced, or taken back
+            if not back or request.is_stopped or not is_next or request.pending[-1] != draft[n_accepted]:
                 break
             self._kv.extend(slot, request.pending)
             request.evaluated(1)
+            request.accept_draft(n_accepted)
             n_accepted += 1
-            request.n_accepted += 1
         request.draft_length.observe(len(draft), n_accepted)
         if n_accepted < len(draft):
-            self._kv.rewind(slot)
+            self._kv.rewind(slot, goes_back=False)
 
     def _draw_or_end(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         if request.sampler is None:
@@ -190,39 +206,95 @@ class Generation:
             self._draw(logits, slot, request)
 
     def _draw(self, logits: FloatArray, slot: Slot, request: Request) -> None:
-        """The next token, and those that follow from it."""
+        """Draw the next token, and append those that a grammar forces after it."""
+        if request.retry is None:
+            text = self._extend(logits, slot, request)
+        else:
+            text = self._extend_checked(logits, slot, request, request.retry)
+        rest = request.finish_text() if request.is_stopped else ""
+        if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
+            tokens = request.take_tokens(text, self._clock())
+            if tokens.tokens or text or request.retry is None:
+                self._events.append(tokens)
+        if request.is_stopped:
+            self._finish(slot, request, rest)
+        elif request.sampler is not None:
+            request.sampler.prepare()
+
+    def _extend(self, logits: FloatArray, slot: Slot, request: Request, redraw: Redraw | None = None) -> str:
+        """Append a token and those that follow by themselves; return the text that can be sent."""
         sampler = request.sampler
         assert sampler is not None
-        index, repeated = request.n_generated, request.repeated_token
-        if repeated is None:
-            token, probs = sampler.sample(logits, index)
+        index, given = request.n_generated, request.given_token
+        if given is None:
+            token, probs = sampler.sample(logits, index, redraw) if redraw else sampler.sample(logits, index)
         else:
-            sampler.force(logits, index, repeated)
-            token, probs = repeated, None
+            sampler.force(logits, index, given)
+            token, probs = given, None
+        if token == NO_TOKEN:
+            return ""
         text = self._add(slot, request, token, probs)
         for token in sampler.forced(self._room_for_forced(slot, request)):
-            request.n_forced += 1
+            request.note_forced()
             text += self._add(slot, request, token, None)
-            if request.is_stopped:
+            if request.is_stopped or request.is_violated:
                 break
-        if not request.is_repeating and (not request.text.is_mid_character or request.is_stopped):
-            self._events.append(request.take_tokens(text, self._clock()))
-        if request.is_stopped:
-            self._finish(slot, request, request.text.finish())
-        else:
-            sampler.prepare()
+        return text
+
+    def _extend_checked(self, logits: FloatArray, slot: Slot, request: Request, retry: Retry) -> str:
+        """Do the same, and take back what breaks the schema, as far as it can be drawn again at once."""
+        text, row = "", logits
+        while True:
+            n = request.n_generated
+            redraw = retry.draw(n, row, request.given_token is not None)
+            text += self._extend(row, slot, request, redraw)
+            if request.stop_type is StopType.EOS:
+                retry.finish()
+            if request.n_generated == n:
+                choice = retry.choose_before()
+            elif retry.violation is not None:
+                choice = retry.choose()
+            else:
+                return text
+            if choice is None or not self._take_back(slot, request, choice, n):
+                request.stop_type = StopType.SCHEMA
+                return text
+            if choice.index == n:
+                continue
+            if choice.index > 0 or retry.first_row is None:
+                return text
+            row = retry.first_row
+
+    def _take_back(self, slot: Slot, request: Request, choice: Choice, n_evaluated: int) -> bool:
+        """Go back to a choice: to the logits at hand, or to the tokens that have to be evaluated again.
+        False: that is not possible."""
+        assert request.sampler is not None
+        pair = [(slot, request)]
+        if request.negative is not None:
+            pair.append((self._scheduler.slot_of(request.negative), request.negative))
+        is_at_hand = choice.index in (0, n_evaluated)
+        first = choice.index if is_at_hand else choice.first
+        kept = [(own, len(own.tokens) - (n_evaluated - first)) for own, _ in pair]
+        if not all(n >= self._kv.n_fixed(own) for own, n in kept) or not request.sampler.rewind(choice.index):
+            return False
+        for own, n in kept:
+            self._kv.trim(own, n)
+        request.take_back(choice.index, first)
+        return True
 
     def _add(self, slot: Slot, request: Request, token: int, probs: TokenProbs | None) -> str:
-        """Take a token into the answer; returns the text it completes, unless a lost engine has sent that."""
+        """Append a token to the answer; return the text it completes, unless a lost engine has sent that
+        already."""
         request.add(token, probs, self._clock())
-        text = request.text.feed(self._piece(request, token))
+        text = request.feed(token, self._piece(request, token))
         self._check_stop(slot, request, token, text)
         return "" if request.is_repeating else text
 
     def _room_for_forced(self, slot: Slot, request: Request) -> int:
-        """How many more tokens may follow without a look at their logits."""
+        """Return how many more tokens may be appended without their logits."""
         params = request.task.params
-        if request.is_stopped or params.sampling.n_probs:
+        is_over = request.is_stopped or request.is_violated
+        if is_over or params.sampling.n_probs or request.closing_token is not None:
             return 0
         n_free = self._n_free_in_all(slot, request)
         return n_free if params.n_predict < 0 else min(n_free, params.n_predict - request.n_generated)
@@ -256,11 +328,11 @@ class Generation:
         request.close()
 
     def _n_free(self, slot: Slot, request: Request) -> int:
-        """How many tokens a context can take, the last of which would not be evaluated there."""
+        """Return how many tokens a context can take; the last one would not be evaluated."""
         return self._backend.n_ctx - 1 - len(slot.tokens) - len(request.pending)
 
     def _n_free_in_all(self, slot: Slot, request: Request) -> int:
-        """The same, for all contexts that the request's tokens go to."""
+        """Return the same for all contexts that get the request's tokens."""
         n, negative = self._n_free(slot, request), request.negative
         return n if negative is None else min(n, self._n_free(self._scheduler.slot_of(negative), negative))
 

@@ -1,4 +1,4 @@
-"""The engine of a server that generates: puts the workers together."""
+"""The engine of a server that generates: composes the workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GenerationEngine(Engine):
         clock: Callable[[], float] = time.perf_counter,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`wake` is called, from any thread, when an engine that `is_waiting` can go on."""
+        """`wake` is called, from any thread, when an engine that `is_waiting` can continue."""
         wakeup = Wakeup(wake)
         coroutines = Coroutines(wakeup)
         grouping = Grouping(settings.grp_attn_n, settings.grp_attn_w)
@@ -55,7 +55,7 @@ class GenerationEngine(Engine):
         return [*self._runner.adapters_in_use, *self._embedder.adapters_in_use]
 
     def _share(self) -> float:
-        """Prompts, embeddings and media share evenly what the streams can wait for."""
+        """Divide the time that streams can wait evenly among prompts, embeddings and media."""
         if not self._scheduler.has_running(Phase.GENERATING):
             return math.inf
         n_sharing = (

@@ -1,6 +1,11 @@
-"""Self-extend: a model reaches further back than it was trained for, because the positions of old tokens
-advance only once in `n` tokens. Whole runs of `width` tokens are grouped as soon as they are complete.
-Pure arithmetic."""
+"""Self-extend: positions of old tokens advance only once in `n` tokens, so a model reaches further back than
+it was trained for. Pure arithmetic.
+
+Whole runs of `width` tokens are grouped as soon as they are complete:
+
+    tokens     0 1 2 3 4 5 6 7 | 8 9 ...      n = 2, width = 8
+    positions  0 0 1 1 2 2 3 3 | 4 5 ...
+"""
 
 from __future__ import annotations
 
@@ -28,11 +33,11 @@ class Grouping:
         return self.n > 1
 
     def n_grouped(self, n_tokens: int) -> int:
-        """How many of the first `n_tokens` lost their own positions, and cannot be cut into any more."""
+        """Return how many of the first `n_tokens` are grouped; the sequence cannot be cut among them."""
         return n_tokens - n_tokens % self.width if self.is_active else 0
 
     def position(self, n_tokens: int) -> int:
-        """Where the next token goes."""
+        """Return the position of the next token."""
         n_grouped = self.n_grouped(n_tokens)
         return n_tokens - n_grouped + n_grouped // self.n
 
@@ -42,5 +47,5 @@ class Grouping:
         return np.where(ramp < n_grouped, ramp // self.n, ramp - n_grouped + n_grouped // self.n)
 
     def room(self, n_tokens: int) -> int:
-        """How many more tokens may be evaluated at once before a run is complete."""
+        """Return how many more tokens may be evaluated at once before a run is complete."""
         return self.width - n_tokens % self.width if self.is_active else 2**31

@@ -1,6 +1,6 @@
-"""Classifier-free guidance: away from what would follow another prompt.
+"""Classifier-free guidance: steer away from what would follow another prompt.
 
-A guided request is a pair: the positive, whose answer it is, and the negative, which has another prompt and
+A guided request is a pair: the positive, which is answered, and the negative, which has another prompt and
 gets every token that the positive draws. Each has a slot; both are evaluated in the same batch.
 """
 
@@ -12,7 +12,7 @@ from corral.core.chunk import FloatArray
 
 
 def guide(logits: FloatArray, negative: FloatArray, scale: float) -> FloatArray:
-    """Logits that are `scale` times as far from the negative ones."""
+    """Move logits to `scale` times their distance from the negative ones."""
     ours, theirs = _log_softmax(logits), _log_softmax(negative)
     with np.errstate(invalid="ignore"):
         guided: FloatArray = theirs + np.float32(scale) * (ours - theirs)

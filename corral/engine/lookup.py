@@ -1,4 +1,4 @@
-"""Drafts from what was said before: a pure search."""
+"""Drafts from earlier text: a pure search."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MAX_MATCH = 16
 
 
 def find_continuation(tokens: TokenArray, n_max: int) -> tuple[TokenArray, int]:
-    """What followed where the end of `tokens` occurred before, and how much of the end that was.
+    """Return what followed an earlier occurrence of the end of `tokens`, and how much of the end matched.
 
-    Of several places the one with most in common counts, of those the last; what goes round in circles from
-    there on goes on to do so.
+    The longest match counts, and the last among equals; a continuation that runs into the end of `tokens`
+    is repeated periodically.
     """
     places = np.flatnonzero(tokens[:-1] == tokens[-1:])
     n = 1

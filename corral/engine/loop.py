@@ -7,13 +7,13 @@ import queue
 from corral.core.task import Command
 from corral.engine.engine import Engine
 
-WAKE = None  # not a command: look again what can be done
+WAKE = None  # not a command: check again what can be done
 
 Inbox = queue.SimpleQueue[Command | None]
 
 
 def run(engine: Engine, inbox: Inbox) -> None:
-    """Until it is stopped; costs nothing while there is nothing to do."""
+    """Run until stopped; uses no CPU while idle."""
     while not engine.is_stopped:
         if not engine.has_work or engine.is_waiting:
             _take(engine, inbox)

@@ -1,7 +1,7 @@
-"""Images and audio: what becomes of them before a model can read them.
+"""Encoding of images and audio.
 
 A projector encodes them in a thread of its own. It uses as many cores as decoding does, so the two take
-turns: while streams run, it gets a slice of every step; while nothing else does, it goes on without a pause.
+turns: while streams run, it gets a slice of every step; otherwise it runs without a pause.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _MAX_TOGETHER = 8  # media that are prepared at once
 
 @dataclass(slots=True, eq=False)
 class _Want:
-    """Mutable: a medium that is to be encoded, and for whom."""
+    """Mutable: a media item to encode, and the tasks that need it."""
 
     medium: MediaItem
     users: list[PromptMedia] = field(default_factory=list)
 
     @property
     def keys(self) -> list[bytes]:
-        """Of the runs it becomes."""
+        """The keys of the runs it becomes."""
         return self.users[0].keys_of(self.medium)
 
     @property
@@ -49,7 +49,7 @@ class _Want:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What has come of wants: some of it, or the end."""
+    """Results of encoding: some of the runs, or the end."""
 
     wants: Sequence[_Want]
     encoded: dict[bytes, Encoded] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class MediaEncoder(Worker):
     def __init__(
         self, projector: Projector | None, n_bytes: int = 0, wake: Callable[[], None] = lambda: None
     ) -> None:
-        """`n_bytes`: of what is kept for those who show the same again."""
+        """`n_bytes`: budget of encoded media that are kept for requests with the same ones."""
         self._projector = projector
         self._wake = wake
         self._cache: LRUCache[bytes, Encoded] = LRUCache(n_bytes, getsizeof=lambda encoded: encoded.n_bytes)
@@ -80,17 +80,12 @@ class MediaEncoder(Worker):
     def has_work(self) -> bool:
         return bool(self._wants)
 
-    @property
-    def is_waiting(self) -> bool:
-        """It has work, and there is nothing to collect yet."""
-        return self.has_work and self._outcomes.empty()
-
     def handle(self, command: Command, _arrival: int) -> Coroutine:
         assert isinstance(command, LayoutMedia)
         return MediaLayout(command.id, (yield self.layout_media(command.media)))
 
     def admit(self, _now: float, _reserved: Reservations) -> Sequence[Event]:
-        """Pause, and hand out what has been encoded."""
+        """Pause, and hand out encoded media."""
         self.pause()
         for media, error in self.collect():
             media.error = error
@@ -103,16 +98,16 @@ class MediaEncoder(Worker):
             self.go_on_for(ms)
 
     def layout_media(self, media: Sequence[MediaItem]) -> Future[list[list[int]]]:
-        """Begin to find out which tokens media become."""
+        """Start to compute which tokens media become."""
         projector = self._require()
         return self._layouts.submit(lambda: [_layout(projector, *item) for item in enumerate(media, 1)])
 
     def open(self, fd: int, *prompts: tuple[Sequence[MediaItem], TokenArray]) -> list[PromptMedia]:
-        """The media of prompts, from the file that came with them, which is closed."""
+        """Open the media of prompts from the file that came with them, and close it."""
         if not any(media for media, _ in prompts):
-            raise InvalidRequest("the prompt speaks of media that did not come with it")
+            raise InvalidRequest("the prompt references media that were not provided")
         if fd < 0:
-            raise Unavailable("too many files are open")
+            raise Unavailable("too many open files")
         try:
             self._require()
             file = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
@@ -122,7 +117,7 @@ class MediaEncoder(Worker):
             os.close(fd)
         ends = [medium.start + medium.n_bytes for media, _ in prompts for medium in media]
         if max(ends, default=0) > len(file):
-            raise CorralError("the media are cut off")
+            raise CorralError("the media are incomplete")
         return [PromptMedia(media, file, prompt) for media, prompt in prompts]
 
     def want(self, media: PromptMedia, at: int) -> None:
@@ -141,7 +136,7 @@ class MediaEncoder(Worker):
                 want.users.append(media)
 
     def collect(self) -> list[tuple[PromptMedia, CorralError]]:
-        """Hand out what has been encoded; returns whose media cannot be, and why."""
+        """Hand out encoded media; return the tasks whose media failed, and why."""
         failed: list[tuple[PromptMedia, CorralError]] = []
         while not self._outcomes.empty():
             outcome = self._outcomes.get()
@@ -159,29 +154,29 @@ class MediaEncoder(Worker):
         return failed
 
     def pause(self) -> None:
-        """The cores are needed for something else."""
+        """Stop encoding: the cores are needed for something else."""
         self._slicer.pause()
 
     def go_on(self) -> None:
-        """Until the next `pause`."""
+        """Encode until the next `pause`."""
         self._slicer.go_on()
 
     def go_on_for(self, ms: float) -> None:
-        """For a slice of time, and a piece of work at least, if there is something to do."""
+        """Encode for a slice of time, and at least one piece of work, if there is any."""
         if self._wants:
             self._slicer.go_on_for(ms / 1e3)
 
     def heartbeat(self) -> Heartbeat:
-        """From any thread: how long the piece of an encoding has taken that is under way."""
+        """From any thread: report how long the current piece of encoding has taken."""
         return Heartbeat(self._slicer.ms, 0.0)
 
     def _require(self) -> Projector:
         if self._projector is None:
-            raise NotSupported("this server has no projector for media: start it with --mmproj FILE")
+            raise NotSupported("this server has no multimodal projector: start it with --mmproj FILE")
         return self._projector
 
     def _work(self) -> None:
-        """In its own thread: encode what waits, together if there are several."""
+        """Encode waiting media, together if there are several; runs in its own thread."""
         wants: list[_Want] = []
         while len(wants) < _MAX_TOGETHER and not self._waiting.empty():
             wants.append(self._waiting.get())
@@ -197,7 +192,7 @@ class MediaEncoder(Worker):
             self._end(wants, error)
 
     def _encode(self, wants: Sequence[_Want], done: set[bytes]) -> CorralError | None:
-        """What went wrong, if anything; `done`: which runs went well."""
+        """Encode runs and return the error, if any; `done` collects the runs that succeeded."""
         media = [(want.medium, want.users[0].samples(want.medium)) for want in wants if want.is_wanted]
         try:
             for encoded in self._require().encode(media, lambda: self._may_go_on(wants)):
@@ -211,7 +206,7 @@ class MediaEncoder(Worker):
         return None
 
     def _may_go_on(self, wants: Sequence[_Want]) -> bool:
-        """Wait while others have their turn; False: it is not wanted any more."""
+        """Wait while others have their turn; False: it is not needed any more."""
         self._slicer.wait()
         return any(want.is_wanted for want in wants)
 

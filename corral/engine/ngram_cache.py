@@ -1,4 +1,4 @@
-"""What often follows what: counts of tokens behind short runs, in the files of llama.cpp's lookup tools.
+"""Counts of tokens that follow short runs, in the file format of llama.cpp's lookup tools.
 
 run: 4 x i32, -1 where it is shorter | n: i32 | n x (token: i32, count: i32)
 """
@@ -13,11 +13,11 @@ from corral.core.atomic_file import atomic_write
 from corral.core.errors import CorralError
 
 N_MAX = 4  # tokens of the longest run
-N_STATIC = 2  # of those in files that do not change
-MAX_RUNS = 1 << 20  # a cache that learns forgets its oldest beyond
+N_STATIC = 2  # the same in files that do not change
+MAX_RUNS = 1 << 20  # a cache that learns drops its oldest runs beyond this number
 _NOTHING = -1
 _MAX_COUNT = 2**31 - 1
-# How often a run of 1, 2, 3, 4 tokens must have gone on in the same way, and which share of its occurrences.
+# Minimum count, and share of all occurrences, for a continuation of a run of 1, 2, 3, 4 tokens.
 _MIN_COUNT = (4, 3, 2, 2)
 _MIN_SHARE = (0.75, 0.66, 0.66, 0.66)
 _MIN_COUNT_STATIC = 2
@@ -39,7 +39,7 @@ class NgramCache:
         return len(self._counts)
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """Count what follows what."""
+        """Count which tokens follow which runs."""
         for i in range(1, len(tokens)):
             for n in range(1, min(N_MAX, i) + 1):
                 counts = self._counts.setdefault(tuple(tokens[i - n : i]), {})
@@ -48,7 +48,7 @@ class NgramCache:
             del self._counts[next(iter(self._counts))]
 
     def next(self, tokens: Sequence[int]) -> int | None:
-        """What most probably follows, by the longest run that says anything clear."""
+        """Return the most probable next token, by the longest run with a clear continuation."""
         for n in range(min(N_MAX, len(tokens)), 0, -1):
             token = self._likely(tuple(tokens[-n:]), _MIN_COUNT[n - 1], _MIN_SHARE[n - 1])
             if token is not None:
@@ -56,7 +56,7 @@ class NgramCache:
         return None
 
     def next_static(self, tokens: Sequence[int]) -> int | None:
-        """The same, from a file of runs of two tokens."""
+        """Return the same from a file of runs of two tokens."""
         return self._likely(tuple(tokens[-N_STATIC:]), _MIN_COUNT_STATIC, _MIN_SHARE_STATIC)
 
     def _likely(self, run: Run, min_count: int, min_share: float) -> int | None:
@@ -67,7 +67,7 @@ class NgramCache:
         return token if count >= min_count and count >= min_share * sum(counts.values()) else None
 
     def encode(self) -> bytes:
-        """As a file; any thread, also while another one learns."""
+        """Encode as a file; from any thread, also while another one learns."""
         parts: list[bytes] = []
         for run, counts in list(self._counts.items()):
             padded, entries = run + (_NOTHING,) * (N_MAX - len(run)), list(counts.items())
@@ -77,11 +77,11 @@ class NgramCache:
 
     @classmethod
     def decode(cls, data: bytes, n_vocab: int) -> NgramCache:
-        """ValueError: this is no such file, or of another vocabulary."""
+        """Decode a file. ValueError: it is damaged, or of another vocabulary."""
         cache = cls()
         for run, counts in _records(data):
             if any(not 0 <= token < n_vocab for token in (*run, *counts)):
-                raise ValueError("it has tokens that are none of this model's")
+                raise ValueError("it contains token ids outside this model's vocabulary")
             cache._counts[run] = counts
         return cache
 
@@ -96,11 +96,11 @@ def read_cache(path: str, n_vocab: int, option: str, may_be_missing: bool = Fals
     except OSError as error:
         raise CorralError(f"{option}: {error}") from None
     except ValueError as error:
-        raise CorralError(f"{option}: '{path}' is no lookup cache of this model: {error}") from None
+        raise CorralError(f"{option}: '{path}' is not an n-gram cache for this model: {error}") from None
 
 
 def write_cache(path: str, data: bytes) -> None:
-    """All or nothing; OSError if it cannot be written."""
+    """Write the file atomically; OSError if it cannot be written."""
     with atomic_write(Path(path)) as file:
         file.write(data)
 
@@ -109,7 +109,7 @@ def _records(data: bytes) -> Iterator[tuple[Run, dict[int, int]]]:
     at = 0
     while at < len(data):
         if at + _head.size > len(data):
-            raise ValueError("it is cut off")
+            raise ValueError("it is incomplete")
         *padded, n = _head.unpack_from(data, at)
         at += _head.size
         end = at + n * _entry.size

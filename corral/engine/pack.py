@@ -1,4 +1,4 @@
-"""Which inputs are embedded together, and what becomes of those that were cut: pure decisions."""
+"""Plan which inputs are embedded together, and merge those that were cut: pure decisions."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from corral.engine.batch import MIN_PREFILL
 
 
 class Input(NamedTuple):
-    """The length of an input and its number among those of its task."""
+    """The length of an input and its number within its task."""
 
     n: int
     number: int
 
 
 class Limits(NamedTuple):
-    """How many tokens the inputs of a batch may have together, and one of them by itself."""
+    """Maximum tokens of all inputs of a batch together, and of one input."""
 
     n_pack: int
     n_most: int
 
 
 def plan_limits(n_batch: int, n_pack: int, is_whole: bool, n_budget: int | None) -> Limits:
-    """`n_budget`: there is only time for so many. What must stay whole is evaluated all the same."""
+    """Compute the limits for `n_budget` tokens. Inputs that must stay whole are evaluated anyway."""
     n_room = n_batch if n_budget is None else max(MIN_PREFILL, min(n_batch, n_budget))
     return Limits(min(n_room, n_pack), n_batch if is_whole else n_room)
 
 
 def n_up_to(n: int, inputs: Sequence[Input]) -> int:
-    """How many of sorted inputs are not longer."""
+    """Return how many of the sorted inputs are not longer than `n`."""
     return bisect_right(inputs, n, key=lambda waiting: waiting.n)
 
 
 def plan_pack(tasks: Sequence[Sequence[Input]], n_tokens: int, n_seq: int) -> list[tuple[int, Input]]:
-    """The inputs of the next batch, each with the number of its task. Those of a task are sorted.
+    """Choose the inputs of the next batch, each with the number of its task. Inputs of a task are sorted.
 
-    Tasks take turns, each with the longest of its inputs that there still is room for: batches get full, and
-    none waits until another one is done. What begins may be longer than the batch, and then is alone.
+    Tasks take turns, each with its longest input that still fits: batches get full, and no task waits for
+    the end of another. The first input may be longer than the batch, and then is alone in it.
     """
     left = [list(inputs) for inputs in tasks]
     packed = [(0, left[0].pop())]
@@ -59,7 +59,8 @@ def plan_pack(tasks: Sequence[Sequence[Input]], n_tokens: int, n_seq: int) -> li
 
 
 def merge(pooling: Pooling, parts: Sequence[FloatArray], sizes: Sequence[int]) -> FloatArray:
-    """What an input becomes that was evaluated in pieces of these sizes, each of which saw those before."""
+    """Merge the vectors of an input that was evaluated in chunks of these sizes, each of which saw the
+    earlier ones."""
     if pooling is Pooling.NONE:
         return np.concatenate(parts)
     if pooling is Pooling.MEAN:

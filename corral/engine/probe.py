@@ -1,7 +1,7 @@
-"""How many tokens can be evaluated at once so that what follows each is the same as one by one.
+"""Find how many tokens can be evaluated at once with the same results as one by one.
 
-On a CPU libllama uses other arithmetic for larger chunks; from which size on depends on the machine and on
-the encoding of the weights, so it is tried out.
+On a CPU libllama uses different arithmetic for larger chunks; from which size on depends on the machine
+and on the encoding of the weights, so it is measured.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from corral.core.params import MAX_AHEAD
 from corral.engine.cost import CostModel, Load
 from corral.engine.ports import Backend
 
-TOLERANCE = 3e-5  # of a logit
+TOLERANCE = 3e-5  # difference of a logit
 _N_BEFORE = 24
-_N_CHUNKS = 3  # what one leaves behind is what the next is built on: small differences may grow
-_SIZES = (MIN_CHUNK, MIN_CHUNK - 1, 3, 2)  # where libllama changes its ways
+_N_CHUNKS = 3  # results of one depend on the last, so small differences may grow
+_SIZES = (MIN_CHUNK, MIN_CHUNK - 1, 3, 2)  # sizes at which libllama switches kernels
 
 
 def probe_exact(
     backend: Backend, cost: CostModel, clock: Callable[[], float] = time.perf_counter, seq: int = 0
 ) -> int:
-    """The largest number of tokens that round as they do one by one; their costs are noted."""
+    """Return the largest number of tokens that round as they do one by one; records their costs."""
     n = _N_BEFORE + _N_CHUNKS * MIN_CHUNK
     tokens = ((np.arange(n) * 7919 + 11) % backend.n_vocab).astype(np.int32)
     try:
@@ -68,7 +68,7 @@ def _probe(
 def _measure_tile(
     backend: Backend, cost: CostModel, clock: Callable[[], float], seq: int, tokens: TokenArray
 ) -> None:
-    """What as many tokens cost as libllama has in a tile: less than those around it lead to expect."""
+    """Measure a full tile of libllama, which costs less than its neighbours suggest."""
     if backend.trim(seq, _N_BEFORE):
         started, n = clock(), ALIGNMENT
         backend.decode([Chunk(seq, _N_BEFORE, tokens[_N_BEFORE : _N_BEFORE + n], n)])

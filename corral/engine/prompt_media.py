@@ -1,4 +1,4 @@
-"""The images and audio of one prompt, and which part of it comes next."""
+"""The images and audio of one prompt, and which segment of it comes next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from corral.core.media_item import MediaItem
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What comes after `at` tokens of a prompt, up to `end`: text, or what is left of a run."""
+    """What follows `at` tokens of a prompt, up to `end`: text, or the rest of a run of media."""
 
     at: int
     end: int
@@ -28,7 +28,7 @@ class Segment:
 
     @property
     def is_stalled(self) -> bool:
-        """It is not encoded yet."""
+        """Whether it is not encoded yet."""
         return self.run is not None and self.encoded is None
 
     @property
@@ -37,22 +37,22 @@ class Segment:
 
     @property
     def is_whole(self) -> bool:
-        """It cannot be evaluated in parts."""
+        """Whether it must be evaluated as a whole."""
         return self.encoded is not None and not self.encoded.is_causal
 
     @property
     def is_in_flat(self) -> bool:
-        """What precedes it shares a position with it."""
+        """Whether the preceding token shares its position (inside a flat image)."""
         return self.run is not None and self.run.is_flat and self.run.start < self.at
 
     @property
     def origin(self) -> int:
-        """Behind how many tokens the position is that its rows count from."""
+        """The number of tokens before the position that its rows count from."""
         has_places = self.encoded is not None and self.encoded.places is not None
         return self.run.start if self.run is not None and has_places else self.at
 
     def rows(self, n: int) -> Encoded | None:
-        """Of its first `n` tokens."""
+        """Return the rows of its first `n` tokens."""
         if self.run is None or self.encoded is None:
             return None
         start = self.at - self.run.start
@@ -60,7 +60,7 @@ class Segment:
 
 
 class PromptMedia:
-    """Mutable: the media of a prompt, and what they have been encoded as so far."""
+    """Mutable: the media of a prompt, and the encoded runs so far."""
 
     def __init__(self, media: Sequence[MediaItem], file: mmap.mmap, prompt: TokenArray) -> None:
         self.runs = runs_in(prompt)
@@ -69,7 +69,7 @@ class PromptMedia:
         self._starts = [run.start for run in self.runs]
         owners = [medium for medium in media for _ in range(medium.n_runs)]
         if len(owners) != len(self.runs):
-            raise InvalidRequest("the prompt does not go together with its media")
+            raise InvalidRequest("the prompt does not match its media")
         keys = [key_of(prompt[run.start : run.end]) for run in self.runs]
         self._keys = dict(zip(self.runs, keys, strict=True))
         self._medium_of = dict(zip(keys, owners, strict=True))
@@ -78,7 +78,7 @@ class PromptMedia:
         self.is_closed = False
 
     def segment(self, at: int) -> Segment:
-        """What begins, or goes on, after the first `at` tokens."""
+        """Return the segment that begins or continues after the first `at` tokens."""
         i = bisect_right(self._starts, at) - 1
         if i >= 0 and at < self.runs[i].end:
             run = self.runs[i]
@@ -86,7 +86,7 @@ class PromptMedia:
         return Segment(at, self.runs[i + 1].start if i + 1 < len(self.runs) else len(self._prompt))
 
     def missing(self, at: int) -> dict[bytes, MediaItem]:
-        """Runs after the first `at` tokens that are not encoded yet."""
+        """Return the runs after the first `at` tokens that are not encoded yet."""
         keys = [self._keys[run] for run in self.runs if run.end > at]
         return {key: self._medium_of[key] for key in keys if key not in self._encoded}
 
@@ -101,11 +101,11 @@ class PromptMedia:
         return memoryview(self._file)[medium.start : medium.start + medium.n_bytes]
 
     def lacks(self, medium: MediaItem) -> bool:
-        """It still waits for some of it."""
+        """Whether it waits for some of them."""
         lacking = (missing.digest for missing in self.missing(0).values())
         return not self.is_closed and medium.digest in lacking
 
     def close(self) -> None:
-        """All of it is evaluated, or not wanted any more."""
+        """Release the media: all is evaluated, or no longer needed."""
         self.is_closed = True
         self._encoded.clear()

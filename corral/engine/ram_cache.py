@@ -1,4 +1,4 @@
-"""States of sequences that had to yield their slot, in host memory within a byte budget."""
+"""States of sequences that lost their slot, in host memory with a byte budget."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ class _States(LRUCache[int, Saved]):
     def __init__(self, n_bytes: int, on_evict: Callable[[Saved], None]) -> None:
         super().__init__(n_bytes, getsizeof=lambda saved: saved.n_bytes)
         self.on_evict = on_evict
+        self.n_reserved = 0
+
+    @property
+    def room(self) -> int:
+        return int(self.maxsize) - self.n_reserved
+
+    def fit(self) -> None:
+        """Evict until there is room for what is reserved."""
+        while self and self.currsize > self.room:
+            self.popitem()
 
     def popitem(self) -> tuple[int, Saved]:
         key, saved = super().popitem()
@@ -25,9 +35,10 @@ class _States(LRUCache[int, Saved]):
 
 
 class RamCache:
-    """Mutable; the least recently used goes first, to `on_evict`. One that another one continues is dropped.
+    """Mutable; evicts the least recently used to `on_evict`, and drops states that are a prefix of another
+    one.
 
-    `n_fixed(n)`: of a saved state of `n` tokens, how many can be used only together.
+    `n_fixed(n)`: how many tokens of a saved state of `n` can be used only together.
     """
 
     def __init__(
@@ -41,15 +52,20 @@ class RamCache:
         self._keys = itertools.count()
 
     def __iter__(self) -> Iterator[Saved]:
-        """The least recently used first."""
+        """Iterate, the least recently used first."""
         return iter(self._states.values())
 
     @property
     def n_bytes(self) -> int:
         return int(self._states.currsize)
 
+    def reserve(self, n_bytes: int) -> None:
+        """Leave this part of the budget to others from now on."""
+        self._states.n_reserved = n_bytes
+        self._states.fit()
+
     def get(self, request: Request) -> Saved | None:
-        """The state that gives most of a prompt; it counts as used."""
+        """Return the state with the longest prefix of a prompt; it counts as used."""
         matches = ((usable(saved, request, self._n_fixed), key) for key, saved in self._states.items())
         n, key = max(matches, default=(0, -1))
         if not n:
@@ -58,15 +74,16 @@ class RamCache:
         return saved
 
     def put(self, saved: Saved) -> None:
-        """Keep a state, or hand it on at once if it is larger than everything."""
-        if saved.n_bytes > self._states.maxsize:
+        """Keep a state, or pass it on at once if it exceeds the budget."""
+        if saved.n_bytes > self._states.room:
             self._states.on_evict(saved)
             return
         self._drop(lambda old: replaces(saved, old, self._n_fixed))
         self._states[next(self._keys)] = saved
+        self._states.fit()
 
     def forget(self, tokens: TokenArray) -> None:
-        """Drop everything that `tokens` begin with."""
+        """Drop all states that are a prefix of `tokens`."""
         self._drop(lambda old: common_prefix(old.tokens, tokens) == len(old.tokens))
 
     def _drop(self, condition: Callable[[Saved], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Why so much of a prompt was cached, and no more: a pure explanation."""
+"""Explain how much of a prompt was cached, and why no more. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def explain(
     moves: Sequence[Move],
     held: Sequence[TokenArray],
 ) -> CacheReport:
-    """`held`: all token runs that could have served."""
+    """Explain a prefix; `held`: all token runs that could have been reused."""
     n_cached = moves[-1].end if moves else prefix.n
     tier = tier_of(prefix, stored, n_cached)
     nearest = max(held, key=lambda tokens: common_prefix(tokens, prompt), default=prompt[:0])
@@ -30,18 +30,26 @@ def explain(
         n_cached=n_cached,
         n_moved=sum(move.n for move in moves),
         n_common=n_common,
+        is_checkpoint=is_checkpoint(prefix, stored),
         token=int(prompt[n_common]) if n_common < len(prompt) else None,
         cached_token=int(nearest[n_common]) if n_common < len(nearest) else None,
     )
 
 
+def is_checkpoint(prefix: Prefix, stored: Saved | None) -> bool:
+    """Whether a prefix ends at a checkpoint, because it cannot be cut later."""
+    if prefix.origin is Origin.STORE and stored is not None:
+        return prefix.n < len(stored.tokens) and prefix.n in stored.cuts
+    return prefix.is_checkpoint
+
+
 def whole_report(slot: int, n_prompt: int) -> CacheReport:
-    """The whole prompt, from a slot that has just evaluated it."""
+    """Report a whole prompt that came from a slot that has just evaluated it."""
     return CacheReport(tier=Tier.LIVE, id_slot=slot, n_cached=n_prompt, n_common=n_prompt)
 
 
 def tier_of(prefix: Prefix, stored: Saved | None, n_cached: int) -> Tier:
-    """Where so many tokens came from."""
+    """Return the origin of the reused tokens."""
     if not n_cached:
         return Tier.NONE
     if prefix.origin is not Origin.STORE or stored is None:
@@ -50,7 +58,7 @@ def tier_of(prefix: Prefix, stored: Saved | None, n_cached: int) -> Tier:
 
 
 def slot_of(prefix: Prefix, tier: Tier, own_slot: int) -> int:
-    """The slot that they came from; -1: none."""
+    """Return the slot that they came from; -1: none."""
     if tier is not Tier.LIVE:
         return -1
     return own_slot if prefix.origin is Origin.OWN else prefix.slot

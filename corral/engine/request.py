@@ -1,20 +1,23 @@
-"""A request in the engine: one owner for everything that happens to a task."""
+"""A request in the engine: owns all state of a task."""
 
 from __future__ import annotations
 
 import enum
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from corral.core.chunk import FloatArray, TokenArray
-from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens
+from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens, Violation
 from corral.core.task import Task
 from corral.engine.draft_length import DraftLength
 from corral.engine.ports import Sampler
 from corral.engine.prompt_media import PromptMedia, Segment
+from corral.engine.reasoning import ReasoningLimit
 from corral.engine.repetition import RepetitionGuard
+from corral.engine.retry import Held, Retry
 from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.text.output import OutputText
@@ -22,7 +25,7 @@ from corral.text.output import OutputText
 
 class Phase(enum.Enum):
     QUEUED = "queued"  # no slot yet
-    WAITING = "waiting"  # has a slot; its prompt is not settled, another one may be computing its prefix
+    WAITING = "waiting"  # has a slot, but its prefix is not decided: another slot may be computing it
     PREFILL = "prefill"  # prompt tokens are being evaluated
     GENERATING = "generating"  # one token per step
 
@@ -31,10 +34,13 @@ _NO_TOKENS = np.zeros(0, np.int32)
 
 
 class Request:
-    """Mutable. Tokens to evaluate are `pending`; once they are gone, the next one is drawn, and those that a
-    grammar forces after it. Tokens of a `draft` are evaluated with them, on the chance that they are drawn.
+    """Mutable. Tokens to evaluate are `pending`; once they are evaluated, the next one is drawn, and those
+    that a grammar forces after it. Tokens of a `draft` are evaluated with them, in case they are drawn.
 
-    One that is guided has a `negative`, which gets the same tokens after another prompt.
+        | t t t t t t t | p p p p p | d d d d |
+        |<--- in KV --->|<-pending->|<-draft->|
+
+    A guided request has a `negative`, which gets the same tokens after another prompt.
     """
 
     def __init__(self, task: Task, arrival: int, lora_key: bytes = b"") -> None:
@@ -47,22 +53,28 @@ class Request:
         self.text = OutputText(task.params.stop, task.params.n_indent)
         self.sampler: Sampler | None = None
         self.grammar: Any = None
+        self.retry: Retry | None = None  # of an answer that is checked while it grows
         self._preserved = frozenset(task.params.preserved)
         self.generated: list[int] = []
         self.n_cached = 0
-        self.n_forced = 0
+        self._forced: list[int] = []  # the indexes of tokens that a grammar forced
+        self.places: tuple[int, ...] = ()  # of checkpoints to take in its prompt
+        self.n_planned = -1  # `n_cached` when they were planned
         self.truncated = False
-        repeats = task.params.max_repeats
-        self._guard = RepetitionGuard(repeats) if repeats > 1 else None
-        self.is_running_away = False  # it says the same again and again
+        self._guard = self._open_guard()
+        budget = task.params.reasoning_budget
+        self._reasoning = ReasoningLimit(budget) if budget is not None else None
+        self.is_running_away = False  # it repeats itself
         self.stop_type = StopType.NONE
-        self.swapped: Saved | None = None  # itself, while it has to wait for room
-        self.fetched: Saved | None = None  # the beginning of its prompt, from disk
+        self.swapped: Saved | None = None  # its own state, while it waits for room
+        self.fetched: Saved | None = None  # the prefix of its prompt, from disk
         self.media: PromptMedia | None = None
         self.draft: TokenArray = _NO_TOKENS
         self.draft_length = DraftLength()
         self.n_drafted = 0
         self.n_accepted = 0
+        self.n_verified = 0  # drafts
+        self._accepted_per_pos: list[int] = []
         self.negative: Request | None = None
         self._positive: weakref.ref[Request] | None = None  # a pair need not wait for the garbage collector
         self.row: FloatArray | None = None  # logits that wait for those of the other one of a pair
@@ -78,33 +90,91 @@ class Request:
 
     @property
     def lora_key(self) -> bytes:
-        """With which adapters it is evaluated."""
+        """The adapters it is evaluated with."""
         return self.reuse_key.lora_key
+
+    @property
+    def affinity(self) -> tuple[bytes, str] | None:
+        """What requests that prefer the same slot have in common."""
+        key = self.task.params.prompt_cache_key
+        return (self.task.tenant, key) if key else None
 
     @property
     def n_generated(self) -> int:
         return len(self.generated)
 
     @property
+    def given_token(self) -> int | None:
+        """The next token, where there is nothing to draw: it is known, or ends reasoning that is too long."""
+        return self.closing_token if self.repeated_token is None else self.repeated_token
+
+    @property
+    def closing_token(self) -> int | None:
+        """The next token of what ends reasoning that is too long."""
+        if self._reasoning is None or self.text.is_mid_character:
+            return None
+        return self._reasoning.next_token
+
+    def _open_guard(self) -> RepetitionGuard | None:
+        repeats = self.task.params.max_repeats
+        return RepetitionGuard(repeats) if repeats > 1 else None
+
+    def feed(self, token: int, piece: bytes) -> str:
+        """Take in the text of the next token; returns what can be sent."""
+        if self._reasoning is not None:
+            self._reasoning.feed(token, piece)
+        if self.retry is None:
+            return self.text.feed(piece)
+        return self._send(self.retry.feed(self.n_generated - 1, token, piece))
+
+    def _send(self, certain: Iterable[Held]) -> str:
+        """Return the text of tokens that are not taken back any more, unless a lost engine has sent it."""
+        texts = [(held.index, self.text.feed(held.piece)) for held in certain]
+        return "".join(text for index, text in texts if index >= len(self.task.resume))
+
+    def finish_text(self) -> str:
+        """Return the rest of the text."""
+        held = self._send(self.retry.flush()) if self.retry is not None else ""
+        return held + self.text.finish()
+
+    def take_back(self, n: int, n_evaluated: int) -> None:
+        """Take back all but the first `n` tokens; those after `n_evaluated` have to be evaluated again."""
+        n_back = self.n_generated - n
+        for unsent in (self._unsent, self._unsent_probs):
+            del unsent[max(len(unsent) - n_back, 0) :]
+        del self.generated[n:]
+        self._forced = [index for index in self._forced if index < n]
+        self._guard = guard = self._open_guard()
+        if guard is not None:
+            for token in self.generated:
+                guard.is_too_much(token)
+        self.is_running_away = False
+        self.stop_type = StopType.NONE
+        for request in (self, self.negative):
+            if request is not None:
+                request.pending = np.array(self.generated[n_evaluated:], np.int32)
+
+    @property
     def repeated_token(self) -> int | None:
-        """The next token, where a lost engine had delivered it already."""
+        """The next token, if a lost engine had delivered it already."""
         resume = self.task.resume
         return resume[self.n_generated] if self.n_generated < len(resume) else None
 
     @property
     def is_repeating(self) -> bool:
-        """Everything so far had been delivered by a lost engine."""
+        """Whether everything so far had been delivered by a lost engine."""
         return self.n_generated <= len(self.task.resume)
 
     @property
     def is_evaluating_prompt(self) -> bool:
-        """Its prompt is on its way; one of a pair may be done with it, and wait for the other one."""
+        """Whether its prompt is being evaluated; one of a pair may be done with it, and wait for the other
+        one."""
         return self.phase is Phase.PREFILL and len(self.pending) > 0 and self.swapped is None
 
     @property
     def is_cut_off(self) -> bool:
-        """It ended in the middle of its grammar."""
-        is_cut = self.stop_type in (StopType.LIMIT, StopType.WORD, StopType.REPETITION)
+        """Whether it ended in the middle of its grammar."""
+        is_cut = self.stop_type not in (StopType.NONE, StopType.EOS)
         return is_cut and self.sampler is not None and self.sampler.is_unfinished
 
     @property
@@ -113,12 +183,17 @@ class Request:
         return constraint is not None and constraint.is_needed
 
     @property
+    def reports_prompt(self) -> bool:
+        """Whether the probabilities of its prompt's tokens are reported, and it is evaluated now."""
+        return self.task.params.n_prompt_probs >= 0 and self.phase is Phase.PREFILL
+
+    @property
     def accepts_shifted(self) -> bool:
-        """It may begin with what a context shift has moved, wherever it is."""
+        """Whether it may reuse tokens that a context shift has moved, in any slot."""
         return self.task.params.n_cache_reuse > 0
 
     def accepts_shifted_of(self, slot: int) -> bool:
-        """It may begin with what was moved in this slot: it wants that, or this very slot."""
+        """Whether it may reuse tokens that were moved in this slot: it asked for that, or for this slot."""
         return self.accepts_shifted or self.task.params.id_slot == slot
 
     def shows(self, token: int) -> bool:
@@ -130,12 +205,22 @@ class Request:
         return self.stop_type is not StopType.NONE
 
     @property
+    def is_violated(self) -> bool:
+        """Whether the last token breaks the schema of the answer."""
+        return self.retry is not None and self.retry.violation is not None
+
+    @property
+    def violation(self) -> Violation | None:
+        """Why the answer ended without meeting its schema."""
+        return self.retry.last if self.retry is not None and self.stop_type is StopType.SCHEMA else None
+
+    @property
     def is_budget_spent(self) -> bool:
         n_predict = self.task.params.n_predict
         return 0 <= n_predict <= self.n_generated
 
     def start(self, now: float, n_cached: int) -> None:
-        """The prompt's first `n_cached` tokens are in the slot: evaluate the rest."""
+        """Start with the prompt's first `n_cached` tokens in the slot: evaluate the rest."""
         self.phase = Phase.PREFILL
         self.n_cached = n_cached
         self.pending = self.prompt[n_cached:]
@@ -148,23 +233,23 @@ class Request:
 
     @property
     def segment(self) -> Segment | None:
-        """What comes next in a prompt with media."""
+        """The next segment of a prompt with media."""
         is_prompt = self.media is not None and self.phase is Phase.PREFILL
         return self.media.segment(self.n_past) if is_prompt and self.media is not None else None
 
     @property
     def is_stalled(self) -> bool:
-        """Its prompt goes on with something that is not encoded yet."""
+        """Whether its prompt continues with media that are not encoded yet."""
         return self.segment is not None and self.segment.is_stalled
 
     def evaluated(self, n: int) -> None:
-        """Up to `n` of its pending tokens are in the context now."""
+        """Record that up to `n` of its pending tokens are in the context now."""
         self.pending = self.pending[n:]
         if self.media is not None and not len(self.pending):
             self.media.close()
 
     def add(self, token: int, probs: TokenProbs | None, now: float) -> None:
-        """The next token is drawn."""
+        """Append the token that was drawn."""
         if not self.generated:
             self._t_first = now
         self._t_last = now
@@ -179,43 +264,50 @@ class Request:
         if self.negative is not None:
             self.negative._append(token)
 
+    def note_forced(self) -> None:
+        """Record that the next token is not drawn."""
+        self._forced.append(self.n_generated)
+
     def _append(self, token: int) -> None:
         self.pending = np.array([*self.pending, token] if len(self.pending) else [token], np.int32)
         self.phase = Phase.GENERATING
 
     def pair_with(self, negative: Request) -> None:
-        """Have every token go to another one as well."""
+        """Send every token to another request as well."""
         self.negative, negative._positive = negative, weakref.ref(self)
 
     @property
     def positive(self) -> Request | None:
-        """The one it follows."""
+        """The positive of a pair."""
         return self._positive() if self._positive is not None else None
 
     def chunk(self, n: int) -> TokenArray:
-        """The first `n` pending tokens, and those of the draft after them."""
+        """Return the first `n` pending tokens, and those of the draft after them."""
         return self.pending[:n] if n <= len(self.pending) else np.concatenate([self.pending, self.draft])
 
     def n_logits(self, n: int) -> int:
-        """Behind how many tokens of such a chunk there is something to look at: the last pending one, and a
-        draft's. Where there are adapters, what comes of every chunk is looked at."""
-        return max(bool(self.lora_key), 1 + n - len(self.pending))
+        """Return how many of the last tokens of such a chunk need logits: the last pending one and the
+        draft's, or all of a prompt whose probabilities are reported. With adapters, the logits of every chunk
+        are checked."""
+        return n if self.reports_prompt else max(bool(self.lora_key), 1 + n - len(self.pending))
 
     def take_tokens(self, text: str, now: float) -> Tokens:
-        """Everything not delivered yet, as a result."""
+        """Return all tokens that were not delivered yet, and are certain, as a result."""
+        n_held = self.retry.n_held if self.retry is not None else 0
+        n, n_probs = max(len(self._unsent) - n_held, 0), max(len(self._unsent_probs) - n_held, 0)
         result = Tokens(
             task_id=self.id,
-            tokens=self._unsent,
+            tokens=self._unsent[:n],
             text=text,
-            probs=self._unsent_probs,
+            probs=self._unsent_probs[:n_probs],
             timings=self.timings(now),
         )
-        self._unsent = []
-        self._unsent_probs = []
+        self._unsent = self._unsent[n:]
+        self._unsent_probs = self._unsent_probs[n_probs:]
         return result
 
     def done(self, n_past: int, rest: str, now: float) -> Done:
-        """Its end, as a result; `n_past` tokens are in its slot, `rest` is the last of its text."""
+        """Return the end as a result; `n_past` tokens are in its slot, `rest` is the last of its text."""
         return Done(
             task_id=self.id,
             stop_type=self.stop_type,
@@ -223,10 +315,18 @@ class Request:
             text=rest,
             truncated=self.truncated,
             truncated_grammar=self.is_cut_off,
+            violation=self.violation,
             has_new_line=self.text.has_new_line,
             n_past=n_past,
             timings=self.timings(now),
         )
+
+    def accept_draft(self, position: int) -> None:
+        """Count an accepted token of a draft; those before it were accepted too."""
+        self.n_accepted += 1
+        if position == len(self._accepted_per_pos):
+            self._accepted_per_pos.append(0)
+        self._accepted_per_pos[position] += 1
 
     def prompt_ms(self, now: float) -> float:
         return ((self._t_first or now) - self._t_start) * 1e3 if self._t_start else 0.0
@@ -241,9 +341,12 @@ class Request:
             prompt_ms=self.prompt_ms(now),
             predicted_n=self.n_generated,
             predicted_ms=self.predicted_ms(),
-            forced_n=self.n_forced,
+            forced_n=len(self._forced),
+            redrawn_n=self.retry.n_redrawn if self.retry is not None else 0,
             draft_n=self.n_drafted,
             draft_n_accepted=self.n_accepted,
+            draft_steps=self.n_verified,
+            accepted_per_pos=tuple(self._accepted_per_pos),
         )
 
     def close(self) -> None:

@@ -1,8 +1,13 @@
-"""Parts of a prompt that are further back in the context: a pure decision.
+"""Plan the reuse of prompt parts that are further back in the context: a pure decision.
 
-A client that drops old messages sends a prompt whose rest is still in the context, at later positions. Those
-runs move down instead of being evaluated again (`--cache-reuse`): an approximation, since what was
-dropped had been seen by what follows it.
+A client that drops old messages sends a prompt whose rest is still in the context, at later positions.
+Those runs move down instead of being evaluated again (`--cache-reuse`):
+
+    held    | system | old messages | recent messages |
+    prompt  | system | recent messages | new |
+    moves              <------------- recent messages
+
+This is an approximation: the moved tokens had attended to the dropped ones.
 """
 
 from __future__ import annotations
@@ -25,12 +30,12 @@ class Move:
 
     @property
     def end(self) -> int:
-        """Behind the moved tokens."""
+        """The position after the moved tokens."""
         return self.to + self.n
 
 
 def plan_reuse(held: TokenArray, prompt: TokenArray, n_min: int) -> list[Move]:
-    """Runs of at least `n_min` tokens of `held` that continue the prompt behind what both begin with."""
+    """Find runs of at least `n_min` tokens in `held` that continue the prompt after the common prefix."""
     moves: list[Move] = []
     if has_media(held) or has_media(prompt):
         return moves  # a run could begin or end in the middle of an image
@@ -49,7 +54,7 @@ def plan_reuse(held: TokenArray, prompt: TokenArray, n_min: int) -> list[Move]:
 
 
 def _find(data: bytes, wanted: bytes, start: int) -> int:
-    """Where a run of tokens begins, from `start` on; -1: nowhere."""
+    """Return where a run of tokens begins, from `start` on; -1: nowhere."""
     at = data.find(wanted, start * _TOKEN_BYTES)
     while at >= 0 and at % _TOKEN_BYTES:
         at = data.find(wanted, at + 1)

@@ -1,8 +1,9 @@
-"""Evaluates prompts and answers: opens requests, plans the batches of a step, and runs them."""
+"""Evaluate prompts and answers: open requests, plan the batches of a step, and run them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from weakref import WeakSet
 
@@ -10,13 +11,22 @@ import msgspec
 import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus
-from corral.core.errors import ContextExceeded, CorralError
+from corral.core.errors import ContextExceeded, CorralError, InvalidRequest
 from corral.core.media import has_media
 from corral.core.modifier import AdapterConfig
-from corral.core.result import Event, Failed, Heartbeat
+from corral.core.result import Decodes, Event, Failed, Heartbeat
 from corral.core.settings import EngineSettings
 from corral.core.task import Command, Task
-from corral.engine.batch import MIN_PREFILL, BatchPlan, BatchShape, Prompt, Token, plan_batches
+from corral.engine.batch import (
+    MIN_PREFILL,
+    BatchPlan,
+    BatchShape,
+    Prompt,
+    Token,
+    count_stream_batches,
+    plan_batches,
+)
+from corral.engine.checkpointer import Checkpointer
 from corral.engine.coroutine import Coroutine, Reservations
 from corral.engine.cost import Load, load_of
 from corral.engine.decoder import Decoder
@@ -25,7 +35,10 @@ from corral.engine.kv import KvStore
 from corral.engine.media import MediaEncoder
 from corral.engine.ports import Backend
 from corral.engine.probe import probe_exact
+from corral.engine.probe_streams import probe_streams
+from corral.engine.prompt_probs import MAX_ROWS
 from corral.engine.request import Phase, Request
+from corral.engine.retry import Retry
 from corral.engine.scheduler import Scheduler
 from corral.engine.slot import Slot
 from corral.engine.speculation import Speculation
@@ -54,8 +67,12 @@ class Runner(Worker):
         self.speculation = Speculation(backend, settings, self.decoder.cost)
         self._generation = Generation(backend, settings, scheduler, kv, self.speculation, clock)
         self._shape = BatchShape(backend.n_batch, backend.n_ubatch, backend.mixes_batches)
+        self._groups_streams = settings.batch_exact and backend.is_exact and not backend.mixes_batches
+        if self._groups_streams:
+            self._shape = replace(self._shape, n_streams=1)  # until more of them are known to be exact
         self._n_slots = backend.n_seq
-        self._prompt_cap = backend.n_prefill_max  # shrinks while cells are short
+        self._prompt_cap = backend.n_prefill_max  # shrinks while KV cells are short
+        self._checkpointer = Checkpointer(scheduler, kv)
         self._requests: WeakSet[Request] = WeakSet()
 
     @property
@@ -69,11 +86,15 @@ class Runner(Worker):
     def abort_if_running(self, task_id: int) -> None:
         self.decoder.abort_if_running(task_id)
 
+    @property
+    def decodes(self) -> Decodes:
+        return self.decoder.decodes
+
     def heartbeat(self) -> Heartbeat:
         return self.decoder.heartbeat()
 
     def warm_up(self) -> None:
-        """Touch the weights and take a first measure of what evaluating costs."""
+        """Touch the weights and measure a first cost of evaluation."""
         for n in (2, MIN_PREFILL, 1):
             started = self._clock()
             self._backend.decode([Chunk(0, 0, np.zeros(n, np.int32), logits=True)])
@@ -82,17 +103,19 @@ class Runner(Worker):
             self.decoder.cost.observe(load, (self._clock() - started) * 1e3)
         if self._settings.drafts and self.speculation.n_exact == 1 and self._backend.can_cut:
             self.speculation.n_exact = probe_exact(self._backend, self.decoder.cost, self._clock)
+        if self._groups_streams and self._backend.can_cut:
+            self._shape = replace(self._shape, n_streams=probe_streams(self._backend))
 
     def handle(self, command: Command, arrival: int) -> Coroutine | Event:
         assert isinstance(command, Task)
         request = self._open(command, arrival)
         if not command.prompt:
-            # compat: /completion: nothing to continue is answered by nothing.
+            # compat: /completion: an empty prompt is answered by an empty text.
             return request.done(0, "", self._clock())
         return self._prepare(request)
 
     def _open(self, task: Task, arrival: int) -> Request:
-        """A request, with its negative if it has one; raises if it cannot be served."""
+        """Open a request, and its negative if it has one; raises if it cannot be served."""
         tokens = np.array(task.prompt, np.int32)
         needs_media = bool(task.media) or has_media(tokens)
         media = self._media.open(task.fd, (task.media, tokens))[0] if needs_media else None
@@ -105,17 +128,29 @@ class Runner(Worker):
         lora_key = self._backend.adapters.lora_key(task.params.lora)
         request = Request(task, arrival, lora_key)
         request.media = media
+        request.retry = self._open_retry(task)
         self._requests.add(request)
         if guidance is not None:
             self._backend.reserve(2 * self._n_slots)
             self._scheduler.add_negatives(n_ctx)
-            params = msgspec.structs.replace(task.params, guidance=None, n_system=0, cache_report=False)
+            params = msgspec.structs.replace(
+                task.params, guidance=None, n_system=0, cache_report=False, n_prompt_probs=-1
+            )
             negative = msgspec.structs.replace(task, prompt=list(guidance.negative), params=params, media=[])
             request.pair_with(Request(negative, arrival, lora_key))
         return request
 
+    def _open_retry(self, task: Task) -> Retry | None:
+        """Open the check of an answer whose schema its grammar does not express whole."""
+        checks = task.params.constraint.checks if task.params.constraint is not None else ()
+        if not checks:
+            return None
+        if not self._backend.can_cut or self._settings.grp_attn_n > 1:
+            raise InvalidRequest(checks[0].refusal, param=checks[0].field)
+        return Retry(self._backend.open_checker(checks), self._settings.schema_retries)
+
     def _prepare(self, request: Request) -> Coroutine:
-        """Queue a request once its grammar is compiled, and the beginning of its prompt read from disk."""
+        """Queue a request once its grammar is compiled and the prefix of its prompt is read from disk."""
         constraint = request.task.params.constraint
         if constraint is not None:
             try:
@@ -141,7 +176,7 @@ class Runner(Worker):
     def admit(self, now: float, reserved: Reservations) -> list[Event]:
         events: list[Event] = [*self._scheduler.admit(now, reserved)]
         for request in self._scheduler.take_stuck():
-            error = CorralError("the context is full: its state could not be restored")
+            error = CorralError("the context is full: the request's state could not be restored")
             events.append(Failed(request.id, error.info()))
             request.close()
         for slot, request in self._scheduler.running(Phase.PREFILL):
@@ -150,6 +185,7 @@ class Runner(Worker):
             elif request.media is not None:
                 self._media.want(request.media, request.n_past)
         self._generation.make_room()
+        self._checkpointer.begin()
         return events
 
     def plan(self, ms: float) -> list[Batch]:
@@ -171,7 +207,7 @@ class Runner(Worker):
         ]
         budget = self._prompt_cap
         if streams:
-            n_groups = len({token.lora_key for token in tokens}) + len(drafts)
+            n_groups = count_stream_batches(tokens, self._shape) + len(drafts)
             cost = self.decoder.cost
             budget = min(budget, cost.n_tokens_in(ms - (n_groups - 1) * cost.decode_ms))
         return drafts + plan_batches(tokens, prompts, budget, self._shape)
@@ -186,14 +222,16 @@ class Runner(Worker):
         return self.speculation.plan(streams, rooms)
 
     def _prompt(self, slot: Slot, request: Request) -> Prompt:
-        """What is left of a prompt, up to where media begin or end."""
-        n, segment = min(len(request.pending), self._kv.room(slot)), request.segment
+        """Return the rest of a prompt, up to where media begin or end."""
+        n, segment = min(self._checkpointer.room(request), self._kv.room(slot)), request.segment
+        if request.reports_prompt:
+            return Prompt(slot.id, n, request.lora_key, is_alone=True, n_max=MAX_ROWS)
         if segment is None:
             return Prompt(slot.id, n, request.lora_key)
         return Prompt(slot.id, min(n, segment.n), request.lora_key, segment.is_alone, segment.is_whole)
 
     def _run(self, plan: BatchPlan) -> list[Event]:
-        """Evaluate a planned batch; returns what comes out of it."""
+        """Evaluate a planned batch and return its events."""
         parts = [(self._scheduler.slots[part.slot], part.n) for part in plan]
         # An earlier batch of the step may have ended a request, or swapped it out.
         work = [(s, s.request, n) for s, n in parts if s.request is not None and s.request.swapped is None]
@@ -209,12 +247,14 @@ class Runner(Worker):
             return self._fail(work, error)
         if status is DecodeStatus.OK:
             self._prompt_cap = self._backend.n_prefill_max
-            return self._generation.advance(work, chunks)
+            events = self._generation.advance(work, chunks)
+            self._checkpointer.take(work)
+            return events
         events = self._rewind(work)
         return events + self._relieve(work) if status is DecodeStatus.NO_ROOM else events
 
     def _chunk(self, slot: Slot, request: Request, n: int) -> Chunk:
-        """The first `n` pending tokens of a request, and what they are evaluated as."""
+        """Return the first `n` pending tokens of a request as a chunk."""
         segment = request.segment
         pos = self._kv.position(slot, segment.origin if segment is not None else None)
         rows = segment.rows(n) if segment is not None else None
@@ -224,28 +264,28 @@ class Runner(Worker):
         return [event for slot, request, _ in work for event in self._generation.fail(slot, request, error)]
 
     def _rewind(self, work: Sequence[Work]) -> list[Event]:
-        """Undo a batch that failed: back to where it began, or to nothing where the model cannot."""
+        """Undo a batch that failed: restore its beginning, or go further back if the model cannot."""
         events: list[Event] = []
         for slot, request, n in work:
             if request.segment is not None and request.segment.is_in_flat:
                 self._kv.trim(slot, 0)  # an image's tokens share a position: it cannot be cut between them
-            elif self._kv.rewind(slot):
+            elif self._kv.rewind(slot, goes_back=request.phase is Phase.PREFILL):
                 continue
             if request.phase is Phase.PREFILL:
-                request.start(self._clock(), n_cached=0)
+                request.start(self._clock(), n_cached=len(slot.tokens))
             else:
-                error = CorralError("the context was lost in a decode that failed")
+                error = CorralError("the context was lost in a failed decode")
                 events += self._fail([(slot, request, n)], error)
         return events
 
     def _relieve(self, work: Sequence[Work]) -> list[Event]:
-        """Too few KV cells are free: give up cached sequences, then shrink the prompt chunks, then swap out
-        the newest request."""
+        """Free KV cells: evict cached sequences, then shrink the prompt chunks, then swap out the newest
+        request."""
         cached = self._scheduler.evictable
         if cached:
             self._kv.evict(cached[0])
         elif self._scheduler.has_due:
-            pass  # what they hold is about to be used: it may be free after that
+            pass  # they are about to be used, and may be free after that
         elif self._prompt_cap > MIN_PREFILL and any(n > MIN_PREFILL for _, _, n in work):
             self._prompt_cap //= 2
         else:
@@ -253,5 +293,5 @@ class Runner(Worker):
             newest, request = max(holders, key=lambda pair: pair[1].arrival)
             is_alone = all(other.arrival == request.arrival for _, other in holders)
             if is_alone or not self._scheduler.preempt(newest):
-                return self._fail(work, CorralError("the context is full and nothing can be moved out of it"))
+                return self._fail(work, CorralError("the context is full and nothing can be evicted"))
         return []

@@ -1,10 +1,11 @@
-"""The content of a slot as a value: what is kept in host memory, on disk, in files and sessions."""
+"""The content of a slot as a value: kept in host memory, on disk, in files and sessions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from corral.core.chunk import State, TokenArray
+from corral.engine.checkpoint import Checkpoint
 from corral.engine.reuse_key import ReuseKey
 
 NEVER = 2**31 - 1
@@ -12,9 +13,10 @@ NEVER = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """After the first `shifted_from` tokens the context was shifted: they would evaluate to other states.
+    """After the first `shifted_from` tokens the context was shifted: a new evaluation would give other
+    states.
 
-    `lora_key` and `tenant`: with which adapters and for whom it was evaluated.
+    `lora_key` and `tenant`: the adapters and the owner it was evaluated for.
     """
 
     tokens: TokenArray
@@ -23,6 +25,12 @@ class Saved:
     is_from_disk: bool = False
     lora_key: bytes = b""
     tenant: bytes = b""
+    checkpoints: tuple[Checkpoint, ...] = ()
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Where it can be cut, if not everywhere."""
+        return tuple(checkpoint.n for checkpoint in self.checkpoints)
 
     @property
     def reuse_key(self) -> ReuseKey:
@@ -30,4 +38,4 @@ class Saved:
 
     @property
     def n_bytes(self) -> int:
-        return len(self.state)
+        return len(self.state) + sum(checkpoint.n_bytes for checkpoint in self.checkpoints)

@@ -1,4 +1,4 @@
-"""Who gets a slot, and what its prompt starts from. Owns the queue and the slots."""
+"""Decide which request gets a slot, and what its prompt starts from. Owns the queue and the slots."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from corral.engine.saved import Saved
 from corral.engine.slot import Slot
 
 _NOTHING = np.zeros(0, np.int32)
-_QUEUE_S = 0.5  # between two events about the queue
+_QUEUE_S = 0.5  # minimum time between two events about the queue
 
 
 class Scheduler:
-    """`slots` are those that requests are given, then those of negatives, once there are any."""
+    """`slots` has the slots for requests, then those for negatives, once there are any."""
 
     def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float) -> None:
         self.slots = [Slot(id, n_ctx) for id in range(n_slots)]
@@ -40,11 +40,11 @@ class Scheduler:
 
     @property
     def public(self) -> list[Slot]:
-        """Those that the world knows of."""
+        """The slots that clients can see."""
         return self.slots[: self._n_public]
 
     def public_id(self, id: int) -> int:
-        """A slot by the name that the world knows; -1: it knows none."""
+        """Return the number of a slot that clients see; -1: none."""
         return id if id < self._n_public else -1
 
     @property
@@ -53,11 +53,11 @@ class Scheduler:
 
     @property
     def has_due(self) -> bool:
-        """Cached tokens are about to be used by a coroutine."""
+        """Whether cached tokens are about to be used by a coroutine."""
         return bool(self._reserved.due)
 
     def running(self, phase: Phase) -> list[tuple[Slot, Request]]:
-        """Slots in a phase, by the order in which their requests arrived."""
+        """Return the slots in a phase, in order of their requests' arrival."""
         pairs = [
             (slot, request)
             for slot in self.slots
@@ -74,7 +74,7 @@ class Scheduler:
 
     @property
     def evictable(self) -> list[Slot]:
-        """Slots whose tokens are only a cache and not about to be used, the least recently used first."""
+        """Return slots whose tokens are only a cache and not about to be used; least recently used first."""
         unused = [s for s in self.slots if s.request is None or s.request.phase is Phase.WAITING]
         cached = [s for s in unused if len(s.tokens) and s.id not in self._reserved.due]
         return sorted(cached, key=lambda slot: slot.last_used)
@@ -83,7 +83,7 @@ class Scheduler:
         self._queue.add(request)
 
     def remove(self, task_id: int) -> Request | None:
-        """Forget a request wherever it is; its slot is free at once."""
+        """Remove a request wherever it is; its slot is free at once."""
         waiting = self._queue.remove(task_id)
         if waiting is not None:
             return waiting
@@ -98,12 +98,12 @@ class Scheduler:
         return next(slot for slot in self.slots if slot.request is request)
 
     def add_negatives(self, n_ctx: int) -> None:
-        """From now on every slot has a second one, for the negative of its request."""
+        """Add a second slot to every slot, for the negative of its request."""
         if len(self.slots) == self._n_public:
             self.slots += [Slot(self._n_public + id, n_ctx) for id in range(self._n_public)]
 
     def release(self, slot: Slot) -> list[Slot]:
-        """Its request is done, and with it the other one of a pair; returns the slots that are free now."""
+        """Free the slot of a request that is done, and that of its pair; return the free slots."""
         freed = self._pair(slot)
         for other in freed:
             if other.request is not None:
@@ -116,25 +116,25 @@ class Scheduler:
         return freed
 
     def _drop_half(self, slot: Slot, request: Request) -> None:
-        """All of an image is in a slot or nothing, unless it is being evaluated."""
+        """Drop an incomplete image from the end of a slot, unless it is being evaluated."""
         segment = request.segment
         if segment is not None and segment.run is not None and request.swapped is None:
             self._kv.trim(slot, min(len(slot.tokens), segment.run.start))
 
     def _pair(self, slot: Slot) -> list[Slot]:
-        """The slots of a request and of its negative."""
+        """Return the slots of a request and of its negative."""
         positive = slot.request and (slot.request.positive or slot.request)
         if positive is None or positive.negative is None:
             return [slot]
         return [other for other in self.slots if other.request in (positive, positive.negative)]
 
     def touch(self, slot: Slot) -> None:
-        """It is the most recently used one now."""
+        """Mark a slot as the most recently used one."""
         self._clock += 1
         slot.last_used = self._clock
 
     def preempt(self, slot: Slot) -> bool:
-        """Swap a running request out to host memory; it keeps its slot, and goes on when there is room."""
+        """Swap a running request out to host memory; it keeps its slot, and continues when there is room."""
         out: list[Slot] = []
         for other in self._pair(slot):
             assert other.request is not None
@@ -147,7 +147,7 @@ class Scheduler:
         return True
 
     def admit(self, now: float, reserved: Reservations = NO_RESERVATIONS) -> list[Admitted | Queue]:
-        """Give free slots to waiting requests, then settle what their prompts start from."""
+        """Give free slots to waiting requests, then decide what their prompts start from."""
         self._reserved = reserved
         self._queue.tick(now)
         if self._bring_back() and any(slot.is_idle for slot in self.public):
@@ -165,7 +165,7 @@ class Scheduler:
         return events
 
     def fetch(self, request: Request) -> Future[Saved | None] | None:
-        """Begin to read the beginning of a prompt from disk, if nothing nearer has it."""
+        """Start reading the prefix of a prompt from disk, if no slot or host memory has it."""
         if not request.task.params.cache_prompt or not self._kv.has_disk:
             return None
         held = [
@@ -176,7 +176,7 @@ class Scheduler:
         return self._kv.fetch(request, max(live, self._kv.stored(request)[0]))
 
     def same_prompt_waiters(self, slot: Slot, request: Request) -> list[tuple[Slot, Request]]:
-        """Those who wait for the same prompt, and may have what is in its slot."""
+        """Return requests that wait for the same prompt and may reuse its slot's content."""
         waiting = self.running(Phase.WAITING)
         return [pair for pair in waiting if self._wants(pair[1], slot, request.prompt)]
 
@@ -187,7 +187,7 @@ class Scheduler:
         return is_fit and request.task.params.cache_prompt and np.array_equal(request.prompt, prompt)
 
     def take_stuck(self) -> list[Request]:
-        """Preempted requests that could not come back although nothing else is running."""
+        """Return preempted requests that could not continue although nothing else is running."""
         absent = self._absent()
         if self.has_due or sum(map(len, absent)) < self._n_busy:
             return []
@@ -204,32 +204,34 @@ class Scheduler:
         return self._choose(idle, request) if idle else None
 
     def _find_negative_slot(self, negative: Request) -> Slot:
-        """There are as many slots for negatives as for others."""
+        """Find a slot for a negative; there are as many of them as other slots."""
         return self._choose([slot for slot in self.slots[self._n_public :] if slot.is_idle], negative)
 
     def _assign(self, slot: Slot, request: Request) -> None:
         request.phase = Phase.WAITING
         slot.request = request
+        slot.affinity = request.affinity
 
     def _choose(self, idle: Sequence[Slot], request: Request) -> Slot:
         alike = [s.tokens.view if s.reuse_key.can_serve(request.reuse_key) else _NOTHING for s in idle]
         views = [(s.id, tokens, s.last_used) for s, tokens in zip(idle, alike, strict=True)]
-        return self.slots[choose_slot(views, request.prompt, self._similarity)]
+        akin = [s.id for s in idle if request.affinity is not None and s.affinity == request.affinity]
+        return self.slots[choose_slot(views, request.prompt, self._similarity, akin)]
 
     @property
     def _n_busy(self) -> int:
         return sum(not slot.is_idle for slot in self.slots)
 
     def _absent(self) -> list[list[Slot]]:
-        """The slots of preempted requests, each with that of its negative, in order of arrival."""
+        """Return the slots of preempted requests, each with that of its negative, in order of arrival."""
         away = [
             (s, s.request) for s in self.public if s.request is not None and s.request.swapped is not None
         ]
         return [self._pair(slot) for slot, _ in sorted(away, key=_arrival)]
 
     def _bring_back(self) -> bool:
-        """Put preempted requests back once room was freed; cached sequences give way to them. False: one of
-        them still has to wait, and with it everybody who came later."""
+        """Restore preempted requests once there is room; cached sequences are evicted for them. False: one of
+        them must still wait, and so must all later requests."""
         absent = self._absent()
         for i, slots in enumerate(absent):
             is_alone = sum(map(len, absent[i:])) == self._n_busy
@@ -243,7 +245,7 @@ class Scheduler:
         return True
 
     def _load_all(self, slots: Sequence[Slot]) -> bool:
-        """Put back what was swapped out of the slots of a request; all of it or nothing."""
+        """Restore what was swapped out of the slots of a request; all of it or nothing."""
         requests = [slot.request for slot in slots if slot.request is not None]
         for slot, request in zip(slots, requests, strict=True):
             assert request.swapped is not None
@@ -264,7 +266,7 @@ class Scheduler:
                     yield placed
 
     def _place_prompt(self, slot: Slot, request: Request) -> Admitted | None:
-        """Bring as much of the prompt into the slot as exists anywhere; None: better to wait."""
+        """Bring the longest available prefix of the prompt into the slot; None: better to wait."""
         params, prompt = request.task.params, request.prompt
         if not params.cache_prompt:
             self._kv.stash(slot, 0)

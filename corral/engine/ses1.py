@@ -1,47 +1,54 @@
 """SES1, the file of a conversation: its tokens and the state of its sequence.
 
-    "SES1" | n: u32 | tokens: n x i32 | state of the sequence, with a seal behind it
+    "SES1" | n: u32 | tokens: n x i32 | state of the sequence | checkpoints | seal
 
-The seal says which model it is of, with which adapters and for whom, and carries a checksum. Files may come
-from anywhere, and a seal can be forged: nothing of a state that somebody sent reaches native code before its
-structure has been checked too. Any thread.
+The seal has the model's fingerprint, the adapters, the tenant and a checksum. Most files have no checkpoints
+(`ses1_table.py`). Files may come from anywhere, and a seal can be forged: no state from a client reaches
+native code before its structure has been checked too. Any thread.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import xxhash
 
-from corral.core.chunk import TokenArray
+from corral.core.chunk import Memory, TokenArray
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.file import read_into, write_all
 from corral.core.media import cell_positions, is_valid_layout
+from corral.engine.checkpoint import Checkpoint
+from corral.engine.ggsq import MAGIC as GGSQ
+from corral.engine.ggsq import read_ggsq
 from corral.engine.grouping import Grouping
 from corral.engine.ports import StatePort
 from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
+from corral.engine.ses1_table import MAX_TABLE_BYTES, Row, pack_table, parse_table, table_bytes
 
 VERSION = 1
 ADAPTED = 2  # its seal begins with the adapters
 OWNED = 3  # its seal begins with adapters and tenant
+CHECKPOINTED = 4  # the same, with checkpoints and their table before it
 
 _head = struct.Struct("<4sI")
 _MAGIC = b"SES1"
-# Fingerprint of the model, tokens before a shift, version; then the checksum of all that, and a last word.
+# Fingerprint of the model, tokens before a shift, version; then the checksum of all that, and an end mark.
 _seal = struct.Struct("<16sII")
 _close = struct.Struct("<16s4s")
 _LAST_WORD = b"/SES"
 _REUSE_KEY_BYTES = 16  # of adapters, and of a tenant
-_NO_ADAPTERS = bytes(_REUSE_KEY_BYTES)
-_REUSE_KEY_COUNTS = {VERSION: 0, ADAPTED: 1, OWNED: 2}
+_NO_KEY = bytes(_REUSE_KEY_BYTES)  # no adapters, or no tenant
+_REUSE_KEY_COUNTS = {VERSION: 0, ADAPTED: 1, OWNED: 2, CHECKPOINTED: 2}
 _MAX_REUSE_KEY_BYTES = 2 * _REUSE_KEY_BYTES
 _SEAL_BYTES = _seal.size + _close.size
-OVERHEAD_BYTES = _head.size + _MAX_REUSE_KEY_BYTES + _SEAL_BYTES
-# A state begins with a magic number and the sequence it was of, which nobody reads: our mark is there.
+_MAX_TAIL_BYTES = MAX_TABLE_BYTES + _MAX_REUSE_KEY_BYTES + _SEAL_BYTES
+OVERHEAD_BYTES = _head.size + _MAX_REUSE_KEY_BYTES + _SEAL_BYTES  # without checkpoints
+# A state begins with a magic number and its former sequence id, which is not read: our mark is there.
 _MARK = slice(4, 8)
 _SEALED = b"CRL1"
 _MIN_STATE_BYTES = 8
@@ -49,14 +56,23 @@ _MIN_STATE_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Title:
-    """What a sealed file says of itself, without its state."""
+    """The contents of a sealed file, without its state."""
 
     tokens: TokenArray
     shifted_from: int
     fingerprint: bytes
     lora_key: bytes = b""
     tenant: bytes = b""
-    n_bytes: int = _SEAL_BYTES  # of the seal
+    n_bytes: int = _SEAL_BYTES  # of the seal and the table of checkpoints
+    checkpoints: tuple[Row, ...] = ()
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        return tuple(row.n for row in self.checkpoints)
+
+    @property
+    def n_checkpoint_bytes(self) -> int:
+        return sum(row.n_bytes for row in self.checkpoints)
 
     @property
     def reuse_key(self) -> ReuseKey:
@@ -73,14 +89,18 @@ class Ses1:
         self.fingerprint = grouped if grouping.is_active else port.fingerprint
 
     def write(self, fd: int, saved: Saved) -> int:
-        """Write a file from its start; returns its size."""
+        """Write a file from its start; return its size."""
         parts = self._port.pack(saved.state)
         start = bytes(parts[0][: _MARK.start]) + _SEALED
         head = _head.pack(_MAGIC, len(saved.tokens))
-        version = OWNED if saved.tenant else ADAPTED if saved.lora_key else VERSION
-        reuse_key = (saved.lora_key or _NO_ADAPTERS) + saved.tenant if saved.tenant else saved.lora_key
+        checkpoints = [self._port.pack_partial(checkpoint.state) for checkpoint in saved.checkpoints]
+        version, reuse_key = _version_of(saved), _reuse_key_of(saved)
         seal = reuse_key + _seal.pack(self.fingerprint, saved.shifted_from, version)
         body: list[bytes | memoryview] = [parts[0][_MARK.stop :], *parts[1:]]
+        if checkpoints:
+            sizes = [sum(map(len, packed)) for packed in checkpoints]
+            body += [part for packed in checkpoints for part in packed]
+            body.append(pack_table(map(Row, saved.cuts, sizes)))
         digest = xxhash.xxh3_128()
         os.lseek(fd, 0, os.SEEK_SET)
         for part in (head, saved.tokens.tobytes(), start, *body, seal):
@@ -90,9 +110,12 @@ class Ses1:
         return os.lseek(fd, 0, os.SEEK_CUR)
 
     def read(self, fd: int, is_ours: bool) -> Saved:
-        """The content of a file; InvalidRequest says why it cannot be used. `is_ours`: it must be sealed."""
+        """Read the content of a file; InvalidRequest says why it cannot be used. `is_ours`: it must be
+        sealed, or a slot file of llama.cpp."""
         try:
             n_file = os.fstat(fd).st_size
+            if os.pread(fd, len(GGSQ), 0) == GGSQ and not self._grouping.is_active:
+                return read_ggsq(fd, self._port)
             tokens = self._read_tokens(fd, n_file)
             return self._read_state(fd, n_file, tokens, is_ours)
         except OSError as error:
@@ -101,78 +124,121 @@ class Ses1:
     def _read_tokens(self, fd: int, n_file: int) -> TokenArray:
         magic, n = _head.unpack(_read_exactly(fd, 0, _head.size, n_file))
         if magic != _MAGIC:
-            raise InvalidRequest("this is no SES1 state")
+            raise InvalidRequest("not a SES1 state")
         if n > self._port.n_ctx:
             room = self._port.n_ctx
-            raise InvalidRequest(f"the state has {n} tokens, a slot here holds {room} (--ctx-size)")
+            raise InvalidRequest(f"the state has {n} tokens, but a slot holds at most {room} (--ctx-size)")
         tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
         if n and not (tokens.max() < self._port.n_vocab and is_valid_layout(tokens)):
-            raise InvalidRequest("the state has tokens that are none of this model's")
+            raise InvalidRequest("the state contains token ids outside this model's vocabulary")
         return tokens
 
     def _read_state(self, fd: int, n_file: int, tokens: TokenArray, is_ours: bool) -> Saved:
         start = _head.size + tokens.nbytes
         n_bytes = n_file - start
-        if not _MIN_STATE_BYTES <= n_bytes <= self._port.max_state_bytes + _MAX_REUSE_KEY_BYTES + _SEAL_BYTES:
+        n_max = self._port.max_state_bytes + self._port.max_checkpoint_bytes + _MAX_TAIL_BYTES
+        if not _MIN_STATE_BYTES <= n_bytes <= n_max:
             raise InvalidRequest(f"{n_bytes} bytes cannot be the state of {len(tokens)} tokens of this model")
         buffer = np.empty(n_bytes + self._port.state_growth, np.uint8)
         _fill(fd, start, buffer[:n_bytes].data)
         is_sealed = buffer[_MARK].tobytes() == _SEALED
         if is_ours and not is_sealed:
-            raise InvalidRequest("this is no state that this server saved, or it is damaged")
+            raise InvalidRequest("the state was not saved by this server, or is damaged")
         title = None
         if is_sealed:
             title = self._check_seal(tokens, buffer[:n_bytes].data)
-            n_bytes -= title.n_bytes
+            n_bytes -= title.n_bytes + title.n_checkpoint_bytes
         is_grouped = self._grouping.is_active
         positions = self._grouping.positions(len(tokens)) if is_grouped else cell_positions(tokens)
+        rows = title.checkpoints if title is not None else ()
+        checkpoints = tuple(self._read_checkpoints(buffer[n_bytes:], rows, positions, is_ours))
         state = self._port.unpack(buffer, n_bytes, positions, is_ours)
         if title is None:
             return Saved(tokens, state)
-        return Saved(tokens, state, title.shifted_from, lora_key=title.lora_key, tenant=title.tenant)
+        return Saved(
+            tokens,
+            state,
+            title.shifted_from,
+            lora_key=title.lora_key,
+            tenant=title.tenant,
+            checkpoints=checkpoints,
+        )
+
+    def _read_checkpoints(
+        self, data: Memory, rows: Sequence[Row], positions: TokenArray, is_ours: bool
+    ) -> Iterator[Checkpoint]:
+        """Copy checkpoints out of a file, each validated."""
+        offset = 0
+        for n, n_bytes in rows:
+            packed = data[offset : offset + n_bytes].copy()
+            yield Checkpoint(n, self._port.unpack_partial(packed, positions[:n], is_ours))
+            offset += n_bytes
 
     def _check_seal(self, tokens: TokenArray, sealed: memoryview) -> Title:
-        title, digest = _parse_seal(tokens, bytes(sealed[-_MAX_REUSE_KEY_BYTES - _SEAL_BYTES :]))
+        title, digest = _parse_seal(tokens, bytes(sealed[-_MAX_TAIL_BYTES:]))
         actual = xxhash.xxh3_128(_head.pack(_MAGIC, len(tokens)) + tokens.tobytes())
         actual.update(sealed[: -_close.size])
         if actual.digest() != digest:
             raise InvalidRequest("the state is damaged: its checksum does not match")
+        if len(sealed) - title.n_bytes - title.n_checkpoint_bytes < _MIN_STATE_BYTES:
+            raise InvalidRequest("the state is truncated: its checkpoints do not fit into it")
         if title.fingerprint != self.fingerprint:
-            raise InvalidRequest("the state is of another model, or of another --grp-attn-n or -w")
+            raise InvalidRequest(
+                "the state belongs to another model, or to other values of --grp-attn-n and --grp-attn-w"
+            )
         return title
 
 
 def read_title(fd: int) -> Title:
-    """What a sealed file has, without a look at its state; InvalidRequest if it is none."""
+    """Read a sealed file without its state; InvalidRequest if it is not one."""
     n_file = os.fstat(fd).st_size
     magic, n = _head.unpack(_read_exactly(fd, 0, _head.size, n_file))
     if magic != _MAGIC:
-        raise InvalidRequest("this is no SES1 state")
+        raise InvalidRequest("not a SES1 state")
     tokens = np.frombuffer(_read_exactly(fd, _head.size, 4 * n, n_file), "<i4")
-    n_tail = min(n_file, _MAX_REUSE_KEY_BYTES + _SEAL_BYTES)
+    n_tail = min(n_file, _MAX_TAIL_BYTES)
     return _parse_seal(tokens, _read_exactly(fd, n_file - n_tail, n_tail, n_file))[0]
 
 
 def _parse_seal(tokens: TokenArray, data: bytes) -> tuple[Title, bytes]:
     if len(data) < _SEAL_BYTES:
-        raise InvalidRequest("the state is cut off")
+        raise InvalidRequest("the state is truncated")
     start = len(data) - _SEAL_BYTES
     fingerprint, shifted_from, version = _seal.unpack_from(data, start)
     digest, last_word = _close.unpack_from(data, start + _seal.size)
     if last_word != _LAST_WORD:
-        raise InvalidRequest("the state is cut off, or damaged at its end")
+        raise InvalidRequest("the state is truncated, or damaged at its end")
     n_reuse_key = _REUSE_KEY_COUNTS.get(version, -1) * _REUSE_KEY_BYTES
     if not 0 <= n_reuse_key <= start:
-        raise InvalidRequest(f"the state is in version {version} of its format, this server reads {OWNED}")
+        raise InvalidRequest(
+            f"the state has format version {version}; this server reads version {CHECKPOINTED}"
+        )
     reuse_key = data[start - n_reuse_key : start]
     lora_key, tenant = reuse_key[:_REUSE_KEY_BYTES], reuse_key[_REUSE_KEY_BYTES:]
-    lora_key = b"" if tenant and lora_key == _NO_ADAPTERS else lora_key
-    return Title(tokens, shifted_from, fingerprint, lora_key, tenant, n_reuse_key + _SEAL_BYTES), digest
+    lora_key = b"" if tenant and lora_key == _NO_KEY else lora_key
+    rows, n_bytes = tuple[Row, ...](), n_reuse_key + _SEAL_BYTES
+    if version == CHECKPOINTED:
+        tenant = b"" if tenant == _NO_KEY else tenant
+        rows = parse_table(data[: start - n_reuse_key], len(tokens))
+        n_bytes += table_bytes(len(rows))
+    return Title(tokens, shifted_from, fingerprint, lora_key, tenant, n_bytes, rows), digest
+
+
+def _version_of(saved: Saved) -> int:
+    if saved.checkpoints:
+        return CHECKPOINTED
+    return OWNED if saved.tenant else ADAPTED if saved.lora_key else VERSION
+
+
+def _reuse_key_of(saved: Saved) -> bytes:
+    if saved.checkpoints or saved.tenant:
+        return (saved.lora_key or _NO_KEY) + (saved.tenant or _NO_KEY)
+    return saved.lora_key
 
 
 def _read_exactly(fd: int, offset: int, n: int, n_file: int) -> bytes:
     if offset + n > n_file:
-        raise InvalidRequest("the state is cut off")
+        raise InvalidRequest("the state is truncated")
     buffer = bytearray(n)
     _fill(fd, offset, memoryview(buffer))
     return bytes(buffer)
@@ -180,4 +246,4 @@ def _read_exactly(fd: int, offset: int, n: int, n_file: int) -> bytes:
 
 def _fill(fd: int, offset: int, view: memoryview) -> None:
     if read_into(fd, offset, view) < len(view):
-        raise InvalidRequest("the state is cut off")
+        raise InvalidRequest("the state is truncated")

@@ -1,10 +1,11 @@
-"""A slot: one KV sequence, the tokens that are in it, and the request it works for."""
+"""A slot: one KV sequence, its tokens, and the request it works for."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from corral.core.chunk import TokenArray
+from corral.engine.checkpoint import Checkpoint
 from corral.engine.request import Request
 from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import NEVER
@@ -37,7 +38,7 @@ class TokenBuffer:
         self._n = min(self._n, n)
 
     def move(self, start: int, end: int, to: int) -> None:
-        """Put a run of tokens further to the front; what is behind it stays where it is."""
+        """Move a run of tokens towards the start; tokens after it stay where they are."""
         self._data[to : to + end - start] = self._data[start:end].copy()
 
 
@@ -46,11 +47,13 @@ class Slot:
 
     def __init__(self, id: int, n_ctx: int) -> None:
         self.id = id
-        self.shifted_from = NEVER  # tokens behind these are not where they were evaluated
-        self.reuse_key = ReuseKey()  # with what and for whom they were evaluated
-        self.n_system = 0  # of them, which are the server's own words
+        self.shifted_from = NEVER  # tokens after these are not where they were evaluated
+        self.reuse_key = ReuseKey()  # the adapters and the tenant they were evaluated for
+        self.n_system = 0  # how many of them are the system prompt
         self.tokens = TokenBuffer(n_ctx)
+        self.checkpoints: list[Checkpoint] = []  # in ascending order
         self.request: Request | None = None
+        self.affinity: tuple[bytes, str] | None = None  # tenant and `prompt_cache_key` that it last served
         self.last_used = 0
         self.n_evaluated = 0  # prompt tokens of the last request that were not cached
 

@@ -1,7 +1,7 @@
 """Speculative decoding: where drafts come from, and whether one is worth its cost.
 
-A draft is only a guess at what will be drawn: it is evaluated together with the token before it, then every
-token is drawn as it would be anyway, for as long as the guess was right.
+A draft is evaluated together with the token before it; then every token is drawn as it would be without a
+draft, for as long as the draft matches.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from corral.engine.ports import Backend
 from corral.engine.request import Request
 from corral.engine.slot import Slot
 
-RETRY = 512  # tokens without a draft, after which one is tried: what it costs may have changed
-MODEL_RETRY = 16 * RETRY  # where a draft has its own price, and that of all it has to catch up with
-SAVE_S = 60.0  # between two writes of the cache that learns
-ADAPTED_AHEAD = 3  # tokens that come out as one by one through the small matrices of adapters too
+RETRY = 512  # tokens without a draft after which one is tried: its cost may have changed
+MODEL_RETRY = 16 * RETRY  # a draft model's cost includes all tokens it has to catch up with
+SAVE_S = 60.0  # time between two writes of the dynamic cache
+ADAPTED_AHEAD = 3  # tokens that round as one by one through the small matrices of adapters too
 _MAX_LEARNED = 4096  # tokens of one request
 _NO_TOKENS = np.zeros(0, np.int32)
-# How often a token of a draft is right before anything is known: by the length of what was found again.
+# Initial acceptance of a drafted token, by the length of the match.
 _LONG_MATCH = 8
 _ASSUMED = {"long match": 0.95, "short match": 0.6, "cache": 0.6, "model": 0.8}
 
@@ -44,7 +44,7 @@ _log = logging.getLogger("corral")
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A draft that could be had: `take(n)` makes it, for `draft_ms` a token."""
+    """A possible draft: `take(n)` makes it, for `draft_ms` per token."""
 
     kind: str
     n_most: int
@@ -53,7 +53,7 @@ class _Offer:
 
 
 class Speculation:
-    """Mutable. `n_exact`: tokens that may be evaluated at once and still come out as one by one."""
+    """Mutable. `n_exact`: tokens that may be evaluated at once with the same results as one by one."""
 
     def __init__(self, backend: Backend, settings: EngineSettings, cost: CostModel) -> None:
         self._cost = cost
@@ -76,14 +76,14 @@ class Speculation:
         self.n_exact = 1 if self._is_exact else MAX_AHEAD
 
     def plan(self, streams: Sequence[tuple[Slot, Request]], rooms: Sequence[int]) -> list[BatchPlan]:
-        """Draft for streams, up to as many tokens as each has room for. One that gets a draft is a batch of
+        """Draft for streams, up to as many tokens as each has room for. A stream with a draft is a batch of
         its own."""
         for (slot, request), n_room in zip(streams, rooms, strict=True):
             request.draft = self._propose(slot, request, len(streams), n_room)
         return [(Part(slot.id, 1 + len(r.draft)),) for slot, r in streams if len(r.draft)]
 
     def _propose(self, slot: Slot, request: Request, n_streams: int, n_room: int) -> TokenArray:
-        """A draft of up to `n_room` tokens after the pending one, if it promises to make things faster."""
+        """Draft up to `n_room` tokens after the pending one, if that promises to be faster."""
         params = request.task.params.speculative
         n_exact = min(self.n_exact, ADAPTED_AHEAD) if request.lora_key and self._is_exact else self.n_exact
         n_max = min(params.n_max, n_room, n_exact - 1)
@@ -110,7 +110,7 @@ class Speculation:
         return _NO_TOKENS
 
     def end(self, slot: Slot, request: Request) -> None:
-        """A request is done: what it said may help others."""
+        """Learn from a request that is done."""
         if self._drafter is not None:
             self._drafter.forget(slot.id)
         if self._dynamic is None:
@@ -123,7 +123,7 @@ class Speculation:
             self._saved_at, self._is_changed = time.monotonic(), False
 
     def flush(self) -> None:
-        """Bring what was learned to its file."""
+        """Write what was learned to its file."""
         if self._dynamic is not None and self._is_changed:
             self._files.submit(self._write, self._dynamic)
         self._files.shutdown()
@@ -151,7 +151,7 @@ class Speculation:
             yield _Offer("model", n_max, draft, drafter.token_ms)
 
     def _follow(self, tokens: list[int], n: int) -> list[int]:
-        """What the caches say comes next, and next."""
+        """Follow the caches token by token."""
         said = list(tokens)
         for _ in range(n):
             token = self._next(said)
@@ -170,4 +170,4 @@ class Speculation:
         try:
             write_cache(self._path, cache.encode())
         except OSError as error:
-            _log.warning("--lookup-cache-dynamic cannot be written: %s", error)
+            _log.warning("--lookup-cache-dynamic: cannot write: %s", error)

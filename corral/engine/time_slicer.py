@@ -1,4 +1,4 @@
-"""Two threads that need the same cores: one works only while the other one lets it."""
+"""Two threads that need the same cores: one works only while the other lets it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 class CoreTimeSlicer:
-    """Mutable. The one that works calls `wait` and `end`, the other one the rest."""
+    """Mutable. The working thread calls `wait` and `end`, the other one the rest."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -19,11 +19,11 @@ class CoreTimeSlicer:
 
     @property
     def ms(self) -> float:
-        """For how long it has been working without a look at whether it may."""
+        """How long it has been working without a check."""
         return (time.perf_counter() - self._since) * 1e3 if self._is_working else 0.0
 
     def wait(self) -> None:
-        """Before every piece of work: until it may be done."""
+        """Wait before every piece of work until it may be done."""
         with self._condition:
             self._is_engaged, self._is_working = True, False
             self._n_pieces += 1

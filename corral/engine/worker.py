@@ -1,6 +1,7 @@
-"""How everything takes part in the engine's steps: answers, embeddings, media, adapters, actions on slots.
+"""The interface of everything that takes part in a step: answers, embeddings, media, adapters, actions on
+slots.
 
-In a step the hooks are called in this order: `admit`, `plan`, then what was planned, `end_step`.
+In a step the hooks are called in this order: `admit`, `plan`, then the planned batches, `end_step`.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from corral.core.result import Event, Heartbeat
+from corral.core.result import Decodes, Event, Heartbeat
 from corral.core.task import Command
 from corral.engine.coroutine import Coroutine, Reservations
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is evaluated at once. The front has to know `begun` before, in case the engine dies of it."""
+    """Chunks that are evaluated at once. `begun` is reported before, in case the engine crashes."""
 
     run: Callable[[], list[Event]]
     begun: list[Event] = field(default_factory=list)
@@ -31,30 +32,35 @@ class Worker:
         return False
 
     def handle(self, command: Command, arrival: int) -> Coroutine | Event | None:
-        """Execute a command listed in `handles`, the only ones it gets; a CorralError becomes `Failed`.
-        `arrival`: number of commands before."""
+        """Execute a command listed in `handles`; a CorralError becomes `Failed`. `arrival`: number of
+        commands before."""
         raise NotImplementedError(type(command).__name__)
 
     def cancel(self, task_id: int) -> None:
-        """Forget a task if it is here."""
+        """Drop a task if it is here."""
 
     def admit(self, _now: float, _reserved: Reservations) -> Iterable[Event]:
-        """Give what is free to those that wait."""
+        """Give free resources to waiting tasks."""
         return ()
 
     def plan(self, _ms: float) -> Sequence[Batch]:
-        """What to evaluate in this step; it should take so long, because streams wait for its end."""
+        """Plan a batch for this step that takes about `ms`, because streams wait for its end."""
         return ()
 
     def end_step(self, ms: float) -> None:
-        """All is evaluated; `ms` are left until the next step, or infinity if nothing waits for it."""
+        """All batches are done; `ms` are left until the next step, or infinity if nothing waits for it."""
 
     def close(self) -> None:
-        """The engine stops: bring what is kept to disk."""
+        """Write what is kept to disk: the engine stops."""
 
     def abort_if_running(self, task_id: int) -> None:
-        """From any thread: cut the evaluation short if all it does is for this task."""
+        """From any thread: abort the evaluation if it works only for this task."""
+
+    @property
+    def decodes(self) -> Decodes:
+        """What it has evaluated so far."""
+        return Decodes(0, 0)
 
     def heartbeat(self) -> Heartbeat:
-        """From any thread: how long the evaluation under way has been running."""
+        """From any thread: report how long the current evaluation has been running."""
         return Heartbeat(0.0, 0.0)

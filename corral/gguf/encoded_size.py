@@ -1,7 +1,7 @@
-"""How large a model becomes in another encoding, told from its headers before anything is written.
+"""Estimate the size of a model in another encoding from its headers, before anything is written.
 
-libllama decides on the type of each tensor. What it may decide is known here only as far as an upper bound
-needs it.
+libllama chooses the type of each tensor. This module knows its rules only as far as an upper bound needs
+them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from corral.gguf.ggml_type import GGML_TYPES, GgmlType
 from corral.gguf.preflight import GgufHeader, TensorInfo, padded
 
 _ALIGNMENT = 32  # libllama's
-_INFO_BYTES = 64  # of a tensor in the header, without its name
+_INFO_BYTES = 64  # per tensor in the header, without its name
 _MARGIN_BYTES = 4096  # keys that libllama adds
 _F16, _Q8_0 = GGML_TYPES[1], GGML_TYPES[8]
-_LARGEST = {  # where libllama mixes types, the largest of them
+_LARGEST = {  # if libllama mixes types, the largest of them
     "Q2_K": "q4_K",
     "Q3_K_S": "q3_K",
     "Q3_K_M": "q5_K",
@@ -31,7 +31,7 @@ _LARGEST = {  # where libllama mixes types, the largest of them
 }
 _WITH_TOKENS = ("token_embd.weight", "output.weight")
 _MORE_WITH_EXPERTS = ("attn_k.", "attn_v.", "attn_qkv.", "attn_kv_b.")
-_SPARED = (  # parts of names of what may stay as it is
+_SPARED = (  # parts of names of tensors that may keep their type
     "_norm.",
     "ffn_gate_inp",
     "altup",
@@ -49,7 +49,7 @@ _BY_NAME = {kind.name: kind for kind in GGML_TYPES.values()}
 
 
 def estimated_bytes(headers: Sequence[GgufHeader], file_type: str) -> int:
-    """At least what the parts of a model with these headers take as one file of this type."""
+    """Return an upper bound of the size of a model with these headers as one file of this type."""
     kind = _BY_NAME[_LARGEST.get(file_type, file_type.lower())]
     has_experts = headers[0].metadata.get(f"{headers[0].architecture}.expert_count") == 8
     finer = _WITH_TOKENS + (_MORE_WITH_EXPERTS if has_experts else ())
@@ -66,7 +66,7 @@ def _most_bytes(name: str, tensor: TensorInfo, kind: GgmlType) -> int:
     if not name.endswith("weight") or math.prod(tensor.shape) == tensor.shape[0]:
         return tensor.n_bytes
     n_row = tensor.shape[0]
-    if n_row % kind.n_values:  # another type has to stand in
+    if n_row % kind.n_values:  # libllama uses another type instead
         kind = _larger(kind, _F16 if n_row % _Q8_0.n_values else _Q8_0)
     n_bytes = math.ceil(math.prod(tensor.shape) * kind.n_bytes / kind.n_values)
     return max(n_bytes, tensor.n_bytes) if any(part in name for part in _SPARED) else n_bytes

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its quantization as a whole (`general.file_type`)."""
+"""The quantization that a GGUF file declares as a whole (`general.file_type`)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ FILE_TYPES = {
     41: "Q2_0",
 }
 
-TRANSCODED = "transcoded-"  # how names of files begin that were made from others
+TRANSCODED = "transcoded-"  # prefix of names of re-encoded files
 
-# What weights can be encoded as without an importance matrix, with libllama's number.
+# Encodings that need no importance matrix, with libllama's number.
 _NAMES = (
     "F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_M Q4_K_S Q4_1 Q4_0 "
     "IQ4_NL IQ4_XS Q3_K_L Q3_K_M Q3_K_S Q2_K"

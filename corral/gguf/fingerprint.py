@@ -1,4 +1,4 @@
-"""Tell one file from another without reading all of it."""
+"""Distinguish files without reading all of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 
 import xxhash
 
-_HEAD_BYTES = 4 << 20  # the metadata of most files
+_HEAD_BYTES = 4 << 20  # covers the metadata of most files
 _N_SAMPLES = 64
 _SAMPLE_BYTES = 64 << 10
 
 
 def fingerprint(path: str) -> bytes:
-    """16 bytes from a file's size, its beginning, and samples of its weights."""
+    """Return 16 bytes derived from a file's size, its beginning, and samples of its weights."""
     with open(path, "rb") as file:
         n_bytes = os.fstat(file.fileno()).st_size
         digest = xxhash.xxh3_128(n_bytes.to_bytes(8, "little"))

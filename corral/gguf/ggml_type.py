@@ -1,4 +1,4 @@
-"""The types of tensors in GGUF files: how many values a block has, and how many bytes it takes."""
+"""Tensor types of GGUF files: the values and bytes of a block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class GgmlType(NamedTuple):
-    """`multiplies`: a matrix of it can be multiplied; the others hold numbers, or intermediate results."""
+    """`multiplies`: supported in matrix multiplications; other types hold numbers or intermediate results."""
 
     name: str
     n_values: int

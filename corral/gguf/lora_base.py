@@ -1,7 +1,7 @@
-"""`--lora-base`: the model with those weights that adapters change taken from a less compressed copy of it.
+"""`--lora-base`: take the weights that adapters change from a less quantized copy of the model.
 
-libllama reads one file, so one is made, once, and kept: metadata and all other weights are the model's, byte
-for byte. No native code; before the model is opened.
+libllama reads one file, so one is written once and kept: metadata and all other weights are copied from
+the model. No native code; runs before the model is opened.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _PIECE_BYTES = 8 << 20
 
 
 def with_lora_base(settings: EngineSettings) -> EngineSettings:
-    """The settings of an engine that opens the model which `--lora-base` asks for."""
+    """Return the settings with the model file that `--lora-base` requires."""
     if not settings.lora_base:
         return settings
     adapters = [file.path for file in settings.lora if file.path]
     if not adapters:
-        raise CorralError("--lora-base changes nothing without --lora or --lora-scaled")
+        raise CorralError("--lora-base has no effect without --lora or --lora-scaled")
     path = rebased(settings.model, settings.lora_base, adapters, cache_dir())
     return msgspec.structs.replace(settings, model=path)
 
 
 def rebased(model: str, base: str, adapters: Sequence[str], directory: Path) -> str:
-    """The path of a file equal to `model`, but with the weights that any adapter changes from `base`."""
+    """Return the path of a copy of `model` with the weights that any adapter changes taken from `base`."""
     header, better = _read_whole(model), _read_whole(base).tensors
     names = _changed(adapters, header.architecture)
     _check_base(header.tensors, better, names)
-    # An adapter counts only by what it changes: one that was trained again needs no other file.
+    # Only the names of changed weights count: a retrained adapter needs no other file.
     digest = xxhash.xxh3_128(fingerprint(model) + fingerprint(base) + "\n".join(sorted(names)).encode())
     target = directory / f"lora-base-{digest.hexdigest()}.gguf"
     if not target.exists():
@@ -57,12 +57,12 @@ def rebased(model: str, base: str, adapters: Sequence[str], directory: Path) -> 
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _write(target, model, header, sources)
         except OSError as error:
-            raise file_error(f"--lora-base: cannot write into '{directory}'", error) from None
+            raise file_error(f"--lora-base: cannot write to '{directory}'", error) from None
     return str(target)
 
 
 class _Source(NamedTuple):
-    """The file that a tensor comes from, and where it is there."""
+    """A tensor, and the file it is in."""
 
     path: str
     tensor: TensorInfo
@@ -72,12 +72,12 @@ def _read_whole(path: str) -> GgufHeader:
     with _told_with(path):
         header = read_header(path)
         if header.is_split:
-            raise InvalidRequest("models that are split into several files cannot be used with --lora-base")
+            raise InvalidRequest("--lora-base does not support models that are split into several files")
         return header
 
 
 def _changed(adapters: Sequence[str], architecture: str) -> set[str]:
-    """The names of all weights that the adapters change."""
+    """Return the names of all weights that the adapters change."""
     names: set[str] = set()
     for path in adapters:
         header = _read_whole(path)
@@ -90,9 +90,9 @@ def _changed(adapters: Sequence[str], architecture: str) -> set[str]:
 def _check_base(weights: Mapping[str, TensorInfo], better: Mapping[str, TensorInfo], names: set[str]) -> None:
     for name in sorted(names):
         if name not in weights:
-            raise CorralError(f"--lora: an adapter changes '{name}', which the model does not have")
+            raise CorralError(f"--lora: an adapter modifies '{name}', which the model does not have")
         if name not in better:
-            raise CorralError(f"--lora-base: '{name}', which an adapter changes, is not in this file")
+            raise CorralError(f"--lora-base: this file has no '{name}', which an adapter modifies")
         if better[name].shape != weights[name].shape:
             theirs, ours = (" x ".join(map(str, t[name].shape)) for t in (better, weights))
             raise CorralError(f"--lora-base: '{name}' has the shape {theirs}, but {ours} in the model")
@@ -100,7 +100,7 @@ def _check_base(weights: Mapping[str, TensorInfo], better: Mapping[str, TensorIn
 
 def _write(target: Path, model: str, header: GgufHeader, sources: Mapping[str, _Source]) -> None:
     with lock_directory(target.parent):
-        if not target.exists():  # another server may have made it while we waited
+        if not target.exists():  # another server may have written it while we waited
             with atomic_write(target) as file:
                 _fill(file.fileno(), target.parent, model, header, sources)
 
@@ -132,7 +132,8 @@ def _check_room(directory: Path, n_bytes: int) -> None:
     if n_free < n_bytes:
         needed, free = (f"{n / 2**30:.2f} GiB" for n in (n_bytes, n_free))
         raise InsufficientStorage(
-            f"--lora-base needs {needed} in '{directory}', but {free} are free; LLAMA_CACHE can be elsewhere"
+            f"--lora-base needs {needed} in '{directory}', but {free} are free; set LLAMA_CACHE to "
+            "another directory"
         )
 
 
@@ -141,13 +142,13 @@ def _copy(fd: int, path: str, offset: int, n_bytes: int, buffer: memoryview) -> 
         for start in range(0, n_bytes, len(buffer)):
             piece = buffer[: n_bytes - start]
             if read_into(source.fileno(), offset + start, piece) < len(piece):
-                raise CorralError(f"'{path}' has become shorter")
+                raise CorralError(f"'{path}' was truncated while it was read")
             write_all(fd, piece)
 
 
 @contextlib.contextmanager
 def _told_with(path: str) -> Iterator[None]:
-    """What is wrong with a file is told with its name."""
+    """Add the file's name to errors."""
     try:
         yield
     except InvalidRequest as error:

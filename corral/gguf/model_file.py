@@ -1,6 +1,6 @@
-"""The files of a model, checked before native code sees them: one, or parts that fit together.
+"""Check the files of a model, one or several parts, before native code opens them.
 
-Decides as libllama does, by what a file says of itself, which files belong together. Knows no native handles.
+Decides as libllama does, by the content of a file, which files belong together. Uses no native handles.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from corral.gguf.reader import quoted
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _NO, _COUNT, _N_TENSORS = "split.no", "split.count", "split.tensors.count"
 _MAX_NAMED = 3  # files in a message
-_OTHERS = {  # what is no model, though it is a GGUF file
-    ("general.type", "adapter"): "it is an adapter, no model; adapters are given with --lora",
-    ("general.type", "mmproj"): "it is a projector, no model; projectors are given with --mmproj",
-    ("general.type", "imatrix"): "it is an importance matrix, no model",
-    ("general.architecture", "clip"): "it is a projector, no model; projectors are given with --mmproj",
+_OTHERS = {  # GGUF files that are not models
+    ("general.type", "adapter"): "it is an adapter, not a model; pass adapters with --lora",
+    ("general.type", "mmproj"): "it is a projector, not a model; pass projectors with --mmproj",
+    ("general.type", "imatrix"): "it is an importance matrix, not a model",
+    ("general.architecture", "clip"): "it is a projector, not a model; pass projectors with --mmproj",
     ("general.architecture", "controlvector"): (
-        "it is a control vector, no model; those are given with --control-vector"
+        "it is a control vector, not a model; pass control vectors with --control-vector"
     ),
 }
 
 
 def check_model_file(path: str | os.PathLike[str]) -> list[str]:
-    """All files of a model, the first one first; raises CorralError if one is missing, or wrong."""
+    """Return all files of a model, the first part first. Raises CorralError if one is missing or invalid."""
     parts, _ = read_model(path)
     return parts
 
 
 def read_model(path: str | os.PathLike[str]) -> tuple[list[str], list[GgufHeader]]:
-    """The files of a model as `check_model_file` finds them, and their headers."""
+    """Return the files of a model, as `check_model_file` does, and their headers."""
     path = os.fspath(path)
     try:
         first = _read(path)
@@ -52,7 +52,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[list[str], list[GgufHeader
 
 
 def check_adapter_for(model: str, adapter: GgufHeader) -> None:
-    """Refuse what is not a LoRA adapter for this model."""
+    """Raise unless the file is a LoRA adapter for this model."""
     parts = [read_header(part) for part in part_names(model)]
     check_adapter(adapter, parts[0].architecture)
     check_fit(adapter, {name: info for part in parts for name, info in part.tensors.items()})
@@ -68,7 +68,7 @@ def main_type(path: str) -> int:
 
 
 def part_names(name: str) -> list[str]:
-    """The names of all parts of a model, which that of one tells, with its path if it has one."""
+    """Return the names, or paths, of all parts of a model, derived from that of one part."""
     found = _PART.fullmatch(name)
     if found is None:
         return [name]
@@ -80,7 +80,7 @@ def _read(path: str) -> GgufHeader:
     try:
         return read_header(path)
     except FileNotFoundError:
-        raise InvalidRequest("there is no such file") from None
+        raise InvalidRequest("the file does not exist") from None
     except OSError as error:
         raise InvalidRequest(f"it cannot be read: {error.strerror}") from None
 
@@ -90,7 +90,7 @@ def _read_others(path: str, parts: list[str]) -> list[GgufHeader]:
     if missing:
         names = ", ".join(f"'{os.path.basename(part)}'" for part in missing[:_MAX_NAMED])
         more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
-        raise _refusal(path, f"it has {len(parts)} parts, but beside it there is no {names}{more}")
+        raise _refusal(path, f"it has {len(parts)} parts, but there is no {names}{more} in its directory")
     headers = []
     for i, part in enumerate(parts[1:], 1):
         try:
@@ -116,19 +116,19 @@ def _list_parts(path: str, first: GgufHeader) -> list[str]:
     no = _number(first, _NO, 0)
     if no:
         where = f": '{parts[0]}'" if len(parts) == n else ""
-        raise InvalidRequest(f"it is part {no + 1} of {n}; the one to give is the first{where}")
+        raise InvalidRequest(f"it is part {no + 1} of {n}; pass the first part{where}")
     if len(parts) != n or parts[0] != path:
-        raise InvalidRequest(f"it is the first of {n} parts; they have to be named NAME-00001-of-{n:05}.gguf")
+        raise InvalidRequest(f"it is the first of {n} parts; they must be named NAME-00001-of-{n:05}.gguf")
     return parts
 
 
 def _check_part(header: GgufHeader, i: int, n: int) -> None:
     theirs = _number(header, _COUNT, 0)
     if theirs != n:
-        raise InvalidRequest(f"it says that the model has {theirs} parts, the first one says {n}")
+        raise InvalidRequest(f"it declares {theirs} parts, but the first part declares {n}")
     no = _number(header, _NO, -1)
     if no != i:
-        raise InvalidRequest(f"it says that it is part {no + 1}")
+        raise InvalidRequest(f"it declares to be part {no + 1}")
 
 
 def _check_together(headers: list[GgufHeader]) -> None:
@@ -136,21 +136,19 @@ def _check_together(headers: list[GgufHeader]) -> None:
     for header in headers:
         twice = seen.intersection(header.tensors)
         if twice:
-            raise InvalidRequest(f"the tensor {quoted(min(twice))} is in two of its parts")
+            raise InvalidRequest(f"the tensor {quoted(min(twice))} is in two of the parts")
         seen.update(header.tensors)
     if not seen:
-        raise InvalidRequest("it has no tensors: this is the vocabulary of a model at best")
+        raise InvalidRequest("it has no tensors; it may be only a vocabulary")
     n = _number(headers[0], _N_TENSORS, len(seen))
     if len(headers) > 1 and n != len(seen):
-        raise InvalidRequest(
-            f"it is to have {n} tensors, but in its {len(headers)} parts there are {len(seen)}"
-        )
+        raise InvalidRequest(f"it declares {n} tensors, but its {len(headers)} parts have {len(seen)}")
 
 
 def _number(header: GgufHeader, key: str, default: int) -> int:
     value = header.metadata.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidRequest(f"the value of '{key}' is not a whole number")
+        raise InvalidRequest(f"the value of '{key}' is not an integer")
     return value
 
 

@@ -1,7 +1,7 @@
-"""GGUF files, checked before native code sees them: what lies where, and that all of it is in the file.
+"""Check GGUF files before native code opens them: the layout, and that all of it is in the file.
 
-Reads the headers of little-endian files of versions 2 and 3 through a mapping, and never the data of tensors:
-their size does not matter. Knows no native handles and says nothing of paths; any thread.
+Reads the headers of little-endian files of versions 2 and 3 through a mapping, and never tensor data, so
+the size does not matter. Uses no native handles and does not name paths; any thread.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.reader import GgufReader, Incomplete, Value, ValueType, quoted
 
 _MAGIC = b"GGUF"
-_OTHER_MAGICS = (  # what is mistaken for it
+_OTHER_MAGICS = (  # formats that are mistaken for GGUF
     (
         (b"lmgg", b"fmgg", b"tjgg", b"algg"),
-        "a GGML file from before GGUF: take one of today, or convert it anew",
+        "a GGML file, the format before GGUF: download a GGUF file, or convert the model again",
     ),
-    ((b"version http",), "the pointer of Git LFS that stands for one: get the file itself"),
+    ((b"version http",), "a Git LFS pointer: download the file itself"),
     (
         (b"<!doctype", b"<!DOCTYPE", b"<html", b"<HTML"),
-        "a page for a browser: the link was to a page, not to a file",
+        "an HTML page: the link pointed to a page, not to a file",
     ),
-    ((b"PK\3\4",), "an archive, perhaps of PyTorch: convert the model to GGUF"),
-    ((b"\x80\x02}", b"\x80\x02\x8a"), "a file of PyTorch: convert the model to GGUF"),
+    ((b"PK\3\4",), "a ZIP archive, perhaps from PyTorch: convert the model to GGUF"),
+    ((b"\x80\x02}", b"\x80\x02\x8a"), "a PyTorch file: convert the model to GGUF"),
 )
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
@@ -39,15 +39,15 @@ _MAX_ENTRIES = 1 << 16  # tensors, or keys
 _MAX_KEY_BYTES = (1 << 16) - 1
 _MAX_NAME_BYTES = 63
 _MAX_DIMS = 4
-_MAX_FILE_BYTES = 1 << 44  # more than any: what a header says of it is wrong
+_MAX_FILE_BYTES = 1 << 44  # larger than any file, so the header is invalid
 _ALPHA = "adapter.lora.alpha"
 _A, _B = ".lora_a", ".lora_b"
 _IGNORED = "_norm.weight"  # by libllama
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe does not hold us up
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a pipe does not block
 
 
 class TensorInfo(NamedTuple):
-    """Where a tensor is in its file; `type` is one of `GGML_TYPES`, `shape` has the length of rows first."""
+    """The location of a tensor in its file. `type`: one of `GGML_TYPES`; `shape`: the row length first."""
 
     type: int
     shape: tuple[int, ...]
@@ -56,17 +56,17 @@ class TensorInfo(NamedTuple):
 
     @property
     def ne(self) -> tuple[int, ...]:
-        """The shape with as many dimensions as ggml has it."""
+        """The shape with ggml's number of dimensions."""
         return (*self.shape, 1, 1, 1)[:_MAX_DIMS]
 
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """All that is in front of the data. What is before `infos_offset` does not depend on the tensors."""
+    """Everything before the tensor data. Bytes before `infos_offset` do not depend on the tensors."""
 
     metadata: Mapping[str, Value]
     types: Mapping[str, ValueType]  # of the metadata
-    tensors: Mapping[str, TensorInfo]  # as they follow each other
+    tensors: Mapping[str, TensorInfo]  # in file order
     alignment: int
     infos_offset: int
 
@@ -76,12 +76,13 @@ class GgufHeader:
 
     @property
     def is_split(self) -> bool:
-        """It is one of several files that make up a model."""
+        """Whether the file is one of several parts of a model."""
         return self.metadata.get("split.count", 1) not in (0, 1)
 
 
 def read_header(path: str | os.PathLike[str]) -> GgufHeader:
-    """Raises InvalidRequest unless everything it says is in the file, OSError if that cannot be opened."""
+    """Read the header. Raises InvalidRequest unless everything it describes is in the file, OSError if it
+    cannot be opened."""
     fd = os.open(path, _READ)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -93,67 +94,67 @@ def read_header(path: str | os.PathLike[str]) -> GgufHeader:
 
 
 def check_adapter(header: GgufHeader, architecture: str) -> None:
-    """Refuse what is no LoRA adapter for models of this architecture, and what libllama would fall over."""
+    """Raise unless it is a LoRA adapter for this architecture that libllama can load safely."""
     metadata = header.metadata
     if metadata.get("general.type") != "adapter" or metadata.get("adapter.type") != "lora":
-        raise InvalidRequest("this is no LoRA adapter")
+        raise InvalidRequest("it is not a LoRA adapter")
     if header.architecture != architecture:
         theirs = quoted(header.architecture)
-        raise InvalidRequest(f"the adapter is for a {theirs} model, this one is {quoted(architecture)}")
+        raise InvalidRequest(f"the adapter is for {theirs} models, but the model is {quoted(architecture)}")
     alpha = metadata.get(_ALPHA, 0.0)
     is_float = header.types.get(_ALPHA, ValueType.FLOAT32) is ValueType.FLOAT32
     if not is_float or not isinstance(alpha, float) or not math.isfinite(alpha):
-        raise InvalidRequest(f"the adapter's value of '{_ALPHA}' is no 32-bit number")
+        raise InvalidRequest(f"the adapter's value of '{_ALPHA}' is not a 32-bit float")
     for name, (a, b) in adapted(header).items():
         _check_pair(name, a, b)
 
 
 def check_fit(header: GgufHeader, weights: Mapping[str, TensorInfo]) -> None:
-    """Refuse a checked adapter if its tensors do not fit those of a model; which it lacks, libllama tells."""
+    """Raise if the tensors of a checked adapter do not fit the model's. libllama reports missing ones."""
     for name, (a, b) in adapted(header).items():
         n_in, n_out = (b.ne[1], a.ne[1]) if _is_embedding(name) else (a.ne[0], b.ne[1])
         weight = weights.get(name)
         if weight is not None and weight.ne != (n_in, n_out, *a.ne[2:]):
-            raise InvalidRequest(
-                f"the adapter's tensors for {quoted(name)} have another shape than the model's"
-            )
+            raise InvalidRequest(f"the adapter's tensors for {quoted(name)} do not match the model's shape")
 
 
 def adapted(header: GgufHeader) -> dict[str, tuple[TensorInfo, TensorInfo]]:
-    """The pair of tensors in an adapter for each weight that it changes."""
+    """Return the pair of LoRA tensors for each weight that an adapter changes."""
     sides: dict[str, dict[str, TensorInfo]] = {_A: {}, _B: {}}
     for name, tensor in header.tensors.items():
         suffix = name[-len(_A) :]
         if suffix in sides:
             sides[suffix][name.removesuffix(suffix)] = tensor
         elif not name.endswith(_IGNORED):
-            raise InvalidRequest(f"the adapter has a tensor {quoted(name)}, which is not of LoRA")
+            raise InvalidRequest(f"the adapter has a tensor {quoted(name)}, which is not a LoRA tensor")
     a, b = sides[_A], sides[_B]
     if a.keys() != b.keys():
         lonely = quoted(min(a.keys() ^ b.keys()))
         raise InvalidRequest(f"the adapter has only one of the two tensors for {lonely}")
     if not a:
-        raise InvalidRequest("the adapter changes no weights")
+        raise InvalidRequest("the adapter has no LoRA tensors")
     return {name: (a[name], b[name]) for name in a}
 
 
 def padded(n_bytes: int, alignment: int) -> int:
-    """As many bytes, up to where the next tensor can begin."""
+    """Round up to where the next tensor can begin."""
     return -(-n_bytes // alignment) * alignment
 
 
 def _check_pair(name: str, a: TensorInfo, b: TensorInfo) -> None:
     n_rank = a.ne[0] if _is_embedding(name) else a.ne[1]
     if n_rank != b.ne[0] or a.ne[2:] != b.ne[2:]:
-        raise InvalidRequest(f"the adapter's tensors for {quoted(name)} do not have the same rank")
+        raise InvalidRequest(f"the adapter's tensors for {quoted(name)} have different ranks")
     for tensor in (a, b):
         kind = GGML_TYPES[tensor.type]
         if not kind.multiplies:
-            raise InvalidRequest(f"the adapter's tensors for {quoted(name)} are of type {kind.name}")
+            raise InvalidRequest(
+                f"the adapter's tensors for {quoted(name)} have the unsupported type {kind.name}"
+            )
 
 
 def _is_embedding(name: str) -> bool:
-    """Its rows are looked up, so the adapter's are not transposed."""
+    """Whether rows of the weight are looked up, so that the adapter's tensors are not transposed."""
     return name.endswith("token_embd.weight")
 
 
@@ -185,22 +186,22 @@ def _read_counts(reader: GgufReader) -> tuple[int, int]:
     if version not in _VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         what = "big-endian files" if swapped in _VERSIONS else f"files of version {version}"
-        remedy = ": convert the model anew" if version < min(_VERSIONS) or swapped in _VERSIONS else ""
+        remedy = ": convert the model again" if version < min(_VERSIONS) or swapped in _VERSIONS else ""
         raise InvalidRequest(f"GGUF {what} are not supported{remedy}")
     n_tensors, n_keys = reader.u64(), reader.u64()
     for what, n in (("tensors", n_tensors), ("keys", n_keys)):
         if n > _MAX_ENTRIES:
-            raise InvalidRequest(f"it claims to have {n} {what}; at most {_MAX_ENTRIES} are accepted")
+            raise InvalidRequest(f"it declares {n} {what}; the limit is {_MAX_ENTRIES}")
     return n_tensors, n_keys
 
 
 def _told_apart(start: bytes) -> str:
-    """What a file is that begins like this, if that is known."""
+    """Name the format of a file by its first bytes, if it is known."""
     for magics, what in _OTHER_MAGICS:
         if start.startswith(magics):
             return f", but {what}"
     if start[8:10] == b'{"':
-        return ", but one of safetensors: convert the model to GGUF"
+        return ", but a safetensors file: convert the model to GGUF"
     return ""
 
 
@@ -210,7 +211,7 @@ def _read_metadata(reader: GgufReader, n: int) -> tuple[dict[str, Value], dict[s
     for _ in range(n):
         key = reader.name("a key", _MAX_KEY_BYTES)
         if key in metadata:
-            raise InvalidRequest(f"the key {quoted(key)} is there twice")
+            raise InvalidRequest(f"the key {quoted(key)} occurs twice")
         types[key] = reader.value_type(key)
         metadata[key] = reader.value(key, types[key])
     return metadata, types
@@ -225,12 +226,12 @@ def _alignment(metadata: Mapping[str, Value], types: Mapping[str, ValueType]) ->
 
 
 def _read_infos(reader: GgufReader, n: int) -> dict[str, TensorInfo]:
-    """What is said of each tensor; offsets are still those behind the header."""
+    """Read the tensor infos; offsets are still relative to the end of the header."""
     infos: dict[str, TensorInfo] = {}
     for _ in range(n):
         name = reader.name("the name of a tensor", _MAX_NAME_BYTES)
         if name in infos:
-            raise InvalidRequest(f"the tensor {quoted(name)} is there twice")
+            raise InvalidRequest(f"the tensor {quoted(name)} occurs twice")
         infos[name] = _read_info(reader, name)
     return infos
 
@@ -248,7 +249,8 @@ def _read_info(reader: GgufReader, name: str) -> TensorInfo:
         raise InvalidRequest(f"the tensor {quoted(name)} has the unknown type {type}")
     if shape[0] % kind.n_values:
         raise InvalidRequest(
-            f"the tensor {quoted(name)} has rows of {shape[0]} values, no whole blocks of {kind.name}"
+            f"the tensor {quoted(name)} has rows of {shape[0]} values, which is not a multiple of "
+            f"{kind.name}'s block size"
         )
     n_bytes = math.prod(shape) // kind.n_values * kind.n_bytes
     return TensorInfo(type, shape, reader.u64(), n_bytes)

@@ -1,4 +1,4 @@
-"""The values of a GGUF header, one after the other, and never more than there is in the file."""
+"""Read the values of a GGUF header in sequence, never beyond the end of the file."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _FORMS = {type: struct.Struct(f"<{code}") for type, code in zip(_SCALARS, "BbHhI
 
 class Incomplete(InvalidRequest):
     def __init__(self, n_bytes: int, n_wanted: int, is_least: bool = False) -> None:
-        """`is_least`: it cannot be told how many there should be, but at least so many."""
+        """`is_least`: the full size is unknown, but at least `n_wanted`."""
         self.n_bytes, self.n_wanted = n_bytes, n_wanted
         wanted = f"{'at least ' if is_least else ''}{n_wanted:,}"
         super().__init__(
-            f"the file is incomplete: it has {n_bytes:,} of {wanted} bytes, the rest is missing. "
-            "Probably a download was interrupted; download it again"
+            f"the file is incomplete: it has {n_bytes:,} of {wanted} bytes. The download was probably "
+            "interrupted; download it again"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Omitted:
-    """An array that is too long to be kept."""
+    """An array that is too long to keep."""
 
     n: int
 
@@ -61,7 +61,7 @@ Value: TypeAlias = Scalar | tuple[Scalar, ...] | Omitted
 
 
 class GgufReader:
-    """Mutable: takes a header apart from front to back; raises InvalidRequest if that is not possible."""
+    """Parses a header from front to back. Raises InvalidRequest if it is invalid."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
@@ -70,7 +70,7 @@ class GgufReader:
 
     @property
     def start(self) -> bytes:
-        """Enough of the file to tell what it is."""
+        """The first bytes, enough to identify the format."""
         return self._data[:_MAX_MAGIC]
 
     def take(self, n_bytes: int) -> bytes:
@@ -85,13 +85,13 @@ class GgufReader:
         return int(_U64.unpack(self.take(_U64.size))[0])
 
     def name(self, what: str, max_bytes: int) -> str:
-        """A text that is neither empty nor too long, and that C reads as we do."""
+        """Read a text that is neither empty nor too long, and contains no zero byte."""
         n_bytes = self.u64()
         if not 1 <= n_bytes <= max_bytes:
-            raise InvalidRequest(f"{what} has {n_bytes} bytes; 1 to {max_bytes} are possible")
+            raise InvalidRequest(f"{what} has {n_bytes} bytes; it must have 1 to {max_bytes}")
         text = self.take(n_bytes)
         if b"\0" in text:
-            raise InvalidRequest(f"{what} has a zero byte in it")
+            raise InvalidRequest(f"{what} contains a zero byte")
         try:
             return text.decode()
         except UnicodeDecodeError:
@@ -132,7 +132,7 @@ class GgufReader:
         self.offset += n_bytes
 
     def _skip_strings(self, n: int) -> None:
-        """A vocabulary has hundreds of thousands of them."""
+        """Skip strings fast: a vocabulary has hundreds of thousands."""
         if self.offset + n * _U64.size > self._end:
             self._refuse(self.offset + n * _U64.size)
         data, offset, unpack = self._data, self.offset, _U64.unpack_from

@@ -1,6 +1,6 @@
-"""Where in a JSON Schema the part is that llguidance refuses: it says why, but not where.
+"""Locate the part of a JSON Schema that llguidance refuses: it reports the reason, but not the place.
 
-Pure but for the compiler it is given; only used once something has failed.
+Pure except for the compiler it is given; used only after a failure.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from corral.grammar.schema import parts_of
 
-_SHARED = ("$defs", "definitions", "x-guidance")  # what parts of a schema need of the whole
+_SHARED = ("$defs", "definitions", "x-guidance")  # keywords of the root that its parts depend on
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A keyword at a JSON pointer, and what is wrong with it. No keyword: it is the part as a whole."""
+    """A keyword at a JSON pointer, and the reason. An empty keyword means the part as a whole."""
 
     pointer: str
     keyword: str
@@ -26,9 +26,9 @@ class Fault:
 def find_fault(
     schema: Any, refusal: Callable[[Any], str], is_late: Callable[[], bool] = lambda: False
 ) -> Fault | None:
-    """The smallest part that `refusal` has something against, and the keyword to blame; None: all is well.
+    """Find the smallest part that `refusal` rejects, and the keyword at fault; None if nothing is rejected.
 
-    Once `is_late`, what was found so far has to do.
+    Once `is_late`, the result is what was found so far.
     """
     search = _Search(schema, refusal, is_late)
     reason = search.reason(schema)
@@ -52,7 +52,7 @@ class _Search:
     def descend(self, pointer: str, part: Any, reason: str) -> tuple[str, Any, str]:
         while True:
             for step, child in parts_of(part):
-                # That nothing follows `false` is the point of it.
+                # `false` is refused because nothing matches it, which is its purpose.
                 child_reason = "" if child is False or self._is_late() else self.reason(child)
                 if child_reason:
                     pointer, part, reason = f"{pointer}/{step}", child, child_reason
@@ -61,14 +61,14 @@ class _Search:
                 return pointer, part, reason
 
     def blame(self, part: Any) -> str:
-        """The keyword without which there would be nothing to refuse."""
+        """Return the keyword whose removal makes the part acceptable."""
         if not isinstance(part, dict):
             return ""
         for keyword in part:
             if self._is_late():
                 break
             rest = {k: v for k, v in part.items() if k != keyword}
-            # The whole's definitions may hold the very thing: without them is as good.
+            # The root's definitions may contain the fault, so also try without them.
             if keyword not in _SHARED and not (self.reason(rest) and self._refusal(rest)):
                 return str(keyword)
         return ""

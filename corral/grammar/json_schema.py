@@ -1,21 +1,28 @@
-"""JSON Schemas from clients, bounded and made ready to be followed word by word."""
+"""Check JSON Schemas of clients against limits, and prepare them for llguidance."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import jsonschema_rs
 
 from corral.core.errors import InvalidRequest
-from corral.core.params import JsonWhitespace
+from corral.core.params import JsonWhitespace, SchemaCheck
+from corral.grammar.check import mark_checks
+from corral.grammar.rewrite import NotExact, bare, read_draft, rewrite_schema
+from corral.grammar.rewrite.format import say_format
+from corral.grammar.rewrite.widen import WHOLE, Place
 from corral.grammar.schema import all_parts, rewrite
 from corral.grammar.schema_rule import control_characters, is_open, objections, repair
+from corral.grammar.schema_shape import check_shape
 from corral.grammar.schema_type import add_types
 
 MAX_DEPTH = 64
 MAX_NODES = 20_000
-MAX_PROPERTIES = 1000  # of one object: the order of optional ones makes them dear
+MAX_PROPERTIES = 1000  # of one object: the order of optional ones makes them expensive
 
-# How JSON may be laid out. Where there is no choice, text between values need not be drawn token by token.
-# `flexible` is llama-server's way: a space, or a line break with an indent; never white space without end.
+# The layouts of JSON. A fixed layout lets white space be forced instead of sampled.
+# `flexible` is llama-server's: a space, or a line break with an indent; never unbounded white space.
 WHITESPACE: dict[JsonWhitespace, dict[str, Any]] = {
     "compact": {"whitespace_flexible": False},
     "spaced": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
@@ -24,6 +31,9 @@ WHITESPACE: dict[JsonWhitespace, dict[str, Any]] = {
 _ESCAPES = 'nrbtf\\"'  # all but \u
 _NAMING = {"properties", "patternProperties"}
 _ABOUT_OBJECTS = {"properties", "required", "patternProperties", "additionalProperties"}
+_CONDITIONS = {"if", "then", "else", "not", "dependentSchemas"}
+_PLAIN = {"properties", "required", "type", "x-at", "title", "description", "$comment"}
+_UNKNOWN = "\0"  # a name that no schema declares
 _KEEPS_OPEN = {
     "additionalProperties",
     "unevaluatedProperties",
@@ -35,32 +45,95 @@ _KEEPS_OPEN = {
 }
 
 
-def prepare_schema(schema: Any, field: str, whitespace: JsonWhitespace, is_lenient: bool = False) -> Any:
-    """The schema as the engine takes it. As in llama-server, an object has no properties but those declared,
-    and a schema without `type` means the type that its keywords belong to.
+class SchemaPlan(NamedTuple):
+    """A schema for the engine: `grammar` is enforced, `check` is what has to be checked in addition."""
 
-    `whitespace` names a layout; `is_lenient`: what cannot be enforced is left out instead of refused.
+    grammar: Any
+    check: SchemaCheck | None = None
+
+
+def prepare_schema(schema: Any, field: str, whitespace: JsonWhitespace, is_lenient: bool = False) -> Any:
+    """Prepare the schema for the engine. As in llama-server, an object has only its declared properties, and
+    a schema without `type` has the type that its keywords belong to.
+
+    `whitespace`: the layout; `is_lenient`: drop what cannot be enforced instead of refusing it.
     """
+    return _plan(schema, field, whitespace, is_lenient, None)
+
+
+def plan_schema(schema: Any, field: str, whitespace: JsonWhitespace) -> SchemaPlan:
+    """Prepare the schema for the engine: what the grammar cannot express is left to a check."""
+    try:
+        return SchemaPlan(_plan(schema, field, whitespace, False, None))
+    except InvalidRequest as refusal:
+        left_out: set[Place] = set()
+        grammar = _plan(schema, field, whitespace, False, left_out)
+        if not left_out or not _can_check(schema):
+            raise refusal from None
+        marked = mark_checks(complete_schema(schema), left_out)
+        check = SchemaCheck(field=field, schema=marked, client=schema, refusal=str(refusal))
+        return SchemaPlan(grammar, check)
+
+
+def _can_check(schema: Any) -> bool:
+    try:
+        jsonschema_rs.validator_for(schema)
+    except (ValueError, jsonschema_rs.ReferencingError):
+        return False
+    return True
+
+
+def _plan(
+    schema: Any, field: str, whitespace: JsonWhitespace, is_lenient: bool, left_out: set[Place] | None
+) -> Any:
     if not isinstance(schema, dict | bool):
         raise InvalidRequest("must be a JSON Schema: an object", field=field)
     if schema is False:
         return schema
     schema = {} if schema is True else schema
     _check_size(schema, field)
-    repaired = _close_all(rewrite(schema, lambda part: repair(part, schema)))
+    check_shape(schema, field)
     try:
-        add_types(repaired)  # the rewrite has made a copy
+        repaired = _say_exactly(complete_schema(schema), is_lenient, left_out)
+    except NotExact as error:
+        raise InvalidRequest(error.message, field=field) from None
     except ValueError as error:
         raise InvalidRequest(f"the schema is too complex: {error}", field=field) from None
     options = dict(WHITESPACE[whitespace])
     if is_lenient:
         return {**repaired, "x-guidance": {**options, "lenient": True}}
+    if left_out is not None:
+        repaired = rewrite(repaired, lambda part: _drop_counts(part, left_out))
     has_free_names = any(_NAMING & part.keys() and is_open(part) for _, part in all_parts(repaired))
     if has_free_names:
-        # An undeclared name must not be a declared one in another spelling.
+        # An undeclared name must not spell a declared one with other escapes.
         options["json_allowed_escapes"] = _ESCAPES
     _check_rules(repaired, field, has_free_names)
     return {**repaired, "x-guidance": options}
+
+
+def _drop_counts(part: dict[str, Any], left_out: set[Place]) -> dict[str, Any]:
+    """Leave out the counts of properties that would not be enforced exactly."""
+    uncounted = {keyword for keyword, _ in objections(part)} & {"minProperties", "maxProperties"}
+    if uncounted:
+        left_out.add(WHOLE)
+    return {k: v for k, v in part.items() if k not in uncounted}
+
+
+def complete_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add the implied types and close objects; the parts are marked with their places."""
+    known = read_draft(schema)
+    repaired = _close_all(rewrite(known, lambda part: repair(part, known)))
+    add_types(repaired)  # in place: the rewrite has made a copy
+    return dict(repaired)
+
+
+def _say_exactly(
+    schema: dict[str, Any], is_lenient: bool, left_out: set[Place] | None = None
+) -> dict[str, Any]:
+    exact = bare(rewrite_schema(schema, is_lenient, left_out))
+    exact = rewrite(exact, say_format)
+    return dict(rewrite(exact, lambda part: repair(part, exact)))
 
 
 def _check_size(schema: Any, field: str) -> None:
@@ -98,15 +171,39 @@ def _check_rules(schema: Any, field: str, has_free_names: bool) -> None:
 
 
 def _close_all(schema: Any) -> Any:
-    """No other properties than the ones that are named, wherever nothing else could name more of them."""
+    """Close all objects to undeclared properties, unless another part of the schema could declare more."""
     parts = [part for _, part in all_parts(schema)]
     is_mixed = any(
-        "allOf" in part
+        ("allOf" in part and not _declares(part) >= _names_in_all(part["allOf"]))
+        or not (_declares(part) >= _names_in({k: v for k, v in part.items() if k in _CONDITIONS}))
         or ("$ref" in part and _ABOUT_OBJECTS & part.keys())
         or ({"anyOf", "oneOf"} & part.keys() and _ABOUT_OBJECTS & part.keys())
         for part in parts
     )
     return schema if is_mixed else rewrite(schema, _close)
+
+
+def _declares(part: dict[str, Any]) -> set[str]:
+    properties = part.get("properties")
+    return set(properties) if isinstance(properties, dict) else set()
+
+
+def _names_in(condition: Any) -> set[str]:
+    """Return the properties that a condition names, or a name that is never declared if it has other
+    rules."""
+    if not isinstance(condition, dict):
+        return set()
+    if condition.keys() - _PLAIN - _CONDITIONS:
+        return {_UNKNOWN}
+    required, dependent = condition.get("required", []), condition.get("dependentSchemas", {})
+    if not isinstance(required, list) or not isinstance(dependent, dict):
+        return {_UNKNOWN}
+    parts = [condition[k] for k in ("if", "then", "else", "not") if k in condition]
+    return _declares(condition) | set(map(str, required)) | _names_in_all([*parts, *dependent.values()])
+
+
+def _names_in_all(conditions: Any) -> set[str]:
+    return set().union(*map(_names_in, conditions)) if isinstance(conditions, list) else {_UNKNOWN}
 
 
 def _close(schema: dict[str, Any]) -> dict[str, Any]:

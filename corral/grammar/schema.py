@@ -1,21 +1,21 @@
-"""JSON Schemas as trees: their parts, and where they are."""
+"""JSON Schemas as trees: their parts and places."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Keywords whose values hold schemas: by name, in a list, alone. What others refer to comes first.
-_BY_NAME = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
+# Keywords whose values contain schemas: by name, in a list, alone. Definitions come first.
+BY_NAME = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
 _IN_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _ALONE = ("items", "additionalItems", "additionalProperties", "contains", "propertyNames")
 
 
 def parts_of(schema: Any) -> Iterator[tuple[str, Any]]:
-    """The schemas directly inside of a schema, with the steps of a JSON pointer that lead to them."""
+    """Yield the direct subschemas of a schema, with the steps of their JSON pointers."""
     if not isinstance(schema, dict):
         return
-    for keyword in _BY_NAME:
+    for keyword in BY_NAME:
         if isinstance(schema.get(keyword), dict):
             for name, part in schema[keyword].items():
                 yield f"{keyword}/{name.replace('~', '~0').replace('/', '~1')}", part
@@ -28,7 +28,7 @@ def parts_of(schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 def all_parts(schema: Any, pointer: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema in a schema that is an object, the whole first, with its JSON pointer."""
+    """Yield every subschema that is an object, the root first, with its JSON pointer."""
     if isinstance(schema, dict):
         yield pointer, schema
     for step, part in parts_of(schema):
@@ -36,11 +36,11 @@ def all_parts(schema: Any, pointer: str = "#") -> Iterator[tuple[str, dict[str, 
 
 
 def rewrite(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """The schema with every part changed, inner ones first."""
+    """Return the schema with every part changed, inner parts first."""
     if not isinstance(schema, dict):
         return schema
     changed = dict(schema)
-    for keyword in _BY_NAME:
+    for keyword in BY_NAME:
         if isinstance(schema.get(keyword), dict):
             changed[keyword] = {name: rewrite(part, change) for name, part in schema[keyword].items()}
     for keyword in _IN_LISTS:
@@ -53,7 +53,7 @@ def rewrite(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
 
 
 def resolve(schema: Any, root: Any) -> dict[str, Any]:
-    """A schema, or the one of the same document that it refers to; empty if there is none."""
+    """Return a schema, or the one it references in the same document; empty if there is none."""
     for _ in range(8):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):

@@ -1,6 +1,6 @@
-"""Where llguidance would follow a JSON Schema less strictly than it is meant, or refuse it without need.
+"""Fix where llguidance would enforce a JSON Schema less strictly than meant, or refuse it without need.
 
-Rewrites say the same in a way that is followed; objections name what is not followed and must be refused.
+Rewrites express the same in a supported way; objections name what is not enforced and must be refused.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from corral.grammar.rewrite.part import AT
 from corral.grammar.schema import resolve
 
 Schema = dict[str, Any]
 
-MAX_EXACT = 2**53  # integers beyond are rounded on the way
+MAX_EXACT = 2**53  # larger integers are rounded
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _APPLICATORS = ("anyOf", "oneOf", "allOf", "$ref")
 _NOTHING: dict[str, Any] = {"uniqueItems": False, "dependentRequired": {}, "dependentSchemas": {}}
 _CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
-_ESCAPED = re.compile(r"\\[xuc0]")  # by its number
+_ESCAPED = re.compile(r"\\[xuc0]")  # a character by its number
 _SET_OPERATION = re.compile(r"\[[^\]]*(&&|--|~~)")
 
-# Days that exist; llguidance's own knows 29 February in every year.
+# Days that exist; llguidance's own pattern allows 29 February in every year.
 _LEAP = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
 _YEAR = r"([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
 _DAY = (
@@ -33,40 +34,43 @@ _DAY = (
 _DATE = rf"({_YEAR}-{_DAY}|{_LEAP})"
 _OFFSET = r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _TIME = rf"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{{1,6}})?{_OFFSET}"
-_FORMATS = {"date": f"^{_DATE}$", "date-time": f"^{_DATE}T{_TIME}$"}
+_FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 
 
 def repair(schema: Schema, root: Any) -> Schema:
-    """One part of a schema, said in the way that is followed."""
+    """Rewrite one part of a schema in a supported way."""
     repaired = {k: v for k, v in schema.items() if not _says_nothing(k, v)}
     if not isinstance(schema.get("items"), list):
-        repaired.pop("additionalItems", None)  # that is about the items behind a list of them
+        repaired.pop("additionalItems", None)  # it applies only after a list of items
     for keyword in _COUNTS:
-        if isinstance(repaired.get(keyword), float) and repaired[keyword].is_integer():
-            repaired[keyword] = int(repaired[keyword])
+        count = repaired.get(keyword)
+        if isinstance(count, float) and count.is_integer() and abs(count) <= MAX_EXACT:
+            repaired[keyword] = int(count)
     pattern = _FORMATS.get(str(repaired.get("format")))
     if pattern and "pattern" not in repaired:
         repaired["pattern"] = pattern
         del repaired["format"]
-    if "oneOf" in repaired and "anyOf" not in repaired and _can_be_any_of(repaired, root):
+    if isinstance(repaired.get("oneOf"), list) and "anyOf" not in repaired and _can_be_any_of(repaired, root):
         repaired["anyOf"] = repaired.pop("oneOf")
     only = repaired.get("allOf")
     if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
         rest = {k: v for k, v in repaired.items() if k != "allOf"}
-        repaired = repaired if only[0].keys() & rest.keys() else {**rest, **only[0]}
-    # Bounds of items and numbers count only if nothing stands between them and what they belong to.
+        is_clear = only[0].keys() & rest.keys() <= {AT}
+        repaired = {**rest, **only[0]} if is_clear else repaired
+    # Applicators go last: llguidance applies bounds only right next to the items or numbers they belong to.
     return {k: repaired[k] for k in sorted(repaired, key=lambda k: k in _APPLICATORS)}
 
 
 def _can_be_any_of(schema: Schema, root: Any) -> bool:
-    """Whether `oneOf` may be followed as `anyOf`; branches without a type allow all that is not an object."""
+    """Whether `oneOf` may be replaced by `anyOf`; untyped branches allow everything that is not an
+    object."""
     untyped = [branch for branch in schema["oneOf"] if not _types(resolve(branch, root))]
     is_mixed = bool(_types(schema) - {"object"}) and len(untyped) > 1
     return not is_mixed and are_apart(schema["oneOf"], root)
 
 
 def are_apart(branches: Any, root: Any) -> bool:
-    """Whether no value can follow two of the branches: they have other types, or other tags."""
+    """Whether no value can match two of the branches: they differ in type, or in a tag."""
     if not isinstance(branches, list) or len(branches) < 2:
         return False
     parts = [resolve(branch, root) for branch in branches]
@@ -78,36 +82,54 @@ def are_apart(branches: Any, root: Any) -> bool:
 
 
 def objections(schema: Schema) -> Iterator[tuple[str, str]]:
-    """Keywords of one part that would not be followed to the letter, and why."""
+    """Yield the keywords of one part that would not be enforced exactly, and why."""
     for keyword in (*_BOUNDS, "const", "enum"):
         if _has_inexact(schema.get(keyword)):
-            yield keyword, "integers beyond 2^53 cannot be told apart"
+            yield keyword, "integers beyond 2^53 cannot be distinguished"
     if isinstance(schema.get("pattern"), str) and _SET_OPERATION.search(schema["pattern"]):
-        yield "pattern", "&&, -- and ~~ in a class would mean something else"
+        yield "pattern", "&&, -- and ~~ in a character class have another meaning"
     if schema.get("format") == "unknown" or (schema.get("format") in _FORMATS and "pattern" in schema):
-        yield "format", "it cannot be combined with a pattern, or is unknown"
+        yield "format", "the format is unknown, or combined with a pattern"
     if _has_narrow_bound(schema):
         yield (
             "exclusiveMinimum" if "exclusiveMinimum" in schema else "exclusiveMaximum",
-            ("next to a bound less than 1 away it would be allowed itself"),
+            ("another bound is less than 1 away, so the excluded bound itself would be allowed"),
         )
+    yield from _uncounted(schema)
     least, required = schema.get("minProperties", 0), schema.get("required", [])
-    if is_open(schema) and isinstance(least, int) and least > len(required) + 1:
-        yield "minProperties", "a free name could come twice and count twice"
+    if (
+        is_open(schema)
+        and isinstance(least, int)
+        and isinstance(required, list)
+        and least > len(required) + 1
+    ):
+        yield "minProperties", "a property with an arbitrary name could be repeated and counted twice"
+
+
+def _uncounted(schema: Schema) -> Iterator[tuple[str, str]]:
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list) or not is_open(schema):
+        return
+    if all(name in required for name in properties):
+        return
+    for keyword in ("minProperties", "maxProperties"):
+        if schema.get(keyword, 0):
+            hint = "require all declared properties, or set additionalProperties: false"
+            yield keyword, f"declared properties that may be left out cannot be counted; {hint}"
 
 
 def control_characters(schema: Schema) -> Iterator[tuple[str, str]]:
-    """Keywords with texts that cannot be written without an escape by number."""
+    """Yield the keywords with texts that need an escape by number."""
     for keyword in ("const", "enum", "properties", "required", "pattern"):
         value = schema.get(keyword)
         names = list(value) if keyword == "properties" and isinstance(value, dict) else value
         is_escaped = keyword == "pattern" and isinstance(value, str) and _ESCAPED.search(value)
         if is_escaped or _has_control(names):
-            yield keyword, "control characters cannot be written where names are free"
+            yield keyword, "control characters are not supported together with arbitrary property names"
 
 
 def is_open(schema: Schema) -> bool:
-    """Whether an object may have properties that are not declared."""
+    """Whether an object may have undeclared properties."""
     return "patternProperties" in schema or schema.get("additionalProperties", True) is not False
 
 
@@ -122,7 +144,7 @@ def _types(schema: Schema) -> set[str]:
 
 
 def _tags(schema: Schema, root: Any) -> dict[str, list[Any]]:
-    """The values of required properties that have only certain ones."""
+    """Return the allowed values of required properties with `const` or `enum`."""
     properties = schema.get("properties")
     required = schema.get("required")
     if not isinstance(properties, dict) or not isinstance(required, list):
@@ -137,7 +159,7 @@ def _tags(schema: Schema, root: Any) -> dict[str, list[Any]]:
 
 
 def _are_distinct(groups: list[list[Any]]) -> bool:
-    """Whether no scalar is in two of the groups; 1 and 1.0 are the same, 1 and true are not."""
+    """Whether no scalar is in two of the groups; 1 equals 1.0, but not true."""
     seen: set[tuple[bool, Any]] = set()
     for group in groups:
         if not all(isinstance(value, str | int | float | bool | None) for value in group):

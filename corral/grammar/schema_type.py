@@ -1,9 +1,10 @@
-"""Add the types that a JSON Schema means where it names none: those that its other keywords belong to.
+"""Add the types that a JSON Schema implies but does not name: those that its other keywords belong to.
 
-Strictly read, `{"items": ...}` allows every string and number; its author means an array. A type is added
-only where a schema describes a value and nothing else that applies to this value names one. Schemas that only
-restrict such a value (`allOf`, `oneOf`, a `$ref` next to other keywords) and those inside `not` or `if` stay
-as they are, so that every value that follows the result also follows the schema that the client sent.
+Strictly read, `{"items": ...}` allows every string and number, but its author means an array. A type is
+added only where a schema describes a value and nothing else that applies to this value names one. Schemas
+that only restrict such a value (`allOf`, `oneOf`, a `$ref` next to other keywords) and those inside `not`
+or `if` stay as they are, so that every value that is valid against the result is also valid against the
+client's schema.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ _ASSERTIONS = frozenset().union(
 )
 _DYNAMIC = {"$dynamicRef", "$recursiveRef"}
 _MAX_STEPS = 200_000  # some seconds at most
-# Keywords whose schemas describe a value of their own: by name, in a list, alone.
+# Keywords whose schemas describe a separate value: by name, in a list, alone.
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _OTHERS = ("items", "prefixItems", "additionalItems", "additionalProperties")
 
 
 def add_types(schema: Any) -> None:
-    """Change the caller's own copy of a schema in place. Raises ValueError if that takes too long."""
+    """Add types to the caller's own copy of a schema, in place. Raises ValueError if that takes too long."""
     if isinstance(schema, dict):
         _Typing(schema).run()
 
 
 class _Typing:
-    """Mutable: one schema, and what its references stand for."""
+    """One schema, with its references resolved."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -64,7 +65,7 @@ class _Typing:
         self._values = [root, *(value for _, part in all_parts(root) for value in _values_in(part))]
         self._n_steps = 0
         self._looked: dict[int, tuple[bool, set[str]]] = {}
-        # Targets of references that restrict a value of which something else may name the type.
+        # Targets of references that restrict a value whose type another part may name.
         self._restricting = self._find_restricting()
         self._described = set(map(id, self._values)) - self._restricting | {id(root)}
 
@@ -76,7 +77,7 @@ class _Typing:
     def _find_restricting(self) -> set[int]:
         found: set[int] = set()
         seen: set[tuple[int, bool]] = set()
-        # With each schema: whether nothing else applies to the value.
+        # Each schema, and whether nothing else applies to the value.
         waiting: list[tuple[Any, bool]] = [(value, True) for value in self._values]
         while waiting:
             schema, is_alone = waiting.pop()
@@ -94,9 +95,10 @@ class _Typing:
         return found
 
     def _describe(self, schema: Schema, types: set[str]) -> None:
-        """Say of which types a value is that `schema` describes; keywords around it belong to `types`."""
+        """Add the types of the value that `schema` describes. `types`: those that enclosing keywords
+        belong to."""
         if not types and self._is_only_reference(schema):
-            return  # what it refers to says it
+            return  # its target has the types
         parts = list(self._applied(schema))
         if any(self._names_types(part) for part in parts):
             return
@@ -106,7 +108,7 @@ class _Typing:
         found = [self._look_into(branch) for branch in branches if isinstance(branch, dict)]
         is_named = any(names_types for names_types, _ in found)
         if not is_named and (types or len(branches) > len(inline)):
-            # Branches of `oneOf` must not get types: a value could follow one of them instead of two.
+            # Branches of `oneOf` must not get types: a value could then match one of them instead of two.
             _set_type(schema, types.union(*(implied for _, implied in found)))
             return
         for branch in inline:
@@ -132,18 +134,18 @@ class _Typing:
         return self._named[reference] or None
 
     def _inline(self, schema: Schema) -> Iterator[Schema]:
-        """The schema and the parts of its `allOf`, but nothing that others refer to as well."""
+        """Yield the schema and the parts of its `allOf`, but nothing that is referenced elsewhere."""
         yield schema
         for part in _list(schema, "allOf"):
             if isinstance(part, dict):
                 yield from self._inline(part)
 
     def _applied(self, schema: Schema) -> Iterator[Schema]:
-        """The schema and all that a value must follow together with it."""
+        """Yield the schema and everything a value must match together with it."""
         return self._closure(schema, ("allOf",))
 
     def _look_into(self, branch: Schema) -> tuple[bool, set[str]]:
-        """Whether anything in a branch names types, and the types that all keywords in it belong to."""
+        """Return whether a branch names types, and the types that its keywords belong to."""
         if id(branch) not in self._looked:
             parts = list(self._closure(branch, ("allOf", "anyOf", "oneOf")))
             names_types = any(map(self._names_types, parts))
@@ -159,13 +161,13 @@ class _Typing:
                 seen.add(id(part))
                 self._n_steps += 1
                 if self._n_steps > _MAX_STEPS:
-                    raise ValueError("its references lead to too many parts")
+                    raise ValueError("its references expand to too many parts")
                 yield part
                 waiting += [self._target(part), *(p for keyword in keywords for p in _list(part, keyword))]
 
 
 def _index(root: Schema) -> dict[str, Schema]:
-    """Parts by all that references can call them."""
+    """Index the parts by everything that references can call them."""
     named: dict[str, Schema] = {}
     for pointer, part in all_parts(root):
         named[pointer] = part
@@ -176,7 +178,7 @@ def _index(root: Schema) -> dict[str, Schema]:
 
 
 def _values_in(part: Schema) -> Iterator[Schema]:
-    """The schemas in a part that describe values of their own."""
+    """Yield the schemas in a part that describe separate values."""
     for keyword in _BY_NAME:
         if isinstance(part.get(keyword), dict):
             yield from (value for value in part[keyword].values() if isinstance(value, dict))
@@ -197,13 +199,13 @@ def _list(schema: Schema, keyword: str) -> list[Any]:
 
 
 def _types_of(schema: Schema) -> set[str]:
-    """The types that the keywords of one part belong to."""
+    """Return the types that the keywords of one part belong to."""
     keys = schema.keys() - {"format"} if schema.get("format") in _NUMBER_FORMATS else schema.keys()
     return {name for name, keywords in _KEYWORDS.items() if keywords & keys}
 
 
 def _set_type(schema: Schema, types: set[str]) -> None:
-    """First of all: some keywords count only behind it."""
+    """Set the type as the first key: some keywords are applied only after it."""
     if types:
         names = sorted(types)
         rest = dict(schema)

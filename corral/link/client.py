@@ -1,7 +1,8 @@
-"""The engine as the front knows it: submit tasks, get streams of results.
+"""The engine as the front sees it: submit tasks, get streams of results.
 
 Every task ends exactly once, across engine restarts: a new engine gets all tasks that have not ended, with
-the tokens already delivered, and the streams go on. `EngineLifecycle` decides when engines start and stop.
+the tokens already delivered, and the streams continue. `EngineLifecycle` decides when engines start and
+stop.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.result import (
     AdapterLoaded,
     Answer,
+    Decodes,
     Failed,
     LastResult,
     Loading,
@@ -39,11 +41,11 @@ from corral.link.stream import TaskStream
 
 TaskT = TypeVar("TaskT", Task, Embed)
 
-READY_S = 0.05  # between two checks whether an engine is ready
+READY_S = 0.05  # between two checks for a ready engine
 
 
 class EngineClient:
-    """On the event loop. Listens to its own lifecycle."""
+    """Runs on the event loop. It is the listener of its own lifecycle."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class EngineClient:
         self._loading_adapter = asyncio.Lock()
         self._freed: set[int] = set()  # adapters
         self._n_ids = 0
-        self._n_asking = 0  # calls that wait for an answer, possibly of an engine that must wake up first
+        self._n_asking = 0  # calls that wait for an answer, possibly of an engine that is still waking up
         self._has_completed = False  # whether this engine has completed a task
 
     @property
@@ -77,7 +79,7 @@ class EngineClient:
 
     @property
     def loading(self) -> Loading:
-        """The progress of a start, while there is one."""
+        """The progress of the current start."""
         return self.lifecycle.loading
 
     @property
@@ -86,12 +88,12 @@ class EngineClient:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether a running engine has sent no heartbeat for too long."""
+        """Whether a running engine has sent no heartbeat for too long."""
         return self.lifecycle.is_silent
 
     @property
     def down_because(self) -> str:
-        """Why the engine has failed for good, if it has."""
+        """Why the engine has failed permanently; empty if it has not."""
         return self.lifecycle.down_because
 
     def submit(
@@ -169,7 +171,7 @@ class EngineClient:
         return bool(self._pending or self._n_asking)
 
     def engine_settings(self, settings: EngineSettings) -> EngineSettings:
-        """Return settings with the adapters that a new engine has to load."""
+        """Return settings with the adapters that a new engine must load."""
         wanted = {id for pending in self._pending.values() for id, _ in pending.lora}
         gone = self._freed - wanted
         files = [ScaledFile("") if id in gone else file for id, file in enumerate(settings.lora)]
@@ -212,9 +214,11 @@ class EngineClient:
             self.cancel(pending.task.id)
             pending.stream.fail(error)
 
-    def on_event(self, event: Queue | Answer | TaskResult) -> None:
+    def on_event(self, event: Queue | Decodes | Answer | TaskResult) -> None:
         if isinstance(event, Queue):
             self._observer.on_queue(event.task_ids)
+        elif isinstance(event, Decodes):
+            self._observer.on_decodes(event)
         elif isinstance(event, Answer) or event.task_id in self._answers:
             self._answer(event)
         else:
@@ -225,7 +229,7 @@ class EngineClient:
         return self._n_ids - 1
 
     async def _wait_ready(self) -> None:
-        """Wait until there is an engine; raises if there never will be one."""
+        """Wait for a ready engine; raises if there will never be one."""
         while self.state in (EngineState.LOADING, EngineState.RESTARTING, EngineState.WAKING):
             self.lifecycle.check_up()
             await asyncio.sleep(READY_S)

@@ -1,4 +1,7 @@
-"""Frames between processes: four bytes of length, then msgpack. Typed both ways, no pickle."""
+"""Frames between processes: four bytes of length, then msgpack. Typed in both directions, no pickle.
+
+Decoding a damaged frame raises one of `DAMAGED`; the process that sent it is replaced.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,17 @@ import msgspec
 from corral.core.result import Event, LoadFailed
 from corral.core.settings import EngineSettings
 from corral.core.task import Command
+from corral.core.top_probs import decode_hook, encode_hook
 from corral.text.vocab import VocabFile, VocabTable
 
 _length = struct.Struct("<I")
 LENGTH_BYTES = _length.size
 _RECEIVE_BYTES = 256 << 10
 
-_encoder = msgspec.msgpack.Encoder()
-decode_events = msgspec.msgpack.Decoder(list[Event]).decode
+DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
+decode_events = msgspec.msgpack.Decoder(list[Event], dec_hook=decode_hook).decode
 decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_settings = msgspec.msgpack.Decoder(EngineSettings).decode
 decode_vocab_file = msgspec.msgpack.Decoder(VocabFile).decode
@@ -34,7 +40,7 @@ def encode_frame(message: object) -> bytes:
 
 
 class FrameAssembler:
-    """Bytes in, whole frame bodies out, however the bytes were cut."""
+    """Assembles frame bodies from bytes that are split anywhere."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -54,7 +60,8 @@ class FrameAssembler:
 
 
 class BlockingChannel:
-    """One reader thread, any number of writers. `parcels`: for descriptors, where some are sent."""
+    """A blocking socket with one reader thread and any number of writers. `parcels`: a socket for
+    descriptors."""
 
     def __init__(self, sock: socket.socket, parcels: socket.socket | None = None) -> None:
         self._sock = sock
@@ -68,7 +75,8 @@ class BlockingChannel:
             self._sock.sendall(encode_frame(message))
 
     def ask(self, frame: bytes, limit_s: float | None) -> bytes | None:
-        """Send a frame and wait for the answer's body; None: the other end is gone. Raises TimeoutError."""
+        """Send a frame and return the body of the answer; None if the other end is gone. Raises
+        TimeoutError."""
         self._limit(limit_s)
         try:
             self._sock.sendall(frame)
@@ -88,7 +96,7 @@ class BlockingChannel:
             raise TimeoutError from None
 
     def _limit(self, limit_s: float | None) -> None:
-        """Have the kernel end calls after this time: Python's own timeouts take the GIL twice as often."""
+        """Set timeouts in the kernel: Python's own timeouts take the GIL twice as often."""
         seconds = math.ceil(limit_s or 0)
         if seconds != self._limit_s:
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -96,7 +104,7 @@ class BlockingChannel:
             self._limit_s = seconds
 
     def receive(self) -> bytes | None:
-        """The next frame's body; None once the other end is gone."""
+        """Return the next frame's body; None once the other end is gone."""
         header = self._reader.read(LENGTH_BYTES)
         if len(header) < LENGTH_BYTES:
             return None
@@ -105,7 +113,8 @@ class BlockingChannel:
         return body if len(body) == n_bytes else None
 
     def receive_fd(self) -> int:
-        """The next descriptor, which was sent before the frame that speaks of it; -1: too many are open."""
+        """Return the next descriptor, which was sent before the frame that refers to it; -1 if too many are
+        open."""
         assert self._parcels is not None
         _, fds, _, _ = socket.recv_fds(self._parcels, 1, 1)
         return fds[0] if fds else -1

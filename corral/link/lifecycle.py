@@ -1,6 +1,6 @@
 """Keep an engine process alive: start and watch it, replace it when it is lost, unload it when idle.
 
-Knows processes and times, and whether the engine has work, but not which. `RestartPolicy`,
+Knows processes, times and whether the engine has work, but not the tasks. `RestartPolicy`,
 `HeartbeatMonitor` and `Idle` decide.
 """
 
@@ -20,6 +20,7 @@ import msgspec
 from corral.core.errors import CorralError, Unavailable
 from corral.core.result import (
     Answer,
+    Decodes,
     Event,
     Heartbeat,
     LifeEvent,
@@ -38,7 +39,7 @@ from corral.link.idle import Idle
 from corral.link.process import EngineProcess
 from corral.link.restart import Life, RestartPolicy
 
-FLUSH_S = 60.0  # for an engine to write its caches to disk at the end
+FLUSH_S = 60.0  # for an engine to write its caches to disk on exit
 _log = logging.getLogger("corral")
 
 
@@ -56,7 +57,7 @@ class EngineListener(Protocol):
 
     @property
     def n_submitted(self) -> int:
-        """Number of tasks and commands so far; a change shows that the engine is in use."""
+        """Number of tasks and commands so far; a change means that the engine is in use."""
         ...
 
     @property
@@ -65,7 +66,7 @@ class EngineListener(Protocol):
         ...
 
     def engine_settings(self, settings: EngineSettings) -> EngineSettings:
-        """The settings for a new engine."""
+        """Return the settings for a new engine."""
         ...
 
     def on_ready(self, info: ModelInfo, process: EngineProcess) -> None: ...
@@ -75,18 +76,18 @@ class EngineListener(Protocol):
         ...
 
     def on_sleep(self) -> None:
-        """Forget the slots: the engine is unloaded."""
+        """Reset the slots: the engine is unloaded."""
         ...
 
     def on_down(self, error: Unavailable) -> None:
-        """End everything: there will be no engine any more."""
+        """Fail everything: there will be no engine any more."""
         ...
 
-    def on_event(self, event: Queue | Answer | TaskResult) -> None: ...
+    def on_event(self, event: Queue | Decodes | Answer | TaskResult) -> None: ...
 
 
 class EngineLifecycle:
-    """Mutable, on the event loop."""
+    """The engine process over all its restarts, on the event loop."""
 
     def __init__(
         self,
@@ -98,8 +99,8 @@ class EngineLifecycle:
         on_loading: Callable[[Loading], None],
         on_restart: Callable[[str], None],
     ) -> None:
-        """`n_failures`: how many engines in a row may fail without work. `sleep_idle_s`: negative: never
-        unload."""
+        """`n_failures`: how many engines in a row may fail without work. `sleep_idle_s`: negative:
+        never unload."""
         self.settings = settings
         self._listener = listener
         self._timeout_s = timeout_s
@@ -113,27 +114,27 @@ class EngineLifecycle:
         self._opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._heartbeat, self._idle = HeartbeatMonitor(timeout_s), Idle(sleep_idle_s)
         self._ready_at: float | None = None  # this engine
-        self._stopped_at: float | None = None  # when it was told to stop
+        self._stopped_at: float | None = None  # when it was sent Stop
         self._woken = asyncio.Event()
         self._lost_because = ""
         self._is_closing = False
         self.state = EngineState.LOADING
         self.info: ModelInfo | None = None
-        self.loading = Loading()  # progress of the present or last start
+        self.loading = Loading()  # of the current or last start
         self.n_restarts = 0  # engines that were lost and replaced
 
     @property
     def is_silent(self) -> bool:
-        """Return whether a running engine has sent no heartbeat for too long."""
+        """Whether a running engine has sent no heartbeat for too long."""
         return self.state is EngineState.READY and self._heartbeat.is_silent
 
     @property
     def down_because(self) -> str:
-        """Why the engine has failed for good, if it has."""
+        """Why the engine has failed permanently; empty if it has not."""
         return self._lost_because if self.state is EngineState.FAILED else ""
 
     async def start(self) -> ModelInfo:
-        """Start the engine; returns once the model is loaded, raises if that fails."""
+        """Start the engine. Returns once the model is loaded, raises if that fails."""
         self._main = asyncio.create_task(self._run())
         either: set[asyncio.Future[Any]] = {self._main, self._loaded}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -142,11 +143,11 @@ class EngineLifecycle:
         return await self._loaded
 
     async def opened(self) -> str:
-        """Wait until an engine has opened the model file and survived it; `start` reports if none does."""
+        """Wait until an engine has opened the model file without a crash; `start` reports if none does."""
         return await asyncio.shield(self._opened)
 
     def dismiss(self) -> None:
-        """End all running tasks with an error and start no others."""
+        """Fail all running tasks and refuse new ones."""
         self._is_closing = True
         self._listener.on_down(shutting_down())
 
@@ -168,7 +169,7 @@ class EngineLifecycle:
             raise Unavailable(f"The engine is down: {self._lost_because}")
 
     def wake(self) -> None:
-        """Load the engine again if it was unloaded for idling."""
+        """Load the engine again if it was unloaded when idle."""
         if self.state is EngineState.SLEEPING:
             self.state = EngineState.WAKING
             self._woken.set()
@@ -210,7 +211,7 @@ class EngineLifecycle:
             self._lost_because = f"the engine process cannot be started: {error.strerror or error}"
         finally:
             if self.state is EngineState.READY:
-                self.state = EngineState.RESTARTING  # at once: the exit code takes a while
+                self.state = EngineState.RESTARTING  # before the exit code is known, which takes a while
             code = await asyncio.shield(process.close())
         self._lost_because = self._lost_because or f"the engine process ended with {exit_name(code)}"
 
@@ -238,7 +239,7 @@ class EngineLifecycle:
         process.kill()
 
     async def _recover(self) -> bool:
-        """After a lost engine, wait as the policy says; return whether to start another."""
+        """Wait after a lost engine, as the policy says; return whether to start another."""
         life = self._listener.on_lost(None if self._ready_at is None else time.monotonic() - self._ready_at)
         delay_s = self._policy.end(life)
         if delay_s is None:
@@ -257,7 +258,7 @@ class EngineLifecycle:
         self._listener.on_down(Unavailable(f"The engine is down: {self._lost_because}"))
 
     def _fall_asleep(self, process: EngineProcess) -> None:
-        """From now on requests wait for the next engine."""
+        """Unload the engine; requests wait for the next one."""
         self.state = EngineState.SLEEPING
         self._stopped_at = time.monotonic()
         self._woken.clear()
@@ -287,7 +288,7 @@ class EngineLifecycle:
             if not self._opened.done():
                 self._opened.set_result(event.path)
         else:
-            # The next engine gets the same settings, whatever the file or free memory are by then.
+            # The next engine gets the same settings, whatever the file or the free memory are by then.
             self.settings = msgspec.structs.replace(
                 event.settings, lora=self.settings.lora, lora_base="", transcode=OFF, fit="off"
             )

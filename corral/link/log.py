@@ -1,7 +1,6 @@
 """Relay the log of other processes to the front: lines over a pipe, each prefixed with its level, as `<30>`.
 
-Lines without a level come from native code or a failing interpreter. Only the front decides which lines go
-where.
+Lines without a level come from native code or a failing interpreter. Only the front filters lines.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def log_to_front() -> None:
 
 
 def relay_log(pipe: BinaryIO, name: str) -> None:
-    """In a thread of the front: log lines from the pipe until the process is gone."""
+    """Log the lines from the pipe until the process is gone; runs in a thread of the front."""
     log = logging.getLogger(name)
     with pipe:
         while line := pipe.readline(_MAX_LINE_BYTES):
@@ -43,7 +42,7 @@ def parse_line(line: bytes) -> tuple[int, str]:
 
 class _Pipe(logging.StreamHandler):  # type: ignore[type-arg]
     def handleError(self, record: logging.LogRecord) -> None:
-        """The reader is gone: this process ends soon."""
+        """Ignore it: the reader is gone, and this process will end soon."""
 
 
 class _LevelFormatter(logging.Formatter):

@@ -1,11 +1,11 @@
-"""Observers of tasks and of the engine. The link does not know who implements them."""
+"""Observers of tasks and of the engine. The link does not know their implementations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from corral.core.result import SlotReport, TaskResult
+from corral.core.result import Decodes, SlotReport, TaskResult
 from corral.core.task import Embed, SlotAction, Task
 
 
@@ -13,13 +13,13 @@ class TaskObserver(Protocol):
     """Follows one task, across engine restarts."""
 
     def on_submit(self, task: Task | Embed) -> None:
-        """The task was submitted and waits for an engine."""
+        """Called when the task was submitted and waits for an engine."""
         ...
 
     def on_result(self, result: TaskResult) -> None: ...
 
     def on_end(self) -> None:
-        """The task has ended: done, failed or cancelled. Called once, after the last result."""
+        """Called once, after the last result: the task is done, failed or cancelled."""
         ...
 
 
@@ -27,13 +27,17 @@ class EngineObserver(Protocol):
     """Follows the engine itself."""
 
     def on_slots(self, n_slots: int) -> None:
-        """All slots are empty: the engine is new or was unloaded."""
+        """Called when all slots are empty: the engine is new or was unloaded."""
         ...
 
     def on_queue(self, task_ids: Sequence[int]) -> None:
-        """The engine's order of waiting tasks, the next one first."""
+        """Called with the engine's order of waiting tasks, the next one first."""
+        ...
+
+    def on_decodes(self, decodes: Decodes) -> None:
+        """Called with what this engine has evaluated so far, before the last result of a task."""
         ...
 
     def on_action(self, action: SlotAction, report: SlotReport) -> None:
-        """An action on a slot has finished."""
+        """Called when an action on a slot has finished."""
         ...

@@ -31,7 +31,7 @@ class MediaFile(Protocol):
 
 @dataclass(slots=True)
 class PendingTask:
-    """`media` keeps its file open as long as the task may be sent again."""
+    """A task that has not ended. `media` keeps its file open while the task may be sent again."""
 
     task: Task | Embed
     stream: TaskStream
@@ -47,7 +47,7 @@ class PendingTask:
         return self.task.lora if isinstance(self.task, Embed) else self.task.params.lora
 
     def resumed(self) -> Task | Embed:
-        """Return the task as another engine gets it."""
+        """Return the task for another engine, with the tokens already delivered."""
         if isinstance(self.task, Embed):
             return self.task
         return msgspec.structs.replace(self.task, resume=self.delivered)

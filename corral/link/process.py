@@ -15,7 +15,7 @@ from corral.core.task import Command, Stop
 from corral.link.frame import FrameAssembler, decode_events, encode_frame
 from corral.link.log import relay_log
 
-_LAST_LINES_S = 1.0  # for what it wrote at its end to be logged
+_LAST_LINES_S = 1.0  # to log its last lines
 
 
 def spawn_module(
@@ -35,7 +35,7 @@ def spawn_module(
 
 
 class EngineProcess(asyncio.Protocol):
-    """Events are handed on as they arrive; `wait` returns when the process is gone."""
+    """An engine process. Events are passed on as they arrive; `wait` returns when the process is gone."""
 
     def __init__(self, on_events: Callable[[EngineProcess, list[Event]], None]) -> None:
         self._on_events = on_events
@@ -57,7 +57,7 @@ class EngineProcess(asyncio.Protocol):
         self._transport.write(encode_frame(settings))
 
     def send(self, command: Command, fd: int = -1) -> None:
-        """Send an order, and the descriptor that goes with it."""
+        """Send a command, and the descriptor that belongs to it."""
         if self._transport is not None and not self._gone.is_set():
             if fd >= 0 and self._parcels is not None:
                 socket.send_fds(self._parcels, [b"."], [fd])
@@ -71,7 +71,7 @@ class EngineProcess(asyncio.Protocol):
         await self._gone.wait()
 
     async def stop(self, timeout_s: float) -> None:
-        """Let it put its caches in order first."""
+        """Ask it to exit, and wait until it has written its caches."""
         self.send(Stop())
         await asyncio.wait({asyncio.ensure_future(self._gone.wait())}, timeout=timeout_s)
 

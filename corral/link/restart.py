@@ -1,4 +1,4 @@
-"""Whether and when a lost engine is replaced: pure decisions from the engines so far.
+"""Decide whether and when a lost engine is replaced: pure decisions from its predecessors.
 
 Engines that fail without work may do so only a few times in a row. An engine with work may have been
 crashed by it: the task is charged elsewhere, so no client can use up the engine's restarts.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SOUND_S = 60.0  # an engine that idled this long is considered sound
+SOUND_S = 60.0  # an engine that idled this long is considered healthy
 _FIRST_S, _LONGEST_S = 0.5, 30.0  # delay between failing engines
-_N_AT_ONCE = 2  # crashed engines in a row, without a completed task in between
+_N_AT_ONCE = 2  # immediate restarts after crashes in a row, without a completed task in between
 _LONGEST_BLAMED_S = 2.0
 
 
@@ -19,7 +19,7 @@ class Life:
     """What happened to an engine that is gone."""
 
     ready_s: float | None  # None: never
-    has_suspects: bool = False  # it had work when it ended
+    has_suspects: bool = False  # whether it had work when it ended
     has_completed: bool = False  # it completed a task
 
 
@@ -33,7 +33,7 @@ class RestartPolicy:
         self._n_taken_down = 0
 
     def end(self, life: Life) -> float | None:
-        """Record an engine that was lost; return the seconds until the next one, None: give up."""
+        """Record a lost engine. Returns the seconds until the next one; None: start no more."""
         if life.has_completed:
             self._n_failed = self._n_taken_down = 0
         if life.ready_s is not None and life.has_suspects:
@@ -47,5 +47,5 @@ class RestartPolicy:
 
 
 def _growing(n: int, longest_s: float) -> float:
-    """0 for none, then doubling."""
+    """Return 0 for n <= 0, then a delay that doubles with n."""
     return min(longest_s, _FIRST_S * 2.0 ** min(n - 1, 16)) if n > 0 else 0.0

@@ -7,9 +7,10 @@ import collections
 from collections.abc import AsyncIterator, Callable
 
 from corral.core.errors import CorralError
-from corral.core.result import Failed, LastResult, TaskResult
+from corral.core.result import Failed, LastResult, PromptProbs, TaskResult, Tokens
 
-MAX_WAITING = 16384  # results that a reader may lag behind before its task is cancelled
+MAX_WAITING = 16384  # unread results after which a slow reader's task is cancelled
+MAX_WAITING_PROBS = 1 << 19  # or probabilities, of which a result may have many
 
 
 class TaskStream:
@@ -21,9 +22,11 @@ class TaskStream:
         self._on_close = on_close
         self._error: CorralError | None = None
         self._is_over = False
+        self._n_probs = 0  # in results that wait
 
     def put(self, result: TaskResult) -> None:
-        if len(self._results) >= MAX_WAITING:
+        self._n_probs += _n_probs(result)
+        if len(self._results) >= MAX_WAITING or self._n_probs > MAX_WAITING_PROBS:
             self.give_up(CorralError("the client reads too slowly: request cancelled"))
             return
         self._results.append(result)
@@ -49,6 +52,7 @@ class TaskStream:
             while True:
                 while self._results:
                     result = self._results.popleft()
+                    self._n_probs -= _n_probs(result)
                     if isinstance(result, Failed):
                         self._is_over = True
                         raise CorralError.from_info(result.error)
@@ -63,3 +67,9 @@ class TaskStream:
                 await self._wake.wait()
         finally:
             self.close()
+
+
+def _n_probs(result: TaskResult) -> int:
+    if not isinstance(result, (Tokens, PromptProbs)):
+        return 0
+    return sum(len(probs.top) for probs in result.probs)

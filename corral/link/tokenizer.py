@@ -1,8 +1,8 @@
-"""Tokenize in another process and replace it when it is lost. Safe from any thread.
+"""Tokenize in another process, and replace it when it is lost. Safe from any thread.
 
-libllama may abort its process on a hostile vocabulary or text, or hang: that must not happen to the front.
-Texts that were in a process when it died are retried one at a time in the next one. So the text that kills is
-known when it has killed twice; only that one is refused.
+libllama may abort or hang on a hostile vocabulary or text, which must not affect the front. Texts that
+were in a process when it died are retried one at a time in the next one. So a text that kills is
+identified when it has killed twice, and only that text is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger("corral")
 
 
 class Tokenizer:
-    """Mutable. A thread of its own watches the process and starts the next one."""
+    """Owns the tokenizer process. A thread watches the process and starts the next one."""
 
     def __init__(
         self, n_channels: int, timeout_s: float, make: Callable[[int], TokenizerProcess] = TokenizerProcess
@@ -38,7 +38,7 @@ class Tokenizer:
         self._policy = RestartPolicy(n_failures=sys.maxsize)
         self._changed = threading.Condition()  # guards everything below
         self._newest: TokenizerProcess | None = None
-        self._process: TokenizerProcess | None = None  # that can be asked
+        self._process: TokenizerProcess | None = None  # ready for texts
         self._refusal = ""  # why texts are refused instead of waiting for a process
         self._n_suspects = 0  # retries after a crash, waiting or running
         self._closing = threading.Event()
@@ -62,7 +62,7 @@ class Tokenizer:
         return Vocab(table, self.tokenize_all)
 
     def close(self) -> None:
-        """End the process and refuse what waits for it; blocks until it is gone."""
+        """End the process and refuse waiting texts; blocks until it is gone."""
         with self._changed:
             self._closing.set()
             self._refuse(shutting_down().message)
@@ -91,13 +91,13 @@ class Tokenizer:
                 self._leave(process, channel, is_suspect, is_lost=answer is None)
             if answer is not None:
                 return [tokens_of(data) for data in decode_tokens(answer)]
-            n_crashes += not process.is_late  # a kill says nothing about the other texts in the process
+            n_crashes += not process.is_late  # a timeout says nothing about the other texts in the process
         if n_late == MAX_TRIES:
             raise Unavailable(f"the tokenizer did not finish this text within {limit_s:.0f} s")
         raise InvalidRequest(f"the text cannot be tokenized: it crashed the tokenizer {MAX_TRIES} times")
 
     def _enter(self, is_suspect: bool) -> tuple[TokenizerProcess, BlockingChannel]:
-        """Wait for a free channel. A suspect waits until it is alone, others until no suspect is left."""
+        """Wait for a free channel. A suspect waits until it is alone, others until there is no suspect."""
         with self._changed:
             self._n_suspects += is_suspect
             self._changed.wait_for(lambda: self._refusal or self._can_enter(is_suspect))
@@ -123,14 +123,14 @@ class Tokenizer:
             process.has_answered |= not is_lost
             process.was_busy |= is_lost
             if is_lost and self._process is process:
-                self._process = None  # before the watcher notices: no retry may enter it
+                self._process = None  # before the watcher notices, so that no retry enters it
             if self._process is process:
                 process.idle.append(channel)
             else:
                 channel.close()
             self._changed.notify_all()
         if is_lost:
-            process.kill()  # if it is not gone yet
+            process.kill()  # if it is still alive
 
     def _refuse(self, reason: str) -> None:
         self._refusal = reason
@@ -153,7 +153,7 @@ class Tokenizer:
     def _replace(
         self, reason: str, life: Life, file: VocabFile, table: VocabTable
     ) -> TokenizerProcess | None:
-        """Start the next process; None: the server is shutting down."""
+        """Start the next process; None if the server is shutting down."""
         while not self._closing.is_set():
             delay_s = self._policy.end(life)
             assert delay_s is not None

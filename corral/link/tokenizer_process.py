@@ -11,12 +11,12 @@ from corral.link.lifecycle import exit_name
 from corral.link.process import spawn_module
 from corral.text.vocab import VocabFile, VocabTable
 
-_OPEN_S = 600.0  # to read a vocabulary
-_LAST_LINES_S = 1.0  # to relay its last log lines
+_OPEN_S = 600.0  # for reading a vocabulary
+_LAST_LINES_S = 1.0  # for relaying its last log lines
 
 
 class TokenizerProcess:
-    """Mutable; `Tokenizer` takes channels from `idle`, returns them, and keeps the counts."""
+    """One tokenizer process. `Tokenizer` takes channels from `idle`, returns them, and keeps the counts."""
 
     def __init__(self, n_channels: int) -> None:
         pairs = [socket.socketpair() for _ in range(1 + n_channels)]
@@ -35,7 +35,7 @@ class TokenizerProcess:
         self.is_late = False  # killed because an answer took too long
 
     def open(self, file: VocabFile) -> VocabTable:
-        """Have it read the vocabulary; blocks."""
+        """Ask it to read the vocabulary; blocks."""
         try:
             body = self._life.ask(encode_frame(file), _OPEN_S)
         except TimeoutError:
@@ -57,7 +57,7 @@ class TokenizerProcess:
         self._process.kill()
 
     def close(self) -> str:
-        """End it and return how it ended. Channels in use are closed by their users."""
+        """End it, and describe how it ended. Channels in use are closed by their users."""
         self.kill()
         code = self._process.wait()
         self._log.join(_LAST_LINES_S)

@@ -1,7 +1,7 @@
 """The tokenizer process: `python -m corral.link.tokenizer_worker FD FD ...`.
 
-The first socket takes the file to open and returns the table of its tokens; it closes when the front is gone.
-Every other socket is served by a thread: texts in, tokens out.
+The first socket receives the file to open and returns the table of its tokens; it closes when the front is
+gone. Every other socket is served by a thread: texts in, tokens out.
 """
 
 from __future__ import annotations

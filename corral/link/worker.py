@@ -1,7 +1,7 @@
 """The engine process: `python -m corral.link.worker FD FD`, a socket for frames and one for descriptors.
 
-The main thread owns everything native. A reader thread turns frames into orders (and cuts a long
-decode short when its task is cancelled); a beat thread shows that the process is alive.
+The main thread owns everything native. A reader thread converts frames to commands, and aborts a long
+decode when its task is cancelled. A heartbeat thread shows that the process is alive.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _open(settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox) -> tuple[Engine, ModelInfo]:
-    """An engine that generates, if the model can and the settings do not want otherwise."""
+    """Open an engine that generates if the model can, unless the settings ask for embeddings only."""
     model = Model.load(settings, lambda fraction: channel.send([Loading(Stage.LOADING, fraction, _LOADING)]))
     channel.send([Opened(model.path)])
     adapters = load_adapters(model.adapters, settings.lora)
@@ -103,7 +103,7 @@ def _open(settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox)
 
 
 class _Beat:
-    """Sends a sign of life twice a second, also while the model loads."""
+    """Sends a heartbeat twice a second, also while the model loads."""
 
     def __init__(self, channel: BlockingChannel) -> None:
         self.engine: Engine | None = None

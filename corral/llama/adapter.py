@@ -37,10 +37,10 @@ class Adapters:
             raise InvalidRequest(f"the adapter cannot be read: {error.strerror}") from None
         handle = lib.llama_adapter_lora_init(self._model, path.encode())
         if not handle:
-            raise InvalidRequest(f"the adapter does not fit this model: {last_words()}")
+            raise InvalidRequest(f"the adapter does not match this model: {last_words()}")
         if lib.llama_adapter_get_alora_n_invocation_tokens(handle):
             lib.llama_adapter_lora_free(handle)
-            raise InvalidRequest("adapters that are activated by a text (aLoRA) are not supported")
+            raise InvalidRequest("adapters with an activation text (aLoRA) are not supported")
         self._handles[id], self._prints[id] = handle, digest
         return AdapterInfo(
             id,
@@ -51,7 +51,7 @@ class Adapters:
 
     def free(self, id: int) -> None:
         if id not in self._handles:
-            return  # loading failed
+            return  # loading had failed
         for use in self._uses:
             if id in dict(use.config):
                 use.apply_lora(())

@@ -14,7 +14,7 @@ import numpy as np
 from corral.core.chunk import Chunk, Memory, State, TokenArray
 from corral.core.errors import InvalidRequest
 from corral.core.modifier import AdapterInfo
-from corral.core.params import Constraint, SamplingParams
+from corral.core.params import Constraint, SamplingParams, SchemaCheck
 from corral.core.result import ModelInfo
 from corral.core.settings import EngineSettings
 from corral.llama.candidates import Candidates
@@ -32,6 +32,7 @@ from corral.llama.sampler import Sampler
 from corral.llama.state import StateLayout
 
 if TYPE_CHECKING:
+    from corral.grammar.check import Checker
     from corral.llama.constraint import Compiler, Matcher
     from corral.llama.multimodal import Projector
 
@@ -67,8 +68,9 @@ class LlamaBackend(Context):
         self._compilers = ThreadPoolExecutor(1, "compiler")
         self.fingerprint = model_fingerprint(settings)
         self._has_grown = False
-        sample = self._sample_state()
+        sample, partial = self._sample_states()
         self._layout = StateLayout.learn(sample, _SAMPLE_TOKENS, self._n_streams, model.has_window)
+        self._partial_layout = StateLayout.learn(partial, _SAMPLE_TOKENS, self._n_streams, model.has_window)
         self.state_growth = self._layout.growth if self._layout else 0
         self.max_state_bytes = self._layout.n_bytes(self.n_ctx) if self._layout else len(sample) * self.n_ctx
 
@@ -85,6 +87,8 @@ class LlamaBackend(Context):
         if self._layout is not None:
             self._has_grown = True
             self._layout = replace(self._layout, n_streams=self._n_streams)
+            if self._partial_layout is not None:
+                self._partial_layout = replace(self._partial_layout, n_streams=self._n_streams)
             self.state_growth = self._layout.growth
 
     def _read(self, seq: int, state: State) -> bool:
@@ -101,33 +105,58 @@ class LlamaBackend(Context):
         # Cells outside a sliding window are reused and are missing from saved states.
         return not self.n_window or lib.llama_memory_seq_pos_min(self._memory, seq) <= 0
 
+    def first_cut(self, seq: int) -> int:
+        return int(lib.llama_memory_seq_pos_min(self._memory, seq)) + self.n_window
+
+    @cached_property
+    def message_ends(self) -> frozenset[int]:
+        # gpt-oss ends a message with a token that does not end the answer.
+        end = self.vocab.token_of("<|end|>")
+        return self.vocab.eog_tokens | ({end} if end is not None else set())
+
+    def _read_partial(self, seq: int, state: State) -> bool:
+        """Read a partial state, also one saved when there were fewer sequences."""
+        if self._has_grown and self._partial_layout is not None:
+            state = self._partial_layout.renew(state)
+        return super()._read_partial(seq, state)
+
     def pack(self, state: State) -> list[memoryview]:
         return self._layout.portable_parts(state) if self._layout else [memoryview(state)]
 
     def unpack(self, buffer: Memory, n_bytes: int, positions: TokenArray, is_trusted: bool) -> State:
-        layout = self._layout
-        if layout is not None:
-            layout.check(buffer[:n_bytes].data, positions)
-            if buffer.size < n_bytes + layout.growth:  # the context has grown since
-                buffer = np.concatenate([buffer[:n_bytes], np.empty(layout.growth, np.uint8)])
-            return layout.make_native(buffer, n_bytes)
-        if not is_trusted:
-            raise InvalidRequest("states of this model are restored only from files that this server wrote")
-        return buffer[:n_bytes].data
+        return _unpack(self._layout, buffer, n_bytes, positions, is_trusted)
 
-    def _sample_state(self) -> State:
-        """Save a short state as an example of this context's layout."""
+    def unpack_body(self, body: Memory, positions: TokenArray) -> State:
+        if self._layout is None:
+            raise InvalidRequest("states of this model are restored only from files that this server wrote")
+        portable = self._layout.join_streams(body.data)
+        return _unpack(self._layout, portable, portable.size, positions, False)
+
+    @property
+    def max_checkpoint_bytes(self) -> int:
+        layout, n = self._partial_layout, self._settings.n_ctx_checkpoints
+        n_tokens = min(self.n_ctx, self.n_window or self.n_ctx)
+        return n * layout.n_bytes(n_tokens) if layout is not None and not self.can_cut_states else 0
+
+    def pack_partial(self, state: State) -> list[memoryview]:
+        return self._partial_layout.portable_parts(state) if self._partial_layout else [memoryview(state)]
+
+    def unpack_partial(self, packed: Memory, positions: TokenArray, is_trusted: bool) -> State:
+        return _unpack(self._partial_layout, packed, packed.size, positions, is_trusted)
+
+    def _sample_states(self) -> tuple[State, State]:
+        """Save a short state and its partial one as examples of this context's layout."""
         self.decode([Chunk(0, 0, np.zeros(_SAMPLE_TOKENS, np.int32), logits=True)])
-        sample = self.save(0)
+        sample, partial = self.save(0), self.save_partial(0)
         self.trim(0, 0)
-        return sample or b""
+        return sample or b"", partial or b""
 
     def compile(self, constraint: Constraint) -> Future[Matcher]:
         return self._compilers.submit(lambda: self._compiler.compile(constraint))
 
     @cached_property
     def _compiler(self) -> Compiler:
-        """Return the grammar compiler. Used only by the compile thread."""
+        """The grammar compiler. Used only by the compile thread."""
         from corral.llama.constraint import Compiler  # slow to import, and many servers never need it
 
         return Compiler(self.vocab)
@@ -136,6 +165,11 @@ class LlamaBackend(Context):
         self, params: SamplingParams, prompt: Sequence[int], grammar: Matcher | None = None
     ) -> Sampler:
         return Sampler(self.vocab, self._candidates, params, prompt, self.n_ctx, grammar)
+
+    def open_checker(self, checks: Sequence[SchemaCheck]) -> Checker:
+        from corral.grammar.check import Checker  # few servers need it
+
+        return Checker(checks)
 
     def open_encoder(self) -> Encoder:
         return Encoder(self._model, self._settings)
@@ -146,13 +180,27 @@ class LlamaBackend(Context):
             projector=self.projector,
             n_ctx=self.n_ctx,
             n_slots=self._settings.n_parallel,
-            n_state_bytes=self.max_state_bytes,
+            n_state_bytes=self.max_state_bytes + self.max_checkpoint_bytes,
             encoder=encoder_info(self._model, self._settings),
         )
 
 
+def _unpack(
+    layout: StateLayout | None, buffer: Memory, n_bytes: int, positions: TokenArray, is_trusted: bool
+) -> State:
+    """Validate a state in a portable form, and convert it to the form of the context."""
+    if layout is not None:
+        layout.check(buffer[:n_bytes].data, positions)
+        if buffer.size < n_bytes + layout.growth:  # it comes without room, or the context has grown
+            buffer = np.concatenate([buffer[:n_bytes], np.empty(layout.growth, np.uint8)])
+        return layout.make_native(buffer, n_bytes)
+    if not is_trusted:
+        raise InvalidRequest("states of this model are restored only from files that this server wrote")
+    return buffer[:n_bytes].data
+
+
 def generation_params(settings: EngineSettings, model: Model) -> Any:
-    """Parameters of the context that generates."""
+    """Return the parameters of the context that generates."""
     n_threads, n_threads_batch = thread_counts(settings)
     return fill_params(
         context_params(settings),

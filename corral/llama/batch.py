@@ -59,7 +59,7 @@ class Batch:
 
 
 def decode_rows(context: Any, chunk: Chunk, outputs_all: bool = False) -> DecodeStatus:
-    """Evaluate embedding rows in place of tokens; they need a batch of their own."""
+    """Evaluate embedding rows in place of tokens; they need a separate batch."""
     assert chunk.encoded is not None
     encoded, n = chunk.encoded, len(chunk.tokens)
     rows = np.ascontiguousarray(encoded.rows, np.float32)

@@ -72,12 +72,12 @@ class Candidates:
         best = some.max()
         return best
 
-    def store(self, ids: TokenArray, logits: FloatArray) -> None:
-        """Replace the candidates by these, sorted best first."""
+    def store(self, ids: TokenArray, logits: FloatArray, is_sorted: bool = True) -> None:
+        """Replace the candidates by these, which are sorted best first or not at all."""
         n = len(ids)
         self._ids_column[:n] = ids
         self._logits_column[:n] = logits
-        self._reset(n, is_sorted=True)
+        self._reset(n, is_sorted=is_sorted)
 
     @property
     def ids(self) -> TokenArray:
@@ -119,3 +119,12 @@ def softmax_weights(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         return np.eye(1, len(logits)).reshape(-1)
     weights: npt.NDArray[np.float64] = np.exp(np.subtract(logits, top, dtype=np.float64))
     return weights
+
+
+def single_weights(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return `softmax_weights` rounded as libllama's samplers round them: to single precision."""
+    top = logits.max()
+    if top == -np.inf:
+        return softmax_weights(logits)
+    rounded: npt.NDArray[np.float32] = np.exp((logits - top).astype(np.float64)).astype(np.float32)
+    return rounded.astype(np.float64)

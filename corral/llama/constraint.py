@@ -75,7 +75,7 @@ class Compiler:
 
 class Matcher:
     """The state of one generation in its grammar. With a trigger, all tokens are allowed until it was
-    written."""
+    generated."""
 
     def __init__(
         self,
@@ -96,16 +96,17 @@ class Matcher:
         self._text = b""
         self._is_active = not self._trigger
         self._is_off = False
+        self._n_consumed = 0
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether the text so far is not a complete text of the grammar."""
+        """Whether the text so far is not a complete text of the grammar."""
         self._settle()
         return self._is_active and not self._matcher.is_accepting()
 
     @property
     def is_finished(self) -> bool:
-        """Return whether nothing may follow."""
+        """Whether nothing may follow."""
         return self._is_active and self._matcher.is_stopped()
 
     def forced(self) -> list[int]:
@@ -131,12 +132,21 @@ class Matcher:
         self._settle()
         if self._is_active:
             self._matcher.consume_token(token)
+            self._n_consumed += 1
             self._check()
         elif not self._is_off:
             self._watch(self._vocab.piece(token, special=True))
 
+    def rewind(self, n: int) -> bool:
+        """Take back the last `n` tokens. False: the grammar did not apply to all of them."""
+        self._settle()
+        if n > self._n_consumed:
+            return False
+        self._n_consumed -= n
+        return n == 0 or self._matcher.rollback(n)
+
     def _settle(self) -> bytes | None:
-        """Wait for the other thread; afterwards the matcher is ours alone."""
+        """Wait for the other thread; afterwards only this thread uses the matcher."""
         mask, self._mask = self._mask, None
         return mask.result() if mask is not None else None
 

@@ -20,6 +20,7 @@ from corral.llama.model import Model
 
 MAX_CTX = 2**31 - 1
 _ANY_TOKEN = np.zeros(1, np.int32)
+_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 class Context:
@@ -47,6 +48,7 @@ class Context:
         self._closes_gaps = not (params.kv_unified or model.has_window)
         self._copies_later = not params.kv_unified and model.has_cells
         self._is_recurrent = model.is_recurrent
+        self._has_window = model.has_window
         self.n_seq = int(params.n_seq_max)
         # Beyond its trained positions a model would read past its position table.
         self.n_ctx = min(int(lib.llama_n_ctx_seq(self.handle)), model.n_positions or MAX_CTX)
@@ -66,8 +68,8 @@ class Context:
         lib.llama_free(self.handle)
 
     def reserve(self, n_seq: int) -> None:
-        """Grow to at least `n_seq` sequences: a larger context takes over the cells. Raises LlamaError if
-        that is not possible; nothing has changed then."""
+        """Grow to at least `n_seq` sequences: a larger context takes over the cells. Raises LlamaError, with
+        nothing changed, if that is not possible."""
         if n_seq <= self.n_seq:
             return
         params = self._params
@@ -97,7 +99,7 @@ class Context:
         self._adapter_use.move_to(handle)
 
     def _take_out(self) -> list[tuple[int, State]]:
-        """Save all cells: as a whole with a unified KV buffer, else sequence by sequence."""
+        """Save all cells: as a whole with a unified KV buffer, otherwise sequence by sequence."""
         if not all(self.flush_pending(seq) for seq in range(self.n_seq)):
             raise LlamaError("the context cannot be moved to a larger one now")
         if self._params.kv_unified:
@@ -121,7 +123,7 @@ class Context:
         return int(lib.llama_state_seq_set_data(self.handle, _address(state), len(state), seq)) == len(state)
 
     def scrub(self) -> None:
-        """Clear cells that belong to no sequence: attention multiplies them by 0, but NaN survives that."""
+        """Clear cells that belong to no sequence: attention multiplies them by 0, but NaN stays NaN."""
         states = self._take_out()
         lib.llama_memory_clear(self._memory, True)
         self._put_in(states)
@@ -134,8 +136,8 @@ class Context:
         return bool(lib.llama_memory_can_shift(self._memory))
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        """Evaluate the chunks in one batch; embedding rows need a batch of their own. Unless the status is
-        OK, parts of the batch may remain in the KV cache."""
+        """Evaluate the chunks in one batch; embedding rows need a separate batch. Unless the status is OK,
+        parts of the batch may remain in the KV cache."""
         self._unsettled.clear()
         if chunks[0].encoded is not None:
             self._rows = [len(chunks[0].tokens) - 1]
@@ -161,8 +163,8 @@ class Context:
         self._abort_flag[0] = 0
 
     def trim(self, seq: int, n: int) -> bool:
-        """Keep the first `n` tokens of a sequence. False: this memory cannot be cut; the sequence is empty
-        now."""
+        """Keep the first `n` tokens of a sequence. False: this memory cannot be cut, and the sequence is
+        empty now."""
         if lib.llama_memory_seq_rm(self._memory, seq, n, -1):
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
@@ -198,10 +200,10 @@ class Context:
         self._unsettled.add(seq)
 
     def flush_pending(self, seq: int) -> bool:
-        """Apply pending shifts and copies and close the gaps. False: the KV cache is full."""
+        """Apply pending shifts and copies, and close the gaps. False: the KV cache is full."""
         if seq not in self._unsettled:
             return True
-        # libllama applies them in the next decode: evaluate one token more and drop it again.
+        # libllama applies them in the next decode: evaluate one token more and remove it.
         spare = min(range(self.n_seq), key=self._n_past)
         past = self._n_past(spare)
         if past >= self.n_ctx or (past and self._is_recurrent):
@@ -211,7 +213,7 @@ class Context:
         lib.llama_memory_seq_rm(self._memory, spare, past, -1)
         if not (self._closes_gaps and self._n_past(seq)):
             return True
-        # Cells now lie as after a restore, so results do not depend on whether there was one.
+        # Cells are now laid out as after a restore, so results do not depend on whether there was one.
         state = self.save(seq)
         return state is not None and self.load(seq, state, self._n_past(seq))
 
@@ -240,6 +242,29 @@ class Context:
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return False
 
+    def save_partial(self, seq: int) -> State | None:
+        """Save the part of a sequence's state that cannot be cut; None while a copy or shift is pending."""
+        if seq in self._unsettled:
+            return None
+        memory = np.empty(int(lib.llama_state_seq_get_size_ext(self.handle, seq, _PARTIAL)), np.uint8)
+        n = lib.llama_state_seq_get_data_ext(self.handle, _address(memory), len(memory), seq, _PARTIAL)
+        return memory[:n].data if n else None
+
+    def load_partial(self, seq: int, state: State, position: int) -> bool:
+        """Go back to `position`, where a partial state of this sequence was saved. False: not possible, and
+        the sequence is empty."""
+        # A copy that is pending would overwrite the cells of a sliding window.
+        is_settled = not self._has_window or self.flush_pending(seq)
+        is_back = is_settled and self._read_partial(seq, state) and self.trim(seq, position)
+        if is_back and self._n_past(seq) == position:
+            return True
+        lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+        return False
+
+    def _read_partial(self, seq: int, state: State) -> bool:
+        n = lib.llama_state_seq_set_data_ext(self.handle, _address(state), len(state), seq, _PARTIAL)
+        return int(n) == len(state)
+
     def _n_past(self, seq: int) -> int:
         return int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
@@ -256,7 +281,7 @@ def fill_params(
     flash_attn: int,
     kv_unified: bool,
 ) -> Any:
-    """Return libllama's parameters of such a context."""
+    """Fill in libllama's parameters of a context."""
     params.n_ctx = n_ctx
     params.n_seq_max = n_seq
     params.n_batch = n_batch

@@ -1,4 +1,4 @@
-"""Settings of positions and KV cache as libllama's parameters. Knows no handles."""
+"""Convert settings of positions and KV cache to libllama's parameters. Uses no handles."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ _LEAST_SCALE = 1e-3  # libllama's scaled context overflows below this
 
 
 def context_params(settings: EngineSettings) -> Any:
-    """libllama's defaults plus the settings; raises CorralError if settings contradict each other."""
+    """Return libllama's defaults with the settings applied. Raises CorralError if settings contradict each
+    other."""
     if settings.flash_attn == "off" and is_quantized(settings.cache_type_v):
         raise CorralError(
             f"--cache-type-v {settings.cache_type_v} needs flash attention: leave --flash-attn at auto or on"
         )
     params = plain_params(settings)
+    params.swa_full = settings.swa_full or settings.grp_attn_n > 1  # self-extend moves all of it
     params.type_k = type_number(settings.cache_type_k)
     params.type_v = type_number(settings.cache_type_v)
     params.rope_scaling_type = _SCALINGS[settings.rope_scaling]
@@ -40,14 +42,15 @@ def context_params(settings: EngineSettings) -> Any:
 
 
 def plain_params(settings: EngineSettings) -> Any:
-    """Parameters that also apply to other models than the main one."""
+    """Return the parameters that also apply to other models than the main one."""
     params = lib.llama_context_default_params()
     params.offload_kqv = settings.kv_offload
+    params.op_offload = settings.op_offload
     return params
 
 
 def _freq_scale(settings: EngineSettings) -> float:
-    """The RoPE frequency scale; 0: the model's own."""
+    """Return the RoPE frequency scale; 0: the model's own."""
     stretch, scale = settings.rope_scale, settings.rope_freq_scale
     if stretch and scale and not math.isclose(stretch * scale, 1, rel_tol=1e-3):
         raise CorralError(
@@ -57,7 +60,5 @@ def _freq_scale(settings: EngineSettings) -> float:
     if scale and not _LEAST_SCALE <= scale <= 1 / _LEAST_SCALE:
         raise CorralError(f"--rope-freq-scale {scale:g}: it must be between 0.001 and 1000")
     if settings.rope_scaling == "none" and scale not in (0.0, 1.0):
-        raise CorralError(
-            "--rope-scaling none leaves positions as they are: give no scale, or linear or yarn"
-        )
+        raise CorralError("--rope-scaling none does not scale: omit the scale, or use linear or yarn")
     return scale

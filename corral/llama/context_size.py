@@ -1,4 +1,4 @@
-"""Context sizes: what the settings ask for, within the limits of the model."""
+"""Context sizes: what the settings request, within the limits of the model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _LEAST = 256  # libllama allocates no smaller context, but would use smaller bat
 
 
 def total_ctx(settings: EngineSettings, model: Model) -> int:
-    """Context tokens of all slots together."""
+    """Return the context tokens of all slots together."""
     n_ctx = max(settings.n_ctx, _LEAST) if settings.n_ctx else model.n_ctx_train
     return min(n_ctx, model.n_positions * settings.n_parallel) if model.n_positions else n_ctx
 
 
 def notes_on_context(settings: EngineSettings, model: Model, n_ctx: int) -> list[str]:
-    """Warnings about `--ctx-size`; `n_ctx`: of one slot, as libllama allocated it."""
+    """Return warnings about `--ctx-size`. `n_ctx`: of one slot, as libllama allocated it."""
     return [*_notes_on_rounding(settings, n_ctx), *_notes_on_training(settings, model)]
 
 
@@ -25,8 +25,8 @@ def _notes_on_rounding(settings: EngineSettings, n_ctx: int) -> list[str]:
         return []
     each = f": {n_ctx} for each of {n_slots} slots" if n_slots > 1 else ""
     return [
-        f"--ctx-size {settings.n_ctx} is rounded up to {n_ctx * n_slots}{each}; "
-        f"libllama makes contexts of multiples of {_LEAST} tokens"
+        f"--ctx-size {settings.n_ctx} was rounded up to {n_ctx * n_slots}{each}; libllama's contexts "
+        f"are multiples of {_LEAST} tokens"
     ]
 
 
@@ -37,14 +37,14 @@ def _notes_on_training(settings: EngineSettings, model: Model) -> list[str]:
         return []
     if model.n_positions:
         return [
-            f"--ctx-size {settings.n_ctx}: this model has learned {model.n_positions} positions, "
-            "and no slot gets more"
+            f"--ctx-size {settings.n_ctx}: this model has {model.n_positions} positions, which limits "
+            "each slot"
         ]
     if not model.turns_positions or _is_scaled(settings):
         return []
     return [
-        f"--ctx-size {settings.n_ctx} gives a slot {n_asked} tokens, but the model was trained with "
-        f"{model.n_ctx_train}: answers get worse behind those (--rope-scaling can help)"
+        f"--ctx-size {settings.n_ctx} gives each slot {n_asked} tokens, but the model was trained with "
+        f"{model.n_ctx_train}: answers get worse beyond that (--rope-scaling can help)"
     ]
 
 

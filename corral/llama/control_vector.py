@@ -42,11 +42,11 @@ class ControlVector:
         n_layer: int,
         layers: tuple[int, int],
     ) -> ControlVector:
-        """Sum the files' directions for a model of this size; `layers` of 0: all that there are."""
+        """Sum the files' directions for a model of this size; `layers` of 0: the first and the last."""
         first, last = layers[0] or 1, layers[1] or n_layer
         if not (first <= last <= n_layer and first < n_layer):
             raise CorralError(
-                f"--control-vector-layer-range {first} {last}: the model has layers 1 to {n_layer - 1} for it"
+                f"--control-vector-layer-range {first} {last}: the model has layers 1 to {n_layer - 1}"
             )
         rows = np.zeros((n_layer - 1, n_embd), np.float32)
         for file, directions in files:
@@ -57,7 +57,7 @@ class ControlVector:
                     )
                 if layer >= n_layer:
                     raise _refusal(
-                        file.path, f"it has layer {layer}, the last one of this model is {n_layer - 1}"
+                        file.path, f"it has layer {layer}, but the model's last layer is {n_layer - 1}"
                     )
                 rows[layer - 1] += np.float32(file.scale) * values
         if rows.any() and not rows[first - 1 : last].any():
@@ -90,7 +90,7 @@ def read_directions(path: str) -> Directions:
 def _layer(name: str, tensor: TensorInfo) -> int:
     found = _NAME.fullmatch(name)
     if found is None:
-        raise InvalidRequest(f"'{name}' is not the direction of a layer from 1 on (direction.1, ...)")
+        raise InvalidRequest(f"'{name}' is not a direction of a layer (direction.1, ...)")
     kind = GGML_TYPES[tensor.type].name
     if kind != "f32" or len(tensor.shape) != 1:
         raise InvalidRequest(f"'{name}' is not a row of f32, but {kind} in {len(tensor.shape)} dimensions")

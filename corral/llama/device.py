@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.core.errors import CorralError
@@ -17,6 +17,7 @@ from corral.core.settings import EngineSettings
 from corral.llama import library
 from corral.llama.library import ggml, lib
 from corral.llama.rpc import check_server
+from corral.llama.tensor_place import native_places, tensor_places
 
 _CPU, _GPU, _INTEGRATED = 0, 1, 2  # GGML_BACKEND_DEVICE_TYPE_*
 _NONE = ("none",)
@@ -42,7 +43,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether layers can be placed on it, including RPC devices."""
+        """Whether layers can be placed on it, including RPC devices."""
         return self.kind in (_GPU, _INTEGRATED)
 
     def memory(self) -> tuple[int, int]:
@@ -56,12 +57,21 @@ class Device:
 class Placement:
     """Where libllama places a model; owns the arrays it points into."""
 
-    devices: Any = None  # none: all of them
+    devices: Any = None  # None: all of them
     tensor_split: Any = None
     split_mode: int = lib.LLAMA_SPLIT_MODE_LAYER
     main_gpu: int = 0
+    tensors: Any = None  # None: where their layers are
+    no_host: bool = False
+
+    def for_draft(self) -> Placement:
+        """Return the same for another model, whose tensors have other names."""
+        return replace(self, tensors=None)
 
     def apply(self, params: Any) -> None:
+        if self.tensors is not None:
+            params.tensor_buft_overrides = ctypes.cast(self.tensors, ctypes.c_void_p)
+        params.no_host = self.no_host
         if self.devices is not None:
             params.devices = ctypes.cast(self.devices, ctypes.c_void_p)
         if self.tensor_split is not None:
@@ -70,7 +80,7 @@ class Placement:
         params.main_gpu = self.main_gpu
 
 
-NOWHERE = Placement(devices=(ctypes.c_void_p * 1)())  # but in host memory
+NOWHERE = Placement(devices=(ctypes.c_void_p * 1)())  # host memory only
 
 
 def start(settings: EngineSettings) -> None:
@@ -99,11 +109,12 @@ def place(settings: EngineSettings) -> Placement:
     if settings.tensor_split and chosen:
         shares = (ctypes.c_float * lib.llama_max_devices())(*settings.tensor_split[: len(chosen)])
     mode = _SPLIT_MODES[settings.split_mode if chosen else "layer"]
-    return Placement(named, shares, mode, settings.main_gpu if chosen else 0)
+    main, tensors = settings.main_gpu if chosen else 0, native_places(tensor_places(settings))
+    return Placement(named, shares, mode, main, tensors, settings.no_host)
 
 
 def used_devices(settings: EngineSettings) -> list[Device]:
-    """Devices that layers may be placed on, in libllama's order."""
+    """Return the devices that layers may be placed on, in libllama's order."""
     if settings.devices == _NONE:
         return []
     found = [device for device in devices() if device.is_gpu]
@@ -116,13 +127,13 @@ def used_devices(settings: EngineSettings) -> list[Device]:
 
 
 def projector_device(settings: EngineSettings) -> Device | None:
-    """The device that encodes media, if not the CPU: a local one if there is one."""
+    """Return the device that encodes media, if not the CPU; preferably a local one."""
     chosen = used_devices(settings)
     return next((device for device in chosen if not device.is_remote), chosen[0] if chosen else None)
 
 
 def add_servers(endpoints: Sequence[str]) -> None:
-    """Add the devices of RPC servers, each HOST:PORT; raises CorralError if one does not answer."""
+    """Add the devices of RPC servers, each HOST:PORT. Raises CorralError if one does not respond."""
     for endpoint in endpoints:
         if endpoint not in _servers:
             check_server(endpoint)

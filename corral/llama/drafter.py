@@ -49,7 +49,7 @@ class Drafter:
             mmap=settings.mmap,
             mlock=settings.mlock,
             n_gpu_layers=settings.n_gpu_layers_draft,
-            placement=place(settings),
+            placement=place(settings).for_draft(),
         )
         _check_vocabulary(model.vocab, target.vocab)
         if model.is_recurrent or not model.can_generate:
@@ -60,8 +60,9 @@ class Drafter:
         return drafter
 
     def catch_up(self, seq: int, tokens: TokenArray, is_brief: bool) -> bool:
-        """Evaluate what a sequence has become. False: there is more to evaluate, or it is too long."""
-        is_known = tokens.max() < self._model.vocab.n_tokens  # the large model may hold a few tokens more
+        """Evaluate the tokens of a sequence. False: there is more to evaluate, or the sequence is too
+        long."""
+        is_known = tokens.max() < self._model.vocab.n_tokens  # the large model may have a few tokens more
         if len(tokens) > self._context.n_ctx or seq >= len(self._held) or not is_known:
             return False
         held = self._held[seq]
@@ -97,7 +98,7 @@ class Drafter:
         return drafted
 
     def forget(self, seq: int) -> None:
-        """Keep the tokens: the next request of the sequence may begin with them."""
+        """Discard the logits. The tokens stay: the next request of the sequence may begin with them."""
         self._rows[seq] = None
 
     def _measure(self) -> None:
@@ -131,7 +132,8 @@ class Drafter:
 
 
 def draft_params(settings: EngineSettings, n_seq: int, n_ctx: int) -> Any:
-    """Parameters of the draft context: one sequence of `n_ctx` tokens per sequence of the large model."""
+    """Return the parameters of the draft context: one sequence of `n_ctx` tokens per sequence of the large
+    model."""
     n_threads, n_threads_batch = draft_thread_counts(settings)
     return fill_params(
         plain_params(settings),
@@ -147,7 +149,7 @@ def draft_params(settings: EngineSettings, n_seq: int, n_ctx: int) -> Any:
 
 
 def _of_draft(settings: EngineSettings) -> EngineSettings:
-    """Settings of the draft model: its own devices, F16 cache."""
+    """Return the settings of the draft model: its own number of GPU layers."""
     return msgspec.structs.replace(settings, n_gpu_layers=settings.n_gpu_layers_draft)
 
 

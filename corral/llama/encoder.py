@@ -136,7 +136,8 @@ class Encoder:
         return self.vectors()[0]
 
     def _padding(self, n: int) -> list[Chunk]:
-        """A dummy sequence that pads `n` tokens, so that vectors do not depend on the size of their batch."""
+        """Return a dummy sequence that pads `n` tokens, so that vectors do not depend on the size of their
+        batch."""
         n_more = max(n, MIN_CHUNK) - n
         n_more += -(n + n_more) % ALIGNMENT
         if self._padding_seq is None or not n_more:
@@ -162,7 +163,7 @@ class Encoder:
 
 
 def encoder_params(model: Model, settings: EngineSettings, n_cells: int) -> Any:
-    """libllama's parameters of an encoder context for `n_cells` tokens."""
+    """Return libllama's parameters of an encoder context for `n_cells` tokens."""
     params = context_params(settings)
     params.embeddings = True
     params.pooling_type = _NATIVE_POOLING[_resolve_pooling(model, settings)]
@@ -177,7 +178,7 @@ def encoder_params(model: Model, settings: EngineSettings, n_cells: int) -> Any:
 
 
 def most_cells(model: Model, settings: EngineSettings) -> int:
-    """The most tokens an encoder may have to hold at once."""
+    """Return the maximum number of tokens that an encoder must hold at once."""
     return max(_batch_size(settings), encoder_info(model, settings).n_tokens)
 
 
@@ -194,7 +195,7 @@ def encoder_info(model: Model, settings: EngineSettings) -> EncoderInfo:
 
 
 def _is_whole(model: Model, settings: EngineSettings) -> bool:
-    """Return whether an input must be evaluated in one batch, because attention is not causal."""
+    """Whether an input must be evaluated in one batch, because attention is not causal."""
     is_causal = settings.attention == "causal" or (not settings.attention and model.is_causal)
     return not (model.can_generate and is_causal)
 
@@ -215,13 +216,13 @@ def _pack_size(model: Model, settings: EngineSettings) -> int:
 
 
 def _batch_size(settings: EngineSettings) -> int:
-    """Tokens evaluated at once: a multiple of the padding, with space for all sequences."""
+    """Return the tokens evaluated at once: a multiple of the padding, with space for all sequences."""
     n = min(settings.n_ubatch, settings.n_batch)
     return n + -n % _BATCH_STEP
 
 
 def _count_sequences(model: Model, n_batch: int) -> int:
-    """Sequences per batch. libllama aborts on mean pooling if batches do not split evenly."""
+    """Return the sequences per batch. libllama aborts on mean pooling if batches do not split evenly."""
     if model.is_recurrent:
         return _N_RECURRENT
     n_most = int(lib.llama_max_parallel_sequences())

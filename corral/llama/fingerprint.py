@@ -29,7 +29,7 @@ def model_fingerprint(settings: EngineSettings) -> bytes:
 
 
 def _changes(settings: EngineSettings) -> bytes:
-    """The settings that change a model's results."""
+    """Encode the settings that change a model's results."""
     params, default = context_params(settings), lib.llama_context_default_params()
     positions = {n: getattr(params, n) for n in _POSITIONS if getattr(params, n) != getattr(default, n)}
     vectors = [(fingerprint(file.path), file.scale) for file in settings.control_vectors]

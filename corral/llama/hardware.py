@@ -26,36 +26,36 @@ def thread_counts(settings: EngineSettings) -> tuple[int, int]:
 
 
 def draft_thread_counts(settings: EngineSettings) -> tuple[int, int]:
-    """The same for the draft model."""
+    """Return the same for the draft model."""
     n = settings.n_threads_draft if settings.n_threads_draft > 0 else thread_counts(settings)[0]
     return n, settings.n_threads_batch_draft if settings.n_threads_batch_draft > 0 else n
 
 
 def uses_gpu(settings: EngineSettings) -> bool:
-    """Also true for `--rpc` devices: they may be CPUs, but nothing says how they compute."""
+    """Whether GPUs are used, or `--rpc` devices: these may be CPUs, but nothing says how they compute."""
     return settings.n_gpu_layers != 0 and settings.devices != ("none",) and library.has_gpu()
 
 
 def uses_flash_attn(settings: EngineSettings) -> bool:
     # On CPUs, flash attention rounds differently for every batch shape: tokens would depend on what
     # else is running. `auto` prefers reproducible answers there.
-    # Quantized values cannot be read without it.
+    # Quantized V requires it.
     is_better = uses_gpu(settings) or is_quantized(settings.cache_type_v)
     return settings.flash_attn == "on" or (settings.flash_attn == "auto" and is_better)
 
 
 def prompt_piece(settings: EngineSettings, n_ubatch: int) -> int:
-    """How many prompt tokens are evaluated at once while no stream generates.
+    """Return how many prompt tokens are evaluated at once while no stream generates.
 
-    Without flash attention each token is compared with its whole chunk, later tokens included, so smaller
-    chunks than usual are faster.
+    Without flash attention each token is compared with its whole chunk, later tokens included, so chunks
+    smaller than usual are faster.
     """
     is_usual = n_ubatch == DEFAULT_UBATCH and not uses_gpu(settings) and not uses_flash_attn(settings)
     return _PIECE if is_usual else n_ubatch
 
 
 def flash_attn_type(settings: EngineSettings) -> int:
-    """Return libllama's number. It resolves `auto` itself where GPUs may lack some head sizes."""
+    """Return libllama's number. libllama resolves `auto` itself, since GPUs may lack some head sizes."""
     is_open = settings.flash_attn == "auto" and not is_quantized(settings.cache_type_v)
     if is_open and uses_gpu(settings):
         return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
@@ -82,14 +82,14 @@ def notes_on_locking(log: Sequence[str]) -> list[str]:
     if not any(_NOT_LOCKED.search(line) for line in log):
         return []
     return [
-        "--mlock: the system does not let the whole model be locked in memory; "
-        "`ulimit -l unlimited` before the start allows it (LimitMEMLOCK=infinity for systemd, "
-        "--ulimit memlock=-1 for docker)"
+        "--mlock: the system does not allow locking the whole model in memory; run `ulimit -l "
+        "unlimited` before the start (LimitMEMLOCK=infinity for systemd, --ulimit memlock=-1 for "
+        "docker)"
     ]
 
 
 def physical_cores() -> int:
-    """Physical cores this process may use; hyper-threads would only wait for each other."""
+    """Return the physical cores that this process may use; hyper-threads would only wait for each other."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = math.ceil(cpu_quota() or allowed)
     return max(1, min(allowed, quota, psutil.cpu_count(logical=False) or allowed))

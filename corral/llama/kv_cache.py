@@ -1,4 +1,4 @@
-"""Checks of a model's KV cache: libllama computes garbage or aborts instead of asking."""
+"""Check a model's KV cache settings: libllama would compute garbage or abort."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fit_cache(settings: EngineSettings, model: Model) -> EngineSettings:
 
 
 def can_move_keys(settings: EngineSettings, model: Model) -> bool:
-    """Return whether keys can be shifted to other positions without loss."""
+    """Whether keys can be shifted to other positions without loss."""
     if settings.cache_type_k == "bf16":
         return False
     if is_quantized(settings.cache_type_k):
@@ -44,8 +44,8 @@ def can_move_keys(settings: EngineSettings, model: Model) -> bool:
 
 
 def _stays_where_it_is(settings: EngineSettings, model: Model) -> bool:
-    """Return whether a shift by zero changes nothing. It does change keys where positions also scale them, as
-    with YaRN: libllama scales the keys of all sequences again."""
+    """Whether a shift by zero changes nothing. It changes keys if positions also scale them, as with YaRN:
+    libllama scales the keys of all sequences again."""
     n_threads, n_threads_batch = thread_counts(settings)
     params = fill_params(
         context_params(_with_default_types(settings)),

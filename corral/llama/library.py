@@ -77,7 +77,7 @@ def log_patches() -> None:
     """Log which patches libllama has, as a warning if they are not the expected ones."""
     problem = describe_patches(lib.llama_print_system_info().decode("utf-8", "replace"))
     if problem:
-        _log.warning("%s; `corral doctor` says how to get them", problem)
+        _log.warning("%s; `corral doctor` shows how to get them", problem)
     else:
         _log.info("libllama of llama-cpp-python %s with patch set %d", VERSION, PATCH_SET)
 
@@ -102,7 +102,7 @@ def overhear(is_private: bool = False) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def listen(hear: Callable[[str], object]) -> Iterator[None]:
-    """Call with everything that libllama logs meanwhile. Exceptions raised there are lost."""
+    """Call `hear` with everything that libllama logs meanwhile. Exceptions raised there are lost."""
     _listeners.append(hear)
     try:
         yield
@@ -111,8 +111,8 @@ def listen(hear: Callable[[str], object]) -> Iterator[None]:
 
 
 def has_gpu() -> bool:
-    """Return whether there is a GPU or an added RPC device. (`llama_supports_gpu_offload` is also true for
-    every build with RPC.)"""
+    """Whether there is a GPU or an added RPC device. (`llama_supports_gpu_offload` is also true for every
+    build with RPC.)"""
     find = "ggml_backend_dev_by_type"
     return any(ggml(find, ctypes.c_void_p, ctypes.c_int(kind)) for kind in _GPU_KINDS)
 
@@ -125,9 +125,9 @@ def ggml(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def strlen_callback() -> Any:
-    """libc's strlen as an abort callback: true once the flag's first byte is not zero.
+    """Return libc's strlen as an abort callback: true once the flag's first byte is not zero.
 
-    Compute threads call it hundreds of times per step: it must not be Python.
+    Compute threads call it hundreds of times per step, so it must not be Python.
     """
     libc = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
     return ctypes.cast(libc.strlen, lib.ggml_abort_callback)
@@ -135,7 +135,7 @@ def strlen_callback() -> Any:
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def on_log(level: int, text: bytes, _user_data: Any) -> None:
-    """Install a callback for logs written in libllama's way."""
+    """Receive log lines of libllama and libmtmd."""
     line = text.decode("utf-8", "replace").rstrip()
     for hear in _listeners:
         hear(line)

@@ -13,7 +13,8 @@ _M = 100
 
 
 class Mirostat:
-    """`mu` follows the surprise of the chosen tokens."""
+    """`mu` follows the surprise of the chosen tokens. Like libllama, it draws only where there is a choice:
+    `n_draws` times so far."""
 
     def __init__(self, version: int, tau: float, eta: float, n_vocab: int) -> None:
         self._version = version
@@ -21,6 +22,7 @@ class Mirostat:
         self._eta = eta
         self._n_vocab = n_vocab
         self.mu = 2.0 * tau
+        self.n_draws = 0
 
     @classmethod
     def create(cls, params: SamplingParams, n_vocab: int) -> Mirostat | None:
@@ -36,8 +38,9 @@ class Mirostat:
         kept = kept[np.argsort(-probs[kept], kind="stable")]
         return ids[kept], probs[kept] / probs[kept].sum()
 
-    def observe(self, prob: float) -> None:
-        """Update `mu` from the probability of the chosen token."""
+    def observe(self, prob: float, n: int) -> None:
+        """Update `mu` from the probability of the token chosen among `n`."""
+        self.n_draws += n > 1
         surprise = -math.log2(max(prob, 1e-300))
         self.mu -= self._eta * (surprise - self._tau)
 
@@ -52,7 +55,7 @@ class Mirostat:
         return _largest(probs, self._k(float((t * b).sum() / (t * t).sum()), len(probs)))
 
     def _k(self, s_hat: float, n: int) -> int:
-        """How many of `n` candidates to keep, from the estimated decay of their probabilities."""
+        """Return how many of `n` candidates to keep, from the estimated decay of their probabilities."""
         epsilon = s_hat - 1
         try:
             k = ((epsilon * 2**self.mu) / (1 - self._n_vocab**-epsilon)) ** (1 / s_hat)
@@ -67,7 +70,8 @@ class Mirostat:
 
 
 def _largest(probs: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.intp]:
-    """Indexes of the `n` largest, the first among equals. Cheaper than sorting a whole vocabulary."""
+    """Return the indexes of the `n` largest, the first among equals. Cheaper than sorting a whole
+    vocabulary."""
     n = min(n, len(probs))
     bar = np.partition(probs, -n)[-n]
     above = np.flatnonzero(probs > bar)

@@ -64,9 +64,9 @@ class Model:
         check_tensors: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> Model:
-        """`is_dry`: as it would be, but without weights; contexts of it can be opened, not used.
+        """Open a model file. With weights, it is checked before libllama reads it.
 
-        A file with weights is checked before libllama sees it.
+        `is_dry`: allocate no weights; contexts can be opened, but not used.
         """
         headers = [] if vocab_only else read_model(path)[1]
         placement = placement or (NOWHERE if vocab_only else Placement())
@@ -85,18 +85,18 @@ class Model:
             raise _refusal(path, last_words())
         model = cls(handle, path, overrides)
         model._tensors = frozenset(name for header in headers for name in header.tensors)
-        model._placement = placement  # libllama goes on to look into it
+        model._placement = placement  # libllama keeps pointers into it
         return model
 
     @classmethod
     def load(cls, settings: EngineSettings, on_progress: Callable[[float], None] | None = None) -> Model:
-        """The model of an engine, weights and all."""
-        # The tokenizer process, which loads no weights, does without numpy and psutil.
+        """Load the model of an engine with its weights."""
+        # The tokenizer process, which loads no weights, runs without numpy and psutil.
         from corral.llama.control_vector import ControlVector, read_directions
         from corral.llama.hardware import notes_on_gpu, notes_on_locking
 
         start(settings)
-        context_params(settings)  # what is wrong with them is told before weights are read
+        context_params(settings)  # reports invalid settings before weights are read
         directions = [(file, read_directions(file.path)) for file in settings.control_vectors]
         with library.overhear() as log:
             model = cls.open(
@@ -160,17 +160,17 @@ class Model:
         return int(lib.llama_model_n_ctx_train(self.handle))
 
     def has_tensor(self, *names: str) -> bool:
-        """Whether it has any of these."""
+        """Whether the model has any of these tensors."""
         return not self._tensors.isdisjoint(names)
 
     @cached_property
     def n_positions(self) -> int:
-        """How many it has learned one by one; 0: they are computed, and there is no last one."""
+        """The number of learned positions; 0 if positions are computed and unlimited."""
         return self.n_ctx_train if self.has_tensor(_POSITIONS) else 0
 
     @property
     def turns_positions(self) -> bool:
-        """It tells positions apart by turning keys (RoPE)."""
+        """Whether the model uses RoPE."""
         return bool(lib.llama_model_rope_type(self.handle) != lib.LLAMA_ROPE_TYPE_NONE)
 
     @property
@@ -183,12 +183,12 @@ class Model:
 
     @property
     def n_embd_out(self) -> int:
-        """Numbers of an embedding."""
+        """Dimensions of an embedding."""
         return int(lib.llama_model_n_embd_out(self.handle))
 
     @property
     def labels(self) -> list[str]:
-        """Names of what its classification head tells apart."""
+        """Names of the classes of its classification head."""
         names = [lib.llama_model_cls_label(self.handle, i) for i in range(self.n_scores)]
         return [name.decode("utf-8", "replace") for name in names if name is not None]
 
@@ -199,18 +199,19 @@ class Model:
 
     @property
     def pooling(self) -> Pooling | None:
-        """What its file says how to make one vector of many."""
+        """The pooling type that the file declares."""
         return _POOLINGS.get(self._declared("pooling_type"))
 
     def head_sizes(self, what: str) -> tuple[int, int]:
-        """How many keys ("key") or values ("value") a head has, in layers without and with a window."""
+        """Return the sizes of keys ("key") or values ("value") of a head, in layers without and with a
+        sliding window."""
         n_head = int(lib.llama_model_n_head(self.handle))
         n = self._declared_number(f"attention.{what}_length", self.n_embd // n_head if n_head else 0)
         return n, self._declared_number(f"attention.{what}_length_swa", n)
 
     @property
     def turned_sizes(self) -> tuple[int, int]:
-        """How many keys of a head its position turns, in layers without and with a window."""
+        """RoPE dimensions of a head, in layers without and with a sliding window."""
         n = self._declared_number("rope.dimension_count", self.head_sizes("key")[0])
         return n, self._declared_number("rope.dimension_count_swa", n)
 
@@ -224,8 +225,8 @@ class Model:
 
     @property
     def description(self) -> str:
-        """Architecture, size and encoding. libllama guesses the size from the number of layers: it is counted
-        instead."""
+        """Architecture, size and encoding. libllama guesses the size from the number of layers, so the
+        parameters are counted instead."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
         architecture, _, encoding = buffer.value.decode("utf-8", "replace").split(" ", 2)
@@ -233,7 +234,7 @@ class Model:
 
     @property
     def chat_templates(self) -> dict[str, str]:
-        """The templates in the file: the default one under no name, others if there are any."""
+        """The chat templates in the file; the default has an empty name."""
         found = {
             name: lib.llama_model_chat_template(self.handle, name.encode() or None) for name in _TEMPLATES
         }
@@ -241,28 +242,28 @@ class Model:
 
     @property
     def is_recurrent(self) -> bool:
-        """Some of what it remembers is a running state, not a cell per token."""
+        """Whether part of its memory is a recurrent state instead of a cell per token."""
         return bool(lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle))
 
     @property
     def has_cells(self) -> bool:
-        """Some of what it remembers is a cell per token."""
+        """Whether part of its memory has a cell per token."""
         return not lib.llama_model_is_recurrent(self.handle)
 
     @property
     def has_cache(self) -> bool:
-        """It keeps keys and values of its tokens."""
+        """Whether the model has a KV cache."""
         has_memory, _ = self._probe
         return has_memory and self.has_cells
 
     @property
     def n_window(self) -> int:
-        """How far back some layers look, and of them a saved state holds no more; 0: there are none."""
+        """The sliding window of some layers, to which their saved state is limited; 0 if there is none."""
         return int(lib.llama_model_n_swa(self.handle))
 
     @property
     def has_planes(self) -> bool:
-        """Its tokens have positions in several dimensions, where pictures are flat."""
+        """Whether positions have several dimensions (M-RoPE), in which images are flat."""
         return lib.llama_model_rope_type(self.handle) in _PLANES
 
     @property
@@ -271,19 +272,20 @@ class Model:
 
     @property
     def can_generate(self) -> bool:
-        """It has a memory of tokens, to which more can be added; encoders look at a whole text at once."""
+        """Whether the model has a memory of tokens that can be extended. Encoders see a whole text at
+        once."""
         has_memory, _ = self._probe
         return has_memory and self.has_decoder
 
     @property
     def is_causal(self) -> bool:
-        """Its tokens do not see those behind them, unless it is told otherwise."""
+        """Whether attention is causal by default."""
         _, is_causal = self._probe
         return is_causal
 
     @cached_property
     def _probe(self) -> tuple[bool, bool]:
-        """What only a context tells: whether it has a memory, and whether attention is causal."""
+        """What only a context can report: whether it has a memory, and whether attention is causal."""
         params = lib.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = _PROBE_TOKENS
         context = lib.llama_init_from_model(self.handle, params)
@@ -295,7 +297,7 @@ class Model:
 
     @property
     def has_decoder(self) -> bool:
-        """False for an encoder that was cut off from its decoder; other encoders just have no memory."""
+        """False for an encoder that was separated from its decoder; other encoders only lack a memory."""
         return bool(lib.llama_model_has_decoder(self.handle))
 
     def _declared_number(self, key: str, default: int) -> int:
@@ -303,11 +305,11 @@ class Model:
         return int(text) if text.isdecimal() else default
 
     def _declared(self, key: str) -> str:
-        """What the file says of an architecture like its own."""
+        """Return a metadata value of the model's architecture."""
         return self._metadata(f"{self._metadata('general.architecture')}.{key}")
 
     def _metadata(self, key: str) -> str:
-        """A value of the file's metadata as text; nothing if it is not there."""
+        """Return a metadata value as text; empty if it is missing."""
         if key in self._overrides:
             return self._overrides[key]
         buffer = ctypes.create_string_buffer(256)
@@ -316,7 +318,7 @@ class Model:
 
 
 def counted(n: int) -> str:
-    """A number of parameters, as names of models have it: 135M, 1.7B."""
+    """Format a number of parameters as in names of models: 135M, 1.7B."""
     size, unit = float(n), ""
     for larger in ("K", "M", "B", "T"):
         if round(size) < 1000:

@@ -1,6 +1,6 @@
-"""A projector: encodes images and audio as rows that a model reads like tokens. On libmtmd, no policy.
+"""A projector: encodes images and audio as embedding rows. On libmtmd, no policy.
 
-Any thread may call `layout_media`, one at a time `encode`.
+Any thread may call `layout_media`; only one thread at a time may call `encode`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PIECE = 8  # graph nodes computed between two calls of `go_on`
 _TYPE_KEYS = ("clip.projector_type", "clip.vision.projector_type")
 _POSITIONED = ("deepseek4v",)  # image embeddings depend on their position there
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
-_FAILURES = {1: "it does not go together with its marks", 2: "it cannot be prepared"}
+_FAILURES = {1: "it does not match its markers", 2: "it cannot be prepared"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Projector:
             yield MediaKind.AUDIO
 
     def layout_media(self, medium: MediaItem) -> list[int]:
-        """Return a media item's tokens, with the text tokens that the model wants around it; its samples are
-        not needed."""
+        """Return a media item's tokens, including the text tokens that the model expects around it; its
+        samples are not needed."""
         with ExitStack() as stack:
             return [token for part in self._parts(medium, None, stack) for token in part.tokens]
 
@@ -110,7 +110,7 @@ class Projector:
     def _next_batch(
         self, waiting: list[_Part], stack: ExitStack
     ) -> tuple[tuple[Any, list[_Part]], list[_Part]]:
-        """Split off as many as libmtmd encodes at once."""
+        """Split off as many parts as libmtmd encodes at once."""
         batch = stack.enter_context(_owned(mtmd.mtmd_batch_init(self._handle), mtmd.mtmd_batch_free))
         n = 0
         while n < len(waiting) and mtmd.mtmd_batch_add_chunk(batch, waiting[n].chunk) == 0:
@@ -145,7 +145,7 @@ class Projector:
         data = ctypes.string_at(pointer, 4 * len(part.tokens) * self._width)
         rows = np.frombuffer(data, np.float32).reshape(-1, self._width)
         if not np.isfinite(rows).all():
-            raise CorralError("the projector's numbers are not finite")
+            raise CorralError("the projector's output has values that are not finite")
         is_causal = not mtmd.mtmd_decode_use_non_causal(self._handle, part.chunk)
         if not self._has_planes:
             return Encoded(rows, is_causal=is_causal)
@@ -186,8 +186,8 @@ class Projector:
         return _Part(placeholder_tokens(content, n, n_pos, is_flat, is_more), chunk)
 
     def _places(self, chunk: Any, start: int) -> TokenArray:
-        """Return each token's position in a chunk that begins at `start`: four dimensions, in libllama's
-        order."""
+        """Return each token's position in a chunk that begins at `start`: four dimensions, in
+        libllama's order."""
         n = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
         image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
         if not image:
@@ -200,7 +200,7 @@ class Projector:
 
 
 def _check_file(path: str) -> None:
-    """Reject files that native code must not see, or would misread."""
+    """Reject files that native code must not open, or would misread."""
     try:
         metadata = read_header(path).metadata
     except InvalidRequest as error:

@@ -75,7 +75,7 @@ def _size_in(cpu: int, buffer_type: int, kind: int, shape: tuple[int, ...]) -> i
 
 
 def _product(context: int, weight: int, shape: tuple[int, ...]) -> int:
-    """The product with a layer's activations; expert matrices are selected by index."""
+    """Return the product with a layer's activations; expert matrices are selected by index."""
     if len(shape) == 2:
         rows = _tensor(context, _F32, (shape[0], _N_EVALUATED))
         return int(ggml("ggml_mul_mat", _POINTER, context, weight, rows))

@@ -1,4 +1,4 @@
-"""Check a ggml RPC server before libllama connects: native code aborts the process if that fails.
+"""Check a ggml RPC server before libllama connects: native code aborts the process on failure.
 
 Implements only the client's greeting. No native code.
 """
@@ -45,7 +45,7 @@ def _parse(endpoint: str) -> tuple[str, int]:
 
 def _check_answer(endpoint: str, answer: bytes) -> None:
     if len(answer) < _SIZE.size + _ANSWER.size or _SIZE.unpack_from(answer)[0] != _ANSWER.size:
-        raise CorralError(f"--rpc {endpoint}: this is not an RPC server of llama.cpp, or has another version")
+        raise CorralError(f"--rpc {endpoint}: not an RPC server of llama.cpp, or of another version")
     major, minor, patch, _ = _ANSWER.unpack_from(answer, _SIZE.size)
     if major != _VERSION[0] or minor > _VERSION[1]:
         ours = ".".join(map(str, _VERSION))

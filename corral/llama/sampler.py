@@ -1,4 +1,4 @@
-"""From logits to a token: stages resolved once per request, then a keyed draw.
+"""Sample tokens from logits: stages resolved once per request, then a draw as libllama draws.
 
 The draw depends only on (seed, token index), so a request can be resumed after any token.
 """
@@ -6,34 +6,28 @@ The draw depends only on (seed, token index), so a request can be resumed after 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from corral.core.chunk import FloatArray
-from corral.core.draw import uniform
+from corral.core.draw import NO_TOKEN, Redraw, Twister
 from corral.core.errors import NonFiniteLogits
 from corral.core.params import SamplingParams
-from corral.core.result import TokenProb, TokenProbs
-from corral.llama.candidates import Candidates, softmax, softmax_weights
-from corral.llama.library import lib
+from corral.core.result import TokenProbs
+from corral.llama.candidates import Candidates, single_weights, softmax
 from corral.llama.mirostat import Mirostat
-from corral.llama.stage import (
-    NativeStage,
-    NewlineSparedStage,
-    Stage,
-    TailFreeStage,
-    TypicalStage,
-    XtcStage,
-    native_dry,
-)
+from corral.llama.stage import XtcStage
+from corral.llama.stage_builder import StageBuilder
+from corral.llama.token_probs import find_top_probs
 from corral.llama.vocab import Vocab
 
 if TYPE_CHECKING:
     from corral.llama.constraint import Matcher
 
-_COLDEST = 1e-4
+_REDRAW_STRIDE = 0x9E3779B1  # between the seeds of redraws
 
 
 class Sampler:
@@ -50,13 +44,19 @@ class Sampler:
     ) -> None:
         self._params = params
         self._candidates = candidates
-        builder = _Builder(vocab, params, prompt, n_ctx)
+        self._vocab = vocab
+        self._make_builder = partial(StageBuilder, vocab, params, prompt, n_ctx)
+        builder = self._make_builder()
         self._stages = builder.build()
         self._is_greedy = builder.is_greedy
         self._bias = builder.bias()
         self._n_best = builder.n_best
         self._mirostat = Mirostat.create(params, vocab.n_tokens)
         self._grammar = grammar
+        self._accepted: list[int] = []
+        self._progress = [self._count_draws()]  # after each token
+        self._banned: list[int] = []  # by the draw that is under way
+        self._n_redraw = 0
 
     @property
     def is_unfinished(self) -> bool:
@@ -66,28 +66,102 @@ class Sampler:
     def is_finished(self) -> bool:
         return self._grammar is not None and self._grammar.is_finished
 
-    def sample(self, logits: FloatArray, index: int) -> tuple[int, TokenProbs | None]:
+    def sample(
+        self, logits: FloatArray, index: int, redraw: Redraw | None = None
+    ) -> tuple[int, TokenProbs | None]:
         """Draw the token at `index` of the generation, with its probabilities if requested."""
+        if redraw is not None:
+            return self._sample_other(logits, index, redraw)
+        token, ids, weights = self._choose(logits, index)
+        return self._take(logits, token, ids, weights)
+
+    def _sample_other(self, logits: FloatArray, index: int, redraw: Redraw) -> tuple[int, TokenProbs | None]:
+        """Draw another token than before: one that begins another text, if there is any."""
+        self._n_redraw = redraw.n
+        try:
+            for is_avoided in (redraw.begins, redraw.goes_beyond):
+                self._banned = list(redraw.tokens)
+                while (allowed := self._allowed()) is None or allowed.any():
+                    token, ids, weights = self._choose(logits, index)
+                    if not is_avoided(self._vocab.piece(token)):
+                        return self._take(logits, token, ids, weights)
+                    self._banned.append(token)
+            return NO_TOKEN, None
+        finally:
+            self._banned, self._n_redraw = [], 0
+
+    def _choose(
+        self, logits: FloatArray, index: int
+    ) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        """Return the token to take, and what it was drawn from."""
         if self._is_greedy:
-            return self._take_best(logits)
+            token = self._find_best(logits)
+            return token, np.array([token], np.int32), np.array([1.0])
         ids, weights = self._narrow(logits, index)
         cumulative = np.cumsum(weights)
-        target = uniform(self._params.seed, index) * cumulative[-1]
-        choice = int(cumulative.searchsorted(target, side="right"))
-        if choice == len(ids):  # rounding: take the last one with any weight
-            choice = int(np.flatnonzero(weights)[-1])
-        token = int(ids[choice])
+        choice = int(cumulative.searchsorted(self._draw(index) * cumulative[-1]))
+        if not weights[choice]:  # a draw of exactly 0
+            choice = int(np.flatnonzero(weights)[0])
+        return int(ids[choice]), ids, weights
+
+    def _draw(self, index: int) -> float:
+        """Return the random number for the token at `index`."""
+        twister = self._twister
+        if self._n_redraw:
+            twister = Twister(self._params.seed + self._n_redraw * _REDRAW_STRIDE)
+        return twister.double(index if self._mirostat is None else self._mirostat.n_draws)
+
+    @cached_property
+    def _twister(self) -> Twister:
+        return Twister(self._params.seed)
+
+    def _take(
+        self,
+        logits: FloatArray,
+        token: int,
+        ids: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.float64],
+    ) -> tuple[int, TokenProbs | None]:
         if self._mirostat is not None:
-            self._mirostat.observe(float(weights[choice] / cumulative[-1]))
+            at = np.flatnonzero(ids == token)[0]
+            self._mirostat.observe(float(weights[at] / np.cumsum(weights)[-1]), len(ids))
         self._accept(token)
         return token, self._probs(logits, token, ids, weights) if self._params.n_probs else None
 
+    def rewind(self, n: int) -> bool:
+        """Take back all but the first `n` tokens."""
+        n_back = len(self._accepted) - n
+        if self._grammar is not None and not self._grammar.rewind(n_back):
+            return False
+        del self._accepted[n:]
+        del self._progress[n + 1 :]
+        self.close()
+        self._stages = self._make_builder(self._accepted).build()
+        mu, n_draws, n_tosses = self._progress[n]
+        if self._mirostat is not None:
+            self._mirostat.mu, self._mirostat.n_draws = mu, n_draws
+        if self._xtc is not None:
+            self._xtc.n_tosses = n_tosses
+        return True
+
+    @property
+    def _xtc(self) -> XtcStage | None:
+        return next((stage for stage in self._stages if isinstance(stage, XtcStage)), None)
+
+    def _count_draws(self) -> tuple[float, int, int]:
+        """Return what later draws depend on besides the tokens."""
+        mirostat, xtc = self._mirostat, self._xtc
+        mu, n_draws = (mirostat.mu, mirostat.n_draws) if mirostat is not None else (0.0, 0)
+        return mu, n_draws, xtc.n_tosses if xtc is not None else -1
+
     def force(self, logits: FloatArray, index: int, token: int) -> None:
         """Accept `token` as the one drawn at `index` by an engine that was lost."""
-        if self._mirostat is not None:
+        if self._mirostat is not None or self._xtc is not None:
             ids, weights = self._narrow(logits, index)
+        if self._mirostat is not None:
             at = np.flatnonzero(ids == token)
-            self._mirostat.observe(float((weights[at[0]] if len(at) else weights.min()) / weights.sum()))
+            prob = (weights[at[0]] if len(at) else weights.min()) / weights.sum()
+            self._mirostat.observe(float(prob), len(ids))
         self._accept(token)
 
     def forced(self, n: int) -> Iterator[int]:
@@ -106,17 +180,13 @@ class Sampler:
             stage.close()
         self._stages = []
 
-    def _take_best(self, logits: FloatArray) -> tuple[int, TokenProbs | None]:
+    def _find_best(self, logits: FloatArray) -> int:
         allowed = self._allowed()
         token = int((logits if allowed is None else np.where(allowed, logits, -np.inf)).argmax())
         if allowed is not None and not allowed[token]:
             token = int(allowed.argmax())
         _refuse_nonsense(logits[token])
-        self._accept(token)
-        probs = (
-            self._probs(logits, token, np.array([token]), np.array([1.0])) if self._params.n_probs else None
-        )
-        return token, probs
+        return token
 
     def _narrow(
         self, logits: FloatArray, index: int
@@ -126,7 +196,7 @@ class Sampler:
         _refuse_nonsense(self._load(logits))
         for stage in self._stages:
             stage.apply(candidates, index)
-        ids, weights = candidates.ids, softmax_weights(candidates.logits)
+        ids, weights = candidates.ids, single_weights(candidates.logits)
         return self._mirostat.truncate(ids, weights / weights.sum()) if self._mirostat else (ids, weights)
 
     def _load(self, logits: FloatArray) -> np.float32:
@@ -142,8 +212,12 @@ class Sampler:
         return best
 
     def _allowed(self) -> npt.NDArray[np.bool_] | None:
-        """The grammar's mask of allowed tokens; None: all."""
-        return None if self._grammar is None else self._grammar.allowed()
+        """Return the grammar's mask of allowed tokens; None: all."""
+        allowed = None if self._grammar is None else self._grammar.allowed()
+        if self._banned:
+            allowed = np.ones(self._vocab.n_tokens, np.bool_) if allowed is None else allowed.copy()
+            allowed[self._banned] = False
+        return allowed
 
     def _load_allowed(self, logits: FloatArray, allowed: npt.NDArray[np.bool_] | None) -> np.float32:
         if allowed is None:
@@ -151,6 +225,8 @@ class Sampler:
         return self._candidates.load_some(logits, allowed, self._n_best)
 
     def _accept(self, token: int) -> None:
+        self._accepted.append(token)
+        self._progress.append(self._count_draws())
         if self._grammar is not None:
             self._grammar.accept(token)
         for stage in self._stages:
@@ -164,176 +240,11 @@ class Sampler:
         weights: npt.NDArray[np.float64],
     ) -> TokenProbs:
         if self._params.post_sampling_probs:
-            return _top_probs(ids, weights / weights.sum(), token, self._params.n_probs, drop_zero=True)
+            return find_top_probs(ids, weights / weights.sum(), token, self._params.n_probs, drop_zero=True)
         everything = softmax(logits)
-        return _top_probs(
+        return find_top_probs(
             np.arange(len(everything)), everything, token, self._params.n_probs, drop_zero=False
         )
-
-
-class _Builder:
-    """Resolves parameters into stages; samplers without effect are left out."""
-
-    def __init__(self, vocab: Vocab, params: SamplingParams, prompt: Sequence[int], n_ctx: int) -> None:
-        self._vocab = vocab
-        self._params = params
-        self._prompt = prompt
-        self._n_ctx = n_ctx
-        self._stages: list[Stage] = []
-        self.is_greedy = False
-        self.n_best = vocab.n_tokens  # with top-k first, other candidates need not be loaded
-
-    def build(self) -> list[Stage]:
-        p = self._params
-        names = p.samplers
-        if "penalties" not in names:
-            # compat: /completion: older clients list samplers without the penalties and still expect them.
-            names = ("penalties", *names)
-        if p.mirostat and p.temperature > 0:
-            self._add_penalties()
-            self._add_plain_temperature()
-            return self._stages
-        self.is_greedy = self._is_plainly_greedy(names)
-        if not self.is_greedy:
-            for name in names:
-                getattr(self, f"_add_{name}")()
-        return self._stages
-
-    def bias(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]] | None:
-        """Return the tokens whose logits are biased, and by how much."""
-        pairs = [*self._params.logit_bias, *((t, -np.inf) for t in self._vocab.suppressed)]
-        if not pairs:
-            return None
-        amounts: dict[int, float] = {}
-        for token, amount in pairs:
-            amounts[token] = amounts.get(token, 0.0) + amount
-        return np.array(list(amounts), np.intp), np.array(list(amounts.values()), np.float32)
-
-    def _is_plainly_greedy(self, names: Sequence[str]) -> bool:
-        """Temperature 0, and nothing that could change the most probable token."""
-        p = self._params
-        return (
-            p.temperature <= 0
-            and "temperature" in names
-            and p.dynatemp_range <= 0
-            and self.bias() is None
-            and not self._has_penalties
-            and not self._has_dry
-            and not ("xtc" in names and self._has_xtc)
-            and not ("typ_p" in names and p.typical_p < 1)
-            and "infill" not in names
-        )
-
-    @property
-    def _has_penalties(self) -> bool:
-        p = self._params
-        is_neutral = p.repeat_penalty == 1 and p.presence_penalty == 0 and p.frequency_penalty == 0
-        return p.repeat_last_n != 0 and not is_neutral
-
-    @property
-    def _has_dry(self) -> bool:
-        return self._params.dry_multiplier != 0 and self._params.dry_penalty_last_n != 0
-
-    @property
-    def _has_xtc(self) -> bool:
-        return self._params.xtc_probability > 0 and self._params.xtc_threshold <= 0.5
-
-    def _add_penalties(self) -> None:
-        if not self._has_penalties:
-            return
-        p = self._params
-        last_n = self._window(p.repeat_last_n)
-        handle = lib.llama_sampler_init_penalties(
-            self._vocab.n_tokens, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
-        )
-        stage = (
-            NativeStage(handle, True) if p.penalize_nl else NewlineSparedStage(handle, self._vocab.newline)
-        )
-        history = self._prompt if p.penalty_prompt is None else p.penalty_prompt
-        self._add_with_history(stage, history, last_n)
-
-    def _add_dry(self) -> None:
-        if not self._has_dry:
-            return
-        p = self._params
-        last_n = self._window(p.dry_penalty_last_n)
-        breakers = [b.encode() for b in p.dry_sequence_breakers]
-        handle = native_dry(
-            self._vocab.handle, p.dry_multiplier, p.dry_base, p.dry_allowed_length, last_n, breakers
-        )
-        self._add_with_history(NativeStage(handle, True), self._prompt, last_n)
-
-    def _add_top_n_sigma(self) -> None:
-        if self._params.top_n_sigma > 0:
-            self._stages.append(NativeStage(lib.llama_sampler_init_top_n_sigma(self._params.top_n_sigma)))
-
-    def _add_top_k(self) -> None:
-        if self._params.top_k > 0:
-            k = max(self._params.top_k, self._params.min_keep)
-            if not self._stages:
-                self.n_best = k
-            self._stages.append(NativeStage(lib.llama_sampler_init_top_k(k)))
-
-    def _add_tfs_z(self) -> None:
-        if self._params.tfs_z < 1:
-            self._stages.append(TailFreeStage(self._params.tfs_z, self._params.min_keep))
-
-    def _add_typ_p(self) -> None:
-        if self._params.typical_p < 1:
-            self._stages.append(TypicalStage(self._params.typical_p, self._params.min_keep))
-
-    def _add_top_p(self) -> None:
-        if self._params.top_p < 1:
-            handle = lib.llama_sampler_init_top_p(self._params.top_p, self._params.min_keep)
-            self._stages.append(NativeStage(handle))
-
-    def _add_min_p(self) -> None:
-        if self._params.min_p > 0:
-            handle = lib.llama_sampler_init_min_p(self._params.min_p, self._params.min_keep)
-            self._stages.append(NativeStage(handle))
-
-    def _add_xtc(self) -> None:
-        if self._has_xtc:
-            p = self._params
-            stream = 1 + sum(isinstance(stage, XtcStage) for stage in self._stages)
-            self._stages.append(XtcStage(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed, stream))
-
-    def _add_temperature(self) -> None:
-        p = self._params
-        if p.dynatemp_range <= 0:
-            self._add_plain_temperature()
-            return
-        handle = lib.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent)
-        self._stages.append(NativeStage(handle))
-
-    def _add_plain_temperature(self) -> None:
-        # A lower temperature makes no difference but could overflow a logit.
-        temperature = max(self._params.temperature, _COLDEST) if self._params.temperature > 0 else 0.0
-        self._stages.append(NativeStage(lib.llama_sampler_init_temp(temperature)))
-
-    def _add_infill(self) -> None:
-        self._stages.append(NativeStage(lib.llama_sampler_init_infill(self._vocab.handle)))
-
-    def _window(self, last_n: int) -> int:
-        return self._n_ctx if last_n < 0 else min(last_n, self._n_ctx)
-
-    def _add_with_history(self, stage: Stage, history: Sequence[int], last_n: int) -> None:
-        for token in history[-last_n:]:
-            stage.accept(token)
-        self._stages.append(stage)
-
-
-def _top_probs(
-    ids: npt.NDArray[Any], probs: npt.NDArray[np.float64], token: int, n: int, *, drop_zero: bool
-) -> TokenProbs:
-    n = min(n, len(probs))
-    best = np.argpartition(-probs, n - 1)[:n]
-    best = best[np.argsort(-probs[best], kind="stable")]
-    at = np.flatnonzero(ids == token)
-    return TokenProbs(
-        chosen=TokenProb(token, float(probs[at[0]]) if len(at) else 0.0),
-        top=[TokenProb(int(ids[i]), float(probs[i])) for i in best if probs[i] > 0 or not drop_zero],
-    )
 
 
 def _refuse_nonsense(best: np.float32) -> None:

@@ -1,7 +1,7 @@
 """Sampling stages: each narrows or reweights the candidates of one token.
 
 libllama does the work where it has the sampler. What it lacks (tail-free, penalties that spare newlines)
-or draws with its own generator (XTC, Mirostat) is implemented here, on keyed draws.
+or draws with its own generator (XTC, Mirostat) is implemented here, on the same draws by position.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.draw import uniform
+from corral.core.draw import Twister
 from corral.llama.candidates import Candidates, softmax
 from corral.llama.library import lib
 
@@ -58,16 +58,24 @@ class NewlineSparedStage(NativeStage):
 
 
 class XtcStage(NativeStage):
-    """XTC with a keyed coin: the native sampler, configured to act always, is called or not."""
+    """XTC with a coin of ours: the native sampler, configured to act always, is called or not.
 
-    def __init__(self, probability: float, threshold: float, min_keep: int, seed: int, stream: int) -> None:
+    Like libllama, it tosses the coin only where there is a choice. Mutable: `n_tosses` counts from -1; the
+    last was for the token at `_index`.
+    """
+
+    def __init__(self, probability: float, threshold: float, min_keep: int, seed: int) -> None:
         super().__init__(lib.llama_sampler_init_xtc(1.0, threshold, min_keep, 0))
-        self._probability = probability
-        self._key = (seed, stream)
+        self._probability = np.float32(probability)
+        self._twister = Twister(seed)
+        self._index = self.n_tosses = -1
 
     def apply(self, candidates: Candidates, index: int) -> None:
-        seed, stream = self._key
-        if uniform(seed, index, stream) <= self._probability:
+        if len(candidates.ids) < 2:
+            return
+        if index != self._index:
+            self._index, self.n_tosses = index, self.n_tosses + 1
+        if self._twister.single(self.n_tosses) <= self._probability:
             super().apply(candidates, index)
 
 
@@ -92,7 +100,7 @@ class TailFreeStage:
 class TypicalStage:
     """Locally typical sampling: keep the tokens whose surprise is nearest to the expected one.
 
-    libllama's own fails where a candidate has zero probability.
+    libllama's own fails if a candidate has zero probability.
     """
 
     def __init__(self, p: float, min_keep: int) -> None:
@@ -102,7 +110,7 @@ class TypicalStage:
     def apply(self, candidates: Candidates, index: int) -> None:  # noqa: ARG002
         ids, logits = candidates.ids, candidates.logits
         kept = typical_choice(softmax(logits), self._p, self._min_keep)
-        candidates.store(ids[kept], logits[kept])
+        candidates.store(ids[kept], logits[kept], is_sorted=False)
 
     def accept(self, token: int) -> None: ...
 
@@ -110,14 +118,13 @@ class TypicalStage:
 
 
 def typical_choice(probs: npt.NDArray[np.float64], p: float, min_keep: int) -> npt.NDArray[np.intp]:
-    """Return the indexes of the typical tokens, best first."""
+    """Return the indexes of the typical tokens, the most typical first."""
     possible = np.flatnonzero(probs)
     surprise = -np.log(probs[possible])
     entropy = float((probs[possible] * surprise).sum())
     order = possible[np.argsort(np.abs(surprise - entropy), kind="stable")]
     n = int(np.searchsorted(np.cumsum(probs[order]), p, side="right")) + 1
-    kept = order[: max(n, min_keep)]
-    return kept[np.argsort(-probs[kept], kind="stable")]
+    return order[: max(n, min_keep)]
 
 
 def tail_free_cut(probs: npt.NDArray[np.float64], z: float) -> int:

@@ -55,12 +55,12 @@ class StateLayout:
         return self._n_padding * self._n_kv
 
     def n_bytes(self, n_tokens: int) -> int:
-        """The size of a portable state; a sliding window makes it smaller."""
+        """Return the size of a portable state; a sliding window makes it smaller."""
         return _START + sum(s.n_bytes(n_tokens if s.is_kv else min(1, n_tokens)) for s in self.sections)
 
     def portable_parts(self, state: State) -> list[memoryview]:
         """Return the parts of the portable form of a state that this context wrote, also with fewer
-        sequences; data are not copied."""
+        sequences. Data is not copied."""
         if not self.growth:
             return [memoryview(state)]
         reader = _Reader(memoryview(state))
@@ -72,6 +72,21 @@ class StateLayout:
             reader.take(4 * n_behind)
         assert reader.is_done
         return parts
+
+    def join_streams(self, body: State) -> npt.NDArray[np.uint8]:
+        """Return the portable form of a state without its header that a context of any number of sequences
+        wrote."""
+        reader = _Reader(memoryview(body))
+        parts: list[memoryview] = [memoryview(struct.pack("<II", _MAGIC, 0))]
+        for section in self.sections:
+            n_behind = reader.find_stream() if section.is_kv else 0
+            parts += [_ONE_STREAM] * section.is_kv
+            parts.append(reader.take(section.n_bytes(reader.peek_u32()) - 4 * section.is_kv))
+            if any(reader.take(4 * n_behind)):
+                raise InvalidRequest("it has tokens in several streams")
+        if not reader.is_done:
+            raise InvalidRequest(f"it has data after byte {reader.offset}, where it should end")
+        return np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
 
     def renew(self, state: State) -> State:
         """Convert a state that this context wrote with fewer sequences to its present layout."""
@@ -93,7 +108,7 @@ class StateLayout:
         reader.take(_START - 4)
         expected = np.sort(positions)
         for i, section in enumerate(self.sections):
-            # The first of several sections is that of the layers without a window.
+            # The first of several sections belongs to the layers without a window.
             may_be_cut = self.has_window and (i > 0 or self._n_kv == 1)
             section.check(reader, expected if section.is_kv else expected[-1:], may_be_cut)
         if not reader.is_done:
@@ -105,7 +120,7 @@ class StateLayout:
         assert buffer.flags.c_contiguous
         assert buffer.size >= n_bytes + shift
         native = buffer[: n_bytes + shift].data
-        # Last section first, so that nothing is overwritten before it was moved.
+        # Last section first, so that nothing is overwritten before it is moved.
         for section, start, end in reversed(self._spans(native[:n_bytes])):
             shift -= self._n_padding * section.is_kv
             address = buffer.ctypes.data + start
@@ -234,7 +249,7 @@ class _Reader:
         return _Rows(kind, tuple(size))
 
     def has_cells(self, is_kv: bool, cell_bytes: int, expected: TokenArray) -> bool:
-        """Return whether the next cells are at these (sorted) positions, in any order."""
+        """Whether the next cells are at these (sorted) positions, in any order."""
         data = self.take(len(expected) * cell_bytes)
         cells = np.ndarray((len(expected), 2), np.dtype("<i4"), data, strides=(cell_bytes, 4))
         return bool(np.all(cells[:, 1] == is_kv)) and np.array_equal(np.sort(cells[:, 0]), expected)
@@ -251,7 +266,7 @@ class _Reader:
 def _parse_sections(
     data: memoryview, start: int, n_tokens: int, n_streams: int
 ) -> Iterator[tuple[_Section, ...]]:
-    """Return all ways to read the rest of a sample."""
+    """Yield all ways to parse the rest of a sample."""
     if start == len(data):
         yield ()
         return
@@ -265,7 +280,7 @@ def _parse_sections(
 def _parse_section(
     reader: _Reader, is_kv: bool, cell_bytes: int, expected: TokenArray, n_streams: int
 ) -> Iterator[tuple[_Section, int]]:
-    """Return all ways to read a section, and where it ends; those with fewer rows first.
+    """Yield all ways to parse a section, and where it ends; those with fewer rows first.
 
     A layer may have no values or no recurrent state: the number of rows shows only in what follows.
     """

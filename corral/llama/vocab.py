@@ -1,4 +1,4 @@
-"""Text to tokens and back, for one model, by libllama. Read-only: safe from any thread.
+"""Tokenize and detokenize with libllama, for one model. Read-only: safe from any thread.
 
 The front uses a `corral.text.vocab.Vocab`, built from `table`.
 """
@@ -25,7 +25,7 @@ _FIM = {
     "sep": lib.llama_vocab_fim_sep,
     "pad": lib.llama_vocab_fim_pad,
 }
-# Every byte that UTF-8 has, in characters that hardly any vocabulary knows as a whole.
+# Every byte of UTF-8, in characters that hardly any vocabulary has as one token.
 _ALL_BYTES = "".join(
     map(chr, [*range(0x800), *range(0x800, 0xD800, 0x101), *range(0xE000, 0x110000, 0x1003)])
 )
@@ -62,12 +62,13 @@ class Vocab:
             capacity = -n
 
     def rehearse(self) -> None:
-        """Use it once like requests are going to: libllama falls over some that are damaged.
+        """Tokenize once as requests will: libllama aborts on some damaged vocabularies.
 
-        It aborts the process then, before there are any. What tokens are it has looked up already.
+        The abort then happens here, before there are requests. The tokens themselves were looked up
+        already.
         """
         if self.type == lib.LLAMA_VOCAB_TYPE_RWKV:
-            # It would look for the missing one until there is no memory left.
+            # libllama would search for the missing byte until memory runs out.
             pieces = {self._read_piece(token, special=True) for token in range(self.n_tokens)}
             if not pieces.issuperset(bytes([byte]) for byte in range(256)):
                 raise CorralError("the model's vocabulary is damaged: it lacks tokens of single bytes")
@@ -81,7 +82,7 @@ class Vocab:
         tokens, handle = range(self.n_tokens), self.handle
         pieces = [self._read_piece(token, special=True) for token in tokens]
         if not any(pieces):
-            raise CorralError("the model has no vocabulary")  # for what follows libllama would abort
+            raise CorralError("the model has no vocabulary")  # libllama would abort on what follows
         attrs = [lib.llama_vocab_get_attr(handle, token) for token in tokens]
         fim = {name: int(token(handle)) for name, token in _FIM.items()}
         return VocabTable(
@@ -102,7 +103,7 @@ class Vocab:
         )
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        """The bytes of one token; a control token has none unless `special`."""
+        """Return the bytes of one token; a control token has none unless `special`."""
         key = (token, special)
         piece = self._pieces.get(key)
         if piece is None:
@@ -119,7 +120,7 @@ class Vocab:
         return bool(lib.llama_vocab_get_attr(self.handle, token) & lib.LLAMA_TOKEN_ATTR_CONTROL)
 
     def token_of(self, text: str) -> int | None:
-        """The one token that a text is, if it is one."""
+        """Return the token that has exactly this text, if there is one."""
         tokens = self.tokenize(text, add_special=False, parse_special=True)
         is_one = len(tokens) == 1 and self.piece(tokens[0], special=True) == text.encode()
         return tokens[0] if is_one else None
@@ -134,14 +135,14 @@ class Vocab:
 
     @property
     def suppressed(self) -> list[int]:
-        """Tokens that the model's own metadata forbids to generate."""
+        """Tokens that the model's metadata forbids to generate."""
         n = ctypes.c_int32(0)
         tokens = lib.llama_vocab_get_suppress_tokens(self.handle, ctypes.byref(n))
         return [int(tokens[i]) for i in range(n.value)]
 
     def _read_piece(self, token: int, special: bool) -> bytes:
         if not 0 <= token < self.n_tokens:
-            return b""  # for libllama that would be the end
+            return b""  # libllama would abort
         buffer = ctypes.create_string_buffer(64)
         n = lib.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, special)
         if n < 0:

@@ -1,7 +1,6 @@
-"""Decode audio with libsndfile: WAV, FLAC, MP3 and Ogg, whatever they are declared as.
+"""Decode audio with libsndfile: WAV, FLAC, MP3 and Ogg, whatever the declared type.
 
-They are read block by block: memory goes by what a file holds, not by what its header says. Decoding belongs
-in a thread.
+Files are read in blocks: memory depends on the data, not on what a header claims. Decode in a thread.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from corral.media.sample import BadMedia, Sample, reading
 MAX_SECONDS = 1800
 MAX_CHANNELS = 8
 MAX_RATE = 384_000
-MAX_VALUES = 200_000_000  # of all channels: half an hour of stereo at 48 kHz has fewer
+MAX_VALUES = 200_000_000  # of all channels; more than half an hour of stereo at 48 kHz
 
 _BLOCK_FRAMES = 1 << 16
-_UNKNOWN = (1 << 63) - 1  # frames of a FLAC file that was written as a stream
+_UNKNOWN = (1 << 63) - 1  # frame count of a FLAC file written as a stream
 _SUBTYPES = {
     *("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"),
     *("VORBIS", "OPUS", "MPEG_LAYER_III"),
@@ -32,12 +31,12 @@ _Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 def decode_audio(data: bytes, rate: int) -> Sample:
-    """All channels as one, `rate` samples a second."""
+    """Decode to mono with `rate` samples per second."""
     data = _skip_tags(data)
     if not data:
         raise BadMedia("is empty")
     if not is_audio(data):
-        raise BadMedia("cannot be read: it is not a WAV, FLAC, MP3 or Ogg sound")
+        raise BadMedia("cannot be read: it is not WAV, FLAC, MP3 or Ogg audio")
     with reading(), _File(io.BytesIO(data)) as file:
         _check_header(file)
         samples = b"".join(_resample(_read_mono(file), file.samplerate, rate))
@@ -47,14 +46,14 @@ def decode_audio(data: bytes, rate: int) -> Sample:
 
 
 class _File(soundfile.SoundFile):  # type: ignore[misc]
-    """Read from start to end: soundfile would seek after each block, and fail at the end of some streams."""
+    """Reads sequentially: soundfile would seek after each block, and fail at the end of some streams."""
 
     def seekable(self) -> bool:
         return False
 
 
 def _skip_tags(data: bytes) -> bytes:
-    """What follows ID3 tags: before anything but MP3, libsndfile stumbles over them."""
+    """Skip ID3 tags, which libsndfile supports only before MP3."""
     start = 0
     while data[start : start + 3] == b"ID3" and len(data) >= start + 10:
         size = 0
@@ -66,7 +65,7 @@ def _skip_tags(data: bytes) -> bytes:
 
 
 def is_audio(data: bytes) -> bool:
-    """By its first bytes, also so that libsndfile's parsers of twenty other formats are never reached."""
+    """Check the first bytes, also to keep data away from libsndfile's parsers of twenty other formats."""
     is_wav = data[:4] == b"RIFF" and data[8:12] == b"WAVE"
     is_mp3 = (data[:1] == b"\xff" and data[1:2] >= b"\xe0") or data[:3] == b"ID3"
     return is_wav or is_mp3 or data[:4] in (b"fLaC", b"OggS")
@@ -76,9 +75,9 @@ def _check_header(file: _File) -> None:
     if file.subtype not in _SUBTYPES:
         raise BadMedia("cannot be read: its encoding is not supported")
     if not 1 <= file.channels <= MAX_CHANNELS:
-        raise BadMedia(f"has {file.channels} channels; 1 to {MAX_CHANNELS} are possible")
+        raise BadMedia(f"has {file.channels} channels; the limit is {MAX_CHANNELS}")
     if not 1 <= file.samplerate <= MAX_RATE:
-        raise BadMedia(f"has {file.samplerate} samples a second; 1 to {MAX_RATE} are possible")
+        raise BadMedia(f"has a sample rate of {file.samplerate} Hz; it must be 1 to {MAX_RATE} Hz")
     if file.frames != _UNKNOWN:
         _check_length(file, file.frames)
 
@@ -87,11 +86,11 @@ def _check_length(file: _File, n_frames: int) -> None:
     if n_frames > MAX_SECONDS * file.samplerate:
         raise BadMedia(f"is longer than {MAX_SECONDS} seconds")
     if n_frames * file.channels > MAX_VALUES:
-        raise BadMedia(f"has more than {MAX_VALUES} samples in its channels")
+        raise BadMedia(f"has more than {MAX_VALUES} samples in all channels")
 
 
 def _read_mono(file: _File) -> Iterator[_Array]:
-    """Blocks of what is there; none is empty."""
+    """Yield non-empty blocks of the mixed channels."""
     n_frames = 0
     while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
         n_frames += len(block)
@@ -115,5 +114,5 @@ def _to_bytes(samples: _Array) -> bytes:
 
 def _require_finite(samples: _Array) -> _Array:
     if not np.isfinite(samples).all():
-        raise BadMedia("has samples that are not numbers")
+        raise BadMedia("has samples that are not finite")
     return samples

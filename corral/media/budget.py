@@ -1,4 +1,4 @@
-"""How much memory the decoded media of all requests take."""
+"""Limit the memory of the decoded media of all requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POLL_S = 0.05
 
 
 class MediaBudget:
-    """Mutable. Files of media count from `hold` until they are closed; for one there always is room."""
+    """Files count from `hold` until they are closed. A single file always fits."""
 
     def __init__(self, n_most: int = MAX_HELD_BYTES) -> None:
         self._n_most = n_most
@@ -29,5 +29,5 @@ class MediaBudget:
         weakref.finalize(blob, self._add, -n)
 
     def _add(self, n: int) -> None:
-        with self._lock:  # the last reference may go in any thread
+        with self._lock:  # the last reference may be dropped in any thread
             self._n_held += n

@@ -1,6 +1,6 @@
-"""Find the images and audio of a request, and put marks in their places.
+"""Find the images and audio of a request, and put markers in their places.
 
-Marks are random, so that no text can be taken for one.
+Markers are random, so that no text can imitate one.
 """
 
 from __future__ import annotations
@@ -27,38 +27,42 @@ _VIDEO_PARTS = ("input_video", "video_url")
 
 @dataclass(frozen=True, slots=True)
 class MediaRef:
-    """An image or audio clip as a client sent it: a URL, or base64. `field`: where."""
+    """An image or audio clip as a client sent it: a URL, or base64. `field`: its place in the request."""
 
-    kind: MediaKind | None  # None: whatever the bytes are
+    kind: MediaKind | None  # None: decided by the bytes
     source: str
     is_url: bool
     field: str
-    is_bare: bool = False  # a URI in a text, which need not be meant as an image
+    is_bare: bool = False  # a URI in a text, which may not be meant as an image
 
 
 class Collector:
-    """Mutable: the media of one request, in the order in which they were found. `kinds`: those that the
-    server takes. `unusable`: bare URIs that are no images, with the reason."""
+    """Collects the media of one request, in order. `kinds`: those that the server accepts. `unusable`: bare
+    URIs that are not images, with the reason."""
 
     def __init__(self, kinds: Collection[MediaKind], unusable: Mapping[str, str] | None = None) -> None:
         self._kinds = kinds
         self._unusable = unusable or {}
         self._left_out: Counter[tuple[str, str]] = Counter()
         self._nonce = secrets.token_hex(8)
-        self.pattern = re.compile(f"<__media_{self._nonce}_(\\d+)__>")
         self.refs: list[MediaRef] = []
 
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What finds the markers of this request."""
+        return re.compile(f"<__media_{self._nonce}_(\\d+)__>")
+
     def add(self, kind: MediaKind | None, source: Any, is_url: bool, field: str) -> str:
-        """The mark of another one."""
+        """Add an item and return its marker."""
         require_kind(kind, self._kinds, field)
         if not isinstance(source, str):
             raise InvalidRequest("must be a string", field=field)
         return self._append(MediaRef(kind, source, is_url, field))
 
     def add_bare(self, uri: str, field: str) -> str | None:
-        """The mark of an image in a text; None, and a warning, where it cannot be one."""
+        """Add an image in a text and return its marker; None, and a warning, if it cannot be used."""
         if MediaKind.IMAGE not in self._kinds:
-            reason = "the server takes no images (--mmproj)"
+            reason = "the server does not accept images (--mmproj)"
         elif uri in self._unusable:
             reason = self._unusable[uri]
         else:
@@ -68,24 +72,24 @@ class Collector:
 
     @property
     def warnings(self) -> list[str]:
-        """Of the images in texts that were left out."""
+        """Warnings about images in texts that were left out."""
         warnings = [
-            f"Field '{field}': {n} data: URI{'s' * (n > 1)} in the text left out: {reason}"
+            f"Field '{field}': {n} data: URI{'s' * (n > 1)} in the text removed: {reason}"
             for (field, reason), n in list(self._left_out.items())[:MAX_WARNINGS]
         ]
         n_more = sum(list(self._left_out.values())[MAX_WARNINGS:])
-        return [*warnings, *([f"{n_more} more data: URIs in texts were left out"] if n_more else [])]
+        return [*warnings, *([f"{n_more} more data: URIs in texts were removed"] if n_more else [])]
 
     def _append(self, ref: MediaRef) -> str:
         if len(self.refs) == MAX_MEDIA:
-            message = f"a request may have {MAX_MEDIA} images and sounds at most"
+            message = f"a request may have at most {MAX_MEDIA} images and audio clips"
             raise InvalidRequest(message, field=ref.field)
         self.refs.append(ref)
         return f"<__media_{self._nonce}_{len(self.refs) - 1}__>"
 
 
 class PlainCollector(Collector):
-    """Shows where media are. Without a projector (`sees` is false), bare URIs are none."""
+    """Replaces media by `<__media__>`. Without a projector (`sees` is False), bare URIs stay text."""
 
     def __init__(self, sees: bool = True) -> None:
         super().__init__(list(MediaKind))
@@ -100,18 +104,18 @@ class PlainCollector(Collector):
 
 
 def require_kind(kind: MediaKind | None, kinds: Collection[MediaKind], field: str) -> None:
-    """Refuse what the server was not started for; `kind` None: whatever it turns out to be."""
+    """Raise if the server has no projector for this kind; `kind` None: any kind."""
     named = kind.value if kind is not None else "image or audio"
-    what = f"Field '{field}': this server takes no {named} input"
+    what = f"Field '{field}': this server does not support {named} input"
     if not kinds:
-        message = f"{what}: start it with a projector for its model, --mmproj FILE"
+        message = f"{what}. Start it with a projector for its model, --mmproj FILE"
         raise NotSupported(message, param=field)
     if kind is not None and kind not in kinds:
-        raise NotSupported(f"{what}: its projector (--mmproj) has none", param=field)
+        raise NotSupported(f"{what}: its projector (--mmproj) has no support for it", param=field)
 
 
 def mark_messages(messages: Any, collector: Collector) -> Any:
-    """Messages of a chat whose media are parts of the type 'media'; what is wrong in other ways stays so."""
+    """Convert media in chat messages to parts of type 'media'. Invalid messages stay as they are."""
     if not isinstance(messages, list):
         return messages
     return [_mark_message(message, f"messages[{i}].content", collector) for i, message in enumerate(messages)]
@@ -129,7 +133,7 @@ def _mark_message(message: Any, field: str, collector: Collector) -> Any:
 
 
 def _mark_parts(part: Any, field: str, collector: Collector) -> list[Any]:
-    """A part of a content, as one or several."""
+    """Convert a part of a content to one or more parts."""
     if isinstance(part, str):
         return _mark_text(part, field, collector)
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
@@ -150,12 +154,12 @@ def _mark_part(part: Any, field: str, collector: Collector) -> Any:
     if kind == "media":
         raise InvalidRequest("has an unknown type", field=field)
     if kind in _VIDEO_PARTS:
-        raise NotSupported(f"Field '{field}': this server takes no {kind}", param=field)
+        raise NotSupported(f"Field '{field}': this server does not support {kind}", param=field)
     return part
 
 
 def _mark_text(text: str, field: str, collector: Collector) -> list[dict[str, str]]:
-    """Text whose images are written into it; between two media there is one text at most."""
+    """Convert a text with inline images; adjacent texts are joined."""
     parts: list[dict[str, str]] = []
     for piece in split_inline(text) or [""]:
         part = _mark_piece(piece, field, collector)
@@ -171,7 +175,7 @@ def _mark_piece(piece: str | InlineImage, field: str, collector: Collector) -> d
     if not piece.is_bare:
         return _media(collector.add(MediaKind.IMAGE, piece.uri, True, field))
     mark = collector.add_bare(piece.uri, field)
-    # What it is, without hundreds of tokens that mean nothing.
+    # Keep the type of the URI, without hundreds of meaningless tokens.
     return {"type": "text", "text": piece.uri.partition(",")[0] + ",..."} if mark is None else _media(mark)
 
 
@@ -184,8 +188,8 @@ def _is_media(part: dict[str, str]) -> bool:
 
 
 def mark_prompt(prompt: Any, image_data: list[Any], field: str, sees: bool, collector: Collector) -> Any:
-    """A prompt, or several, in which `[img-12]` stands for an image of `image_data`; and those that come with
-    their media. `sees`: where there is no data, such a text is a mistake."""
+    """Mark the media of one or several prompts: `[img-12]` refers to `image_data`, and objects carry their
+    own. `sees`: without matching data, `[img-12]` is an error."""
     marks = _mark_images(image_data, collector)
     used: set[int] = set()
 
@@ -216,7 +220,7 @@ def mark_prompt(prompt: Any, image_data: list[Any], field: str, sees: bool, coll
         marked = mark(prompt, field)
     unused = sorted(set(marks) - used)
     if unused:
-        message = f"the image with the id {unused[0]} is not in '{field}': there is no [img-{unused[0]}]"
+        message = f"the image with id {unused[0]} is not used: '{field}' has no [img-{unused[0]}]"
         raise InvalidRequest(message, field="image_data")
     return marked
 
@@ -229,7 +233,7 @@ def _mark_images(image_data: list[Any], collector: Collector) -> dict[int, str]:
         if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id <= _MAX_ID:
             raise InvalidRequest("must be an object with 'data' and an 'id' of 0 or more", field=name)
         if id in marks:
-            raise InvalidRequest(f"there is another image with the id {id}", field=name)
+            raise InvalidRequest(f"two images have the id {id}", field=name)
         data = image.get("data")
         is_url = isinstance(data, str) and data[:5].lower() == "data:"
         marks[id] = collector.add(MediaKind.IMAGE, data, is_url, f"{name}.data")
@@ -238,21 +242,21 @@ def _mark_images(image_data: list[Any], collector: Collector) -> dict[int, str]:
 
 def _mark_of(id: int, marks: Mapping[int, str], used: set[int], field: str) -> str:
     if id not in marks:
-        raise InvalidRequest(f"[img-{id}] has no image with that id in 'image_data'", field=field)
+        raise InvalidRequest(f"[img-{id}] has no matching id in 'image_data'", field=field)
     used.add(id)
     return marks[id]
 
 
 def _mark_object(prompt: dict[str, Any], field: str, collector: Collector) -> Any:
-    """A text with `<__media__>` for each of the media that come with it."""
+    """Mark a text that has one `<__media__>` for each item of its data."""
     data, text = prompt["multimodal_data"], prompt.get("prompt_string")
     if not isinstance(data, list) or not isinstance(text, str):
-        message = "needs 'prompt_string', a text, and 'multimodal_data', a list"
+        message = "requires 'prompt_string', a text, and 'multimodal_data', a list"
         raise InvalidRequest(message, field=field)
     names = [f"{field}.multimodal_data[{i}]" for i in range(len(data))]
     marks = [collector.add(None, item, False, name) for item, name in zip(data, names, strict=True)]
     first, *others = text.split(MEDIA_MARK)
     if len(others) != len(data):
-        message = f"has {MEDIA_MARK} {len(others)} times, and {len(data)} items in 'multimodal_data'"
+        message = f"has {MEDIA_MARK} {len(others)} times, but 'multimodal_data' has {len(data)} items"
         raise InvalidRequest(message, field=field)
     return {"prompt_string": first + "".join(m + rest for m, rest in zip(marks, others, strict=True))}

@@ -1,4 +1,4 @@
-"""`data:` URIs (RFC 2397) and bare base64, as bytes. What the bytes mean is not looked at."""
+"""Decode `data:` URIs (RFC 2397) and bare base64 to bytes, without looking at their content."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from corral.media.sample import BadMedia
 
 _SCHEME = "data:"
 _MAX_HEADER = 4096
-_MAX_ESCAPES = 1 << 20  # each takes some fifty bytes while they are decoded
+_MAX_ESCAPES = 1 << 20  # each takes about fifty bytes while they are decoded
 _HEADER_PART = re.compile(r'"(?:[^"\\]|\\.)*"|,', re.DOTALL)
 _BASE64 = re.compile(r";\s*base64\s*\Z", re.IGNORECASE)
 _SPACE = b" \t\n\v\f\r"
 
 
 def parse_data_uri(uri: str, kind: MediaKind) -> bytes:
-    """What the URI holds, if it is declared to be of this kind; the subtype does not matter."""
+    """Decode the URI if its declared type is of this kind; the subtype does not matter."""
     if not is_data_uri(uri):
         raise BadMedia("is not a data: URI")
     comma = _find_comma(uri)
@@ -36,16 +36,16 @@ def is_data_uri(uri: str) -> bool:
 
 
 def decode_base64(text: str) -> bytes:
-    """The standard alphabet only; whitespace and missing padding are forgiven."""
+    """Decode the standard alphabet; white space and missing padding are accepted."""
     return _decode(_encode(text))
 
 
 def _find_comma(uri: str) -> int:
-    """The one that ends the header: not in quotes."""
+    """Find the comma that ends the header, outside of quotes."""
     for part in _HEADER_PART.finditer(uri, len(_SCHEME), len(_SCHEME) + _MAX_HEADER):
         if part[0] == ",":
             return part.start()
-    raise BadMedia("is not a data: URI: no comma follows its type")
+    raise BadMedia("is not a data: URI: its media type is not followed by a comma")
 
 
 def _check_type(declared: str, kind: MediaKind) -> None:
@@ -56,7 +56,7 @@ def _check_type(declared: str, kind: MediaKind) -> None:
 
 def _unescape(text: str) -> bytes:
     if text.count("%") > _MAX_ESCAPES:
-        raise BadMedia(f"has more than {_MAX_ESCAPES} percent signs; base64 has no such limit")
+        raise BadMedia(f"has more than {_MAX_ESCAPES} percent-encoded characters; use base64")
     return unquote_to_bytes(text.encode("utf-8", "surrogatepass"))
 
 

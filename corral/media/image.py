@@ -1,7 +1,7 @@
-"""Decode images with Pillow: JPEG, PNG, GIF, WebP and BMP, whatever they are declared as.
+"""Decode images with Pillow: JPEG, PNG, GIF, WebP and BMP, whatever the declared type.
 
-Size is checked from the header. Decoding the largest image takes half a second and some 400 MB: it belongs
-in a thread, and not in many at once.
+The size is checked from the header. The largest image takes half a second and about 400 MB: decode in a
+thread, and only a few at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TURNS = {
 
 
 def decode_image(data: bytes) -> Sample:
-    """The first frame, the right way up, without its alpha channel."""
+    """Decode the first frame, rotated as its Exif data says, without alpha."""
     if not data:
         raise BadMedia("is empty")
     _silence_pillow()
@@ -63,15 +63,15 @@ def decode_image(data: bytes) -> Sample:
 
 
 def _open(data: bytes) -> Image.Image:
-    """Reads no more than the header."""
+    """Open the image, reading only the header."""
     if _is_jpeg(data) and data.count(b"Exif\0\0") > _MAX_EXIF_PARTS:  # Pillow joins them in quadratic time
-        raise BadMedia(f"cannot be read: its metadata has more than {_MAX_EXIF_PARTS} parts")
+        raise BadMedia(f"cannot be read: its metadata has more than {_MAX_EXIF_PARTS} entries")
     try:
         return Image.open(io.BytesIO(data), formats=_FORMATS)
     except Image.DecompressionBombError:
         raise _too_large() from None
     except UnidentifiedImageError:
-        raise BadMedia("cannot be read: it is not a JPEG, PNG, GIF, WebP or BMP picture") from None
+        raise BadMedia("cannot be read: it is not a JPEG, PNG, GIF, WebP or BMP image") from None
 
 
 def _check_size(width: int, height: int) -> None:
@@ -82,11 +82,11 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _too_large() -> BadMedia:
-    return BadMedia(f"is too large: at most {MAX_SIDE} pixels a side and {MAX_PIXELS} in all are allowed")
+    return BadMedia(f"is too large: the limits are {MAX_SIDE} pixels per side and {MAX_PIXELS} pixels")
 
 
 def _check_scans(data: bytes, n_pixels: int) -> None:
-    """Each scan of a progressive JPEG goes over all pixels, even if it has only a few bytes."""
+    """Limit the scans of a progressive JPEG: each passes over all pixels, even with only a few bytes."""
     if _is_jpeg(data) and data.count(b"\xff\xda") * n_pixels > _MAX_SCANNED:
         raise BadMedia("cannot be read: it has too many scans")
 
@@ -96,7 +96,7 @@ def _is_jpeg(data: bytes) -> bool:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    image.info.pop("transparency", None)  # else Pillow makes an alpha channel of it
+    image.info.pop("transparency", None)  # otherwise Pillow adds an alpha channel
     if image.mode.startswith("I;16"):  # Pillow would clip it to eight bits
         low_first = image.tobytes("raw", "I;16")
         return Image.frombytes("L", image.size, low_first[1::2]).convert("RGB")
@@ -106,7 +106,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _read_orientation(image: Image.Image) -> int:
     try:
         orientation = image.getexif().get(ExifTags.Base.Orientation)
-    except Exception:  # broken metadata does not make the picture unreadable
+    except Exception:  # broken metadata does not make an image unreadable
         return 1
     return orientation if isinstance(orientation, int) else 1
 
@@ -117,9 +117,9 @@ def _turn(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def _silence_pillow() -> None:
-    """Its warnings are about metadata; where warnings are errors they would refuse good pictures.
+    """Ignore Pillow's warnings about metadata: where warnings are errors, they would refuse valid images.
 
-    A filter that stays, as `warnings.catch_warnings` is not for threads.
+    The filter is permanent, since `warnings.catch_warnings` is not thread-safe.
     """
     if _QUIET not in warnings.filters:
         warnings.filterwarnings("ignore", module=r"PIL\.")

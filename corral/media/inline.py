@@ -1,7 +1,7 @@
-"""Images within a message's text: `data:` URIs in markdown or HTML, and bare ones.
+"""Find images within a message's text: `data:` URIs in Markdown or HTML, and bare ones.
 
-One pass from left to right, in linear time for any text: nothing is looked at more than a few times. Python's
-`html.parser` does not say where a tag ends, and would parse the text between tags as HTML, too.
+One pass from left to right, in linear time for any text. Python's `html.parser` does not report where a
+tag ends, and would also parse the text between tags as HTML.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TAG_END = re.compile(r"[\s/]*>")
 
 @dataclass(frozen=True, slots=True)
 class InlineImage:
-    """`is_bare`: there is no markup that says that it is meant as an image."""
+    """`is_bare`: no markup says that it is meant as an image."""
 
     uri: str
     is_bare: bool = False
@@ -53,9 +53,10 @@ class _Found(NamedTuple):
 
 
 def split_inline(text: str) -> list[str | InlineImage]:
-    """Text and images in order; the markup of an image goes with it. What has no `data:` URI stays text.
+    """Split a text into texts and images, in order; the markup of an image is removed. Without a `data:` URI
+    it stays text.
 
-    A bare URI has to be base64: nothing else says where it ends.
+    A bare URI must be base64, since nothing else marks its end.
     """
     pieces: list[str | InlineImage] = []
     end = 0
@@ -67,13 +68,13 @@ def split_inline(text: str) -> list[str | InlineImage]:
 
 
 class _Scanner:
-    """Brackets are matched as CommonMark does it: of two `![` before a `](`, the nearer one is the image."""
+    """Matches brackets as CommonMark does: of two `![` before a `](`, the nearer one is the image."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._is_image: list[bool] = []  # of each open bracket
-        self._images: list[int] = []  # where the open ones of images are
-        self._tag_from = 0  # before it, `<img` is part of something that was no tag
+        self._is_image: list[bool] = []  # for each open bracket
+        self._images: list[int] = []  # positions of the open brackets of images
+        self._tag_from = 0  # before it, `<img` is part of something that is not a tag
 
     def scan(self) -> list[_Found]:
         found = []
@@ -128,7 +129,7 @@ class _Scanner:
 
 def _read_value(attribute: re.Match[str]) -> str:
     bare = attribute["bare"]
-    if bare is not None:  # the slash of `/>` is no part of base64 here, though it may look like it
+    if bare is not None:  # the slash of `/>` is not part of base64 here
         at_end = attribute.string.startswith(">", attribute.end())
         return _unescape(bare[:-1] if at_end and bare.endswith("/") else bare)
     return _unescape(attribute["double"] or attribute["single"] or "").strip()
@@ -137,5 +138,5 @@ def _read_value(attribute: re.Match[str]) -> str:
 def _unescape(value: str) -> str:
     try:
         return html.unescape(value)
-    except ValueError:  # the number of a character with thousands of digits
+    except ValueError:  # a character reference with thousands of digits
         return value

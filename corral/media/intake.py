@@ -1,4 +1,4 @@
-"""From what clients send to media that the engine can read: loaded, decoded, and laid out as tokens."""
+"""Load and decode the media of requests, and lay them out as tokens for the engine."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from corral.media.source import MediaSource
 from corral.storage.blob import Blob
 from corral.text.vocab import Segment
 
-MAX_ENCODED_BYTES = 64 << 20  # of all the media of a request
+MAX_ENCODED_BYTES = 64 << 20  # of all media of a request
 MAX_DECODED_BYTES = 256 << 20
-_N_DECODING = 2  # requests at once: each may take hundreds of megabytes
+_N_DECODING = 2  # requests at once: each may need hundreds of megabytes
 
 
 class MediaLayouter(Protocol):
-    """The engine, as far as media go."""
+    """The part of the engine that lays out media."""
 
     async def layout_media(self, media: list[MediaItem]) -> list[list[int]]: ...
 
@@ -47,7 +47,7 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The media of prompts, and the file that they are in."""
+    """The media of prompts, and the file that contains them."""
 
     media: list[list[MediaItem]]
     blob: Blob
@@ -58,7 +58,7 @@ class Attached:
 
 
 class RequestMedia:
-    """The media of a request, as tokens that take the places of their marks."""
+    """The media of a request, as tokens that replace their markers."""
 
     def __init__(self, pattern: re.Pattern[str], loaded: LoadedMedia) -> None:
         self._pattern = pattern
@@ -72,7 +72,7 @@ class RequestMedia:
         self._by_first_run = {keys[0]: item for keys, item in zip(runs[::-1], self._items[::-1], strict=True)}
 
     def tokenize_all(self, vocab: Vocabulary, segments: Sequence[Segment]) -> list[list[int]]:
-        """The tokens of texts with marks in them."""
+        """Tokenize texts with markers."""
         split = [(self._pattern.split(text), add, parse) for text, add, parse in segments]
         plain: list[Segment] = []
         for pieces, add_special, parse_special in split:
@@ -94,16 +94,16 @@ class RequestMedia:
         return tokens + around[n_before:]
 
     def of(self, *prompts: list[int]) -> Attached | None:
-        """The media of these prompts, if they have any."""
+        """Return the media of these prompts, if there are any."""
         found = [list(self._find(prompt)) for prompt in prompts]
         return Attached(found, self._blob) if any(found) else None
 
     def require_all(self, prompts: Sequence[list[int]]) -> None:
-        """Refuse a request some of whose media are in none of its prompts."""
+        """Raise if an item is in none of the prompts."""
         used = {item.digest for prompt in prompts for item in self._find(prompt)}
         for i, item in enumerate(self._items):
             if item.digest not in used:
-                raise InvalidRequest(f"{item.kind.value} {i + 1}: the chat template leaves it out")
+                raise InvalidRequest(f"{item.kind.value} {i + 1}: the chat template omits it")
 
     def _find(self, prompt: list[int]) -> Iterator[MediaItem]:
         keys = iter(_runs_of(prompt))
@@ -115,7 +115,7 @@ class RequestMedia:
 
 
 class LoadedMedia(NamedTuple):
-    """`unusable`: URIs in texts that are no images, with the reasons; they are not among the items."""
+    """`unusable`: URIs in texts that are not images, with the reasons; they are not among the items."""
 
     items: list[MediaItem]
     tokens: list[list[int]]
@@ -138,7 +138,7 @@ class Intake:
         self._budget = MediaBudget()
 
     async def load(self, refs: Sequence[MediaRef], info: ModelInfo, tenant: bytes = b"") -> LoadedMedia:
-        """Load all that a request has; an error says which one is wrong. Tenants share none."""
+        """Load all media of a request; errors name the item. Tenants share no items."""
         unusable: dict[str, str] = {}
         encoded = await self._fetch(refs, info, unusable)
         async with self._decoding:
@@ -175,7 +175,7 @@ class Intake:
     async def _decode(
         self, encoded: Sequence[_Encoded], rate: int, tenant: bytes, unusable: dict[str, str]
     ) -> tuple[Blob, list[MediaItem]]:
-        """Into a file, one after the other; what is there twice is written once."""
+        """Decode the items into one file; duplicates are written once."""
         blob = Blob.create("media")
         items: list[MediaItem] = []
         known: dict[bytes, MediaItem] = {}
@@ -194,7 +194,7 @@ class Intake:
 
 
 def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[Sample, bytes]:
-    """And what tells it from all others."""
+    """Decode an item, and return it with its digest."""
     sample = decode_audio(data, rate) if kind is MediaKind.AUDIO else decode_image(data)
     size = f"{kind.value} {sample.width} {sample.height} ".encode()
     digest = hashlib.blake2b(size, digest_size=16, key=tenant)
@@ -204,7 +204,7 @@ def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[Sam
 
 @contextlib.contextmanager
 def _naming(number: int, ref: MediaRef, unusable: dict[str, str]) -> Iterator[None]:
-    """Say in errors which one is wrong; one that need not be an image goes to `unusable`."""
+    """Add the item's number and field to errors; a bare URI goes to `unusable` instead."""
     try:
         yield
     except BadMedia as error:
@@ -215,7 +215,7 @@ def _naming(number: int, ref: MediaRef, unusable: dict[str, str]) -> Iterator[No
 
 
 def _too_much(n_most: int, what: str, ref: MediaRef) -> InvalidRequest:
-    return InvalidRequest(f"a request may have {n_most >> 20} MiB of {what} media at most", field=ref.field)
+    return InvalidRequest(f"a request may have at most {n_most >> 20} MiB of {what} media", field=ref.field)
 
 
 def _runs_of(tokens: Sequence[int]) -> list[bytes]:

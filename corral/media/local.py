@@ -1,7 +1,7 @@
-"""Images and audio that clients name by `file:` URLs, in the one directory of --media-path.
+"""Images and audio that clients name by `file:` URLs, inside the directory of --media-path.
 
-The way to a file is opened part by part, and no part may be a link: nothing outside can be reached, even
-if the directory changes meanwhile. Errors tell nothing of what is outside. Reading belongs in a thread.
+A path is opened part by part, and no part may be a link: nothing outside is reachable, even if the
+directory changes meanwhile. Errors reveal nothing about files outside. Read in a thread.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-_IRREGULAR = (errno.ELOOP, errno.ENXIO)  # a link, a socket
+_IRREGULAR = (errno.ELOOP, errno.ENXIO)  # link, socket
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 class LocalMedia:
-    """`file:name` and `file://name` are relative to the directory; `file:///name` must lead into it."""
+    """`file:name` and `file://name` are relative to the directory; `file:///name` must be inside it."""
 
     def __init__(self, directory: str) -> None:
         self._directory = os.path.realpath(directory)
@@ -35,7 +35,7 @@ class LocalMedia:
             raise CorralError(f"cannot read media from '{directory}': {error.strerror}") from None
 
     def read(self, url: str) -> bytes:
-        """The whole file that a `file:` URL names."""
+        """Read the whole file that a `file:` URL names."""
         parts = self._inside(_decode(url))
         try:
             fd = self._open(parts)
@@ -47,7 +47,7 @@ class LocalMedia:
             raise _explain(error) from None
 
     def _inside(self, path: bytes) -> list[bytes]:
-        """The parts of a path that lead from the directory to the file."""
+        """Return the path from the directory to the file, in parts."""
         parts = _split(path)
         if b".." in parts or b"\0" in path:
             raise _no_such_file()
@@ -70,12 +70,12 @@ class LocalMedia:
 
 
 def _decode(url: str) -> bytes:
-    """The path in a `file:` URL."""
-    # compat: /v1/chat/completions: all that follows `file://` is path: no host, no query, no fragment
+    """Return the path in a `file:` URL."""
+    # compat: /v1/chat/completions: everything after `file://` is path: no host, no query, no fragment
     path = url[len("file:") :].removeprefix("//")
     try:
         return unquote_to_bytes(path)
-    except UnicodeEncodeError:  # half of a surrogate pair
+    except UnicodeEncodeError:  # lone surrogate
         raise _no_such_file() from None
 
 
@@ -91,7 +91,7 @@ def _read(fd: int) -> bytes:
         raise too_large()
     with open(fd, "rb", closefd=False) as file:
         data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:  # it grows, or is one that has no size
+    if len(data) > MAX_BYTES:  # it is growing, or has no size
         raise too_large()
     return data
 
@@ -102,7 +102,7 @@ def _explain(error: OSError) -> CorralError:
     if error.errno in _IRREGULAR:
         return _not_regular()
     if error.errno in _FORBIDDEN:
-        return BadMedia("the server may not read that file")
+        return BadMedia("the server has no permission to read that file")
     return file_error("cannot read a file under --media-path", error)
 
 

@@ -1,8 +1,8 @@
-"""Images that clients name by http(s) URLs, fetched in a way that keeps private networks out of reach.
+"""Fetch images that clients name by http(s) URLs, without access to private networks (SSRF).
 
 A name is resolved once, all its addresses must be public, and the connection goes to the first of them,
-while Host and certificate are those of the name. Each redirect is checked like the first URL. Nothing of
-what was resolved or answered is in the errors.
+with Host and certificate of the name. Each redirect is checked like the first URL. Errors contain nothing
+about resolved addresses or responses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from corral.media.sample import MAX_BYTES, BadMedia, too_large
 IPAddress = IPv4Address | IPv6Address
 
 MAX_REDIRECTS = 3
-MAX_PIECES = 1 << 16  # even packet by packet MAX_BYTES are fewer; a body of tiny chunks costs much time
+MAX_PIECES = 1 << 16  # packets of MAX_BYTES are fewer; a body of tiny chunks would take much time
 
 _HEADERS = {
     "Accept": "*/*",
@@ -35,12 +35,12 @@ _HEADERS = {
 _PORTS = {"http": 80, "https": 443}
 _NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?")
 
-_UNICAST = IPv6Network("2000::/3")  # outside are embedded IPv4 addresses, local and reserved ones
+_UNICAST = IPv6Network("2000::/3")  # outside are embedded IPv4, local and reserved addresses
 _NAT64 = IPv6Network("64:ff9b::/96")
 _SPECIAL = [
-    ip_network("168.63.129.16/32"),  # the host of Azure's machines
-    ip_network("192.0.0.0/24"),  # protocol assignments, and the metadata of Oracle's machines
-    ip_network("192.88.99.0/24"),  # relays of 6to4
+    ip_network("168.63.129.16/32"),  # the host of Azure VMs
+    ip_network("192.0.0.0/24"),  # protocol assignments, and the metadata of Oracle VMs
+    ip_network("192.88.99.0/24"),  # 6to4 relays
     ip_network("2001::/23"),  # protocol assignments, Teredo
     ip_network("2002::/16"),  # 6to4
     ip_network("3fff::/20"),  # documentation
@@ -48,7 +48,7 @@ _SPECIAL = [
 
 
 def is_public(address: IPAddress) -> bool:
-    """Whether the address means the same host everywhere on the Internet, and nothing near us."""
+    """Whether the address is the same host everywhere on the Internet, and not near this machine."""
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:
             return False
@@ -77,7 +77,7 @@ class RemoteMedia:
             with anyio.fail_after(self._deadline_s):
                 return await self._follow(_parse(url))
         except TimeoutError:
-            raise BadMedia("it took too long to fetch") from None
+            raise BadMedia("fetching it took too long") from None
         except (httpx.HTTPError, OSError):
             raise BadMedia("it could not be fetched") from None
 
@@ -90,7 +90,8 @@ class RemoteMedia:
         raise BadMedia(f"it redirects more than {MAX_REDIRECTS} times")
 
     async def _get(self, url: httpx.URL) -> bytes | httpx.URL:
-        """The body, or where else it is. A connection is used once: its certificate is for one name."""
+        """Return the body, or the URL of a redirect. Connections are not reused: the certificate is for one
+        name."""
         request = _dial(url, await self._resolve(url.raw_host.decode()))
         async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
             response = await transport.handle_async_request(request)
@@ -100,7 +101,7 @@ class RemoteMedia:
                 return await _read(response)
 
     async def _resolve(self, host: str) -> IPAddress:
-        """The address to connect to; one that is not allowed spoils the others."""
+        """Return the address to connect to. One disallowed address refuses them all."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         addresses = [ip_address(place[0]) for *_, place in found]
@@ -110,7 +111,7 @@ class RemoteMedia:
 
 
 def _parse(text: str, base: httpx.URL | None = None) -> httpx.URL:
-    """A URL that may be resolved; relative ones have a base."""
+    """Parse a URL that may be resolved, relative to `base` if given."""
     try:
         url = base.join(text) if base else httpx.URL(text)
     except (httpx.InvalidURL, ValueError):
@@ -118,7 +119,7 @@ def _parse(text: str, base: httpx.URL | None = None) -> httpx.URL:
     if url.scheme not in _PORTS:
         raise BadMedia("only http and https URLs are fetched")
     if url.userinfo:
-        raise BadMedia("its URL must hold no user name and no password")
+        raise BadMedia("its URL must not contain a user name or password")
     port = _PORTS[url.scheme] if url.port is None else url.port
     if not _is_host(url.raw_host.decode()) or not 0 < port < 65536:
         raise BadMedia("its URL is not valid")
@@ -126,7 +127,7 @@ def _parse(text: str, base: httpx.URL | None = None) -> httpx.URL:
 
 
 def _is_host(host: str) -> bool:
-    """Whether it is a name or an address without a zone; the parser made sure of what has a colon."""
+    """Whether it is a name, or an address without a zone. The URL parser has validated IPv6 addresses."""
     if ":" in host:
         return "%" not in host
     return len(host) < 254 and _NAME.fullmatch(host) is not None
@@ -140,7 +141,7 @@ def _redirect(url: httpx.URL, location: str) -> httpx.URL:
 
 
 def _dial(url: httpx.URL, address: IPAddress) -> httpx.Request:
-    """Ask that address for what the URL names."""
+    """Build a request to the address for what the URL names."""
     return httpx.Request(
         "GET",
         url.copy_with(host=str(address)),
@@ -153,7 +154,7 @@ async def _read(response: httpx.Response) -> bytes:
     if response.status_code != 200:
         raise BadMedia(f"status {response.status_code}")
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise BadMedia("it was sent compressed, which nobody asked for")
+        raise BadMedia("the server sent it compressed, although not requested")
     if int(response.headers.get("Content-Length", 0)) > MAX_BYTES:
         raise too_large()
     body = bytearray()
@@ -164,5 +165,5 @@ async def _read(response: httpx.Response) -> bytes:
         if len(body) > MAX_BYTES:
             raise too_large()
         if n_pieces > MAX_PIECES:
-            raise BadMedia("it comes in too many small pieces")
+            raise BadMedia("the server sent it in too many small chunks")
     return bytes(body)

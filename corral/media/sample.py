@@ -1,4 +1,4 @@
-"""Decoded images and audio, and the error for what cannot be decoded."""
+"""Decoded images and audio, and the error for media that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from corral.core.errors import InvalidRequest
 from corral.core.media_item import MediaKind
 
-MAX_BYTES = 32 << 20  # of one item, encoded
+MAX_BYTES = 32 << 20  # of one encoded item
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Rows of RGB bytes, or the 32-bit little-endian floats of one channel (`height` is 1)."""
+    """Rows of RGB bytes, or 32-bit little-endian floats of one channel (`height` is 1)."""
 
     kind: MediaKind
-    width: int  # of sound: how many samples
+    width: int  # of audio: the number of samples
     height: int
     data: bytes
 
 
 class BadMedia(InvalidRequest):
-    """The message says what is wrong with one item, in words that continue "image 2: "."""
+    """One item is invalid. The message continues "image 2: "."""
 
 
 def too_large() -> BadMedia:
@@ -32,10 +32,10 @@ def too_large() -> BadMedia:
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Whatever a decoder raises becomes `BadMedia`, without its text, which may hold addresses."""
+    """Convert all exceptions of a decoder to `BadMedia`, without their texts, which may contain addresses."""
     try:
         yield
     except BadMedia:
         raise
-    except Exception:  # a damaged file can make a decoder raise almost anything
-        raise BadMedia("cannot be read: the file is damaged or cut short") from None
+    except Exception:  # a damaged file can raise almost anything
+        raise BadMedia("cannot be read: the file is damaged or truncated") from None

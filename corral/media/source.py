@@ -13,13 +13,13 @@ from corral.media.sample import BadMedia
 if TYPE_CHECKING:
     from corral.media.remote import RemoteMedia
 
-MAX_URL_CHARS = 8192  # of those that only name a place
+MAX_URL_CHARS = 8192  # of URLs that are not data:
 
-_INLINE_CHARS = 1 << 20  # a data URI that is longer is decoded in a thread
+_INLINE_CHARS = 1 << 20  # longer data URIs are decoded in a thread
 
 
 class MediaSource:
-    """`data:` URIs always; the rest if the server was started with a place to look for it."""
+    """Loads `data:` URIs always, other URLs if the server was started with support for them."""
 
     def __init__(self, remote: RemoteMedia | None, local: LocalMedia | None) -> None:
         self._remote = remote
@@ -31,21 +31,24 @@ class MediaSource:
         if colon and scheme == "data":
             return await _decode(url, kind)
         if colon and scheme in ("http", "https"):
-            return await self._fetch(_short(url))
+            return await self.fetch(url)
         if colon and scheme == "file":
             return await self._read(_short(url))
         raise BadMedia("its URL must begin with data:, http:, https: or file:")
 
-    async def _fetch(self, url: str) -> bytes:
+    async def fetch(self, url: str) -> bytes:
+        """Fetch an http(s) URL."""
         if self._remote is None:
             raise BadMedia(
-                "URLs are not fetched; start the server with --allow-remote-media, or send a data: URI"
+                "URLs are not fetched by this server; start it with --allow-remote-media, or send a data: URI"
             )
-        return await self._remote.fetch(url)
+        return await self._remote.fetch(_short(url))
 
     async def _read(self, url: str) -> bytes:
         if self._local is None:
-            raise BadMedia("files are not read; start the server with --media-path DIR, or send a data: URI")
+            raise BadMedia(
+                "files are not read by this server; start it with --media-path DIR, or send a data: URI"
+            )
         return await asyncio.to_thread(self._local.read, url)
 
 

@@ -1,4 +1,4 @@
-"""More memory than a model can ever need, from what is in its file: to see at once that there is enough."""
+"""Compute an upper bound of a model's memory from its file, to see quickly that there is enough."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from corral.gguf.preflight import GgufHeader
 
 _FLOAT = 4  # bytes
-_N_SCORES = 3  # times the scores of attention, where they are computed as a whole
-_N_ACTIVATIONS = 8  # times the widest row
-_RUNNING = ("ssm.", "wkv", "shortconv", "linear_attn")  # keys of models that have a running state
+_N_SCORES = 3  # multiples of the attention scores, if they are computed at once
+_N_ACTIVATIONS = 8  # multiples of the widest row
+_RUNNING = ("ssm.", "wkv", "shortconv", "linear_attn")  # keys of models with a recurrent state
 
 
 def upper_bound(
     headers: Sequence[GgufHeader], *, n_ctx: int, n_ubatch: int, n_seq: int, n_value_bytes: int
 ) -> int | None:
-    """Of weights, cache and computation; none: the file does not tell."""
+    """Return the bound of weights, cache and computation; None if the file does not provide the numbers."""
     header = headers[0]
     prefix = f"{header.architecture}."
     keys = [key.removeprefix(prefix) for key in header.metadata if key.startswith(prefix)]
@@ -36,12 +36,12 @@ def upper_bound(
 
 
 def trained_ctx(headers: Sequence[GgufHeader]) -> int:
-    """0: the file does not tell."""
+    """Return the context size of the training; 0 if unknown."""
     return _number(headers[0], "context_length")
 
 
 def _number(header: GgufHeader, key: str) -> int:
-    """The largest, if there is one for each layer; 0: there is none."""
+    """Return a number of the metadata, the maximum if it differs by layer; 0 if missing."""
     value = header.metadata.get(f"{header.architecture}.{key}", 0)
     values = value if isinstance(value, tuple) else (value,)
     return max((n for n in values if isinstance(n, int)), default=0)

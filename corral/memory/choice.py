@@ -1,6 +1,6 @@
-"""What can be had with less memory, in the order in which it is missed least. Settings in, settings out.
+"""Choose settings that need less memory, in the order of the smallest loss. Settings in, settings out.
 
-A context that nobody asked for may shrink; one that somebody did is the last to. Knows no sizes in bytes.
+A context size that was not requested shrinks first; a requested one shrinks last. Knows no sizes in bytes.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from msgspec.structs import replace
 
 from corral.core.settings import EngineSettings
 
-_STEP = 256  # contexts come in so many tokens
+_STEP = 256  # contexts are multiples of it, in tokens
 _SMALL = "q8_0"
 _LARGE = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What there is to choose from for a model."""
+    """What can be chosen for a model."""
 
-    n_ctx: int  # of all slots together, as the settings have it
-    n_layers: int = 0  # that can be on GPUs, if there are any
-    has_cache: bool = True  # of tokens, one by one
-    can_quantize: bool = True  # what is in it
-    is_flash: bool = False  # it would attend so already
+    n_ctx: int  # of all slots together, as the settings say
+    n_layers: int = 0  # that can be offloaded to GPUs
+    has_cache: bool = True  # whether the model has a KV cache, one cell per token
+    can_quantize: bool = True  # whether the cache can be quantized
+    is_flash: bool = False  # whether flash attention is already used
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Settings by a number that is to be as large as possible."""
+    """Settings as a function of a number, which should be as large as possible."""
 
     make: Callable[[int], EngineSettings]
     low: int
     high: int
 
     def largest(self, fits: Callable[[EngineSettings], bool]) -> EngineSettings | None:
-        """By bisection; none if not even the smallest fits."""
+        """Find the largest number that fits, by bisection; None if not even the smallest fits."""
         low, high = self.low, self.high
         if low > high or not fits(self.make(low)):
             return None
@@ -68,13 +68,13 @@ def attempts(settings: EngineSettings, scope: Scope) -> Iterator[Attempt]:
 
 
 def least(settings: EngineSettings, scope: Scope) -> EngineSettings:
-    """The smallest that is ever chosen, where it is."""
+    """Return the smallest settings that are ever chosen."""
     *_, smallest = _variants(settings, scope)
     return _with_least_context(_one_slot(smallest, scope), scope)
 
 
 def options(before: EngineSettings, after: EngineSettings) -> tuple[str, ...]:
-    """What to say on the command line to get from one to the other."""
+    """Return the command-line options that lead from one to the other."""
     pairs = (
         ("-c", before.n_ctx, after.n_ctx),
         ("-np", before.n_parallel, after.n_parallel),
@@ -87,7 +87,7 @@ def options(before: EngineSettings, after: EngineSettings) -> tuple[str, ...]:
 
 
 def _variants(settings: EngineSettings, scope: Scope) -> Iterator[EngineSettings]:
-    """The same, with less and less memory for a token."""
+    """Yield the settings with less and less memory per token."""
     yield settings
     if settings.flash_attn == "off" or not scope.has_cache:
         return
@@ -109,7 +109,7 @@ def _smaller_context(settings: EngineSettings, scope: Scope) -> Attempt:
 
 
 def _fewer_slots(settings: EngineSettings, scope: Scope) -> Attempt:
-    """Each with the context that it has; with the least, if nobody asked for one."""
+    """Use fewer slots, each with its present context, or the smallest if no context size was requested."""
     total = _total(settings, scope) if settings.n_ctx else _least_context(settings, scope)
     each = total // _n_streams(settings)
 
@@ -145,5 +145,5 @@ def _total(settings: EngineSettings, scope: Scope) -> int:
 
 
 def _n_streams(settings: EngineSettings) -> int:
-    """How many contexts there are in one: slots share it if it is unified."""
+    """Return the number of contexts: slots share one if it is unified."""
     return 1 if settings.kv_unified else settings.n_parallel

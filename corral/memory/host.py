@@ -1,4 +1,4 @@
-"""How much memory this process may still take: what the system has, and what limits allow.
+"""How much memory this process may still use: what the system has free, and what limits allow.
 
 Swap does not count. No native code.
 """
@@ -14,18 +14,18 @@ from corral.core.control_group import ROOT, memory_limits
 
 try:
     import resource
-except ImportError:  # on Windows
+except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 
 def available_bytes(root: Path = ROOT) -> int | None:
-    """None: nobody knows."""
+    """Return the free memory; None if unknown."""
     groups = (max(0, limit - used) for limit, used in memory_limits(root))
     return min((*_system_bytes(), *groups), default=None)
 
 
 def address_bytes() -> int | None:
-    """What is left of the addresses that `ulimit -v` allows; none: as many as it likes."""
+    """Return the rest of the address space that `ulimit -v` allows; None if unlimited."""
     if resource is None:
         return None
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)

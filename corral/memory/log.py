@@ -1,7 +1,7 @@
-"""What libllama logs about the memory of a model and of its contexts, as numbers. Knows no native handles.
+"""Parse the sizes that libllama logs for a model and its contexts. Uses no native handles.
 
-Of a model without weights (`is_dry`) it tells no sizes of model buffers: which device has which layer is what
-counts then, and the file tells how large the tensors are.
+For a model without weights (`is_dry`) libllama logs no sizes of model buffers, so the device of each layer
+is parsed, and tensor sizes come from the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import TypeAlias
 from corral.gguf.preflight import TensorInfo
 from corral.memory.plan import HOST, Bytes
 
-CopySize: TypeAlias = Callable[[TensorInfo], int]  # of the weight that a CPU multiplies; 0: it is no copy
+CopySize: TypeAlias = Callable[
+    [TensorInfo], int
+]  # size of the repacked weight on a CPU; 0: it is not repacked
 
 _MIB = 1 << 20
 _ASSIGNED = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+)")
@@ -33,7 +35,7 @@ _LEAST_READ_SO = 4 << 30  # smaller ones are read as a whole
 def weight_bytes(
     log: Sequence[str], tensors: Mapping[str, TensorInfo], copy_size: CopySize = lambda _: 0
 ) -> Bytes:
-    """What the weights take on each device, copies on the CPU in place of what they are copies of."""
+    """Return the bytes of weights on each device; on the CPU, repacked copies replace the originals."""
     layers = {int(found[1]): found[2] for line in log if (found := _ASSIGNED.search(line))}
     unused = {found[1] for line in log if (found := _UNUSED.search(line))}
     total: Counter[str] = Counter()
@@ -50,7 +52,7 @@ def weight_bytes(
 
 
 def copied_bytes(log: Sequence[str], tensors: Mapping[str, TensorInfo], copy_size: CopySize) -> int:
-    """How much of the weights that are used in host memory is not used where the file is mapped."""
+    """Return the bytes of mapped weights in host memory that are not used, because a copy is."""
     layers = {int(found[1]): found[2] for line in log if (found := _ASSIGNED.search(line))}
     return sum(
         tensor.n_bytes
@@ -60,9 +62,9 @@ def copied_bytes(log: Sequence[str], tensors: Mapping[str, TensorInfo], copy_siz
 
 
 def cache_bytes(log: Sequence[str]) -> Bytes:
-    """What a context remembers tokens in, on each device."""
+    """Return the bytes of a context's cache on each device."""
     total: Counter[str] = Counter()
-    at: Counter[str] = Counter()  # layers of the cache that is told about
+    at: Counter[str] = Counter()  # layers of the cache that was logged last
     for line in log:
         if found := _CELLS_AT.search(line):
             at[found[1]] += 1
@@ -75,7 +77,7 @@ def cache_bytes(log: Sequence[str]) -> Bytes:
 
 
 def compute_bytes(log: Sequence[str], devices: Sequence[str]) -> Bytes:
-    """What a context computes in, on each of these devices and on the host."""
+    """Return the bytes of a context's compute buffers, on each of these devices and on the host."""
     total: Counter[str] = Counter()
     for line in log:
         if found := _BUFFER.search(line):
@@ -91,12 +93,12 @@ def _device_of(name: str, layers: Mapping[int, str]) -> str:
 
 
 def _is_multiplied(name: str) -> bool:
-    """Tables are looked up in instead."""
+    """Whether a weight is multiplied rather than looked up."""
     return "embd" not in name
 
 
 def _is_tied(log: Sequence[str]) -> bool:
-    """The embeddings of tokens are the last layer too."""
+    """Whether the token embeddings are also the output layer."""
     names = [found[1] for line in log if (found := _LOADED.search(line))]
     return names.count(_EMBEDDING) > 1
 
@@ -106,5 +108,6 @@ def _is_left_in_file(name: str, tensor: TensorInfo) -> bool:
 
 
 def _owner(buffer: str, devices: Sequence[str]) -> str:
-    """Whose memory a type of buffers is; also the host has some that are named after devices."""
+    """Return the device whose memory a buffer type uses; the host also has buffer types named after
+    devices."""
     return next((d for d in devices if buffer == d or buffer.startswith((f"{d}[", f"{d}_"))), HOST)

@@ -1,6 +1,6 @@
-"""Whether what an engine needs fits into the machine; if it does not, what would. Arithmetic alone.
+"""Decide whether an engine fits into the machine's memory, and if not, which settings would.
 
-Sizes come from a `Measure`, which also tells what other settings would need. No native code.
+Pure arithmetic: sizes come from a `Measure`, also for other settings. No native code.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from corral.core.settings import EngineSettings
 from corral.memory.choice import Scope, attempts, least, options
 
 HOST = "CPU"
-HOST_MARGIN = 256 << 20  # for what else the two processes need
-ADDRESS_MARGIN = 512 << 20  # for stacks and arenas, which are reserved and hardly used
+HOST_MARGIN = 256 << 20  # for other memory of the processes
+ADDRESS_MARGIN = 512 << 20  # for stacks and arenas, which are reserved but hardly used
 _MAX_TOLD = 4
 _MIB, _GIB = 1 << 20, 1 << 30
 
-Bytes: TypeAlias = Mapping[str, int]  # by device; the host is one too
+Bytes: TypeAlias = Mapping[str, int]  # by device, including the host
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`n_reserved`: addresses without memory, of weights that are mapped, but used as copies."""
+    """Memory that settings need. `n_reserved`: address space without memory, of mapped weights that are used
+    as copies."""
 
     weights: Bytes
     cache: Bytes = field(default_factory=dict)
@@ -40,7 +41,7 @@ class Need:
         return list(dict.fromkeys([HOST, *self.weights, *self.cache, *self.compute]))
 
     def grown(self, since: Need, times: float) -> Need:
-        """What it becomes if it goes on to grow as it did, so many times as much."""
+        """Extrapolate: add `times` the growth since an earlier need."""
 
         def go_on(new: Bytes, old: Bytes) -> Bytes:
             return {device: n + round(times * max(0, n - old.get(device, 0))) for device, n in new.items()}
@@ -63,7 +64,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Bytes that are free. What nobody knows is not there, and not checked."""
+    """Free bytes. Unknown numbers are None or missing, and are not checked."""
 
     host_bytes: int | None
     devices: Bytes = field(default_factory=dict)
@@ -75,7 +76,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an engine starts with; `chosen`: the options that make it fit, if it would not without."""
+    """What an engine starts with. `chosen`: the options that make it fit, if they were needed."""
 
     settings: EngineSettings
     need: Need
@@ -83,7 +84,7 @@ class Plan:
     chosen: str = ""
 
     def describe(self) -> str:
-        """For a line at the start."""
+        """Return a line for the log."""
         free = [] if self.machine.host_bytes is None else [f"{_size(self.machine.host_bytes)} free"]
         free += [f"{_size(n)} free on {device}" for device, n in self.machine.devices.items()]
         return "; ".join([_parts(self.need, self.need.devices), *free])
@@ -100,7 +101,7 @@ class _Shortage(NamedTuple):
 
 
 def plan_memory(settings: EngineSettings, scope: Scope, machine: Machine, measure: Measure) -> Plan:
-    """The settings as they are if they fit, else what `--fit on` chooses; raises if nothing does."""
+    """Return the settings if they fit, otherwise what `--fit on` chooses. Raises if nothing fits."""
     need = measure(settings)
     is_choosing = settings.fit == "on"
     margin = settings.fit_target_mib * _MIB if is_choosing else 0
@@ -122,7 +123,7 @@ def plan_memory(settings: EngineSettings, scope: Scope, machine: Machine, measur
 def find_fitting(
     settings: EngineSettings, scope: Scope, machine: Machine, measure: Measure
 ) -> Iterator[Plan]:
-    """What would fit; what is missed least comes first."""
+    """Yield plans that fit, the smallest loss first."""
     needs: dict[tuple[str, ...], Need] = {}
     margin = settings.fit_target_mib * _MIB
 
@@ -153,15 +154,15 @@ def _shortages(need: Need, machine: Machine, device_margin: int) -> Iterator[_Sh
 
 def _told(shortage: _Shortage) -> str:
     needed, free = _size(shortage.n_needed), _size(shortage.n_free)
-    return f"  {shortage.where}: {shortage.need}; with some room beside, {needed} are needed and {free} free"
+    return f"  {shortage.where}: {shortage.need}; with a reserve, {needed} are needed and {free} free"
 
 
 def _advice(told: Sequence[str]) -> list[str]:
     first = "the first of these" if len(told) > 1 else "this"
     return [
-        "what would fit:",
+        "these settings would fit:",
         *(f"  {text}" for text in told),
-        f"--fit on takes {first}; --fit off tries it as it is",
+        f"--fit on uses {first}; --fit off tries to load it anyway",
     ]
 
 
@@ -169,8 +170,8 @@ def _regret(smallest: Need, how: str) -> list[str]:
     total = HOST_MARGIN + sum(smallest.at(device) for device in smallest.devices)
     with_what = f" with {how}" if how else ""
     return [
-        f"nothing that can be chosen for it would fit: {_size(total)} are needed at least{with_what}",
-        "take a smaller model, or one of fewer bits; --fit off tries it as it is",
+        f"no settings would fit: at least {_size(total)} are needed{with_what}",
+        "use a smaller model, or one with a smaller quantization; --fit off tries to load it anyway",
     ]
 
 

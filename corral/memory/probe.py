@@ -1,6 +1,6 @@
-"""What an engine would need of the machine's memory, measured: libllama plans buffers without taking them.
+"""Measure the memory that an engine would need: libllama plans its buffers without allocating them.
 
-Runs in the engine process, before the model is loaded. What to do about it is decided in `plan`.
+Runs in the engine process before the model is loaded. `plan` decides what to do.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from corral.memory.plan import ADDRESS_MARGIN, HOST, HOST_MARGIN, Machine, Need,
 
 _log = logging.getLogger(__name__)
 _MAX_MEASURED = 1 << 17  # tokens of a context
-_ENOUGH = 2  # times what it could ever need: nothing has to be measured
+_ENOUGH = 2  # if this many times the upper bound is free, nothing is measured
 
 
 def fit_memory(settings: EngineSettings, machine: Machine | None = None) -> Plan | None:
-    """What the engine is to start with; none: nobody wants to know, or there is no doubt.
+    """Plan what the engine starts with; None if --fit is off, or if it certainly fits.
 
-    Raises if it does not fit, unless something else may be chosen that does.
+    Raises if it does not fit, unless other settings may be chosen.
     """
     if settings.fit == "off":
         return None
@@ -54,15 +54,15 @@ def fit_memory(settings: EngineSettings, machine: Machine | None = None) -> Plan
         try:
             plan = plan_memory(settings, probe.scope(), machine, probe.measure)
         except LlamaError:
-            return None  # loading will fail in the same way, and tell why
+            return None  # loading will fail in the same way, with the reason
     if plan.chosen:
-        _log.warning("--fit: it does not fit into memory as it is, but with %s", plan.chosen)
+        _log.warning("--fit: the model does not fit into memory with these settings, using %s", plan.chosen)
     _log.info("memory: %s", plan.describe())
     return plan
 
 
 def read_machine(settings: EngineSettings) -> Machine:
-    """What is free now, where the models of an engine may go."""
+    """Return the free memory of the devices that an engine may use."""
     found = {device.name: device.memory() for device in used_devices(settings)}
     return Machine(
         available_bytes(), {name: free for name, (free, total) in found.items() if total}, address_bytes()
@@ -70,7 +70,7 @@ def read_machine(settings: EngineSettings) -> Machine:
 
 
 class _Dry(NamedTuple):
-    """A model without weights, and what these would take."""
+    """A model without weights, and the memory these would need."""
 
     n_gpu_layers: int
     model: Model
@@ -79,7 +79,7 @@ class _Dry(NamedTuple):
 
 
 class Probe:
-    """Owns models without weights, and opens contexts of them for as long as it takes to measure them."""
+    """Owns models without weights, and opens contexts of them to measure."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
@@ -105,11 +105,11 @@ class Probe:
         )
 
     def measure(self, settings: EngineSettings) -> Need:
-        """What the settings need, which may differ from those at the start in what can be chosen."""
+        """Measure settings, which may differ from the initial ones in what can be chosen."""
         n_ctx = total_ctx(settings, self._open(settings).model)
         if n_ctx <= _MAX_MEASURED:
             return self._measure(settings)
-        # libllama really takes memory for each cell, though little, and time. They all need the same.
+        # libllama allocates a little memory for each cell, and takes time. Sizes grow linearly: extrapolate.
         half, whole = (self._measure(replace(settings, n_ctx=_MAX_MEASURED // n)) for n in (2, 1))
         return whole.grown(half, 2 * (n_ctx - _MAX_MEASURED) / _MAX_MEASURED)
 
@@ -150,7 +150,7 @@ class Probe:
         return Need({}, cache_bytes(log), compute_bytes(log, self._devices))
 
     def _open(self, settings: EngineSettings) -> _Dry:
-        """The model of these settings, opened anew only where other layers go to GPUs."""
+        """Return the model of these settings, reopened only if another number of layers is offloaded."""
         path = settings.model
         key = path, settings.overrides
         dry = self._opened.get(key)
@@ -159,12 +159,13 @@ class Probe:
         if dry is not None:
             self._opened.pop(key).model.close()
         _, headers = read_model(path)
+        is_main = path == self._settings.model
         with library.overhear() as log:
             model = Model.open(
                 path,
                 is_dry=True,
                 n_gpu_layers=settings.n_gpu_layers,
-                placement=self._placement,
+                placement=self._placement if is_main else self._placement.for_draft(),
                 overrides=settings.overrides,
             )
         tensors = {name: info for header in headers for name, info in header.tensors.items()}
@@ -173,7 +174,7 @@ class Probe:
         return dry
 
     def _files(self, settings: EngineSettings, dry: _Dry) -> Need:
-        """What else is loaded; what is wrong with it is told when it is."""
+        """Return the memory of the other files. Errors in them are reported when they are loaded."""
         need = Need({HOST: sum(_file_bytes(file.path) for file in settings.control_vectors)})
         for file in settings.lora:
             need += Need(weight_bytes(dry.log, _tensors(file.path)))
@@ -187,7 +188,7 @@ class Probe:
 def _weights(log: list[str], tensors: Mapping[str, TensorInfo], settings: EngineSettings) -> Need:
     weights = weight_bytes(log, tensors, _copy_size)
     n_twice = copied_bytes(log, tensors, _copy_size) if settings.mmap else 0
-    if settings.mlock:  # what is mapped stays in memory too
+    if settings.mlock:  # mapped weights stay in memory too
         return Need(weights) + Need({HOST: n_twice})
     return Need(weights, n_reserved=n_twice)
 
@@ -197,7 +198,7 @@ def _copy_size(tensor: TensorInfo) -> int:
 
 
 def _is_plenty(machine: Machine, settings: EngineSettings) -> bool:
-    """Whether it cannot but fit. What nobody knows is enough."""
+    """Whether the engine certainly fits. Unknown numbers count as enough."""
     room = [(machine.host_bytes, HOST_MARGIN), (machine.address_bytes, ADDRESS_MARGIN)]
     room += [(n, settings.fit_target_mib << 20) for n in machine.devices.values()]
     known = [n - margin for n, margin in room if n is not None]
@@ -206,7 +207,7 @@ def _is_plenty(machine: Machine, settings: EngineSettings) -> bool:
 
 
 def _bound(settings: EngineSettings) -> int | None:
-    """More than everything needs together."""
+    """Return an upper bound for everything together."""
     _, headers = read_model(settings.model)
     n_ctx = settings.n_ctx or trained_ctx(headers)
     n_seq = settings.n_parallel

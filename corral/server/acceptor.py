@@ -1,7 +1,7 @@
-"""Takes connections from the listening sockets, never more than there are descriptors for.
+"""Accept connections on the listening sockets, up to the limit that open file descriptors allow.
 
-In place of asyncio's servers: where descriptors are short, one kind of them may stop listening for good, and
-another tries again millions of times. It knows nothing of HTTP.
+Replaces asyncio's servers: when descriptors run out, one kind may stop listening for good, and another
+retries millions of times. It knows nothing about HTTP.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import socket
 import ssl
 from collections.abc import Callable, Sized
 
-_AT_ONCE = 64  # connections, before others are heard again
+_AT_ONCE = 64  # connections accepted per event loop callback
 _RETRY_S = 0.5
 _HANDSHAKE_S = 10.0
-_SILENCE_S = 60.0  # between two lines of log that say the same
+_SILENCE_S = 60.0  # between two equal log lines
 _MAX_FILES = 1 << 20
 _UNIX = getattr(socket, "AF_UNIX", None)
-_MODEST_FILES = 10_240  # as many as macOS lets one have
+_MODEST_FILES = 10_240  # the limit on macOS
 _log = logging.getLogger("corral")
 
 
 def raise_open_files() -> int:
-    """Have as many files and sockets open as the system allows; returns how many, or 0 if nobody knows."""
+    """Raise the limit of open files as far as the system allows. Returns the limit, or 0 if it is unknown."""
     try:
         import resource
     except ImportError:
@@ -40,12 +40,13 @@ def raise_open_files() -> int:
 
 
 def share_for_connections(n_files: int) -> int:
-    """How many connections leave enough for files, pipes and a new engine; 0: any number."""
+    """Return how many connections leave enough descriptors for files, pipes and a new engine; 0:
+    unlimited."""
     return n_files * 3 // 4
 
 
 class Acceptor:
-    """Mutable: open from its creation to `close`."""
+    """Listens from creation to `close`."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Acceptor:
         tls: ssl.SSLContext | None = None,
         handshake_s: float = _HANDSHAKE_S,
     ) -> None:
-        """`connections`: those that there are, beside the ones that are not yet encrypted."""
+        """`connections`: the open connections, without those still in the TLS handshake."""
         self.sockets = sockets
         self._make_protocol = make_protocol
         self._connections = connections
@@ -72,7 +73,7 @@ class Acceptor:
             self._listen(listening)
 
     def close(self) -> None:
-        """Let nobody in any more; whoever is in may stay."""
+        """Stop accepting. Established connections stay open; those in the TLS handshake are cancelled."""
         self._is_closed = True
         for listening in self.sockets:
             if listening.fileno() >= 0:
@@ -100,7 +101,7 @@ class Acceptor:
                 self._loop.call_later(_RETRY_S, self._listen, listening)
                 return
             if self._is_full():
-                self._warn(f"there are {self._max_connections} connections, others are refused")
+                self._warn(f"limit of {self._max_connections} connections reached, refusing further ones")
                 connection.close()
                 continue
             task = self._loop.create_task(self._welcome(connection))
@@ -114,11 +115,9 @@ class Acceptor:
     async def _welcome(self, connection: socket.socket) -> None:
         with contextlib.ExitStack() as on_error:
             on_error.callback(connection.close)
-            with contextlib.suppress(OSError):  # it is no https, comes too late, or has gone
+            with contextlib.suppress(OSError):  # not TLS, handshake timeout, or already closed
                 connection.setblocking(False)
-                if (
-                    connection.family != _UNIX
-                ):  # asyncio forgets it here, and tokens would wait for each other
+                if connection.family != _UNIX:  # asyncio does not set it, and tokens would be delayed
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await self._loop.connect_accepted_socket(
                     self._make_protocol,

@@ -1,6 +1,6 @@
-"""Who may come in: keys and the clients behind them, and the few paths that need none.
+"""Access control: API keys, the clients they belong to, and the paths that need no key.
 
-Only digests of keys are kept, and none is compared in a time that tells how much of it was right.
+Only digests of keys are kept. Comparisons take constant time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from corral.core.settings import ServerSettings
 from corral.server.key_file import read_key_file
 from corral.telemetry.scope import record_in
 
-# What strangers may read. `/props` and the models are told to them without paths and prompts.
+# Readable without a key. `/props` and the models then omit paths and prompts.
 PUBLIC_PATHS = ("/health", "/v1/health", "/ready", "/models", "/v1/models", "/props")
 _READING = ("GET", "HEAD")
 _BEARER = b"bearer "
@@ -37,13 +37,13 @@ class _Key:
 
 
 class Keys:
-    """Mutable: the keys that requests may show; without any there is nothing to show."""
+    """The valid API keys; without any, requests need none. `reload` replaces those of the file."""
 
     def __init__(self, server: ServerSettings) -> None:
-        """Raises CorralError where options or the file protect nothing."""
+        """Read the keys. Raises CorralError if the options or the file contain no key."""
         given = [key.strip() for text in server.api_keys for key in text.split(",") if key.strip()]
         if server.api_keys and not given:
-            raise CorralError("--api-key is empty; give a key, or leave it out")
+            raise CorralError("--api-key is empty; give a key, or omit the option")
         self._shares = server.cache_share
         self._given = [self._key(key, _identity(key), f"key{i}") for i, key in enumerate(given, 1)]
         self._file = server.api_key_file
@@ -53,13 +53,13 @@ class Keys:
         return bool(self._keys)
 
     def reload(self) -> None:
-        """Read the file again; raises CorralError, and nothing has changed, if that is not possible."""
+        """Read the file again. Raises CorralError, and keeps the old keys, if that fails."""
         self._keys = self._read()
 
     def find(self, shown: list[bytes]) -> Client | None:
         digests = [_digest(key) for key in shown]
         found: Client | None = None
-        for key in self._keys:  # all are compared, also behind one that is right
+        for key in self._keys:  # compare all, even after a match
             for digest in digests:
                 if hmac.compare_digest(key.digest, digest):
                     found = key.client
@@ -71,13 +71,14 @@ class Keys:
         return self._given + [key for i, line in numbered for key in self._parse(line, f"key{i}")]
 
     def _parse(self, line: str, name: str) -> list[_Key]:
-        """compat: --api-key-file: a whole line is a key, also if there is a colon in it."""
+        """Parse a line of the key file. compat: --api-key-file: a whole line is a key, even if it contains a
+        colon."""
         found = _NAMED.fullmatch(line)
         if found is None:
             return [self._key(line, _identity(line), name)]
         weight = float(found[2] or 1)
         if not weight:
-            raise CorralError(f"--api-key-file: the weight of '{found[1]}' must be more than 0")
+            raise CorralError(f"--api-key-file: the weight of '{found[1]}' must be greater than 0")
         return [self._key(key, found[1], found[1], weight) for key in (line, found[3])]
 
     def _key(self, key: str, identity: str, name: str, weight: float = 1.0) -> _Key:
@@ -86,10 +87,10 @@ class Keys:
 
 
 class AccessControl:
-    """ASGI middleware, in front of all routes: a request without a key ends here, whatever it is about."""
+    """ASGI middleware before all routes: refuse requests without a valid key."""
 
     def __init__(self, app: ASGIApp, keys: Keys, is_public: Callable[[Scope], bool]) -> None:
-        """`is_public`: what else strangers may have, beside `PUBLIC_PATHS`."""
+        """`is_public`: whether a path is readable without a key, in addition to `PUBLIC_PATHS`."""
         self._app = app
         self._keys = keys
         self._is_public = is_public
@@ -108,12 +109,12 @@ class AccessControl:
 
     def _lets_in(self, scope: Scope) -> bool:
         if scope["method"] == "OPTIONS":
-            return True  # compat: browsers ask what they may send without a key, and no route answers more
+            return True  # compat: browsers send preflights without a key; no route answers more to OPTIONS
         return scope["method"] in _READING and (scope["path"] in PUBLIC_PATHS or self._is_public(scope))
 
 
 def _shown(scope: Scope) -> list[bytes]:
-    """The keys of a request, in either of two headers."""
+    """Return the keys of a request, from the headers `Authorization` and `X-Api-Key`."""
     headers = dict(scope["headers"])
     authorization = headers.get(b"authorization", b"")
     shown = [authorization[len(_BEARER) :]] if authorization[: len(_BEARER)].lower() == _BEARER else []
@@ -121,7 +122,7 @@ def _shown(scope: Scope) -> list[bytes]:
 
 
 def _identity(key: str) -> str:
-    """Of a client without a name."""
+    """Return the identity of a client without a name."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

@@ -1,12 +1,18 @@
-"""The composition root of the HTTP side: routes, error handlers and access control on one application."""
+"""Compose the application: routes, error handlers and access control."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Response
+import os
+from functools import cache
+
+from starlette.applications import Starlette
 from starlette.routing import Match
 from starlette.types import Scope
 
-from corral import __version__
+from corral.api.dialects.messages import routes as messages
+from corral.api.dialects.ollama import routes as ollama
+from corral.api.dialects.responses import conversation_routes as conversations
+from corral.api.dialects.responses import routes as responses
 from corral.api.openapi import describe
 from corral.api.routes import (
     adapter,
@@ -26,50 +32,51 @@ from corral.api.routes import (
 )
 from corral.api.state import AppState
 from corral.core.settings import ServerSettings
+from corral.server import docs
 from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
-from corral.server.docs import add_docs
 from corral.server.errors import add_error_handlers
 from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
+from corral.server.release import MemoryRelease
+from corral.server.static_routes import StaticRoutes
 from corral.telemetry.facts import ServerFacts
 from corral.telemetry.live import Monitor
 
 _ROUTES = (
+    # First: some of their paths also exist in other routers.
+    *(messages, ollama, responses, conversations),
     *(status, metrics, monitor, model, completion, infill, chat, chats),
     *(embedding, rank, adapter, token, slot, session),
 )
 
 
-def create_app(state: AppState) -> FastAPI:
-    """Raises CorralError if a file or directory that the settings name is not as it should be."""
-    app = FastAPI(
-        title="Corral",
-        version=__version__,
-        description="llama-server's API on libllama",
-        redirect_slashes=False,
-        docs_url=None,
-        redoc_url=None,
-        default_response_class=Response,  # its routes tell themselves what they answer
-    )
+def create_app(state: AppState) -> Starlette:
+    """Create the application. Raises CorralError if a file or directory in the settings is unusable."""
+    routes = [route for module in _ROUTES for route in module.router.routes]
+    app = Starlette(routes=[*docs.router.routes, *routes])
+    app.router.redirect_slashes = False
     app.state.api = state
     app.state.metrics = app.state.tracer = None
-    for module in _ROUTES:
-        app.include_router(module.router)
     add_error_handlers(app)
     server = state.settings.server
     app.state.ui_settings = ui_settings(server)
     page = open_page(server)
     if page is not None:
         app.router.default = page
-    add_docs(app)
+    if os.environ.get("AIP_MODE"):
+        from corral.server.vertex import add_vertex  # few servers run there
+
+        add_vertex(app, os.environ)
+    app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)
     app.add_middleware(HeadRequests, routes=lambda: app.routes)
     _add_access_control(app, server)
     _add_monitoring(app, state)
     return app
 
 
-def _add_monitoring(app: FastAPI, state: AppState) -> None:
-    """What it takes is imported only if it is used, since that takes a while."""
+def _add_monitoring(app: Starlette, state: AppState) -> None:
+    """Add the monitor, metrics and traces. The modules are imported only if enabled, since the imports
+    are slow."""
     server, name = state.settings.server, state.model.name
     facts = ServerFacts(
         state.settings,
@@ -88,18 +95,19 @@ def _add_monitoring(app: FastAPI, state: AppState) -> None:
         from corral.telemetry.tracing import Tracer
 
         app.state.tracer = Tracer(server.otlp_endpoint, name)
-    observers = (app.state.monitor, app.state.metrics, app.state.tracer)
+    observers = (app.state.monitor, app.state.metrics, app.state.tracer, MemoryRelease())
     app.state.observers = [each for each in observers if each is not None]
 
 
-def _add_access_control(app: FastAPI, server: ServerSettings) -> None:
+def _add_access_control(app: Starlette, server: ServerSettings) -> None:
     keys = app.state.keys = Keys(server)
-    describe(app, PUBLIC_PATHS, bool(keys))
+    app.state.openapi = cache(lambda: describe(app.routes, PUBLIC_PATHS, bool(keys)))
     if not keys:
         return
 
     def is_public(scope: Scope) -> bool:
-        """A file, if anything: a browser shows no key when it loads a page."""
+        """Whether no route matches, so that at most a static file is served: browsers load pages
+        without a key."""
         return server.ui and all(route.matches(scope)[0] is Match.NONE for route in app.routes)
 
     app.add_middleware(AccessControl, keys=keys, is_public=is_public)

@@ -1,4 +1,4 @@
-"""How this server chats: templates and defaults, from the command line and the model file."""
+"""Chat settings of this server: templates and defaults from the command line and the model file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _log = logging.getLogger("corral")
 
 
 def chat_settings(settings: ServerSettings, templates: Mapping[str, str], vocab: Vocab) -> ChatSettings:
-    """`templates` are those of the model: the default one under no name, `tool_use` where it has one."""
+    """Build the chat settings. `templates`: those of the model; the default has an empty name, `tool_use` is
+    optional."""
     source = _chosen_template(settings)
     if source:
         chat_format = tool_format = _make_format(source, vocab)
@@ -36,6 +37,7 @@ def chat_settings(settings: ServerSettings, templates: Mapping[str, str], vocab:
         tool_format=tool_format,
         options=_template_options(settings),
         reasoning=ReasoningFormat(settings.reasoning_format),
+        reasoning_budget=settings.reasoning_budget,
         prefill=settings.prefill_assistant,
         has_jinja=settings.jinja,
         json_whitespace=settings.json_whitespace,
@@ -45,7 +47,8 @@ def chat_settings(settings: ServerSettings, templates: Mapping[str, str], vocab:
 
 
 def _turn_end(chat_format: ChatFormat, vocab: Vocab) -> int:
-    """The token that ends messages, by the example of some: the metadata of many models name another one."""
+    """Return the token that ends messages. It is read from a rendered example, since the metadata of many
+    models name another one."""
     messages = [{"role": role, "content": "-"} for role in ("user", "assistant", "user")]
     try:
         text = chat_format.render(Chat(messages=messages)).text
@@ -66,11 +69,11 @@ def _chosen_template(settings: ServerSettings) -> str:
 
 
 def _own_format(source: str, vocab: Vocab) -> ChatFormat:
-    """The model's own template; where it has none or a broken one, ChatML."""
+    """Return the format of the model's own template, or ChatML if it is missing or broken."""
     try:
         return _make_format(source or _chatml(), vocab)
     except CorralError as error:
-        _log.warning("%s; ChatML takes its place", error.message)
+        _log.warning("%s; using ChatML instead", error.message)
         return _make_format(_chatml(), vocab)
 
 
@@ -91,4 +94,7 @@ def _template_options(settings: ServerSettings) -> dict[str, Any]:
         options = None
     if not isinstance(options, dict):
         raise CorralError("--chat-template-kwargs must be a JSON object")
-    return {"enable_thinking": settings.reasoning != "off", **options}
+    effort = settings.reasoning_effort
+    reasons = settings.reasoning != "off" and effort != "none"
+    own = {} if effort in ("default", "none") else {"reasoning_effort": effort}
+    return {"enable_thinking": reasons, **own, **options}

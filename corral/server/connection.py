@@ -1,7 +1,7 @@
-"""Connections whose client does its part: what it sends is bounded, and it may be slow, but not for ever.
+"""HTTP connections with limits: on the size of a request, and on how slow a client may be.
 
-Uvicorn knows no such limits. Time in which the server itself is at work does not count, nor does it when it
-has stood still: a client is only blamed for what many looks have seen.
+Uvicorn has no such limits. Time in which the server itself works or is stalled does not count: a client is
+timed out only after several checks.
 """
 
 from __future__ import annotations
@@ -10,30 +10,32 @@ import asyncio
 import enum
 import logging
 from dataclasses import dataclass
+from typing import cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from corral.api.error import ErrorAnswer
 from corral.core.errors import InvalidRequest
+from corral.server.header_name import HeadTransport, canonical_head
 
-_LOOKS = 4  # for each timeout
-_LOOKS_AT_SENDER = 10  # for each of its limits
+_LOOKS = 4  # checks per timeout
+_LOOKS_AT_SENDER = 10  # checks per time limit of the sender
 _log = logging.getLogger("corral")
 
 
 @dataclass(frozen=True)
 class Limits:
-    header_bytes: int = 64 << 10  # with the path, and everything else in front of the body
+    header_bytes: int = 64 << 10  # of everything before the body, including the path
     n_headers: int = 100
-    header_s: float = 10.0  # for all of it, from its first byte, or from the beginning of the connection
-    body_s: float = 10.0  # in which a body may be as slow as it likes
-    body_bytes_per_s: float = 500.0  # then, on average since its beginning
-    linger_s: float = 2.0  # for a client to read why it was refused
+    header_s: float = 10.0  # for the whole header, from its first byte or from the start of the connection
+    body_s: float = 10.0  # grace period in which a body may arrive at any speed
+    body_bytes_per_s: float = 500.0  # minimum average rate after that
+    linger_s: float = 2.0  # time for a client to read why it was refused
 
 
 class IdleTimer:
-    """Mutable: when a client last did something, in seconds of any clock."""
+    """Time since the last activity of a client, in seconds of any clock."""
 
     def __init__(self, timeout_s: float, now: float) -> None:
         self._timeout_s = timeout_s
@@ -41,12 +43,12 @@ class IdleTimer:
         self._n_unsent = 0
 
     def on_activity(self, now: float) -> None:
-        """It has sent something, or taken much."""
+        """Record that the client sent something, or that the write buffer drained."""
         self._moved_at = now
 
     def is_over(self, now: float, n_unsent: int, must_send: bool) -> bool:
-        """To be asked now and then. `n_unsent`: bytes that wait for it to take them, and become no more by
-        themselves. `must_send`: it is its turn to say something."""
+        """Check for a timeout; call it now and then. `n_unsent`: bytes in the write buffer, which only
+        shrinks by the client reading. `must_send`: it is the client's turn to send."""
         if n_unsent < self._n_unsent or not (n_unsent or must_send):
             self._moved_at = now
         self._n_unsent = n_unsent
@@ -57,11 +59,11 @@ class Awaited(enum.Enum):
     NOTHING = enum.auto()
     HEADER = enum.auto()
     BODY = enum.auto()
-    REST = enum.auto()  # of a body that was answered before it was whole
+    REST = enum.auto()  # of a body whose response ended before it was complete
 
 
 class Delivery:
-    """Mutable: what is awaited of a client, for how long it was, and how much has come."""
+    """What the server expects from a client, for how long, and how many bytes have arrived."""
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
@@ -75,7 +77,7 @@ class Delivery:
         self._looked_at = now
 
     def is_over(self, now: float, is_clients_turn: bool) -> bool:
-        """To be asked every `look_s`; what was missed meanwhile counts for two looks at most."""
+        """Check for a timeout every `look_s`. A delayed check counts for two intervals at most."""
         if is_clients_turn:
             self._waited_s += min(now - self._looked_at, 2 * self.look_s)
         self._looked_at = now
@@ -87,40 +89,52 @@ class Delivery:
         return self._waited_s >= self._limits.body_s and (is_slow or self.awaited is Awaited.REST)
 
 
-def bounded_protocol(timeout_s: float, limits: Limits | None = None) -> type[HttpToolsProtocol]:
-    """HTTP as uvicorn speaks it, within limits. `timeout_s`: of a client that does nothing; 0: for ever."""
-    return type(
-        "BoundedProtocol", (_BoundedProtocol,), {"timeout_s": timeout_s, "limits": limits or Limits()}
-    )
+def bounded_protocol(
+    timeout_s: float, limits: Limits | None = None, send_timeout_s: float = 0.0
+) -> type[HttpToolsProtocol]:
+    """HTTP as uvicorn speaks it, within limits. `timeout_s`: of a client that does nothing; `send_timeout_s`:
+    of one that does not take what fills the buffer. 0: for ever."""
+    fields = {"timeout_s": timeout_s, "send_timeout_s": send_timeout_s, "limits": limits or Limits()}
+    return type("BoundedProtocol", (_BoundedProtocol,), fields)
 
 
 class _BoundedProtocol(HttpToolsProtocol):
-    """A request that is too much, or comes too slowly, is refused, in the shape of all errors. A client that
-    neither sends nor takes anything for too long is cut off."""
+    """Refuses requests that are too large or too slow with an error in the common format. Disconnects a
+    client that neither sends nor reads for too long."""
 
     timeout_s: float
+    send_timeout_s: float
     limits: Limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._delivery = Delivery(self.limits, self.loop.time())
         self._is_refused = False
-        self._n_unread = 0  # bytes that have led to nothing yet
+        self._n_unread = 0  # bytes not yet consumed by the parser's callbacks
         self._n_header_bytes = self._n_headers = 0
         self._idle = IdleTimer(self.timeout_s, self.loop.time())
         self._timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._send_timer: asyncio.TimerHandle | None = None
         self._look_at_sender_soon()
         self._check_idle_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._timer, self._idle_timer):
+        for timer in (self._timer, self._idle_timer, self._send_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.send_timeout_s and self._send_timer is None:
+            self._look_at_reader_soon(_LOOKS)
+
     def resume_writing(self) -> None:
         self._idle.on_activity(self.loop.time())
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
@@ -132,16 +146,16 @@ class _BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # nobody has to accept that, and it is answered like any other
+            pass  # upgrades are optional; the request is answered like any other
         except httptools.HttpParserError as error:
             reason = error.__context__
-            known = reason if isinstance(reason, InvalidRequest) else InvalidRequest("this is no valid HTTP")
+            known = reason if isinstance(reason, InvalidRequest) else InvalidRequest("not valid HTTP")
             self._refuse(known)
             return
         if self._n_unread > self.limits.header_bytes:
             self._refuse(self._too_large())
         elif self._n_unread and self._delivery.awaited is Awaited.NOTHING:
-            self._expect(Awaited.HEADER)  # empty lines so far
+            self._expect(Awaited.HEADER)  # only empty lines so far
         self._look_at_sender_soon()
 
     def on_message_begin(self) -> None:
@@ -158,12 +172,13 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._n_headers += 1
         self._count(len(name) + len(value) + len(b": \r\n"))
-        if self._delivery.awaited is Awaited.HEADER:  # what comes behind a body is no part of the request
+        if self._delivery.awaited is Awaited.HEADER:  # trailers after a body are ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._take_host_of_target()
         super().on_headers_complete()
+        self.cycle.transport = cast(asyncio.Transport, HeadTransport(self.transport))
         self._n_unread = 0
         self._expect(Awaited.BODY)
 
@@ -173,7 +188,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._delivery.awaited is Awaited.REST:  # uvicorn has forgotten that it waits for the next one
+        if self._delivery.awaited is Awaited.REST:  # uvicorn's keep-alive timer is not running here
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
@@ -198,12 +213,12 @@ class _BoundedProtocol(HttpToolsProtocol):
     def _too_large(self) -> InvalidRequest:
         return _error(
             431,
-            f"the request's header is too large; it may have {self.limits.header_bytes >> 10} KiB "
+            f"the request's headers are too large; the limits are {self.limits.header_bytes >> 10} KiB "
             f"and {self.limits.n_headers} lines",
         )
 
     def _take_host_of_target(self) -> None:
-        """A target may be a whole URL. Then its host counts, and what the header says does not (RFC 9112)."""
+        """Take the host of an absolute target URL, which overrides the `Host` header (RFC 9112)."""
         if self.url.startswith((b"/", b"*")):
             return
         target = httptools.parse_url(self.url)
@@ -227,23 +242,26 @@ class _BoundedProtocol(HttpToolsProtocol):
         if not self._delivery.is_over(self.loop.time(), self._is_clients_turn()):
             self._look_at_sender_soon()
         elif self._delivery.awaited is Awaited.HEADER and not self._n_unread:
-            self.transport.abort()  # there is nothing to answer
+            self.transport.abort()  # there is no request to answer
         else:
-            self._refuse(_error(408, "the request came too slowly"))
+            self._refuse(_error(408, "the request arrived too slowly"))
 
     def _is_clients_turn(self) -> bool:
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             return True
         if self._delivery.awaited is Awaited.HEADER:
-            return False  # of the next request, while this one is at work
+            return False  # the next header, while this request is running
         return not (self.flow.read_paused or cycle.waiting_for_100_continue)
 
     def _refuse(self, error: InvalidRequest) -> None:
-        """Say why, if it is the turn of that, and end. Until it has been read, what still comes is dropped:
-        to close on a client that sends destroys what it was told."""
+        """Send the error, if a response is possible now, and close.
+
+        Further input is dropped until the client has read the error: closing a socket with unread input
+        could destroy the response.
+        """
         client = self.client[0] if self.client else "unix"
-        _log.info("cut off %s with %d: %s", client, error.status, error.message)
+        _log.info("disconnected %s with %d: %s", client, error.status, error.message)
         self._is_refused = True
         can_answer = self._can_answer()
         if self.cycle is not None and not self.cycle.response_complete:
@@ -254,7 +272,8 @@ class _BoundedProtocol(HttpToolsProtocol):
             return
         answer = ErrorAnswer(error, [(b"connection", b"close")])
         lines = [b"%b: %b\r\n" % line for line in (*self.server_state.default_headers, *answer.headers)]
-        self.transport.write(b"".join((STATUS_LINE[error.status], *lines, b"\r\n", answer.body)))
+        head = canonical_head(b"".join((STATUS_LINE[error.status], *lines, b"\r\n")))
+        self.transport.write(head + answer.body)
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -262,7 +281,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._leave_soon()
 
     def _can_answer(self) -> bool:
-        """Whether the next bytes that the client gets are about this request."""
+        """Whether the next bytes that the client reads would belong to this request."""
         if self.pipeline or self.transport.is_closing():
             return False
         if self.cycle is None or self.cycle.response_complete:
@@ -281,6 +300,19 @@ class _BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
             self._leave_soon()
 
+    def _look_at_reader_soon(self, n_looks: int) -> None:
+        """Several times: one that comes late, because the server stood still, is not the client's fault."""
+        delay_s = self.send_timeout_s / _LOOKS
+        self._send_timer = self.loop.call_later(delay_s, self._look_at_reader, n_looks - 1)
+
+    def _look_at_reader(self, n_looks: int) -> None:
+        if n_looks:
+            self._look_at_reader_soon(n_looks)
+            return
+        client = self.client[0] if self.client else "unix"
+        _log.info("cut off %s: it did not read 64 KiB of its answer in %g s", client, self.send_timeout_s)
+        self.transport.abort()
+
     def _check_idle_soon(self) -> None:
         if self.timeout_s:
             self._idle_timer = self.loop.call_later(self.timeout_s / _LOOKS, self._check_idle)
@@ -292,15 +324,16 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._check_idle_soon()
 
     def _n_unsent(self) -> int:
-        """Only while nothing is added to it: otherwise nobody could tell what was taken."""
+        """Return the size of the write buffer, but only while nothing is added to it: otherwise progress is
+        not measurable."""
         if self.flow.write_paused or (self.cycle is not None and self.cycle.response_complete):
             return int(self.transport.get_write_buffer_size())
         return 0
 
     def _must_send(self) -> bool:
-        """Whether a request is awaited, or the rest of one."""
+        """Whether the server waits for a request, or for the rest of one."""
         if self.timeout_keep_alive_task is not None:
-            return False  # between two requests uvicorn has a limit
+            return False  # between two requests uvicorn's keep-alive timeout applies
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             return True

@@ -1,7 +1,7 @@
-"""Which pages may use the server from a browser, and read what it answers.
+"""CORS: which pages may use the server from a browser and read its responses.
 
-Browsers ask first (a preflight) unless a request could be a form's; such ones are refused here where no key
-protects the server. Clients that are no browsers have no origin, and nothing changes for them.
+Browsers send a preflight unless a form could send the same request; without API keys, such requests from
+other origins are refused here. Clients other than browsers send no `Origin` and are not affected.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Origin(NamedTuple):
 
 
 def parse_origin(text: str) -> Origin | None:
-    """`SCHEME://HOST`, or with a port; None for anything else, `null` too."""
+    """Parse `SCHEME://HOST` or `SCHEME://HOST:PORT`; None for anything else, including `null`."""
     found = _ORIGIN.fullmatch(text.lower())
     host = parse_host(found[2]) if found is not None else None
     if found is None or host is None:
@@ -58,26 +58,31 @@ class CorsPolicy:
     methods: tuple[str, ...]
     headers: tuple[str, ...]
     credentials: bool
-    refuses_strangers: bool  # there is no key that would
+    refuses_strangers: bool  # there are no API keys to do it
 
     def admits(self, text: str) -> bool:
         if self.allows_any:
             return True
         origin = parse_origin(text)
-        if origin is None:
-            return False
-        is_local = origin.scheme in _PORTS and is_local_name(origin.host)
-        return origin in self.origins or (self.allows_local and is_local)
+        return origin is not None and (origin in self.origins or (self.allows_local and _is_local(origin)))
+
+    def gives_credentials(self, text: str) -> bool:
+        """Whether an admitted page may send cookies: it was named, or is of this machine."""
+        origin = parse_origin(text)
+        return self.credentials or (origin is not None and _is_local(origin))
+
+
+def _is_local(origin: Origin) -> bool:
+    return origin.scheme in _PORTS and is_local_name(origin.host)
 
 
 def cors_policy(server: ServerSettings) -> CorsPolicy:
-    """Raises CorralError for origins that cannot be, or must not be."""
+    """Build the policy. Raises CorralError for invalid origins, and for credentials without explicit
+    origins."""
     has_keys = bool(server.api_keys or server.api_key_file)
     names = server.cors_origins or ((ANY,) if has_keys else (_LOCAL,))
     if server.cors_credentials and (ANY in names or not server.cors_origins):
-        raise CorralError(
-            "--cors-credentials needs --cors-origins with every origin that may send them, not *"
-        )
+        raise CorralError("--cors-credentials requires --cors-origins with explicit origins, not *")
     return CorsPolicy(
         origins=frozenset(_read_origin(name) for name in names if name not in (ANY, _LOCAL)),
         allows_any=ANY in names,
@@ -90,10 +95,10 @@ def cors_policy(server: ServerSettings) -> CorsPolicy:
 
 
 class Cors:
-    """ASGI middleware, around everything that answers, errors too.
+    """ASGI middleware around all responses, including errors.
 
-    Not starlette's: that one takes the first of two origins, tells pages of other origins what is allowed,
-    and runs a coroutine of its own for every event of a stream.
+    starlette's `CORSMiddleware` takes the first of two origins, tells pages of other origins what is
+    allowed, and adds a coroutine for every event of a stream.
     """
 
     def __init__(self, app: ASGIApp, policy: CorsPolicy) -> None:
@@ -104,17 +109,20 @@ class Cors:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # Not above: they import anyio, which would delay the first answer of a start.
+        # Imported here because they import anyio, which would delay the first response at startup.
         from starlette.datastructures import Headers
         from starlette.responses import Response
 
         headers = Headers(scope=scope)
         has_origin = "origin" in headers
-        origin = ", ".join(headers.getlist("origin"))  # more than one is not allowed
+        origin = ", ".join(headers.getlist("origin"))  # more than one is invalid
         is_admitted = has_origin and self._policy.admits(origin)
         fields = self._fields(origin) if is_admitted else []
         if has_origin and scope["method"] == "OPTIONS" and f"{_ASKED}method" in headers:
-            fields += [*(self._preflight_fields(headers) if is_admitted else ()), ("vary", _PREFLIGHT_VARY)]
+            fields += [
+                *(self._preflight_fields(origin, headers) if is_admitted else ()),
+                ("vary", _PREFLIGHT_VARY),
+            ]
             await Response()(scope, receive, _adding(send, fields))
             return
         fields += [*([(_EXPOSE, "X-Request-Id, Retry-After")] if is_admitted else ()), ("vary", "Origin")]
@@ -123,36 +131,39 @@ class Cors:
             await self._app(scope, receive, send)
             return
         error = Forbidden(
-            f"pages of '{origin[:_MAX_SHOWN]}' may not use this server; "
-            "if they should, start it with --cors-origins and this origin, or with an --api-key"
+            f"pages of '{origin[:_MAX_SHOWN]}' may not use this server; to allow them, start it with "
+            "--cors-origins and this origin, or with an --api-key"
         )
         await ErrorAnswer(error)(scope, receive, send)
 
     def _lets_pass(self, method: str, origin: str, headers: Headers) -> bool:
-        """Whether a request does no harm although its page may not read the answer."""
+        """Whether a request may run although its page must not read the response."""
         return not self._policy.refuses_strangers or method in _HARMLESS or _is_own(origin, headers)
 
     def _fields(self, origin: str) -> _Fields:
-        credentials = [("access-control-allow-credentials", "true")] if self._policy.credentials else []
+        has_credentials = self._policy.gives_credentials(origin)
+        credentials = [("access-control-allow-credentials", "true")] if has_credentials else []
         return [("access-control-allow-origin", origin), *credentials]
 
-    def _preflight_fields(self, headers: Headers) -> _Fields:
+    def _preflight_fields(self, origin: str, headers: Headers) -> _Fields:
+        has_credentials = self._policy.gives_credentials(origin)
         asked_method, asked_headers = headers[f"{_ASKED}method"], headers.get(f"{_ASKED}headers", "")
         is_private = headers.get(f"{_ASKED}private-network") == "true"
         return [
-            ("access-control-allow-methods", self._allowed(self._policy.methods, asked_method)),
-            ("access-control-allow-headers", self._allowed(self._policy.headers, asked_headers)),
+            ("access-control-allow-methods", _allowed(self._policy.methods, asked_method, has_credentials)),
+            ("access-control-allow-headers", _allowed(self._policy.headers, asked_headers, has_credentials)),
             ("access-control-max-age", str(_MAX_AGE_S)),
             *([("access-control-allow-private-network", "true")] if is_private else ()),
         ]
 
-    def _allowed(self, names: tuple[str, ...], asked: str) -> str:
-        """With credentials `*` is taken literally, so echo the requested names."""
-        return asked if ANY in names and self._policy.credentials else ", ".join(names)
+
+def _allowed(names: tuple[str, ...], asked: str, has_credentials: bool) -> str:
+    """Return the allowed names. With credentials `*` is taken literally, so echo the requested names."""
+    return asked if asked and ANY in names and has_credentials else ", ".join(names)
 
 
 def _adding(send: Send, fields: _Fields) -> Send:
-    """Add header fields to the answer, with no coroutine between a stream and its socket."""
+    """Add headers to the response without a coroutine per message."""
     added = [(name.encode(), value.encode("latin-1")) for name, value in fields]
     exposes = any(name == _EXPOSE for name, _ in fields)
 
@@ -170,14 +181,14 @@ def _read_origin(text: str) -> Origin:
     origin = parse_origin(text.removesuffix("/"))
     if origin is None:
         raise CorralError(
-            f"--cors-origins: '{text}' is no origin; give it as https://example.com, localhost for pages of "
-            "this machine, or * for any"
+            f"--cors-origins: '{text}' is not an origin; use https://example.com, localhost for pages "
+            "of this machine, or * for any"
         )
     return origin
 
 
 def _is_own(origin: str, headers: Headers) -> bool:
-    """Whether the page came from the server itself. The scheme may differ: a proxy may add TLS."""
+    """Whether the page was served by this server. The scheme may differ, since a proxy may add TLS."""
     page, host = parse_origin(origin), parse_host(", ".join(headers.getlist("host")))
     if page is None or host is None:
         return False

@@ -1,4 +1,4 @@
-"""What a request gets that asks for nothing in particular: from options, and from files that they name."""
+"""Defaults for requests, from options and from files that they name."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _ESCAPE = re.compile(r"\\([nrt'\"\\]|x[0-9a-fA-F]{2})")
 
 
 def default_params(settings: Settings) -> GenerationParams:
-    """What a request gets that asks for nothing in particular."""
+    """Return the parameters of a request that sets none."""
     server, sampling = settings.server, settings.sampling
     breakers = tuple(_text(server, breaker) for breaker in sampling.dry_sequence_breakers)
     return GenerationParams(
         sampling=msgspec.structs.replace(sampling, dry_sequence_breakers=breakers),
-        n_predict=server.n_predict,
+        n_predict=_default_n_predict(server),
         n_keep=server.n_keep,
         max_repeats=server.max_repeats,
         stop=tuple(_text(server, stop) for stop in server.stop),
         ignore_eos=server.ignore_eos,
         special=server.special,
         n_cache_reuse=server.cache_reuse,
+        cache_prompt=server.cache_prompt,
         json_whitespace=server.json_whitespace,
         constraint=_default_constraint(server),
         speculative=SpeculativeParams(
@@ -40,8 +41,13 @@ def default_params(settings: Settings) -> GenerationParams:
     )
 
 
+def _default_n_predict(server: ServerSettings) -> int:
+    n, most = server.n_predict, server.max_predict
+    return n if most < 0 or 0 <= n <= most else most
+
+
 def default_guidance(server: ServerSettings, vocab: Vocab, n_ctx: int) -> Guidance | None:
-    """Also where it is for requests that say how strongly."""
+    """Return the default guidance, also if only its prompt is set and requests set the scale."""
     said = _text(server, server.cfg_negative_prompt)
     prompt = text_of(said, server.cfg_negative_prompt_file, "--cfg-negative-prompt-file")
     if server.cfg_scale == 1.0 and not prompt:
@@ -50,7 +56,7 @@ def default_guidance(server: ServerSettings, vocab: Vocab, n_ctx: int) -> Guidan
 
 
 def check_tokens(sampling: SamplingParams, n_vocab: int) -> None:
-    """What only the model can tell of them."""
+    """Check token ids against the vocabulary."""
     for token, _ in sampling.logit_bias:
         if token >= n_vocab:
             raise CorralError(f"--logit-bias: there is no token {token}; ids go from 0 to {n_vocab - 1}")
@@ -59,14 +65,15 @@ def check_tokens(sampling: SamplingParams, n_vocab: int) -> None:
 def _default_constraint(server: ServerSettings) -> Constraint | None:
     grammar = text_of(server.grammar, server.grammar_file, "--grammar-file")
     try:
-        schema = orjson.loads(server.json_schema) if server.json_schema else None
+        text = text_of(server.json_schema, server.json_schema_file, "--json-schema-file")
+        schema = orjson.loads(text) if text else None
     except orjson.JSONDecodeError as error:
         raise CorralError(f"--json-schema is not valid JSON: {error}") from None
     return grammar_or_schema(grammar, schema, server.json_whitespace)
 
 
 def text_of(text: str, path: str, option: str) -> str:
-    """What an option says, or the file that another one names."""
+    """Return an option's text, or the content of the file that another option names."""
     if not path:
         return text
     try:
@@ -76,7 +83,7 @@ def text_of(text: str, path: str, option: str) -> str:
 
 
 def _text(server: ServerSettings, text: str) -> str:
-    """What an option's text stands for."""
+    """Process escape sequences unless --no-escape is set."""
     return _ESCAPE.sub(_unescape, text) if server.escape else text
 
 

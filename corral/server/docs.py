@@ -1,11 +1,14 @@
-"""`/docs`: the API to read and try, with nothing that comes from another host."""
+"""`/openapi.json`, and `/docs`, which shows it without resources from other hosts."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
+from corral.api.body import JsonResponse
+from corral.api.router import Router
 from corral.server.packaged import packaged_response
 from corral.server.page import FOLDER, register_types
 
@@ -17,13 +20,20 @@ _FILES = {
 }
 
 
-def add_docs(app: FastAPI) -> None:
-    """Routes of their own: they need a key where there are keys, and are there without a page too."""
-    register_types()
+router = Router()  # requires a key if there are keys, and also exists without the web UI
 
-    @app.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
-    @app.api_route("/docs/{name}", methods=["GET", "HEAD"], include_in_schema=False)
-    async def docs(request: Request, name: str = "") -> Response:
-        if name not in _FILES:
-            raise HTTPException(404)
-        return await run_in_threadpool(packaged_response, str(FOLDER / _FILES[name]), request.scope)
+
+@router.get("/openapi.json", include_in_schema=False)
+async def description(request: Request) -> Response:
+    """The description of all routes."""
+    return JsonResponse(await run_in_threadpool(request.app.state.openapi))
+
+
+@router.get("/docs", include_in_schema=False)
+@router.get("/docs/{name}", include_in_schema=False)
+async def docs(request: Request, name: str = "") -> Response:
+    """The page and its files."""
+    if name not in _FILES:
+        raise HTTPException(404)
+    register_types()
+    return await run_in_threadpool(packaged_response, str(FOLDER / _FILES[name]), request.scope)

@@ -1,6 +1,6 @@
-"""The end of a server: what runs may finish for a while, then it is told to end, then it is cut off.
+"""Shutdown: let requests finish for a while, then cancel them, then close their connections.
 
-Knows how long, and whose connections; not what runs in them.
+Knows the timeout and the connections, but nothing about requests.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable
 
 from uvicorn.server import ServerState
 
-_LAST_WORDS_S = 1.0  # for errors to reach those who were waiting
+_LAST_WORDS_S = 1.0  # time for errors to reach waiting clients
 _LOOK_S = 0.02
 _log = logging.getLogger("corral")
 
 
 class Drain:
-    """Mutable: whether somebody insists that it be over at once."""
+    """A shutdown in progress; a second signal ends the wait."""
 
     def __init__(self, timeout_s: float, dismiss: Callable[[], None]) -> None:
-        """`dismiss`: all that runs is to end, with an error."""
+        """`dismiss`: end all running tasks with an error."""
         self._timeout_s = timeout_s
         self._dismiss = dismiss
         self._on_begin: list[Callable[[], None]] = []
@@ -29,13 +29,13 @@ class Drain:
         self._insisted = asyncio.Event()
 
     def join(self, *on_begin: Callable[[], None]) -> None:
-        """Who is to know that nothing new should come; at once, where that is so already."""
+        """Register functions to call when the shutdown begins; call them now if it has begun."""
         self._on_begin += on_begin
         if self._is_begun:
             self._announce()
 
     def begin(self) -> None:
-        _log.info("stopping when running requests are done; a second Ctrl-C (or SIGTERM) stops at once")
+        _log.info("stopping after running requests are done; a second Ctrl-C (or SIGTERM) stops at once")
         self._announce()
 
     def insist(self) -> None:
@@ -46,11 +46,11 @@ class Drain:
         self._insisted.set()
 
     async def run(self, state: ServerState) -> None:
-        """Returns when nothing is left to wait for; the rest has had its chance."""
+        """Wait for requests until the timeout or a second signal, then cancel the rest."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._insisted.wait(), self._timeout_s)
         if not self._insisted.is_set() and state.tasks:
-            _log.warning("--timeout is over: stopping with requests still running")
+            _log.warning("--timeout expired: stopping with requests still running")
         self._announce()
         self._dismiss()
         await _until_over(state)
@@ -60,7 +60,7 @@ class Drain:
         await _until_over(state)
 
     def _announce(self) -> None:
-        """More than once does no harm."""
+        """Call all registered functions. Repeated calls are harmless."""
         self._is_begun = True
         for tell in self._on_begin:
             tell()

@@ -1,4 +1,4 @@
-"""What blocks for long before the engine can start, in a thread that the server does not wait for."""
+"""Run a long blocking function before the engine starts, in a thread that shutdown does not wait for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 from corral.core.result import Loading
 
 T = TypeVar("T")
-Tell = Callable[[Loading], None]  # how far it is; raises KeyboardInterrupt if it is to end
+Tell = Callable[[Loading], None]  # reports progress; raises KeyboardInterrupt to stop the function
 
 _GRACE_S = 2.0
 
 
 class Errand(Generic[T]):
-    """Mutable. The function calls `tell` now and then."""
+    """A blocking function in a daemon thread. The function calls `tell` now and then."""
 
     def __init__(self, function: Callable[[Tell], T], tell: Tell) -> None:
         self._function = function

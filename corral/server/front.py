@@ -1,11 +1,14 @@
-"""All that answers requests: the application, what its routes use, and what observes them.
+"""The front: the application, the state that its routes use, and its observers.
 
-It is imported while the server listens and the engine loads, since that takes longer than anything else here.
+Imported while the server already listens and the engine loads, since this import is the slowest of the
+start.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections.abc import Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,12 +31,14 @@ from corral.telemetry.live import Monitor
 from corral.telemetry.middleware import RequestObserver
 from corral.text.vocab import Vocab, VocabFile
 
+_SWITCH_S = 0.001  # between two threads that compute: the event loop should not wait for all of them
+
 
 class Front:
-    """Mutable: answers that the model is loading until it was given one."""
+    """Responds that the model is loading until `open`."""
 
     def __init__(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> None:
-        """In any thread; raises CorralError for options of the server that are wrong."""
+        """Call from any thread. Raises CorralError for invalid options of the server."""
         self.state = AppState(settings, engine, telemetry, default_params(settings))
         self._tokenizer = Tokenizer(n_prompt_threads(settings.server) + 2, settings.server.engine_timeout_s)
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
@@ -55,8 +60,10 @@ class Front:
         return monitor
 
     def start(self, connections: Sized) -> None:
-        """On the event loop."""
+        """Start background work; call on the event loop."""
         use_threads(self.state.settings.server.n_threads_http)
+        sys.setswitchinterval(_SWITCH_S)
+        self.state.telemetry.loop.start(lambda: len(connections) > 0)
         self.monitor.start()
         self._tokenizer.start()
         if self.app.state.metrics is not None:
@@ -64,11 +71,13 @@ class Front:
             self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
 
     def read_vocabulary(self, path: str) -> Vocab:
-        """In any thread; only of a file that the engine process has survived."""
+        """Read the vocabulary; call from any thread, and only after the engine process has loaded the
+        file."""
         return self._tokenizer.open(VocabFile(path, self.state.settings.engine.overrides))
 
     async def open(self, info: ModelInfo, vocab: Vocab, path: str) -> None:
-        """The engine is ready: serve its model. `path`: as the options name it, once its file is found."""
+        """Serve the model once the engine is ready. `path`: as in the options, or where the file was
+        downloaded to."""
         state, settings = self.state, self.state.settings
         server, defaults = settings.server, state.defaults
         chat = await asyncio.to_thread(chat_settings, server, vocab.chat_templates, vocab)
@@ -77,20 +86,23 @@ class Front:
         if info.can_generate:
             defaults.guide(await asyncio.to_thread(default_guidance, server, vocab, info.n_ctx))
             if defaults.params.constraint or defaults.params.guidance:
-                # Only the engine can tell what is wrong with a grammar, and whether guidance has room.
+                # Only the engine can check a grammar and whether guidance fits.
                 await state.runner.evaluate([0], defaults.params)
             if self._system_text is not None:
                 system = await state.pools.run_prompt(
                     tokenize_system_file, self._system_text, vocab, info.n_ctx
                 )
                 params = msgspec.structs.replace(defaults.params, constraint=None)
-                # Evaluated once here, it is there for all slots.
+                # Evaluated once, it is cached for all slots.
                 await state.runner.evaluate(list(system.tokens), system.within(params))
                 defaults.system_prompt = system
         state.model.open(path, vocab, chat, vocab.chat_templates.get("rerank", ""))
+        gc.collect()
+        gc.freeze()  # nothing of this becomes garbage: scanning it would pause the event loop
 
     async def close(self) -> None:
         self._tokenizer.close()
+        await self.state.responses.close()
         await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)

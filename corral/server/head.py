@@ -1,4 +1,4 @@
-"""HEAD for every path that has GET, as llama-server answers it: the same status and headers, no body."""
+"""Answer HEAD for every path with GET, as llama-server does: same status and headers, no body."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadRequests:
-    """ASGI middleware in front of the routes; those that answer HEAD themselves are left to do so."""
+    """ASGI middleware before the routes. Routes that answer HEAD themselves are not changed."""
 
     def __init__(self, app: ASGIApp, routes: Callable[[], Sequence[BaseRoute]]) -> None:
         self._app = app
@@ -22,7 +22,7 @@ class HeadRequests:
             return
         answer, asked = _Headers(send), {**scope, "method": "GET"}
         await self._app(asked, answer.receive, answer.send)
-        scope.update({**asked, "method": "HEAD"})  # which route it was, for the log
+        scope.update({**asked, "method": "HEAD"})  # the matched route, for the log
         await send({"type": "http.response.body"})
 
     def _has_only_get(self, scope: Scope) -> bool:
@@ -35,7 +35,7 @@ class HeadRequests:
 
 
 class _Headers:
-    """Sends how an answer begins. Then the client seems to leave, which ends a stream."""
+    """Forwards the start of a response, then simulates a disconnect, which ends a stream."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -1,7 +1,7 @@
-"""Names that clients may know the server by.
+"""Check the `Host` header against the names that the server is known by.
 
-A page of a stranger can have its own name lead to this machine, and then talk to whoever listens here as if
-that were its own server. The `Host` header gives it away. Keys are another matter.
+A malicious page can let its own domain resolve to this machine and then send requests here as same-origin
+(DNS rebinding). The `Host` header reveals it. API keys are a separate check.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from corral.server.peers import is_private_only
 ANY = "*"
 _ENDING = "*."
 _LOCAL = "localhost"
-# Domains that no registry sells: RFC 6761, 6762 (appendix G), 8375, and ICANN's .internal.
+# Domains that are not publicly registered: RFC 6761, 6762 (appendix G), 8375, and ICANN's .internal.
 _PRIVATE = (".local", ".internal", ".home.arpa", ".lan", ".home", ".corp", ".intranet", ".private")
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\s\[\]:/?#@\\,*]{1,255})(?::([0-9]{0,5}))?")
 _MAX_SHOWN = 100
 
 
 class Host(NamedTuple):
-    name: str  # in small letters, an IPv6 address without brackets
+    name: str  # lower case; an IPv6 address without brackets
     port: int | None = None
 
 
 def parse_host(text: str) -> Host | None:
-    """`NAME`, or `NAME:PORT`; None if it is neither."""
+    """Parse `NAME` or `NAME:PORT`; None if it is neither."""
     found = _HOST.fullmatch(text.lower())
     if found is None:
         return None
@@ -42,22 +42,22 @@ def parse_host(text: str) -> Host | None:
 
 
 def is_local_name(name: str) -> bool:
-    """Whether it can only be this machine, wherever it is asked for."""
+    """Whether the name always means this machine."""
     return name == _LOCAL or name.endswith("." + _LOCAL) or is_loopback(name)
 
 
 def is_private_name(name: str) -> bool:
-    """Whether no stranger can have public DNS lead it here: an address, a name without a dot, or one in a
-    domain of private networks."""
+    """Whether public DNS cannot resolve the name: an address, a name without a dot, or one in a domain of
+    private networks."""
     is_name = bool(name) and ("." not in name or name.endswith(_PRIVATE))
     return is_name or parse_address(name) is not None
 
 
 class HostNames:
-    """Beside those of the machine itself; `*.example.com` is every name that ends so."""
+    """Allowed names in addition to those of the machine itself; `*.example.com` matches subdomains."""
 
     def __init__(self, names: Iterable[str], admits_private: bool = False) -> None:
-        """Raises CorralError for what can be no name. `admits_private`: names of `is_private_name` too."""
+        """Raises CorralError for an invalid name. `admits_private`: also allow names of `is_private_name`."""
         self._admits_private = admits_private
         self._names: set[str] = set()
         self._endings: list[str] = []
@@ -69,7 +69,7 @@ class HostNames:
                 self.is_any = True
             elif not name:
                 raise CorralError(
-                    f"--allowed-hosts: '{text}' is no name; give it as example.com or *.example.com"
+                    f"--allowed-hosts: '{text}' is not a host name; use example.com or *.example.com"
                 )
             elif is_ending:
                 self._endings.append("." + name)
@@ -87,7 +87,8 @@ class HostNames:
 
 
 def allowed_names(server: ServerSettings, reach: Reach) -> HostNames:
-    """What is let in where the server listens; raises CorralError for what can be no name."""
+    """Return the names that are allowed for where the server listens. Raises CorralError for an invalid
+    one."""
     admits_private = is_private_only(server, reach) and not server.allowed_hosts
     if not (admits_private or reach is Reach.LOCAL or server.allowed_hosts):
         return HostNames((ANY,))
@@ -96,7 +97,7 @@ def allowed_names(server: ServerSettings, reach: Reach) -> HostNames:
 
 
 class HostControl:
-    """ASGI middleware, in front of everything that answers."""
+    """ASGI middleware before the application: refuse other host names."""
 
     def __init__(self, app: ASGIApp, names: HostNames) -> None:
         self._app = app
@@ -114,20 +115,20 @@ class HostControl:
         if not values and scope["http_version"] == "1.0":
             return None
         if len(values) != 1:
-            return InvalidRequest("a request has one Host header")
+            return InvalidRequest("a request must have exactly one Host header")
         text = values[0].decode("latin-1")
         host = parse_host(text)
         if host is None and text and self._names.is_any:
-            return InvalidRequest("the Host header holds no name of a host")
+            return InvalidRequest("the Host header is not a valid host name")
         if self._names.admits(host.name if host is not None else ""):
             return None
         return Forbidden(
-            f"this server is not known as '{text[:_MAX_SHOWN]}'; if it should be, start it with "
+            f"the host name '{text[:_MAX_SHOWN]}' is not allowed; to allow it, start the server with "
             "--allowed-hosts and this name"
         )
 
 
 def _parse_name(text: str) -> str:
-    """As an option has it, where IPv6 needs no brackets; nothing if it is no name."""
+    """Parse a name of an option, where IPv6 needs no brackets; empty if invalid."""
     host = parse_host(f"[{text}]" if text.count(":") > 1 and not text.startswith("[") else text)
     return host.name if host is not None else ""

@@ -1,4 +1,4 @@
-"""Uvicorn as this server needs it: our own sockets and signals, clients within limits, an end in order."""
+"""Uvicorn with our own sockets, signal handlers, client limits and shutdown."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ _log = logging.getLogger("corral")
 
 class Renewable(Protocol):
     def reload(self) -> None:
-        """Read the file again; raises CorralError, and nothing has changed, if that is not possible."""
+        """Read the file again. Raises CorralError, and keeps the old content, if that fails."""
 
 
 class HttpServer(uvicorn.Server):
-    """The first signal asks it to finish, the second to stop at once; both exit with 0."""
+    """Uvicorn's server. The first signal starts a graceful shutdown, the second stops at once; both
+    exit with 0."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class HttpServer(uvicorn.Server):
         self._drain.hurry()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn does it, but for as long as `Drain` says."""
+        """Shut down as uvicorn does, for as long as `Drain` runs."""
         ending = asyncio.create_task(super().shutdown(sockets))
         draining = asyncio.create_task(self._drain.run(self.server_state))
         tasks = {ending, draining}
@@ -99,13 +100,13 @@ class HttpServer(uvicorn.Server):
             self._drain.begin()
 
     def _on_hangup(self) -> None:
-        """Read the files again that may have been renewed; what cannot be used stays as it was."""
+        """Reload the files that may have been renewed. Those that are invalid keep their old content."""
         files = self._renewable()
         done = [what for what, reload in files.items() if self._reload(what, reload)]
         if done:
             _log.info("SIGHUP: reloaded %(files)s", {"files": " and ".join(done)})
         elif not files:
-            _log.info("SIGHUP: nothing to reload, there is neither --api-key-file nor --ssl-cert-file")
+            _log.info("SIGHUP: nothing to reload, neither --api-key-file nor --ssl-cert-file is set")
 
     def _renewable(self) -> dict[str, Callable[[], None]]:
         files: dict[str, Callable[[], None]] = {}
@@ -134,11 +135,11 @@ class HttpServer(uvicorn.Server):
 def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded_protocol(settings.timeout_s),
+        http=bounded_protocol(settings.timeout_s, send_timeout_s=settings.send_timeout_s),
         log_config=None,
         log_level="warning",
         access_log=False,
-        proxy_headers=False,  # `peers.py` reads them once it has seen the socket's own address
+        proxy_headers=False,  # `peers.py` reads them after checking the socket's address
         lifespan="off",
         timeout_keep_alive=60,
         server_header=False,

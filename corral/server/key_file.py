@@ -1,4 +1,4 @@
-"""`--api-key-file`: a key in every line that is neither empty nor a comment."""
+"""Read `--api-key-file`: one key per line; empty lines and comments are skipped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from corral.core.errors import CorralError
 
 
 def read_key_file(path: str) -> list[str]:
-    """Raises CorralError where the file cannot be read, or protects nothing."""
+    """Return the lines with keys. Raises CorralError if the file cannot be read or has no keys."""
     try:
         lines = Path(path).read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -16,5 +16,5 @@ def read_key_file(path: str) -> list[str]:
         raise CorralError(f"--api-key-file '{path}' cannot be read: {reason}") from None
     keys = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
     if not keys:
-        raise CorralError(f"--api-key-file '{path}' holds no key; write one into each line")
+        raise CorralError(f"--api-key-file '{path}' has no keys; write one per line")
     return keys

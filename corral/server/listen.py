@@ -1,6 +1,6 @@
-"""Where the server listens: sockets, bound before anything is loaded, and what is wrong if they cannot be.
+"""Bind the listening sockets before anything is loaded, and explain failures.
 
-A host that ends with `.sock` is the path of a Unix socket, which belongs to the server while it runs.
+A host that ends with `.sock` is the path of a Unix socket, which the server owns while it runs.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
+import functools
 import ipaddress
 import os
 import socket
@@ -18,41 +19,41 @@ from dataclasses import dataclass
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 
-UNIX = "unix:"  # in front of a path, where others have http://
+UNIX = "unix:"  # precedes a path, as http:// precedes a host
 _BACKLOG = 2048
-_ANSWER_S = 5.0  # for whoever has the socket file to be noticed
-_MODE = 0o660  # of a socket file at most: the umask says whether the group may connect
+_ANSWER_S = 5.0  # for the owner of an existing socket file to respond
+_MODE = 0o660  # maximum mode of a socket file; the umask decides whether the group may connect
 
 _REMEDIES = {
-    errno.EADDRINUSE: "choose another --port, or end the server that has this one",
-    errno.EADDRNOTAVAIL: "it is no address of this machine, choose another --host",
+    errno.EADDRINUSE: "choose another --port, or stop the server that uses this one",
+    errno.EADDRNOTAVAIL: "it is not an address of this machine, choose another --host",
     errno.EACCES: "ports below 1024 need privileges, choose another --port",
 }
 
 
 class Reach(enum.Enum):
-    """From where one can connect."""
+    """Where clients can connect from."""
 
-    UNIX = enum.auto()  # whoever may open the file
+    UNIX = enum.auto()  # processes that may open the file
     LOCAL = enum.auto()  # this machine
-    PUBLIC = enum.auto()  # others too
+    PUBLIC = enum.auto()  # other machines
 
 
 @dataclass(frozen=True)
 class Listener:
     sockets: list[socket.socket]
-    address: str  # for people, and for clients on this machine
+    address: str  # for users, and for clients on this machine
     reach: Reach
 
 
 @contextlib.contextmanager
 def open_listener(server: ServerSettings) -> Iterator[Listener]:
-    """Listen, from now until the end; raises CorralError with the option that is to blame."""
+    """Listen until the context ends. Raises CorralError that names the option at fault."""
     if server.host.endswith(".sock"):
         with _unix_socket(server.host) as bound:
             yield Listener([bound], UNIX + server.host, Reach.UNIX)
         return
-    sockets = _internet_sockets(server.host, server.port)
+    sockets = _internet_sockets(server.host, server.port, server.reuse_port)
     try:
         is_public = not all(is_loopback(bound.getsockname()[0]) for bound in sockets)
         scheme = "https" if server.ssl_cert_file else "http"
@@ -64,8 +65,9 @@ def open_listener(server: ServerSettings) -> Iterator[Listener]:
             bound.close()
 
 
+@functools.lru_cache(256)
 def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An IP address, an IPv4 one that is mapped to IPv6 as itself; None for a name."""
+    """Parse an IP address; IPv4 mapped to IPv6 becomes IPv4. None for a name."""
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
@@ -74,7 +76,7 @@ def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach it; a name is not an address."""
+    """Whether only this machine can reach the address; False for a name."""
     found = parse_address(address)
     return found is not None and found.is_loopback
 
@@ -83,31 +85,33 @@ def without_brackets(host: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
-def _internet_sockets(host: str, port: int) -> list[socket.socket]:
-    """One for every address of the host, all with the same port."""
+def _internet_sockets(host: str, port: int, reuse_port: bool = False) -> list[socket.socket]:
+    """Bind one socket for every address of the host, all with the same port."""
     if not host:
-        raise CorralError("--host is empty; 127.0.0.1 is this machine only, 0.0.0.0 everybody")
+        raise CorralError("--host is empty; use 127.0.0.1 for this machine only, 0.0.0.0 for all networks")
     try:
         found = socket.getaddrinfo(
             without_brackets(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "that is no name of a host"
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
         raise CorralError(f"cannot listen on '{host}': {reason}; choose another --host") from None
     sockets: list[socket.socket] = []
     with contextlib.ExitStack() as on_error:
         for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
-            # With --port 0 the first one finds the port, and the others follow.
+            # With --port 0 the first socket chooses the port for all.
             chosen = (address[0], port or (sockets[0].getsockname()[1] if sockets else 0), *address[2:])
-            sockets.append(on_error.enter_context(_bind(family, chosen)))
+            sockets.append(on_error.enter_context(_bind(family, chosen, reuse_port)))
         on_error.pop_all()
     return sockets
 
 
-def _bind(family: int, address: tuple[str | int, ...]) -> socket.socket:
-    takes_ipv4 = address[0] == "::" and socket.has_dualstack_ipv6()  # compat: --host ::, which takes both
+def _bind(family: int, address: tuple[str | int, ...], reuse_port: bool) -> socket.socket:
+    takes_ipv4 = address[0] == "::" and socket.has_dualstack_ipv6()  # compat: --host :: accepts IPv4 too
     try:
-        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=takes_ipv4)
+        return socket.create_server(
+            address, family=family, backlog=_BACKLOG, reuse_port=reuse_port, dualstack_ipv6=takes_ipv4
+        )
     except OSError as error:
         host, port = address[:2]
         remedy = _REMEDIES.get(error.errno or 0, "choose another --host or --port")
@@ -126,7 +130,7 @@ def _unix_socket(path: str) -> Iterator[socket.socket]:
         try:
             bound.bind(path)
             made = os.stat(path)
-            os.chmod(path, stat.S_IMODE(made.st_mode) & _MODE)  # before anybody can be heard
+            os.chmod(path, stat.S_IMODE(made.st_mode) & _MODE)  # before clients can connect
             bound.listen(_BACKLOG)
         except OSError as error:
             raise _unix_error(path, error) from None
@@ -137,12 +141,12 @@ def _unix_socket(path: str) -> Iterator[socket.socket]:
 
 
 def _make_way(path: str) -> None:
-    """Remove the socket of a server that is no more."""
+    """Remove the socket file of a server that has ended."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise CorralError(f"--host '{path}' exists and is no socket; choose another path")
+            raise CorralError(f"--host '{path}' exists and is not a socket; choose another path")
         if _answers(path):
-            raise CorralError(f"cannot listen on '{path}': a server has it already; choose another --host")
+            raise CorralError(f"cannot listen on '{path}': another server uses it; choose another --host")
         os.unlink(path)
 
 
@@ -154,12 +158,12 @@ def _answers(path: str) -> bool:
         except ConnectionRefusedError:
             return False
         except TimeoutError:
-            pass  # it is there, but busy
+            pass  # it exists, but is busy
         return True
 
 
 def _remove(path: str, made: os.stat_result) -> None:
-    """Unless another server has put its own there meanwhile."""
+    """Remove the socket file unless another server has replaced it."""
     with contextlib.suppress(OSError):
         found = os.lstat(path)
         if (found.st_dev, found.st_ino) == (made.st_dev, made.st_ino):

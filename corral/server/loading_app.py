@@ -1,7 +1,7 @@
-"""In front of an application that is still being imported and built: nobody has to wait to hear that.
+"""Respond to requests before the application is imported and built.
 
-Only `/health` is answered here, as the application would answer it. Whatever else comes waits the moment
-until there is one, so that keys, limits and pages are its business alone.
+Only `/health` is answered here, as the application would answer it. All other requests wait for the
+application, which alone checks keys and limits and serves pages.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _HEALTH = ("/health", "/v1/health")
 
 
 class LoadingApp:
-    """ASGI. Mutable: closed until `open`, and then in nobody's way."""
+    """ASGI application that delegates to another one after `open`."""
 
     def __init__(self, loading: Callable[[], Loading] = Loading) -> None:
-        """`loading` tells how far the start is."""
+        """`loading`: returns the progress of the start."""
         self._loading = loading
         self._application: asyncio.Future[ASGIApp] = asyncio.get_running_loop().create_future()
         self._answer: ASGIApp = self._answer_early
@@ -30,13 +30,13 @@ class LoadingApp:
         return self._answer(scope, receive, send)
 
     def open(self, application: ASGIApp) -> None:
-        """For those who wait too; only the first time counts."""
+        """Delegate to the application, including requests that wait. Only the first call has an effect."""
         if not self._application.done():
             self._application.set_result(application)
             self._answer = application
 
     def give_up(self) -> None:
-        """There will be no application, and nobody is to wait for it."""
+        """Answer all requests, including waiting ones, as loading: there will be no application."""
         self.open(self._answer_loading)
 
     async def _answer_early(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
-"""Where log lines go and what they look like: stderr, and a file; for people, or JSON for programs.
+"""Logging to stderr and to a file, as text or as JSON.
 
-Everything is logged with Python's `logging`, most of it as "corral". A record whose arguments have names
-becomes an object with these fields. `details` of a record are further lines that only people get.
+Everything uses Python's `logging`, mostly as "corral". In JSON, a record with named arguments becomes an
+object with these fields. `details` of a record are further lines of the text format.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, loggi
 _COLORS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[1;31m"}
 _PLAIN = "\x1b[0m"
 _OURS = "corral"
-# What people know by other names.
+# Names that are shown for loggers.
 _SOURCES = {"corral.engine": "engine", "corral.tokenizer": "tokenizer", "uvicorn.error": "http"}
-_DEFAULT_NAME = "corral"  # of new files, if there is no --log-file
-_MAX_CHARS = 8 << 20  # of lines that wait to be written
+_DEFAULT_NAME = "corral"  # of new files without --log-file
+_MAX_CHARS = 8 << 20  # of lines in the queue
 _FLUSH_S = 2.0
+_PAUSE_S = 0.01
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _log = logging.getLogger(_OURS)
 
@@ -43,9 +44,9 @@ def log_to_stderr(server: ServerSettings) -> None:
 
 
 def log_to_file(server: ServerSettings) -> None:
-    """Log to the file of the settings too, if they name one; a second call does nothing.
+    """Log to the file of the settings too, if they name one. A second call does nothing.
 
-    compat: --log-disable is about the file, stderr has --verbosity; --log-file NAME is NAME.log.
+    compat: --log-disable affects the file only, stderr has --verbosity; --log-file NAME is NAME.log.
     """
     if not server.log or not (server.log_file or server.log_new) or _installed(_File):
         return
@@ -61,7 +62,8 @@ def log_to_file(server: ServerSettings) -> None:
 
 
 def log_in_background() -> None:
-    """Write from a thread, so that a blocked reader stalls nothing; what is left is written at exit."""
+    """Write from a thread, so that a blocked reader does not stall the server. Queued lines are written
+    at exit."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _LineHandler):
             handler.detach()
@@ -83,7 +85,7 @@ def report_fatal(message: str) -> None:
 
 
 def level_of(server: ServerSettings) -> int:
-    """The least that is logged."""
+    """Return the lowest level that is logged."""
     return _LEVELS[max(0, min(server.verbosity, len(_LEVELS) - 1))]
 
 
@@ -103,7 +105,8 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people. Text from outside can neither look like another line nor control a terminal."""
+    """Formats lines for users. Escapes text from clients: it can neither imitate another line nor control a
+    terminal."""
 
     def __init__(self, is_dated: bool, has_colors: bool = False) -> None:
         super().__init__()
@@ -131,7 +134,7 @@ class TextFormatter(logging.Formatter):
 
 
 class _LineQueue(queue.Queue["logging.LogRecord | None"]):
-    """Bounded by characters: of formatted records, and of the sentinel that ends the listener."""
+    """A queue of formatted records that is bounded by characters."""
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
@@ -151,7 +154,7 @@ class _LineQueue(queue.Queue["logging.LogRecord | None"]):
 
 
 class _LineHandler(QueueHandler, ABC):
-    """Writes lines at once, or, once detached, from a thread: a blocked reader then stalls no caller, and
+    """Writes lines directly or, once detached, from a thread: a blocked reader then stalls no caller, and
     lines beyond `_MAX_CHARS` are dropped and counted."""
 
     def __init__(self) -> None:
@@ -162,7 +165,7 @@ class _LineHandler(QueueHandler, ABC):
 
     @abstractmethod
     def write(self, line: str) -> None:
-        """Must not raise."""
+        """Write a line; must not raise."""
 
     def detach(self) -> None:
         if self._listener is None:
@@ -178,20 +181,20 @@ class _LineHandler(QueueHandler, ABC):
             self.n_dropped += 1
 
     def flush(self) -> None:
-        """Wait until everything is written, but not for long: the reader may be gone."""
+        """Wait until everything is written, at most `_FLUSH_S`: the reader may be gone."""
         with self._lines.all_tasks_done:
             self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, _FLUSH_S)
 
     def close(self) -> None:
         if self._listener is not None:
             self.flush()
-            with contextlib.suppress(queue.Full):  # blocked for good: the thread is a daemon
+            with contextlib.suppress(queue.Full):  # still blocked: the thread is a daemon
                 self._listener.enqueue_sentinel()
         super().close()
 
 
 class _Listener(QueueListener):
-    """Not `stop`ped, which would wait for a blocked reader."""
+    """Never stopped with `stop`, which would wait for a blocked reader."""
 
     def __init__(self, lines: _LineQueue, handler: _LineHandler) -> None:
         super().__init__(lines)
@@ -204,9 +207,11 @@ class _Listener(QueueListener):
         n = self._handler.n_dropped - self._n_reported
         if n and self._lines.empty():
             self._n_reported += n
-            text = "%(n)d lines are missing here: nobody read those before them in time"
+            text = "%(n)d lines were dropped here: earlier lines were not read in time"
             report = _log.makeRecord(_OURS, logging.WARNING, __file__, 0, text, ({"n": n},), None)
             self._handler.write(self._handler.format(report))
+        if self._lines.empty():
+            time.sleep(_PAUSE_S)  # else each line of a busy server wakes this thread
 
 
 def _n_chars(record: logging.LogRecord | None) -> int:
@@ -214,14 +219,14 @@ def _n_chars(record: logging.LogRecord | None) -> int:
 
 
 class _Stderr(_LineHandler):
-    """Looks `sys.stderr` up for every line: a progress bar replaces it."""
+    """Looks up `sys.stderr` for every line, since a progress bar replaces it."""
 
     def write(self, line: str) -> None:
         text = f"{line}\n"
         out, own = sys.stderr, sys.__stderr__
         with contextlib.suppress(OSError, ValueError):  # it was closed
             if own is not None and out is own:
-                # Past its buffer: a thread that waited in there would not let the interpreter end.
+                # Bypass its buffer: a thread blocked in it would keep the interpreter from exiting.
                 write_all(own.fileno(), text.encode("utf-8", "backslashreplace"))
             elif out is not None:
                 out.write(text)
@@ -229,7 +234,7 @@ class _Stderr(_LineHandler):
 
 
 class _File(_LineHandler):
-    """Appends to a file. Lines that a full disk cannot take are missing, which is logged once."""
+    """Appends to a file. Lines that do not fit on a full disk are lost, which is logged once."""
 
     def __init__(self, fd: int) -> None:
         super().__init__()
@@ -239,7 +244,7 @@ class _File(_LineHandler):
     def write(self, line: str) -> None:
         try:
             data = f"{line}\n".encode("utf-8", "backslashreplace")
-            # What there was room for of the last line is left alone in its own.
+            # Start a new line after a partly written one.
             write_all(self._fd, b"\n" + data if self._is_torn else data)
             self._is_torn = False
         except OSError as error:
@@ -254,7 +259,7 @@ class _File(_LineHandler):
     def _tell(self, error: OSError) -> None:
         if not self._is_torn:
             self._is_torn = True
-            _log.warning("--log-file cannot be written now: %s; lines will be missing there", error.strerror)
+            _log.warning("--log-file: cannot write: %s; lines will be missing in it", error.strerror)
 
 
 def _installed(kind: type[logging.Handler]) -> list[logging.Handler]:
@@ -262,7 +267,7 @@ def _installed(kind: type[logging.Handler]) -> list[logging.Handler]:
 
 
 def _replace(kind: type[logging.Handler], handler: logging.Handler, server: ServerSettings) -> None:
-    """Install on the root logger, so that warnings of libraries are logged too."""
+    """Install a handler on the root logger, so that warnings of libraries are logged too."""
     for old in _installed(kind):
         logging.getLogger().removeHandler(old)
         old.close()
@@ -281,7 +286,7 @@ def _shows_colors() -> bool:
 
 
 def _with_extension(path: str) -> str:
-    """Names of devices and pipes stay as they are."""
+    """Add `.log` to a name without an extension; devices and pipes keep their names."""
     is_special = os.path.exists(path) and not os.path.isfile(path)
     return path if not path or is_special or "." in os.path.basename(path) else f"{path}.log"
 
@@ -301,7 +306,7 @@ def _create_new(path: str) -> int:
             return os.open(f"{stem}.{start}{f'-{i}' if i else ''}.log", flags, 0o666)
         except FileExistsError:
             continue
-    raise FileExistsError(17, "there are too many of its name", path)
+    raise FileExistsError(17, "too many files with this name", path)
 
 
 def _level_name(record: logging.LogRecord) -> str:
@@ -314,7 +319,7 @@ def _utc(seconds: float) -> str:
 
 
 def _clean(text: str) -> str:
-    """Escape halves of surrogate pairs, which no encoding takes."""
+    """Escape lone surrogates, which cannot be encoded."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

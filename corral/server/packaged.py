@@ -1,7 +1,7 @@
 """Serve files of the package: compressed once, with an ETag of their content and a Content-Security-Policy.
 
-starlette's `FileResponse` makes the ETag of date and size, which an upgrade may leave as they were, and its
-`GZipMiddleware` compresses for every request. Reads files; call it from a thread.
+starlette's `FileResponse` derives the ETag from date and size, which an upgrade may not change, and its
+`GZipMiddleware` compresses every response. Reads files; call it from a thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
-# Scripts and styles of this server only; models write what is shown, and their pictures come as data.
+# Only scripts and styles of this server. The page shows text from models; their images are data URLs.
 _POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; media-src 'self' data: blob:; object-src 'none'; "
     "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
@@ -29,21 +29,21 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",  # to be asked for every time: no module meets those of another version
+    "cache-control": "no-cache",  # revalidate always, so that modules of two versions are never mixed
     "vary": "accept-encoding",
 }
-_WORTH_IT = 0.9  # of the size, or less, to be sent compressed
+_WORTH_IT = 0.9  # maximum ratio of compressed to plain size
 _NO_GZIP = re.compile(r"q=0(\.0*)?")
 
 
 class _Copy(NamedTuple):
     plain: bytes
-    packed: bytes  # empty where that is not worth it
+    packed: bytes  # empty if compression does not pay
     digest: str
 
 
 def packaged_response(path: str, scope: Scope) -> Response:
-    """The file, or only that the client has it already. Raises OSError."""
+    """Return the file, or 304 if the client has it already. Raises OSError."""
     stat = os.stat(path)
     copy, asked = _read(path, stat.st_mtime_ns, stat.st_size), Headers(scope=scope)
     is_packed = bool(copy.packed) and _accepts_gzip(asked.get("accept-encoding", ""))
@@ -61,7 +61,7 @@ def packaged_response(path: str, scope: Scope) -> Response:
 
 @functools.lru_cache(maxsize=512)
 def _read(path: str, _mtime_ns: int, _n_bytes: int) -> _Copy:
-    """A file that has changed on disk is read again."""
+    """Read and compress a file; the cache key changes with the file."""
     plain = Path(path).read_bytes()
     packed = gzip.compress(plain, mtime=0)
     if len(packed) > len(plain) * _WORTH_IT:

@@ -1,6 +1,6 @@
-"""What is at `/`, where no route is: the page of the package, the directory of `--path`, or nothing.
+"""Static files at `/` for paths without a route: the packaged web UI, the directory of `--path`, or nothing.
 
-Never a file outside of the directory, never a hidden one.
+Never serves a file outside of the directory or a hidden one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _TYPES = {
 
 
 def open_page(server: ServerSettings) -> ASGIApp | None:
-    """Raises CorralError if there is no such directory."""
+    """Return the application for static files; None without a web UI. Raises CorralError if --path is not a
+    directory."""
     if not server.ui:
         return None
     register_types()
@@ -48,21 +49,21 @@ def open_page(server: ServerSettings) -> ASGIApp | None:
 
 
 def open_static(path: str) -> StaticDirectory:
-    """Raises CorralError if there is no such directory."""
+    """Serve a directory. Raises CorralError if it does not exist."""
     if not Path(path).is_dir():
-        raise CorralError(f"--path '{path}' is no directory")
+        raise CorralError(f"--path '{path}' is not a directory")
     register_types()
     return StaticDirectory(directory=path, html=True, follow_symlink=False)
 
 
 def register_types() -> None:
-    """What browsers insist on, whatever the machine thinks."""
+    """Register the MIME types that browsers require, whatever the system's table says."""
     for suffix, media_type in _TYPES.items():
         mimetypes.add_type(media_type, suffix)
 
 
 def ui_settings(server: ServerSettings) -> dict[str, Any]:
-    """What the page begins with where nobody has chosen; raises CorralError if it is no JSON object."""
+    """Return the initial settings of the web UI. Raises CorralError unless they are a JSON object."""
     option = "--ui-config-file" if server.ui_config_file else "--ui-config"
     text = text_of(server.ui_config, server.ui_config_file, option)
     try:
@@ -80,10 +81,10 @@ class StaticDirectory(StaticFiles):
             raise HTTPException(404)
         try:
             response = await super().get_response(path, {**scope, "method": "GET"})
-        except (HTTPException, OSError):  # one that cannot be read, or leads in a circle
+        except (HTTPException, OSError):  # unreadable, or a loop of links
             raise HTTPException(404) from None
         if response.status_code == 404:
-            raise HTTPException(404)  # in the shape of all errors, also if there is a page for it
+            raise HTTPException(404)  # in the common error format, even if there is a 404 page
         if scope["method"] not in _READING:
             raise HTTPException(405, headers={"allow": ", ".join(_READING)})
         response.headers["x-content-type-options"] = "nosniff"
@@ -92,7 +93,7 @@ class StaticDirectory(StaticFiles):
 
 class Page(StaticDirectory):
     async def get_response(self, path: str, scope: Scope) -> Response:
-        # Whether a client has a file already is told by its content, not by its date.
+        # Caching uses the ETag of the content, not the date, so drop conditional headers.
         found = await super().get_response(_PAGES.get(scope["path"], path), {**scope, "headers": []})
         if not isinstance(found, FileResponse):
             return found
@@ -103,7 +104,8 @@ class Page(StaticDirectory):
 
 
 class OtherPage:
-    """ASGI application: somebody's own files, and the one of ours that they need to talk to the server."""
+    """ASGI application: the operator's own files, and the one packaged file that they need to call the
+    server."""
 
     def __init__(self, files: StaticDirectory, own: Page) -> None:
         self._files = files

@@ -1,7 +1,7 @@
-"""Which client addresses are answered where the server listens beyond this machine without an API key.
+"""Restrict clients by address when the server listens beyond this machine without an API key.
 
-Only the address of the connected socket counts. `X-Forwarded-For` is read afterwards and changes what the log
-says, not who is answered: any client can send it.
+Only the address of the connected socket counts. `X-Forwarded-For` is read afterwards and changes only the
+logged address: any client can send it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from corral.core.errors import Forbidden
 from corral.core.settings import ServerSettings
 from corral.server.listen import Listener, Reach, parse_address
 
-# Not `is_private` of `ipaddress`, which also counts addresses for documentation and tests. 100.64.0.0/10 is
-# missing on purpose: customers of one provider share it.
+# Not `is_private` of `ipaddress`, which includes addresses for documentation and tests. 100.64.0.0/10 is
+# excluded on purpose: customers of one provider share it.
 _PRIVATE = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -29,15 +29,15 @@ _PRIVATE = tuple(
 )
 _REFUSED = ErrorAnswer(
     Forbidden(
-        "this server has no API key, so it answers only clients with a loopback or private address; "
-        "start it with --api-key and send the key, or with --allow-unauthenticated to answer all clients"
+        "this server has no API key, so it serves only clients with a loopback or private address; "
+        "start it with --api-key and send the key, or with --allow-unauthenticated to serve all clients"
     )
 )
 _log = logging.getLogger("corral")
 
 
 def is_private(address: str) -> bool:
-    """Whether it belongs to this machine or to a private network; IPv4 addresses mapped to IPv6 count too."""
+    """Whether the address is of this machine or a private network, including IPv4 mapped to IPv6."""
     found = parse_address(address)
     return found is not None and any(found in network for network in _PRIVATE)
 
@@ -49,30 +49,32 @@ def is_private_only(server: ServerSettings, reach: Reach) -> bool:
 
 
 def warn_without_key(server: ServerSettings, listener: Listener) -> None:
-    """Say in the log who can use a server that others can reach and that has no API key."""
+    """Log who can use a server that listens beyond this machine without an API key."""
     fields = {"address": listener.address}
     if is_private_only(server, listener.reach):
         _log.warning(
-            "%(address)s has no API key: only clients with a loopback or private address are answered, all "
-            "others get a 403; set --api-key to serve them, or --allow-unauthenticated to serve everyone",
+            "%(address)s has no API key: only clients with a loopback or private address are served, "
+            "all others get a 403; set --api-key to serve them, or --allow-unauthenticated to serve "
+            "all clients",
             fields,
         )
     elif listener.reach is Reach.PUBLIC and not (server.api_keys or server.api_key_file):
         _log.warning(
-            "%(address)s has no API key: everyone who can reach it can use it (--allow-unauthenticated)",
+            "%(address)s has no API key: all clients that can reach it can use it (--allow-unauthenticated)",
             fields,
         )
 
 
 def guard_peers(app: ASGIApp, server: ServerSettings, reach: Reach) -> ASGIApp:
-    """The application for those clients only that may use it, with the address a trusted proxy tells."""
+    """Return the application for allowed clients only, with the client address that a trusted proxy
+    reports."""
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")  # as uvicorn reads it
     forwarded: ASGIApp = ProxyHeadersMiddleware(app, trusted)  # type: ignore[arg-type, assignment]
     return PeerControl(forwarded) if is_private_only(server, reach) else forwarded
 
 
 class PeerControl:
-    """ASGI middleware: answer a client with a public address with 403, whatever it asks for."""
+    """ASGI middleware: answer all requests from public addresses with 403."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

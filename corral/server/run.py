@@ -1,7 +1,7 @@
-"""A server's life: listen at once, load the model, serve, stop on a signal with nothing half-done.
+"""The life cycle of a server: listen, load the model, serve, shut down cleanly on a signal.
 
-What takes long happens side by side: the engine process loads, and `Front` is imported and built in a thread,
-while a `LoadingApp` answers those who ask meanwhile. So nothing may be imported here that takes long itself.
+The slow steps run in parallel: the engine process loads, and `Front` is imported and built in a thread,
+while a `LoadingApp` responds. So this module must not import anything slow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Reporter(Protocol):
-    """Tells a person what goes on."""
+    """Reports progress to the user at the terminal."""
 
     def listening(self, address: str) -> None: ...
 
@@ -52,9 +52,9 @@ Locate = Callable[[Tell], Settings]
 
 
 async def serve(settings: Settings, reporter: Reporter, locate: Locate | None = None) -> None:
-    """Serve until a signal; raises CorralError if an option is wrong, or the model cannot be loaded.
+    """Serve until a signal. Raises CorralError if an option is invalid or the model cannot be loaded.
 
-    `locate` completes the settings with files that have to be downloaded, which blocks.
+    `locate` blocks while it downloads files, and returns the settings with their paths.
     """
     tls = open_tls(settings.server)
     with open_listener(settings.server) as listener:
@@ -131,7 +131,7 @@ class _Life:
         return await self._engine.lifecycle.start()
 
     async def _build(self) -> Front:
-        """From now on it answers, though there is no model yet."""
+        """Build the front, which then responds to requests, although the model is still loading."""
         thread = ThreadPoolExecutor(1, "front")
         building = asyncio.get_running_loop().run_in_executor(
             thread, _import_front, self._settings, self._engine, self._telemetry
@@ -146,8 +146,9 @@ class _Life:
         return front
 
     async def _load(self, started: asyncio.Task[ModelInfo], built: asyncio.Task[Front]) -> ModelInfo:
-        """Until the front has what the engine has loaded, whose words it reads while that warms up."""
-        # First, so that what is wrong with options is told before what is wrong with the model.
+        """Wait for engine and front, then give the front the loaded model. The vocabulary is read while the
+        engine warms up."""
+        # First, so that errors in options are reported before errors in the model.
         front = await asyncio.shield(built)
         reading = asyncio.create_task(self._read_vocabulary(front))
         try:

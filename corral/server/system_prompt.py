@@ -1,4 +1,4 @@
-"""The system prompt of the command line: read before the model is loaded, and tokenized as soon as it is."""
+"""Read `--system-prompt-file` before the model is loaded, and tokenize it afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTION = "--system-prompt-file"
 
 
 def read_system_prompt(path: str) -> SystemText | None:
-    """What a file holds; None: there is no file."""
+    """Parse the file; None without a file."""
     if not path:
         return None
     try:
@@ -42,7 +42,8 @@ def tokenize_system_file(text: SystemText, vocab: Vocab, n_ctx: int) -> SystemPr
 
 
 def _content(text: str) -> Any:
-    """A JSON object, or the one that a request would hold; anything else is a prompt as it is."""
+    """Return the JSON object of the file, or the field in it that a request would have; other text is the
+    prompt itself."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""Saved states on their way through the front: in anonymous files, never whole in Python's memory.
+"""Saved states on their way through the front: in anonymous files, never completely in Python's memory.
 
-The engine reads and writes such a file through its descriptor. Nothing here depends on the file's offset but
-`write`. Decoding and long reads block: they belong in a thread.
+The engine reads and writes such a file through its descriptor. Only `write` depends on the file offset.
+Decoding and long reads block; call them in a thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest,
 from corral.core.file import read_into, write_all
 from corral.text.json_depth import check_json
 
-PIECE_BYTES = 3 << 16  # a multiple of three: base64 of the pieces joins to base64 of the whole
+PIECE_BYTES = 3 << 16  # a multiple of three, so that the base64 of pieces joins to base64 of the whole
 
 _EDGE_BYTES = 1024
 _HEAD = re.compile(rb'[ \t\n\r]*\{[ \t\n\r]*"state"[ \t\n\r]*:[ \t\n\r]*"')
@@ -29,16 +29,16 @@ _TAIL = re.compile(rb'"[ \t\n\r]*\}[ \t\n\r]*\Z')
 
 
 class Blob:
-    """Owns a descriptor of a file with a state in it; it is closed with the last reference at the latest."""
+    """Owns the descriptor of a file with a state, and closes it with the last reference at the latest."""
 
-    _close = staticmethod(os.close)  # when the interpreter ends, `os` may be gone before the last blob
+    _close = staticmethod(os.close)  # at interpreter exit `os` may be gone before the last blob
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     @classmethod
     def create(cls, what: str = "state") -> Blob:
-        """An empty one, in memory where the system has such files."""
+        """Create an empty file, in memory if the system supports it."""
         if hasattr(os, "memfd_create"):
             return cls(os.memfd_create(f"corral-{what}", os.MFD_CLOEXEC))
         fd, path = tempfile.mkstemp(prefix=f"corral-{what}-")
@@ -57,10 +57,10 @@ class Blob:
         try:
             write_all(self._fd, data)
         except OSError as error:
-            raise InsufficientStorage(f"there is no room for it: {error.strerror}") from None
+            raise InsufficientStorage(f"no space left for it: {error.strerror}") from None
 
     def duplicate(self) -> Blob:
-        """The same bytes, to be closed on its own."""
+        """Return a second blob with the same bytes, which is closed separately."""
         return Blob(os.dup(self._fd))
 
     def close(self) -> None:
@@ -79,23 +79,23 @@ class Blob:
 
 
 def read_pieces(fd: int, stop: int, start: int = 0) -> Iterator[bytes]:
-    """The file's bytes from `start` to `stop`; the file offset stays where it is."""
+    """Yield the bytes from `start` to `stop` without moving the file offset."""
     while start < stop:
         data = bytearray(min(PIECE_BYTES, stop - start))
         n_read = read_into(fd, start, memoryview(data))
         if n_read < len(data):
-            raise CorralError(f"the saved state ends after {start + n_read} bytes")
+            raise CorralError(f"the saved state is truncated at {start + n_read} bytes")
         start += n_read
         yield bytes(data)
 
 
 def read_base64(fd: int, n_bytes: int) -> Iterator[bytes]:
-    """Joined, the base64 of the file's first `n_bytes`."""
+    """Yield pieces of the base64 of the file's first `n_bytes`."""
     return map(base64.b64encode, read_pieces(fd, n_bytes))
 
 
 async def receive(parts: AsyncIterator[bytes], max_bytes: int) -> Blob:
-    """A request's body; over the limit it is refused while it is still coming in."""
+    """Receive a request's body; raises TooLarge as soon as it exceeds the limit."""
     with contextlib.ExitStack() as on_error:
         blob = on_error.enter_context(Blob.create())
         n_bytes = 0
@@ -109,9 +109,9 @@ async def receive(parts: AsyncIterator[bytes], max_bytes: int) -> Blob:
 
 
 def decode_state(body: Blob, max_json_bytes: int) -> Blob:
-    """What `{"state": "<base64>"}` holds.
+    """Decode `{"state": "<base64>"}`.
 
-    An object with this one key is decoded as it is read, whatever its length. Everything else is parsed in
+    An object with only this key is decoded as it is read, at any length. Everything else is parsed in
     memory, up to `max_json_bytes`.
     """
     span = _find_text(body)
@@ -121,12 +121,13 @@ def decode_state(body: Blob, max_json_bytes: int) -> Blob:
             return _decode(_unescape(read_pieces(body.fd, end, start)))
     if body.n_bytes > max_json_bytes:
         limit = f"{max_json_bytes >> 20} MiB"
-        raise InvalidRequest(f"must be base64, with nothing beside it in a body over {limit}", field="state")
+        raise InvalidRequest(f"must be base64, and the only field in a body over {limit}", field="state")
     return _decode_json(b"".join(read_pieces(body.fd, body.n_bytes)))
 
 
 def _find_text(body: Blob) -> tuple[int, int] | None:
-    """Where the string is if the body begins and ends as it should; what lies between is not looked at."""
+    """Return the bounds of the string if head and tail of the body match; the bytes between are not
+    checked."""
     tail_at = max(0, body.n_bytes - _EDGE_BYTES)
     head = _HEAD.match(os.pread(body.fd, _EDGE_BYTES, 0))
     tail = _TAIL.search(os.pread(body.fd, _EDGE_BYTES, tail_at))
@@ -154,7 +155,7 @@ def _decode_json(text: bytes) -> Blob:
 
 
 def _unescape(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    r"""Every `\/` as `/`, as PHP writes a slash; other backslashes stay, where base64 has none."""
+    r"""Replace `\/`, PHP's escaped slash, by `/`. Other backslashes stay; base64 decoding refuses them."""
     held = b""
     for piece in pieces:
         text = held + piece
@@ -164,7 +165,8 @@ def _unescape(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _decode(pieces: Iterable[bytes]) -> Blob:
-    """Raises `binascii.Error` for anything but whole groups of four, with padding in the last one only."""
+    """Decode base64. Raises `binascii.Error` for anything but whole groups of four, with padding only at the
+    end."""
     with contextlib.ExitStack() as on_error:
         blob = on_error.enter_context(Blob.create())
         rest, is_over = b"", False

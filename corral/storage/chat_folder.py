@@ -1,8 +1,8 @@
-"""The chats of one key, each a file of JSON. Everything here blocks: it belongs in threads, of which several
-may be at it. Other servers may share the directory.
+"""The chats of one API key, each a JSON file. All methods block; several threads may call them. Other servers
+may share the directory.
 
-A revision is told by a chat's content, so that nothing has to be kept beside it, and whoever saves the same
-once more changes nothing.
+The revision is a hash of a chat's content, so nothing else is stored, and saving the same chat again
+changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from corral.storage.saved_chat import CHAT_ID, check_chat, texts_of
 from corral.text.json_depth import check_json
 
 MAX_CHATS = 10_000
-MAX_BYTES = 256 << 20  # of one chat: whatever is in the directory, memory has to hold it
+MAX_BYTES = 256 << 20  # of one chat: it must fit in memory
 SUFFIX = ".json"
 
 _log = logging.getLogger("corral")
@@ -35,7 +35,7 @@ _ID = re.compile(CHAT_ID)
 
 
 class ChatInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """A line of the list, as clients get it. Times are unix milliseconds."""
+    """An entry of the list, as clients get it. Times are Unix milliseconds."""
 
     id: str
     title: str
@@ -46,11 +46,11 @@ class ChatInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Precondition(msgspec.Struct, frozen=True):
-    """What has to be there when a chat is saved; by default anything may be."""
+    """What must exist when a chat is saved; by default there is no condition."""
 
-    revision: str | None = None  # this one
-    is_new: bool = False  # none
-    is_known: bool = False  # any
+    revision: str | None = None  # this revision
+    is_new: bool = False  # no chat
+    is_known: bool = False  # any revision
 
     def is_met(self, found: ChatInfo | None) -> bool:
         if found is None:
@@ -66,11 +66,11 @@ class ChatFolder:
 
     @property
     def is_gone(self) -> bool:
-        """Somebody has removed the directory."""
+        """Whether the directory was removed."""
         return not os.fstat(self._directory.fd).st_nlink
 
     def list(self) -> Sequence[ChatInfo]:
-        """Newest first."""
+        """List the chats, newest first."""
         files = self._directory.names()
         found = [info for file in files if (info := self._look(file)) is not None]
         there = {file.name for file in files}
@@ -79,28 +79,28 @@ class ChatFolder:
         return sorted(found, key=lambda info: (-info.updated_at, info.id))
 
     def search(self, text: str) -> Sequence[ChatInfo]:
-        """Those in whose title or messages it is."""
+        """Find the chats with this text in title or messages."""
         wanted = text.casefold()
         return [info for info in self.list() if self._has(info.id, wanted)]
 
     def load(self, chat_id: str) -> bytes:
-        """The chat as JSON, with its revision."""
+        """Return the chat as JSON, with its revision."""
         data, chat = self._read(chat_id)
         return orjson.dumps({**chat, "revision": _revision(data)})
 
     def save(self, chat: dict[str, Any], condition: Precondition) -> ChatInfo:
-        """Raises Conflict where the condition is not met; a chat that is there already stays as it is."""
+        """Save the chat. Raises Conflict, and keeps the existing chat, if the condition is not met."""
         chat_id, data = chat["id"], orjson.dumps(chat)
         if len(data) > MAX_BYTES:
             raise TooLarge(f"the chat is larger than {MAX_BYTES >> 20} MiB")
         with self._alone():
             found = self._find(chat_id)
             if found is not None and found.revision == _revision(data):
-                return found  # an answer was lost, and the client asks again
+                return found  # the response was lost and the client retries
             if not condition.is_met(found):
                 raise Conflict(_what_happened(chat_id, found))
             if found is None and len(self._directory.names()) >= MAX_CHATS:
-                raise InsufficientStorage(f"there are {MAX_CHATS} chats already; remove some")
+                raise InsufficientStorage(f"the limit of {MAX_CHATS} chats is reached; remove some")
             with self._directory.create(chat_id) as file:
                 file.write([data])
                 file.commit()
@@ -118,7 +118,7 @@ class ChatFolder:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else saves meanwhile, in this process or another."""
+        """Hold a lock against other writers, in this process and others."""
         fd = self._directory.fd
         with self._lock:
             with contextlib.suppress(OSError):  # a file system without locks
@@ -134,7 +134,7 @@ class ChatFolder:
         return self._look(file) if file is not None else None
 
     def _look(self, file: SavedFile) -> ChatInfo | None:
-        """What the file is, read only if it has changed; None: no chat."""
+        """Describe the file, reading it only if it has changed; None if it is not a chat."""
         known, info = self._known.get(file.name, (None, None))
         if known == file:
             return info
@@ -154,9 +154,9 @@ class ChatFolder:
         return any(wanted in text.casefold() for text in texts_of(chat))
 
     def _read(self, chat_id: str) -> tuple[bytes, dict[str, Any]]:
-        """A file's content, and the chat that it is; raises NotFound if it is none."""
+        """Return a file's content and the chat in it. Raises NotFound if it is not a chat."""
         if not _ID.fullmatch(chat_id):
-            raise self._foreign(chat_id, "its name is none of a chat")
+            raise self._foreign(chat_id, "its name is not that of a chat")
         file = self._directory.find(chat_id)
         if file is None:
             raise _unknown(chat_id)
@@ -166,12 +166,12 @@ class ChatFolder:
         try:
             return data, _parse(data, chat_id)
         except (InvalidRequest, ValueError, RecursionError) as error:
-            raise self._foreign(chat_id, f"it is no chat: {error}") from None
+            raise self._foreign(chat_id, f"it is not a chat: {error}") from None
 
     def _content(self, chat_id: str) -> bytes:
         try:
             fd = self._directory.open(chat_id)
-        except InvalidRequest:  # removed just now, or a link has come in its place
+        except InvalidRequest:  # just removed, or replaced by a link
             raise _unknown(chat_id) from None
         try:
             with os.fdopen(fd, "rb") as file:
@@ -187,7 +187,7 @@ class ChatFolder:
 def check_id(chat_id: str) -> str:
     if _ID.fullmatch(chat_id):
         return chat_id
-    raise InvalidRequest("must be 32 hexadecimal digits, in small letters", field="id")
+    raise InvalidRequest("must be 32 lowercase hexadecimal digits", field="id")
 
 
 def _parse(data: bytes, chat_id: str) -> dict[str, Any]:
@@ -207,8 +207,8 @@ def _revision(data: bytes) -> str:
 
 def _what_happened(chat_id: str, found: ChatInfo | None) -> str:
     if found is None:
-        return f"there is no chat '{chat_id}' any more"
-    return f"chat '{chat_id}' has been saved by somebody else in between"
+        return f"chat '{chat_id}' no longer exists"
+    return f"chat '{chat_id}' was changed by another client in between"
 
 
 def _unknown(chat_id: str) -> NotFound:

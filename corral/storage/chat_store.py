@@ -1,7 +1,7 @@
-"""Conversations that pages keep on the server (`--chats`): every key has a folder, and sees no other.
+"""Conversations that the web UI keeps on the server (`--chats`): each API key has its own folder.
 
-Files are read and written in threads of its own, so that neither the event loop nor a prompt waits for a
-disk; looking through all of them happens in another one, so that no save waits for that.
+Files are read and written in separate threads, so that neither the event loop nor a prompt waits for a
+disk. Searches have another thread, so that no save waits for one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EVERYBODY = "everybody"
 
 class ChatStore:
     def __init__(self, path: Path) -> None:
-        """`path` must be a directory that can be written to."""
+        """`path` must be a writable directory."""
         self._directory = SaveDirectory(path, option="--chats")
         self._folders: dict[str, ChatFolder] = {}
         self._opening = threading.Lock()
@@ -38,14 +38,14 @@ class ChatStore:
         return await _run(self._threads, lambda: self._folder(client).list())
 
     async def search(self, client: Client, text: str) -> Sequence[ChatInfo]:
-        """Those in whose title or messages it is, whatever the case."""
+        """Find the chats with this text in title or messages, ignoring case."""
         return await _run(self._searching, lambda: self._folder(client).search(text))
 
     async def load(self, client: Client, chat_id: str) -> bytes:
         return await _run(self._threads, lambda: self._folder(client).load(chat_id))
 
     async def save(self, client: Client, chat_id: str, data: Any, condition: Precondition) -> ChatInfo:
-        """Raises InvalidRequest if it is no chat, Conflict if the condition is not met."""
+        """Save a chat. Raises InvalidRequest if it is not a chat, Conflict if the condition is not met."""
 
         def save() -> ChatInfo:
             return self._folder(client).save(check_chat(data, chat_id), condition)
@@ -65,7 +65,8 @@ class ChatStore:
 
 
 def folder_name(client: Client) -> str:
-    """The same after a restart. The digest tells names apart where a file system does not, as Ann and ann."""
+    """Return a folder name that is stable across restarts. The digest separates names that differ only
+    in case."""
     if not client.id:
         return _EVERYBODY
     digest = hashlib.sha256(client.id.encode()).hexdigest()[:32]

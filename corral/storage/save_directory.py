@@ -1,7 +1,8 @@
-"""A directory of saved files, by names that clients choose.
+"""A directory of saved files with names that clients choose.
 
-Everything happens relative to the directory's descriptor, so that nobody can swap it. A file is written
-beside its target and renamed: a name always has a whole file. Writing and committing belong in a thread.
+All operations are relative to the directory's descriptor, so that it cannot be swapped. A file is written
+under a temporary name and renamed, so a name always refers to a complete file. Write and commit in a
+thread.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 def check_name(name: object, field: str) -> str:
     if isinstance(name, str) and NAME.fullmatch(name):
         return name
-    rule = "must be 1 to 128 letters, digits, '.', '_' or '-', and not begin with '.'"
+    rule = "must be 1 to 128 letters, digits, '.', '_' or '-', and must not begin with '.'"
     raise InvalidRequest(rule, field=field)
 
 
 class SavedFile(NamedTuple):
-    """Two are equal if the file has not changed in between."""
+    """Identity of a file; two are equal if it has not changed in between."""
 
     name: str
     inode: int
@@ -51,9 +52,10 @@ def saved_file(name: str, info: os.stat_result) -> SavedFile:
 
 
 class SaveDirectory:
-    """Files are called as clients name them, plus the suffix; others in the directory are left alone."""
+    """Files have the name that the client chose, plus the suffix. Other files in the directory are not
+    touched."""
 
-    _close = staticmethod(os.close)  # when the interpreter ends, `os` may be gone first
+    _close = staticmethod(os.close)  # at interpreter exit `os` may be gone first
 
     def __init__(
         self,
@@ -62,8 +64,8 @@ class SaveDirectory:
         inside: SaveDirectory | None = None,
         option: str = "--slot-save-path",
     ) -> None:
-        """`path` must be a directory that can be written to; inside another one it may be no link. `option`:
-        what errors call it, since clients are not told paths."""
+        """`path` must be a writable directory; a subdirectory of `inside` must not be a link. `option`: its
+        name in errors, since clients must not see paths."""
         self._fd = -1
         self._option = option
         self._path: Path = inside._path / path if inside else path
@@ -85,24 +87,24 @@ class SaveDirectory:
         return self._fd
 
     def subdirectory(self, name: str, suffix: str = "") -> SaveDirectory:
-        """A directory in this one, made for its owner alone if it is missing."""
+        """Open a directory in this one, creating it with mode 0700 if it is missing."""
         with _explained("make", name), contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self._fd)
         return SaveDirectory(Path(name), suffix, inside=self, option=self._option)
 
     def create(self, name: str) -> NamedFile:
-        """A file that gets the name, in place of the one that has it, when it is committed."""
+        """Create a file that replaces the one with this name when it is committed."""
         return NamedFile(self, name, self._file(name))
 
     def open(self, name: str) -> int:
-        """A descriptor to read from; only regular files are opened."""
+        """Open a regular file for reading, and return the descriptor."""
         with _explained("read", name):
             try:
                 fd = os.open(self._file(name), _READ, dir_fd=self._fd)
             except FileNotFoundError:
                 raise InvalidRequest(f"there is no file '{name}' in {self._option}") from None
             except OSError as error:
-                if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+                if error.errno not in (errno.ELOOP, errno.ENXIO):  # link, socket
                     raise
             else:
                 if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -111,18 +113,18 @@ class SaveDirectory:
         raise InvalidRequest(f"'{name}' in {self._option} is not a regular file")
 
     def remove(self, name: str) -> None:
-        """There is no such file afterwards, whether there was one or not."""
+        """Remove the file if it exists."""
         with _explained("remove", name), contextlib.suppress(FileNotFoundError):
             os.unlink(self._file(name), dir_fd=self._fd)
 
     def names(self) -> list[SavedFile]:
-        """The regular files that clients can name, in no order."""
+        """Return the regular files that clients can name, unordered."""
         with _explained("list", self._path.name):
             found = [self._describe(file) for file in list_directory(self._fd)]
         return [file for file in found if file is not None]
 
     def find(self, name: str) -> SavedFile | None:
-        """The regular file of that name, if there is one."""
+        """Return the regular file of that name, if it exists."""
         with _explained("find", name):
             return self._describe(self._file(name))
 
@@ -149,7 +151,7 @@ class SaveDirectory:
 
 
 class NamedFile(AtomicFile):
-    """What is written into it replaces the file of a name when it is committed."""
+    """A new file that replaces the file of a name on commit."""
 
     def __init__(self, directory: SaveDirectory, name: str, file: str) -> None:
         self._client_name = name

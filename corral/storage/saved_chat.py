@@ -1,6 +1,6 @@
-"""A conversation of the page, as it is sent and kept: what is checked of it, and what of it is looked for.
+"""Validate and search a conversation of the web UI, as it is sent and stored.
 
-The page owns the rest: fields that are not named here are kept as they are.
+The web UI owns the rest: unknown fields are kept as they are.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from corral.core.errors import InvalidRequest
 
 MAX_TITLE_CHARS = 1000
 MAX_SEARCH_CHARS = 1000
-MAX_TIME_MS = 2**53 - 1  # what JavaScript can count
-_NAMES = {str: "a string", dict: "an object", int: "a whole number"}
+MAX_TIME_MS = 2**53 - 1  # the largest exact integer in JavaScript
+_NAMES = {str: "a string", dict: "an object", int: "an integer"}
 
 CHAT_ID = "[0-9a-f]{32}"
 
 
 def check_chat(data: Any, chat_id: str) -> dict[str, Any]:
-    """The chat, with what may be left out; raises InvalidRequest if it is none."""
+    """Return the chat with defaults for missing fields. Raises InvalidRequest if it is invalid."""
     if not isinstance(data, dict):
         raise InvalidRequest("the body must be a JSON object")
     now = int(time.time() * 1000)
     defaults = {"createdAt": now, "updatedAt": now, "system": "", "settings": {}, "leaf": None}
     chat = {"id": chat_id, **defaults, **data}
-    chat.pop("revision", None)  # told by the content, and no part of it
+    chat.pop("revision", None)  # derived from the content, not part of it
     if chat["id"] != chat_id:
-        raise InvalidRequest("is not the one of the path", field="id")
+        raise InvalidRequest("does not match the id in the path", field="id")
     if len(_typed(chat, "title", str)) > MAX_TITLE_CHARS:
-        raise InvalidRequest(f"must be {MAX_TITLE_CHARS} characters at most", field="title")
+        raise InvalidRequest(f"may have at most {MAX_TITLE_CHARS} characters", field="title")
     for field in ("createdAt", "updatedAt"):
         if not 0 <= _typed(chat, field, int) <= MAX_TIME_MS:
             raise InvalidRequest("must be a time in milliseconds", field=field)
@@ -40,7 +40,7 @@ def check_chat(data: Any, chat_id: str) -> dict[str, Any]:
         _typed(chat, "leaf", str)
     for message in _typed(chat, "messages", dict).values():
         if not isinstance(message, dict):
-            raise InvalidRequest("must be objects", field="messages")
+            raise InvalidRequest("must contain objects", field="messages")
         _typed(message, "role", str, "messages.role")
         _typed(message, "content", str, "messages.content")
     return chat

@@ -1,7 +1,7 @@
-"""States that clients store under a name: in memory up to a budget, the rest on disk.
+"""States that clients store by name: in memory up to a budget, the rest on disk.
 
-Changes run one after the other and to their end, whatever becomes of the request that asked. Opening never
-waits: a session leaves memory only when its file is complete. For one event loop.
+Changes run one after the other and always complete, even if the request is cancelled. Opening never waits:
+a session leaves memory only when its file is complete. For one event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from corral.storage.save_directory import SaveDirectory, check_name
 
 T = TypeVar("T")
 
-MAX_RESIDENT = 256  # each one takes a descriptor, of 1024 that a process usually has
+MAX_RESIDENT = 256  # each takes a descriptor; a process usually has 1024
 
 _log = logging.getLogger("corral")
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -34,24 +34,25 @@ _N_NAMED = 20  # in an error message
 class SessionInfo:
     name: str
     n_bytes: int
-    created_at: int  # unix seconds
+    created_at: int  # Unix seconds
     updated_at: int
 
 
 def render_id(name: str) -> int | str:
-    """compat: /sessions: ids are integers; a name that is not the usual form of one stays a string."""
+    """Return the id of a session. compat: /sessions: ids are integers; other names stay strings."""
     return int(name) if _INTEGER.fullmatch(name) and -(1 << 63) <= int(name) < 1 << 63 else name
 
 
 def spill_directory(saves: SaveDirectory) -> SaveDirectory:
-    """For sessions that memory has no room for, out of reach of names that clients choose for files."""
+    """Return the directory for sessions that do not fit in memory; clients cannot reach it with file
+    names."""
     return saves.subdirectory(".sessions", suffix=".ses1")
 
 
 class SessionStore:
-    """Mutable. A session is resident or a file; an older file that a resident one may have does not count.
+    """Stored sessions. A session is resident or a file; an older file of a resident session is ignored.
 
-    Copies count once in the budget, and each for itself in `MAX_RESIDENT`.
+    Copies count once in the budget, but separately in `MAX_RESIDENT`.
     """
 
     def __init__(self, budget_bytes: int, spill_to: SaveDirectory | None) -> None:
@@ -59,7 +60,7 @@ class SessionStore:
         self._disk = spill_to
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
-        self._resident: collections.OrderedDict[str, Blob] = collections.OrderedDict()  # last used last
+        self._resident: collections.OrderedDict[str, Blob] = collections.OrderedDict()  # by last use
         files = spill_to.names() if spill_to else []
         self._infos = {f.name: SessionInfo(f.name, f.n_bytes, f.updated_at, f.updated_at) for f in files}
 
@@ -72,11 +73,11 @@ class SessionStore:
         return len(self._infos)
 
     def list(self) -> Sequence[SessionInfo]:
-        """Integers by value, then the other names."""
+        """List the sessions: integers by value, then other names."""
         return sorted(self._infos.values(), key=lambda info: _rank(info.name))
 
     def open(self, name: str) -> Blob:
-        """The session as it is now, valid until the caller closes it; its offset is not its own."""
+        """Open the current state; it stays valid until the caller closes it. The file offset is shared."""
         self._require(name)
         blob = self._resident.get(name)
         if blob is not None:
@@ -85,39 +86,39 @@ class SessionStore:
         assert self._disk is not None
         try:
             return Blob(self._disk.open(name))
-        except InvalidRequest:  # somebody else removed the file
+        except InvalidRequest:  # the file was removed by another process
             self._infos.pop(name)
             raise self._unknown(name) from None
 
     async def put(self, name: str, blob: Blob) -> SessionInfo:
-        """Store bytes that do not change any more; the blob itself remains the caller's, to be closed.
+        """Store bytes that no longer change; the caller still closes its blob.
 
-        Refused with `InsufficientStorage`, everything stored before remains, under this name too.
+        If this raises InsufficientStorage, everything stored before remains, including this name.
         """
         return await self._finish(self._put(check_name(name, "id_session"), blob.duplicate()))
 
     async def copy(self, name: str, new_name: str) -> SessionInfo:
-        """Another name for the same bytes, which memory holds once; refused like `put`."""
+        """Add another name for the same bytes, which are held once in memory; raises as `put` does."""
         return await self._finish(self._copy(name, check_name(new_name, "id_session")))
 
     async def remove(self, name: str) -> None:
-        """From memory and disk; those who have it open may read on."""
+        """Remove a session from memory and disk. Open blobs stay readable."""
         await self._finish(self._remove(name))
 
     async def close(self) -> None:
-        """Move everything to disk, if there is one; what fails is logged."""
+        """Move everything to disk, if there is one; failures are logged."""
         if self._disk is not None:
             await self._finish(self._spill_all())
 
     async def _finish(self, change: Coroutine[Any, Any, T]) -> T:
-        """Cancelled halfway, a change would leave a thread that still writes."""
+        """Shield a change from cancellation, which would leave a thread that still writes."""
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         try:
             return await asyncio.shield(task)
         finally:
-            del task  # or a failed one would be in its own traceback, and keep blobs alive
+            del task  # otherwise a failed task would be in its own traceback, and keep blobs alive
 
     async def _put(self, name: str, blob: Blob) -> SessionInfo:
         try:
@@ -127,7 +128,7 @@ class SessionStore:
                     await (self._keep if info.n_bytes <= self._budget else self._spill)(info, blob)
                 return info
         except CorralError:
-            blob.close()  # whoever keeps the error does not keep the bytes
+            blob.close()  # so that a reference to the error does not keep the bytes
             raise
 
     async def _copy(self, name: str, new_name: str) -> SessionInfo:
@@ -156,7 +157,7 @@ class SessionStore:
                     _log.error("session '%s' is lost: %s", name, error)
 
     async def _keep(self, info: SessionInfo, blob: Blob) -> None:
-        """In memory; others make room, the least recently used ones first."""
+        """Keep a session in memory; the least recently used ones are moved to disk to make room."""
         while True:
             others = {name: held for name, held in self._resident.items() if name != info.name}
             if len(others) < MAX_RESIDENT and _total([*others.values(), blob]) <= self._budget:
@@ -169,7 +170,7 @@ class SessionStore:
 
     async def _spill(self, info: SessionInfo, blob: Blob) -> None:
         if self._disk is None:
-            raise CorralError("there is no --slot-save-path to move any to")
+            raise CorralError("without --slot-save-path none can be moved to disk")
         await asyncio.to_thread(_write, self._disk, info, blob)
         self._resident.pop(info.name, None)
         self._infos[info.name] = info
@@ -180,10 +181,10 @@ class SessionStore:
             yield
         except CorralError as error:
             use = f"{self.resident_bytes} of {self._budget} bytes"
-            remedy = "give --slot-save-path" if self._disk is None else "make room on the disk"
+            remedy = "set --slot-save-path" if self._disk is None else "free disk space"
             raise InsufficientStorage(
-                f"there is no room for session '{info.name}' ({info.n_bytes} bytes): {len(self._resident)} "
-                f"sessions (at most {MAX_RESIDENT}) hold {use} in memory, and {error.message}; "
+                f"no room for session '{info.name}' ({info.n_bytes} bytes): {len(self._resident)} "
+                f"sessions (the limit is {MAX_RESIDENT}) use {use} of memory, and {error.message}; "
                 f"remove sessions, raise --sessions-ram or {remedy}"
             ) from None
 
@@ -198,7 +199,7 @@ class SessionStore:
     def _unknown(self, name: str) -> NotFound:
         names = [info.name for info in self.list()]
         listed = ", ".join([*names[:_N_NAMED], *(["..."] if len(names) > _N_NAMED else [])])
-        return NotFound(f"there is no session {render_id(name)!r}; there are: {listed or 'none'}")
+        return NotFound(f"there is no session {render_id(name)!r}; sessions are {listed or 'none'}")
 
 
 def _rank(name: str) -> tuple[int, int, str]:
@@ -213,6 +214,6 @@ def _total(blobs: Iterable[Blob]) -> int:
 def _write(disk: SaveDirectory, info: SessionInfo, blob: Blob) -> None:
     with disk.create(info.name) as file:
         file.write(read_pieces(blob.fd, info.n_bytes))
-        with contextlib.suppress(OSError):  # a file system without times
+        with contextlib.suppress(OSError):  # a file system without timestamps
             os.utime(file.fd, (info.updated_at, info.updated_at))
         file.commit()

@@ -19,7 +19,7 @@ _LINE = (
     "%(method)s %(path)s %(status)d in %(ms).1f ms, %(request_bytes)d bytes in, "
     "%(response_bytes)d out, %(client)s"
 )
-# Of what the engine has done, by the field that tells it.
+# Parts of the line about the engine's work, by the field that provides it.
 _WORK = {
     "queue_ms": "; %(queue_ms).1f ms queued",
     "prompt_n": ", prompt %(prompt_n)d tokens in %(prompt_ms).1f ms",
@@ -29,12 +29,12 @@ _WORK = {
     "predicted_per_second": " (%(predicted_per_second).1f tokens/s)",
 }
 _PROBES = ("/health", "/v1/health", "/ready")
-_ANSWERED = (200, 503)  # what a probe gets that may ask
+_ANSWERED = (200, 503)  # the answers of a probe
 _log = logging.getLogger("corral")
 
 
 class AccessLog:
-    """A `RequestObserver`."""
+    """A `RequestObserver` that logs."""
 
     def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
         level = logging.DEBUG if _is_file(scope, record) or _is_probe(scope, record) else logging.INFO
@@ -53,7 +53,7 @@ def _is_file(scope: Scope, record: RequestRecord) -> bool:
 
 
 def _is_probe(scope: Scope, record: RequestRecord) -> bool:
-    """A health check, which comes every few seconds; one that was refused is worth a line."""
+    """Whether it was a health check, which comes every few seconds; a refused one is logged as usual."""
     return scope["method"] in ("GET", "HEAD") and scope["path"] in _PROBES and record.status in _ANSWERED
 
 
@@ -73,7 +73,7 @@ def _fields(scope: Scope, record: RequestRecord) -> dict[str, Any]:
 
 
 def _work(record: RequestRecord) -> dict[str, Any]:
-    """What the engine has done for it, of several tasks all together; nothing that it has not done."""
+    """Return the engine's work for all tasks of the request, without fields that do not apply."""
     tasks = [task for task in record.tasks if task.admitted_at]
     if not tasks:
         return {}
@@ -91,20 +91,20 @@ def _work(record: RequestRecord) -> dict[str, Any]:
 
 
 def _embedding(tasks: list[TaskRecord]) -> dict[str, Any]:
-    """Of tasks that generate nothing, once they are done."""
+    """Return the work of finished tasks that generate nothing."""
     done = [task for task in tasks if task.is_done]
     took_ms = sum(task.ended_at - task.admitted_at for task in done) * 1e3
     return _rate("prompt", sum(task.n_prompt for task in done), took_ms)
 
 
 def _rate(what: str, n: int, ms: float) -> dict[str, Any]:
-    """Tokens, the time they took, and how many that is per second, as far as there are any."""
+    """Return tokens, time and tokens per second, as far as they are known."""
     fields: dict[str, Any] = {f"{what}_n": n, f"{what}_ms": round(ms, 1)} if n else {}
     return {**fields, f"{what}_per_second": round(n / ms * 1e3, 1)} if n and ms > 0 else fields
 
 
 def _path(scope: Scope) -> str:
-    """As sent: characters that could end a line stay percent-encoded."""
+    """Return the path as sent, with characters that could end a line percent-encoded."""
     raw = scope.get("raw_path")
     path = raw.decode("latin-1") if raw is not None else scope["path"]
     return urllib.parse.quote(path.partition("?")[0], safe="/%:@!$&'()*+,;=~")[:_MAX_PATH]

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from corral.core.result import Admitted, Begun, Done, Embedded, Progress, TaskResult, Tokens, Vectors
+from corral.core.result import Admitted, Begun, Decodes, Done, Embedded, Progress, TaskResult, Tokens, Vectors
 from corral.core.task import Embed, Task
 
 
 @dataclass(slots=True)
 class _Share:
-    """Mutable: the part of a task that the sums already include."""
+    """The part of a task that the sums already include."""
 
     n_cached: int = 0
     n_prompt: int = 0
@@ -30,6 +30,10 @@ class TokenCounters:
         self.prompt_ms = 0.0
         self.n_predicted = 0
         self.predicted_ms = 0.0
+        self.n_steps = 0  # predicted tokens after the first of each answer: what `predicted_ms` was spent on
+        self.n_decodes = 0
+        self.n_busy = 0  # sum of sequences in these decodes
+        self._decodes = Decodes(0, 0)  # of the present engine
         self._clock = clock
         self._shares: dict[int, _Share] = {}
         self._embedding: set[int] = set()
@@ -41,6 +45,12 @@ class TokenCounters:
 
     def lose_engine(self) -> None:
         self._embedding.clear()
+        self._decodes = Decodes(0, 0)
+
+    def on_decodes(self, decodes: Decodes) -> None:
+        self.n_decodes += decodes.n - self._decodes.n
+        self.n_busy += decodes.n_busy - self._decodes.n_busy
+        self._decodes = decodes
 
     def on_result(self, result: TaskResult, task: Task | Embed) -> None:
         if isinstance(task, Embed):
@@ -67,11 +77,12 @@ class TokenCounters:
         self._add_prompt(share, timings.prompt_n, timings.prompt_ms)
         n, ms = max(timings.predicted_n, share.n_predicted), max(timings.predicted_ms, share.predicted_ms)
         self.n_predicted += n - share.n_predicted
+        self.n_steps += max(0, n - 1) - max(0, share.n_predicted - 1)
         self.predicted_ms += ms - share.predicted_ms
         share.n_predicted, share.predicted_ms = n, ms
 
     def _count_embedding(self, result: TaskResult, task: Embed) -> None:
-        """Tasks share batches: time in which several are evaluated counts once."""
+        """Count inputs. Tasks share batches, so time in which several are evaluated counts once."""
         now = self._clock()
         if self._embedding:
             self.prompt_ms += (now - self._embedded_at) * 1e3

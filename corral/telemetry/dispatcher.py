@@ -1,4 +1,4 @@
-"""The one place where results become telemetry: update the task's record, then let every observer read it."""
+"""The one place where results become telemetry: update the task's record, then call every observer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Protocol
 
-from corral.core.result import Admitted, Begun, SlotReport, TaskResult
+from corral.core.result import Admitted, Begun, Decodes, SlotReport, TaskResult
 from corral.core.task import Embed, SlotAction, Task
 from corral.telemetry.counters import TokenCounters
+from corral.telemetry.loop_meter import LoopMeter
 from corral.telemetry.queue import QueueView
 from corral.telemetry.record import RequestRecord, TaskRecord
 from corral.telemetry.slots import SlotTable
 
 
 class RecordObserver(Protocol):
-    """Reads records as tasks go on; the record is up to date when it is called."""
+    """Reads records while tasks run; the record is up to date at every call."""
 
     def on_result(self, record: RequestRecord, task: TaskRecord, result: TaskResult) -> None: ...
 
@@ -23,22 +24,23 @@ class RecordObserver(Protocol):
 
 
 class Telemetry:
-    """Mutable, on the event loop. An `EngineObserver` of the link."""
+    """All telemetry of the server, on the event loop. An `EngineObserver` of the link."""
 
     def __init__(self) -> None:
         self.slots = SlotTable()
         self.counters = TokenCounters()
         self.queue = QueueView()
+        self.loop = LoopMeter()
         self.observers: list[RecordObserver] = []
         self.followers: dict[int, TaskFollower] = {}  # of tasks that have not ended, by task id
 
     @property
     def waiting(self) -> Iterator[TaskFollower]:
-        """Tasks that no engine has started."""
+        """Followers of tasks that no engine has started."""
         return (each for id, each in self.followers.items() if self.queue.is_waiting(id))
 
     def follow(self, record: RequestRecord) -> TaskFollower:
-        """An observer for one new task of this request."""
+        """Return an observer for one new task of this request."""
         return TaskFollower(self, record)
 
     def on_slots(self, n_slots: int) -> None:
@@ -50,12 +52,15 @@ class Telemetry:
     def on_queue(self, task_ids: Sequence[int]) -> None:
         self.queue.sort(task_ids)
 
+    def on_decodes(self, decodes: Decodes) -> None:
+        self.counters.on_decodes(decodes)
+
     def on_action(self, action: SlotAction, report: SlotReport) -> None:
         self.slots.on_action(action, report)
 
 
 class TaskFollower:
-    """Mutable. A `TaskObserver` of the link."""
+    """Follows one task. A `TaskObserver` of the link."""
 
     def __init__(self, telemetry: Telemetry, record: RequestRecord) -> None:
         self._telemetry = telemetry

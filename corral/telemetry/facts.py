@@ -1,4 +1,4 @@
-"""What observers show besides records."""
+"""What observers show in addition to records."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Ended:
 
 @dataclass(slots=True)
 class EngineLife:
-    """Mutable: the engine's state, since when, and its restarts."""
+    """The engine's state, since when, and its restarts."""
 
     state: EngineState
     since: float
@@ -73,7 +73,7 @@ class EngineLife:
 
 
 class History:
-    """Mutable. A `RecordObserver` and a `RequestObserver`; call `take_sample` every `SAMPLE_S`."""
+    """A `RecordObserver` and a `RequestObserver`; call `take_sample` every `SAMPLE_S`."""
 
     def __init__(self, facts: ServerFacts) -> None:
         now = perf_counter()

@@ -1,7 +1,7 @@
-"""The live monitor's feed: the last minute at once, then twice a second what has changed.
+"""The feed of the live monitor: the whole last minute first, then the changes twice a second.
 
-On the event loop. Events are rendered only while a client watches, once for all of them; the engine is never
-asked.
+Runs on the event loop. Events are rendered once for all clients, and only while one is connected; the
+engine is never asked.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Monitor:
         if self._is_closed:
             raise Unavailable("The server is shutting down")
         if self._n_watchers >= MAX_WATCHERS:
-            raise Unavailable(f"{MAX_WATCHERS} clients watch already")
+            raise Unavailable(f"the limit of {MAX_WATCHERS} watching clients is reached")
 
     async def watch(self, reader: Client | None = None, limit: int = 0) -> AsyncGenerator[dict[str, Any]]:
-        """Yield events, at most `limit` unless that is 0; `reader` also gets the first words of its prompts.
+        """Yield events, at most `limit` unless that is 0. `reader` also gets the first words of its prompts.
 
         A client that misses a change gets the whole state again.
         """
@@ -105,7 +105,8 @@ class Monitor:
         self.take_sample(perf_counter())
 
     def _whole(self) -> dict[str, Any]:
-        """The whole state, as other watchers have it, so that the next change fits all."""
+        """Return the whole state, with the facts that other watchers have, so that the next change fits
+        all."""
         moments, history = self._moments, self._history
         now = moments.now()
         self._facts = self._facts or self._render_facts()

@@ -1,4 +1,4 @@
-"""The live monitor's events as JSON: durations in milliseconds, times in milliseconds since 1970.
+"""Render the live monitor's events as JSON: durations in milliseconds, times in milliseconds since 1970.
 
 Only `render_prompts` shows text, and only a client's own.
 """
@@ -26,14 +26,14 @@ _MAX_PROMPT = 200  # characters, and tokens detokenized for them
 
 
 class Moments:
-    """Mutable: converts `time.perf_counter` to wall-clock time, which may be set."""
+    """Converts `time.perf_counter` to wall-clock time, which may be adjusted."""
 
     def __init__(self) -> None:
         self._offset = 0.0
         self.now()
 
     def now(self) -> int:
-        """The current time. Earlier times stay the same unless the clock was set."""
+        """Return the current time. Earlier times stay the same unless the clock was adjusted."""
         offset = time.time() - time.perf_counter()
         if abs(offset - self._offset) > _SET_S:
             self._offset = offset
@@ -89,7 +89,7 @@ class Moments:
 
 
 def render_facts(server: ServerFacts, model_name: str, history: History, moments: Moments) -> dict[str, Any]:
-    """The current state, and sums over the last minute."""
+    """Render the current state, and sums over the last minute."""
     n_held, capacity = kv_use(server)
     return {
         "engine": _engine(server, model_name, history, moments),
@@ -107,7 +107,7 @@ def render_facts(server: ServerFacts, model_name: str, history: History, moments
 
 
 def render_prompts(server: ServerFacts, reader: Client) -> list[dict[str, Any]]:
-    """The first words of this client's prompts that slots work on, or worked on last."""
+    """Render the first words of this client's prompts that slots work on, or worked on last."""
     if server.engine.state is EngineState.LOADING:
         return []
     tasks = [(view.id, view.task) for view in server.telemetry.slots.views if view.task is not None]
@@ -162,7 +162,8 @@ def _queue(telemetry: Telemetry, moments: Moments) -> dict[str, Any]:
 
 
 def _cache(history: History) -> dict[str, int]:
-    """Tokens of prompts in the last minute: evaluated (`none`), or where they came from."""
+    """Return the prompt tokens of the last minute: evaluated (`none`), or by the source of the cached
+    ones."""
     sums = dict.fromkeys(SOURCES, 0)
     for sample in history.samples:
         sums[NONE] += sample.n_prompt
@@ -172,7 +173,7 @@ def _cache(history: History) -> dict[str, int]:
 
 
 def _work(tasks: list[TaskRecord]) -> dict[str, Any]:
-    """The tasks of a request, taken together."""
+    """Sum the tasks of a request."""
     begun = [task for task in tasks if task.admitted_at]
     answered = [task for task in tasks if task.first_at]
     timings = [task.timings for task in begun if task.timings is not None]
@@ -199,7 +200,7 @@ def _work(tasks: list[TaskRecord]) -> dict[str, Any]:
 
 
 def _cached(admitted: Admitted | None) -> dict[str, Any]:
-    """Cached tokens of a prompt, and their source."""
+    """Render the cached tokens of a prompt, and their source."""
     if admitted is None:
         return {"n_cached": 0, "source": NONE, "from_slot": None}
     from_slot = admitted.id_source if admitted.id_source >= 0 else None
@@ -207,7 +208,7 @@ def _cached(admitted: Admitted | None) -> dict[str, Any]:
 
 
 def _report(report: CacheReport | None) -> dict[str, int] | None:
-    """The cache report of a request that asked for one, without its tokens."""
+    """Render the cache report of a request that asked for one, without its tokens."""
     if report is None:
         return None
     return {"n_common": report.n_common, "n_moved": report.n_moved}

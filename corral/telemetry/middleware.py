@@ -1,6 +1,6 @@
-"""The outermost middleware: gives each request its id, and reports its record to observers when it has ended.
+"""The outermost middleware: give each request an id, and report its record to observers when it has ended.
 
-The id is the client's own (`X-Request-Id`) or a new one, and is sent back in the answer.
+The id is the client's own (`X-Request-Id`) or a new one, and is returned in the response.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.telemetry.record import RequestRecord
-from corral.telemetry.scope import record_in
+from corral.telemetry.scope import record_in, set_current
 
-LEFT = 499  # the client disconnected before its answer was complete
+LEFT = 499  # the client disconnected before the response was complete
 _BROKEN = 500
 _STOPPED = 503
 _REQUEST_ID = b"x-request-id"
@@ -29,7 +29,8 @@ class RequestObserver(Protocol):
 
 
 class RecordMiddleware:
-    """ASGI. Exceptions that the application raises after its answer are logged there, and end here."""
+    """ASGI middleware. Exceptions that the application raises after its response are logged there and
+    end here."""
 
     def __init__(self, app: ASGIApp, observers: Sequence[RequestObserver]) -> None:
         self._app = app
@@ -44,6 +45,7 @@ class RecordMiddleware:
             return
         record = record_in(scope)
         record.id = _request_id(scope)
+        set_current(record)
         answer, broken = _Answer(send, record.id), LEFT
         try:
             await self._app(scope, receive, answer.send)
@@ -63,7 +65,7 @@ class RecordMiddleware:
 
 
 class _Answer:
-    """Mutable: counts what has been sent. Adds no coroutine between a stream and its socket."""
+    """Counts what was sent, without a coroutine between a stream and its socket."""
 
     def __init__(self, send: Send, id: str) -> None:
         self._send = send

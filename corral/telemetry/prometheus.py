@@ -1,4 +1,4 @@
-"""What `/metrics` shows: llama-server's names first, then our own.
+"""The metrics of `/metrics`: llama-server's names first, then our own.
 
 Gauges and sums are read from `Telemetry` at each scrape; only histograms are collected (`TaskMetrics`).
 """
@@ -12,6 +12,7 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    Histogram,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
@@ -27,13 +28,14 @@ from corral.telemetry.task_metrics import TaskMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "llamacpp:"
-_OTHER = "other"  # one label value for everything that clients make up
+_OTHER = "other"  # one label value for arbitrary values of clients
+_PAUSE_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class Metrics:
     def __init__(self, facts: ServerFacts, model_name: str) -> None:
-        # They double the lines of every counter and histogram.
+        # These would double the lines of every counter and histogram.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._tasks = TaskMetrics(self.registry, model_name)
@@ -46,13 +48,22 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         labels = ("route", "method", "status")
         self._requests = Counter(
-            "corral_http_requests", "HTTP requests that have ended.", labels, registry=self.registry
+            "corral_http_requests", "HTTP requests completed.", labels, registry=self.registry
         )
+        lag = Histogram(
+            "corral_loop_lag_seconds",
+            "How late timers of the event loop come.",
+            buckets=_PAUSE_S,
+            registry=self.registry,
+        )
+        facts.telemetry.loop.observe = lag.observe
 
     async def render(self) -> bytes:
         self._state.read()
-        # Many clients make many lines: not on the event loop.
-        return await asyncio.to_thread(generate_latest, self.registry)
+        # Many clients make many lines, so do not block the event loop.
+        text = await asyncio.to_thread(generate_latest, self.registry)
+        # compat: /metrics: a counter whose name does not end in `_total`, which the library would add.
+        return text.replace(b"# TYPE llamacpp:n_tokens_max gauge", b"# TYPE llamacpp:n_tokens_max counter")
 
     def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
@@ -67,17 +78,18 @@ class Metrics:
 
     def watch_connections(self, count: Callable[[], int]) -> None:
         """Show the number of open connections too."""
-        Gauge("corral_connections", "Connections that are open.", registry=self.registry).set_function(count)
+        Gauge("corral_connections", "Open connections.", registry=self.registry).set_function(count)
 
 
 class _StateCollector:
-    """Counters and gauges: `read` takes them on the event loop, `collect` returns them in any thread."""
+    """Counters and gauges. `read` takes them on the event loop, `collect` returns them in any thread."""
 
     def __init__(self, facts: ServerFacts, tasks: TaskMetrics, model_name: str) -> None:
         self._facts = facts
         self._tasks = tasks
         self._model_name = model_name
         self._seen: list[Metric] = []
+        self._prompt_window, self._window = _Window(), _Window()
         self.n_tokenizer_restarts: Callable[[], int] = lambda: 0
 
     def describe(self) -> list[Metric]:
@@ -90,67 +102,96 @@ class _StateCollector:
         self._seen = [*self._work(), *self._state()]
 
     def _work(self) -> Iterator[Metric]:
-        """Under the names of llama-server."""
+        """Yield the metrics with llama-server's names."""
         counters, queue = self._facts.telemetry.counters, self._facts.telemetry.queue
         prompt_s, predicted_s = counters.prompt_ms / 1e3, counters.predicted_ms / 1e3
-        prompt_rate, rate = _rate(counters.n_prompt, prompt_s), _rate(counters.n_predicted, predicted_s)
-        yield _counter(
-            "prompt_tokens", "Prompt tokens evaluated, without those from a cache.", counters.n_prompt
-        )
-        yield _counter("prompt_tokens_cached", "Prompt tokens from a cache.", self._tasks.n_cached)
-        yield _counter("prompt_seconds", "Seconds spent on prompts.", prompt_s)
+        # compat: /metrics: rates since the last scrape; the first token of an answer took no step of its own.
+        prompt_rate = self._prompt_window.rate(counters.n_prompt, prompt_s)
+        rate = self._window.rate(counters.n_steps, predicted_s)
+        yield _counter("prompt_tokens", "Prompt tokens evaluated, excluding cached ones.", counters.n_prompt)
+        yield _counter("prompt_tokens_cached", "Prompt tokens reused from a cache.", self._tasks.n_cached)
+        yield _counter("prompt_seconds", "Time spent on prompts, in seconds.", prompt_s)
         yield _counter("tokens_predicted", "Tokens generated.", counters.n_predicted)
-        yield _counter("tokens_predicted_seconds", "Seconds spent generating.", predicted_s)
+        yield _counter("tokens_predicted_seconds", "Time spent generating, in seconds.", predicted_s)
         yield _gauge("prompt_tokens_seconds", "Prompt tokens per second.", prompt_rate)
         yield _gauge("predicted_tokens_seconds", "Generated tokens per second.", rate)
         n_held, capacity = kv_use(self._facts)
-        yield _gauge("kv_cache_usage_ratio", "KV cache in use; 1 is all of it.", _rate(n_held, capacity))
+        yield _gauge("kv_cache_usage_ratio", "KV cache usage; 1 means full.", _rate(n_held, capacity))
         yield _gauge("kv_cache_tokens", "Tokens in the KV cache.", n_held)
-        yield _gauge("requests_processing", "Requests that are being worked on.", queue.n_running)
-        yield _gauge("requests_deferred", "Requests that wait for a slot.", queue.n_waiting)
-        yield _gauge("n_tokens_max", "Tokens of the longest prompt and its answer.", self._tasks.n_most)
+        yield _gauge("requests_processing", "Requests being processed.", queue.n_running)
+        yield _gauge("requests_deferred", "Requests waiting for a slot.", queue.n_waiting)
+        busy = _rate(counters.n_busy, counters.n_decodes)
+        yield _gauge("n_busy_slots_per_decode", "Average number of sequences in a batch.", busy)
+        yield _counter("n_decode", "Batches evaluated.", counters.n_decodes)
+        yield _gauge("n_tokens_max", "Most tokens of one sequence.", self._tasks.n_most)
+        yield _counter("spec_decode_num_draft_tokens", "Drafted tokens.", self._tasks.n_drafted)
         yield _counter(
-            "spec_decode_num_draft_tokens", "Tokens evaluated ahead, in drafts.", self._tasks.n_drafted
+            "spec_decode_num_accepted_tokens", "Drafted tokens that were accepted.", self._tasks.n_accepted
         )
-        yield _counter(
-            "spec_decode_num_accepted_tokens", "Tokens of drafts that came.", self._tasks.n_accepted
-        )
+        yield _counter("spec_decode_num_drafts", "Drafts that were verified.", self._tasks.n_drafts)
+        if self._tasks.accepted_per_pos:
+            yield self._per_position()
+
+    def _per_position(self) -> Metric:
+        name, text = "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by their place in a draft."
+        found = CounterMetricFamily(_PREFIX + name, text, labels=["position"])
+        for position, n in sorted(self._tasks.accepted_per_pos.items()):
+            found.add_metric([str(position)], n)
+        return found
 
     def _state(self) -> Iterator[Metric]:
-        """Under our own names."""
+        """Yield the metrics with our own names."""
         engine, sessions, telemetry = self._facts.engine, self._facts.sessions, self._facts.telemetry
         build = GaugeMetricFamily("corral_build_info", "Always 1.", labels=["version", "build", "model"])
         build.add_metric([__version__, BUILD_INFO, self._model_name], 1)
         yield build
-        state = GaugeMetricFamily("corral_engine_state", "1 for the state that it is in.", labels=["state"])
+        state = GaugeMetricFamily("corral_engine_state", "1 for the current state.", labels=["state"])
         for each in EngineState:
             state.add_metric([each.value], each is engine.state)
         yield state
         yield CounterMetricFamily(
             "corral_engine_restarts",
-            "Engines that were lost, and followed by another one.",
+            "Engine processes lost and replaced.",
             engine.n_restarts,
         )
         yield CounterMetricFamily(
             "corral_tokenizer_restarts",
-            "Tokenizer processes that were lost, and followed by another one.",
+            "Tokenizer processes lost and replaced.",
             self.n_tokenizer_restarts(),
         )
-        slots = GaugeMetricFamily("corral_slots", "Slots by what they do.", labels=["state"])
+        longest = telemetry.loop.take()
+        pause = GaugeMetricFamily(
+            "corral_loop_pause_seconds",
+            "Longest pause of the event loop since the last scrape; cpu: the part in which it computed.",
+            labels=["clock"],
+        )
+        pause.add_metric(["wall"], longest.wall_s)
+        pause.add_metric(["cpu"], longest.cpu_s)
+        yield pause
+        slots = GaugeMetricFamily("corral_slots", "Slots by state.", labels=["state"])
         slots.add_metric(["idle"], telemetry.slots.n_idle)
         slots.add_metric(["busy"], telemetry.slots.n_busy)
         yield slots
-        yield GaugeMetricFamily(
-            "corral_queue_length", "Tasks that wait for a slot.", telemetry.queue.n_waiting
-        )
-        yield GaugeMetricFamily(
-            "corral_sessions_bytes", "Memory that sessions take.", sessions.resident_bytes
-        )
+        yield GaugeMetricFamily("corral_queue_length", "Tasks waiting for a slot.", telemetry.queue.n_waiting)
+        yield GaugeMetricFamily("corral_sessions_bytes", "Memory used by sessions.", sessions.resident_bytes)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:
-    """`name` without its `_total`, which is always added."""
+    """Return a counter; the library adds `_total` to `name`."""
     return CounterMetricFamily(_PREFIX + name, text, value)
+
+
+class _Window:
+    """A rate between two scrapes. Mutable: the sums at the last one."""
+
+    def __init__(self) -> None:
+        self._n = 0.0
+        self._seconds = 0.0
+
+    def rate(self, n: float, seconds: float) -> float:
+        found = _rate(n - self._n, seconds - self._seconds)
+        self._n, self._seconds = n, seconds
+        return found
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

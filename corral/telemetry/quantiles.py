@@ -7,8 +7,8 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-_PER_OCTAVE = 6  # quantiles are right within a few percent
-# From 0.1 ms to half an hour; one more bucket takes longer ones.
+_PER_OCTAVE = 6  # quantiles are exact within a few percent
+# From 0.1 ms to half an hour; one more bucket counts longer ones.
 _EDGES = tuple(1e-4 * 2 ** (i / _PER_OCTAVE) for i in range(24 * _PER_OCTAVE))
 _NOTHING = (0,) * (len(_EDGES) + 1)
 
@@ -16,7 +16,7 @@ Quantiles = tuple[float, ...]
 
 
 class Latency:
-    """Mutable. Time is cut into rounds; `roll` ends one."""
+    """Durations in rounds of time; `roll` ends a round."""
 
     def __init__(self, n_rounds: int, n_recent: int) -> None:
         """Keep `n_rounds`, of which the last `n_recent` count as recent."""
@@ -35,11 +35,11 @@ class Latency:
         self._recent.append(counts)
 
     def recent(self, *shares: float) -> Quantiles | None:
-        """The quantiles at `shares` of the recent rounds; None without durations."""
+        """Return the quantiles at `shares` of the recent rounds; None without durations."""
         return _quantiles(self._recent, shares)
 
     def all(self, *shares: float) -> Quantiles | None:
-        """The same over all rounds."""
+        """Return the quantiles over all rounds."""
         return _quantiles(self._rounds, shares)
 
 
@@ -53,7 +53,7 @@ def _quantiles(rounds: Iterable[Sequence[int]], shares: Sequence[float]) -> Quan
 
 
 def _find(counts: Sequence[int], rank: float) -> float:
-    """The duration at this rank, interpolated within its bucket."""
+    """Return the duration at this rank, interpolated within its bucket."""
     sums = list(itertools.accumulate(counts))
     i = next(i for i, n in enumerate(sums) if n >= rank and counts[i])
     low, high = (_EDGES[i - 1] if i else 0.0), _EDGES[min(i, len(_EDGES) - 1)]

@@ -1,4 +1,4 @@
-"""The queue as the front sees it: which tasks wait for a slot, which have one, and how long that takes."""
+"""The queue as the front sees it: which tasks wait for a slot, which have one, and the expected wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNKNOWN_S = 1.0  # assumed service time until a task has ended
 
 
 class QueueView:
-    """Mutable. Positions count from 1, in the order that the engine reports; before that, by arrival."""
+    """Positions count from 1, in the order that the engine reports; until it does, by arrival."""
 
     def __init__(self) -> None:
         self._clients: dict[int, str] = {}  # by task id
@@ -30,18 +30,19 @@ class QueueView:
         return len(self._running)
 
     def n_excess(self, n_more: int = 0) -> int:
-        """Tasks that have to wait if `n_more` arrive now; those that get a slot at once do not count."""
+        """Return how many tasks must wait if `n_more` arrive now; those that get a slot at once do not
+        count."""
         return max(0, self.n_waiting + self.n_running + n_more - self.n_slots)
 
     def is_waiting(self, task_id: int) -> bool:
         return task_id in self._waiting
 
     def n_of(self, client: str) -> int:
-        """Waiting tasks of this client."""
+        """Return the number of waiting tasks of this client."""
         return sum(self._clients[id] == client for id in self._waiting)
 
     def n_sharing(self, client: str) -> int:
-        """Clients with waiting tasks, this one included."""
+        """Return the number of clients with waiting tasks, including this one."""
         return len({client, *(self._clients[id] for id in self._waiting)})
 
     def enter(self, task_id: int, client: str) -> None:
@@ -62,28 +63,28 @@ class QueueView:
             self._mean_s += (task.service_s - self._mean_s) * (_ALPHA if self._mean_s else 1.0)
 
     def lose_engine(self) -> None:
-        """What was running waits for the next engine."""
+        """Return running tasks to the queue, for the next engine."""
         self._waiting = {**dict.fromkeys(self._running), **self._waiting}
         self._running.clear()
         self._positions.clear()
 
     def sort(self, task_ids: Sequence[int]) -> None:
-        """Take over the engine's order; it may not know of the latest tasks yet."""
+        """Adopt the engine's order, which may not include the latest tasks yet."""
         self._positions = {id: i for i, id in enumerate(task_ids, 1) if id in self._waiting}
 
     def position(self, *task_ids: int) -> int:
-        """The best position of these tasks; 0 if one of them does not wait."""
+        """Return the best position of these tasks; 0 if one of them does not wait."""
         if not all(id in self._waiting for id in task_ids):
             return 0
         n_known = len(self._positions)
         return min(self._positions.get(id) or n_known + self._arrival(id) for id in task_ids)
 
     def _arrival(self, task_id: int) -> int:
-        """Its position among tasks that the engine has not reported yet."""
+        """Return the position among tasks that the engine has not reported yet."""
         unknown = [id for id in self._waiting if id not in self._positions]
         return unknown.index(task_id) + 1
 
     def expected_s(self, position: int) -> float:
-        """Expected wait at this position, from the mean service time so far."""
+        """Return the expected wait at this position, from the mean service time so far."""
         oldest_s = max((task.service_s for task in self._running.values()), default=0.0)
         return position * (self._mean_s or oldest_s or _UNKNOWN_S) / self.n_slots

@@ -14,7 +14,7 @@ from corral.core.result import Admitted, Begun, Done, Failed, LastResult, TaskRe
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
-    """Mutable: what has happened to one task of a request; a time of 0 means not yet."""
+    """The timeline of one task of a request; a time of 0 means not yet."""
 
     n_prompt: int
     arrived_at: float  # of the request
@@ -35,7 +35,7 @@ class TaskRecord:
 
     @property
     def queue_s(self) -> float:
-        """Time spent waiting for a slot, so far or in the end."""
+        """Time spent waiting for a slot, so far or in total."""
         return (self.admitted_at or self.ended_at or time.perf_counter()) - self.queued_at
 
     @property
@@ -50,7 +50,7 @@ class TaskRecord:
 
     def update(self, result: TaskResult, now: float) -> None:
         if isinstance(result, Admitted | Begun):
-            # After a restart a second engine admits the task again; it has waited only once.
+            # After a restart a second engine admits the task again, but the time in the queue counts once.
             self.admitted_at = self.admitted_at or now
             self.running_since = now
             self.n_engines += 1
@@ -79,7 +79,7 @@ class TaskRecord:
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """Mutable. `status` is that of the answer, or tells why there was none."""
+    """One request. `status`: of the response, or why there was none."""
 
     id: str = ""
     client: Client = ANONYMOUS
@@ -88,6 +88,7 @@ class RequestRecord:
     ended_at: float = 0.0
     status: int = 0
     n_bytes: int = 0  # of the answer's body
+    is_large: bool = False  # its body or its answer took much memory
 
     def add_task(self, n_prompt: int) -> TaskRecord:
         task = TaskRecord(n_prompt, self.started_at, time.perf_counter())

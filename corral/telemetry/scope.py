@@ -1,7 +1,8 @@
-"""The record of a request, kept in its ASGI scope."""
+"""The record of a request, kept in its ASGI scope, and at hand for all that is done for it."""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from starlette.types import Scope
@@ -9,9 +10,10 @@ from starlette.types import Scope
 from corral.telemetry.record import RequestRecord
 
 if TYPE_CHECKING:
-    from fastapi import Request
+    from starlette.requests import Request
 
 _KEY = "corral.record"
+_current: ContextVar[RequestRecord] = ContextVar(_KEY)
 
 
 def record_in(scope: Scope) -> RequestRecord:
@@ -21,3 +23,13 @@ def record_in(scope: Scope) -> RequestRecord:
 
 def record_of(request: Request) -> RequestRecord:
     return record_in(request.scope)
+
+
+def set_current(record: RequestRecord) -> None:
+    """What is done from now on, in this task and those that it starts, is done for this request."""
+    _current.set(record)
+
+
+def current_record() -> RequestRecord:
+    """The record of the request that this is done for; of the server's own work, an empty one."""
+    return _current.get(None) or RequestRecord()

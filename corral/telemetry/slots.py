@@ -1,4 +1,4 @@
-"""What every slot is doing, derived from the results that pass by; the engine is never asked."""
+"""The state of every slot, derived from the results that pass by; the engine is never asked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHANGES = (Verb.RESTORE, Verb.ERASE, Verb.SHIFT, Verb.FORK)
 
 @dataclass(slots=True)
 class SlotView:
-    """Mutable. The task a slot works on, or worked on last."""
+    """The task a slot works on, or worked on last."""
 
     id: int
     task: Task | None = None
@@ -27,7 +27,7 @@ class SlotView:
 
 
 class SlotTable:
-    """Mutable. `views` has every slot, by its id."""
+    """`views`: every slot, by id."""
 
     def __init__(self) -> None:
         self.views: list[SlotView] = []
@@ -47,7 +47,7 @@ class SlotTable:
         return sum(view.n_held for view in self.views)
 
     def kv_use(self, info: ModelInfo | None, is_unified: bool) -> tuple[int, int]:
-        """Tokens in the KV cache, and its capacity."""
+        """Return the tokens in the KV cache, and its capacity."""
         if info is None:
             return 0, 0
         capacity = info.n_ctx * (1 if is_unified else info.n_slots)
@@ -83,7 +83,7 @@ class SlotTable:
             view.is_processing = False
 
     def on_action(self, action: SlotAction, report: SlotReport) -> None:
-        """A slot no longer holds what its last task left there."""
+        """Reset the view of a slot whose content an action has replaced."""
         if action.verb in _CHANGES and not self.views[action.slot].is_processing:
             n_left = 0 if action.verb is Verb.ERASE else report.n_tokens
             self.views[action.slot] = SlotView(action.slot, n_past=n_left, n_held=n_left)

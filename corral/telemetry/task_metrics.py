@@ -5,6 +5,7 @@ On the event loop: a token costs one lookup and one observation.
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -25,12 +26,16 @@ _TOKENS = (1, 4, 16, 64, 128, 256, 512, *(1 << n for n in range(10, 19)))
 
 # Name, description and buckets of each field of `_Client`.
 _HISTOGRAMS = (
-    ("time_to_first_token_seconds", "From a request's arrival to the first token of an answer.", _WAIT_S),
-    ("time_between_tokens_seconds", "Between two tokens of an answer.", _TOKEN_S),
-    ("queue_seconds", "Time that a task waits for a slot.", _WAIT_S),
-    ("request_seconds", "From a request's arrival to the end of its answer.", _REQUEST_S),
-    ("prompt_tokens", "Tokens of a prompt, cached ones included.", _TOKENS),
-    ("generated_tokens", "Tokens of an answer.", _TOKENS),
+    (
+        "time_to_first_token_seconds",
+        "Time from a request's arrival to the first token of an answer.",
+        _WAIT_S,
+    ),
+    ("time_between_tokens_seconds", "Time between two tokens of an answer.", _TOKEN_S),
+    ("queue_seconds", "Time that a task waited for a slot.", _WAIT_S),
+    ("request_seconds", "Time from a request's arrival to the end of its answer.", _REQUEST_S),
+    ("prompt_tokens", "Prompt tokens, including cached ones.", _TOKENS),
+    ("generated_tokens", "Tokens per answer.", _TOKENS),
 )
 
 
@@ -44,7 +49,7 @@ class _Client(NamedTuple):
 
 
 class TaskMetrics:
-    """A `RecordObserver`."""
+    """A `RecordObserver` that fills histograms and counters."""
 
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
         self._model = model
@@ -55,13 +60,13 @@ class TaskMetrics:
         ]
         hits = Counter(
             "corral_cache_hits",
-            "Prompts by where their beginning came from; none: all of it was evaluated.",
+            "Prompts by the origin of their reused prefix; none: nothing was reused.",
             ("tier",),
             registry=registry,
         )
         cached = Counter(
             "corral_cached_tokens",
-            "Prompt tokens that were not evaluated, by where they came from.",
+            "Prompt tokens reused instead of evaluated, by their origin.",
             ("tier",),
             registry=registry,
         )
@@ -71,6 +76,8 @@ class TaskMetrics:
         self.n_most = 0  # tokens of the longest sequence so far
         self.n_drafted = 0
         self.n_accepted = 0
+        self.n_drafts = 0
+        self.accepted_per_pos: Counts[int] = Counts()
 
     def on_result(self, record: RequestRecord, task: TaskRecord, result: TaskResult) -> None:
         if isinstance(result, Tokens):
@@ -91,13 +98,15 @@ class TaskMetrics:
             client.generated.observe(task.timings.predicted_n)
             self.n_drafted += task.timings.draft_n
             self.n_accepted += task.timings.draft_n_accepted
-            self.n_most = max(self.n_most, task.n_prompt + task.timings.predicted_n)
+            self.n_drafts += task.timings.draft_steps
+            self.accepted_per_pos.update(dict(enumerate(task.timings.accepted_per_pos)))
+            self.n_most = max(self.n_most, task.n_prompt + max(0, task.timings.predicted_n - 1))
 
     def on_request_end(self, record: RequestRecord) -> None:
         self.client(record.client.name).request.observe(record.ended_at - record.started_at)
 
     def client(self, name: str) -> _Client:
-        """The histograms of a client, shown from now on."""
+        """Return the histograms of a client, which are shown from now on."""
         if found := self._clients.get(name):
             return found
         client = _Client(*(each.labels(name, self._model) for each in self._histograms))
@@ -105,7 +114,7 @@ class TaskMetrics:
         return client
 
     def _start(self, record: RequestRecord, task: TaskRecord, result: Admitted | Begun) -> None:
-        """An engine starts the task; after a restart another one does, with a cache of its own."""
+        """Count a task that an engine starts. After a restart another engine does, with a different cache."""
         if task.n_engines == 1:
             client = self.client(record.client.name)
             client.queue.observe(task.queue_s)

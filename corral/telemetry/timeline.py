@@ -1,4 +1,4 @@
-"""What every slot has done in the last minute: a span of prefill, then a span of decode, for each task."""
+"""The spans of every slot in the last minute: prefill, then decode, for each task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Phase(str, enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """Mutable: `n_done` tokens of the prompt are evaluated, or of the answer generated."""
+    """A span of work: `n_done` prompt tokens are evaluated, or answer tokens generated."""
 
     number: int
     id_slot: int
@@ -38,7 +38,7 @@ class Span:
 
 
 def source_of(admitted: Admitted) -> str:
-    """Where the cached prefix came from: the slot itself, another one, a saved state, a file."""
+    """Return where the cached prefix came from: the slot itself, another one, a saved state, a file."""
     if admitted.tier is not Tier.LIVE:
         return str(admitted.tier.value)
     return OWN if admitted.id_source == admitted.id_slot else SLOT
@@ -52,12 +52,12 @@ class SlotTimeline:
         self._ended_since: list[Span] = []
 
     def __iter__(self) -> Iterator[Span]:
-        """Ended spans first."""
+        """Yield ended spans first."""
         yield from self._ended
         yield from self._open.values()
 
     def admit(self, record: RequestRecord, task: TaskRecord, admitted: Admitted, now: float) -> None:
-        self.end(task, now, is_lost=True)  # in a lost engine, if there was one
+        self.end(task, now, is_lost=True)  # in a lost engine, if any
         self._begin(Phase.PREFILL, record.id, record.client.name, task, admitted, now)
 
     def find(self, task: TaskRecord) -> Span | None:
@@ -80,7 +80,7 @@ class SlotTimeline:
             self.end(span.task, now, is_lost=True)
 
     def drain_changes(self) -> list[Span]:
-        """Spans that may have changed since the last call."""
+        """Return the spans that may have changed since the last call."""
         changes, self._ended_since = [*self._ended_since, *self._open.values()], []
         return changes
 

@@ -1,7 +1,7 @@
 """OpenTelemetry traces: one for each request that had tasks, exported from its record when it has ended.
 
-Needs the `otel` extra; imported only with `--otlp-endpoint`. A thread sends the spans, and drops them if the
-collector does not answer. They contain no text of prompts and answers.
+Requires the `otel` extra; imported only with `--otlp-endpoint`. A thread sends the spans, and drops them
+if the collector does not respond. They contain no text of prompts and answers.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
     from opentelemetry.util.types import AttributeValue
 except ImportError:
-    raise CorralError("--otlp-endpoint needs more packages: pip install 'llama-corral[otel]'") from None
+    raise CorralError("--otlp-endpoint requires more packages: pip install 'llama-corral[otel]'") from None
 
 Attributes = dict[str, AttributeValue]
 
 _PATH = "/v1/traces"
-_FLUSH_S = 5.0  # for the last spans to be sent
+_FLUSH_S = 5.0  # for sending the last spans
 _MAX_TEXT = 256
 _OPERATIONS = {"chat": "chat", "embed": "embeddings", "rank": "embeddings", "classify": "embeddings"}
 _CARRIED = (b"traceparent", b"tracestate")
@@ -44,10 +44,10 @@ _log = logging.getLogger("corral")
 
 class Tracer:
     def __init__(self, endpoint: str, model: str) -> None:
-        """Raises CorralError if the endpoint is no URL."""
+        """Raises CorralError if the endpoint is not a URL."""
         url = _traces_url(endpoint)
         self._model = model
-        # Those who run it may say more, in OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.
+        # Operators may override these with OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.
         resource = Resource.create({SERVICE_NAME: "corral", SERVICE_VERSION: __version__})
         resource = resource.merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -79,7 +79,7 @@ class Tracer:
         root.end(_ns(ended_at + clock))
 
     def close(self) -> None:
-        """Send what is left, but wait for that only for a while."""
+        """Send the remaining spans, waiting at most `_FLUSH_S`."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(_FLUSH_S)
@@ -107,7 +107,7 @@ class Tracer:
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """Of a request's time, by `time.perf_counter`."""
+    """A phase of a request, in times of `time.perf_counter`."""
 
     name: str
     started_at: float
@@ -146,10 +146,10 @@ def _task_phases(task: TaskRecord, index: Attributes, ended_at: float) -> Iterat
 
 
 class _Exporter(SpanExporter):
-    """Says once that spans cannot be sent, and once that they can again."""
+    """Logs once that spans cannot be sent, and once that they can be sent again."""
 
     def __init__(self, url: str) -> None:
-        self._name = url.rpartition("@")[2]  # a password in it is not for logs
+        self._name = url.rpartition("@")[2]  # without a password
         self._complaints = _Complaints()
         self._otlp = OTLPSpanExporter(url)
         self._is_lost = False
@@ -159,8 +159,8 @@ class _Exporter(SpanExporter):
         result = self._otlp.export(spans)
         is_lost = result is not SpanExportResult.SUCCESS
         if is_lost and not self._is_lost:
-            reason = self._complaints.last or "it does not answer"
-            _log.warning("traces are lost, %s cannot take them: %s", self._name, reason)
+            reason = self._complaints.last or "no response"
+            _log.warning("traces are lost, cannot send them to %s: %s", self._name, reason)
         elif self._is_lost and not is_lost:
             _log.info("traces are sent to %s again", self._name)
         self._is_lost = is_lost
@@ -174,7 +174,7 @@ class _Exporter(SpanExporter):
 
 
 class _Complaints(logging.Handler):
-    """What OpenTelemetry has to say of a collector, at every attempt."""
+    """Captures OpenTelemetry's log messages about the collector, which it repeats at every attempt."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -184,7 +184,7 @@ class _Complaints(logging.Handler):
         logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        # The last of several tells only that there were too many.
+        # The last of several only reports that there were too many attempts.
         self.last = self.last or record.getMessage()
 
 
@@ -195,7 +195,7 @@ def _traces_url(endpoint: str) -> str:
     except ValueError:
         is_url = False
     if not is_url:
-        raise CorralError(f"--otlp-endpoint '{endpoint}' is no URL; give one as http://127.0.0.1:4318")
+        raise CorralError(f"--otlp-endpoint '{endpoint}' is not a URL; use one such as http://127.0.0.1:4318")
     return endpoint if url.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
 
 

@@ -1,4 +1,4 @@
-"""The text of one generation: token bytes in, sendable text out."""
+"""The text of one generation: bytes of tokens in, text to send out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from corral.text.stop import StopFinder
 
 
 class OutputText:
-    """UTF-8 assembly, stop strings and indentation in a row. Joined, its pieces are the answer.
+    """UTF-8 decoding, stop strings and indentation in sequence. The joined pieces are the answer.
 
-    Characters come out whole, however their bytes were cut; invalid bytes become U+FFFD.
+    Characters are emitted whole, however their bytes were split; invalid bytes become U+FFFD.
     """
 
     def __init__(self, stop: Sequence[str], n_indent: int) -> None:
@@ -36,7 +36,7 @@ class OutputText:
         return self._note(self._indent.feed(self._stop.feed(self._utf8.decode(piece))))
 
     def finish(self) -> str:
-        """The rest, without the bytes of a character that never became whole."""
+        """Return the rest, without the bytes of an incomplete character."""
         return self._note(self._indent.feed(self._stop.finish()))
 
     def _note(self, text: str) -> str:
@@ -45,9 +45,9 @@ class OutputText:
 
 
 class IndentGuard:
-    """Ends the text before the first line that is indented less than asked.
+    """Ends the text before the first line that is indented less than required.
 
-    The line the text begins in is exempt; blanks and tabs count one each.
+    The first line is exempt; a space or a tab counts as one.
     """
 
     def __init__(self, n_indent: int) -> None:

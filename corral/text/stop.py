@@ -1,4 +1,10 @@
-"""Stop strings: text passes through until one is complete; what could still become one is held back."""
+"""Stop strings: pass text through until one is complete, and hold back what could become one.
+
+    generated   | text to send | could become a stop string |
+                |<- returned ->|<---------- held ---------->|
+
+The held text is always shorter than the longest stop string.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from collections.abc import Sequence
 
 
 class StopFinder:
-    """The first stop string to be completed ends the text, whatever pieces the text came in."""
+    """Ends the text at the first completed stop string, however the text was split."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = tuple(word for word in words if word)
@@ -14,7 +20,7 @@ class StopFinder:
         self.stopping_word = ""
 
     def feed(self, text: str) -> str:
-        """The text that is certainly not part of a stop string."""
+        """Return the text that is certainly not part of a stop string."""
         if not self._words or self.stopping_word:
             return "" if self.stopping_word else text
         text = self._held + text
@@ -28,7 +34,7 @@ class StopFinder:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back in vain."""
+        """Return the text that was held back and did not become a stop string."""
         text, self._held = self._held, ""
         return text
 
@@ -41,7 +47,7 @@ class StopFinder:
 
 
 def overlap(text: str, word: str) -> int:
-    """Length of the longest proper prefix of `word` that `text` ends with."""
+    """Return the length of the longest proper prefix of `word` that `text` ends with."""
     for n in range(min(len(word) - 1, len(text)), 0, -1):
         if text.endswith(word[:n]):
             return n

@@ -1,6 +1,6 @@
-"""A model's vocabulary in Python: the tokens' bytes and kinds, as libllama has them.
+"""A model's vocabulary in Python: the bytes and kinds of tokens, as libllama defines them.
 
-`Vocab` looks tokens up in a table; texts are tokenized elsewhere, so its process needs no native code.
+`Vocab` looks tokens up in a table. Texts are tokenized elsewhere, so its process needs no native code.
 Read-only: safe from any thread.
 """
 
@@ -17,6 +17,7 @@ from corral.core.fim import FimTokens
 from corral.core.modifier import Override
 
 NO_TOKEN = -1
+_PIECE_TOKENS = 16384
 
 Segment = tuple[str, bool, bool]  # text, add_special, parse_special
 TokenizeAll = Callable[[Sequence[Segment]], list[list[int]]]
@@ -30,10 +31,10 @@ class VocabFile(msgspec.Struct, frozen=True):
 
 
 class VocabTable(msgspec.Struct, frozen=True, tag="vocab"):
-    """Everything the front needs to know about the tokens of a model."""
+    """Everything that the front needs to know about a model's tokens."""
 
-    pieces: bytes  # of all tokens, in a row
-    bounds: bytes  # where each begins, and where the last one ends: 32 bits each
+    pieces: bytes  # of all tokens, concatenated
+    bounds: bytes  # start of each token, and the end of the last: 32 bits each
     controls: list[int]
     unknowns: list[int]
     eog_tokens: frozenset[int]
@@ -45,7 +46,7 @@ class VocabTable(msgspec.Struct, frozen=True, tag="vocab"):
     adds_eos: bool
     adds_sep: bool
     fim: FimTokens
-    chat_templates: dict[str, str]  # the default one under no name
+    chat_templates: dict[str, str]  # the default has an empty name
 
 
 class Vocab:
@@ -71,23 +72,26 @@ class Vocab:
         return self.tokenize_all([(text, add_special, parse_special)])[0]
 
     def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
-        """Tokenize each segment by itself, in one call."""
+        """Tokenize each segment separately, in one call."""
         found = self._tokenize_all(segments) if segments else []
         for tokens in found:
             check_known(tokens)
         return found
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        """The bytes of one token; a control token has none unless `special`."""
+        """Return the bytes of one token; a control token has none unless `special`."""
         if not 0 <= token < self.n_tokens or (not special and token in self._hidden):
             return b""
         return self._table.pieces[self._bounds[token] : self._bounds[token + 1]]
 
     def detokenize(self, tokens: list[int]) -> str:
-        return b"".join(self.piece(token, special=True) for token in tokens).decode("utf-8", "replace")
+        """A piece at a time: other threads run in between."""
+        parts = (tokens[at : at + _PIECE_TOKENS] for at in range(0, len(tokens), _PIECE_TOKENS))
+        texts = (b"".join(self.piece(token, special=True) for token in part) for part in parts)
+        return b"".join(texts).decode("utf-8", "replace")
 
     def pair(self, first: list[int], second: list[int]) -> list[int]:
-        """Two texts as one, with the tokens around them that the model wants."""
+        """Join two texts with the special tokens that the model expects."""
         table = self._table
         before = [table.bos] if table.adds_bos else []
         end = [table.eos if table.eos != NO_TOKEN else table.sep] if table.adds_eos else []
@@ -112,11 +116,22 @@ class Vocab:
         return self.piece(token, special=True).decode("utf-8", "replace")
 
 
+def free_tokens(tokens: list[int]) -> None:
+    """Empty a list that is not needed any more, a piece at a time: millions of numbers take a while."""
+    while tokens:
+        del tokens[-_PIECE_TOKENS:]
+
+
 def tokens_of(data: bytes | bytearray) -> list[int]:
-    return memoryview(data).cast("i").tolist()
+    """A piece at a time: other threads run in between."""
+    array = memoryview(data).cast("i")
+    tokens: list[int] = []
+    for at in range(0, len(array), _PIECE_TOKENS):
+        tokens += array[at : at + _PIECE_TOKENS].tolist()
+    return tokens
 
 
 def check_known(tokens: list[int]) -> None:
-    """Reject text for which the vocabulary lacks a token and has no "unknown" token either."""
-    if NO_TOKEN in tokens:
+    """Raise for text for which the vocabulary has neither a token nor an "unknown" token."""
+    if any(NO_TOKEN in tokens[at : at + _PIECE_TOKENS] for at in range(0, len(tokens), _PIECE_TOKENS)):
         raise InvalidRequest("the model's vocabulary has no token for a part of this text")

@@ -1,4 +1,4 @@
-"""Time a model with given settings, in interleaved runs: other load on the machine affects all alike."""
+"""Time a model with given settings, in interleaved runs, so that other load affects all alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_STEPS = 32
 
 
 class Benchmark:
-    """A model in its own context, to be timed."""
+    """A model in a separate context, for timing."""
 
     def __init__(self, model: Model, settings: EngineSettings, n_prompt: int = 256) -> None:
         n_ctx = max(256, n_prompt, _N_BEFORE + _MAX_STEPS)
@@ -44,7 +44,7 @@ class Benchmark:
         lib.llama_set_n_threads(self._context.handle, n_threads, n_threads_batch)
 
     def measure(self, *, prompt: bool = True, streams: bool = True) -> Speed:
-        """Speeds that are not asked for are NaN."""
+        """Measure speeds; those that are not requested are NaN."""
         return Speed(
             self._prompt() if prompt else math.nan,
             self._streams(1) if streams else math.nan,
@@ -85,7 +85,7 @@ class Benchmark:
 
 
 def interleave(runs: Sequence[Callable[[], Speed]], on_progress: Callable[[float], None]) -> list[Speed]:
-    """The median speed of each, over rounds in which they take turns."""
+    """Return the median speed of each run, over interleaved rounds."""
     rounds: list[list[Speed]] = [[] for _ in runs]
     for i in range(N_ROUNDS * len(runs)):
         rounds[i % len(runs)].append(runs[i % len(runs)]())

@@ -1,4 +1,4 @@
-"""Other encodings of a model, for `corral tune`: re-encoded, timed, and compared if they are faster."""
+"""Candidate encodings of a model for `corral tune`: re-encoded, timed, and compared if they are faster."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from corral.tuning.encoding import Report, with_file
 from corral.tuning.profile import Speed, TuningProfile, transcoded_path
 
 _LEAST_GAIN = 1.1
-_MOST_LOSS = 0.95  # of any speed
+_MOST_LOSS = 0.95  # ratio of any single speed
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """An encoding that was timed, and compared if it is faster; `fault`: why it could not be."""
+    """An encoding that was timed, and compared if it is faster. `fault`: why that failed."""
 
     encoding: str
     speed: Speed
@@ -43,10 +43,11 @@ class Candidate(msgspec.Struct, frozen=True):
 def try_encodings(
     settings: EngineSettings, hash: str, encodings: Sequence[str], report: Report
 ) -> tuple[Speed, list[Candidate]]:
-    """The speed of the model as it is, and the candidates; files of those that are not better are removed."""
+    """Return the speed of the model as it is, and the candidates. Files of candidates that are not better are
+    removed."""
     with contextlib.closing(Model.load(settings)) as base:
         if not base.can_generate:
-            raise CorralError("only the speed of models that generate is measured")
+            raise CorralError("only generative models can be measured")
         found = [_try(settings, base, hash, encoding, report) for encoding in encodings]
         if not found:
             return _speed_of(settings, base, report), []
@@ -63,7 +64,7 @@ def choose(candidates: Sequence[Candidate]) -> TuningProfile:
 
 def _speed_of(settings: EngineSettings, model: Model, report: Report) -> Speed:
     with contextlib.closing(Benchmark(model, settings)) as benchmark:
-        return interleave([benchmark.measure], partial(report, "timing the model as it is"))[0]
+        return interleave([benchmark.measure], partial(report, "timing the file as it is"))[0]
 
 
 def _try(

@@ -1,8 +1,8 @@
-"""Whether a model keeps its quality in another encoding: both are measured against a third.
+"""Decide whether a model keeps its quality in another encoding, by measuring both against a reference.
 
-That is the reference, the weights of the original decoded to floats. Each encoding has kernels that round in
-their own way, so two files with the very same weights differ too; what counts is that the other encoding is
-no farther from the reference than the original is. The reference is made in the cache and removed afterwards.
+The reference is the original's weights decoded to floats. The kernels of each encoding round differently,
+so even two files with equal weights differ; what matters is that the new encoding is not farther from the
+reference than the original. The reference is written to the cache and removed afterwards.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from corral.tuning.encoding import Report
 from corral.tuning.profile import content_hash, transcoded_path
 from corral.tuning.transcode import transcode
 
-MAX_RATIO = 1.15  # of the mean KL of B to that of A, both from the reference
-MAX_ERRORS = 2.0  # standard errors by which B may agree with the reference less often than A does
+MAX_RATIO = 1.15  # maximum ratio of the mean KL of B to that of A, both from the reference
+MAX_ERRORS = 2.0  # standard errors by which B may agree less often with the reference than A
 MAX_MEAN_KL = 0.005  # of B from A
-NO_KL = 1e-4  # up to here B is as good as the reference, also where A is the reference itself
+NO_KL = 1e-4  # up to here B counts as equal to the reference, even if A is the reference itself
 _EXACT = ("f32", "f16")
-_WIDER = {"bf16": "F32"}  # what has more range than 16-bit floats; all else fits into F16
+_WIDER = {"bf16": "F32"}  # types with more range than F16; all others fit into F16
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """B next to A. `reference` is the encoding of the reference, from which `a` and `b` are measured."""
+    """B compared with A. `reference`: the encoding of the reference, from which `a` and `b` are measured."""
 
     reference: str
     a: Divergence
@@ -39,7 +39,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keeps_quality(found: Comparison) -> bool:
-    """Whether B may replace A without being asked for."""
+    """Whether B may replace A without a request by the user."""
     a, b = found.a, found.b
     error = max(a.top1_error, b.top1_error)
     return (
@@ -50,7 +50,7 @@ def keeps_quality(found: Comparison) -> bool:
 
 
 def compare_models(a: str, b: str, text: str, report: Report, n_threads: int = 0) -> Comparison:
-    """Of two files with the same vocabulary; 0 threads: one per physical core."""
+    """Compare two files with the same vocabulary; 0 threads: one per physical core."""
     kind = GGML_TYPES[main_type(a)].name
     encoding = _reference_encoding(kind)
     comparing = partial(report, "comparing")
@@ -64,7 +64,7 @@ def compare_models(a: str, b: str, text: str, report: Report, n_threads: int = 0
 
 
 def _reference_encoding(kind: str) -> str:
-    """What weights of this type are decoded to; nothing if they are floats already."""
+    """Return what weights of this type are decoded to; empty if they are floats already."""
     return "" if kind in _EXACT else _WIDER.get(kind, "F16")
 
 

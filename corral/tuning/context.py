@@ -1,4 +1,4 @@
-"""Contexts to measure a model in."""
+"""Open contexts for measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.llama.model import Model
 def open_context(
     settings: EngineSettings, model: Model, n_ctx: int, n_batch: int, n_seq: int = 1, n_outputs: int = 0
 ) -> Context:
-    """`n_outputs`: tokens of a batch that may have logits; 0: as many as a server needs."""
+    """Open a context. `n_outputs`: tokens of a batch that may have logits; 0: as many as a server needs."""
     settings = fit_cache(settings, model)
     n_threads, n_threads_batch = thread_counts(settings)
     params = fill_params(

@@ -1,6 +1,6 @@
-"""How far models are apart on a text: the perplexity of each, and the KL divergence of what they expect.
+"""Measure how far models diverge on a text: their perplexities, and the KL divergence of their predictions.
 
-Opens all of them, evaluates the text in windows side by side, and keeps numbers only. One thread.
+Opens all models, evaluates the text window by window in each, and keeps only numbers. One thread.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from corral.llama.model import Model
 from corral.llama.vocab import Vocab
 from corral.tuning.context import open_context
 
-WINDOW = 512  # tokens; the first half is only there to be known
+WINDOW = 512  # tokens; the first half is context and is not scored
 _MIN_WINDOW = 16
 _TEXT = "compare.txt"
-_MAX_LOGITS = 1 << 24  # that a model hands out at once: 64 MiB
+_MAX_LOGITS = 1 << 24  # that a model returns at once: 64 MiB
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
 
 _Doubles: TypeAlias = npt.NDArray[np.float64]
-Pair: TypeAlias = tuple[int, int]  # of models, by number: A and B
+Pair: TypeAlias = tuple[int, int]  # of models, by index: A and B
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """What B makes of a text that A is the measure of; errors are those of the mean, one sigma.
+    """B's predictions on a text compared with A's; errors are one standard error of the mean.
 
-    KL is in nats. `top1`: the share of positions where both would choose the same token.
+    KL is in nats. `top1`: the share of positions where both have the same most likely token.
     """
 
-    n_tokens: int  # positions that were scored
+    n_tokens: int  # scored positions
     perplexity_a: float
     perplexity_b: float
     mean_kl: float
@@ -56,7 +56,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sample_text() -> str:
-    """The default text for comparisons: a bit of everything that servers are asked."""
+    """Return the default text for comparisons, a mix of typical server content."""
     return resources.files("corral.tuning").joinpath(_TEXT).read_text(encoding="utf-8")
 
 
@@ -67,7 +67,7 @@ def measure_divergences(
     on_progress: Callable[[float], None],
     n_threads: int = 0,
 ) -> list[Divergence]:
-    """Of files with the same vocabulary, one for each pair; 0 threads: one per physical core."""
+    """Compare files with the same vocabulary, one result per pair; 0 threads: one per physical core."""
     every = [
         EngineSettings(model=path, n_threads=n_threads, flash_attn="off", warmup=False) for path in paths
     ]
@@ -80,7 +80,7 @@ def compare_settings(
     text: str,
     on_progress: Callable[[float], None],
 ) -> list[Divergence]:
-    """The same of models as settings have them: types of the KV cache, flash attention, positions."""
+    """Compare models with given settings, such as KV cache types, flash attention and RoPE."""
     with ExitStack() as stack:
         models = [_open_model(settings, stack) for settings in every]
         for model in models[1:]:
@@ -102,16 +102,16 @@ def compare_settings(
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A piece of the text; `targets`: the token that follows each one of its second half."""
+    """A piece of the text. `targets`: the token that follows each token of its second half."""
 
     tokens: TokenArray
     targets: TokenArray
 
 
 def cut_windows(tokens: TokenArray, size: int, before: Sequence[int]) -> list[Window]:
-    """As many as are full, each with the tokens `before` it; raises if there is none."""
+    """Cut full windows, each after the tokens `before`; raises if there is none."""
     n_new = size - len(before)
-    n_windows = (len(tokens) - 1) // n_new  # the last token of each is followed by one more
+    n_windows = (len(tokens) - 1) // n_new  # the last token of each window has a target, too
     if n_windows < 1:
         raise CorralError(f"the text has {len(tokens)} tokens; at least {n_new + 1} are needed to compare")
     windows = []
@@ -123,9 +123,9 @@ def cut_windows(tokens: TokenArray, size: int, before: Sequence[int]) -> list[Wi
 
 
 class _Score(NamedTuple):
-    """Of one position."""
+    """The score of one position."""
 
-    surprise_a: float  # by what really comes, in nats
+    surprise_a: float  # negative log-likelihood of the actual token, in nats
     surprise_b: float
     kl: float
     is_same: bool
@@ -193,7 +193,7 @@ def _sum_up(scores: Sequence[_Score]) -> Divergence:
 
 
 def _error_of_mean(values: _Doubles) -> float:
-    with np.errstate(invalid="ignore"):  # where one is infinite
+    with np.errstate(invalid="ignore"):  # if one is infinite
         return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
@@ -204,12 +204,12 @@ def _open_model(settings: EngineSettings, stack: ExitStack) -> Model:
         raise CorralError(f"'{model.path}' has no vocabulary")
     has_encoder = bool(lib.llama_model_has_encoder(model.handle))
     if has_encoder or not (model.can_generate and model.is_causal):
-        raise CorralError(f"'{model.path}' cannot be compared: it does not continue a text token by token")
+        raise CorralError(f"'{model.path}' cannot be compared: it is not a generative decoder-only model")
     return model
 
 
 def _check_vocabularies(a: Model, b: Model) -> None:
-    """Raise unless a token is the same in both."""
+    """Raise unless all tokens are the same in both."""
     differ = "the models have different vocabularies"
     if a.vocab.n_tokens != b.vocab.n_tokens:
         counts = f"'{a.path}' has {a.vocab.n_tokens} tokens, '{b.path}' {b.vocab.n_tokens}"
@@ -228,17 +228,17 @@ def _check_vocabularies(a: Model, b: Model) -> None:
 def _window_size(models: Sequence[Model]) -> int:
     size = min([WINDOW, *(model.n_ctx_train for model in models)]) // 2 * 2
     if size < _MIN_WINDOW:
-        raise CorralError(f"a context of {size} tokens is too small to compare anything")
+        raise CorralError(f"a context of {size} tokens is too small for a comparison")
     return size
 
 
 def _row_count(half: int, n_vocab: int) -> int:
-    """Positions that are evaluated, and scored, at a time."""
+    """Return how many positions are evaluated and scored at a time."""
     return min(half, max(_MAX_LOGITS // n_vocab // 8 * 8, 8))
 
 
 def _tokenize(vocab: Vocab, text: str) -> TokenArray:
-    """In a thread with a large stack."""
+    """Tokenize in a thread with a large stack."""
     previous = threading.stack_size(_STACK_BYTES)
     try:
         with concurrent.futures.ThreadPoolExecutor(1, "tokenizer") as thread:

@@ -1,7 +1,7 @@
-"""`--transcode`: a model in the encoding for which this CPU has fast kernels.
+"""`--transcode`: use a model in the encoding for which this CPU has fast kernels.
 
-A start measures nothing: it uses the profile that `corral tune` made on this machine, or that Corral ships
-(`shipped`).
+A start measures nothing: it uses the profile that `corral tune` stored on this machine, or one that ships
+with Corral (`shipped`).
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from corral.tuning.profile import TuningProfile, content_hash, known_hash, read_
 from corral.tuning.shipped import shipped_profile
 from corral.tuning.transcode import transcode
 
-Report = Callable[[str, float], None]  # what is done, and how much of it
+Report = Callable[[str, float], None]  # description and fraction of the work
 
-KEEPING = "Q8_0"  # fine enough for whatever is more compressed, and often for what is not
-_KEEPING_NUMBER = 8  # as a type of tensors
+KEEPING = "Q8_0"  # precise enough for any stronger quantization, and often for weaker ones
+_KEEPING_NUMBER = 8  # as a tensor type
 _log = logging.getLogger(__name__)
 
 
 class Encoded(NamedTuple):
-    """The settings of an engine, and for the log which encoding its weights have and why."""
+    """The settings of an engine, and for the log the encoding of its weights and the reason."""
 
     settings: EngineSettings
     weights: str = ""
 
 
 def with_encoding(settings: EngineSettings, report: Report) -> Encoded:
-    """What an engine opens; `report` hears of re-encoding, if there has to be some: to what, and why."""
+    """Return the settings with the file to open. `report` gets the progress of a re-encoding: what, and
+    why."""
     device.start(settings)
     encoding = settings.transcode
     if encoding == OFF or (encoding == AUTO and uses_gpu(settings)):
         return Encoded(settings)
     given = GGML_TYPES[main_type(settings.model)].name.upper()
     if encoding != AUTO:
-        why = f"asked for with --transcode {encoding}"
+        why = f"requested by --transcode {encoding}"
         on_progress = partial(report, f"the weights from {given} to {encoding}: {why}")
         settings = with_file(settings, content_hash(settings.model), encoding, on_progress)
         return Encoded(settings, f"{encoding}, re-encoded from {given}: {why}")
@@ -55,12 +56,13 @@ def with_encoding(settings: EngineSettings, report: Report) -> Encoded:
         return _as_known(settings, given, report)
     except (CorralError, OSError) as error:
         reason = error.message if isinstance(error, CorralError) else error.strerror
-        _log.warning("%s", f"the model stays encoded as it is (--transcode {AUTO}): {reason}")
+        _log.warning("%s", f"the encoding of the model does not change (--transcode {AUTO}): {reason}")
         return Encoded(settings, f"{given} as in the file")
 
 
 def promising_encodings(model: str) -> list[str]:
-    """Less to read for every token, or kernels of its own on this CPU where that of most weights has none."""
+    """Return encodings that may be faster: fewer bytes per token, or special kernels that the present type
+    lacks."""
     kind, repacked = main_type(model), repacked_types()
     has_kernels = _KEEPING_NUMBER in repacked and kind not in repacked
     is_uncompressed = GGML_TYPES[kind].n_values == 1
@@ -68,7 +70,7 @@ def promising_encodings(model: str) -> list[str]:
 
 
 def _as_known(settings: EngineSettings, given: str, report: Report) -> Encoded:
-    """As `corral tune` has chosen on this machine, or as Corral knows; else a hint that it can be run."""
+    """Use the profile of `corral tune` on this machine, or a shipped one; otherwise hint at `corral tune`."""
     hash = known_hash(settings.model)
     if hash and (profile := read_profile(hash)) is not None:
         why = f"{profile.gain} as fast, same quality" if profile.encoding else "the fastest"
@@ -89,7 +91,7 @@ def _as_chosen(
     settings = with_profile(settings, hash, profile, on_progress)
     if not profile.encoding:
         return Encoded(settings, f"{given} as in the file: {why}")
-    weights = f"{profile.encoding}, re-encoded from {given}: {why}; --transcode {OFF} takes the file as it is"
+    weights = f"{profile.encoding}, re-encoded from {given}: {why}; --transcode {OFF} uses the file as it is"
     return Encoded(settings, weights)
 
 
@@ -105,7 +107,7 @@ def with_profile(
     profile: TuningProfile,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> EngineSettings:
-    """What was said on the command line stays."""
+    """Apply a profile. Explicit options win."""
     if profile.encoding:
         settings = with_file(settings, hash, profile.encoding, on_progress)
     is_default = settings.n_ubatch == DEFAULT_UBATCH

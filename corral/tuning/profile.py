@@ -1,4 +1,4 @@
-"""Tuning profiles: the fastest settings of a model on this machine, kept in the cache."""
+"""Tuning profiles: the fastest settings of a model on this machine, stored in the cache."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from corral.llama.library import lib
 
 _DIRECTORY = "tuned"
 _PIECE_BYTES = 8 << 20
-_ENCODER_VERSION = 1  # of re-encoded files: another one makes them anew
-_PROFILE_VERSION = 2  # of how profiles are made: another one makes them anew
+_ENCODER_VERSION = 1  # of re-encoded files; a change re-encodes them
+_PROFILE_VERSION = 2  # of profiles; a change invalidates them
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Speed(msgspec.Struct, frozen=True):
         return min(self.prompt, self.one, self.four)
 
     def __str__(self) -> str:
-        """As a ratio."""
+        """Format as a ratio."""
         return f"prompts {self.prompt:.2f} x, one stream {self.one:.2f} x, four streams {self.four:.2f} x"
 
     def over(self, other: Speed) -> Speed:
@@ -52,7 +52,7 @@ class Speed(msgspec.Struct, frozen=True):
 
 
 class TuningProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """An empty `encoding` is that of the file, 0 a default. `gain`: over the file as it is."""
+    """An empty `encoding` means that of the file, 0 the default. `gain`: relative to the file as it is."""
 
     encoding: str = ""
     n_threads: int = 0
@@ -62,7 +62,7 @@ class TuningProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def content_hash(model: str) -> str:
-    """Hash of all bytes of a model; remembered while size and mtime of its files stay."""
+    """Hash all bytes of a model; cached while size and mtime of its files stay the same."""
     if known := known_hash(model):
         return known
     digest = xxhash.xxh3_128()
@@ -76,7 +76,7 @@ def content_hash(model: str) -> str:
 
 
 def known_hash(model: str) -> str:
-    """The remembered hash, without reading the files; or nothing."""
+    """Return the cached hash without reading the files; empty if there is none."""
     with contextlib.suppress(OSError):
         return _memo(model).read_text()
     return ""
@@ -101,14 +101,14 @@ def write_profile(hash: str, profile: TuningProfile) -> Path:
 
 @contextlib.contextmanager
 def lock_model(hash: str) -> Iterator[None]:
-    """Keep other processes from tuning this model."""
+    """Hold a lock against other processes that tune this model."""
     directory = _directory()
     lock = FileLock(directory / f"{hash}.lock")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
-        raise file_error(f"cannot write into '{directory}'", error) from None
+        raise file_error(f"cannot write to '{directory}'", error) from None
     try:
         yield
     finally:
@@ -120,7 +120,7 @@ def _profile_path(hash: str) -> Path:
 
 
 def _machine() -> str:
-    """Hash of what speed depends on: the CPU, its cores, and the build of libllama."""
+    """Hash what speed depends on: the CPU, its cores, and the build of libllama."""
     facts = (
         lib.llama_print_system_info(),
         platform.processor() or platform.machine(),
@@ -141,7 +141,7 @@ def _cpu_name() -> str:
 
 
 def _memo(model: str) -> Path:
-    """Where its hash is remembered; raises OSError if a file is missing."""
+    """Return where the hash is cached. Raises OSError if a file is missing."""
     looks = [
         (os.path.realpath(part), os.stat(part).st_size, os.stat(part).st_mtime_ns)
         for part in part_names(model)
@@ -154,7 +154,7 @@ def _directory() -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole, or not at all; what cannot be written is found out again."""
+    """Write atomically. Failures are ignored: the value is computed again."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:

@@ -1,8 +1,8 @@
-"""Blocks of other encodings as Q8_0: 32 weights each, whole numbers of -127 to 127 times a scale of 16 bits.
+"""Convert blocks of other encodings to Q8_0: 32 weights each, integers from -127 to 127 times an F16 scale.
 
-Where weights are whole numbers times a scale already, they stay as they are. Where they are
-`scale * level + offset`, steps of `scale / k` meet all levels, and for some k nearly the offset too. Rounding
-each weight to the nearest of 127 steps, as libllama does, loses twice as much. Pure; any thread.
+Weights that are integers times a scale already stay exact. For weights `scale * level + offset`, steps of
+`scale / k` hit all levels, and for some k nearly the offset too. Rounding each weight to the nearest of
+127 steps, as libllama does, loses twice as much. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _IQ4_NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53,
 
 
 class Blocks(NamedTuple):
-    """The weights `scale * steps` of n blocks; `steps` has a column for each."""
+    """The weights `scale * steps` of n blocks; `steps` has one column per block."""
 
     scale: _F32
     steps: _I8
 
 
 def encode(type: int, data: _U8) -> _U8:
-    """Q8_0 for a row of whole blocks of this type, which is one of `ENCODABLE`."""
+    """Convert a row of whole blocks of this type, which is one of `ENCODABLE`, to Q8_0."""
     kind = GGML_TYPES[type]
     scale, steps = ENCODABLE[type](data.reshape(-1, kind.n_bytes))
     result = np.empty((len(scale), GGML_TYPES[Q8_0].n_bytes), dtype=np.uint8)
@@ -47,7 +47,7 @@ def encode(type: int, data: _U8) -> _U8:
 
 
 def fit(scale: _F32, offset: _F32, levels: _U8) -> Blocks:
-    """Blocks of the weights `scale * levels + offset`, none farther from them than by plain rounding."""
+    """Return blocks for the weights `scale * levels + offset`, never less exact than plain rounding."""
     weights = levels.astype(np.float32)
     mean = weights.mean(axis=0)
     spread = np.square(weights - mean).sum(axis=0)
@@ -56,16 +56,16 @@ def fit(scale: _F32, offset: _F32, levels: _U8) -> Blocks:
     plain, plain_error = _round(weights)
     k, first, error = _divide(scale, offset, mean, spread, levels)
     is_plain = ~(error < plain_error)
-    # Bytes overflow on the way, the result does not.
+    # Intermediate bytes overflow, the result does not.
     steps = levels * k.astype(np.uint8) + first.astype(np.int16).astype(np.uint8)
     np.copyto(steps, plain.steps.view(np.uint8), where=is_plain)
     return Blocks(np.where(is_plain, plain.scale, _rounded(scale / k)), steps.view(np.int8))
 
 
 def _divide(scale: _F32, offset: _F32, mean: _F32, spread: _F32, levels: _U8) -> tuple[_F32, _F32, _F32]:
-    """The best k, the step that level 0 is, and the sum of the squared errors: infinite if no k will do.
+    """Return the best k, the step of level 0, and the sum of squared errors, which is infinite if no k fits.
 
-    `mean` and `spread` are those of the levels: their mean, and the sum of squared distances from it.
+    `mean` and `spread`: the mean of the levels, and the sum of squared distances from it.
     """
     low, high = (bound.astype(np.float32) for bound in (levels.min(axis=0), levels.max(axis=0)))
     with np.errstate(all="ignore"):
@@ -76,7 +76,7 @@ def _divide(scale: _F32, offset: _F32, mean: _F32, spread: _F32, levels: _U8) ->
         error[~_fits(first, _DIVISORS * low, _DIVISORS * high)] = np.inf
         k = (error.argmin(axis=0) + 1).astype(np.float32)
         step = _rounded(scale / k)
-        # Rounded to 16 bits it misses each level by `slope`, for which the first step may make up.
+        # Rounded to 16 bits, each step misses its level by `slope`, which the first step may compensate.
         slope = scale - k * step
         centre = offset + slope * mean
         first = np.rint(centre / step)
@@ -86,7 +86,7 @@ def _divide(scale: _F32, offset: _F32, mean: _F32, spread: _F32, levels: _U8) ->
 
 
 def _round(weights: _F32) -> tuple[Blocks, _F32]:
-    """The nearest steps, of which the largest weight is 127, and the sums of their squared errors."""
+    """Round to the nearest steps, with the largest weight at 127; also return the sums of squared errors."""
     largest = np.maximum(weights.max(axis=0), -weights.min(axis=0))
     scale = _rounded(np.minimum(largest / _MOST, _MAX_F16))
     with np.errstate(all="ignore"):
@@ -153,7 +153,7 @@ def _half(blocks: _U8, start: int) -> _F32:
 
 
 def _nibbles(packed: _U8) -> _U8:
-    """32 levels from 16 bytes, a column for each row: the low halves come first."""
+    """Unpack 32 levels from 16 bytes, one column per row: the low halves come first."""
     columns = np.ascontiguousarray(packed.T)
     return np.concatenate([columns & 15, columns >> 4])
 
@@ -165,7 +165,7 @@ def _fifth_bits(packed: _U8) -> _U8:
 
 
 def _scales_k(blocks: _U8) -> tuple[_F32, _F32]:
-    """Scale and offset of the eight blocks in each of 256 weights, packed into 6 bits and two factors."""
+    """Unpack scale and offset of the eight blocks in each 256 weights, from 6 bits and two factors."""
     packed = blocks[:, 4:16].reshape(-1, 3, 4)
     scales, offsets, mixed = packed[:, 0], packed[:, 1], packed[:, 2]
     scale = np.concatenate([scales & 63, mixed & 15 | scales >> 6 << 4], axis=1)
@@ -174,7 +174,7 @@ def _scales_k(blocks: _U8) -> tuple[_F32, _F32]:
 
 
 def _nibbles_k(packed: _U8) -> _U8:
-    """Eight times 32 levels of each row: 32 bytes have those of two blocks."""
+    """Unpack eight times 32 levels per row: 32 bytes contain those of two blocks."""
     pairs = packed.reshape(-1, 4, 1, N_WEIGHTS)
     return np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 8, N_WEIGHTS)
 

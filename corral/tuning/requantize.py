@@ -1,7 +1,7 @@
-"""A model with its weights in another encoding, written into a file: in a process of its own.
+"""Write a model with its weights in another encoding, in a separate process.
 
-libllama cannot be interrupted at this, and a file may crash it; its own process can be killed and takes no
-other down. It prints its progress, one number a line, and in the end what went wrong, if anything.
+libllama cannot be interrupted here, and a file may crash it; a separate process can be killed and affects
+no other. It prints its progress, one number per line, and finally an error, if any.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from corral.llama.library import LlamaError, last_words, lib
 from corral.tuning.q8_0 import ENCODABLE, Q8_0, encode
 
 _MAX_BUFFER_BYTES = 256 << 20
-_PIECE = 1 << 16  # weights: what is computed of them stays in a core's cache
-_COST = 2  # of a weight in `encode`, where libllama's work on it is 1
+_PIECE = 1 << 16  # weights: intermediate results stay in a core's cache
+_COST = 2  # of a weight in `encode`, relative to libllama's
 _MOSTLY_Q8_0 = lib.LLAMA_FTYPE_MOSTLY_Q8_0
 _MOSTLY_Q6_K = lib.LLAMA_FTYPE_MOSTLY_Q6_K
 _Q6_K_VALUES = 256
@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
 
 class Progress:
-    """Prints how much of the work is done; ends the process if the reader is gone."""
+    """Prints the fraction of finished work; exits the process if the reader is gone."""
 
     def __init__(self, n_total: int) -> None:
         self._n_total = max(n_total, 1)
@@ -86,13 +86,14 @@ def requantize(source: str, path: str, file_type: int, n_threads: int) -> None:
 
 
 def _is_refined(tensor: TensorInfo, file_type: int) -> bool:
-    """Probably: libllama has Q8_0 stand in for Q6_K where rows are not whole blocks of it."""
+    """Whether the tensor probably becomes Q8_0, which libllama also uses for Q6_K if rows are not whole
+    blocks."""
     becomes_q8_0 = file_type == _MOSTLY_Q8_0 or (file_type == _MOSTLY_Q6_K and tensor.shape[0] % _Q6_K_VALUES)
     return bool(becomes_q8_0) and tensor.type in ENCODABLE
 
 
 class _Counter:
-    """Mutable: hears of each tensor as libllama begins it, when the one before is done."""
+    """Parses libllama's log: each tensor's line means that the previous one is done."""
 
     def __init__(self, sizes: Mapping[str, int], progress: Progress) -> None:
         self._sizes = sizes
@@ -120,7 +121,8 @@ def _quantize(source: str, path: str, file_type: int, n_threads: int, is_aligned
 
 
 def _as_written() -> Any:
-    """libllama aligns tensors to 32 bytes, but would still have the file say what the source said."""
+    """Override the alignment in the metadata: libllama aligns to 32 bytes, but would copy the source's
+    value."""
     overrides = (lib.llama_model_kv_override * 2)()  # the last one is empty
     overrides[0].tag = lib.LLAMA_KV_OVERRIDE_TYPE_INT
     overrides[0].key = _ALIGNMENT.encode()
@@ -129,7 +131,7 @@ def _as_written() -> Any:
 
 
 def _refine(path: str, sources: Mapping[str, Source], progress: Progress, n_threads: int) -> None:
-    """Write those tensors again that become better Q8_0 than libllama's."""
+    """Rewrite the tensors for which our Q8_0 is more exact than libllama's."""
     written = read_header(path).tensors
     names = [
         name
@@ -149,7 +151,7 @@ def _refine(path: str, sources: Mapping[str, Source], progress: Progress, n_thre
 
 
 def _encode(source: Source, fd: int, place: int, progress: Progress) -> None:
-    """A whole tensor, piece by piece."""
+    """Convert a whole tensor, piece by piece."""
     tensor = source.tensor
     kind, result = GGML_TYPES[tensor.type], GGML_TYPES[Q8_0]
     buffer = np.empty(_PIECE // kind.n_values * kind.n_bytes, dtype=np.uint8)
@@ -157,7 +159,7 @@ def _encode(source: Source, fd: int, place: int, progress: Progress) -> None:
         for start in range(0, tensor.n_bytes, len(buffer)):
             piece = buffer[: tensor.n_bytes - start]
             if read_into(file.fileno(), tensor.offset + start, piece.data) < len(piece):
-                raise CorralError(f"'{source.path}' has become shorter")
+                raise CorralError(f"'{source.path}' was truncated while it was read")
             n_before = start // kind.n_bytes * kind.n_values // result.n_values
             _write(fd, place + n_before * result.n_bytes, encode(tensor.type, piece).data)
     progress.add(_COST * math.prod(tensor.shape))

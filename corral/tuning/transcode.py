@@ -1,7 +1,7 @@
-"""A model written again with its weights in another encoding: the file is there whole, or not at all.
+"""Write a model again with its weights in another encoding, atomically.
 
-Room, names and faults are looked after here; the work is done in another process (`requantize`). What becomes
-of which tensor, libllama decides. Knows no native handles.
+Checks disk space, names and errors; `requantize` does the work in another process. libllama chooses the
+type of each tensor. Uses no native handles.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from corral.gguf.file_type import TRANSCODABLE
 from corral.gguf.model_file import read_model
 from corral.gguf.preflight import GgufHeader, read_header
 
-_FULL_BYTES = 1 << 20  # less than this free: whatever failed, failed for it
+_FULL_BYTES = 1 << 20  # with less free space, any failure counts as a full disk
 
 
 def transcode(
     source: str, target: Path, file_type: str, on_progress: Callable[[float], None], n_threads: int = 0
 ) -> None:
-    """Write the model again with its weights in another encoding; a file that is there stays as it is.
+    """Write the model with its weights in another encoding, unless the file exists.
 
-    `file_type` is one of `TRANSCODABLE`; `on_progress` gets growing numbers up to 1. Whoever else is at it is
-    waited for.
+    `file_type`: one of `TRANSCODABLE`; `on_progress` gets growing numbers up to 1. Waits for other
+    processes that write the same file.
     """
     _, headers = read_model(source)
     directory = target.parent
@@ -42,21 +42,21 @@ def transcode(
             _check_room(directory, estimated_bytes(headers, file_type))
             with AtomicFile(dir_fd, target.name) as file:
                 path = directory / file.temporary
-                # The child inherits the locks: they hold for as long as it writes, even if we are killed.
+                # The child inherits the locks: they hold while it writes, even if this process is killed.
                 fds = (dir_fd, file.fd)
                 _run(source, path, TRANSCODABLE[file_type], n_threads, on_progress, fds)
                 _check_result(source, headers, path)
                 file.commit()
     except OSError as error:
-        raise file_error(f"cannot write into '{directory}'", error) from None
+        raise file_error(f"cannot write to '{directory}'", error) from None
 
 
 def _check_room(directory: Path, n_bytes: int) -> None:
     n_free = shutil.disk_usage(directory).free
     if n_free < n_bytes:
         raise InsufficientStorage(
-            f"the model in another encoding takes up to {_sized(n_bytes)} in '{directory}', "
-            f"but {_sized(n_free)} are free; LLAMA_CACHE can name another directory"
+            f"re-encoding the model takes up to {_sized(n_bytes)} in '{directory}', but "
+            f"{_sized(n_free)} are free; set LLAMA_CACHE to another directory"
         )
 
 
@@ -86,7 +86,7 @@ def _run(
 
 
 def _follow(process: subprocess.Popen[bytes], on_progress: Callable[[float], None]) -> str:
-    """What it said last, beside how far it is."""
+    """Read the progress of the process, and return its last other line."""
     reason = ""
     assert process.stdout
     for line in process.stdout:
@@ -100,12 +100,12 @@ def _follow(process: subprocess.Popen[bytes], on_progress: Callable[[float], Non
 
 
 def _failure(source: str, directory: Path, reason: str) -> CorralError:
-    if shutil.disk_usage(directory).free < _FULL_BYTES:  # of which libllama says nothing
+    if shutil.disk_usage(directory).free < _FULL_BYTES:  # libllama does not report it
         return InsufficientStorage(
-            f"'{directory}' has become full while the model was written into it in another encoding; "
-            "LLAMA_CACHE can name another directory"
+            f"no space left in '{directory}' while re-encoding the model; set LLAMA_CACHE to another "
+            "directory"
         )
-    return CorralError(f"model '{source}' cannot be written in another encoding: {reason}")
+    return CorralError(f"model '{source}' cannot be re-encoded: {reason}")
 
 
 def _end(returncode: int) -> str:
@@ -115,13 +115,13 @@ def _end(returncode: int) -> str:
 
 
 def _check_result(source: str, headers: Sequence[GgufHeader], path: Path) -> None:
-    """Whatever was written is all of the model, and all of it is there."""
+    """Check that the written file is complete and has all tensors of the model."""
     try:
         found = {name: tensor.ne for name, tensor in read_header(path).tensors.items()}
     except InvalidRequest as error:
-        raise _failure(source, path.parent, f"what libllama wrote is wrong: {error.message}") from None
+        raise _failure(source, path.parent, f"libllama wrote an invalid file: {error.message}") from None
     if found != {name: tensor.ne for header in headers for name, tensor in header.tensors.items()}:
-        raise _failure(source, path.parent, "libllama wrote other tensors")
+        raise _failure(source, path.parent, "libllama wrote different tensors")
 
 
 def _sized(n_bytes: int) -> str:

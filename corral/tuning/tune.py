@@ -1,7 +1,7 @@
 """Find the fastest settings of a model on this machine by benchmarks, one setting after the other.
 
 Encoding, threads and batch size are chosen, since they keep the answers. Flash attention and cache types
-change them, if only in the last bits: they are only reported.
+change them, even if only in the last bits: these are only reported.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from corral.tuning.encoding import KEEPING, Report, with_profile
 from corral.tuning.profile import Speed, TuningProfile, content_hash, lock_model, write_profile
 
 _BATCHES = (128, 256, 512, 1024)
-_N_PROMPT = 1024  # enough to tell batch sizes apart
-_LEAST_GAIN = 1.03  # below it the default stays
+_N_PROMPT = 1024  # enough to distinguish batch sizes
+_LEAST_GAIN = 1.03  # with less, the default stays
 _WIDE = ("f32", "f16", "bf16")
 _OTHERS = (
     ("flash attention on", "-fa on", {"flash_attn": "on"}),
@@ -42,7 +42,7 @@ _OTHERS = (
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One setting that was timed."""
+    """One measured setting."""
 
     what: str
     speed: Speed
@@ -89,12 +89,12 @@ def _tune_encoding(
 def _verdict(candidate: Candidate) -> str:
     if candidate.comparison is None:
         return f"not compared: {candidate.fault}" if candidate.fault else "not faster"
-    refusal = f": too far off; --transcode {candidate.encoding} takes it nevertheless"
+    refusal = f": differs too much; --transcode {candidate.encoding} uses it anyway"
     return _distances(candidate.comparison) + ("" if candidate.is_better else refusal)
 
 
 def _distances(found: Comparison) -> str:
-    """Distances from the reference: of the file as it is, then of the candidate."""
+    """Format the distances from the reference: of the file as it is, then of the candidate."""
     a, b = found.a, found.b
     distances = f"KL {a.mean_kl:.5f} and {b.mean_kl:.5f}, top-1 {a.top1:.2%} and {b.top1:.2%}"
     return f"from {found.reference}: {distances}"
@@ -126,7 +126,8 @@ def _tune_threads(
 
 
 def thread_candidates(n_cores: int, n_logical: int) -> list[int]:
-    """Thread counts worth a benchmark: fewer leave a core to the rest of the server, more rarely help."""
+    """Return thread counts worth measuring: fewer leave a core to the rest of the server, more rarely
+    help."""
     few = range(1, n_cores + 1) if n_cores <= 4 else (n_cores // 2, n_cores - 1, n_cores)
     return sorted({*few, n_logical} if n_logical <= 2 * n_cores else {*few})
 
@@ -145,7 +146,7 @@ def _tune_batch(
             variant = msgspec.structs.replace(settings, n_ubatch=n)
             benchmark = stack.enter_context(contextlib.closing(Benchmark(model, variant, _N_PROMPT)))
             runs.append(partial(benchmark.measure, streams=False))
-        speeds = interleave(runs, partial(report, "timing sizes of batches"))
+        speeds = interleave(runs, partial(report, "timing batch sizes"))
     usual = sizes.index(settings.n_ubatch) if settings.n_ubatch in sizes else 0
     best = _best([speed.prompt for speed in speeds], usual)
     for i, (n, speed) in enumerate(zip(sizes, speeds, strict=True)):
@@ -164,12 +165,12 @@ def _show_others(
                 contextlib.closing(Benchmark(model, variant)) as other,
             ):
                 before, after = interleave([plain.measure, other.measure], partial(report, f"timing {what}"))
-        except CorralError:  # the model, or this CPU, does not take it
+        except CorralError:  # the model or this CPU does not support it
             continue
-        on_measurement(Measurement(what, after, note=f"{option}: {after.over(before)}; rounds otherwise"))
+        on_measurement(Measurement(what, after, note=f"{option}: {after.over(before)}; rounds differently"))
 
 
 def _best(values: Sequence[float], usual: int) -> int:
-    """Index of the largest, if it is more than noise."""
+    """Return the index of the largest value, unless the gain is noise."""
     best = max(range(len(values)), key=values.__getitem__)
     return best if values[best] >= _LEAST_GAIN * values[usual] else usual

@@ -1,4 +1,4 @@
-// Completions, for pages and programs of your own. It needs nothing else, and runs in browsers and in Node 18.
+// Completions for your own pages and programs. No dependencies; runs in browsers and in Node 18.
 //
 //    import { llama } from "/completion.js";
 //
@@ -11,11 +11,11 @@
 //    controller   an AbortController, to stop the request
 //    api_url      the server, as "http://127.0.0.1:8080" (default: where the page came from; `url_prefix` too)
 //    endpoint     another path than "/completion"
-// Whatever the server refuses is thrown: an Error with its message, its `status` and its `type`.
+// Error responses are thrown as an Error with `message`, `status` and `type`.
 
 const DEFAULTS = { stream: true, n_predict: 500, temperature: 0.2, stop: ["</s>"] };
 
-/** Chunks as they come, `{ data: { content, stop, ... } }`; returns the whole text. Leaving the loop ends the
+/** Yields chunks, `{ data: { content, stop, ... } }`, and returns the whole text. Leaving the loop cancels the
  * request. */
 export async function* llama(prompt, params = {}, config = {}) {
   const { api_key: key, ...fields } = params;
@@ -28,15 +28,15 @@ export async function* llama(prompt, params = {}, config = {}) {
   });
   let content = "";
   for await (const chunk of chunksOf(response)) {
-    signal?.throwIfAborted(); // also if more has come already
+    signal?.throwIfAborted(); // even if more chunks have arrived
     content += textOf(chunk.data);
     yield chunk;
   }
   return content;
 }
 
-/** The same as events: `message` for each chunk, `generation_settings` and `timings` once they are known, at
- * last `done` with the `content`, or `error`. What there is to know is in an event's `detail`. */
+/** The same as events: `message` for each chunk, `generation_settings` and `timings` once they are known, finally
+ * `done` with the `content`, or `error`. The data is in the event's `detail`. */
 export function llamaEventTarget(prompt, params = {}, config = {}) {
   const target = new EventTarget();
   const tell = (type, detail) => target.dispatchEvent(new DetailEvent(type, detail));
@@ -51,17 +51,17 @@ export function llamaEventTarget(prompt, params = {}, config = {}) {
   return target;
 }
 
-/** The whole text. */
+/** Returns the whole text. */
 export function llamaPromise(prompt, params = {}, config = {}) {
   return follow(prompt, params, config, () => {});
 }
 
-/** The same with a callback, which gets every chunk; the prompt is one of the `params`. */
+/** Calls a callback with every chunk; the prompt is one of the `params`. */
 export async function llamaComplete(params, controller, callback) {
   await follow(params.prompt, params, { controller }, callback);
 }
 
-/** What the server would generate with, its context size `n_ctx` among it; `config` may have an `api_key`. */
+/** Returns the server's default generation settings, including `n_ctx`; `config` may have an `api_key`. */
 export async function llamaModelInfo(config = {}) {
   const signal = config.controller?.signal;
   const response = await request(config, "/props", config.api_key, { signal });
@@ -92,12 +92,12 @@ async function request(config, path, key, { headers = {}, ...options }) {
   throw errorOf(body.error ?? {}, response.status);
 }
 
-/** UTF-8, as `fetch` wants to have bytes. */
+/** Encodes text as UTF-8 bytes for a header. */
 function bytesOf(text) {
   return String.fromCharCode(...new TextEncoder().encode(text));
 }
 
-/** The events of a stream, or the one thing that is answered without. */
+/** Yields the events of a stream, or the single response without streaming. */
 async function* chunksOf(response) {
   if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) {
     yield { data: await response.json() };
@@ -112,7 +112,7 @@ async function* chunksOf(response) {
   }
 }
 
-/** Events as objects of their fields, however the bytes were cut. */
+/** Parses server-sent events, however the bytes were split. */
 async function* eventsOf(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
@@ -123,7 +123,7 @@ async function* eventsOf(body) {
       const { value, done } = await reader.read();
       isEnd = done;
       rest += done ? `${decoder.decode()}\n\n` : decoder.decode(value, { stream: true });
-      const lines = rest.split(/\r\n|\n|\r(?!$)/); // one that is last may be half of \r\n
+      const lines = rest.split(/\r\n|\n|\r(?!$)/); // a final \r may be half of \r\n
       rest = lines.pop();
       for (const line of lines) {
         if (line) addField(event, line);
@@ -134,11 +134,11 @@ async function* eventsOf(body) {
       }
     }
   } finally {
-    reader.cancel().catch(() => {}); // ends the request of somebody who has heard enough
+    reader.cancel().catch(() => {}); // cancels the request if the caller stops early
   }
 }
 
-/** A line without a name is a comment; several of `data` are lines of one text. */
+/** Adds a field. A line without a name is a comment; several `data` fields are lines of one text. */
 function addField(event, line) {
   const [, name, value] = line.match(/^([^:]*):? ?(.*)$/s);
   if (name === "data" && "data" in event) event.data += `\n${value}`;
@@ -151,6 +151,6 @@ function textOf(data) {
 }
 
 function errorOf({ message, type, code }, status = code) {
-  const error = new Error(message ?? `the server answered with status ${status}`);
+  const error = new Error(message ?? `the server returned status ${status}`);
   return Object.assign(error, { status, type });
 }

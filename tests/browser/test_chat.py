@@ -19,7 +19,7 @@ def chat(page, corral) -> ChatPage:
 def test_three_turns_each_know_what_was_said(chat, page):
     bodies = []
     page.on("request", lambda r: bodies.append(r.post_data_json) if "chat/completions" in r.url else None)
-    chat.set("Longest answer", 12)
+    chat.set("Max tokens", 12)
     for text in ("My name is Ada.", "I like the sea.", "What is my name?"):
         assert chat.ask(text)
     assert chat.messages.count() == 6
@@ -52,7 +52,7 @@ def test_the_answer_can_be_read_while_it_is_written_and_stopped(chat, page):
 
 
 def test_what_was_cached_is_told(chat):
-    chat.set("Longest answer", 4)
+    chat.set("Max tokens", 4)
     chat.ask("Remember all of this: one, two, three, four, five, six, seven, eight, nine.")
     chat.ask("And now?")
     found = re.search(r"(\d+) of (\d+) cached", chat.last.locator(".timings").inner_text())
@@ -98,7 +98,7 @@ def test_an_answer_can_be_edited_too(chat):
     chat.ask("Is it red?")
     chat.do("Edit")
     chat.last.get_by_label("The message").fill("It is **blue**.")
-    chat.do("Keep as a new branch")
+    chat.do("Save as a new branch")
     expect(chat.last.locator("strong")).to_have_text("blue")
     assert chat.messages.count() == 2
 
@@ -168,11 +168,11 @@ def test_calls_of_tools_are_shown_and_can_be_answered(chat, page):
 
     page.route("**/v1/chat/completions", require)
     chat.set("Tools", json.dumps([WEATHER]))
-    chat.set("Longest answer", 60)
+    chat.set("Max tokens", 60)
     chat.say("What is the weather in Paris?")
     call = chat.page.get_by_label("Call to get_weather")
     expect(call.locator("pre")).to_have_text(re.compile(r'"city": "Paris"'))
-    call.get_by_label("What it answers").fill('{"sky": "blue"}')
+    call.get_by_label("Result").fill('{"sky": "blue"}')
     chat.page.get_by_role("button", name="Send the result").click()
     expect(chat.messages).to_have_count(4)
     chat.wait_for_end()
@@ -184,7 +184,7 @@ def test_calls_of_tools_are_shown_and_can_be_answered(chat, page):
 
 def test_every_token_tells_how_likely_it_was(chat):
     chat.set("Probabilities", 5)
-    chat.set("Longest answer", 8)
+    chat.set("Max tokens", 8)
     chat.ask("Name a colour.")
     chat.do("Probabilities")
     tokens = chat.last.locator(".token")

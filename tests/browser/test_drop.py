@@ -54,7 +54,7 @@ def test_a_model_for_text_says_that_it_takes_text(page, blind, drop, target, nam
     chat = ChatPage(page, blind.url).open()
     drop(target, name, png() if name.endswith("png") else b"something")
     expect(refusal(page)).to_contain_text(name)
-    expect(refusal(page)).to_contain_text("text only")
+    expect(refusal(page)).to_contain_text("only text")
     assert page.url.startswith(blind.url), "the browser has not left the page to show the file"
     expect(page.locator(".composer.over")).to_have_count(0)
     chat.box.fill("so I write it")
@@ -72,7 +72,7 @@ def test_a_model_that_sees_says_which_pictures_it_takes(page, seeing, drop, targ
     expect(refusal(page)).to_have_count(0)
 
 
-@pytest.mark.parametrize(("server", "says"), [("blind", "text only"), ("seeing", "PNG, JPEG")])
+@pytest.mark.parametrize(("server", "says"), [("blind", "only text"), ("seeing", "PNG, JPEG")])
 def test_a_pasted_file_that_cannot_be_used(page, request, server, says):
     chat = ChatPage(page, request.getfixturevalue(server).url).open()
     content = base64.b64encode(b"notes").decode()

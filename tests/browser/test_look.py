@@ -24,10 +24,11 @@ def chat(page, corral) -> ChatPage:
 
 
 def test_the_first_load_is_small_and_from_this_server(page, corral):
-    sizes = []
-    page.on("requestfinished", lambda request: sizes.append(request.sizes()))
+    finished = []
+    page.on("requestfinished", lambda request: finished.append(request))
     chat = ChatPage(page, corral.url).open()
     page.wait_for_load_state("networkidle")
+    sizes = [request.sizes() for request in finished]
     total = sum(size["responseBodySize"] + size["responseHeadersSize"] for size in sizes)
     assert 0 < total < FIRST_LOAD_BYTES, total
     assert chat.page.evaluate("performance.getEntriesByName('first-contentful-paint').length") == 1
@@ -378,7 +379,7 @@ def test_it_follows_the_answer_to_a_tool_result(chat, page, from_end):
     page.wait_for_function(AT_THE_END)
     chat.never_end("\n\n")
     page.get_by_role("button", name="Close the settings").click()
-    page.get_by_label("What it answers").fill("nothing special")
+    page.get_by_label("Result").fill("nothing special")
     page.locator(".thread").evaluate("(thread, px) => thread.scrollBy(0, -px)", from_end)
     page.wait_for_function(AT_THE_END if from_end == 0 else f"() => !({AT_THE_END})()")
     page.get_by_role("button", name="Send the result").evaluate("(button) => button.click()")

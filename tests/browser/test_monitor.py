@@ -109,7 +109,7 @@ def test_last_requests_tell_what_was_cached(page, server):
     sources = page.locator(".sources")
     expect(sources.locator(".from-slot strong")).not_to_have_text("0")
     expect(page.get_by_role("group", name="Slot 1").locator(".holding")).to_have_attribute(
-        "aria-label", re.compile("of them from elsewhere")
+        "aria-label", re.compile("of them reused from")
     )
 
 
@@ -188,7 +188,7 @@ def guarded(models) -> Iterator[CorralProcess]:
 
 def show_key(page: Page, key: str) -> None:
     page.get_by_label("API key").fill(key)
-    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("button", name="Use this key").click()
 
 
 def test_a_server_with_keys_asks_for_one(page, problems, guarded):

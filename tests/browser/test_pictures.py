@@ -23,7 +23,7 @@ def seeing(vision):
 @pytest.fixture
 def chat(page, seeing) -> ChatPage:
     opened = ChatPage(page, seeing.url).open()
-    opened.set("Longest answer", 4)
+    opened.set("Max tokens", 4)
     return opened
 
 

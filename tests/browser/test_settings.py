@@ -56,7 +56,7 @@ def test_every_sampling_parameter_of_the_server_can_be_set(chat, corral):
 def test_only_what_was_changed_is_sent(chat, page):
     bodies = []
     page.on("request", lambda r: bodies.append(r.post_data_json) if "chat/completions" in r.url else None)
-    chat.set("Longest answer", 3)
+    chat.set("Max tokens", 3)
     chat.set("Temperature", 0.3)
     chat.ask("Hello")
     sent = set(bodies[0]) - {"messages", "stream", "stream_options", "timings_per_token", "return_progress"}

@@ -119,7 +119,11 @@ def test_a_tool_result_that_is_too_long_cannot_be_shortened(chat, page):
             ["Start a new chat"],
         ),
         (501, {"message": "This server does not support completions. Start it without `--embeddings`"}, []),
-        (503, {"message": "the queue is full: 2 requests are waiting, 1 may (--queue-size)"}, ["Try again"]),
+        (
+            503,
+            {"message": "the queue is full: 2 requests are waiting, the limit is 1 (--queue-size)"},
+            ["Try again"],
+        ),
         (400, {"message": "something is wrong"}, ["Try again"]),
     ],
 )

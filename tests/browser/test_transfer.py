@@ -107,8 +107,8 @@ HOSTILE: dict[str, Any] = {
     "another name": (file_of(messages={ID2: message_of()}), "'id' of a message"),
     "a parent that is nowhere": (file_of(messages={ID: message_of(parent=ID2)}), "'parent'"),
     "a parent of all objects": (file_of(messages={ID: message_of(parent="toString")}), "'parent'"),
-    "its own parent": (file_of(messages={ID: message_of(parent=ID)}), "circle"),
-    "a circle": (file_of(messages={ID: message_of(parent=ID2), ID2: message_of(ID2, parent=ID)}), "circle"),
+    "its own parent": (file_of(messages={ID: message_of(parent=ID)}), "cycle"),
+    "a circle": (file_of(messages={ID: message_of(parent=ID2), ID2: message_of(ID2, parent=ID)}), "cycle"),
     "a prototype": (file_of(messages={"__proto__": message_of("__proto__")}), "'messages'"),
     "a prototype in settings": (file_of(settings={"a": {"__proto__": {"evil": 1}}}), "'settings'"),
     "a prototype in timings": (
@@ -134,7 +134,7 @@ HOSTILE: dict[str, Any] = {
                 ],
             }
         ),
-        "circle",
+        "cycle",
     ),
 }
 

@@ -18,7 +18,7 @@ class Picky(FakeAdapters):
 
     def load(self, id: int, path: str) -> AdapterInfo:
         if path.endswith("/wrong.gguf"):
-            raise InvalidRequest("this is no LoRA adapter")
+            raise InvalidRequest("it is not a LoRA adapter")
         super().load(id, path)
         return AdapterInfo(id, path, task_name="to judge", prompt_prefix="Hear: ")
 

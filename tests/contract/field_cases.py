@@ -11,8 +11,12 @@ from tests.tools.field_walk import Place, places
 VALUES = [-(2**63), -1, 0, 2**31, 2**53 + 1, 1e308, math.nan, math.inf, "1", True, None, [], {}]
 SHORT: dict[str, Any] = {"prompt": "hello", "n_predict": 2, "seed": 1}
 CHAT: dict[str, Any] = {**SHORT, "messages": [{"role": "user", "content": "hello"}]}
+CONVERSATION = f"conv_{0:032}"
 GAP: dict[str, Any] = {"input_prefix": "a", "input_suffix": "b", "n_predict": 2, "seed": 1}
 RANKED: dict[str, Any] = {"query": "a", "documents": ["b", "c"]}
+MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "seed": 1}
+RESPONSES: dict[str, Any] = {"input": "hello", "max_output_tokens": 2, "seed": 1, "store": False}
+OLLAMA: dict[str, Any] = {"stream": False, "options": {"num_predict": 2, "seed": 1}}
 
 # A request of every route that reads JSON, to be spoiled in one place at a time.
 PLAIN: dict[str, Any] = {
@@ -25,6 +29,19 @@ PLAIN: dict[str, Any] = {
     "/apply-template": CHAT,
     "/v1/chat/completions/input_tokens": CHAT,
     "/chat/completions/input_tokens": CHAT,
+    "/v1/messages": MESSAGES,
+    "/v1/messages/count_tokens": MESSAGES,
+    "/v1/responses": RESPONSES,
+    "/v1/responses/input_tokens": {"input": "hello"},
+    "/v1/conversations": {"metadata": {"a": "b"}},
+    f"/v1/conversations/{CONVERSATION}": {"metadata": {"a": "b"}},
+    f"/v1/conversations/{CONVERSATION}/items": {"items": [{"role": "user", "content": "hello"}]},
+    "/api/chat": {**OLLAMA, "messages": MESSAGES["messages"]},
+    "/api/generate": {**OLLAMA, "prompt": "hello"},
+    "/api/embed": {"input": "hello"},
+    "/api/embeddings": {"prompt": "hello"},
+    "/api/show": {},
+    "/api/pull": {"stream": False},
     "/embedding": {"content": "hello"},
     "/embeddings": {"content": "hello"},
     "/v1/embeddings": {"input": "hello"},
@@ -79,7 +96,14 @@ HIDDEN: dict[str, Any] = {
     "image_data": [lambda v: [{"id": v, "data": "AAAA"}], lambda v: [{"id": 1, "data": v}]],
     "documents": [lambda v: [v], lambda v: [{"text": v}]],
     "texts": [lambda v: [v]],
-    "input": [lambda v: {"content": [{"type": "image_url", "image_url": v}]}],
+    "input": [
+        lambda v: {"content": [{"type": "image_url", "image_url": v}]},
+        lambda v: [{"type": "function_call", "call_id": v, "name": v, "arguments": v}],
+        lambda v: [{"type": "reasoning", "summary": v, "content": v, "encrypted_content": v}],
+    ],
+    "items": [lambda v: [{"role": "user", "content": [{"type": "input_image", "image_url": v}], "id": v}]],
+    "instructions": [lambda v: [{"role": "system", "content": v}]],
+    "text": [lambda v: {"format": {"type": "json_schema", "schema": {"type": "string", "maxLength": v}}}],
     "prompt": [lambda v: {"prompt_string": "a<__media__>", "multimodal_data": [v]}],
 }
 
@@ -104,7 +128,7 @@ def model_of(path: str, schema: dict) -> dict:
 
 
 def template_of(path: str) -> str:
-    bare = path.partition("?")[0]
+    bare = re.sub(r"^/v1/conversations/\w+", "/v1/conversations/{id}", path.partition("?")[0])
     return re.sub(
         r"^/slots/\w+", "/slots/{id_slot}", re.sub(r"^/sessions/\w+", "/sessions/{id_session}", bare)
     )
@@ -126,6 +150,6 @@ def names_field(error: dict, field: str, value: object) -> bool:
     """JSON that is none has no fields yet, and a prompt that is too long may have come from several."""
     if isinstance(value, float) and not math.isfinite(value):
         return "JSON" in error["message"]
-    if error["type"] == "exceed_context_size_error":
+    if error["type"] == "exceed_context_size_error" or "--ctx-size" in error["message"]:
         return True
     return field in str(error.get("param", "")) or SYNONYMS.get(field, field) in error["message"]

@@ -1,7 +1,23 @@
-"""The fill-in-the-middle tokens of the fake vocabulary."""
+"""A server that infills: the fill-in-the-middle tokens of the fake vocabulary."""
 
 from __future__ import annotations
 
-from tests.unit.fake import LETTERS
+import msgspec
+
+from corral.core.fim import FimTokens
+from tests.contract.inline import Server
+from tests.unit.fake import LETTERS, FakeBackend
 
 PRE, SUF, MID, REP, SEP, PAD = (1 + LETTERS.index(mark) for mark in ".,;:!?")
+FIM = FimTokens(PRE, SUF, MID, REP, SEP, PAD)
+N_CTX = 1024
+
+
+def infill_server(fim: FimTokens = FIM, n_ctx: int = N_CTX, n_batch: int = 256, **options) -> Server:
+    backend = FakeBackend(n_ctx=n_ctx)
+    backend.vocab.fim = fim
+    server = Server(backend, **options)
+    own = server.state.settings
+    engine = msgspec.structs.replace(own.engine, n_batch=n_batch)
+    server.state.settings = msgspec.structs.replace(own, engine=engine)
+    return server

@@ -14,7 +14,7 @@ from corral.api.state import AppState
 from corral.core.errors import CorralError
 from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
-from corral.core.result import Answer, Done, Embedded, Failed, Loading, Queue, SlotReport
+from corral.core.result import Answer, Decodes, Done, Embedded, Failed, Loading, Queue, SlotReport
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.core.task import Cancel, Embed, FreeAdapter, LayoutMedia, LoadAdapter, SlotAction, Task
 from corral.engine.generation_engine import GenerationEngine
@@ -134,6 +134,9 @@ class InlineEngine:
         for event in events:
             if isinstance(event, Queue):
                 self.telemetry.on_queue(event.task_ids)
+                continue
+            if isinstance(event, Decodes):
+                self.telemetry.on_decodes(event)
                 continue
             if event.task_id in self._answers:
                 self._answer(event)

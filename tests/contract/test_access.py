@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from corral.core.errors import CorralError
+from corral.api.dialects.error_shape import ErrorShape, shape_of_path
+from corral.core.errors import CorralError, Unauthorized
 from corral.core.settings import EngineSettings, ServerSettings, Settings
 from corral.server.access import PUBLIC_PATHS, Keys
 from tests.contract.inline import Server
@@ -49,6 +50,10 @@ async def paths_of(server: Server) -> list[str]:
     return [*paths, *variants]
 
 
+def refused_by(shape: ErrorShape) -> object:
+    return shape.render(Unauthorized(), "")["error"]
+
+
 async def test_without_a_key_only_public_paths_answer():
     server = guarded(ui=False)
     n_refused = 0
@@ -65,7 +70,9 @@ async def test_without_a_key_only_public_paths_answer():
                 assert response.status_code == 401, (method, path)
                 assert response.headers["www-authenticate"] == "Bearer"
                 if method != "HEAD":
-                    assert response.json() == REFUSED
+                    shape = shape_of_path(response.request.url.path)
+                    error = response.json()["error"]
+                    assert error == (REFUSED["error"] if shape is None else refused_by(shape))
     assert n_refused > 500
 
 
@@ -133,8 +140,8 @@ async def test_several_keys_from_options_and_a_file(tmp_path):
     ("content", "message"),
     [
         (None, "--api-key-file '.*' cannot be read: No such file"),
-        (b"", "--api-key-file '.*' holds no key"),
-        (b"# nothing\n\n", "--api-key-file '.*' holds no key"),
+        (b"", "--api-key-file '.*' has no keys"),
+        (b"# nothing\n\n", "--api-key-file '.*' has no keys"),
         (b"\xff\xfe", "--api-key-file '.*' cannot be read: it is not UTF-8"),
     ],
 )

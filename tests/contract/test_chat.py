@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.contract.inline import Server
+from tests.contract.wire import events_of
 from tests.unit.fake import FakeBackend
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -126,10 +127,40 @@ async def test_every_option_of_completion_works_here(server):
 async def test_progress_starts_with_what_is_cached(server):
     chunks = await stream(server, max_tokens=2, return_progress=True, timings_per_token=True)
     progress = [c["prompt_progress"] for c in chunks if "prompt_progress" in c]
-    assert progress[0] == {"total": len(CHATML_HELLO), "cache": 0, "processed": 0, "time_ms": 0.0}
+    assert progress[0] == {"total": len(CHATML_HELLO), "cache": 0, "processed": 0, "time_ms": 0}
     assert progress[-1]["processed"] == len(CHATML_HELLO)
-    assert "timings" not in chunks[0]
+    timings = [c["timings"] for c in chunks if "prompt_progress" in c]
+    assert [t["prompt_n"] for t in timings] == [p["processed"] for p in progress]
+    assert (timings[0]["prompt_ms"], timings[-1]["predicted_n"]) == (0, 0)
     assert "timings" in chunks[-1]
+    plain = await stream(server, max_tokens=2, return_progress=True)
+    assert not any("timings" in c for c in plain if "prompt_progress" in c)
+
+
+async def test_the_rate_of_an_answer_leaves_out_its_first_token(server):
+    for n in (1, 4):
+        answer = await server.complete(prompt="hello", n_predict=n, ignore_eos=True)
+        timings, n_steps = answer["timings"], n - 1
+        assert timings["predicted_n"] == n
+        assert timings["predicted_per_second"] * timings["predicted_ms"] == pytest.approx(1e3 * n_steps)
+        assert timings["predicted_per_token_ms"] * n_steps == pytest.approx(
+            timings["predicted_ms"] * bool(n_steps)
+        )
+
+
+LAST = "data: [DONE]\n\n"
+
+
+async def test_text_completions_report_progress_and_timings_too(server):
+    body = {"prompt": "hello", "max_tokens": 2, "stream": True, "ignore_eos": True}
+    response = await server.http.post(
+        "/v1/completions", json={**body, "return_progress": True, "timings_per_token": True}
+    )
+    events = events_of(response.text.removesuffix(LAST))
+    assert events[0]["prompt_progress"]["total"] == 5
+    assert all("timings" in event for event in events if event["choices"])
+    response = await server.http.post("/v1/completions", json=body)
+    assert not any("prompt_progress" in event for event in events_of(response.text.removesuffix(LAST)))
 
 
 async def prompt_of(server: Server, messages: list, **body) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.api.embed import FLOAT_CHARS
 from corral.api.schema.embedding import ClassifyRequest, EmbeddingRequest, RerankRequest
 from corral.core.chunk import DecodeStatus
 from corral.core.errors import CorralError
@@ -367,17 +369,23 @@ async def test_a_text_that_is_cut_before_it_is_tokenized_was_cut(server):
     assert item.get("truncated") is True
 
 
-async def test_answers_have_a_size(server, monkeypatch):
-    monkeypatch.setattr("corral.api.prepare_embedding.MAX_NUMBERS", 12)
+def bounded(server: Server, n_numbers: int) -> Server:
+    prepare = replace(server.state.prepare, max_response_bytes=n_numbers * FLOAT_CHARS)
+    server.state.prepare = prepare
+    return server
+
+
+async def test_answers_have_a_size(server):
+    bounded(server, 12)
     assert len((await post(server, OPENAI, input=["a"] * 3))["data"]) == 3
     error = await refused(server, OPENAI, input=["a"] * 4)
     assert error["param"] == "input"
-    assert all(word in error["message"] for word in ("4 vectors", "4 numbers", "3 are the most"))
-    tokenwise = embedding_server(Pooling.NONE)
+    assert all(word in error["message"] for word in ("4 vectors", "4 values", "the limit is 3"))
+    tokenwise = bounded(embedding_server(Pooling.NONE), 12)
     assert len(await post(tokenwise, "/embedding", content="abc")) == 1
     for value in ("abcd", ["ab", "cd"]):
         assert (await refused(tokenwise, "/embedding", content=value))["param"] == "content"
-    ranks = ranking_server()
+    ranks = bounded(ranking_server(), 12)
     error = await refused(ranks, "/rerank", query="a", documents=["b"] * 4)
     assert error["param"] == "documents"
 
@@ -450,7 +458,9 @@ def refit(server: Server, **changes) -> None:
 @pytest.mark.parametrize(
     "path", ["/completion", "/completions", "/v1/completions", "/chat/completions", "/v1/chat/completions"]
 )
-@pytest.mark.parametrize(("option", "words"), [({}, "no text"), ({"embedding": True}, "`--embeddings`")])
+@pytest.mark.parametrize(
+    ("option", "words"), [({}, "only computes embeddings"), ({"embedding": True}, "`--embeddings`")]
+)
 async def test_a_server_that_only_embeds_generates_nothing(path, option, words):
     settings = Settings(engine=EngineSettings(model="fake.gguf", **option))
     server = Server(FakeBackend(encoder=FakeEncoder(Pooling.MEAN)), settings=settings)

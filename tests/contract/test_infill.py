@@ -13,26 +13,13 @@ from hypothesis import strategies as st
 
 from corral.api.schema.infill import MAX_EXTRAS, MAX_NAME_CHARS, InfillRequest
 from corral.core.fim import FimTokens
-from tests.contract.fim import MID, PAD, PRE, REP, SEP, SUF
+from tests.contract.fim import MID, N_CTX, PRE, REP, SUF, infill_server
 from tests.contract.inline import Server
 from tests.contract.wire import events_of, json_values
 from tests.tools.examples import examples
-from tests.unit.fake import FakeBackend
 
-FIM = FimTokens(PRE, SUF, MID, REP, SEP, PAD)
 GAP: dict[str, Any] = {"input_prefix": "def f", "input_suffix": "end"}
 PROMPT = ".def f,end;"
-N_CTX = 1024
-
-
-def infill_server(fim: FimTokens = FIM, n_ctx: int = N_CTX, n_batch: int = 256, **options) -> Server:
-    backend = FakeBackend(n_ctx=n_ctx)
-    backend.vocab.fim = fim
-    server = Server(backend, **options)
-    own = server.state.settings
-    engine = msgspec.structs.replace(own.engine, n_batch=n_batch)
-    server.state.settings = msgspec.structs.replace(own, engine=engine)
-    return server
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from corral.api.render.logprobs import TextLogprobs
 from corral.core.result import TokenProb, TokenProbs
+from corral.core.top_probs import TopProbs
 from tests.contract.inline import Server, post
 
 PATH = "/v1/completions"
@@ -78,7 +79,7 @@ def test_tokens_that_are_parts_of_characters():
                 token
             ]
 
-    chosen = [TokenProbs(TokenProb(i, 0.5), [TokenProb(3, 0.0)]) for i in range(5)]
+    chosen = [TokenProbs(TokenProb(i, 0.5), TopProbs.of([TokenProb(3, 0.0)])) for i in range(5)]
     vocab: Any = WordVocab()
     lists = TextLogprobs(vocab)
     parts = [lists.render(chosen[:2]), lists.render(chosen[2:])]

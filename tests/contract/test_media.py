@@ -494,13 +494,13 @@ BAD_URLS: dict[str, Any] = {
     "a sound": (uri_of(sound(), "audio/wav"), "declared as 'audio/wav'"),
     "broken base64": ("data:image/png;base64,@@@@", "not valid base64"),
     "cut base64": ("data:image/png;base64,AAAAA", "not valid base64"),
-    "no comma": ("data:image/png;base64", "no comma"),
+    "no comma": ("data:image/png;base64", "a comma"),
     "empty": ("data:image/png;base64,", "is empty"),
-    "cut off": (uri_of(png(noise(1))[:-90]), "damaged or cut short"),
+    "cut off": (uri_of(png(noise(1))[:-90]), "damaged or truncated"),
     "no image": (uri_of(b"hello world"), "not a JPEG, PNG, GIF, WebP or BMP"),
     "svg": (uri_of(b"<svg/>", "image/svg+xml"), "not a JPEG, PNG, GIF, WebP or BMP"),
-    "too wide": (uri_of(huge_png(40000, 10)), "too large: at most 32768 pixels a side"),
-    "too large": (uri_of(huge_png(30000, 30000)), "33177600 in all"),
+    "too wide": (uri_of(huge_png(40000, 10)), "too large: the limits are 32768 pixels per side"),
+    "too large": (uri_of(huge_png(30000, 30000)), "33177600 pixels"),
     "no pixels": (uri_of(huge_png(0, 5)), ""),
     "ftp": ("ftp://example.com/a.png", "must begin with data:, http:, https: or file:"),
     "javascript": ("javascript:alert(1)", "must begin with"),
@@ -538,7 +538,7 @@ BAD_DATA: dict[str, Any] = {
     "broken base64": ("@@@@", "not valid base64"),
     "no base64": ("http://example.com/a.png", "not valid base64"),
     "empty": ("", "is empty"),
-    "cut off": (b64(png(noise(1))[:-90]), "damaged or cut short"),
+    "cut off": (b64(png(noise(1))[:-90]), "damaged or truncated"),
     "no image": (b64(b"hello world"), "not a JPEG, PNG, GIF, WebP or BMP"),
     "too large": (b64(huge_png(30000, 30000)), "too large"),
 }
@@ -645,9 +645,9 @@ async def test_bad_sounds(hearing):
     for data, why in [
         ("@@@", "not valid base64"),
         ("", "is empty"),
-        (b64(DOT), "not a WAV, FLAC, MP3 or Ogg"),
+        (b64(DOT), "not WAV, FLAC, MP3 or Ogg"),
         (b64(sound(0)), "is empty"),
-        (b64(sound()[:30]), "damaged or cut short"),
+        (b64(sound()[:30]), "damaged or truncated"),
     ]:
         part = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
         error = await post(hearing, CHAT, 400, json=user([part]))
@@ -668,7 +668,7 @@ async def test_too_many_images(server):
     many = user([image_part(data_uri(DOT))] * (MAX_MEDIA + 1))
     for path in (CHAT, COUNT, "/apply-template"):
         error = await post(server, path, 400, json=many)
-        assert f"{MAX_MEDIA} images and sounds at most" in error["message"]
+        assert f"{MAX_MEDIA} images and audio clips" in error["message"]
         assert error["param"] == f"messages[0].content[{MAX_MEDIA}].image_url"
     data = [{"id": i, "data": b64(DOT)} for i in range(MAX_MEDIA + 1)]
     error = await post(server, COMPLETION, 400, json={"prompt": "a", "image_data": data})
@@ -688,7 +688,7 @@ async def test_decoded_images_have_a_limit_together(server, monkeypatch):
     monkeypatch.setattr(intake, "MAX_DECODED_BYTES", 1 << 20)
     large = [data_uri(solid(i, 0, 0, 500, 500)) for i in range(2)]
     error = await post(server, CHAT, 400, json=user([image_part(url) for url in large]))
-    assert "1 MiB of decoded media at most" in error["message"]
+    assert "at most 1 MiB of decoded media" in error["message"]
     assert error["param"] == "messages[0].content[1].image_url"
     n = (await post(server, COUNT, json=user([image_part(large[0])] * 2)))["input_tokens"]
     assert n > 2 * 125 * 125, "one that is shown twice counts once"
@@ -766,7 +766,7 @@ async def test_audio_for_a_projector_without_ears(server):
     part = {"type": "input_audio", "input_audio": {"data": b64(sound())}}
     for path, body in [(CHAT, user([part])), (COMPLETION, with_data("<__media__>", b64(sound())))]:
         error = await post(server, path, 501, json=body)
-        assert "takes no audio input" in error["message"]
+        assert "does not support audio input" in error["message"]
         assert "--mmproj" in error["message"]
 
 
@@ -774,7 +774,7 @@ async def test_images_for_a_projector_without_eyes():
     server = Seeing(FakeProjector((MediaKind.AUDIO,)))
     bodies = [(CHAT, shown(DOT)), (COMPLETION, pictured(DOT)), (OPENAI, with_data("<__media__>", b64(DOT)))]
     for path, body in bodies:
-        assert "takes no image input" in (await post(server, path, 501, json=body))["message"]
+        assert "does not support image input" in (await post(server, path, 501, json=body))["message"]
 
 
 @pytest.mark.parametrize("kind", ["input_video", "video_url"])
@@ -818,7 +818,8 @@ async def test_answers_and_slots_show_the_text_only(server):
     assert answer["prompt"] == text
     slots = (await server.http.get("/slots")).json()
     assert slots[answer["id_slot"]]["prompt"] == text
-    assert slots[answer["id_slot"]]["n_prompt_tokens"] == answer["tokens_evaluated"]
+    n_held = answer["tokens_evaluated"] + answer["tokens_predicted"] - 1
+    assert slots[answer["id_slot"]]["n_prompt_tokens"] == n_held
     assert "<__media" not in json.dumps([answer, slots])
     openai = await post(server, OPENAI, json=pictured(DOT, TALL, verbose=True))
     assert openai["__verbose"]["prompt"] == text

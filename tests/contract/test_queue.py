@@ -209,7 +209,7 @@ async def test_the_more_important_one_goes_first(keys):
 
 
 async def test_more_tokens_than_the_server_gives_are_capped_with_a_warning():
-    server = Server(n_predict=3)
+    server = Server(max_predict=3)
     for n in (-2, 500):
         answer = await server.complete(prompt="a", n_predict=n)
         assert answer["generation_settings"]["n_predict"] == 3
@@ -218,6 +218,15 @@ async def test_more_tokens_than_the_server_gives_are_capped_with_a_warning():
         answer = await server.complete(prompt="a", n_predict=n)
         assert (answer["generation_settings"]["n_predict"], "warnings" in answer) == (n, False)
     assert (await server.complete(prompt="a"))["generation_settings"]["n_predict"] == 3
+
+
+async def test_the_default_length_may_be_exceeded():
+    server = Server(n_predict=3)
+    for n, expected in ((-1, 3), (5, 5), (2, 2)):
+        answer = await server.complete(prompt="a", n_predict=n, ignore_eos=True)
+        assert (answer["tokens_predicted"], "warnings" in answer) == (expected, False)
+    capped = Server(n_predict=9, max_predict=4)
+    assert (await capped.complete(prompt="a", ignore_eos=True))["tokens_predicted"] == 4
 
 
 async def test_a_repetition_has_a_stop_type_of_its_own():

@@ -703,6 +703,7 @@ NONE = {
     "n_prompt": len(LONG),
     "n_cached": 0,
     "n_moved": 0,
+    "is_checkpoint": False,
     "n_common": 0,
     "first_difference": {"index": 0, "token": 17, "text": "o", "cached_token": None, "cached_text": None},
 }

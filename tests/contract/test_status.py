@@ -6,8 +6,10 @@ import asyncio
 import re
 from typing import Any
 
+import jsonschema
 import pytest
 
+from corral.api.dialects.error_shape import shape_of_path
 from corral.cli.configuration import configure
 from corral.core.result import Loading, Stage
 from corral.core.settings import EngineSettings, ServerSettings, Settings
@@ -89,7 +91,7 @@ async def test_an_engine_that_is_not_heard_is_not_healthy():
     for path in ("/health", "/ready"):
         response = await server.http.get(path)
         assert response.status_code == 503
-        assert response.json()["error"]["message"] == "The engine does not answer"
+        assert response.json()["error"]["message"] == "The engine does not respond"
     assert (await server.http.get("/slots")).status_code == 200
 
 
@@ -188,14 +190,20 @@ async def test_slots_show_what_is_going_on():
     assert first["id_task"] == 0
     assert first["prompt"] == "hello"
     assert first["params"]["n_predict"] == 50
-    assert first["next_token"]["n_remain"] == 50 - first["next_token"]["n_decoded"]
+    (token,) = first["next_token"]
+    assert token["n_remain"] == 50 - token["n_decoded"]
     assert second["is_processing"] is False
     assert second["id_task"] == -1
+    assert not {"params", "next_token"} & set(second), "it has served no request"
     assert (await server.http.get("/health?include_slots")).json()["slots"][0]["id_task"] == 0
     server.engine.is_paused = False
     await request
     first, *_ = (await server.http.get("/slots")).json()
     assert first["is_processing"] is False
+    (token,) = first["next_token"]
+    assert (token["has_next_token"], token["n_remain"], token["n_decoded"]) == (False, -1, 0)
+    assert (first["n_prompt_tokens_processed"], first["n_prompt_tokens_cache"]) == (0, 0)
+    assert first["n_prompt_tokens"] > 0
 
 
 async def test_slots_are_off_unless_asked_for():
@@ -334,9 +342,12 @@ async def test_one_error_shape_on_every_route():
     for path in [*paths, "/no/such", "/completion/"]:
         for method in ("PATCH", "DELETE"):
             response = await server.http.request(method, path)
-            error = response.json()["error"]
-            assert response.status_code == error["code"]
-            assert set(error) >= {"code", "message", "type"}
+            error, shape = response.json()["error"], shape_of_path(path)
+            if shape is None:
+                assert response.status_code == error["code"]
+                assert set(error) >= {"code", "message", "type"}
+            else:
+                jsonschema.validate(response.json(), shape.schema)
 
 
 async def test_a_bug_is_a_500_in_the_same_shape(monkeypatch, caplog):

@@ -217,7 +217,7 @@ async def test_clients_see_their_own_prompt_and_settings(server):
     assert answer["generation_settings"]["n_keep"] == 3
     slot = (await server.http.get("/slots")).json()[0]
     assert slot["prompt"] == PROMPT
-    assert slot["n_prompt_tokens"] == len(SYSTEM + PROMPT)
+    assert slot["n_prompt_tokens"] == len(SYSTEM + PROMPT) + answer["tokens_predicted"] - 1
     assert slot["params"]["n_keep"] == 3
     body = {"prompt": PROMPT, "verbose": True, "max_tokens": 2}
     openai = (await server.http.post("/v1/completions", json=body)).json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tokenize
 from pathlib import Path
 
@@ -67,6 +68,7 @@ RETIRED = {
     "vocab_for": "Baseline.tokenize",
     "words_for": "Baseline.tokenize",
 }
+_WORD = re.compile(rf"\b({'|'.join(RETIRED)})\b")
 
 
 @pytest.mark.parametrize("folder", ["corral", "bench", "tools", "tests"])
@@ -81,5 +83,8 @@ def test_retired_words_are_in_no_identifier(folder):
 
 
 def _tokens(path: Path) -> list[tokenize.TokenInfo]:
+    """The tokens of a file that has one of the words; to find them in all files takes a minute."""
+    if not _WORD.search(path.read_text()):
+        return []
     with path.open("rb") as file:
         return list(tokenize.tokenize(file.readline))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.core.draw import uniform
+from corral.core.draw import Twister
 from corral.core.params import SamplingParams
 from corral.llama.library import lib
 from corral.llama.vocab import Vocab
@@ -140,6 +140,11 @@ def min_p(pool, p, run):
 
 def xtc(pool, p, run):
     """By the toss of a coin, all that reach the threshold go, but for the least of them."""
+    if len(pool.ids) < 2:
+        return pool
+    run.n_tosses[run.n_coins] += 1
+    run.coin = run.twister.single(run.n_tosses[run.n_coins] - 1)
+    run.n_coins += 1
     n_gone = max(np.count_nonzero(pool.probs >= p.xtc_threshold) - 1, 0)
     is_spared = run.coin > p.xtc_probability or len(pool.ids) - n_gone < p.min_keep
     return pool if is_spared else pool.take(slice(n_gone, None))
@@ -221,6 +226,7 @@ class Reference:
     def __init__(self, vocab: Vocab, p: SamplingParams, prompt: Sequence[int], n_ctx: int):
         self.vocab, self.prompt, self.coin, self.mu = vocab, list(prompt), 0.0, 2 * p.mirostat_tau
         self._p, self._n_ctx, self._drawn = p, n_ctx, []
+        self.twister, self.n_tosses, self.n_coins = Twister(p.seed), Counter(), 0
         names = p.samplers if "penalties" in p.samplers else ("penalties", *p.samplers)
         if p.mirostat:
             names = tuple(name for name in names if name in ("penalties", "temperature"))
@@ -234,10 +240,8 @@ class Reference:
     def narrow(self, logits, index):
         """The probability of every token of the vocabulary; the dropped ones have 0."""
         p, pool = self._p, Pool(np.arange(len(logits)), logits.astype(np.float64))
-        n_coins = 0
+        self.n_coins = 0
         for step in self._steps:
-            n_coins += step is xtc
-            self.coin = uniform(p.seed, index, n_coins)
             pool = step(pool.best_first(), p, self)
         if p.mirostat:
             keep = (mirostat_1, mirostat_2)[p.mirostat - 1]

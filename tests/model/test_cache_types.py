@@ -57,6 +57,7 @@ SHAPES: dict[str, Any] = {"split": {"n_parallel": 3}, "unified": {"n_parallel": 
 TOKENS = np.random.default_rng(0).integers(0, 250, (4, 64), np.int32)
 PIECE = 1e-2
 
+pytestmark = pytest.mark.one_in(3)
 on_models = pytest.mark.parametrize("name", MODELS)
 of_types = pytest.mark.parametrize(("keys", "values"), PAIRS)
 in_any_shape = pytest.mark.parametrize("shape", SHAPES)

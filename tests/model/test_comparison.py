@@ -23,7 +23,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def found(a, b, b_from_a=0.0036):
-    """A comparison with these mean KLs and shares of the same first choice."""
+    """A comparison with these mean KLs and shares of the same top token."""
     (kl_a, top1_a), (kl_b, top1_b) = a, b
     replace = msgspec.structs.replace
     return Comparison(

@@ -145,12 +145,9 @@ def inside(part: object) -> dict:
     ("part", "keyword", "word"),
     [
         ({"type": "hiccup"}, "type", "hiccup"),
-        ({"type": "array", "uniqueItems": True}, "uniqueItems", "uniqueItems"),
-        ({"not": {}}, "not", "not"),
         ({"$ref": "http://example.org/x"}, "$ref", "example.org"),
         ({"type": "string", "maxLength": 9, "pattern": "^(?=x)y$"}, "pattern", "look-around"),
         ({"type": "string", "format": "colour"}, "format", "colour"),
-        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf", "oneOf"),
     ],
 )
 def test_what_cannot_be_enforced_is_refused_with_its_place(compiler, part, keyword, word):
@@ -160,6 +157,21 @@ def test_what_cannot_be_enforced_is_refused_with_its_place(compiler, part, keywo
         assert f"keyword '{keyword}' at {pointer} cannot" in caught.value.message
         assert caught.value.status == 400
         assert caught.value.details["param"] == "json_schema"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "array", "uniqueItems": True},
+        {"type": "string", "not": {"pattern": "a"}},
+        {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+    ],
+)
+def test_what_cannot_be_enforced_is_checked(compiler, part):
+    for value in (part, inside(part)):
+        constraint = schema(value)
+        assert constraint.checks
+        compiler.compile(constraint)
 
 
 @pytest.mark.parametrize(

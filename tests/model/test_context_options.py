@@ -130,7 +130,7 @@ CONTRADICTIONS: dict[str, Any] = {
     ),
     "none": (
         {"rope_scaling": "none", "rope_freq_scale": 0.5},
-        "--rope-scaling none leaves positions as they are",
+        "--rope-scaling none does not scale",
     ),
     "tiny scale": ({"rope_freq_scale": 1e-12, "rope_scaling": "yarn"}, "1e-12: it must be between 0.001"),
     "no number": ({"rope_freq_scale": math.nan}, "--rope-freq-scale nan: it must be between"),
@@ -149,7 +149,7 @@ def test_contradictions_are_told_before_anything_is_loaded(options, message):
 
 def test_defaults_are_those_of_libllama():
     params, default = context_params(EngineSettings(model="")), lib.llama_context_default_params()
-    for name, _ in params._fields_:
+    for name in {name for name, _ in params._fields_} - {"swa_full"}:  # llama-server's is not libllama's
         if isinstance(getattr(params, name), int | float):
             assert getattr(params, name) == getattr(default, name), name
 

@@ -162,13 +162,13 @@ BROKEN: dict[str, Any] = {
     "nothing": ({}, "it contains no directions"),
     "the first layer": (
         {"direction.0": direction(0)},
-        "'direction.0' is not the direction of a layer from 1 on",
+        "'direction.0' is not a direction of a layer",
     ),
-    "no number": ({"direction.one": direction(0)}, "'direction.one' is not the direction"),
-    "a number like another": ({"direction.01": direction(0)}, "'direction.01' is not the direction"),
+    "no number": ({"direction.one": direction(0)}, "'direction.one' is not a direction"),
+    "a number like another": ({"direction.01": direction(0)}, "'direction.01' is not a direction"),
     "something else": (
         {"direction.1": direction(0), "token_embd": direction(1)},
-        "'token_embd' is not the direction",
+        "'token_embd' is not a direction",
     ),
     "halves": (
         {"direction.1": direction(0).astype(np.float16)},
@@ -181,7 +181,7 @@ BROKEN: dict[str, Any] = {
         {"direction.1": direction(0), "direction.2": direction(0, 32)},
         "for a model of width 32",
     ),
-    "too deep": ({"direction.4": direction(0)}, "it has layer 4, the last one of this model is 3"),
+    "too deep": ({"direction.4": direction(0)}, "it has layer 4, but the model's last layer is 3"),
     "very deep": ({"direction.123456789": direction(0)}, "it has layer 123456789"),
 }
 

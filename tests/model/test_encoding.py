@@ -251,7 +251,7 @@ def test_auto_goes_on_where_it_cannot_write(model, tmp_path, monkeypatch, caplog
     (tmp_path / "file").write_text("no directory")
     ship(monkeypatch, model, "Q8_0")
     assert encoded(model, "auto").model == model
-    assert "the model stays encoded as it is (--transcode auto): cannot write into" in caplog.text
+    assert "the encoding of the model does not change (--transcode auto): cannot write to" in caplog.text
 
 
 def test_only_what_is_faster_and_as_good_is_kept(model, cache, monkeypatch):
@@ -350,7 +350,7 @@ def test_real_runs_have_real_speeds(model):
 
 def test_encodings_of_a_model_that_does_not_generate_are_not_tried(encoders):
     model = str(next(encoders.glob("bert*.gguf")))
-    with pytest.raises(CorralError, match="models that generate"):
+    with pytest.raises(CorralError, match="generative models"):
         try_encodings(EngineSettings(model=model), content_hash(model), [], ignore)
 
 

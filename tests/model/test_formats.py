@@ -14,7 +14,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from corral.chat.grammar import Grammar, seq
-from corral.chat.tool import ToolChoice, ToolUse
+from corral.chat.tool import Tool, ToolChoice, ToolUse
 from corral.cli.default_model import find_default_model
 from corral.grammar.json_schema import prepare_schema
 from corral.llama import library
@@ -47,10 +47,10 @@ def matcher_of(name: str, tokenizer: LLTokenizer, kind: str = "parallel") -> LLM
     return matcher
 
 
-def grammar_of(name: str, kind: str) -> str:
+def grammar_of(name: str, kind: str, use: ToolUse = USE) -> str:
     g, format = Grammar(control_tokens(name).get if kind == "control" else lambda _: None), BY_NAME[name]
     tools = tuple(
-        replace(tool, parameters=prepare_schema(tool.parameters, "tools", "flexible")) for tool in USE.tools
+        replace(tool, parameters=prepare_schema(tool.parameters, "tools", "flexible")) for tool in use.tools
     )
     use = ToolUse(tools, ToolChoice.REQUIRED, is_parallel=kind != "single")
     return g.build(seq(format.lead(g), g.mark(*format.trigger), format.calls(g, use)))
@@ -99,12 +99,37 @@ def test_wrong_arguments_are_refused(name, wrong, tokenizer):
     assert not accepts(matcher_of(name, tokenizer), tokenizer, text)
 
 
+SHIP = {
+    "type": "object",
+    "properties": {"mode": {"enum": ["air", "sea"]}, "port": {"type": "string"}, "n": {"type": "integer"}},
+    "required": ["mode"],
+    "if": {"properties": {"mode": {"const": "sea"}}},
+    "then": {"required": ["port"]},
+    "else": {"properties": {"port": False}},
+    "additionalProperties": False,
+}
+
+
+@NAMES
+def test_alternatives_of_all_arguments_are_told_apart(name, tokenizer):
+    use = ToolUse((Tool("ship", SHIP, {}),), ToolChoice.REQUIRED)
+    grammar = LLMatcher.grammar_from_lark(grammar_of(name, "single", use))
+    matcher = LLMatcher(tokenizer, grammar, log_level=0)
+    for arguments in (
+        *({"mode": "sea", "port": "Oslo"}, {"mode": "sea", "port": "Oslo", "n": 1}),
+        *({"mode": "air"}, {"mode": "air", "n": 1}, {"mode": "sea"}, {"mode": "air", "port": "Oslo"}),
+    ):
+        is_valid = jsonschema.Draft202012Validator(SHIP).is_valid(arguments)
+        assert accepts(matcher, tokenizer, FAMILIES[name].calls([("ship", arguments)])) is is_valid, arguments
+
+
 @NAMES
 def test_unknown_functions_are_refused(name, tokenizer):
     text = FAMILIES[name].calls([("no_such", {"city": "Rome"})])
     assert not accepts(matcher_of(name, tokenizer), tokenizer, text)
 
 
+@pytest.mark.one_in(4)
 @NAMES
 @pytest.mark.parametrize("kind", ["parallel", "single", "control"])
 def test_whatever_the_grammar_allows_is_a_call_of_the_right_form(name, kind, tokenizer):

@@ -427,9 +427,9 @@ def test_fewer_positions_than_were_learned_are_fine(gpt2, caplog):
         ({"n_ctx": 1024}, ""),
         ({"n_ctx": 2048, "n_parallel": 2}, ""),
         ({"n_ctx": 0}, ""),
-        ({"n_ctx": 4096}, "gives a slot 4096 tokens, but the model was trained with 1024"),
-        ({"n_ctx": 4096, "n_parallel": 2}, "gives a slot 2048 tokens"),
-        ({"n_ctx": 4096, "n_parallel": 8, "kv_unified": True}, "gives a slot 4096 tokens"),
+        ({"n_ctx": 4096}, "gives each slot 4096 tokens, but the model was trained with 1024"),
+        ({"n_ctx": 4096, "n_parallel": 2}, "gives each slot 2048 tokens"),
+        ({"n_ctx": 4096, "n_parallel": 8, "kv_unified": True}, "gives each slot 4096 tokens"),
         ({"n_ctx": 4096, "rope_scaling": "yarn"}, ""),
         ({"n_ctx": 4096, "rope_scale": 4.0}, ""),
     ],
@@ -447,7 +447,7 @@ def test_learned_positions_are_a_warning_too(gpt2, models, caplog):
         pass
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"--ctx-size 4096: this model has learned {N_POSITIONS} positions, and no slot gets more"
+        f"--ctx-size 4096: this model has {N_POSITIONS} positions, which limits each slot"
     )
     caplog.clear()
     with LlamaHarness(models / "mamba.gguf", n_ctx=1 << 16):

@@ -166,8 +166,8 @@ def test_split_models_are_refused(base, lora, tmp_path, which):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("not-lora", "this is no LoRA adapter"),
-        ("lora-other", "the adapter is for a 'gemma3' model"),
+        ("not-lora", "it is not a LoRA adapter"),
+        ("lora-other", "the adapter is for 'gemma3' models"),
         ("lora-broken", "the file is incomplete"),
         ("missing", "No such file"),
     ],

@@ -213,7 +213,8 @@ def test_huge_contexts_are_not_opened(model, options, monkeypatch):
     assumed = planned(wanted)
     assert max(opened) == 32768
     assert assumed.weights == really.weights
-    assert assumed.cache[HOST] == pytest.approx(really.cache[HOST], rel=0.01)
+    # Layers with a sliding window do not grow with the context.
+    assert assumed.cache[HOST] == pytest.approx(really.cache[HOST], rel=0.03)
     assert assumed.compute[HOST] == pytest.approx(really.compute[HOST], rel=0.1)
 
 
@@ -268,7 +269,7 @@ def test_what_is_chosen_runs_and_takes_no_more_than_there_is(model, n_mib, n_ctx
     total -= planned(plan.settings).n_reserved / MIB  # mapped, and not used again once there is a copy
     assert total * MIB + HOST_MARGIN <= n_mib * MIB * 1.005
     warning, note = [record.getMessage() for record in caplog.records]
-    assert warning == f"--fit: it does not fit into memory as it is, but with {plan.chosen}"
+    assert warning == f"--fit: the model does not fit into memory with these settings, using {plan.chosen}"
     assert note == f"memory: {plan.describe()}"
     assert re.fullmatch(r"\d+ MiB weights, \d+ MiB KV cache, \d+ MiB compute; \d+ MiB free", plan.describe())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from jsonschema.validators import validator_for
 
 from corral.api.constraint import grammar_or_schema
 from corral.core.errors import InvalidRequest
+from corral.grammar.check import Checker
 from corral.grammar.json_schema import WHITESPACE
 from corral.llama.constraint import Compiler
 from corral.llama.model import Model
-from tests.tools.schema_keywords import ANNOTATION, ENFORCED, FORMATS, KEYWORDS, REFUSED
+from tests.tools.schema_keywords import ANNOTATION, CHECKED, EXACT, FORMATS, KEYWORDS, LIMITED, REFUSED
 
 LAYOUTS: dict[str, Any] = {
     "compact": {"separators": (",", ":")},
@@ -74,15 +76,20 @@ def compiler(models):
     model.close()
 
 
-def of(verdict: str) -> pytest.MarkDecorator:
-    rows = [row for row in KEYWORDS + FORMATS if row.verdict == verdict]
+def of(*verdicts: str) -> pytest.MarkDecorator:
+    rows = [row for row in KEYWORDS + FORMATS if row.verdict in verdicts]
     return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
 
 
 def accepts(compiler: Compiler, schema: object, text: str, layout: Any = "compact") -> bool:
     """Whether the text can be generated under the schema, to its end."""
     vocab = compiler._vocab
-    matcher = compiler.compile(grammar_or_schema("", schema, layout))
+    constraint = grammar_or_schema("", schema, layout)
+    matcher = compiler.compile(constraint)
+    if constraint.checks:
+        checker = Checker(constraint.checks)
+        if checker.feed(text.encode()) or checker.finish():
+            return False
     for token in vocab.tokenize(text, False, False):
         if matcher.is_finished or not matcher.allowed()[token]:
             return False
@@ -98,9 +105,9 @@ def test_all_layouts_are_tried():
     assert LAYOUTS.keys() == WHITESPACE.keys()
 
 
-@of(ENFORCED)
+@of(EXACT, CHECKED, LIMITED)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_enforced_keyword_tells_values_apart(compiler, row, layout):
+def test_a_keyword_tells_values_apart(compiler, row, layout):
     assert accepts(compiler, row.schema, dump(row.good, layout), layout)
     assert not accepts(compiler, row.schema, dump(row.bad, layout), layout)
 
@@ -110,6 +117,21 @@ def test_a_refused_keyword_is_a_400_that_names_it(compiler, row):
     with pytest.raises(InvalidRequest, match=row.name.replace("$", r"\$")) as caught:
         accepts(compiler, row.schema, "")
     assert caught.value.status == 400
+
+
+@of(LIMITED)
+def test_a_limited_keyword_is_a_400_that_says_where_and_what_would_work(compiler, row):
+    if row.refused is not None:  # formats allow less than they could
+        with pytest.raises(InvalidRequest, match=rf"keyword '{re.escape(row.name)}' at #") as caught:
+            accepts(compiler, row.refused, "")
+        assert caught.value.status == 400
+
+
+@of(CHECKED)
+def test_a_checked_keyword_is_checked_where_no_grammar_can_say_it(compiler, row):
+    constraint = grammar_or_schema("", row.refused, "compact")
+    assert constraint.checks
+    compiler.compile(constraint)
 
 
 @of(ANNOTATION)

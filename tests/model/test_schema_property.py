@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from jsonschema import Draft202012Validator
 
 from corral.api.constraint import grammar_or_schema
 from corral.core.errors import CorralError, InvalidRequest
-from corral.core.params import SamplingParams
 from corral.core.result import Done, Failed, StopType
 from corral.grammar.json_schema import WHITESPACE
 from tests.model.llama_harness import LlamaHarness, task
+from tests.tools.hot_answer import hot, parse
 from tests.tools.random_schema import draw_schema, drop_types
 
 N_SCHEMAS = 250
@@ -87,21 +86,6 @@ def schema_of(seed: int) -> dict[str, Any]:
     """Every other one without the types that its keywords imply."""
     schema = draw_schema(seed)
     return drop_types(schema, seed) if seed % 2 else schema
-
-
-def hot(seed: int, quote: int) -> SamplingParams:
-    """Nearly uniform, but for the token that ends a string: free names would fill the slot."""
-    bias = ((quote, 4.0),)
-    return SamplingParams(seed=seed, temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, logit_bias=bias)
-
-
-def parse(text: str, **options) -> Any:
-    return json.loads(text, parse_float=finite, **options)
-
-
-def finite(text: str) -> float:
-    """Numbers have no end in JSON; the validator cannot divide what is infinite."""
-    return max(-1e308, min(float(text), 1e308))
 
 
 def test_most_schemas_can_be_enforced_and_refusals_say_why(answers):

@@ -240,8 +240,7 @@ def test_other_memories_get_the_same_tokens(model):
 
 
 @pytest.mark.usefixtures("always")
-def test_a_window_that_was_restored_drafts_nothing(models):
-    """What is behind it is missing, and cannot be had back once more is evaluated."""
+def test_a_window_that_was_restored_drafts_too(models):
     case, answers = CASES["few words"], []
     for options in (PLAIN, {}):
         with DraftHarness(models / "gemma-swa.gguf", **options) as bench:
@@ -250,8 +249,8 @@ def test_a_window_that_was_restored_drafts_nothing(models):
             bench.run(case.task(1, bench.prompt(90, seed=1)))
             bench.run(case.task(2, [*prompt, *bench.prompt(20, seed=2)]))
             assert bench.n_cached(2) > 80
-            assert bench.done(2).timings.draft_n == 0
-            assert (bench.done(1).timings.draft_n > 0) == (options is not PLAIN)
+            for id in (1, 2):
+                assert (bench.done(id).timings.draft_n > 0) == (options is not PLAIN)
             answers.append(told(bench, 2))
     assert answers[0] == answers[1]
 

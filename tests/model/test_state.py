@@ -18,7 +18,8 @@ from corral.llama.library import lib
 from corral.llama.model import Model
 from corral.llama.state import StateLayout
 from tests.tools import tiny_models as tiny
-from tests.tools.tiny_deepseek2 import add_deepseek2, add_ffn
+from tests.tools.tiny_deepseek2 import add_deepseek2
+from tests.tools.tiny_hybrid import add_jamba
 
 ATTENTION = ["llama-bpe", "llama-spm", "gemma-swa", "qwen2vl", "deepseek2"]
 ALL = [*ATTENTION, "mamba", "jamba"]
@@ -448,23 +449,6 @@ def split_sections(state):
     """The two of gemma-swa, with all tokens and with those in the window."""
     end = 8 + 8 + 12 * N_TOKENS + 8 + 2 * (12 + N_KV * N_TOKENS)
     return state[8:end], state[end:]
-
-
-def add_jamba(writer, weights):
-    """A recurrent layer, then one with attention."""
-    writer.add_head_count_kv([0, tiny.N_HEAD_KV])
-    writer.add_head_count(tiny.N_HEAD)
-    writer.add_feed_forward_length(tiny.N_FF)
-    writer.add_ssm_conv_kernel(tiny.D_CONV)
-    writer.add_ssm_inner_size(tiny.D_INNER)
-    writer.add_ssm_state_size(tiny.D_STATE)
-    writer.add_ssm_time_step_rank(tiny.DT_RANK)
-    tiny._add_mamba_layer(weights, 0)
-    weights.vector("blk.0.ssm_dt_norm.weight", tiny.DT_RANK)
-    weights.vector("blk.0.ssm_b_norm.weight", tiny.D_STATE)
-    weights.vector("blk.0.ssm_c_norm.weight", tiny.D_STATE)
-    add_ffn(weights, 0)
-    tiny._add_attention_layer(weights, 1)
 
 
 def add_qwen2vl(writer, weights):

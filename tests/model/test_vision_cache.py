@@ -449,6 +449,7 @@ def shifts_of(bench):
     return seen
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("n_keep", [0, 16, 20, 32, 40, -1])
 @pytest.mark.parametrize("n_discard", [0, 1, 16, 30])
 def test_a_shift_keeps_or_drops_a_picture_as_a_whole(vision, n_keep, n_discard):
@@ -481,6 +482,7 @@ SHIFTS: dict[Any, Any] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("asked", SHIFTS)
 def test_a_shift_is_what_libllama_does(vision, asked):
     with shifting(vision, "llava") as bench:
@@ -550,7 +552,7 @@ def test_no_cut_goes_through_a_picture(vision, n_keep, n_discard):
         before = bench.slots[0].tokens.view.tolist()
         error = refuse(bench, Verb.SHIFT, n_keep=n_keep, n_discard=n_discard)
         assert error.status == 400
-        assert "from 16 to 31" in error.message
+        assert "16 to 31" in error.message
         assert bench.slots[0].tokens.view.tolist() == before
 
 

@@ -20,8 +20,9 @@ async def serving(
     timeout_s: float = TIMEOUT_S,
     protocol: type[asyncio.Protocol] | None = None,
     limits: Limits | None = None,
+    send_timeout_s: float = 0.0,
 ):
-    protocol = protocol or bounded_protocol(timeout_s, limits)
+    protocol = protocol or bounded_protocol(timeout_s, limits, send_timeout_s)
     config = uvicorn.Config(app, port=0, http=protocol, lifespan="off", log_config=None, access_log=False)
     server: Any = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext

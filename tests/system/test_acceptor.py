@@ -105,7 +105,7 @@ async def test_no_more_than_there_is_room_for(caplog):
         assert await echoes(port)
         for _, writer in pairs[1:]:
             writer.close()
-    assert caplog.text.count("there are 3 connections, others are refused") == 1
+    assert caplog.text.count("limit of 3 connections reached, refusing further ones") == 1
 
 
 async def test_many_at_once():

@@ -85,7 +85,7 @@ def test_every_endpoint_has_an_example_that_calls_it():
         pattern = re.sub(r"\{\w+\}", r"[^/?]+", path)
         assert endpoint.examples, endpoint.name
         for _, commands in endpoint.examples:
-            assert re.search(rf'curl .*http://127\.0\.0\.1:8080{pattern}["& \n]', commands), endpoint.name
+            assert re.search(rf'curl .*http://127\.0\.0\.1:8080{pattern}["?& \n]', commands), endpoint.name
 
 
 def parse(printed: str) -> list[Any]:

@@ -63,7 +63,7 @@ def test_a_table_in_a_pipe(files, text):
     assert lines[3].split() == ["type", "F32", "Q8_0"]
     assert re.fullmatch(r"perplexity +[\d.]+ +[\d.]+", lines[4])
     assert re.fullmatch(r"KL from A in F32 +0\.0+ ± 0\.0+ +[\d.]+ ± [\d.]+", lines[5])
-    assert re.fullmatch(r"same first choice as A in F32 +100\.00% ± 0\.00% +[\d.]+% ± [\d.]+%", lines[6])
+    assert re.fullmatch(r"same top token as A in F32 +100\.00% ± 0\.00% +[\d.]+% ± [\d.]+%", lines[6])
     assert re.fullmatch(r"KL divergence of B from A at [\d,]+ positions, in nats", lines[8])
     assert [re.split(r" {2,}", line)[0] for line in lines[9:15]] == [
         "mean",
@@ -71,7 +71,7 @@ def test_a_table_in_a_pipe(files, text):
         "90 %",
         "99 %",
         "maximum",
-        "same first choice",
+        "same top token",
     ]
     assert lines[-1].startswith("B ")
     assert "\x1b" not in answer.stdout
@@ -112,7 +112,7 @@ def test_verdicts(files, text):
     assert same.stdout.splitlines()[-1].startswith("B keeps the quality of A ")
     for limit in ("1.15 x", "2 standard errors", "0.005"):
         assert limit in same.stdout.splitlines()[-1]
-    assert "same first choice  100.00% ± 0.00%" in same.stdout
+    assert "same top token  100.00% ± 0.00%" in same.stdout
     assert far.stdout.splitlines()[-1].startswith("B does not keep the quality of A ")
     assert (same.returncode, far.returncode) == (0, 0)
 
@@ -151,7 +151,7 @@ def test_a_bar_on_a_terminal(files, text):
         (["a.gguf"], "required: B.gguf"),
         (["a.gguf", "b.gguf", "c.gguf"], "unrecognized arguments: c.gguf"),
         (["a.gguf", "b.gguf", "-t", "many"], "invalid int value: 'many'"),
-        (["a.gguf", "b.gguf", "-t", "513"], "--threads 513: it must be between 0 and 512"),
+        (["a.gguf", "b.gguf", "-t", "513"], "--threads 513: must be between 0 and 512"),
         (["a.gguf", "b.gguf", "--txt", "x"], "unrecognized arguments: --txt"),
     ],
 )
@@ -206,14 +206,14 @@ def broken(name, tmp_path, files, encoders, models):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("missing", "none.gguf': there is no such file"),
+        ("missing", "none.gguf': the file does not exist"),
         ("no gguf", "it is not a GGUF file"),
         ("cut off", "the file is incomplete"),
         ("encoder", "cannot be compared"),
         ("other vocabulary", "the models have different vocabularies"),
         ("short text", "the text has"),
-        ("long text", "is longer than 4.0 MiB"),
-        ("no utf-8", "is not a text in UTF-8"),
+        ("long text", "is larger than 4.0 MiB"),
+        ("no utf-8", "is not UTF-8 text"),
         ("folder", "Is a directory"),
         ("no text", "No such file or directory"),
     ],

@@ -80,6 +80,40 @@ async def test_a_client_that_takes_nothing_is_cut_off():
         writer.close()
 
 
+async def test_a_client_that_takes_a_little_now_and_then_is_cut_off_by_the_send_timeout():
+    gone = asyncio.Event()
+
+    async def app(scope, receive, send):
+        try:
+            await plenty(scope, receive, send)
+        finally:
+            gone.set()
+
+    async with serving(app, timeout_s=0, send_timeout_s=TIMEOUT_S) as port:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            client.setblocking(False)
+            client.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            n = 0
+            while not gone.is_set():
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    n += len(client.recv(100))
+                await asyncio.sleep(0.01)
+        assert 0 < n < SIZE
+
+
+async def test_a_client_that_reads_steadily_is_not():
+    async with serving(plenty, timeout_s=0, send_timeout_s=TIMEOUT_S) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        n = 0
+        while part := await asyncio.wait_for(reader.read(1 << 20), GENEROUS_S):
+            n += len(part)
+        assert n > SIZE
+        writer.close()
+
+
 @pytest.mark.parametrize("connection", [b"close", b"keep-alive"])
 @pytest.mark.parametrize("is_much", [True, False])
 async def test_so_it_is_when_the_answer_was_over(connection, is_much):
@@ -218,3 +252,38 @@ async def test_otherwise_as_many_as_others_think_fit():
     together = threading.Barrier(3)
     for run in (asyncio.to_thread, anyio.to_thread.run_sync):
         await asyncio.gather(*(run(together.wait, GENEROUS_S) for _ in range(3)))
+
+
+async def named(scope, receive, send):
+    headers = [(b"access-control-allow-origin", b"http://a: b"), (b"x-request-id", b"1"), (b"etag", b"2")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"lower: case\r\n\r\n", "more_body": True})
+    await send({"type": "http.response.body", "body": b"x-more: y"})
+
+
+async def test_header_names_are_written_in_their_canonical_spelling():
+    async with serving(named) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\nx")
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        text = (await asyncio.wait_for(reader.read(), GENEROUS_S)).decode()
+        writer.close()
+    for head in text.split("HTTP/1.1 200 OK\r\n")[1:]:
+        names = [line.partition(":")[0] for line in head.partition("\r\n\r\n")[0].splitlines()]
+        assert {"Access-Control-Allow-Origin", "X-Request-Id", "ETag", "Transfer-Encoding", "Date"} <= {
+            *names
+        }
+        assert "lower: case\r\n\r\n" in head
+        assert "x-more: y" in head
+    assert text.count("Access-Control-Allow-Origin: http://a: b\r\n") == 2
+    assert "Connection: close" in text
+
+
+async def test_so_they_are_in_what_the_connection_answers_by_itself():
+    async with serving(named) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"nonsense\r\n\r\n")
+        text = (await asyncio.wait_for(reader.read(), GENEROUS_S)).decode()
+        writer.close()
+    assert "\r\nContent-Type: application/json" in text
+    assert "\r\nConnection: close\r\n" in text

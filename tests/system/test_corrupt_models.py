@@ -80,6 +80,6 @@ def test_weights_that_are_no_numbers_are_said_for_every_request(tmp_path, name):
         for _ in range(3):
             answer = server.post("/completion", prompt="hello", n_predict=4)
             assert answer.status_code == 500, answer.text
-            assert "not numbers" in answer.json()["error"]["message"]
+            assert "not finite" in answer.json()["error"]["message"]
         assert server.get("/health").status_code == 200
         assert server.engine.pid == engine.pid

@@ -62,7 +62,7 @@ def test_the_cache_on_disk_goes_without_what_does_not_fit(tiny, disk):
 
         disk.fill()
         cold = [ask(theme)[0] for theme in (1, 2, 3)]
-        server.wait_for(f"--cache-disk: a state could not be written: {FULL}")
+        server.wait_for(f"--cache-disk: cannot write a state: {FULL}")
         assert disk.names() == []
         assert ask(1) == (cold[0], "none")
         disk.free()
@@ -97,7 +97,7 @@ def test_an_upload_that_there_is_no_room_for(tiny, tmp_path):
         front.rlimit(psutil.RLIMIT_FSIZE, (4096, hard))
         answer = restore_state(server, 0, state)
         assert answer.status_code == 507, answer.text
-        assert "no room" in answer.json()["error"]["message"]
+        assert "no space left" in answer.json()["error"]["message"]
         front.rlimit(psutil.RLIMIT_FSIZE, (hard, hard))
         assert restore_state(server, 0, state).status_code == 200
         assert list(tmp_path.iterdir()) == [tmp_path / ".sessions"]
@@ -118,7 +118,7 @@ def test_the_lookup_cache_stays_as_it_was(tiny, disk):
         server.complete(prompt=prompt_of(2, 200), n_predict=8)
         code, text = finish(server)
     assert code == 0
-    assert re.search(f"--lookup-cache-dynamic cannot be written.*{FULL}", text)
+    assert re.search(f"--lookup-cache-dynamic: cannot write.*{FULL}", text)
     assert path.read_bytes() == old
     assert disk.names() == ["lookup.bin"]
     disk.free()
@@ -133,7 +133,7 @@ def test_lines_that_the_log_has_no_room_for_are_missing_there(tiny, disk):
         disk.fill()
         for i in range(60):
             server.get(f"/full{i}")
-        server.wait_for(f"--log-file cannot be written now: {FULL}; lines will be missing there")
+        server.wait_for(f"--log-file: cannot write: {FULL}; lines will be missing in it")
         server.wait_for("GET /full59 404")
         disk.free()
         server.get("/roomy")
@@ -143,7 +143,7 @@ def test_lines_that_the_log_has_no_room_for_are_missing_there(tiny, disk):
     text = path.read_text()
     assert "/full59" not in text
     assert re.search(r"^\S+ \S+ GET /roomy 404", text, re.MULTILINE), text[-500:]
-    assert said.count("--log-file cannot be written") == 1
+    assert said.count("--log-file: cannot write") == 1
 
 
 def test_nobody_has_to_read_what_it_says(tiny):
@@ -187,7 +187,7 @@ def test_a_model_made_for_lora_base_that_does_not_fit(disk, modifiers, tmp_path)
         run("-m", quant, "--lora", lora, "--lora-base", base, "-c", 512, LLAMA_CACHE=str(disk.path))
     )
     assert "--lora-base needs" in said
-    assert "LLAMA_CACHE can be elsewhere" in said
+    assert "set LLAMA_CACHE to another directory" in said
     assert disk.names() == []
 
 
@@ -318,7 +318,7 @@ def test_a_file_that_may_not_be_read_is_said_at_the_start(tiny, tmp_path, humble
     assert "secret.gguf" in said
 
 
-@pytest.mark.parametrize("option", ["--slot-save-path", "--chats", "--path", "--cache-disk"])
+@pytest.mark.parametrize("option", ["--slot-save-path", "--chats", "--responses", "--path", "--cache-disk"])
 def test_a_directory_that_may_not_be_used_is_said_at_the_start(tiny, tmp_path, humble, option):
     (tmp_path / "secret").mkdir(0)
     path = tmp_path / "secret" / "made" if option == "--cache-disk" else tmp_path / "secret"

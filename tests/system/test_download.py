@@ -81,7 +81,7 @@ def test_what_has_changed_is_got_again(server, progress, cache, how):
     serve(NEWER, 2)
     assert download(url, "-mu", progress) == path
     assert path.read_bytes() == NEWER
-    assert "m.gguf has changed on 127.0.0.1, getting the new one" in progress.notes
+    assert "m.gguf has changed on 127.0.0.1, downloading it again" in progress.notes
     download(url, "-mu", progress)
     assert len(server.requests("GET")) == 2
     assert len(models_in(cache)) == 1
@@ -130,7 +130,7 @@ def test_without_network_the_cache_is_used(progress):
         path = download(f"{server.url}/m.gguf", "-mu", progress)
         url = f"{server.url}/m.gguf"
     assert download(url, "-mu", progress) == path
-    assert "cannot reach 127.0.0.1: using m.gguf as it was on " in progress.said
+    assert "cannot reach 127.0.0.1: using the copy of m.gguf from " in progress.said
     progress.notes.clear()
     assert download(url, "-mu", progress, access=Access(offline=True)) == path
     assert not progress.notes
@@ -144,7 +144,7 @@ def test_a_server_that_does_not_help_is_no_obstacle(server, progress, status, is
     path = download(f"{server.url}/m.gguf", "-mu", progress)
     server.files["/m.gguf"] = Served(MODEL, statuses=[status])
     assert download(f"{server.url}/m.gguf", "-mu", progress) == path
-    assert (f"answers {status}: using m.gguf as it was on" in progress.said) == is_told
+    assert (f"returned {status}: using the copy of m.gguf from" in progress.said) == is_told
 
 
 def test_offline_asks_nobody(server, progress):
@@ -152,9 +152,7 @@ def test_offline_asks_nobody(server, progress):
     url = f"{server.url}/m.gguf"
     with pytest.raises(CorralError) as caught:
         download(url, "--model-url", progress, access=Access(offline=True))
-    assert caught.value.message == (
-        "--model-url: m.gguf is not in the cache, and --offline forbids to get it"
-    )
+    assert caught.value.message == ("--model-url: m.gguf is not cached, and --offline forbids downloading it")
     assert not server.seen
 
 
@@ -264,7 +262,7 @@ def test_two_processes_get_one_file(server, progress, cache):
         first = start()
         assert first.stdout.readline() == "begin\n"
         second = start()
-        assert second.stdout.readline() == "another process is getting m.gguf, waiting for it\n"
+        assert second.stdout.readline() == "another process is downloading m.gguf, waiting for it\n"
         hold.set()
         outputs = [child.communicate()[0].splitlines() for child in (first, second)]
     assert [child.returncode for child in (first, second)] == [0, 0]

@@ -258,7 +258,7 @@ def test_a_small_batch_is_named_as_the_reason(minilm_path):
     with CorralProcess("-m", minilm_path, *ONE_THREAD, "-ub", 64) as server:
         message = server.post("/v1/embeddings", input="word " * 100).json()["error"]["message"]
         assert "(102 tokens) is too large" in message
-        assert "64 tokens are the most" in message
+        assert "the limit is 64 tokens" in message
         assert "--ubatch-size" in message
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from corral.cli import fetch as module
 from corral.cli.fetch import PartFile, RetryPolicy, fetch, part_path
-from corral.cli.remote_file import Refused, RemoteFile, Unreachable, Version, inspect
+from corral.cli.remote_file import Refused, RemoteFile, Unreachable, Version
 from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest
 from corral.gguf.preflight import read_header
 from tests.tools.file_server import FileServer, Served
@@ -173,7 +173,7 @@ def test_a_piece_from_elsewhere_is_not_taken(serve, get, lie):
 
 
 @given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_whatever_is_dropped_no_wrong_file_comes_of_it(tmp_path_factory, seed):
     """Servers of all kinds, files that change at any time, processes that end between two attempts."""
     chance = random.Random(seed)
@@ -255,7 +255,7 @@ def test_a_wrong_checksum_after_pieces_is_got_once_more(serve, get, progress):
     server = serve(OTHER, cuts=[1_000_000], on_answer=change(BIG, ""))
     path, _ = get(server, n_bytes=len(BIG), sha256=SHA)
     assert path.read_bytes() == BIG
-    assert "do not fit together" in progress.said
+    assert "do not match" in progress.said
     assert len(server.seen) == 3
 
 
@@ -314,16 +314,16 @@ def test_attempts_that_bring_little_are_counted(serve, get, tmp_path):
     [
         (404, {}, "", "127.0.0.1 has no such file (404)"),
         (410, {}, "", "127.0.0.1 has no such file (410)"),
-        (401, {}, "", "denied access (401): give a token with --hf-token or HF_TOKEN"),
-        (403, {}, "", "denied access (403): give a token with --hf-token or HF_TOKEN"),
-        (403, {}, "t", "does not accept the token (--hf-token or HF_TOKEN), or it has no access (403)"),
+        (401, {}, "", "denied access (401): pass a token with --hf-token or HF_TOKEN"),
+        (403, {}, "", "denied access (403): pass a token with --hf-token or HF_TOKEN"),
+        (403, {}, "t", "rejected the token (--hf-token or HF_TOKEN), or it has no access (403)"),
         (
             403,
             {"X-Error-Code": "GatedRepo"},
             "t",
-            "is gated: accept the terms on its page, then give a token",
+            "is gated: accept the terms on its page, then pass a token",
         ),
-        (400, {}, "", "127.0.0.1 answers 400 Bad Request"),
+        (400, {}, "", "127.0.0.1 returned 400 Bad Request"),
     ],
 )
 def test_a_refusal_is_told_at_once(serve, get, status, headers, token, reason, waits):
@@ -340,7 +340,7 @@ def test_a_refusal_is_told_at_once(serve, get, status, headers, token, reason, w
     ("headers", "reason"),
     [
         ({"Content-Encoding": "gzip"}, "compressed"),
-        ({"Content-Type": "text/html; charset=utf-8"}, "a page for browsers"),
+        ({"Content-Type": "text/html; charset=utf-8"}, "an HTML page"),
     ],
 )
 def test_what_is_no_file_is_refused(serve, get, headers, reason):
@@ -356,7 +356,7 @@ def test_without_network_it_says_so(get, progress, waits):
             get(nobody)
     assert "--model-url: cannot reach 127.0.0.1 (" in caught.value.message
     assert (
-        "no network? A model that is already here can be used with -m FILE, or --offline"
+        "if there is no network, use a local model with -m FILE, or a cached one with --offline"
         in caught.value.message
     )
     assert not waits
@@ -402,13 +402,13 @@ def test_the_token_stays_with_its_host(serve, get):
 
 def test_redirects_stay_in_http(serve, get):
     for location in ("ftp://127.0.0.1/f.bin", "file:///etc/passwd"):
-        with pytest.raises(Refused, match="leads nowhere"):
+        with pytest.raises(Refused, match="invalid redirect"):
             get(serve(b"", location=location))
 
 
 def test_redirects_end(serve, get):
     server = serve(b"", location="/f.bin")
-    with pytest.raises(Refused, match="leads nowhere"):
+    with pytest.raises(Refused, match="invalid redirect"):
         get(server)
     assert len(server.seen) < 20
 
@@ -433,7 +433,7 @@ def test_a_disk_that_becomes_full_keeps_what_is_there(serve, get, monkeypatch, t
     with monkeypatch.context() as patch:
         patch.setattr(PartFile, "append", append)
         with pytest.raises(
-            InsufficientStorage, match=r"is full: .* more are needed; .* are kept, the same command"
+            InsufficientStorage, match=r"is full: .* more are needed; .* are kept, run the same command"
         ):
             get(server)
     path, _ = get(server)
@@ -500,7 +500,7 @@ def test_a_part_that_is_damaged_is_got_again(serve, get, tmp_path, progress):
     part.close()
     path, _ = get(serve(BIG), n_bytes=len(BIG), sha256=SHA)
     assert path.read_bytes() == BIG
-    assert "do not fit together" in progress.said
+    assert "do not match" in progress.said
 
 
 @pytest.mark.parametrize("version", [b"", b"{", b"[]", b'{"n_bytes": "x"}'])
@@ -556,7 +556,7 @@ def test_interrupting_keeps_what_is_there(serve, get, progress, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fetch(file, tmp_path / "f.bin", impatient)
     assert "interrupted; " in impatient.said
-    assert "are kept, the same command goes on from there" in impatient.said
+    assert "are kept, run the same command to resume" in impatient.said
     path, _ = get(server)
     assert path.read_bytes() == BIG
     assert int(server.seen[1].headers["range"][6:-1]) > 1_000_000
@@ -597,7 +597,7 @@ def test_a_process_that_is_killed_leaves_its_part(serve, get, tmp_path):
 def test_what_the_server_says_can_be_asked_alone(serve):
     server = serve(BIG, etag='"a"', last_modified=DATE)
     url = f"{server.url}/f.bin"
-    assert inspect(RemoteFile(url, "-mu", "f.bin")) == Version('"a"', DATE, len(BIG), "", url)
+    assert RemoteFile(url, "-mu", "f.bin").inspect() == Version('"a"', DATE, len(BIG), "", url)
     assert [seen.method for seen in server.seen] == ["HEAD"]
     with pytest.raises(Refused, match="no such file"):
-        inspect(RemoteFile(f"{server.url}/other", "-mu", "other"))
+        RemoteFile(f"{server.url}/other", "-mu", "other").inspect()

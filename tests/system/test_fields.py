@@ -43,7 +43,18 @@ OTHERS = ["/infill", "/v1/chat/completions", "/v1/embeddings", "/tokenize", "/sl
 @pytest.fixture(scope="module")
 def server(models, tmp_path_factory):
     saves = tmp_path_factory.mktemp("saves")
-    options = ["-c", 512, "-np", 2, "-n", 4, "--context-shift", "--slots", "--slot-save-path", saves]
+    options = [
+        "-c",
+        512,
+        "-np",
+        2,
+        "--max-predict",
+        4,
+        "--context-shift",
+        "--slots",
+        "--slot-save-path",
+        saves,
+    ]
     with CorralProcess("-m", models / "llama-fim.gguf", *options) as server:
         engine = server.engine.pid
         yield server

@@ -38,15 +38,15 @@ def test_what_does_not_fit_is_refused_with_what_would(small):
     told = result.stderr[result.stderr.index("the model does not fit") :]
     _, sizes, heading, *choices, last = (line.strip() for line in told.strip().splitlines())
     assert re.fullmatch(r"ulimit -v: \d+ MiB weights, 1.4 GiB KV cache, .* free", sizes)
-    assert heading == "what would fit:"
+    assert heading == "these settings would fit:"
     assert "-ctk q8_0 -ctv q8_0" in choices
-    assert last.startswith("--fit on takes the first of these")
+    assert last.startswith("--fit on uses the first of these")
 
 
 def test_what_would_fit_is_chosen_and_everybody_knows(small):
     with CorralProcess("-c", N_CTX, "--fit", "on", "--fit-ctx", 1024) as server:
-        chosen = next(line for line in server.lines if "--fit: it does not fit" in line)
-        assert re.search(r"but with -ctk q8_0 -ctv q8_0$", chosen.strip())
+        chosen = next(line for line in server.lines if "--fit: the model does not fit" in line)
+        assert re.search(r"using -ctk q8_0 -ctv q8_0$", chosen.strip())
         assert any(re.search(r"memory: \d+ MiB weights, \d+ MiB KV cache", line) for line in server.lines)
         assert server.get("/props").json()["default_generation_settings"]["n_ctx"] == N_CTX
         assert server.complete(prompt="The capital of France is", n_predict=4, temperature=0)["content"]
@@ -56,8 +56,8 @@ def test_a_context_that_nobody_asked_for_shrinks(small, tmp_path):
     """Its model says that it has 64 times the context, which changes what is taken by default."""
     options = ("--override-kv", "llama.context_length=int:524288", "--fit", "on")
     with CorralProcess(*options) as server:
-        chosen = next(line for line in server.lines if "--fit: it does not fit" in line)
-        n_ctx = int(re.search(r"but with -c (\d+)", chosen)[1])
+        chosen = next(line for line in server.lines if "--fit: the model does not fit" in line)
+        n_ctx = int(re.search(r"using -c (\d+)", chosen)[1])
         assert 8192 <= n_ctx < 524288
         assert server.get("/props").json()["default_generation_settings"]["n_ctx"] == n_ctx
 
@@ -133,6 +133,4 @@ def test_the_doctor_knows_who_is_on_the_port(tiny):
         report = json.loads(run("doctor", "--json", "--port", port).stdout)
         (found,) = [check for check in report["checks"] if check["name"] == "network"]
         assert found["level"] == "warning"
-        assert re.fullmatch(
-            rf"port {port}: a server like this one listens there \(.*corral.*\)", found["text"]
-        )
+        assert re.fullmatch(rf"port {port}: in use by a server like this one \(.*corral.*\)", found["text"])

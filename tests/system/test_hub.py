@@ -152,7 +152,7 @@ def test_dropped_connections(hub, get, progress):
 
 def test_what_one_run_has_left_the_next_one_uses(hub, get):
     hub.cuts = iter([1000] + [0] * 30)
-    with pytest.raises(CorralError, match="are kept, the same command"):
+    with pytest.raises(CorralError, match="are kept, run the same command"):
         get("user/many", with_projector=False)
     hub.cuts = iter(())
     hub.storage.seen.clear()
@@ -205,7 +205,7 @@ def test_a_repository_that_is_not_there(hub, get, token):
         get("user/none", token=token)
     assert caught.value.message == (
         "--hf-repo: cannot get user/none: 127.0.0.1 has no such repository, or it is private: "
-        "check its name, or give a token with --hf-token or HF_TOKEN"
+        "check the name, or pass a token with --hf-token or HF_TOKEN"
     )
 
 
@@ -244,7 +244,7 @@ def test_what_a_repository_does_not_have(hub, get):
 )
 def test_files_that_would_lie_elsewhere_are_not_seen(hub, get, name):
     hub.repositories["user/bad"] = Repository(large={name: Q4})
-    with pytest.raises(CorralError, match="no GGUF model"):
+    with pytest.raises(CorralError, match="no GGUF files"):
         get("user/bad")
 
 
@@ -254,14 +254,14 @@ def test_without_network_the_cache_is_used(monkeypatch, get, progress):
         found = get("user/many")
     assert get("user/many") == found
     assert "cannot reach 127.0.0.1" in progress.said
-    assert "Using user/many as it is in the cache" in progress.said
+    assert "Using the cached copy of user/many" in progress.said
     with pytest.raises(CorralError, match=r"Q8_0.*Q4_K_M"):
         get("user/many:Q8_0")
     with pytest.raises(CorralError) as caught:
         get("user/other")
     assert "--hf-repo: cannot reach 127.0.0.1 (" in caught.value.message
     assert (
-        "no network? A model that is already here can be used with -m FILE, or --offline"
+        "if there is no network, use a local model with -m FILE, or a cached one with --offline"
         in caught.value.message
     )
 
@@ -270,13 +270,13 @@ def test_a_repository_that_is_gone_is_used_from_the_cache(hub, get, progress):
     found = get("user/many")
     hub.repositories.clear()
     assert get("user/many") == found
-    assert "as it is in the cache" in progress.said
+    assert "the cached copy of" in progress.said
 
 
 def test_offline_asks_nobody(hub, get):
     with pytest.raises(CorralError) as caught:
         get("user/many", offline=True)
-    assert caught.value.message == "--hf-repo: user/many is not in the cache, and --offline forbids to get it"
+    assert caught.value.message == "--hf-repo: user/many is not cached, and --offline forbids downloading it"
     assert not hub.seen
     found = get("user/many")
     hub.seen.clear()
@@ -305,8 +305,8 @@ def test_the_library_is_not_imported_before_it_is_needed():
 CHILD = """
 import sys
 from corral.cli.hub import Hub
-from corral.cli.transfer import TransferDisplay
-print(Hub(sys.argv[1], TransferDisplay(None)).get_model().path)
+from corral.cli.transfer import Transfer
+print(Hub(sys.argv[1], Transfer(None)).get_model().path)
 """
 
 

@@ -146,7 +146,7 @@ def test_an_engine_that_is_lost_for_good_is_told_with_the_reason_and_the_front_l
     for path in ("/health", "/ready"):
         message = error_of(doomed.get(path))
         assert message.startswith("The engine is down: model '")
-        assert message.endswith("vanishing.gguf': there is no such file")
+        assert message.endswith("vanishing.gguf': the file does not exist")
     assert [error_of(answer) for answer in answers] == [message] * 3
     assert error_of(doomed.post("/completion", prompt="a")) == message
     assert (
@@ -188,8 +188,8 @@ def test_a_stopped_engine_is_told_before_it_is_given_up(tiny):
         engine = server.engine
         engine.suspend()
         wait_until(lambda: server.get("/health").status_code == 503)
-        assert error_of(server.get("/health")) == "The engine does not answer"
-        assert error_of(server.get("/ready")) == "The engine does not answer"
+        assert error_of(server.get("/health")) == "The engine does not respond"
+        assert error_of(server.get("/ready")) == "The engine does not respond"
         engine.resume()
         wait_until(lambda: server.get("/health").status_code == 200)
         assert server.get("/ready").json() == {"status": "ready"}
@@ -230,13 +230,13 @@ def test_who_cannot_be_waited_for_is_told(tiny, ending):
             assert not answers, answers[0].text
             server.process.send_signal(signal.SIGTERM)
             if ending == "second signal":
-                server.wait_for("stopping when running requests are done")
+                server.wait_for("stopping after running requests are done")
                 server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(START_S) == 0
         assert [error_of(answer) for answer in answers] == ["the server is shutting down"] * 3
     printed = "".join(server.lines)
     assert ("stopping at once" in printed) is (ending == "second signal")
-    assert ("--timeout is over" in printed) is (ending == "timeout")
+    assert ("--timeout expired" in printed) is (ending == "timeout")
     assert "Traceback" not in printed
 
 

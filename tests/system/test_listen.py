@@ -68,7 +68,7 @@ def test_a_unix_socket_from_start_to_end(sock, tiny):
         server.wait_for(r"POST /v1/chat/completions 200 .* unix, ")
         taken = run("-m", tiny, "--host", sock)
         assert taken.returncode == 1
-        assert re.search(r"'.*\.sock'.* a server has it already; choose another --host", taken.stderr)
+        assert re.search(r"'.*\.sock'.* another server uses it; choose another --host", taken.stderr)
         with over(sock) as http:
             assert http.get("/health").status_code == 200
         assert server.stop() == 0
@@ -138,7 +138,7 @@ def test_a_port_that_is_taken():
 @pytest.mark.parametrize(
     ("host", "message"),
     [
-        ("192.0.2.1", "no address of this machine, choose another --host"),
+        ("192.0.2.1", "not an address of this machine, choose another --host"),
         ("a" * 80, "choose another --host"),
         ("", "--host is empty"),
     ],
@@ -245,7 +245,7 @@ def test_pages_of_strangers(tiny):
         assert answer.startswith(b"HTTP/1.1 200 ")
         answer = exchange(server, b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 100_000)
         assert answer.startswith(b"HTTP/1.1 431 ")
-        server.wait_for(r"cut off 127\.0\.0\.1 with 431")
+        server.wait_for(r"disconnected 127\.0\.0\.1 with 431")
         origin = {"origin": "http://localhost:3000"}
         response = httpx.get(server.url + "/health", headers=origin, timeout=START_S)
         assert response.headers["access-control-allow-origin"] == origin["origin"]
@@ -307,7 +307,7 @@ class TestUnixSocket:
             dead.bind(str(sock))
         with open_listener(settings):
             inode = sock.stat().st_ino
-            with pytest.raises(CorralError, match="a server has it already"), open_listener(settings):
+            with pytest.raises(CorralError, match="another server uses it"), open_listener(settings):
                 pass
             assert sock.stat().st_ino == inode
         assert not sock.exists()
@@ -316,7 +316,7 @@ class TestUnixSocket:
     def test_what_is_no_socket_is_left_alone(self, sock, make):
         make(sock)
         with (
-            pytest.raises(CorralError, match="exists and is no socket"),
+            pytest.raises(CorralError, match="exists and is not a socket"),
             open_listener(ServerSettings(host=str(sock))),
         ):
             pass
@@ -327,7 +327,7 @@ class TestUnixSocket:
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(other))
         sock.symlink_to(other)
-        with pytest.raises(CorralError, match="no socket"), open_listener(ServerSettings(host=str(sock))):
+        with pytest.raises(CorralError, match="not a socket"), open_listener(ServerSettings(host=str(sock))):
             pass
         assert other.exists()
 
@@ -372,7 +372,7 @@ def test_a_second_ctrl_c_ends_it_at_once(tiny):
             lines = response.iter_lines()
             next(lines)
             server.process.send_signal(signal.SIGINT)
-            server.wait_for("stopping when running requests are done; a second Ctrl-C .* at once")
+            server.wait_for("stopping after running requests are done; a second Ctrl-C .* at once")
             server.process.send_signal(signal.SIGINT)
             server.wait_for("stopping at once")
             assert server.process.wait(START_S) == 0

@@ -217,9 +217,9 @@ def test_what_is_wrong_with_a_file_is_told_and_nothing_has_changed(server, expec
     engine = server.engine.pid
     for name, reason in {
         "broken": "the file is incomplete",
-        "other": "is for a 'gemma3' model",
-        "shape": "another shape",
-        "model": "no LoRA adapter",
+        "other": "is for 'gemma3' models",
+        "shape": "do not match the model's shape",
+        "model": "not a LoRA adapter",
     }.items():
         error = post(server, "/lora-adapters/load", {"name": name}, 400)
         assert reason in error["message"]

@@ -146,7 +146,7 @@ TARGETS: dict[str, Any] = {
     "ftp://127.0.0.1/": "only http and https URLs are fetched",
     "data:image/png;base64,AAAA": "only http and https URLs are fetched",
     "javascript:0": "only http and https URLs are fetched",
-    "http://user:password@127.0.0.1/": "its URL must hold no user name and no password",
+    "http://user:password@127.0.0.1/": "its URL must not contain a user name or password",
     "//127.0.0.1:0/": "its URL is not valid",
     "http://[::1/": "its URL is not valid",
     "http://a b/": "its URL is not valid",
@@ -240,7 +240,7 @@ async def test_a_body_of_crumbs_is_refused(remote):
         await write_forever(writer, chunk(b"x") * 4096)
 
     async with Site({"/": write}) as site:
-        assert await refused(remote, site.url) == "it comes in too many small pieces"
+        assert await refused(remote, site.url) == "the server sent it in too many small chunks"
     assert MAX_PIECES * 1400 > MAX_BYTES
 
 
@@ -304,12 +304,12 @@ async def stall(writer):
 @pytest.mark.parametrize("write", [drip, hint, stall])
 async def test_a_slow_body_meets_the_deadline(write):
     async with Site({"/": write}) as site:
-        assert await refused(RemoteMedia(0.3, is_here), site.url) == "it took too long to fetch"
+        assert await refused(RemoteMedia(0.3, is_here), site.url) == "fetching it took too long"
 
 
 async def test_a_slow_resolver_meets_the_deadline(monkeypatch):
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
-    assert await refused(RemoteMedia(0.1, is_here), "http://slow.test/") == "it took too long to fetch"
+    assert await refused(RemoteMedia(0.1, is_here), "http://slow.test/") == "fetching it took too long"
 
 
 async def test_redirects_share_one_deadline():
@@ -319,7 +319,7 @@ async def test_redirects_share_one_deadline():
         await writer.drain()
 
     async with Site({"/": write}) as site:
-        assert await refused(RemoteMedia(0.3, is_here), site.url) == "it took too long to fetch"
+        assert await refused(RemoteMedia(0.3, is_here), site.url) == "fetching it took too long"
 
 
 async def test_a_cancelled_fetch_ends(remote):

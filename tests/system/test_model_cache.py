@@ -198,7 +198,7 @@ def test_what_never_got_a_name_is_listed_too(hub, cache):
         link.unlink()
     (model,) = find_models()
     assert model.name == f"user/m/{blob.name}.part"
-    assert model.format == "left over"
+    assert model.format == "leftover"
     remove_cached("user/m")
     assert not blob.exists()
     assert find_models() == []
@@ -229,7 +229,7 @@ def test_names_may_be_shortened(server, cache):
     assert remove_cached("alpha.gguf").name == "alpha.gguf"
     with pytest.raises(NotFound, match=r"'alhpa-2'.*'alpha-2\.gguf'"):
         remove_cached("alhpa-2")
-    with pytest.raises(NotFound, match="'corral models'"):
+    with pytest.raises(NotFound, match="`corral models`"):
         remove_cached("zzzzzzz")
     assert names() == ["alpha-2.gguf"]
 

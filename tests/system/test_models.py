@@ -44,7 +44,7 @@ def test_a_url_over_a_line_that_breaks(env, content):
         assert log.count("interrupted at") == 2
     with CorralProcess("-mu", f"{files.url}/llama-bpe.gguf", env=env) as server:
         assert answers(server)
-    assert "cannot reach 127.0.0.1: using llama-bpe.gguf as it was on" in "".join(server.lines)
+    assert "cannot reach 127.0.0.1: using the copy of llama-bpe.gguf from" in "".join(server.lines)
     with CorralProcess("-mu", f"{files.url}/llama-bpe.gguf", "--offline", env=env) as server:
         assert answers(server)
     (model,) = json.loads(run(env, "models", "--json").stdout)
@@ -64,7 +64,7 @@ def test_a_hub(env, content):
         env["HF_ENDPOINT"] = hub.url
         refused = run(env, "-hf", "user/tiny")
         assert refused.returncode == 1
-        assert "give a token with --hf-token or HF_TOKEN" in refused.stderr
+        assert "pass a token with --hf-token or HF_TOKEN" in refused.stderr
         with CorralProcess("-hf", "user/tiny:F32", "--hf-token", "hf_t0ken", env=env) as server:
             assert answers(server)
         assert "hf_t0ken" not in "".join(server.lines)

@@ -90,7 +90,7 @@ async def test_a_stopping_server_waits_for_requests_and_not_for_watchers(server,
     assert len(stream.tokens) == 400
     assert await asyncio.to_thread(server.stop) == 0
     printed = "".join(server.lines)
-    assert "--timeout is over" not in printed
+    assert "--timeout expired" not in printed
     assert "Traceback" not in printed
 
 

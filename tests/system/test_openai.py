@@ -102,6 +102,67 @@ def test_log_probabilities_of_a_text(client):
     assert [offset for part in parts for offset in part.text_offset] == logprobs.text_offset
 
 
+def test_the_loglikelihood_of_a_text(client):
+    """What lm_eval's `local-completions` asks for, and how it reads the answer."""
+    tokens = [504, 3575, 282, 4649, 314]  # The capital of France is
+    ends = {" Paris": 7042, " banana": 21285}
+    options = {"model": "any", "max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0, "seed": 1234}
+    answer = client.completions.create(prompt=[[*tokens, end] for end in ends.values()], **options)
+    sums = []
+    for choice, end in zip(answer.choices, ends, strict=True):
+        logprobs = choice.logprobs
+        assert logprobs.tokens[:-1] == ["The", " capital", " of", " France", " is", end]
+        assert logprobs.token_logprobs[0] is None
+        assert logprobs.top_logprobs[0] is None
+        assert choice.text.startswith(f"The capital of France is{end}")
+        assert len(logprobs.tokens) == len(logprobs.text_offset) == 7
+        sums.append(sum(logprobs.token_logprobs[5:-1]))
+    assert -1 < sums[0] < 0 > -10 > sums[1]
+    assert answer.choices[0].logprobs.token_logprobs[5] == max(
+        answer.choices[0].logprobs.top_logprobs[5].values()
+    )
+    text = client.completions.create(prompt="The capital of France is Paris", **{**options, "max_tokens": 0})
+    assert text.choices[0].logprobs.tokens == answer.choices[0].logprobs.tokens[:-1]
+    known = answer.choices[0].logprobs.token_logprobs[1:-1]
+    assert text.choices[0].logprobs.token_logprobs[1:] == pytest.approx(known, abs=0.2)
+
+
+def test_the_next_token_is_as_probable_as_in_the_prompt(client):
+    options = {"model": "any", "logprobs": 1, "temperature": 0}
+    drawn = client.completions.create(prompt="The capital of France is", max_tokens=1, **options).choices[0]
+    told = client.completions.create(
+        prompt=f"The capital of France is{drawn.text}", max_tokens=0, echo=True, **options
+    )
+    logprobs = told.choices[0].logprobs
+    assert logprobs.tokens[-1] == drawn.text
+    assert logprobs.token_logprobs[-1] == pytest.approx(drawn.logprobs.token_logprobs[0], abs=0.3)
+
+
+def test_only_an_allowed_tool_is_called(client):
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
+    whole = client.chat.completions.create(
+        model="any",
+        messages=[{"role": "user", "content": "What is the weather in Paris, in celsius?"}],
+        tools=[WEATHER, TIME],
+        tool_choice={"type": "allowed_tools", "allowed_tools": allowed},
+        max_tokens=100,
+        prompt_cache_key="weather",
+    ).choices[0]
+    (call,) = whole.message.tool_calls
+    assert call.function.name == "get_time"
+
+
+def test_the_best_of_several_answers(client):
+    options = {"model": "any", "prompt": "The capital of France is", "max_tokens": 6, "seed": 1}
+    drawn = client.completions.create(**options, n=4, logprobs=0).choices
+    best = max(drawn, key=lambda c: sum(c.logprobs.token_logprobs) / len(c.logprobs.token_logprobs))
+    answer = client.completions.create(**options, best_of=4)
+    assert [choice.text for choice in answer.choices] == [best.text]
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(**options, suffix=", of course.")
+    assert caught.value.param == "suffix"
+
+
 def test_three_answers_share_the_prompt(client):
     answer = client.chat.completions.create(**OPTIONS, n=3)
     assert [c.index for c in answer.choices] == [0, 1, 2]
@@ -212,10 +273,10 @@ def test_a_call_that_is_cut_off_comes_back_as_text_with_a_warning(client):
     assert choice.finish_reason == "length"
     assert choice.message.tool_calls is None
     assert choice.message.content.startswith('{"tool_calls": [{"name": "get_weather"')
-    assert "cut off" in answer.warnings[0]
+    assert "incomplete" in answer.warnings[0]
     chunks = list(client.chat.completions.create(**options, stream=True))
     assert "".join(c.choices[0].delta.content or "" for c in chunks).startswith('{"tool_calls"')
-    assert "cut off" in chunks[-1].warnings[0]
+    assert "incomplete" in chunks[-1].warnings[0]
 
 
 def test_a_forbidden_token_does_not_come(client):

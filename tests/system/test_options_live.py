@@ -178,11 +178,10 @@ def test_the_file_is_mapped_read_or_locked(plain, changed, other, tiny):
 
 
 def test_answers_are_as_long_as_said(changed):
-    assert changed.complete(prompt=PROMPT)["tokens_predicted"] == 3000
-    assert changed.complete(prompt=PROMPT, n_predict=9)["tokens_predicted"] == 9
-    capped = changed.complete(prompt=PROMPT, n_predict=4000)
-    assert capped["tokens_predicted"] == 3000
-    assert any("--n-predict" in warning for warning in capped["warnings"])
+    endless = {"prompt": PROMPT, "ignore_eos": True, "stop": []}
+    assert changed.complete(**endless)["tokens_predicted"] == 3000
+    assert changed.complete(**endless, n_predict=9)["tokens_predicted"] == 9
+    assert changed.complete(**endless, n_predict=3005)["tokens_predicted"] == 3005
 
 
 def test_reverse_prompts_with_and_without_escapes(plain, changed, other):
@@ -286,16 +285,16 @@ def test_a_file_the_environment_and_the_command_line_together(tiny, tmp_path):
         assert server.complete(prompt="x")["content"] == "aaa"
     notes = [line.partition("warning: ")[2].strip() for line in server.lines if "warning: " in line]
     expected = [
-        f"{line[0]} is ignored: it is accepted for compatibility, and has no effect" for line in unused
+        f"{line[0]} is ignored: it is accepted for compatibility and has no effect" for line in unused
     ]
     *first, layers, rounded = notes
     assert first == [
         *expected,
-        "-c 767 wins over LLAMA_ARG_CTX_SIZE=512 in the environment",
-        "LLAMA_ARG_ALAIS is ignored: there is no such option; did you mean LLAMA_ARG_ALIAS?",
+        "-c 767 overrides LLAMA_ARG_CTX_SIZE=512 from the environment",
+        "LLAMA_ARG_ALAIS is ignored: unknown option; did you mean LLAMA_ARG_ALIAS?",
     ]
     assert "--n-gpu-layers 3" in layers
-    assert "--ctx-size 767 is rounded up to 768" in rounded
+    assert "--ctx-size 767 was rounded up to 768" in rounded
 
 
 def _everything() -> list[list[str]]:
@@ -332,7 +331,7 @@ def test_words_that_are_no_text(tiny, tmp_path, option):
     path = tmp_path / NO_TEXT
     path.symlink_to(tiny)
     server = CorralProcess("-m", tiny, option, path, wait=False)
-    server.wait_for(f"corral: {option}: what it is given is not UTF-8")
+    server.wait_for(f"corral: {option}: the value is not UTF-8")
     assert server.process.wait(START_S) == 2
     server.stop()
 
@@ -340,7 +339,7 @@ def test_words_that_are_no_text(tiny, tmp_path, option):
 @pytest.mark.parametrize(("words", "env"), [(["--api-key", ""], {}), ([], {"LLAMA_API_KEY": " , "})], ids=str)
 def test_a_key_that_is_empty(tiny, words, env):
     server = CorralProcess("-m", tiny, *words, wait=False, env=env)
-    server.wait_for("it is empty; give a key, or leave it out")
+    server.wait_for("the key is empty; give a key, or omit the option")
     assert server.process.wait(START_S) == 2
     server.stop()
 
@@ -352,16 +351,16 @@ def test_a_batch_smaller_than_what_the_engine_tries(tiny):
 
 
 REFUSED: dict[str, tuple[int, list[object], dict[str, str], str]] = {
-    "a directory": (1, ["-m", "{dir}"], {}, "'{dir}' is a directory; -m wants a file in it"),
+    "a directory": (1, ["-m", "{dir}"], {}, "'{dir}' is a directory; pass a model file in it"),
     "a pipe": (1, ["-m", "{dir}/pipe"], {}, "model '{dir}/pipe': it is not a regular file"),
     "a text": (1, ["-m", "{dir}/text"], {}, "model '{dir}/text': it is not a GGUF file"),
     "a template": (2, ["--chat-template", "{{% no"], {}, "the chat template is not valid jinja"),
     "a token": (1, ["-l", "999999+1"], {}, "--logit-bias: there is no token 999999"),
     "a directory as file": (2, ["--config", "{dir}"], {}, "--config: cannot read {dir}: "),
-    "no number": (2, [], {"LLAMA_ARG_CTX_SIZE": ""}, "LLAMA_ARG_CTX_SIZE: '' is not a whole number"),
-    "no flag": (2, [], {"LLAMA_ARG_MLOCK": ""}, "LLAMA_ARG_MLOCK: '' is neither on nor off"),
+    "no number": (2, [], {"LLAMA_ARG_CTX_SIZE": ""}, "LLAMA_ARG_CTX_SIZE: '' is not an integer"),
+    "no flag": (2, [], {"LLAMA_ARG_MLOCK": ""}, "LLAMA_ARG_MLOCK: '' is not on or off"),
     "no host": (1, [], {"LLAMA_ARG_HOST": ""}, "--host is empty"),
-    "too long": (1, ["-c", 2**31 - 1], {}, "--fit on takes the first of these"),
+    "too long": (1, ["-c", 2**31 - 1], {}, "--fit on uses the first of these"),
 }
 
 

@@ -82,8 +82,8 @@ def read_error(answer: bytes, status: int) -> dict:
     """The error, in the shape of all errors, and nothing behind it."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status), answer[:200]
-    assert b"\r\nconnection: close" in head
-    assert b"\r\ncontent-length: %d" % len(body) in head
+    assert b"\r\nConnection: close" in head
+    assert b"\r\nContent-Length: %d" % len(body) in head
     error = json.loads(body)["error"]
     assert (error["code"], error["type"]) == (status, "invalid_request_error")
     return error

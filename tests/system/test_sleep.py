@@ -200,7 +200,7 @@ def test_one_that_cannot_wake_up_is_told_with_the_reason(tiny, tmp_path):
         assert response.status_code == 503
         message = response.json()["error"]["message"]
         assert message.startswith("The engine is down: model '")
-        assert message.endswith("vanishing.gguf': there is no such file")
+        assert message.endswith("vanishing.gguf': the file does not exist")
         assert server.get("/health").json()["error"]["message"] == message
         assert server.get("/props").json()["is_sleeping"] is False
         assert server.stop() == 0

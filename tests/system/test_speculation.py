@@ -262,7 +262,7 @@ def records(path: Path) -> dict[tuple[int, ...], dict[int, int]]:
             "draft-other-vocab.gguf",
             "--model-draft: its vocabulary differs .*token 256",
         ),
-        ("-lcd", "draft.gguf", "--lookup-cache-dynamic: .*draft.gguf' is no lookup cache of this model"),
+        ("-lcd", "draft.gguf", "--lookup-cache-dynamic: .*draft.gguf' is not an n-gram cache for this model"),
     ],
 )
 def test_what_cannot_be_used_is_named_at_the_start(modifiers, option, name, reason):

@@ -27,14 +27,14 @@ LOADING: dict[str, Any] = {
         "detail": "",
     }
 }
-FRONT, ENGINE = "fastapi", "corral.engine"  # what only one of the processes imports
+FRONT, ENGINE = "starlette.applications", "corral.engine"  # what only one of the processes imports
 # Python runs this at its start; whoever imports one of the modules waits for a file with its name.
 _SITE = """
 import importlib.machinery, os, sys, time
 
 class Hold:
     def find_spec(self, name, path=None, target=None):
-        if name not in ("fastapi", "corral.engine"):
+        if name not in ("starlette.applications", "corral.engine"):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         run = spec.loader.exec_module
@@ -128,7 +128,7 @@ def test_the_end_comes_also_before_there_is_anything(tiny, tmp_path):
         assert told(server)[0] == 503
         children = psutil.Process(server.process.pid).children()
         server.process.send_signal(signal.SIGTERM)
-        server.wait_for("stopping when running requests are done")
+        server.wait_for("stopping after running requests are done")
         server.release(FRONT)
         assert asked[0].result().status_code == 503
         assert server.process.wait(START_S) == 0

@@ -374,7 +374,7 @@ def test_a_missing_collector_is_in_nobodys_way(tiny, missing):
     ):
         for _ in range(20):
             assert server.complete(prompt="hello", n_predict=2)["tokens_predicted"] == 2
-        server.wait_for("traces are lost, .*/v1/traces cannot take them")
+        server.wait_for("traces are lost, cannot send them to .*/v1/traces")
         for _ in range(20):
             assert server.complete(prompt="hello", n_predict=2)["tokens_predicted"] == 2
         assert server.stop() == 0

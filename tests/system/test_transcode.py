@@ -95,7 +95,7 @@ def test_no_room_for_it_is_said(model, env, disk):
     (disk.path / "fill").write_bytes(bytes(400 << 10))
     refused = run("-m", model, "--transcode", "F32", env={**env, "LLAMA_CACHE": str(disk.path)})
     assert refused.returncode == 1
-    assert "are free; LLAMA_CACHE can name another directory" in refused.stderr
+    assert "are free; set LLAMA_CACHE to another directory" in refused.stderr
 
 
 def test_tune_prints_a_table_that_a_server_then_uses(model, env):

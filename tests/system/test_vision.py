@@ -537,7 +537,7 @@ def test_sounds_are_heard(vision):
         assert n[0] - plain >= N_WINDOW
         image = server.post("/completion", **pictured(RED))
         assert image.status_code == 501
-        assert "takes no image input" in image.json()["error"]["message"]
+        assert "does not support image input" in image.json()["error"]["message"]
 
 
 # --- vectors

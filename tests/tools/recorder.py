@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from corral.cli.transfer import Transfer
 
-class Recorder:
+
+class Recorder(Transfer):
     def __init__(self) -> None:
+        super().__init__()
         self.begun: list[tuple[str, int | None, int]] = []
         self.done: list[int] = []
         self.notes: list[str] = []

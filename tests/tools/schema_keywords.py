@@ -1,7 +1,7 @@
 """What becomes of every JSON Schema keyword and format: drafts 4 to 2020-12, and what OpenAPI adds.
 
-`enforced`: answers follow it. `refused`: a 400 says so. `annotation`: it says nothing about values and is
-accepted. `python -m tests.tools.schema_keywords` writes the tables into docs/howto/structured.md.
+corral/grammar/keyword.py says how far each is followed; here are schemas and values that show it.
+`python -m tests.tools.schema_keywords` writes the tables into docs/howto/structured.md.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from corral.grammar import keyword
+from corral.grammar.keyword import Support, Verdict
+
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "structured.md"
 
-ENFORCED = "enforced"
-REFUSED = "refused"
-ANNOTATION = "annotation"
-VERDICTS = (ENFORCED, REFUSED, ANNOTATION)
+VERDICTS: tuple[Verdict, ...] = ("exact", "checked", "limited", "refused", "annotation")
+EXACT, CHECKED, LIMITED, REFUSED, ANNOTATION = VERDICTS
 
 _DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 _DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -29,132 +30,230 @@ _NAMED_PART: dict[str, Any] = {"$defs": {"n": _INTEGER}, "$ref": "#/$defs/n"}
 class Keyword:
     """One keyword or format, a schema in which it matters, a value that follows it and one that does not.
 
-    A refused keyword needs no values, an annotation only a `good` one.
+    `refused`: a schema in which the grammar does not follow it. A refused keyword needs no values, an
+    annotation only a `good` one.
     """
 
-    group: str
+    support: Support
     name: str
-    verdict: str
     schema: dict[str, Any]
     good: Any = None
     bad: Any = None
+    refused: dict[str, Any] | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.support.verdict
 
 
-def _enforced(group: str, name: str, schema: dict[str, Any], good: Any, bad: Any) -> Keyword:
-    return Keyword(group, name, ENFORCED, schema, good, bad)
+def _row(
+    name: str,
+    schema: dict[str, Any],
+    good: Any = None,
+    bad: Any = None,
+    refused: dict[str, Any] | None = None,
+) -> Keyword:
+    return Keyword(keyword.KEYWORDS[name], name, schema, good, bad, refused)
 
 
-def _refused(group: str, name: str, schema: dict[str, Any]) -> Keyword:
-    return Keyword(group, name, REFUSED, schema)
+def _format(name: str, *values: Any, kind: str = "string") -> Keyword:
+    return Keyword(keyword.FORMATS[name], name, {"type": kind, "format": name}, *values)
 
 
-def _annotation(group: str, name: str, schema: dict[str, Any], good: Any) -> Keyword:
-    return Keyword(group, name, ANNOTATION, schema, good)
+def _two_resources(part: dict[str, Any]) -> dict[str, Any]:
+    """A dynamic reference that two schemas could be meant by."""
+    return {"$ref": "urn:a", "$defs": {name: {"$id": f"urn:{name}", **part} for name in "ab"}}
 
 
 _CORE = (
-    _enforced("core", "$ref", _NAMED_PART, 1, "a"),
-    _enforced("core", "$defs", _NAMED_PART, 1, "a"),
-    _enforced("core", "definitions", {"definitions": {"n": _INTEGER}, "$ref": "#/definitions/n"}, 1, "a"),
-    _enforced("core", "$anchor", {"$defs": {"n": {"$anchor": "here", **_INTEGER}}, "$ref": "#here"}, 1, "a"),
-    _enforced("core", "$id", {"$defs": {"n": {"$id": "urn:n", **_INTEGER}}, "$ref": "urn:n"}, 1, "a"),
-    _enforced(
-        "core",
+    _row("$ref", _NAMED_PART, 1, "a"),
+    _row("$defs", _NAMED_PART, 1, "a"),
+    _row("definitions", {"definitions": {"n": _INTEGER}, "$ref": "#/definitions/n"}, 1, "a"),
+    _row("$anchor", {"$defs": {"n": {"$anchor": "here", **_INTEGER}}, "$ref": "#here"}, 1, "a"),
+    _row("$id", {"$defs": {"n": {"$id": "urn:n", **_INTEGER}}, "$ref": "urn:n"}, 1, "a"),
+    _row(
         "id",
         {"$schema": _DRAFT_4, "definitions": {"n": {"id": "#here", **_INTEGER}}, "$ref": "#here"},
         1,
         "a",
     ),
-    _refused("core", "$dynamicRef", {"$dynamicRef": "#"}),
-    _refused("core", "$dynamicAnchor", {"$dynamicAnchor": "n", **_INTEGER}),
-    _refused(
-        "core",
+    _row(
+        "$dynamicRef",
+        {"$dynamicRef": "#n", "$defs": {"n": {"$dynamicAnchor": "n", **_INTEGER}}},
+        *(1, "a"),
+        refused=_two_resources({"$dynamicRef": "#n", "$defs": {"n": {"$dynamicAnchor": "n"}}}),
+    ),
+    _row("$dynamicAnchor", {"$ref": "#n", "$defs": {"n": {"$dynamicAnchor": "n", **_INTEGER}}}, *(1, "a")),
+    _row(
         "$recursiveRef",
         {"$schema": _DRAFT_2019, "type": "array", "items": {"$recursiveRef": "#"}},
+        *([[]], [1]),
+        refused={
+            "$schema": _DRAFT_2019,
+            **_two_resources({"$recursiveAnchor": True, "items": {"$recursiveRef": "#"}}),
+        },
     ),
-    _refused("core", "$recursiveAnchor", {"$schema": _DRAFT_2019, "$recursiveAnchor": True, **_INTEGER}),
-    _annotation("core", "$schema", {"$schema": _DRAFT_7, **_INTEGER}, 1),
-    _annotation(
-        "core",
+    _row(
+        "$recursiveAnchor",
+        {"$schema": _DRAFT_2019, "$recursiveAnchor": True, "type": "array", "items": {"$recursiveRef": "#"}},
+        *([[]], [1]),
+    ),
+    _row("$schema", {"$schema": _DRAFT_7, **_INTEGER}, 1),
+    _row(
         "$vocabulary",
         {"$vocabulary": {"https://json-schema.org/draft/2020-12/vocab/core": True}, **_INTEGER},
         1,
     ),
-    _annotation("core", "$comment", {"$comment": "a number", **_INTEGER}, 1),
+    _row("$comment", {"$comment": "a number", **_INTEGER}, 1),
 )
 _ANY_TYPE = (
-    _enforced("any type", "type", {"type": ["integer", "null"]}, None, "a"),
-    _enforced("any type", "enum", {"enum": [1, "a", None, {"a": [1]}]}, {"a": [1]}, {"a": [2]}),
-    _enforced("any type", "const", {"const": {"a": [1, None]}}, {"a": [1, None]}, {"a": [1]}),
-    _enforced("any type", "anyOf", {"anyOf": [_INTEGER, {"type": "null"}]}, None, "a"),
-    _enforced("any type", "oneOf", {"oneOf": [_INTEGER, {"type": "null"}]}, None, "a"),
-    _enforced("any type", "allOf", {"allOf": [_INTEGER, {"maximum": 3}]}, 3, 4),
-    _refused("any type", "not", {"type": "integer", "not": {"const": 1}}),
-    _refused("any type", "if", {"if": _INTEGER, "then": {"maximum": 3}, "else": {"maxLength": 3}}),
-    _refused("any type", "then", {"then": {"maximum": 3}}),
-    _refused("any type", "else", {"else": {"maximum": 3}}),
+    _row("type", {"type": ["integer", "null"]}, None, "a"),
+    _row("enum", {"enum": [1, "a", None, {"a": [1]}]}, {"a": [1]}, {"a": [2]}),
+    _row("const", {"const": {"a": [1, None]}}, {"a": [1, None]}, {"a": [1]}),
+    _row("anyOf", {"anyOf": [_INTEGER, {"type": "null"}]}, None, "a"),
+    _row(
+        "oneOf",
+        {"oneOf": [{"type": "number", "maximum": 5}, {"type": "number", "minimum": 3}]},
+        *(6, 4),
+        refused={"type": "string", "oneOf": [{"pattern": "^a"}, {"pattern": "b$"}]},
+    ),
+    _row("allOf", {"allOf": [_INTEGER, {"maximum": 3}]}, 3, 4),
+    _row(
+        "not",
+        {"type": "integer", "not": {"const": 1}},
+        *(2, 1),
+        refused={"type": "string", "not": {"pattern": "^a"}},
+    ),
+    _row(
+        "if",
+        {"type": "integer", "if": {"minimum": 5}, "then": {"maximum": 7}},
+        *(4, 8),
+        refused={"type": "string", "if": {"pattern": "^a"}, "then": {"maxLength": 3}},
+    ),
+    _row("then", {"type": "integer", "if": {"minimum": 5}, "then": {"maximum": 7}}, 7, 8),
+    _row("else", {"type": "integer", "if": {"minimum": 5}, "else": {"minimum": 3}}, 3, 2),
 )
 _OBJECTS = (
-    _enforced("objects", "properties", _PAIR, {"a": 1}, {"a": "x"}),
-    _enforced("objects", "required", {**_PAIR, "required": ["a"]}, {"a": 1}, {"b": 1}),
-    _enforced("objects", "additionalProperties", {"additionalProperties": _INTEGER}, {"x": 1}, {"x": "a"}),
-    _enforced(
-        "objects",
+    _row("properties", _PAIR, {"a": 1}, {"a": "x"}),
+    _row("required", {**_PAIR, "required": ["a"]}, {"a": 1}, {"b": 1}),
+    _row("additionalProperties", {"additionalProperties": _INTEGER}, {"x": 1}, {"x": "a"}),
+    _row(
         "patternProperties",
         {"patternProperties": {"^x": _INTEGER}, "additionalProperties": False},
-        {"xy": 1},
-        {"xy": "a"},
+        *({"xy": 1}, {"xy": "a"}),
+        refused={"patternProperties": {"^x": _INTEGER, "y$": {}}},
     ),
-    _enforced("objects", "minProperties", {**_PAIR, "minProperties": 1}, {"b": 1}, {}),
-    _enforced(
-        "objects",
+    _row(
+        "minProperties",
+        {**_PAIR, "minProperties": 2},
+        *({"a": 1, "b": 1}, {"b": 1}),
+        refused={"additionalProperties": _INTEGER, "minProperties": 2},
+    ),
+    _row(
         "maxProperties",
         {"additionalProperties": _INTEGER, "maxProperties": 1},
-        {"x": 1},
-        {"x": 1, "y": 1},
+        *({"x": 1}, {"x": 1, "y": 1}),
+        refused={**_PAIR, "additionalProperties": _INTEGER, "maxProperties": 1},
     ),
-    _refused("objects", "propertyNames", {"propertyNames": {"pattern": "^x"}}),
-    _refused("objects", "dependentRequired", {**_PAIR, "dependentRequired": {"a": ["b"]}}),
-    _refused("objects", "dependentSchemas", {**_PAIR, "dependentSchemas": {"a": {"required": ["b"]}}}),
-    _refused("objects", "dependencies", {"$schema": _DRAFT_7, **_PAIR, "dependencies": {"a": ["b"]}}),
-    _refused("objects", "unevaluatedProperties", {**_PAIR, "unevaluatedProperties": False}),
+    _row(
+        "propertyNames",
+        {"propertyNames": {"pattern": "^x"}},
+        *({"xa": 1}, {"a": 1}),
+        refused={"propertyNames": {"pattern": "^x", "maxLength": 3}},
+    ),
+    _row(
+        "dependentRequired",
+        {**_PAIR, "dependentRequired": {"a": ["b"]}},
+        *({"b": 1}, {"a": 1}),
+        refused={"dependentRequired": {name: [name + name] for name in "abcdefgh"}},
+    ),
+    _row(
+        "dependentSchemas",
+        {**_PAIR, "dependentSchemas": {"a": {"required": ["b"]}}},
+        *({"b": 1}, {"a": 1}),
+        refused={"dependentSchemas": {name: {"required": [name + name]} for name in "abcdefgh"}},
+    ),
+    _row(
+        "dependencies",
+        {"$schema": _DRAFT_7, **_PAIR, "dependencies": {"a": ["b"]}},
+        *({"b": 1}, {"a": 1}),
+        refused={"dependencies": {"a": ["b"]}, "dependentRequired": {"a": ["c"]}},
+    ),
+    _row(
+        "unevaluatedProperties",
+        {"allOf": [_PAIR], "properties": {"c": {}}, "unevaluatedProperties": False},
+        *({"a": 1}, {"d": 1}),
+        refused={"anyOf": [{"properties": {name: {}}} for name in "abcdef"], "unevaluatedProperties": False},
+    ),
 )
 _ARRAYS = (
-    _enforced("arrays", "items", {"type": "array", "items": _INTEGER}, [1, 2], ["a"]),
-    _enforced(
-        "arrays", "prefixItems", {"type": "array", "prefixItems": [_INTEGER], "items": False}, [1], ["a"]
-    ),
-    _enforced(
-        "arrays",
+    _row("items", {"type": "array", "items": _INTEGER}, [1, 2], ["a"]),
+    _row("prefixItems", {"type": "array", "prefixItems": [_INTEGER], "items": False}, [1], ["a"]),
+    _row(
         "additionalItems",
         {"$schema": _DRAFT_7, "type": "array", "items": [_INTEGER], "additionalItems": {"type": "null"}},
         [1, None],
         [1, 2],
     ),
-    _enforced("arrays", "minItems", {"type": "array", "minItems": 1}, [1], []),
-    _enforced("arrays", "maxItems", {"type": "array", "maxItems": 1}, [1], [1, 2]),
-    _refused("arrays", "uniqueItems", {"type": "array", "uniqueItems": True}),
-    _refused("arrays", "contains", {"type": "array", "contains": _INTEGER}),
-    _refused("arrays", "minContains", {"type": "array", "contains": _INTEGER, "minContains": 2}),
-    _refused("arrays", "maxContains", {"type": "array", "contains": _INTEGER, "maxContains": 2}),
-    _refused("arrays", "unevaluatedItems", {"type": "array", "prefixItems": [{}], "unevaluatedItems": False}),
+    _row("minItems", {"type": "array", "minItems": 1}, [1], []),
+    _row("maxItems", {"type": "array", "maxItems": 1}, [1], [1, 2]),
+    _row(
+        "uniqueItems",
+        {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True},
+        *([2, 1], [2, 2]),
+        refused={"type": "array", "uniqueItems": True},
+    ),
+    _row(
+        "contains",
+        {"type": "array", "contains": {"const": 1}, "items": _INTEGER, "maxItems": 3},
+        *([2, 1], [2, 2]),
+        refused={"type": "array", "contains": _INTEGER},
+    ),
+    _row(
+        "minContains",
+        {"type": "array", "contains": {"const": 1}, "items": _INTEGER, "maxItems": 3, "minContains": 2},
+        *([2, 1, 1], [2, 1]),
+        refused={"type": "array", "contains": _INTEGER, "minContains": 2},
+    ),
+    _row(
+        "maxContains",
+        {"type": "array", "contains": {"const": 1}, "items": _INTEGER, "maxItems": 3, "maxContains": 1},
+        *([2, 1], [1, 1]),
+        refused={"type": "array", "contains": _INTEGER, "maxContains": 2},
+    ),
+    _row(
+        "unevaluatedItems",
+        {"type": "array", "prefixItems": [{}], "unevaluatedItems": False},
+        *([1], [1, 2]),
+        refused={"type": "array", "contains": _INTEGER, "unevaluatedItems": False},
+    ),
 )
 _SCALARS = (
-    _enforced("strings", "minLength", {"type": "string", "minLength": 2}, "ab", "a"),
-    _enforced("strings", "maxLength", {"type": "string", "maxLength": 1}, "é", "ab"),
-    _enforced("strings", "pattern", {"type": "string", "pattern": "b$"}, "ab", "ba"),
-    _enforced("strings", "format", {"type": "string", "format": "ipv4"}, "1.2.3.4", "1.2.3"),
-    _annotation("strings", "contentEncoding", {"type": "string", "contentEncoding": "base64"}, "!"),
-    _annotation("strings", "contentMediaType", {"type": "string", "contentMediaType": "text/html"}, "!"),
-    _annotation("strings", "contentSchema", {"type": "string", "contentSchema": _INTEGER}, "!"),
-    _enforced("numbers", "minimum", {"type": "number", "minimum": 1.5}, 1.5, 1.4),
-    _enforced("numbers", "maximum", {"type": "number", "maximum": 1.5}, 1.5, 1.6),
-    _enforced("numbers", "exclusiveMinimum", {"type": "integer", "exclusiveMinimum": 3}, 4, 3),
-    _enforced("numbers", "exclusiveMaximum", {"type": "integer", "exclusiveMaximum": 3}, 2, 3),
-    _enforced("numbers", "multipleOf", {"type": "number", "multipleOf": 0.25}, 1.25, 1.2),
+    _row("minLength", {"type": "string", "minLength": 2}, "ab", "a"),
+    _row("maxLength", {"type": "string", "maxLength": 1}, "é", "ab"),
+    _row(
+        "pattern",
+        {"type": "string", "pattern": "b$"},
+        *("ab", "ba"),
+        refused={"type": "string", "pattern": "(?=a)b"},
+    ),
+    _row(
+        "format",
+        {"type": "string", "format": "ipv4"},
+        *("1.2.3.4", "1.2.3"),
+        refused={"type": "string", "format": "color"},
+    ),
+    _row("contentEncoding", {"type": "string", "contentEncoding": "base64"}, "!"),
+    _row("contentMediaType", {"type": "string", "contentMediaType": "text/html"}, "!"),
+    _row("contentSchema", {"type": "string", "contentSchema": _INTEGER}, "!"),
+    _row("minimum", {"type": "number", "minimum": 1.5}, 1.5, 1.4),
+    _row("maximum", {"type": "number", "maximum": 1.5}, 1.5, 1.6),
+    _row("exclusiveMinimum", {"type": "integer", "exclusiveMinimum": 3}, 4, 3),
+    _row("exclusiveMaximum", {"type": "integer", "exclusiveMaximum": 3}, 2, 3),
+    _row("multipleOf", {"type": "number", "multipleOf": 0.25}, 1.25, 1.2),
 )
 _ABOUT = tuple(
-    _annotation("about the schema", name, {name: value, **_INTEGER}, 1)
+    _row(name, {name: value, **_INTEGER}, 1)
     for name, value in {
         "title": "a",
         "description": "a",
@@ -166,7 +265,7 @@ _ABOUT = tuple(
     }.items()
 )
 _OPENAPI = tuple(
-    _annotation("OpenAPI", name, {name: value, **_INTEGER}, 1)
+    _row(name, {name: value, **_INTEGER}, 1)
     for name, value in {
         "nullable": True,
         "discriminator": {"propertyName": "a"},
@@ -180,7 +279,7 @@ KEYWORDS: tuple[Keyword, ...] = (*_CORE, *_ANY_TYPE, *_OBJECTS, *_ARRAYS, *_SCAL
 
 _STRINGS: dict[str, Any] = {
     "date": ("2024-02-29", "2024-02-30"),
-    "time": ("23:59:60Z", "24:00:00Z"),
+    "time": ("23:59:59Z", "24:00:00Z"),
     "date-time": ("2024-12-31T23:59:59.5+01:00", "2024-12-31T23:59:59"),
     "duration": ("P1DT12H", "1D"),
     "email": ("a.b@example.org", "a.b"),
@@ -189,35 +288,67 @@ _STRINGS: dict[str, Any] = {
     "ipv6": ("fe80::1", "fe80::1::2"),
     "uri": ("http://example.org/a?b#c", "/a"),
     "uuid": ("01234567-89ab-cdef-0123-456789ABCDEF", "01234567-89ab-cdef-0123-456789abcde"),
+    "json-pointer": ("/a~1b/0", "a"),
+    "relative-json-pointer": ("1/a", "/a"),
+    "byte": ("YQ==", "Y"),
+    "uuid1": ("01234567-89ab-1def-8123-456789abcdef", "01234567-89ab-4def-8123-456789abcdef"),
+    "uuid3": ("01234567-89ab-3def-8123-456789abcdef", "01234567-89ab-4def-8123-456789abcdef"),
+    "uuid4": ("01234567-89ab-4def-8123-456789abcdef", "01234567-89ab-1def-8123-456789abcdef"),
+    "uuid5": ("01234567-89ab-5def-8123-456789abcdef", "01234567-89ab-4def-8123-456789abcdef"),
+    "ipv4interface": ("10.0.0.1/8", "10.0.0.1/33"),
+    "uri-reference": ("../a?b#c", "a b"),
+    "iri-reference": ("/a", "a b"),
+    "iri": ("http://example.org/a", "/a"),
+    "uri-template": ("/a/{b}{?c*}", "/a/{b"),
+    "idn-hostname": ("a-1.example", "-a"),
+    "idn-email": ("a.b@example.org", "a.b"),
+    "regex": ("^(a|b[0-9])+$", "(a"),
 }
-_UNKNOWN = (
-    *("idn-email", "idn-hostname", "iri", "iri-reference", "uri-reference", "uri-template", "regex"),
-    *("json-pointer", "relative-json-pointer", "color", "phone", "byte", "binary", "password"),
-)
+_HINTS = ("password", "binary", "path", "file-path", "directory-path")
 _OF_NUMBERS = ("int32", "int64", "float", "double")
 
 FORMATS: tuple[Keyword, ...] = (
-    *(_enforced("strings", name, {"type": "string", "format": name}, *v) for name, v in _STRINGS.items()),
-    *(_refused("strings", name, {"type": "string", "format": name}) for name in _UNKNOWN),
-    *(_annotation("numbers", name, {"type": "integer", "format": name}, 1 << 40) for name in _OF_NUMBERS),
+    *(_format(name, *values) for name, values in _STRINGS.items()),
+    *(_format(name) for name in ("color", "phone")),
+    *(_format(name, "any text") for name in _HINTS),
+    *(_format(name, 1 << 40, kind="integer") for name in _OF_NUMBERS),
 )
 
 
 def render_table(rows: tuple[Keyword, ...] = KEYWORDS) -> str:
     """A Markdown table: a row for each group, a column for each verdict."""
-    lines = ["| | enforced | refused | says nothing about values |", "| --- | --- | --- | --- |"]
-    for group in dict.fromkeys(row.group for row in rows):
+    lines = [
+        "| | exact | checked | limited | refused | says nothing about values |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for group in dict.fromkeys(row.support.group for row in rows):
         cells = (
-            ", ".join(f"`{row.name}`" for row in rows if (row.group, row.verdict) == (group, verdict))
+            ", ".join(f"`{row.name}`" for row in rows if (row.support.group, row.verdict) == (group, verdict))
             for verdict in VERDICTS
         )
         lines.append(f"| {group} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
+def render_limits(rows: tuple[Keyword, ...] = KEYWORDS) -> str:
+    """A Markdown table of what is followed only in some forms."""
+    by_limit: dict[tuple[str, Verdict], list[str]] = {}
+    for row in rows:
+        if row.verdict in (CHECKED, LIMITED):
+            by_limit.setdefault((row.support.limit, row.verdict), []).append(f"`{row.name}`")
+    lines = ["| keyword | a part of the grammar | otherwise |", "| --- | --- | --- |"]
+    others = {CHECKED: "checked", LIMITED: "refused"}
+    lines += [
+        f"| {', '.join(names)} | {limit} | {others[verdict]} |"
+        for (limit, verdict), names in by_limit.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def tables() -> dict[str, str]:
     """What stands between which markers of the page."""
-    return {"keywords": render_table(), "formats": render_table(FORMATS)}
+    formats = render_table(FORMATS)
+    return {"keywords": render_table(), "limits": render_limits(KEYWORDS + FORMATS), "formats": formats}
 
 
 def insert_tables(page: str) -> str:

@@ -17,28 +17,39 @@ from typing import Any
 import numpy as np
 
 from corral.core.chunk import Chunk, DecodeStatus
-from corral.core.draw import uniform
+from corral.core.draw import Redraw
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.fim import FimTokens
 from corral.core.modifier import AdapterConfig, AdapterInfo
-from corral.core.params import Constraint, SamplingParams
+from corral.core.params import Constraint, SamplingParams, SchemaCheck
 from corral.core.pooling import Pooling
-from corral.core.result import EncoderInfo, Event, Failed, ModelInfo, Queue, TokenProb, TokenProbs
+from corral.core.result import Decodes, EncoderInfo, Event, Failed, ModelInfo, Queue, TokenProb, TokenProbs
 from corral.core.task import Embed
+from corral.core.top_probs import TopProbs
 from corral.engine.embedder import Embedder
 from corral.engine.reuse_key import ReuseKey
+from corral.grammar.check import Checker
+from tests.tools.keyed import uniform
 
 _NO_KEY = ReuseKey()
 
 
 def keeping(events: list[Event]) -> Callable[[list[Event]], None]:
     """Takes in what an engine says of its tasks."""
-    return lambda new: events.extend(event for event in new if not isinstance(event, Queue))
+    return lambda new: events.extend(event for event in new if not isinstance(event, Queue | Decodes))
 
 
 N_VOCAB = 64
 EOG = 0
 LETTERS = " \nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,;:!?é"
+
+
+_STEPS = np.arange(N_VOCAB)
+
+
+def fake_logits(hash: int) -> np.ndarray:
+    """A row whose first logit is the hash; none of the others is far from it."""
+    return hash - (hash * _STEPS % 97) / 10
 
 
 def _token(letter: str) -> int:
@@ -92,7 +103,13 @@ class FakeSampler:
         self._left = None if grammar is None else list(grammar)
         self.is_open = True
 
-    def sample(self, logits: np.ndarray, index: int) -> tuple[int, TokenProbs | None]:
+    def rewind(self, n: int) -> bool:
+        return False
+
+    def sample(
+        self, logits: np.ndarray, index: int, redraw: Redraw | None = None
+    ) -> tuple[int, TokenProbs | None]:
+        assert redraw is None, "checked_backend.py has a sampler for that"
         assert self.is_open
         if self._left:
             return _token(self._left.pop(0)), None
@@ -101,7 +118,9 @@ class FakeSampler:
             token += 1
         probs = None
         if self._params.n_probs:
-            probs = TokenProbs(TokenProb(token, 0.5), [TokenProb(token, 0.5)] * self._params.n_probs)
+            probs = TokenProbs(
+                TokenProb(token, 0.5), TopProbs.of([TokenProb(token, 0.5)] * self._params.n_probs)
+            )
         return token, probs
 
     def forced(self, n: int) -> Iterator[int]:
@@ -241,7 +260,7 @@ class FakeAdapters:
 
     def load(self, id: int, path: str) -> AdapterInfo:
         if path.endswith("wrong"):
-            raise InvalidRequest("this is no LoRA adapter")
+            raise InvalidRequest("it is not a LoRA adapter")
         self.loaded[id] = path
         return AdapterInfo(id, path)
 
@@ -280,7 +299,7 @@ class FakeBackend:
         self.mixes_batches = mixes_batches
         self.n_vocab = N_VOCAB
         self.fingerprint = b"a model's prints"
-        self.max_state_bytes = 1 << 20
+        self.max_state_bytes = self.max_checkpoint_bytes = 1 << 20
         self.state_growth = 0
         self.n_settled = 0
         self.vocab = FakeVocab(adds_bos)
@@ -353,7 +372,7 @@ class FakeBackend:
         for token in chunk.tokens.tolist():
             sequence.append(token)
             key = pickle.dumps((sequence, self.lora) if self.lora else sequence)
-            rows.append(np.array([zlib.crc32(key) % 100003], np.float64))
+            rows.append(fake_logits(zlib.crc32(key) % 100003))
         return rows[len(rows) - chunk.logits :]
 
     def apply_lora(self, lora: AdapterConfig) -> None:
@@ -431,6 +450,34 @@ class FakeBackend:
         self.sequences[seq] = tokens
         return True
 
+    def first_cut(self, seq: int) -> int:
+        return 0
+
+    @property
+    def message_ends(self) -> frozenset[int]:
+        return frozenset({EOG})
+
+    def pack_partial(self, state: bytes | memoryview) -> list[memoryview]:
+        return [memoryview(state)]
+
+    def unpack_partial(self, packed: np.ndarray, positions: np.ndarray, is_trusted: bool) -> bytes:
+        if len(pickle.loads(packed[8:].tobytes())) != len(positions):
+            raise InvalidRequest("it has another number of tokens")
+        return packed.tobytes()
+
+    def unpack_body(self, body: np.ndarray, positions: np.ndarray) -> bytes:
+        raise InvalidRequest("states of llama.cpp are not for fakes")
+
+    def save_partial(self, seq: int) -> bytes | None:
+        return b"PARTIAL:" + pickle.dumps(self.sequences[seq])
+
+    def load_partial(self, seq: int, state: bytes | memoryview, position: int) -> bool:
+        tokens = pickle.loads(state[8:])
+        assert len(tokens) == position
+        assert self.sequences[seq][:position] == tokens, "a checkpoint of another sequence"
+        self.sequences[seq] = tokens
+        return True
+
     def compile(self, constraint: Constraint) -> Future:
         """A grammar is the text that is to be written; the word "wrong" is none."""
         future = Future()
@@ -439,6 +486,9 @@ class FakeBackend:
         else:
             future.set_result(constraint.text)
         return future
+
+    def open_checker(self, checks: Sequence[SchemaCheck]) -> Checker:
+        return Checker(checks)
 
     def open_sampler(
         self, params: SamplingParams, prompt: Sequence[int], grammar: str | None = None

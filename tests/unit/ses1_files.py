@@ -6,6 +6,7 @@ import contextlib
 import os
 import struct
 
+import numpy as np
 import pytest
 import xxhash
 
@@ -39,12 +40,26 @@ class Port:
         view = memoryview(state)
         return [view[:8], view[8 + self.state_growth :]]
 
+    @property
+    def max_checkpoint_bytes(self) -> int:
+        return 4 * self.max_state_bytes
+
+    def unpack_body(self, body, positions) -> bytes:
+        raise NotImplementedError
+
+    def pack_partial(self, state) -> list[memoryview]:
+        return self.pack(state)
+
+    def unpack_partial(self, packed, positions, is_trusted):
+        room = np.zeros(self.state_growth, np.uint8)
+        return self.unpack(np.concatenate([packed, room]), packed.size, positions, is_trusted)
+
     def unpack(self, buffer, n_bytes, positions, is_trusted):
         assert buffer.size >= n_bytes + self.state_growth
         self.trusted.append(is_trusted)
         data = buffer[:n_bytes].tobytes()
         if data[:4] != b"KVKV" or n_bytes != 8 + 8 * len(positions):
-            raise InvalidRequest("this is no state")
+            raise InvalidRequest("was not saved by this server")
         if [p for p, _ in struct.iter_unpack("<ii", data[8:])] != positions.tolist():
             raise InvalidRequest("its positions are others")
         return data[:8] + bytes(self.state_growth) + data[8:]

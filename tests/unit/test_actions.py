@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_written_harms_nothing_else(file, monkeypatch, cod
 def test_an_action_whose_file_did_not_arrive_is_refused():
     lab = ActionHarness()
     for verb in (Verb.SAVE, Verb.RESTORE):
-        with refused(503, "too many files"):
+        with refused(503, "too many open files"):
             lab.do(verb)
 
 
@@ -216,7 +216,7 @@ def test_a_shift_is_a_cut_in_the_middle_and_what_is_left_serves_as_a_prompt(n_ke
 def test_a_shift_that_is_larger_than_the_slot_is_refused_and_changes_nothing():
     lab = ActionHarness()
     lab.run(task(0, LONG, n_predict=1))
-    with refused(400, "Field 'n_discard': .* more than the slot's 100 tokens"):
+    with refused(400, "Field 'n_discard': .* exceed the slot's 100 tokens"):
         lab.do(Verb.SHIFT, 0, n_keep=50, n_discard=51)
     assert content(lab) == LONG
 
@@ -268,9 +268,9 @@ def test_a_slot_is_not_forked_into_itself():
 @pytest.mark.parametrize("verb", Verb)
 def test_slots_that_do_not_exist(file, verb, slot):
     lab = ActionHarness()
-    with refused(404, f"there is no slot {slot}; there are 0 to 3"):
+    with refused(404, f"there is no slot {slot}; slots are numbered from 0 to 3"):
         lab.do(verb, slot, file, source=1)
-    with refused(404, f"there is no slot {slot}; there are 0 to 3"):
+    with refused(404, f"there is no slot {slot}; slots are numbered from 0 to 3"):
         lab.do(Verb.FORK, 0, source=slot)
 
 

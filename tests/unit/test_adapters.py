@@ -618,7 +618,7 @@ def test_a_seal_of_the_other_version_does_not_fit_what_is_in_front_of_it(is_ours
         with_version(adapted_file, 3),
     ):
         refuses(forged, is_ours)
-    for version in (0, 4, 2**32 - 1):
+    for version in (0, 5, 2**32 - 1):
         refuses(with_version(adapted_file, version), is_ours, match=f"version {version}")
 
 
@@ -653,7 +653,7 @@ def test_adapters_that_an_engine_begins_with_keep_their_places():
     infos = load_adapters(port, files)
     assert infos == [
         AdapterInfo(0, "a"),
-        AdapterInfo(2, "wrong", error="this is no LoRA adapter"),
+        AdapterInfo(2, "wrong", error="it is not a LoRA adapter"),
         AdapterInfo(3, "b"),
     ]
     assert port.loaded == {0: "a", 3: "b"}
@@ -662,7 +662,7 @@ def test_adapters_that_an_engine_begins_with_keep_their_places():
 def test_a_desk_answers_what_it_loaded_or_why_not():
     desk = AdapterRegistry(Prints(), list)
     assert desk.handle(load(7, 3, "x"), 0) == AdapterLoaded(7, AdapterInfo(3, "x"))
-    with pytest.raises(InvalidRequest, match="this is no LoRA adapter"):
+    with pytest.raises(InvalidRequest, match="it is not a LoRA adapter"):
         desk.handle(load(8, 4, "x/wrong"), 1)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from bench.client import complete_until, get
 from bench.competitor import Competitor, parse_competitor
+from bench.equality import common_share
 from bench.plot import pictures
 from bench.process import Server
 from bench.run import SECTIONS, parse_arguments, plan
@@ -257,3 +258,11 @@ def test_only_what_was_measured_is_drawn():
 def _texts(picture: bytes) -> set[str]:
     tree = ElementTree.fromstring(picture)
     return {"".join(each.itertext()) for each in tree.iter("{http://www.w3.org/2000/svg}text")}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "share"),
+    [([1, 2, 3, 4], [1, 2, 3, 4], 1), ([1, 2, 3, 4], [1, 2, 9, 4], 0.5), ([1], [1, 2], 0.5), ([], [], 0)],
+)
+def test_answers_are_compared_up_to_the_first_difference(ours, theirs, share):
+    assert common_share(ours, theirs) == share

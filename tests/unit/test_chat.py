@@ -52,6 +52,7 @@ def test_tool_choice(choice, expected, names):
     use = parse_tools(TOOLS, choice, parallel=True)
     assert (use.choice, use.names) == (expected, names)
     assert use.is_parallel == (not isinstance(choice, dict))
+    assert [tool.name for tool in use.described] == ["get_weather", "find_files"]
 
 
 def test_schemas_are_closed_where_they_leave_it_open():

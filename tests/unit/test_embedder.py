@@ -393,7 +393,8 @@ BOOM = CorralError("boom", detail=1)
 
 
 @pytest.mark.parametrize(
-    ("trouble", "message"), [(BOOM, "boom"), (DecodeStatus.NO_ROOM, "there is no room to embed this")]
+    ("trouble", "message"),
+    [(BOOM, "boom"), (DecodeStatus.NO_ROOM, "the KV cache has no room for this embedding")],
 )
 def test_a_batch_that_fails_takes_its_orders_along_and_nobody_else(trouble, message):
     bench = EmbeddingHarness()
@@ -474,8 +475,9 @@ def test_an_engine_that_only_embeds_refuses_the_rest():
 
 
 def test_an_engine_that_only_embeds_embeds():
-    events, encoder = [], FakeEncoder()
-    engine = EmbeddingEngine(encoder, FakeAdapters(), events.extend)
+    events: list = []
+    encoder = FakeEncoder()
+    engine = EmbeddingEngine(encoder, FakeAdapters(), keeping(events))
     engine.warm_up()
     engine.handle(order(1, 5))
     engine.handle(order(2, 5))

@@ -372,3 +372,30 @@ def test_a_prompt_uses_the_last_cells_in_smaller_chunks_before_anybody_is_swappe
     assert max(sizes) >= 30, "the room that was there was not used"
     bench.run()
     assert [len(bench.of(i, Done)) for i in range(2)] == [1, 1]
+
+
+def test_requests_with_the_same_key_get_the_same_slot():
+    """Prompts that begin alike go where the last one of their key was, and no tenant learns of another's."""
+    bench = EngineHarness(FakeBackend())
+    slots = {}
+    for id, key in enumerate(["a", "b", "a", "b", "", "a"]):
+        bench.run(task(id, [5, 6, 7 + id] * 4, prompt_cache_key=key))
+        (slots[id],) = [event.id_slot for event in bench.of(id, Admitted)]
+    assert slots[0] == slots[2] == slots[5] != slots[1] == slots[3]
+    assert slots[4] not in (slots[0], slots[1])
+    other = msgspec.structs.replace(task(9, [5, 6, 30] * 4, prompt_cache_key="a"), tenant=b"other")
+    bench.run(other)
+    assert [event.id_slot for event in bench.of(9, Admitted)] != [slots[0]]
+
+
+def test_a_key_costs_no_longer_prefix():
+    """What another slot has of a prompt is copied to the slot of the key."""
+    bench = EngineHarness(FakeBackend())
+    long = [5 + i % 40 for i in range(150)]
+    bench.run(task(0, [9] * 30, prompt_cache_key="a"))
+    bench.run(task(1, long[:70], prompt_cache_key="b"))
+    bench.run(task(2, long, prompt_cache_key="a"))
+    (first,), (third,) = bench.of(0, Admitted), bench.of(2, Admitted)
+    assert third.id_slot == first.id_slot
+    assert third.n_cached == 68
+    assert bench.tokens(2) == alone(task(2, long))

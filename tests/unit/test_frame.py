@@ -24,6 +24,7 @@ from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import Done, Failed, Heartbeat, StopType, Timings, TokenProb, TokenProbs, Tokens
 from corral.core.settings import EngineSettings
 from corral.core.task import Cancel, Task
+from corral.core.top_probs import TopProbs
 from corral.link.frame import (
     LENGTH_BYTES,
     BlockingChannel,
@@ -43,7 +44,7 @@ EVENTS = [
         task_id=1,
         tokens=[1, 2],
         text="é",
-        probs=[TokenProbs(TokenProb(1, 0.5), [TokenProb(2, 0.25)])],
+        probs=[TokenProbs(TokenProb(1, 0.5), TopProbs.of([TokenProb(2, 0.25)]))],
         timings=TIMINGS,
     ),
     Done(

@@ -84,28 +84,28 @@ def test_a_grammar_without_recursion_is_one_regular_expression(name):
 ERRORS = {
     'root ::= "a': (1, 12, "unexpected end"),
     "root ::= [a": (1, 12, "unexpected end"),
-    'root ::= ("a"': (1, 14, "expecting ')'"),
-    'root ::= "a")': (1, 13, "expecting a new line or the end"),
-    'root ::= "a" x ::= "b"': (1, 16, "expecting a new line or the end"),
-    'root = "a"': (1, 6, "expecting '::='"),
-    '\n  ::= "a"': (2, 3, "expecting the name of a rule"),
-    'root ::= "a"\n  | "b"': (2, 3, "expecting the name of a rule"),
+    'root ::= ("a"': (1, 14, "expected ')'"),
+    'root ::= "a")': (1, 13, "expected a newline or the end"),
+    'root ::= "a" x ::= "b"': (1, 16, "expected a newline or the end"),
+    'root = "a"': (1, 6, "expected '::='"),
+    '\n  ::= "a"': (2, 3, "expected a rule name"),
+    'root ::= "a"\n  | "b"': (2, 3, "expected a rule name"),
     r'root ::= "a\q"': (1, 12, "unknown escape"),
-    r'root ::= "\x4"': (1, 13, "expecting 2 hexadecimal digits"),
-    r"root ::= [\u12]": (1, 13, "expecting 4 hexadecimal digits"),
+    r'root ::= "\x4"': (1, 13, "expected 2 hexadecimal digits"),
+    r"root ::= [\u12]": (1, 13, "expected 4 hexadecimal digits"),
     r'root ::= "\U00110000"': (1, 11, "U+110000 is not a character"),
     r'root ::= "\ud800"': (1, 11, "U+D800 is not a character"),
     'root ::= "\ud800"': (1, 11, "U+D800 is not a character"),
-    "root ::= []": (1, 10, "no character is in"),
-    "root ::= [^]": (1, 10, "no character is in"),
-    r"root ::= [\uD800-\uDFFF]": (1, 10, "no character is in"),
+    "root ::= []": (1, 10, "matches no character"),
+    "root ::= [^]": (1, 10, "matches no character"),
+    r"root ::= [\uD800-\uDFFF]": (1, 10, "matches no character"),
     "root ::= [a+-*]": (1, 12, "wrong order"),
     "root ::= *": (1, 10, "nothing before '*' to repeat"),
     'root ::= ""+': (1, 12, "nothing before '+' to repeat"),
     'root ::= "a" | ?': (1, 16, "nothing before '?' to repeat"),
-    'root ::= "a"{}': (1, 14, "expecting a number"),
-    'root ::= "a"{,2}': (1, 14, "expecting a number"),
-    'root ::= "a"{1': (1, 15, "expecting '}'"),
+    'root ::= "a"{}': (1, 14, "expected a number"),
+    'root ::= "a"{,2}': (1, 14, "expected a number"),
+    'root ::= "a"{1': (1, 15, "expected '}'"),
     'root ::= "a"{3,2}': (1, 13, "wrong order"),
     'root ::= "a"{2001}': (1, 14, "more than 2000"),
     'root ::= "a"{0,99999999999}': (1, 16, "more than 2000"),
@@ -121,10 +121,10 @@ ERRORS = {
     "root ::= x\nx ::= y x\ny ::= z z\nz ::= |": (2, 1, "'x' is left-recursive"),
     "root ::= <nope>": (1, 10, "<nope> is not a token"),
     "root ::= !<nope>": (1, 11, "<nope> is not a token"),
-    "root ::= <think": (1, 10, "expecting a token"),
-    "root ::= <[12>": (1, 10, "expecting a token"),
-    "root ::= <[x]>": (1, 10, "expecting a token"),
-    "root ::= !x": (1, 11, "expecting a token"),
+    "root ::= <think": (1, 10, "expected a token"),
+    "root ::= <[12>": (1, 10, "expected a token"),
+    "root ::= <[x]>": (1, 10, "expected a token"),
+    "root ::= !x": (1, 11, "expected a token"),
 }
 
 
@@ -209,7 +209,7 @@ def test_tokens():
     assert "r0: <[^5]>\n" in lark("root ::= !<[5]>")
     assert "r0: <[^2,5]>\n" in lark("root ::= !<[5]>", end_tokens={2})
     assert "r0: <[^2]>\n" in lark("root ::= !<eos>", end_tokens={2})
-    assert "<eos> ends a generation" in refusal("root ::= <eos>", end_tokens={2})
+    assert "<eos> is an end-of-generation token" in refusal("root ::= <eos>", end_tokens={2})
     assert "<[10]> is not a token" in refusal("root ::= <[10]>", n_tokens=10)
     assert "r0: <[9]>\n" in lark("root ::= <[9]>", n_tokens=10)
 

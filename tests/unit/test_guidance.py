@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.draw import uniform
 from corral.core.errors import CorralError
 from corral.core.params import Guidance
 from corral.core.result import Admitted, Done, Failed, StopType, Tokens
@@ -22,6 +21,7 @@ from corral.engine.guidance import guide
 from corral.engine.request import Phase
 from tests.tools.examples import examples
 from tests.tools.failure import status_of
+from tests.tools.keyed import uniform
 from tests.unit.action_harness import ActionHarness, content, n_open_files, refused
 from tests.unit.engine_harness import grammar, task
 from tests.unit.fake import EOG
@@ -669,7 +669,7 @@ def test_the_slots_of_followers_are_out_of_reach(verb, slot, busy):
     before = [content(pen, i) for i in range(4)]
     fd = os.memfd_create("state")
     fields = {"source": 0} if verb is Verb.FORK else {}
-    with refused(404, "there are 0 to 1"):
+    with refused(404, "numbered from 0 to 1"):
         pen.do(verb, slot, fd if verb in (Verb.SAVE, Verb.RESTORE) else -1, busy=busy, **fields)
     os.close(fd)
     assert [content(pen, i) for i in range(4)] == before
@@ -679,7 +679,7 @@ def test_the_slots_of_followers_are_out_of_reach(verb, slot, busy):
 def test_a_followers_slot_cannot_be_forked(source):
     pen = GuidanceHarness(WideBackend(n_seq=2))
     pen.run(guided(0, LONG, BAD))
-    with refused(404, "there are 0 to 1"):
+    with refused(404, "numbered from 0 to 1"):
         pen.do(Verb.FORK, 0, source=source)
 
 

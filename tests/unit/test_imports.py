@@ -7,7 +7,17 @@ import sys
 
 import pytest
 
-HEAVY = ["numpy", "fastapi", "pydantic", "rich", "llama_cpp", "huggingface_hub", "httpx", "PIL", "anyio"]
+HEAVY = [
+    "numpy",
+    "starlette.applications",
+    "pydantic",
+    "rich",
+    "llama_cpp",
+    "huggingface_hub",
+    "httpx",
+    "PIL",
+    "anyio",
+]
 
 
 @pytest.mark.parametrize(
@@ -18,7 +28,7 @@ HEAVY = ["numpy", "fastapi", "pydantic", "rich", "llama_cpp", "huggingface_hub",
         ("corral.server.run", HEAVY),
         (
             "corral.link.worker",
-            ["llguidance", "jinja2", "diskcache", "asyncio", "uvicorn", "fastapi", "rich"],
+            ["llguidance", "jinja2", "diskcache", "asyncio", "uvicorn", "starlette.applications", "rich"],
         ),
         (
             "corral.link.tokenizer_worker",
@@ -29,7 +39,7 @@ HEAVY = ["numpy", "fastapi", "pydantic", "rich", "llama_cpp", "huggingface_hub",
                 "jinja2",
                 "asyncio",
                 "uvicorn",
-                "fastapi",
+                "starlette.applications",
                 "rich",
                 "corral.engine",
             ],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import InvalidRequest
-from corral.text.json_depth import MAX_CONTAINERS, MAX_DEPTH, JsonDepth, JsonGuard
+from corral.text.json_depth import MAX_CONTAINERS, MAX_DEPTH, MAX_VALUES, JsonDepth, JsonGuard
 
 SIGNS = st.lists(st.sampled_from(['"', "\\", "[", "]", "{", "}", "a", ",", "é"]), max_size=60).map("".join)
 VALUES = st.recursive(
@@ -104,7 +104,7 @@ def test_the_limit(opening, n_part):
 def test_too_many_containers():
     guard(b"[" + b"[]," * (MAX_CONTAINERS - 2) + b"[]]", 1 << 20)
     guard(b'["' + b"[]" * MAX_CONTAINERS + b'"]', 1 << 20)
-    with pytest.raises(InvalidRequest, match="500000"):
+    with pytest.raises(InvalidRequest, match=str(MAX_CONTAINERS)):
         guard(b"[" + b"[]," * (MAX_CONTAINERS - 1) + b"[]]", 1 << 20)
 
 
@@ -113,3 +113,9 @@ def test_it_is_refused_before_it_is_whole():
     watch.feed(b"[" * 10_000)
     with pytest.raises(InvalidRequest):
         watch.feed(b"[" * 60_000)
+
+
+def test_too_many_values():
+    guard(b"[" + b"1," * MAX_VALUES + b"1]", 1 << 20)
+    with pytest.raises(InvalidRequest, match=str(MAX_VALUES)):
+        guard(b"[" + b"1," * (MAX_VALUES + 1) + b"1]", 1 << 20)

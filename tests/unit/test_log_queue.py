@@ -68,7 +68,7 @@ def test_what_there_is_no_room_for_is_said_to_be_missing(make):
     handler.close()
     first, one, two, missing, later = handler.lines
     assert (first, one, two, later) == ("first", "00000", "00001", "later")
-    assert missing.startswith("18 lines are missing")
+    assert missing.startswith("18 lines were dropped")
 
 
 def test_a_line_longer_than_all_there_is_room_for_is_written_when_it_is_alone(make):

@@ -112,16 +112,16 @@ class TestDataUri:
         [
             ("https://example.com/a.png", "is not a data: URI"),
             ("", "is not a data: URI"),
-            ("data:image/png;base64", "no comma"),
-            ("data:image/png" + ";a" * 4096 + ",x", "no comma"),
-            ('data:image/png;a="' + '\\"' * 100_000 + ",x", "no comma"),
+            ("data:image/png;base64", "a comma"),
+            ("data:image/png" + ";a" * 4096 + ",x", "a comma"),
+            ('data:image/png;a="' + '\\"' * 100_000 + ",x", "a comma"),
             ("data:,hi", "declared as 'text/plain'"),
             ("data:;base64,aGk=", "declared as 'text/plain'"),
             ("data:audio/wav;base64,aGk=", "declared as 'audio/wav', not as 'image/...'"),
             ("data:image;base64,aGk=", "declared as 'image'"),
             ("data:image/png;base64,", "is empty"),
             ("data:image/png,", "is empty"),
-            ("data:image/png,%41" + "%41" * (1 << 20), "percent signs"),
+            ("data:image/png,%41" + "%41" * (1 << 20), "percent-encoded"),
         ],
     )
     def test_what_is_wrong_is_said(self, uri, message):
@@ -490,12 +490,12 @@ class TestHostileSound:
     def test_not_numbers(self, value, rate):
         samples = tone(1000, rate)
         samples[500] = value
-        with pytest.raises(BadMedia, match="not numbers"):
+        with pytest.raises(BadMedia, match="not finite"):
             decode_audio(write_sound(samples, rate, subtype="FLOAT"), 16_000)
 
     def test_loud_beyond_numbers(self):
         samples = np.where(np.arange(1000)[:, None] // 50 % 2, 3.4e38, -3.4e38).repeat(2, 1)
-        with pytest.raises(BadMedia, match="not numbers"):
+        with pytest.raises(BadMedia, match="not finite"):
             decode_audio(write_sound(samples, 8000, subtype="FLOAT"), 16_000)
 
     def test_too_many_channels(self):
@@ -504,7 +504,7 @@ class TestHostileSound:
             decode_audio(write_sound(tone(100, 8000, 9), 8000), 16_000)
 
     def test_too_fast(self):
-        with pytest.raises(BadMedia, match="samples a second"):
+        with pytest.raises(BadMedia, match="sample rate of 400000 Hz"):
             decode_audio(write_sound(tone(100, 8000), 400_000), 16_000)
 
     def test_too_long(self, monkeypatch):

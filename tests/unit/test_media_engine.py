@@ -635,7 +635,7 @@ def test_a_projector_that_breaks_is_no_engine_that_breaks(lab, capsys):
     encode = lab.projector.encode
     lab.projector.encode = lambda media, go_on: 1 / 0
     lab.run(pictured(0, TEXT, SMALL), task(1, TEXT))
-    assert lab.of(0, Failed)[0].error.message == "internal error of the engine (ZeroDivisionError)"
+    assert lab.of(0, Failed)[0].error.message == "internal engine error (ZeroDivisionError)"
     assert lab.tokens(1) == alone(TEXT)
     assert "ZeroDivisionError" in capsys.readouterr().err
     lab.projector.encode = encode
@@ -669,7 +669,8 @@ def test_a_decode_that_leaves_debris_begins_the_prompt_again(make):
 
 
 def test_a_cached_picture_that_is_lost_is_encoded_after_all(make):
-    lab = make(FakeBackend(n_seq=1, n_ubatch=16, can_cut=False), cache_media_mib=0)
+    backend = FakeBackend(n_seq=1, n_ubatch=16, can_cut=False)
+    lab = make(backend, cache_media_mib=0, n_ctx_checkpoints=0)
     lab.run(pictured(0, TEXT, MIDDLE, n_predict=1))
     lab.engine.handle(pictured(1, TEXT, MIDDLE, [3] * 60))
     lab.step()
@@ -903,7 +904,7 @@ def test_a_shift_through_a_picture_is_refused(lab):
     (run,) = runs_in(np.array(one.prompt, np.int32))
     before = list(lab.backend.sequences[0])
     for n_keep, n_discard in [(run.start + 1, 20), (2, run.start), (run.start, 15), (run.end - 1, 1)]:
-        with pytest.raises(CorralError, match=f"from {run.start} to {run.end - 1}"):
+        with pytest.raises(CorralError, match=f"tokens {run.start} to {run.end - 1}"):
             act(lab, verb=Verb.SHIFT, slot=0, n_keep=n_keep, n_discard=n_discard)
     assert lab.backend.sequences[0] == before
     act(lab, verb=Verb.SHIFT, slot=0, n_keep=run.start, n_discard=16)

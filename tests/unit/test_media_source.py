@@ -407,7 +407,7 @@ def test_a_file_that_grows_is_refused_too(directory, monkeypatch):
 @pytest.mark.parametrize(
     ("code", "status", "message"),
     [
-        (errno.EACCES, 400, "the server may not read that file"),
+        (errno.EACCES, 400, "the server has no permission to read that file"),
         (errno.EIO, 500, "cannot read a file under --media-path: Input/output error"),
     ],
 )

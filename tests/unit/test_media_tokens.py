@@ -455,7 +455,7 @@ def test_a_file_with_media_comes_back_as_it_was(ses1, tokens):
 def test_a_file_with_tokens_that_nobody_spelled_is_refused(ses1, tokens, is_ours):
     with file_of() as fd:
         ses1.write(fd, saved_of(tokens))
-        with pytest.raises(InvalidRequest, match="none of this model's"):
+        with pytest.raises(InvalidRequest, match="outside this model's vocabulary"):
             ses1.read(fd, is_ours)
 
 

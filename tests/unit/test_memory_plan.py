@@ -102,16 +102,16 @@ def test_the_message_says_what_is_needed_and_what_would_fit():
     assert first == "the model does not fit into memory:"
     assert sizes == (
         "  memory: 4.0 GiB weights, 4.0 GiB KV cache, 2.1 GiB compute; "
-        "with some room beside, 10.4 GiB are needed and 7.2 GiB free"
+        "with a reserve, 10.4 GiB are needed and 7.2 GiB free"
     )
-    assert heading == "what would fit:"
+    assert heading == "these settings would fit:"
     assert advice == [
         "  -ctk q8_0 -ctv q8_0",
         "  -c 8192 -np 1",
         "  -c 16384 -np 2 -fa on",
         "  -c 23552 -fa on",
     ]
-    assert last == "--fit on takes the first of these; --fit off tries it as it is"
+    assert last == "--fit on uses the first of these; --fit off tries to load it anyway"
 
 
 def test_if_nothing_fits_the_message_says_how_much_would_be_enough():
@@ -120,10 +120,12 @@ def test_if_nothing_fits_the_message_says_how_much_would_be_enough():
             plan_memory(settings(fit=fit), SCOPE, machine(3), measure)
         *_, least, remedy = caught.value.message.splitlines()
         assert least == (
-            "nothing that can be chosen for it would fit: 4.6 GiB are needed at least"
-            " with -c 4096 -ctk q8_0 -ctv q8_0"
+            "no settings would fit: at least 4.6 GiB are needed with -c 4096 -ctk q8_0 -ctv q8_0"
         )
-        assert remedy == "take a smaller model, or one of fewer bits; --fit off tries it as it is"
+        assert (
+            remedy
+            == "use a smaller model, or one with a smaller quantization; --fit off tries to load it anyway"
+        )
 
 
 @pytest.mark.parametrize(

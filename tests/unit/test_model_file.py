@@ -82,11 +82,9 @@ def test_a_file_that_is_called_like_a_part_but_is_none(write):
 
 def test_another_part_names_the_first(write):
     paths = write(*split_gguf(3))
-    assert refused(paths[1]) == (
-        f"model '{paths[1]}': it is part 2 of 3; the one to give is the first: '{paths[0]}'"
-    )
+    assert refused(paths[1]) == (f"model '{paths[1]}': it is part 2 of 3; pass the first part: '{paths[0]}'")
     (path,) = write(split_gguf(3)[2], names=["other.gguf"])
-    assert refused(path).endswith("it is part 3 of 3; the one to give is the first")
+    assert refused(path).endswith("it is part 3 of 3; pass the first part")
 
 
 @pytest.mark.parametrize(
@@ -94,18 +92,19 @@ def test_another_part_names_the_first(write):
 )
 def test_parts_have_names_by_which_they_are_found(write, name):
     (path,) = write(split_gguf(3)[0], names=[name])
-    assert "they have to be named NAME-00001-of-00003.gguf" in refused(path)
+    assert "they must be named NAME-00001-of-00003.gguf" in refused(path)
 
 
 def test_missing_parts_are_named(write):
     paths = write(*split_gguf(3))
     os.remove(paths[1])
     message = refused(paths[0])
-    assert message == f"model '{paths[0]}': it has 3 parts, but beside it there is no 'm-00002-of-00003.gguf'"
+    missing = "there is no 'm-00002-of-00003.gguf' in its directory"
+    assert message == f"model '{paths[0]}': it has 3 parts, but {missing}"
     paths = write(*split_gguf(7))
     for path in paths[1:]:
         os.remove(path)
-    assert refused(paths[0]).endswith("'m-00004-of-00007.gguf' and 3 more")
+    assert refused(paths[0]).endswith("'m-00004-of-00007.gguf' and 3 more in its directory")
 
 
 def test_every_part_is_checked(write):
@@ -121,25 +120,23 @@ def test_every_part_is_checked(write):
 def test_parts_of_other_models_are_refused(write):
     two, three = split_gguf(2), split_gguf(3)
     paths = write(three[0], two[1], three[2])
-    assert "it says that the model has 2 parts, the first one says 3" in refused(paths[0])
+    assert "it declares 2 parts, but the first part declares 3" in refused(paths[0])
     paths = write(three[0], three[2], three[1])
-    assert "it says that it is part 3 (part 2 of 3)" in refused(paths[0])
+    assert "it declares to be part 3 (part 2 of 3)" in refused(paths[0])
     paths = write(three[0], small_gguf(), three[2])
-    assert "it says that the model has 0 parts" in refused(paths[0])
+    assert "it declares 0 parts" in refused(paths[0])
 
 
 def test_tensors_are_there_once_and_all(write):
     keys = {"split.count": 2, "split.tensors.count": 2}
     twice = [small_gguf(numbers={**keys, "split.no": i}) for i in range(2)]
-    assert "the tensor 'blk.0.weight' is in two of its parts" in refused(write(*twice)[0])
-    assert "to have 5 tensors, but in its 3 parts there are 3" in refused(
-        write(*split_gguf(3, n_tensors=5))[0]
-    )
+    assert "the tensor 'blk.0.weight' is in two of the parts" in refused(write(*twice)[0])
+    assert "it declares 5 tensors, but its 3 parts have 3" in refused(write(*split_gguf(3, n_tensors=5))[0])
 
 
 def test_numbers_have_to_be_numbers(write):
     (path,) = write(small_gguf(split__count="2"), names=["m.gguf"])
-    assert "the value of 'split.count' is not a whole number" in refused(path)
+    assert "the value of 'split.count' is not an integer" in refused(path)
 
 
 def test_a_file_without_tensors_is_told_apart(write):
@@ -150,20 +147,20 @@ def test_a_file_without_tensors_is_told_apart(write):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (small_gguf(general__type="adapter"), "adapters are given with --lora"),
-        (small_gguf(architecture="clip"), "projectors are given with --mmproj"),
-        (small_gguf(general__type="mmproj", architecture="clip"), "projectors are given with --mmproj"),
-        (small_gguf(architecture="controlvector"), "given with --control-vector"),
+        (small_gguf(general__type="adapter"), "pass adapters with --lora"),
+        (small_gguf(architecture="clip"), "pass projectors with --mmproj"),
+        (small_gguf(general__type="mmproj", architecture="clip"), "pass projectors with --mmproj"),
+        (small_gguf(architecture="controlvector"), "pass control vectors with --control-vector"),
         (small_gguf(general__type="imatrix", architecture=""), "an importance matrix"),
         (b"", "it is empty"),
-        (b"lmgg" + bytes(100), "a GGML file from before GGUF"),
-        (b"tjgg\3\0\0\0" + bytes(100), "a GGML file from before GGUF"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "the pointer of Git LFS"),
-        (b"<!DOCTYPE html><html>", "a page for a browser"),
-        (b"PK\3\4" + bytes(100), "an archive, perhaps of PyTorch"),
-        (b"\x88\0\0\0\0\0\0\0" + b'{"__metadata__":', "safetensors: convert the model to GGUF"),
-        (b"GGUF\1\0\0\0" + bytes(100), "version 1 are not supported: convert the model anew"),
-        (b"GGUF\0\0\0\3" + bytes(100), "big-endian files are not supported: convert the model anew"),
+        (b"lmgg" + bytes(100), "a GGML file, the format before GGUF"),
+        (b"tjgg\3\0\0\0" + bytes(100), "a GGML file, the format before GGUF"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "a Git LFS pointer"),
+        (b"<!DOCTYPE html><html>", "an HTML page"),
+        (b"PK\3\4" + bytes(100), "a ZIP archive, perhaps from PyTorch"),
+        (b"\x88\0\0\0\0\0\0\0" + b'{"__metadata__":', "safetensors file: convert the model to GGUF"),
+        (b"GGUF\1\0\0\0" + bytes(100), "version 1 are not supported: convert the model again"),
+        (b"GGUF\0\0\0\3" + bytes(100), "big-endian files are not supported: convert the model again"),
         (b"GGUF\11\0\0\0" + bytes(100), "version 9 are not supported"),
         (small_gguf()[:200], "the file is incomplete: it has 200 of "),
     ],
@@ -176,7 +173,7 @@ def test_what_is_no_model_is_refused_with_a_reason(write, content, reason):
 
 
 def test_what_cannot_be_read_is_refused(tmp_path, write):
-    assert "there is no such file" in refused(tmp_path / "none.gguf")
+    assert "the file does not exist" in refused(tmp_path / "none.gguf")
     assert "it is not a regular file" in refused(tmp_path)
     (path,) = write(small_gguf(), names=["m.gguf"])
     os.chmod(path, 0)

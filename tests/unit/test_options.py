@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,7 @@ from corral.core.settings import EngineSettings, Settings
 from tests.tools import llama_server_options
 from tests.tools.flag_example import example
 
-_IGNORED = "it is accepted for compatibility, and has no effect"
+_IGNORED = "it is accepted for compatibility and has no effect"
 
 
 def parse(*argv, **environ):
@@ -134,7 +136,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_a_file(tmp_pat
     settings = configuration.settings
     assert (settings.server.port, settings.engine.n_ctx, settings.server.alias) == (3, 256, "environment")
     assert [file.path for file in settings.engine.lora] == ["a.gguf", "b.gguf"]
-    assert configuration.notes == ["--port 3 wins over LLAMA_ARG_PORT=2 in the environment"]
+    assert configuration.notes == ["--port 3 overrides LLAMA_ARG_PORT=2 from the environment"]
     assert notes("--port", "2", LLAMA_ARG_PORT="2") == []
     text = render_config(configuration)
     assert "port = 3" in text
@@ -156,7 +158,7 @@ def test_keys_and_tokens_are_never_shown():
     assert configuration.settings.server.api_keys == ("hush",)
     text = render_config(configuration) + "".join(configuration.notes)
     assert not any(secret in text for secret in ("hush", "quiet", "still"))
-    assert "--api-key (not shown) wins over LLAMA_API_KEY (not shown)" in text
+    assert "--api-key (not shown) overrides LLAMA_API_KEY (not shown)" in text
 
 
 @pytest.mark.parametrize(
@@ -164,31 +166,35 @@ def test_keys_and_tokens_are_never_shown():
     [
         (["--paralel", "3"], {}, "unknown option '--paralel'; did you mean '--parallel'?"),
         (["-xyzzy"], {}, "unknown option '-xyzzy'"),
-        (["-np", "0"], {}, "-np: 0 is not allowed, it must be between 1 and 256"),
-        (["-np", "x"], {}, "-np: 'x' is not a whole number"),
-        (["-np"], {}, "-np needs a value: -np N"),
-        (["--temp", "nan"], {}, "--temp: nan is not allowed"),
-        (["--temp", "inf"], {}, "--temp: inf is not allowed"),
-        (["--timeout", "1e10"], {}, "not allowed, it must be between 0 and"),
-        (["-c", "99999999999"], {}, "not allowed"),
+        (["-np", "0"], {}, "-np: 0 is out of range, it must be between 1 and 256"),
+        (["-np", "x"], {}, "-np: 'x' is not an integer"),
+        (["-np"], {}, "-np requires a value: -np N"),
+        (["--temp", "nan"], {}, "--temp: nan is out of range"),
+        (["--temp", "inf"], {}, "--temp: inf is out of range"),
+        (["--timeout", "1e10"], {}, "out of range, it must be between 0 and"),
+        (["-c", "99999999999"], {}, "out of range"),
         (["-fa", "maybe"], {}, "-fa: 'maybe' is not one of on, off, auto"),
         (["--chat-template", "{% no"], {}, "--chat-template: the chat template is not valid jinja"),
         (["--grammar", "root ::= ("], {}, "--grammar: "),
         (["--json-schema", "{"], {}, "--json-schema: not valid JSON"),
         (["--chat-template-kwargs", "[]"], {}, "--chat-template-kwargs: must be a JSON object"),
         ([], {"LLAMA_ARG_UI_CONFIG": "x"}, "LLAMA_ARG_UI_CONFIG: not valid JSON"),
-        (["--mlock=1"], {}, "--mlock takes no value"),
-        (["--no-mmap=1"], {}, "--no-mmap takes no value"),
-        (["-l", "x+1"], {}, "-l: 'x+1' is not a token and its bias"),
+        (["--mlock=1"], {}, "--mlock does not take a value"),
+        (["--no-mmap=1"], {}, "--no-mmap does not take a value"),
+        (["-l", "x+1"], {}, "-l: 'x+1' is not of the form"),
         (["--samplers", "top_k;guess"], {}, "--samplers: unknown sampler 'guess'"),
         (["--sampling-seq", "kq"], {}, "unknown sampler 'q'"),
         (["-ts", "3,-1"], {}, "negative share"),
-        (["-ngl", "some"], {}, "neither a number of layers nor all"),
-        (["-s", "5000000000"], {}, "at most 4294967295"),
-        (["--control-vector-layer-range", "3"], {}, "needs a value: --control-vector-layer-range START END"),
-        ([], {"LLAMA_ARG_PORT": "x"}, "LLAMA_ARG_PORT: 'x' is not a whole number"),
+        (["-ngl", "some"], {}, "not a number of layers, all"),
+        (["-s", "5000000000"], {}, "maximum is 4294967295"),
+        (
+            ["--control-vector-layer-range", "3"],
+            {},
+            "requires a value: --control-vector-layer-range START END",
+        ),
+        ([], {"LLAMA_ARG_PORT": "x"}, "LLAMA_ARG_PORT: 'x' is not an integer"),
         ([], {"LLAMA_ARG_FLASH_ATTN": "x"}, "LLAMA_ARG_FLASH_ATTN: 'x' is not one of on, off, auto"),
-        ([], {"LLAMA_ARG_MLOCK": "maybe"}, "LLAMA_ARG_MLOCK: 'maybe' is neither on nor off"),
+        ([], {"LLAMA_ARG_MLOCK": "maybe"}, "LLAMA_ARG_MLOCK: 'maybe' is not on or off"),
         (["--config", "/nowhere.toml"], {}, "--config: cannot read /nowhere.toml"),
     ],
 )
@@ -202,13 +208,13 @@ def test_a_mistake_says_what_is_wrong(argv, environ, message):
     ("text", "message"),
     [
         ("port = ", "is not valid TOML"),
-        ("prot = 1", "prot: there is no such option; did you mean 'port'?"),
-        ("help = true", "help: there is no such option"),
-        ("port = true", "port: true and false are not values of it"),
-        ("port = 1.5", "port: '1.5' is not a whole number"),
-        ("port = 99999", "port: 99999 is not allowed"),
-        ("[server]\nport = 1", "server: there is no such option"),
-        ("alias = 1979-05-27", "alias: a date is not a value of it"),
+        ("prot = 1", "prot: unknown option; did you mean 'port'?"),
+        ("help = true", "help: unknown option"),
+        ("port = true", "port: true and false are not allowed"),
+        ("port = 1.5", "port: '1.5' is not an integer"),
+        ("port = 99999", "port: 99999 is out of range"),
+        ("[server]\nport = 1", "server: unknown option"),
+        ("alias = 1979-05-27", "alias: a value of type date is not allowed"),
         ("parallel = [1, [2]]", "parallel"),
     ],
 )
@@ -322,7 +328,12 @@ def test_a_variable_of_no_option_is_a_warning(name, likely):
 
 @pytest.mark.parametrize(
     ("value", "near"),
-    [("nosuch", "known names: "), ("chat-ml", "chatml"), ("Llama3", "llama3"), ("mistral", "mistral-v1")],
+    [
+        ("nosuch", "built-in templates: "),
+        ("chat-ml", "chatml"),
+        ("Llama3", "llama3"),
+        ("mistral", "mistral-v1"),
+    ],
 )
 def test_a_chat_template_is_a_known_name_or_jinja(value, near):
     for argv, environ in ((["--chat-template", value], {}), ([], {"LLAMA_ARG_CHAT_TEMPLATE": value})):
@@ -348,3 +359,36 @@ def test_the_title_of_the_process_has_no_secrets():
     assert (
         title("--api-key-file", "keys", "--hf-token", "hf_x") == "corral --api-key-file keys --hf-token ..."
     )
+
+
+TODAY = [
+    line.split()
+    for line in (Path(__file__).parents[1] / "tools/llama_server_today.txt").read_text().splitlines()
+]
+
+
+def test_every_option_of_todays_llama_server_has_a_name_here():
+    """As its `--help` lists them, `/` between spellings."""
+    known = {name for option in OPTIONS for name in (*option.names, *option.negative)}
+    assert {name for names, *_ in TODAY for name in names.split("/")} - known == set()
+    assert len(TODAY) > 250
+
+
+def test_what_cannot_be_honoured_is_refused_with_the_reason():
+    for option in OPTIONS:
+        if option.refusal:
+            line = ["-m", "x.gguf", option.long_name, *([] if option.n_args == 0 else ["1"])]
+            with pytest.raises(UsageError, match=re.escape(option.refusal)):
+                configure(line, {})
+            for name in option.negative:
+                assert [note.split()[0] for note in configure(["-m", "x.gguf", name], {}).notes] == [name]
+
+
+def test_what_means_nothing_is_noted():
+    for option in OPTIONS:
+        if option.note and option.parse is None:
+            line = ["-m", "x.gguf", option.long_name, *([] if option.n_args == 0 else ["1"])]
+            assert configure(line, {}).notes == [f"{option.long_name} is ignored: {option.note}"]
+    assert configure(["-m", "x.gguf", "--spec-type", "ngram-mod,none"], {}).notes
+    with pytest.raises(UsageError, match="draft-mtp"):
+        configure(["-m", "x.gguf", "--spec-type", "draft-mtp"], {})

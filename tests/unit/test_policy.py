@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import common_prefix
-from corral.core.draw import uniform
+from corral.core.draw import Twister
 from corral.core.result import Heartbeat
 from corral.engine.context_shift import plan_shift
 from corral.engine.cost import CostModel, Load
@@ -81,6 +81,16 @@ def test_where_a_prompt_starts(own, neighbours, n_ram, origin, n):
 def test_which_slot_serves_a_prompt(similarity, expected):
     idle = [(0, PROMPT[:10], 9), (1, PROMPT[:60], 8), (2, NONE, 3)]
     assert choose_slot(idle, PROMPT, similarity) == expected
+
+
+@pytest.mark.parametrize(
+    ("akin", "similarity", "expected"),
+    [([0], 0.7, 0), ([3], 0.7, 3), ([3], 0.0, 3), ([0, 3], 0.0, 3), ([3], 0.5, 3), ([0], 0.5, 1)],
+    ids=["less of the prompt", "as much", "similarity off", "two", "alike and akin", "alike elsewhere"],
+)
+def test_a_key_prefers_its_slot_but_not_to_one_that_is_alike(akin, similarity, expected):
+    idle = [(0, PROMPT[:10], 9), (1, PROMPT[:60], 8), (2, NONE, 3), (3, PROMPT[:60], 7)]
+    assert choose_slot(idle, PROMPT, similarity, akin) == expected
 
 
 @given(
@@ -156,14 +166,16 @@ def test_a_token_buffer_forgets_the_middle_like_a_list(values, start, n):
     assert buffer.view.tolist() == values
 
 
-def test_draws_are_uniform_and_keyed():
-    draws = np.array([uniform(7, i) for i in range(4000)])
-    assert abs(draws.mean() - 0.5) < 0.02
-    assert abs(draws.var() - 1 / 12) < 0.005
-    assert (draws >= 0).all()
-    assert (draws < 1).all()
-    assert uniform(7, 3) == uniform(7, 3)
-    assert len({uniform(7, 3), uniform(8, 3), uniform(7, 4), uniform(7, 3, 1)}) == 4
+def test_draws_are_those_of_a_mersenne_twister():
+    """What `std::mt19937(42)` gives through the standard distributions of double and float."""
+    draws = Twister(42)
+    doubles = {0: 0.79654298428784598, 1: 0.18343478789336848, 1000: 0.086705210428948729}
+    singles = {0: 0.37454012, 2: 0.95071429, 1000: 0.698161721}
+    assert {i: draws.double(i) for i in doubles} == doubles
+    assert {i: draws.single(i) for i in singles} == pytest.approx(singles, rel=1e-7)
+    assert draws.double(1) == doubles[1]
+    assert Twister(42 + 2**32).double(0) == doubles[0]
+    assert Twister(5489).double(4999) == pytest.approx(4123659995 / 2**32)  # the word the standard asks for
 
 
 @pytest.mark.parametrize(

@@ -208,14 +208,14 @@ def test_a_huge_file_is_not_read(tmp_path):
         (file(pairs=[pair(b"", 0, b"x")]), "a key has 0 bytes"),
         (file(pairs=[pair(b"k\0k", 0, b"x")]), "a zero byte"),
         (file(pairs=[pair(b"\xff", 0, b"x")]), "not UTF-8"),
-        (file(pairs=[pair(b"k", 0, b"x"), pair(b"k", 0, b"x")]), "'k' is there twice"),
+        (file(pairs=[pair(b"k", 0, b"x"), pair(b"k", 0, b"x")]), "'k' occurs twice"),
         (file(pairs=[pair(b"general.alignment", 4, struct.pack("<I", 48))]), "alignment"),
         (file(pairs=[pair(b"general.alignment", 4, struct.pack("<I", 0))]), "alignment"),
         (file(pairs=[pair(b"general.alignment", 10, struct.pack("<Q", 32))]), "alignment"),
         (file(tensors=[tensor(b"")]), "the name of a tensor has 0 bytes"),
         (file(tensors=[tensor(b"n" * 64)]), "the name of a tensor has 64 bytes"),
         (file(tensors=[tensor(b"a\0b")]), "a zero byte"),
-        (file(tensors=[tensor(), tensor()]), "the tensor 'x' is there twice"),
+        (file(tensors=[tensor(), tensor()]), "the tensor 'x' occurs twice"),
         (file(tensors=[tensor(shape=())]), "0 dimensions"),
         (file(tensors=[tensor(shape=(1,) * 5)]), "5 dimensions"),
         (file(tensors=[tensor(n_dims=1 << 31)]), "dimensions"),
@@ -223,7 +223,7 @@ def test_a_huge_file_is_not_read(tmp_path):
         (file(tensors=[tensor(shape=(0,), offset=1 << 40)]), "is empty"),
         (file(tensors=[tensor(type=4)]), "unknown type 4"),
         (file(tensors=[tensor(type=1000)]), "unknown type 1000"),
-        (file(tensors=[tensor(shape=(33,), type=Q4_0)]), "no whole blocks of q4_0"),
+        (file(tensors=[tensor(shape=(33,), type=Q4_0)]), "not a multiple of q4_0's block size"),
         (file(tensors=[tensor(offset=16)]), "not aligned"),
         (file(tensors=[tensor(offset=64)]), "incomplete"),
         (file(tensors=[tensor(shape=(17,))]), "incomplete"),
@@ -359,28 +359,28 @@ def test_an_adapter_is_accepted(tmp_path, fill):
 @pytest.mark.parametrize(
     ("fill", "reason"),
     [
-        (lora(kind="model"), "this is no LoRA adapter"),
-        (lora(kind=""), "this is no LoRA adapter"),
-        (lora(adapter="ia3"), "this is no LoRA adapter"),
-        (lora(adapter=""), "this is no LoRA adapter"),
-        (lora(arch="gemma3"), "the adapter is for a 'gemma3' model, this one is 'llama'"),
+        (lora(kind="model"), "it is not a LoRA adapter"),
+        (lora(kind=""), "it is not a LoRA adapter"),
+        (lora(adapter="ia3"), "it is not a LoRA adapter"),
+        (lora(adapter=""), "it is not a LoRA adapter"),
+        (lora(arch="gemma3"), "the adapter is for 'gemma3' models, but the model is 'llama'"),
         (lora(alpha=math.nan), "alpha"),
         (lora(alpha=math.inf), "alpha"),
         (lora(alpha_type=gguf.GGUFValueType.FLOAT64), "alpha"),
         (lora(alpha=4, alpha_type=gguf.GGUFValueType.UINT32), "alpha"),
-        (lora(tensors={}), "changes no weights"),
-        (lora(tensors={"blk.0.attn_norm.weight": np.zeros(64, np.float32)}), "changes no weights"),
+        (lora(tensors={}), "has no LoRA tensors"),
+        (lora(tensors={"blk.0.attn_norm.weight": np.zeros(64, np.float32)}), "has no LoRA tensors"),
         (
             lora(tensors={**pair_of(), LAYER: np.zeros(64, np.float32)}),
-            "'blk.0.attn_q.weight', which is not of",
+            "'blk.0.attn_q.weight', which is not a LoRA tensor",
         ),
         (lora(tensors={f"{LAYER}.lora_a": np.zeros((4, 64), np.float32)}), "only one of the two tensors"),
         (lora(tensors={f"{LAYER}.lora_b": np.zeros((4, 64), np.float32)}), "only one of the two tensors"),
-        (lora(tensors=pair_of(b=(32, 5))), "the same rank"),
-        (lora(tensors=pair_of("token_embd.weight", a=(300, 4), b=(64, 5))), "the same rank"),
-        (lora(tensors=pair_of(a=(3, 4, 64))), "the same rank"),
-        (lora(tensors=pair_of(dtype=np.int32)), "of type i32"),
-        (lora(tensors=pair_of(dtype=np.float64)), "of type f64"),
+        (lora(tensors=pair_of(b=(32, 5))), "different ranks"),
+        (lora(tensors=pair_of("token_embd.weight", a=(300, 4), b=(64, 5))), "different ranks"),
+        (lora(tensors=pair_of(a=(3, 4, 64))), "different ranks"),
+        (lora(tensors=pair_of(dtype=np.int32)), "type i32"),
+        (lora(tensors=pair_of(dtype=np.float64)), "type f64"),
     ],
 )
 def test_what_is_no_adapter_is_refused(tmp_path, fill, reason):
@@ -411,5 +411,5 @@ def test_an_adapter_fits_weights_of_the_same_shape(tmp_path, pairs, shape, fits)
     if fits:
         check_fit(header, weights)
     else:
-        with pytest.raises(InvalidRequest, match="another shape"):
+        with pytest.raises(InvalidRequest, match="do not match the model's shape"):
             check_fit(header, weights)

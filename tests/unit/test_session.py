@@ -225,7 +225,7 @@ async def test_without_a_disk_what_does_not_fit_is_refused():
         with pytest.raises(InsufficientStorage) as caught:
             await put(store, name, data)
         message = caught.value.message
-        for part in (f"'{name}' ({len(data)} bytes)", "hold 8 of 10 bytes", "remove", "--sessions-ram"):
+        for part in (f"'{name}' ({len(data)} bytes)", "use 8 of 10 bytes", "remove", "--sessions-ram"):
             assert part in message
         assert "--slot-save-path" in message
         assert n_memory_files() == before + 2  # although the error is still held

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.chunk import Chunk, DecodeStatus
-from corral.core.draw import uniform
 from corral.core.errors import CorralError
 from corral.core.params import MAX_AHEAD, GenerationParams, Guidance, SamplingParams, SpeculativeParams
 from corral.core.result import Done, Failed, Timings, TokenProbs, Tokens
@@ -30,6 +29,7 @@ from corral.engine.cost import CostModel, Load
 from corral.engine.ngram_cache import NgramCache, write_cache
 from corral.engine.speculation import Speculation
 from tests.tools.examples import examples
+from tests.tools.keyed import uniform
 from tests.unit.engine_harness import EngineHarness, grammar, task
 from tests.unit.fake import EOG, N_VOCAB, FakeBackend, FakeSampler
 
@@ -45,10 +45,10 @@ def as_long_as_possible(acceptance: float, n_max: int, *rest: object) -> int:
 
 
 class RepeatingSampler(FakeSampler):
-    def sample(self, logits: np.ndarray, index: int) -> tuple[int, TokenProbs | None]:
+    def sample(self, logits: np.ndarray, index: int, redraw: Any = None) -> tuple[int, TokenProbs | None]:
         chance = uniform(self._params.seed, index)
         is_new = chance < 0.1
-        row = logits[:1] if is_new else logits[1:] - int(chance * 1e6)
+        row = logits[:1] if is_new else logits[-1:] - int(chance * 1e6)
         return super().sample(row, index)
 
 
@@ -386,6 +386,9 @@ def test_lookup_finds_what_repeats_itself():
     timings = bench.done(0).timings
     assert told(bench, 0) == told(plain(one, RepeatingBackend()), 0)
     assert timings.draft_n > timings.draft_n_accepted > 20
+    assert sum(timings.accepted_per_pos) == timings.draft_n_accepted
+    assert list(timings.accepted_per_pos) == sorted(timings.accepted_per_pos, reverse=True)
+    assert timings.draft_steps == len([size for size in bench.sizes if size])
     assert len(bench.backend.batches) < 110
     for draft in bench.drafts:
         assert " ".join(map(str, draft[:1])) in " ".join(map(str, [*PROMPT, *bench.tokens(0)]))
@@ -489,9 +492,9 @@ def test_a_model_that_cannot_cut_drafts_nothing():
     assert bench.tokens(0) == plain(one, RepeatingBackend()).tokens(0)
 
 
-def test_a_sequence_with_gaps_drafts_nothing():
+def test_a_sequence_with_gaps_and_planes_drafts_nothing():
     backend = RepeatingBackend()
-    backend.is_whole = lambda seq: False
+    backend.is_whole, backend.has_planes = lambda seq: False, True
     one = task(0, PROMPT, n_predict=100)
     assert drafting(one, backend, lookup=True).drafts == []
 
@@ -665,7 +668,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         bench.engine.handle(Stop())
     assert bench.engine.is_stopped
-    assert "--lookup-cache-dynamic cannot be written" in caplog.text
+    assert "--lookup-cache-dynamic: cannot write" in caplog.text
     assert [file.name for file in tmp_path.iterdir()] == ["dynamic.bin"]
 
 
@@ -694,7 +697,7 @@ def test_a_file_that_is_no_cache_of_this_model_is_refused(tmp_path, option):
     cache = NgramCache()
     cache.learn([1, 2, N_VOCAB])
     path.write_bytes(cache.encode())
-    with pytest.raises(CorralError, match="none of this model's"):
+    with pytest.raises(CorralError, match="outside this model's vocabulary"):
         EngineHarness(FakeBackend(), **{option: str(path)})
 
 

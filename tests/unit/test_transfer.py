@@ -8,7 +8,8 @@ import logging
 import pytest
 from rich.console import Console
 
-from corral.cli.transfer import TransferDisplay, sized
+from corral.cli.transfer import Transfer, sized
+from corral.core.result import Loading, Stage
 
 MIB = 1 << 20
 
@@ -20,7 +21,7 @@ class Screen:
         self.now = 100.0
         self._log = log
         console = Console(file=out, force_terminal=True, width=120, highlight=False) if out else None
-        self.display = TransferDisplay(console, clock=lambda: self.now)
+        self.display = Transfer(console, clock=lambda: self.now)
 
     @property
     def lines(self):
@@ -52,7 +53,7 @@ def test_going_on_counts_what_is_new(log):
     screen.now += 10.0
     screen.display.advance(600 * MIB)
     assert screen.lines == [
-        "downloading m.gguf (900 MiB), going on after 500 MiB",
+        "downloading m.gguf (900 MiB), resumed at 500 MiB",
         "downloading m.gguf: 67%, 600 MiB of 900 MiB, 10.0 MiB/s, 0:00:30 left",
     ]
 
@@ -98,6 +99,18 @@ def test_a_terminal_has_a_bar(log):
     assert "100.0/100.0 MiB" in shown
     assert "something" in screen.lines
     assert "done, 100 MiB" in screen.lines[-1]
+
+
+def test_a_server_that_waits_is_told_every_step():
+    told: list[Loading] = []
+    transfer = Transfer(report=told.append)
+    transfer.begin("downloading x", 400, 100)
+    transfer.advance(200)
+    transfer.begin("downloading y", None, 0)
+    assert [(each.stage, each.progress) for each in told] == [
+        (Stage.DOWNLOADING, progress) for progress in (0.0, 0.25, 0.5, 0.0)
+    ]
+    assert "200 bytes of 400 bytes" in told[2].detail
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import hashlib
 
 import numpy as np
 
-from corral.core.draw import uniform
 from corral.core.task import Task
 from corral.engine.context_shift import plan_shift
 from corral.engine.guidance import guide
+from tests.tools.keyed import uniform
 from tests.unit.fake import EOG, LETTERS, FakeBackend, FakeSampler
 
 N_WIDE = 8
@@ -39,7 +39,7 @@ class WideBackend(FakeBackend):
 
 
 class WideSampler(FakeSampler):
-    def sample(self, logits, index):
+    def sample(self, logits, index, redraw=None):
         assert self.is_open
         assert logits.shape == (N_WIDE,)
         assert not np.isnan(logits).any()

@@ -1,4 +1,4 @@
-"""Chat completions in OpenAI's shape, whole and as deltas."""
+"""Render chat completions in OpenAI's format, whole and as deltas."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from corral.api.render.openai import OpenAIAnswer
 from corral.api.schema.chat import ChatRequest
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
+from corral.core.top_probs import TopProbs
 
 
 class ChatRenderer(OpenAIAnswer):
-    """One request's answers."""
+    """Renders the answers to one request."""
 
     def __init__(self, context: RenderContext, body: ChatRequest, prepared: PreparedChat) -> None:
         super().__init__(context, body, "chatcmpl", f"chat.completion{'.chunk' * body.stream}")
@@ -44,9 +45,7 @@ class ChatRenderer(OpenAIAnswer):
             "logprobs": self._logprobs(choice, choice.probs),
             "finish_reason": message.finish_reason(choice.ended),
         }
-        if choice.ended.truncated_grammar:
-            answer["truncated_grammar"] = True
-        return answer
+        return answer | native.render_unmet(choice.ended)
 
     def _token_events(self, choice: Choice, result: Tokens) -> list[dict[str, Any]]:
         deltas = self._message(choice).feed(result.text)
@@ -62,15 +61,14 @@ class ChatRenderer(OpenAIAnswer):
 
     def _progress_event(self, choice: Choice, result: Admitted | Progress) -> dict[str, Any]:
         delta = {"role": "assistant", "content": None} if not self._message(choice).is_begun else {}
-        progress = native.render_prompt_progress(choice, result)
-        return {**self._chunk(choice, delta), "prompt_progress": progress}
+        progress = native.render_prompt_progress(choice, result, self._body.timings_per_token)
+        return {**self._chunk(choice, delta), **progress}
 
     def _last_events(self, choice: Choice, done: Done) -> list[dict[str, Any]]:
         message = self._message(choice)
         deltas = [*message.feed(done.text), *message.finish()]
         last = self._chunk(choice, {}, message.finish_reason(done))
-        if done.truncated_grammar:
-            last["choices"][0]["truncated_grammar"] = True
+        last["choices"][0] |= native.render_unmet(done)
         events = [*self._opening(choice), *(self._chunk(choice, delta) for delta in deltas), last]
         events += self._usage_events(choice)
         events[-1] |= {**self._render_facts(choice), **self._render_warnings([message])}
@@ -97,7 +95,7 @@ class ChatRenderer(OpenAIAnswer):
         if not probs:
             return None
         if self._body.top_logprobs == 0:
-            probs = [TokenProbs(p.chosen, []) for p in probs]
+            probs = [TokenProbs(p.chosen, TopProbs()) for p in probs]
         return {"content": native.render_probs(probs, choice.task.params.sampling, self._context.piece)}
 
     def _render_warnings(self, messages: Any) -> dict[str, Any]:
@@ -162,7 +160,7 @@ class _Message:
         if isinstance(event, CallBroken):
             del self._calls[event.index]
         if isinstance(event, Diagnosis):
-            self.warnings.append(f"something that looks like a tool call is returned as text: {event.reason}")
+            self.warnings.append(f"text that looks like a tool call is returned as content: {event.reason}")
         return None
 
     def _call_delta(self, index: int, id: str = "", **function: str) -> dict[str, Any]:

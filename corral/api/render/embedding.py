@@ -1,4 +1,4 @@
-"""Vectors and scores as answers."""
+"""Render vectors and scores."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _INT16_RANGE = 32760.0
 
 
 def shape(vectors: Sequence[FloatArray], dimensions: int | None, p: int) -> list[FloatArray]:
-    """The first numbers of all rows, normalized."""
+    """Truncate all rows to `dimensions`, and normalize them."""
     ends = np.cumsum([len(rows) for rows in vectors])
     return np.split(normalize(np.concatenate(vectors)[:, :dimensions], p), ends[:-1])
 
 
 def normalize(rows: FloatArray, p: int) -> FloatArray:
-    """Rows divided by their p-norm; 0: by the largest number, to the range of 16 bits; less: as they are."""
+    """Divide rows by their p-norm; 0: scale the largest number to the range of 16 bits; negative: no
+    change."""
     if p < 0:
         return np.ascontiguousarray(rows)
     largest = np.abs(rows).max(axis=1, keepdims=True).astype(np.float64)
@@ -33,7 +34,7 @@ def normalize(rows: FloatArray, p: int) -> FloatArray:
 
 
 def render_rows(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) -> list[dict[str, Any]]:
-    """llama-server's own shape, which has room for more than one row."""
+    """Render llama-server's format, which allows several rows."""
     return [
         {"index": i, "embedding": [_render_row(row, is_base64) for row in rows], **_truncated(i, inputs)}
         for i, rows in enumerate(vectors)
@@ -41,7 +42,7 @@ def render_rows(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) 
 
 
 def render_data(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) -> list[dict[str, Any]]:
-    """OpenAI's shape."""
+    """Render OpenAI's format."""
     encoding = {"encoding_format": "base64"} if is_base64 else {}
     return [
         {
@@ -58,7 +59,8 @@ def render_data(vectors: Sequence[FloatArray], inputs: Inputs, is_base64: bool) 
 def render_ranks(
     vectors: Sequence[FloatArray], inputs: Inputs, documents: Sequence[Any], top_n: int | None, name: str
 ) -> list[dict[str, Any]]:
-    """The best documents first, with their score under this name; with themselves, where they are given."""
+    """Render the best documents first, with their score under `name`, and the documents themselves if
+    given."""
     scores = [float(rows[0, 0]) for rows in vectors]
     best = sorted(range(len(scores)), key=lambda i: -scores[i])[:top_n]
     return [
@@ -70,7 +72,7 @@ def render_ranks(
 def render_classes(
     vectors: Sequence[FloatArray], inputs: Inputs, labels: Sequence[str]
 ) -> list[list[dict[str, Any]]]:
-    """All labels for each input, the best first."""
+    """Render all labels for each input, the best first."""
     return [
         [
             {"label": labels[k], "score": float(rows[0, k]), **_truncated(i, inputs)}
@@ -81,7 +83,7 @@ def render_classes(
 
 
 def render_list(model: str, inputs: Inputs, warnings: list[str], **content: Any) -> dict[str, Any]:
-    """What the answers of all these routes have around them."""
+    """Render the common envelope of these routes' responses."""
     n = inputs.n_tokens
     answer = {
         "model": model,
@@ -95,7 +97,7 @@ def render_list(model: str, inputs: Inputs, warnings: list[str], **content: Any)
 def _render_row(row: FloatArray, is_base64: bool) -> Any:
     if is_base64:
         return base64.b64encode(row.astype("<f4").tobytes()).decode()
-    # A row at a time: other threads have to come to their turn in between.
+    # One row at a time, so that other threads run in between.
     return orjson.Fragment(orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY))
 
 

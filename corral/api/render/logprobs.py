@@ -8,37 +8,52 @@ from typing import Any
 
 from corral.api.render.native import logprob_of
 from corral.api.vocab import Vocab
-from corral.core.result import TokenProb, TokenProbs
+from corral.core.result import TokenProbs
+
+Lists = dict[str, list[Any]]
 
 
 class TextLogprobs:
-    """Mutable: one answer, rendered at once or in chunks. Offsets count characters of its text."""
+    """Mutable: one answer, rendered at once or in chunks. Offsets count characters of its text, which begins
+    after `n_chars` others."""
 
-    def __init__(self, vocab: Vocab) -> None:
+    def __init__(self, vocab: Vocab, n_chars: int = 0) -> None:
         self._vocab = vocab
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._n_chars = 0
+        self._n_chars = n_chars
 
-    def render(self, probs: Sequence[TokenProbs]) -> dict[str, Any]:
+    def render(self, probs: Sequence[TokenProbs]) -> Lists:
         return {
-            "tokens": [self._name(p.chosen) for p in probs],
+            "tokens": [self._name(p.chosen.id) for p in probs],
             "token_logprobs": [logprob_of(p.chosen) for p in probs],
-            # OpenAI: the chosen token is always there, as one more where it is not among the most probable.
-            "top_logprobs": [
-                {self._name(p): logprob_of(p) for p in (*each.top, each.chosen)} for each in probs
-            ],
-            "text_offset": [self._advance(p.chosen) for p in probs],
+            "top_logprobs": [self._render_top(p) for p in probs],
+            "text_offset": [self._advance(p.chosen.id) for p in probs],
         }
 
-    def _name(self, prob: TokenProb) -> str:
-        """A token's text; bytes that are not UTF-8 by themselves are spelled as OpenAI does."""
-        data = self._vocab.piece(prob.id, special=True)
+    def render_prompt(
+        self, tokens: Sequence[int], probs: Sequence[TokenProbs | None], offsets: list[int]
+    ) -> Lists:
+        """Render a prompt; its first token has no probability."""
+        return {
+            "tokens": [self._name(token) for token in tokens],
+            "token_logprobs": [None if p is None else logprob_of(p.chosen) for p in probs],
+            "top_logprobs": [None if p is None else self._render_top(p) for p in probs],
+            "text_offset": offsets,
+        }
+
+    def _render_top(self, probs: TokenProbs) -> dict[str, float]:
+        """Render the most probable tokens, and the chosen one if it is not among them, as OpenAI does."""
+        return {self._name(p.id): logprob_of(p) for p in (*probs.top, probs.chosen)}
+
+    def _name(self, token: int) -> str:
+        """Return a token's text; incomplete UTF-8 is escaped as OpenAI does."""
+        data = self._vocab.piece(token, special=True)
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
-    def _advance(self, prob: TokenProb) -> int:
+    def _advance(self, token: int) -> int:
         start = self._n_chars
-        self._n_chars += len(self._decoder.decode(self._vocab.piece(prob.id)))
+        self._n_chars += len(self._decoder.decode(self._vocab.piece(token)))
         return start

@@ -1,4 +1,4 @@
-"""What answers in OpenAI's shape have in common: the frame, usage, timings and the native answer."""
+"""Common parts of responses in OpenAI's format: the envelope, usage, timings and the native response."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ import time
 from typing import Any
 
 from corral import BUILD_INFO
+from corral.api.cache_diagnosis import Diagnosis
 from corral.api.choice import Choice
 from corral.api.model import RenderContext
 from corral.api.render import native
+from corral.api.render.cache_diagnostics import render_prompt_cache_diagnostics
 from corral.api.render.state import render_cache_report
 from corral.api.schema.openai import OpenAIFields
+from corral.api.sse import SSE
 
 
 class OpenAIAnswer:
     """Mutable: counts the tokens of a request's choices. A prompt with several answers counts once."""
 
     last = b"data: [DONE]\n\n"
+    stream_format = SSE
 
     def __init__(self, context: RenderContext, body: OpenAIFields, prefix: str, kind: str) -> None:
         self._context = context
         self._is_verbose = context.is_verbose if body.verbose is None else body.verbose
         self._fields = body
+        self.diagnosis: Diagnosis | None = None
         self._n_prompt = self._n_cached = self._n_generated = 0
+        self.id = f"{prefix}-{secrets.token_hex(16)}"
         self._frame = {
-            "id": f"{prefix}-{secrets.token_hex(16)}",
+            "id": self.id,
             "object": kind,
             "created": int(time.time()),
             "model": body.model or context.model_name,
@@ -44,7 +50,7 @@ class OpenAIAnswer:
         }
 
     def _usage_events(self, choice: Choice) -> list[dict[str, Any]]:
-        """At the end of a stream, for a client that wants it."""
+        """Render the usage event at the end of a stream, if the client asks for it."""
         self._count(choice)
         if not (self._fields.stream_options.include_usage and choice.is_last):
             return []
@@ -52,10 +58,15 @@ class OpenAIAnswer:
 
     def _render_facts(self, choice: Choice) -> dict[str, Any]:
         timings = native.render_timings(choice.ended.timings)
-        return {"timings": timings, **render_cache_report(choice, self._context.piece)}
+        facts = {"timings": timings, **render_cache_report(choice, self._context.piece)}
+        if self.diagnosis is not None:
+            facts["prompt_cache_diagnostics"] = render_prompt_cache_diagnostics(
+                self.diagnosis, choice.n_cached
+            )
+        return facts
 
     def _render_verbose(self, choice: Choice) -> dict[str, Any]:
-        """What the native route would have answered, if the client or the server wants to know."""
+        """Render the native response, if the client or the server asks for it."""
         if not self._is_verbose:
             return {}
         fields, params = self._fields, choice.task.params

@@ -1,4 +1,4 @@
-"""What a slot holds, as clients see it."""
+"""Render the content of a slot for clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from corral.core.media import NO_TOKEN
 
 
 def render_boundaries(tokens: Sequence[int], eot: int) -> dict[str, Any]:
-    """Where messages end: at the token that ends a turn; what follows the last one is a message too."""
+    """Find where messages end: at the token that ends a turn; the rest is a message too."""
     array = np.array(tokens, np.int64)
     ends = np.flatnonzero((array == eot) & (array != NO_TOKEN)).tolist()
     if len(array) and (not ends or ends[-1] != len(array) - 1):
@@ -28,8 +28,8 @@ def render_boundaries(tokens: Sequence[int], eot: int) -> dict[str, Any]:
 
 
 def render_cache_report(choice: Choice, piece: Callable[[int], bytes]) -> dict[str, Any]:
-    """A `cache_report`, if the request wants one: where the prompt's beginning came from, and where the
-    prompt leaves the nearest thing in any cache."""
+    """Render the `cache_report`, if the request asks for one: where the prompt's prefix came from, and where
+    the prompt first differs from the nearest cached sequence."""
     report, n_prompt = choice.report, len(choice.task.prompt)
     if report is None:
         return {}
@@ -49,6 +49,7 @@ def render_cache_report(choice: Choice, piece: Callable[[int], bytes]) -> dict[s
             "n_prompt": n_prompt,
             "n_cached": report.n_cached,
             "n_moved": report.n_moved,
+            "is_checkpoint": report.is_checkpoint,
             "n_common": report.n_common,
             "first_difference": difference,
         }

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.adapter import MAX_ADAPTERS, Adapter, parse_scales
 from corral.api.body import JsonResponse, parse_body, read_json
 from corral.api.openapi import answers, body_like, body_of, list_of, shape
+from corral.api.router import Router
 from corral.api.schema.adapter import LoadAdapterRequest, UnloadAdapterRequest
 from corral.api.schema.answer import ADAPTER, ADAPTERS, SUCCESS, UNLOADED
 from corral.api.state import state_of
 
-router = APIRouter()
+router = Router()
 
 _SCALES = {**list_of(shape(id="integer", scale="number")), "maxItems": MAX_ADAPTERS}
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
+from corral.api.diagnose import begin_diagnosis
+from corral.api.model import ModelFacts
 from corral.api.openapi import EVENTS, answers, body_of
+from corral.api.piece_response import respond_json
 from corral.api.prepare_chat import count_chat_tokens, mark_chat, prepare_chat, render_chat
 from corral.api.render.chat import ChatRenderer
 from corral.api.respond import read_body, respond
+from corral.api.router import Router
 from corral.api.schema.answer import CHAT, INPUT_TOKENS, PROMPT
 from corral.api.schema.chat import ChatRequest
 from corral.api.state import state_of
 from corral.core.media_item import MediaKind
 from corral.media.collect import PlainCollector, mark_messages
 
-router = APIRouter()
+router = Router()
 
 _BODY = body_of(ChatRequest)
 _ANSWERS = answers(CHAT, 501, 507, also=[EVENTS])
@@ -30,6 +35,11 @@ async def chat(request: Request) -> Response:
     body = await read_body(request, ChatRequest)
     prepared = await prepare_chat(request, body, state.prepare)
     renderer = ChatRenderer(state.model.render_context, body, prepared)
+    options = body.prompt_cache_options
+    if options is not None:
+        renderer.diagnosis = await begin_diagnosis(
+            request, renderer.id, options.comparison_response_id, body, prepared.completion
+        )
     return await respond(request, prepared.completion, renderer, body.stream)
 
 
@@ -38,10 +48,15 @@ async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
     model, pools = state_of(request).model, state_of(request).pools
     body = await parse_body(request, ChatRequest)
+    text = await pools.run_prompt(_apply_template, body, model)
+    return await respond_json(pools, lambda: {"prompt": text}, len(text))
+
+
+def _apply_template(body: ChatRequest, model: ModelFacts) -> str:
     collector = PlainCollector(sees=MediaKind.IMAGE in model.info.media)
-    body = body.model_copy(update={"messages": mark_messages(body.messages, collector)})
-    _, _, prompt = await pools.run_prompt(render_chat, body, model.chat)
-    return JsonResponse({"prompt": prompt.text})
+    marked = body.model_copy(update={"messages": mark_messages(body.messages, collector)})
+    _, _, prompt = render_chat(marked, model.chat)
+    return prompt.text
 
 
 @router.post("/v1/chat/completions/input_tokens", openapi_extra=_BODY, responses=_COUNTS)

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import msgspec
 import xxhash
-from fastapi import APIRouter, Path, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.body import JsonResponse, read_json
 from corral.api.disconnect import run_for_client
 from corral.api.openapi import answers, body_like, queries, query
+from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import CHAT_REMOVED, CHAT_SAVED, CHATS, SAVED_CHAT
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest, NotSupported
@@ -19,12 +21,15 @@ from corral.storage.chat_store import ChatStore
 from corral.storage.saved_chat import CHAT_ID, MAX_SEARCH_CHARS
 from corral.telemetry.scope import record_of
 
-router = APIRouter()
+router = Router()
 
 _ID: Any = {"type": "string", "pattern": f"^{CHAT_ID}$"}
-_Id = Annotated[str, Path(description="A chat's id.", json_schema_extra=_ID)]
+_Id = Annotated[str, PathParameter("ID of the chat.", _ID)]
 _SEARCH = query(
-    "search", "Only those in which it is, whatever the case.", type="string", maxLength=MAX_SEARCH_CHARS
+    "search",
+    "List only chats that contain this text, ignoring case.",
+    type="string",
+    maxLength=MAX_SEARCH_CHARS,
 )
 _KEPT_BY_CLIENTS = {"cache-control": "private, no-cache"}  # they ask each time whether it has changed
 _ANY = "*"
@@ -36,7 +41,7 @@ async def chats(request: Request) -> Response:
     store, client = _store(request), record_of(request).client
     text = request.query_params.get("search", "")
     if len(text) > MAX_SEARCH_CHARS:
-        raise InvalidRequest(f"must be {MAX_SEARCH_CHARS} characters at most", field="search")
+        raise InvalidRequest(f"may have at most {MAX_SEARCH_CHARS} characters", field="search")
     work = store.search(client, text) if text else store.list(client)
     body = msgspec.json.encode(await run_for_client(work, request.receive))
     tag = f'"{xxhash.xxh3_128_hexdigest(body)}"'
@@ -59,7 +64,7 @@ async def load(request: Request, id: _Id) -> Response:
     responses=answers(CHAT_SAVED, 409, 501, 507),
 )
 async def save(request: Request, id: _Id) -> Response:
-    """Save a whole chat; with `If-Match: REVISION` only if nobody else has saved it since."""
+    """Save a whole chat; with `If-Match: REVISION` only if no other client has saved it since."""
     store, chat_id, condition = _store(request), check_id(id), _condition(request)
     data = await read_json(request)
     info = await store.save(record_of(request).client, chat_id, data, condition)
@@ -76,20 +81,20 @@ async def remove(request: Request, id: _Id) -> Response:
 def _store(request: Request) -> ChatStore:
     store = state_of(request).storage.chats
     if store is None:
-        raise NotSupported("This server does not keep chats. Start it with `--chats`")
+        raise NotSupported("This server does not store chats. Start it with `--chats`")
     return store
 
 
 def _condition(request: Request) -> Precondition:
     wanted, unwanted = _tags(request, "if-match"), _tags(request, "if-none-match")
     if len(wanted) > 1 or unwanted not in ([], [_ANY]):
-        raise InvalidRequest("If-Match takes one revision, If-None-Match only *")
+        raise InvalidRequest("If-Match must be one revision, If-None-Match must be *")
     if wanted == [_ANY]:
         return Precondition(is_known=True, is_new=bool(unwanted))
     return Precondition(wanted[0].strip('"') if wanted else None, is_new=bool(unwanted))
 
 
 def _tags(request: Request, header: str) -> list[str]:
-    """Proxies that change an answer's bytes make its tag a weak one."""
+    """Return the tags of the header, weak ones included: proxies that compress answers weaken them."""
     tags = [tag.strip().removeprefix("W/") for tag in request.headers.get(header, "").split(",")]
     return [tag for tag in tags if tag]

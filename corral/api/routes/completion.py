@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.prepare import prepare_completion
-from corral.api.render.completion import NativeRenderer, OpenAIRenderer
+from corral.api.prepare_infill import InfillSettings
+from corral.api.prepare_text import prepare_text
+from corral.api.render.completion import NativeRenderer
+from corral.api.render.text import TextRenderer
 from corral.api.respond import read_body, respond
+from corral.api.router import Router
 from corral.api.schema.answer import COMPLETION, OPENAI_COMPLETION
 from corral.api.schema.completion import CompletionRequest
 from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.state import state_of
 
-router = APIRouter()
+router = Router()
 
 _BODY, _ANSWERS = body_of(CompletionRequest), answers(COMPLETION, 501, 507, also=[EVENTS])
 
@@ -38,11 +43,7 @@ async def openai_completion(request: Request) -> Response:
     """Continue a prompt, in OpenAI's shape."""
     state = state_of(request)
     body = await read_body(request, OpenAICompletionRequest)
-    body.refuse_unsupported()
-    asked = body
-    if body.logprobs is not None:
-        # The engine only reports the chosen token together with others.
-        asked = body.with_field("n_probs", max(1, body.n_shown), "logprobs")
-    prepared = await prepare_completion(request, asked, state.prepare)
-    renderer = OpenAIRenderer(state.model.render_context, body, prepared.warnings)
+    settings = InfillSettings(state.settings.engine.n_batch, state.settings.server.spm_infill)
+    prepared = await prepare_text(request, body, state.prepare, settings)
+    renderer = TextRenderer(state.model.render_context, body, prepared)
     return await respond(request, prepared, renderer, body.stream)

@@ -5,13 +5,22 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.body import parse_body
-from corral.api.embed import embed, prepare_embedding, require_embeddings, respond
+from corral.api.embed import (
+    BASE64_CHARS,
+    FLOAT_CHARS,
+    embed,
+    prepare_embedding,
+    require_embeddings,
+    respond,
+)
 from corral.api.openapi import answers, body_of
 from corral.api.prepare_embedding import prepare_inputs
 from corral.api.render.embedding import render_data, render_list, render_rows, shape
+from corral.api.router import Router
 from corral.api.schema.answer import EMBEDDING, EMBEDDINGS
 from corral.api.schema.embedding import EmbeddingRequest
 from corral.api.state import state_of
@@ -20,7 +29,7 @@ from corral.core.pooling import Pooling
 from corral.core.result import EncoderInfo
 from corral.media.collect import mark_prompt
 
-router = APIRouter()
+router = Router()
 
 _BODY = body_of(EmbeddingRequest)
 _ANSWERS = answers(EMBEDDING, 501, 507)
@@ -45,20 +54,21 @@ async def _answer(request: Request, is_openai: bool) -> Response:
     encoder = state.model.info.encoder
     body = await parse_body(request, EmbeddingRequest)
     field = "content" if body.input is None and body.content is not None else "input"
-    # compat: /v1/embeddings: `content` is no field of OpenAI's, and answered in the native shape.
+    # compat: /v1/embeddings: `content` is not a field of OpenAI's, and answered in the native format.
     is_openai = is_openai and field == "input"
     _check(body, encoder, is_openai)
     mark = partial(mark_prompt, getattr(body, field), body.image_data, field, bool(state.model.info.media))
     content, media, _ = await state.prepare.load_media(request, mark)
+    is_base64 = body.encoding_format == "base64"
+    n_chars = BASE64_CHARS if is_base64 else FLOAT_CHARS
     prepared = await prepare_embedding(
-        request, state.prepare, body.truncate, prepare_inputs, content, field, media=media
+        *(request, state.prepare, body.truncate, prepare_inputs, content, field), media=media, n_chars=n_chars
     )
     vectors = await embed(request, prepared)
     norm = _norm(body, encoder, state.settings.server.embd_normalize)
 
     def render() -> Any:
         rows = shape(vectors, body.dimensions, norm)
-        is_base64 = body.encoding_format == "base64"
         if not is_openai:
             return render_rows(rows, prepared.inputs, is_base64)
         data = render_data(rows, prepared.inputs, is_base64)
@@ -72,7 +82,7 @@ def _check(body: EmbeddingRequest, encoder: EncoderInfo, is_openai: bool) -> Non
     if body.input is None and body.content is None:
         raise InvalidRequest('"input" or "content" must be provided', field="input")
     if body.dimensions is not None and body.dimensions > encoder.n_embd:
-        raise InvalidRequest(f"the model's vectors have {encoder.n_embd} numbers", field="dimensions")
+        raise InvalidRequest(f"this model's vectors have {encoder.n_embd} dimensions", field="dimensions")
 
 
 def _norm(body: EmbeddingRequest, encoder: EncoderInfo, default: int) -> int:

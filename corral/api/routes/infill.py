@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.openapi import EVENTS, answers, body_of
 from corral.api.prepare_infill import InfillSettings, prepare_infill, require_marks
 from corral.api.render.completion import NativeRenderer
 from corral.api.respond import read_body, respond
+from corral.api.router import Router
 from corral.api.schema.answer import COMPLETION
 from corral.api.schema.infill import InfillRequest
 from corral.api.state import state_of
 
-router = APIRouter()
+router = Router()
 
 
 @router.post(

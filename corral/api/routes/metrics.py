@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.openapi import TEXT, answers
+from corral.api.router import Router
 from corral.api.state import state_of
 from corral.core.errors import NotSupported
 
-router = APIRouter()
+router = Router()
 
 
 @router.get("/metrics", responses=answers(None, 501, also=[TEXT]))

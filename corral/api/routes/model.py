@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.body import JsonResponse
 from corral.api.openapi import answers
+from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import MODEL, MODELS
-from corral.api.state import state_of
+from corral.api.state import AppState, state_of
 from corral.core.errors import NotFound
 from corral.core.result import ModelInfo
 
-router = APIRouter()
+router = Router()
 
 
 @router.get("/v1/models", responses=answers(MODELS))
@@ -22,17 +24,17 @@ async def models(request: Request) -> Response:
     """All models: there is one."""
     state = state_of(request)
     name, info = state.model.name, state.engine.info
-    data = [_render(name, info, state.started_at)]
+    data = [_render(state)]
     return JsonResponse({"object": "list", "data": data, "models": [_render_capabilities(name, info)]})
 
 
 @router.get("/v1/models/{name:path}", responses=answers(MODEL, 404))
-async def model(request: Request, name: Annotated[str, Path(description="The model's name.")]) -> Response:
+async def model(request: Request, name: Annotated[str, PathParameter("Name of the model.")]) -> Response:
     """One model by its name."""
     state = state_of(request)
     if name != state.model.name:
-        raise NotFound(f"there is no model '{name:.256}'")
-    return JsonResponse(_render(name, state.engine.info, state.started_at))
+        raise NotFound(f"model '{name:.256}' not found")
+    return JsonResponse(_render(state))
 
 
 def _render_capabilities(name: str, info: ModelInfo | None) -> dict[str, Any]:
@@ -49,12 +51,15 @@ def _render_capabilities(name: str, info: ModelInfo | None) -> dict[str, Any]:
     }
 
 
-def _render(name: str, info: ModelInfo | None, started_at: int) -> dict[str, Any]:
+def _render(state: AppState) -> dict[str, Any]:
     # compat: /v1/models: answered while the model is still loading, then without `meta`.
+    name, info, server = state.model.name, state.engine.info, state.settings.server
     return {
         "id": name,
+        "aliases": [server.alias] if server.alias else [],
+        "tags": list(server.tags),
         "object": "model",
-        "created": started_at,
+        "created": state.started_at,
         "owned_by": "llamacpp",
         "meta": info
         and {

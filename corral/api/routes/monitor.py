@@ -1,22 +1,26 @@
-"""`GET /monitor/events`: what goes on, as it happens; `corral/webui/monitor.html` shows it."""
+"""`GET /monitor/events`: a stream of what the server does; `corral/webui/monitor.html` shows it."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.openapi import EVENTS, answers, queries, query
+from corral.api.router import Router
 from corral.api.sse import EventStream
 from corral.core.client import Client
 from corral.core.errors import Forbidden, InvalidRequest
 from corral.telemetry.live import Monitor
 from corral.telemetry.scope import record_of
 
-router = APIRouter()
+router = Router()
 
 _MAX_EVENTS = 1_000_000
 _YES, _NO = ("1", "true"), ("", "0", "false")
-_PROMPTS = query("prompts", "Tell how the prompts of your own key begin.", type="boolean")
-_LIMIT = query("limit", "End after so many events.", type="integer", minimum=1, maximum=_MAX_EVENTS)
+_PROMPTS = query("prompts", "Show the beginning of your own key's prompts.", type="boolean")
+_LIMIT = query(
+    "limit", "End the stream after this number of events.", type="integer", minimum=1, maximum=_MAX_EVENTS
+)
 
 
 @router.get(
@@ -31,19 +35,21 @@ async def events(request: Request) -> Response:
 
 
 def _reader(request: Request) -> Client | None:
-    """The client whose prompts are shown, if it asks for them."""
+    """Return the client whose prompts are shown, if it asks for them."""
     asked = request.query_params.get("prompts", "")
     if asked in _NO:
         return None
     if asked not in _YES:
         raise InvalidRequest("must be true or false", field="prompts")
     if not request.app.state.keys:
-        raise Forbidden("Prompts are told only to those whose they are: start the server with `--api-key`")
+        raise Forbidden(
+            "Prompts are visible only to the API key that sent them. Start the server with `--api-key`"
+        )
     return record_of(request).client
 
 
 def _limit(request: Request) -> int:
-    """How many events are wanted; 0: all that ever come."""
+    """Return the number of events to send; 0: no limit."""
     text = request.query_params.get("limit", "")
     if not text:
         return 0

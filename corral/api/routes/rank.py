@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.body import parse_body
 from corral.api.embed import embed, prepare_embedding, require_classes, require_scores, respond
 from corral.api.openapi import answers, body_of
 from corral.api.prepare_embedding import prepare_inputs, prepare_pairs
 from corral.api.render.embedding import render_classes, render_list, render_ranks
+from corral.api.router import Router
 from corral.api.schema.answer import CLASSES, RANKS
 from corral.api.schema.embedding import ClassifyRequest, RerankRequest
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
 
-router = APIRouter()
+router = Router()
 
 _RANKS = answers(RANKS, 501)
 _CLASSES = answers(CLASSES, 501)

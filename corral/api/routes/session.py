@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
 from corral.api.openapi import answers, body_of, queries, query
+from corral.api.router import PathParameter, Router
 from corral.api.routes.slot import SLOT, WAIT, restore_file
 from corral.api.schema.answer import SESSION_ACTION, SESSIONS
 from corral.api.schema.state import SessionRequest
@@ -21,10 +23,10 @@ from corral.storage.blob import Blob, read_pieces
 from corral.storage.save_directory import NAME, NamedFile, SaveDirectory, check_name
 from corral.storage.session import render_id
 
-router = APIRouter()
+router = Router()
 
 _NAME: Any = {"type": "string", "pattern": f"^{NAME.pattern}$"}
-_Session = Annotated[str, Path(description="A session's name.", json_schema_extra=_NAME)]
+_Session = Annotated[str, PathParameter("Name of the session.", _NAME)]
 
 
 @router.get("/sessions", responses=answers(SESSIONS, 501))
@@ -47,10 +49,10 @@ async def sessions(request: Request) -> Response:
 @router.post(
     "/sessions/{id_session}",
     openapi_extra=queries(
-        query("action", "What to do.", required=True, enum=["save", "restore", "fork", "remove"]),
+        query("action", "The action.", required=True, enum=["save", "restore", "fork", "remove"]),
         SLOT,
         WAIT,
-        query("to", "Another name that a fork gets.", **_NAME),
+        query("to", "Name of the new session (fork).", **_NAME),
         **body_of(SessionRequest, required=False),
     ),
     responses=answers(SESSION_ACTION, 404, 409, 501, 507),
@@ -72,12 +74,14 @@ class _SessionCall(SlotCall):
         self.id = render_id(name)
 
     async def file(self) -> tuple[SaveDirectory, str] | None:
-        """Where the body says that the state is, or shall be, if it has one."""
+        """Return the file that the body names, if any."""
         body = await parse_body(self.request, SessionRequest, default={})
         if not body.file:
             return None
         if self.storage.saves is None:
-            raise NotSupported("Field 'file' needs a server that was started with `--slot-save-path`")
+            raise NotSupported(
+                "Field 'file': this server does not save files. Start it with `--slot-save-path`"
+            )
         return self.storage.saves, check_name(body.file, "file")
 
 
@@ -117,7 +121,7 @@ async def _restore(call: _SessionCall) -> Response:
 
 
 async def _fork(call: _SessionCall) -> Response:
-    """Into another slot, into another session (`to`), or both."""
+    """Fork into another slot, into another session (`to`), or both."""
     to = call.request.query_params.get("to")
     if to is None:
         return await _restore(call)

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Path, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral.api.blob_response import BlobResponse
 from corral.api.body import JsonResponse, parse_body
 from corral.api.openapi import BINARY, answers, body_of, queries, query
 from corral.api.render.state import render_boundaries
+from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import SLOT_ACTION, SLOT_INFO
 from corral.api.schema.state import ShiftRequest, SlotFileRequest, StateRequest
 from corral.api.slot_call import SlotCall, action_of, require_slots
@@ -25,22 +27,22 @@ from corral.core.task import Busy, Verb
 from corral.storage.blob import Blob, decode_state, read_base64, read_pieces, receive
 from corral.storage.save_directory import SaveDirectory, check_name
 
-router = APIRouter()
+router = Router()
 
 _HEAD_ROOM = 64 << 10  # of what is around a state in a body
 _FILE_ACTIONS = ("save", "restore", "erase")
 _STATE_ACTIONS = ("save-state", "restore-state", "tokens", "context-shift", "fork")
 _SLOT: Any = {"type": "integer", "minimum": 0}
-_Slot = Annotated[str, Path(description="A slot's number.", json_schema_extra=_SLOT)]
-WAIT = query("wait", "`0` or `false`: 409 instead of waiting while the slot is busy.", type="string")
-SLOT = query("slot", "The slot that is to hold it.", **_SLOT)
+_Slot = Annotated[str, PathParameter("Number of the slot.", _SLOT)]
+WAIT = query("wait", "`0` or `false`: answer 409 instead of waiting if the slot is busy.", type="string")
+SLOT = query("slot", "The slot to restore into.", **_SLOT)
 _INFO = answers(SLOT_INFO, 400, 404, 501)
 
 
 @router.post(
     "/slots/{id_slot}",
     openapi_extra=queries(
-        query("action", "What to do.", required=True, enum=[*_FILE_ACTIONS, *_STATE_ACTIONS]),
+        query("action", "The action.", required=True, enum=[*_FILE_ACTIONS, *_STATE_ACTIONS]),
         SLOT,
         WAIT,
         **body_of(SlotFileRequest, ShiftRequest, StateRequest, required=False, also=(BINARY,)),
@@ -128,7 +130,7 @@ async def _save_state(call: SlotCall) -> Response:
 
 
 def _render_blob(report: SlotReport, base64: Iterator[bytes]) -> tuple[int, Iterator[bytes]]:
-    """The length of the answer as JSON, and its pieces."""
+    """Return the length of the answer as JSON, and its pieces."""
     facts = {
         "id_slot": report.id_slot,
         "n_tokens": report.n_tokens,
@@ -156,7 +158,7 @@ async def _receive_state(call: SlotCall) -> Blob:
         return await receive(parts, n_max)
     with await receive(parts, n_max * 4 // 3 + _HEAD_ROOM) as body:
         n_json = state_of(call.request).settings.server.max_body_mib << 20
-        return await asyncio.to_thread(decode_state, body, n_json)
+        return await state_of(call.request).pools.run_text(decode_state, body, n_json)
 
 
 async def _tokens(call: SlotCall) -> Response:
@@ -178,7 +180,7 @@ async def _context_shift(call: SlotCall) -> Response:
 
 
 async def _fork(call: SlotCall) -> Response:
-    """The slot of the path goes into the one that `slot` names."""
+    """Copy the slot of the path into the one that `slot` names."""
     source = call.slot
     report = await call.run(Verb.FORK, slot=call.target, source=source)
     return JsonResponse(

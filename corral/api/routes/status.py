@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from corral import BUILD_INFO
 from corral.api.body import JsonResponse, parse_body
 from corral.api.error import render_error
 from corral.api.openapi import answers, body_like, queries, query, shape
 from corral.api.render.native import render_slot
+from corral.api.router import Router
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
 from corral.api.schema.parse import RequestModel
 from corral.api.slot_call import require_slots
@@ -19,12 +21,13 @@ from corral.api.trust import is_anonymous
 from corral.chat.message import MEDIA_MARK
 from corral.core.errors import NotSupported, Unavailable
 from corral.core.media_item import MediaKind
+from corral.grammar.keyword import render_support
 from corral.link.lifecycle import EngineState
 from corral.telemetry.slots import SlotView
 
-router = APIRouter()
+router = Router()
 
-_INCLUDE = query("include_slots", "Tell what each slot does.", type="string")
+_INCLUDE = query("include_slots", "Include the state of each slot.", type="string")
 _FAIL = query("fail_on_no_slot", "Answer 503 if no slot is idle.", type="string")
 _HEALTH_QUERY = queries(_INCLUDE, _FAIL)
 _PROPS_BODY = body_like({"type": "object"}, required=False)
@@ -69,7 +72,7 @@ async def slots(request: Request) -> Response:
     state.admission.check_health()
     if request.query_params.get("fail_on_no_slot") and not state.telemetry.slots.n_idle:
         raise Unavailable("no slot available")
-    return JsonResponse(await state.pools.run_text(_render_slots, state))
+    return await state.pools.run_text(lambda: JsonResponse(_render_slots(state)))
 
 
 @router.get("/props", responses=answers(PROPS))
@@ -89,6 +92,7 @@ async def props(request: Request) -> Response:
         "media_marker": MEDIA_MARK,
         "is_sleeping": state.engine.state is EngineState.SLEEPING,
         "build_info": BUILD_INFO,
+        "json_schema": render_support(),
     }
     vocab = model.vocab
     if is_anonymous(request):  # nothing that is written in the options, and no path
@@ -130,10 +134,15 @@ async def set_props(request: Request) -> Response:
 
 def _render_slots(state: AppState) -> list[dict[str, Any]]:
     detokenize = state.model.vocab.detokenize
-    return [
+    rendered = [
         _render_slot(state, view, detokenize(view.task.own_prompt) if view.task else "")
         for view in state.telemetry.slots.views
     ]
+    # compat: /slots: today's server has these only for a slot that has served a request.
+    for slot in rendered:
+        if slot["id_task"] < 0:
+            del slot["params"], slot["next_token"]
+    return rendered
 
 
 def _render_slot(state: AppState, view: SlotView, prompt: str) -> dict[str, Any]:

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
+from corral.api.answer_size import refuse_large_answer
 from corral.api.body import JsonResponse, parse_body
+from corral.api.json_encode import Rows
 from corral.api.openapi import answers, body_of
+from corral.api.piece_response import respond_json
 from corral.api.pools import body_bytes
 from corral.api.prompt import tokenize_mixed
+from corral.api.router import Router
 from corral.api.schema.answer import CONTENT, TOKENS
 from corral.api.schema.token import DetokenizeRequest, TokenizeRequest
 from corral.api.state import state_of
 from corral.api.vocab import Vocab
 from corral.core.errors import InvalidRequest
+from corral.text.vocab import free_tokens
 
-router = APIRouter()
+_FEW_TOKENS = 1000
+
+router = Router()
+
+_TOKEN_BYTES, _PIECE_BYTES = 8, 32  # of a token in an answer, about
+_PIECE_VALUES = 4
 
 
 @router.post("/tokenize", openapi_extra=body_of(TokenizeRequest), responses=answers(TOKENS))
 async def tokenize(request: Request) -> Response:
     """Tokens of a text."""
-    vocab, pools = state_of(request).model.vocab, state_of(request).pools
+    state, vocab = state_of(request), state_of(request).model.vocab
     body = await parse_body(request, TokenizeRequest)
-    return JsonResponse({"tokens": await pools.run_sized(body_bytes(request), _tokenize, body, vocab)})
+    max_bytes = state.settings.server.max_response_mib << 20
+    tokens = await state.pools.run_sized(body_bytes(request), _tokenize, body, vocab, max_bytes)
+    n_bytes = _n_bytes(tokens, body)
+    render, free = partial(_render_tokens, tokens, body, vocab), partial(free_tokens, tokens)
+    return await respond_json(state.pools, render, n_bytes, on_end=free)
 
 
 @router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=answers(CONTENT))
@@ -32,19 +48,49 @@ async def detokenize(request: Request) -> Response:
     """Text of tokens."""
     vocab, pools = state_of(request).model.vocab, state_of(request).pools
     body = await parse_body(request, DetokenizeRequest)
-    unknown = next((t for t in body.tokens if t >= vocab.n_tokens), None)
-    if unknown is not None:
-        raise InvalidRequest(f"{unknown} is no token (ids go from 0 to {vocab.n_tokens - 1})", field="tokens")
-    return JsonResponse({"content": await pools.run_text(vocab.detokenize, body.tokens)})
+    if len(body.tokens) <= _FEW_TOKENS:  # a lookup of each, faster than another thread wakes up
+        return JsonResponse({"content": _detokenize(body.tokens, vocab)})
+    text = await pools.run_text(_detokenize, body.tokens, vocab)
+    return await respond_json(pools, lambda: {"content": text}, len(text))
 
 
-def _tokenize(body: TokenizeRequest, vocab: Vocab) -> list[Any]:
+def _tokenize(body: TokenizeRequest, vocab: Vocab, max_bytes: int) -> list[int]:
+    """The tokens, if there are not too many for an answer."""
     tokens = tokenize_mixed(
         body.content, vocab, vocab.n_tokens, body.add_special, body.parse_special, "content"
     )
+    remedy = "shorten it" + (", or leave out 'with_pieces'" if body.with_pieces else "")
+    try:
+        refuse_large_answer(_n_bytes(tokens, body), max_bytes, "content", remedy)
+    except InvalidRequest:
+        free_tokens(tokens)
+        raise
+    return tokens
+
+
+def _n_bytes(tokens: list[int], body: TokenizeRequest) -> int:
+    return len(tokens) * (_PIECE_BYTES if body.with_pieces else _TOKEN_BYTES)
+
+
+def _detokenize(tokens: list[int], vocab: Vocab) -> str:
+    unknown = next((t for t in tokens if t >= vocab.n_tokens), None)
+    if unknown is not None:
+        raise InvalidRequest(
+            f"{unknown} is not a token (ids go from 0 to {vocab.n_tokens - 1})", field="tokens"
+        )
+    text = vocab.detokenize(tokens)
+    free_tokens(tokens)
+    return text
+
+
+def _render_tokens(tokens: list[int], body: TokenizeRequest, vocab: Vocab) -> Any:
     if not body.with_pieces:
-        return tokens
-    return [{"id": token, "piece": _render_piece(vocab.piece(token, special=True))} for token in tokens]
+        return {"tokens": tokens}
+    return {"tokens": Rows(tokens, partial(_render_token, vocab), _PIECE_VALUES)}
+
+
+def _render_token(vocab: Vocab, id: int) -> dict[str, Any]:
+    return {"id": id, "piece": _render_piece(vocab.piece(id, special=True))}
 
 
 def _render_piece(piece: bytes) -> Any:

@@ -17,7 +17,7 @@ class LoadAdapterRequest(RequestModel):
     name: Text = Field(description="A file in `--lora-dir`, with or without `.gguf`.")
     scale: Annotated[float, Real, limits(-1e6, 1e6)] | None = Field(
         None,
-        description="How strongly it counts where a request says nothing; default: 1, or 0 under "
+        description="Default scale, for requests that set none; 1 if absent, or 0 under "
         "`--lora-init-without-apply`.",
     )
 
@@ -25,8 +25,10 @@ class LoadAdapterRequest(RequestModel):
 class UnloadAdapterRequest(RequestModel):
     """Forget an adapter."""
 
-    name: Text | None = Field(None, description="Its name.")
-    id: Annotated[int, Whole, limits(0)] | None = Field(None, description="Or its number.")
+    name: Text | None = Field(None, description="Name of the adapter.")
+    id: Annotated[int, Whole, limits(0)] | None = Field(
+        None, description="Id of the adapter, instead of its name."
+    )
 
     @property
     def adapter(self) -> str | int:

@@ -1,4 +1,4 @@
-"""The shapes of answers, as `/openapi.json` tells them. Nothing checks an answer against these but tests."""
+"""Formats of responses in `/openapi.json`. Only tests check responses against them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SLOT = shape(
     n_ctx="integer",
     is_processing="boolean",
     prompt="string",
-    params=_GENERATION_SETTINGS,
-    next_token="object",
+    params="object?",
+    next_token="array?",
 )
 SLOTS = list_of(_SLOT)
 PROPS = shape(
@@ -32,6 +32,7 @@ PROPS = shape(
     ui_settings="object?",
     is_sleeping="boolean",
     build_info="string",
+    json_schema="object",
 )
 
 MODEL = shape(id="string", object="string", created="integer", owned_by="string", meta="object|null")
@@ -56,6 +57,7 @@ _OPENAI: dict[str, str | Schema] = {
     "usage": _USAGE,
     "timings": _TIMINGS,
     "warnings": "array?",
+    "prompt_cache_diagnostics": "object?",
 }
 _CHOICE: dict[str, str | Schema] = {
     "index": "integer",

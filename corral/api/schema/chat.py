@@ -6,9 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from corral.api.schema.field import Flag, Whole, limits
+from corral.api.schema.field import Flag, Text, Whole, limits
 from corral.api.schema.nested import FUNCTIONS, MESSAGES, RESPONSE_FORMAT, TOOLS
 from corral.api.schema.openai import ACCEPTED, OpenAIFields
+from corral.api.schema.parse import RequestModel
+
+
+class PromptCacheOptions(RequestModel):
+    comparison_response_id: Text | None = Field(
+        None, description="The `id` of an earlier answer, whose prompt is compared with this one."
+    )
+    mode: Text = Field("", description=ACCEPTED)
+    ttl: Text = Field("", description=ACCEPTED)
 
 
 class ChatRequest(OpenAIFields):
@@ -21,43 +30,57 @@ class ChatRequest(OpenAIFields):
     tools: Any = Field(None, description="Functions the model may call.", json_schema_extra=TOOLS)
     tool_choice: Any = Field(
         None,
-        description="`auto`, `none`, `required`, or the function to call, as an object.",
+        description="`auto`, `none`, `required`, or as an object: the function to call, or `allowed_tools`.",
         json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]},
     )
-    parallel_tool_calls: Flag = Field(
-        False, description="Whether an answer may call several functions at once."
-    )
+    parallel_tool_calls: Flag = Field(False, description="Allow several function calls in one answer.")
     functions: Any = Field(
-        None, description="Older name of `tools`: the functions alone.", json_schema_extra=FUNCTIONS
+        None, description="Older form of `tools`: a list of functions.", json_schema_extra=FUNCTIONS
     )
-    function_call: Any = Field(None, description="Older name of `tool_choice`.")
+    function_call: Any = Field(None, description="Older form of `tool_choice`.")
     response_format: Any = Field(
         None,
         description="`text`, `json_object` (optionally with `schema`) or `json_schema`, as `{type: ...}`.",
         json_schema_extra=RESPONSE_FORMAT,
     )
-    n_probs: Annotated[int, Whole, limits(0)] = Field(0, description="As `top_logprobs`, without its limit.")
+    n_probs: Annotated[int, Whole, limits(0)] = Field(
+        0, description="Same as `top_logprobs`, without its limit."
+    )
     logprobs: Flag = Field(False, description="Report the probability of every token.")
     top_logprobs: Annotated[int, Whole, limits(0, 1024)] | None = Field(
         None, description="Most probable tokens to report at every position; needs `logprobs`. Default: 20."
     )
     reasoning_effort: str = Field(
-        "", max_length=64, description="For templates that know it; `none` turns thinking off."
+        "",
+        max_length=64,
+        description="Passed to templates that support it; `none` disables reasoning. Default: "
+        "`--reasoning-effort`.",
+    )
+    reasoning_budget_tokens: Annotated[int, Whole, limits(-1)] = Field(
+        -1,
+        description="The most tokens of reasoning; then it is ended. -1: no limit. Default: "
+        "`--reasoning-budget`.",
     )
     reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = Field(
-        None, description="Where thoughts go; default: as `--reasoning-format` says."
+        None, description="Where reasoning is returned; default: `--reasoning-format`."
     )
     chat_template_kwargs: dict[str, Any] = Field(
-        default_factory=dict, max_length=64, description="More names for the template."
+        default_factory=dict, max_length=64, description="Additional variables for the template."
     )
     add_generation_prompt: Flag | None = Field(
-        None, description="Whether the prompt ends where the assistant is to speak. Default: true."
+        None, description="End the prompt with the beginning of the assistant's turn. Default: true."
     )
     continue_final_message: Flag | None = Field(
-        None, description="The last message is the beginning of the answer. Default: if it is an assistant's."
+        None,
+        description="Continue the last message instead of starting a new one. Default: if it is "
+        "the assistant's.",
     )
     metadata: Any = Field(None, description=ACCEPTED)
     store: Any = Field(None, description=ACCEPTED)
     service_tier: Any = Field(None, description=ACCEPTED)
     safety_identifier: Any = Field(None, description=ACCEPTED)
-    prompt_cache_key: Any = Field(None, description=ACCEPTED)
+    prompt_cache_options: PromptCacheOptions | None = Field(
+        None,
+        description="Tell why the prompt of an earlier answer was not reused (`prompt_cache_diagnostics`). "
+        "Answers are compared only with those to requests that had this field too.",
+    )

@@ -5,7 +5,7 @@ What sampling parameters mean and their limits are in `core/sampling_params.py`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
@@ -73,6 +73,8 @@ class SamplingFields(RequestModel):
 class GenerationFields(SamplingFields):
     """How long to generate, in which form, and what comes back."""
 
+    echoes_prompt: ClassVar[bool] = False  # whether answers repeat it
+
     stream: Flag = Field(False, description="Send tokens as they come, as server-sent events.")
     n_predict: Annotated[int, Whole, bounds("n_predict")] = param(
         "n_predict",
@@ -87,18 +89,19 @@ class GenerationFields(SamplingFields):
     )
     n_keep: Annotated[int, Whole, bounds("n_keep")] = param("n_keep", _generation.n_keep)
     n_discard: Annotated[int, Whole, limits(0)] = Field(
-        _generation.n_discard, description="Tokens to forget in a context shift; 0: half of what may go."
+        _generation.n_discard,
+        description="Tokens to discard in a context shift; 0: half of those after `n_keep`.",
     )
     t_max_predict_ms: Annotated[int, Whole, limits(-1, INT64_MAX)] = Field(
         _generation.t_max_predict_ms,
-        description="Stop at the first new line after so many milliseconds of generation; 0: off.",
+        description="Stop at the first new line after this time of generation; 0: off.",
     )
     id_slot: Annotated[int, Whole, limits(-1)] = Field(
         _generation.id_slot, description="The slot to use; -1: any."
     )
     priority: Annotated[int, Whole, limits(-1000, 1000)] = Field(
         _generation.priority,
-        description="Among requests with the same key that wait for a slot, higher ones get it sooner.",
+        description="Requests with a higher priority get a slot sooner, among those with the same API key.",
     )
     max_queue_ms: Annotated[int, Whole, limits(-1)] = Field(
         _generation.max_queue_ms,
@@ -106,39 +109,42 @@ class GenerationFields(SamplingFields):
     )
     max_repeats: Annotated[int, Whole, limits(0, 1000)] = Field(
         _generation.max_repeats,
-        description="End an answer that says the same so many times in a row, and 32 tokens at least; "
-        "0 or 1: never.",
+        description="Stop an answer that repeats itself N times in a row, over at least 32 tokens; 0 "
+        "or 1: off.",
     )
     cache_prompt: Flag = Field(
-        _generation.cache_prompt, description="Reuse what is already evaluated of the prompt, wherever it is."
+        _generation.cache_prompt, description="Reuse the KV state of the longest cached prefix of the prompt."
     )
     n_cache_reuse: Annotated[int, Whole, limits(0)] = Field(
         _generation.n_cache_reuse,
-        description="Move runs of so many tokens from further back in the context, instead of evaluating "
-        "them again; 0: off.",
+        description="Smallest run of matching tokens to move within the context instead of evaluating "
+        "it again; 0: off.",
     )
     cache_report: Flag = Field(
-        _generation.cache_report, description="Say where the prompt's beginning came from, and why no more."
+        _generation.cache_report,
+        description="Report where the reused prefix came from, and why it was not longer.",
     )
     return_tokens: Flag = Field(False, description="Also return the generated token ids.")
-    return_progress: Flag = Field(False, description="Report how far the prompt is, while streaming.")
+    return_progress: Flag = Field(False, description="Report progress of the prompt, while streaming.")
     timings_per_token: Flag = Field(False, description="Send timings with every token.")
     response_fields: Annotated[list[Text], Field(max_length=256)] = Field(
         default_factory=list, description="Return only these fields; `a/b` lifts b out of a."
     )
-    model: str = Field("", max_length=1024, description="Accepted for other servers' clients; one is loaded.")
+    model: str = Field(
+        "", max_length=1024, description="Accepted for compatibility; the server has one model."
+    )
 
     grammar: Annotated[str, Field(max_length=1 << 20)] = Field(
-        "", description="GBNF grammar that the answer follows."
+        "", description="GBNF grammar that constrains the answer."
     )
     json_schema: Any = Field(
         None,
-        description="JSON Schema that the answer follows, as JSON.",
+        description="JSON Schema that constrains the answer.",
         json_schema_extra={"type": ["object", "boolean"]},
     )
     json_whitespace: JsonWhitespace = Field(
         _generation.json_whitespace,
-        description="How JSON that follows a schema is laid out; default: as the option says.",
+        description="Whitespace in JSON that a schema constrains; default: `--json-whitespace`.",
     )
     image_data: list[Any] = Field(
         default_factory=list,
@@ -147,8 +153,8 @@ class GenerationFields(SamplingFields):
     )
     lora: Annotated[list[Any], Field(max_length=256)] = Field(
         default_factory=list,
-        description='Adapters for this request, as `[{"id": 0, "scale": 0.5}]`; those not named are off, so '
-        "that `[]` turns all off. Default: the scales set by `POST /lora-adapters`.",
+        description='Adapters for this request, as `[{"id": 0, "scale": 0.5}]`; those not listed are '
+        "off, so `[]` disables all. Default: the scales set by `POST /lora-adapters`.",
         json_schema_extra={"items": ADAPTER_SCALE},
     )
     speculative_n_max: Annotated[int, Whole, bounds("speculative_n_max")] = param(
@@ -164,25 +170,27 @@ class GenerationFields(SamplingFields):
     cfg_negative_prompt: str | TokenList = param("cfg_negative_prompt", "")
     system_prompt: Any = Field(
         None,
-        description="What all prompts begin with from now on, also other clients': a text, or an object with "
-        "`prompt`, `anti_prompt` and `assistant_name`; an empty text: nothing.",
+        description="Change the system prompt of the server, which precedes all clients' prompts: a "
+        "text, or an object with `prompt`, `anti_prompt` and `assistant_name`; an empty "
+        "text removes it.",
         json_schema_extra=SYSTEM_PROMPT,
     )
     n: Annotated[int, Whole, limits(1, 128)] = Field(
         1,
         validation_alias=AliasChoices("n_cmpl", "n"),
-        description="Answers per prompt, with seeds that count up; the prompt is evaluated once.",
+        description="Answers per prompt, with consecutive seeds; the prompt is evaluated once.",
     )
 
 
 class CompletionRequest(GenerationFields):
     """Continue a prompt."""
 
+    echoes_prompt = True
     model_config = ConfigDict(
         json_schema_extra={"required": [], "anyOf": [{"required": [n]} for n in ("prompt", "system_prompt")]}
     )
     prompt: Any = Field(
-        description="A text, token ids, a mix of both, or a list of those; several are answered by a list.",
+        description="A text, token ids, a mix of both, or a list of those; a list is answered with a list.",
         json_schema_extra=PROMPT,
     )
 

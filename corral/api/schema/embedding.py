@@ -14,8 +14,10 @@ from corral.media.collect import MAX_MEDIA
 
 
 class TruncateFields(RequestModel):
-    model: str = Field("", max_length=1024, description="Accepted for other servers' clients; one is loaded.")
-    truncate: Flag = Field(False, description="Cut what is too long, instead of refusing it.")
+    model: str = Field(
+        "", max_length=1024, description="Accepted for compatibility; the server has one model."
+    )
+    truncate: Flag = Field(False, description="Truncate inputs that are too long, instead of refusing them.")
 
 
 class EmbeddingRequest(TruncateFields):
@@ -26,18 +28,20 @@ class EmbeddingRequest(TruncateFields):
         json_schema_extra=INPUT,
     )
     content: Any = Field(
-        None, description="The same; then the answer is that of `/embedding`.", json_schema_extra=INPUT
+        None,
+        description="Same as `input`, but answered in the format of `/embedding`.",
+        json_schema_extra=INPUT,
     )
     encoding_format: Literal["float", "base64"] = Field(
-        "float", description="Numbers, or their bytes (32 bits, little-endian) as base64."
+        "float", description="`float`: an array of numbers; `base64`: 32-bit little-endian floats in base64."
     )
     dimensions: Annotated[int, Whole, limits(1)] | None = Field(
-        None, description="Only so many numbers of each vector, which then is normalized again."
+        None, description="Truncate vectors to the first N dimensions and renormalize them."
     )
     embd_normalize: Annotated[int, Whole, limits(-1, 1024)] | None = Field(
         None,
-        description="Norm that vectors are divided by: -1 none, 0 largest number (to 32760), 1 taxicab, "
-        "2 euclidean, more: p-norm. Default: `--embd-normalize`. Not without pooling.",
+        description="Norm to divide vectors by: -1 none, 0 max absolute (scaled to 32760), 1 taxicab, "
+        "2 euclidean, >2 p-norm. Default: `--embd-normalize`. Ignored without pooling.",
     )
     image_data: list[Any] = Field(
         default_factory=list,
@@ -48,14 +52,16 @@ class EmbeddingRequest(TruncateFields):
 
 
 class RerankRequest(TruncateFields):
-    query: str = Field(description="What the documents are to be about.")
+    query: str = Field(description="The query to rank the documents by.")
     documents: Documents | None = Field(None, description='Texts, or objects `{"text": "..."}`.')
     texts: Documents | None = Field(
-        None, description="The documents; then the answer has the shape of Text Embeddings Inference."
+        None, description="Same as `documents`, but answered in the format of Text Embeddings Inference."
     )
-    top_n: Annotated[int, Whole, limits(0)] | None = Field(None, description="Only the best of them.")
-    return_documents: Flag = Field(False, description="With the documents themselves.")
-    return_text: Flag = Field(False, description="With the texts themselves, where they came as `texts`.")
+    top_n: Annotated[int, Whole, limits(0)] | None = Field(
+        None, description="Return only the N best documents."
+    )
+    return_documents: Flag = Field(False, description="Return the documents too.")
+    return_text: Flag = Field(False, description="Return the texts too (with `texts`).")
 
 
 class ClassifyRequest(TruncateFields):

@@ -7,9 +7,10 @@ is noted in the validation context, to come back to the client as a warning.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, ValidationInfo, WrapValidator
 
 from corral.core.params import SamplingParams
 from corral.core.sampling_params import INT32_MAX, PARAMS
@@ -28,7 +29,7 @@ def _check_number(value: Any) -> Any:
 def _check_integer(value: Any) -> Any:
     value = _check_number(value)
     if isinstance(value, float) and not value.is_integer():
-        raise ValueError(f"must be a whole number, got {value:g}")
+        raise ValueError(f"must be an integer, got {value:g}")
     return int(value)
 
 
@@ -38,12 +39,12 @@ def _name(value: Any) -> str:
 
 
 def limits(low: float, high: float = INT32_MAX) -> Any:
-    """Outside of these a number is refused."""
+    """Refuse numbers outside of these limits."""
     return Field(ge=low, le=high)
 
 
 def clamp(low: float, high: float = INT32_MAX) -> AfterValidator:
-    """Outside of these a number is moved to the nearer one, with a warning."""
+    """Clamp numbers to these limits, with a warning."""
 
     def apply(value: Any, info: ValidationInfo) -> Any:
         clamped = min(max(value, low), high)
@@ -60,20 +61,33 @@ Flag = StrictBool
 
 
 def bounds(name: str) -> Any:
-    """The limits of the parameter with this name."""
+    """Return the limits of the parameter with this name."""
     row = PARAMS[name]
     return clamp(*row.clamp) if row.clamp else limits(*row.limits)
 
 
 def param(name: str, default: Any = None, **more: Any) -> Any:
-    """The field of a parameter; its default is that of sampling, unless another one is given."""
+    """Return the field of a parameter; its default is that of sampling, unless another one is given."""
     if default is None:
         default = getattr(SamplingParams(), name)
     return Field(default, description=PARAMS[name].help, **more)
 
 
 Text = Annotated[str, Field(max_length=4096)]
+_PIECE_ITEMS = 4096
+
+
+def _check_pieces(value: Any, check: Callable[[Any], Any]) -> Any:
+    """Validate a long list in pieces, so that other threads run in between; it is not changed."""
+    if not isinstance(value, list) or len(value) <= _PIECE_ITEMS:
+        return check(value)
+    for at in range(0, len(value), _PIECE_ITEMS):
+        check(value[at : at + _PIECE_ITEMS])
+    return value
+
+
+InPieces = WrapValidator(_check_pieces)
 TokenId = Annotated[int, Field(strict=True, ge=0, le=INT32_MAX)]  # checked natively: lists are long
 # The first wrong item is enough: lists may have millions of them.
-TokenList = Annotated[list[TokenId], Field(fail_fast=True)]
-Mixed = str | Annotated[list[str | TokenId], Field(fail_fast=True)]
+TokenList = Annotated[list[TokenId], Field(fail_fast=True), InPieces]
+Mixed = str | Annotated[list[str | TokenId], Field(fail_fast=True), InPieces]

@@ -29,7 +29,7 @@ _EXTRAS_SCHEMA: Any = {
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """Some of another file."""
+    """Text of another file."""
 
     text: str
     filename: str = "tmp"
@@ -40,7 +40,7 @@ def parse_extras(value: Any) -> list[Extra]:
         message = 'must be an array of {"filename": string, "text": string}'
         raise InvalidRequest(message, field="input_extra")
     if len(value) > MAX_EXTRAS:
-        message = f"holds {len(value)} texts, at most {MAX_EXTRAS} are allowed"
+        message = f"has {len(value)} texts; the limit is {MAX_EXTRAS}"
         raise InvalidRequest(message, field="input_extra")
     return [_parse_extra(item, f"input_extra[{i}]") for i, item in enumerate(value)]
 
@@ -48,18 +48,15 @@ def parse_extras(value: Any) -> list[Extra]:
 class InfillRequest(GenerationFields):
     """Write what is between a prefix and a suffix."""
 
-    input_prefix: Mixed = Field(
-        description="What is before the gap: a text, or a mix of texts and token ids."
-    )
-    input_suffix: Mixed = Field(
-        description="What is behind the gap: a text, or a mix of texts and token ids."
-    )
+    echoes_prompt = True
+    input_prefix: Mixed = Field(description="Text before the gap, or a mix of texts and token ids.")
+    input_suffix: Mixed = Field(description="Text after the gap, or a mix of texts and token ids.")
     input_extra: Annotated[list[Extra], PlainValidator(parse_extras)] = Field(
         default_factory=list,
         description='Texts of other files, as `{"filename": "...", "text": "..."}`; the name is optional.',
         json_schema_extra=_EXTRAS_SCHEMA,
     )
-    prompt: str = Field("", description="How the text in the gap begins.")
+    prompt: str = Field("", description="Text that the infill begins with.")
 
 
 def _parse_extra(item: Any, place: str) -> Extra:
@@ -71,6 +68,6 @@ def _parse_extra(item: Any, place: str) -> Extra:
     if filename is None:
         return Extra(text)
     if not isinstance(filename, str) or len(filename) > MAX_NAME_CHARS:
-        message = f"must be a string of {MAX_NAME_CHARS} characters at most"
+        message = f"must be a string of at most {MAX_NAME_CHARS} characters"
         raise InvalidRequest(message, field=f"{place}.filename")
     return Extra(text, filename)

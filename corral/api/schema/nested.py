@@ -64,11 +64,11 @@ INPUT: Any = _either(_TEXT, {**_array(_TOKEN, _TEXT, _MIXED, _CONTENT), "minItem
 INPUTS: Any = _either(_TEXT, {**_array(_TOKEN, _TEXT, _MIXED), "minItems": 1})
 
 _PART = _object(["type"], type=_TEXT, text=_TEXT, image_url=_OBJECT, input_audio=_OBJECT)
-_CALL = _object(["function"], id=_TEXT, type=_TEXT, function=_object(["name"], name=_TEXT, arguments=_TEXT))
+_CALL = _object(["function"], id={}, type={}, function=_object(["name"], name=_TEXT, arguments={}))
 _MESSAGE = _object(
     ["role"],
     role={**_TEXT, "minLength": 1, "examples": ["user", "system", "assistant", "tool"]},
-    content=_either(_TEXT, _array(_PART), {"type": "null"}),
+    content=_either(_TEXT, _array(_PART, _TEXT), {"type": "null"}),
     tool_calls=_either(_array(_CALL), {"type": "null"}),
 )
 MESSAGES: Any = {**_array(_MESSAGE), "minItems": 1, "maxItems": MAX_MESSAGES}

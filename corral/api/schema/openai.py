@@ -9,43 +9,66 @@ from pydantic import Field
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.schema.field import Flag, Text, Whole, limits
 from corral.api.schema.parse import RequestModel
-from corral.core.errors import InvalidRequest
 
-ACCEPTED = "Accepted; nothing is done with it."
+ACCEPTED = "Accepted for compatibility, ignored."
 
 
 class StreamOptions(RequestModel):
     include_usage: Flag = Field(
-        default=False, description="End a stream with an event that counts the tokens."
+        default=False, description="End the stream with an event that has the token counts (`usage`)."
+    )
+    include_obfuscation: Flag = Field(
+        default=False, description="Accepted for compatibility: events are not padded."
     )
 
 
 class OpenAIFields(GenerationFields):
-    stream_options: StreamOptions = Field(StreamOptions(), description="How to stream.")
+    stream_options: StreamOptions = Field(StreamOptions(), description="Options of the stream.")
     user: Text = Field("", description=ACCEPTED)
+    prompt_cache_key: Text = Field(
+        "",
+        description="Requests with the same key prefer the same slot. More of the prompt that is cached "
+        "elsewhere is used all the same.",
+    )
     verbose: Flag | None = Field(
-        None, description="Add the native answer as `__verbose`; default: if the server is `--verbose`."
+        None,
+        description="Add the native response as `__verbose`; default: if the server runs with `--verbose`.",
     )
 
 
 class OpenAICompletionRequest(CompletionRequest, OpenAIFields):
-    n_probs: Annotated[int, Whole, limits(0)] = Field(
-        0, description="As `logprobs`; it may also stand next to it."
-    )
+    echoes_prompt = False
+    n_probs: Annotated[int, Whole, limits(0)] = Field(0, description="Same as `logprobs`; both may be given.")
     logprobs: Annotated[int, Whole, limits(0)] | None = Field(
         None,
-        description="Report the N most probable tokens at every position, and the chosen one; 0: only that.",
+        description="Report the N most probable tokens at every position, besides the chosen one; 0: "
+        "only the chosen one.",
     )
-    echo: Flag = Field(False, description="Not supported.")
-    best_of: Annotated[int, Whole, limits(1)] = Field(1, description="Not supported.")
-    suffix: Text = Field("", description="Not supported.")
+    echo: Flag = Field(
+        False,
+        description="Begin every answer with its prompt; with `logprobs`, also report the probabilities of "
+        "the prompt's tokens, which are then evaluated even if they are cached.",
+    )
+    best_of: Annotated[int, Whole, limits(1, 128)] | None = Field(
+        None,
+        description="Generate this many answers per prompt, and return the `n` most probable per token. "
+        "Default: `n`.",
+    )
+    suffix: str = Field(
+        "",
+        description="Text after the answer, which is written to fit between; needs a model that can infill.",
+    )
 
     @property
     def n_shown(self) -> int:
-        """The most probable tokens that the answer shows at every position."""
+        """Return the number of most probable tokens to show at every position."""
         return max(self.n_probs, self.logprobs or 0)
 
-    def refuse_unsupported(self) -> None:
-        for name, neutral in (("echo", False), ("best_of", 1), ("suffix", "")):
-            if getattr(self, name) != neutral:
-                raise InvalidRequest("this server does not support it", field=name)
+    @property
+    def shows_probs(self) -> bool:
+        return self.logprobs is not None or self.n_probs > 0
+
+    @property
+    def n_drawn(self) -> int:
+        """Return the number of answers to generate for every prompt."""
+        return self.n if self.best_of is None else self.best_of

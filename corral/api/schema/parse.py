@@ -1,40 +1,55 @@
-"""From parsed JSON to a request model, with errors that name the field and the reason."""
+"""Convert parsed JSON to a request model, with errors that name the field and the reason."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, TypeVar
+from itertools import islice
+from threading import Lock
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
 from corral.core.errors import InvalidRequest
+from corral.text.json_depth import MAX_FIELDS
 
 MAX_IGNORED = 32  # fields that an answer names
 MAX_NAME_CHARS = 64
+_N_NAMED = 3  # of fields that are too many
 
+_building = Lock()
 RequestT = TypeVar("RequestT", bound="RequestModel")
 
 
 class RequestModel(BaseModel):
     """A null field counts as absent; unknown ones are kept apart and reported, not refused."""
 
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    model_config = ConfigDict(extra="allow", populate_by_name=True, defer_build=True)
+    converted_to: ClassVar[
+        tuple[type[RequestModel], ...]
+    ] = ()  # models that a request is parsed as afterwards
     _sent: dict[str, str] = PrivateAttr(default_factory=dict)  # what the client calls fields
     _warnings: list[str] = PrivateAttr(default_factory=list)
 
     @property
     def warnings(self) -> list[str]:
-        """What the client should know: of fields that were clamped, and of unknown ones."""
+        """Warnings for the client: clamped and unknown fields."""
         return self._warnings
 
     def name_of(self, field: str) -> str:
-        """What the client calls a field, for warnings and errors; else its usual name."""
+        """Return the client's name of a field, for warnings and errors; else its usual name."""
         return self._sent.get(field) or _names_of(type(self))[field][0]
 
     def with_field(self: RequestT, field: str, value: Any, name: str) -> RequestT:
-        """A copy with a value that comes from a field with another name."""
+        """Return a copy with a value that comes from a field with another name."""
         copied = self.model_copy(update={field: value})
         copied._sent = {**self._sent, field: name}
+        return copied
+
+    def with_remarks_of(self: RequestT, other: RequestModel, warnings: list[str]) -> RequestT:
+        """Return a copy with the field names and warnings of another request, and with more warnings."""
+        copied = self.model_copy()
+        copied._sent = other._sent
+        copied._warnings = [*other.warnings, *warnings]
         return copied
 
     @model_validator(mode="before")
@@ -43,9 +58,20 @@ class RequestModel(BaseModel):
         return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
 
 
+def is_built(model: type[RequestModel]) -> bool:
+    return all(each.__pydantic_complete__ for each in (model, *model.converted_to))
+
+
+def build(model: type[RequestModel]) -> None:
+    """Make the validators of a model, which takes up to 50 ms; pydantic would make them when they are first
+    used, on the event loop."""
+    with _building:
+        for each in (model, *model.converted_to):
+            each.model_rebuild()
+
+
 def parse_request(model: type[RequestT], data: Any) -> RequestT:
-    if not isinstance(data, dict):
-        raise InvalidRequest("the body must be a JSON object")
+    check_fields(model, data)
     clamped: dict[str, str] = {}
     try:
         request = model.model_validate(data, context={"clamped": clamped})
@@ -57,12 +83,25 @@ def parse_request(model: type[RequestT], data: Any) -> RequestT:
     return request
 
 
+def check_fields(model: type[RequestModel], data: Any, is_whole: bool = True) -> None:
+    """Refuse what is not an object, or has too many fields. `is_whole`: `value` has all fields."""
+    if not isinstance(data, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    if len(data) <= MAX_FIELDS and is_whole:
+        return
+    known = {name for names in _names_of(model).values() for name in names}
+    first = islice((name for name in data if name not in known), _N_NAMED)
+    unknown = [f"'{name:.{MAX_NAME_CHARS}}'" for name in first]
+    named = f"; {', '.join(unknown)} and others are unknown" if unknown else ""
+    raise InvalidRequest(f"the body has more than {MAX_FIELDS} fields{named}")
+
+
 def _ignored(request: RequestModel) -> list[str]:
-    """Of what nothing was done with; a body may be full of such names, an answer may not."""
+    """Warn about ignored fields; a body may have any number of them, a response only a few."""
     names = list(request.model_extra or ())
     known = {name: field for field, others in _names_of(type(request)).items() for name in others}
     warnings = [
-        f"Field '{name}' was ignored: '{request.name_of(known[name])}' says the same"
+        f"Field '{name}' was ignored: it is an alias of '{request.name_of(known[name])}', which is set too"
         if name in known
         else f"Field '{name:.{MAX_NAME_CHARS}}' is unknown and was ignored"
         for name in names[:MAX_IGNORED]
@@ -73,7 +112,7 @@ def _ignored(request: RequestModel) -> list[str]:
 
 
 def _sent_names(model: type[RequestModel], data: dict[str, Any]) -> dict[str, str]:
-    """The first name of each field that has a value; it is the one that counts."""
+    """Return the first name of each field that has a value; that one is used."""
     found = {
         field: next((name for name in names if data.get(name) is not None), "")
         for field, names in _names_of(model).items()
@@ -83,7 +122,7 @@ def _sent_names(model: type[RequestModel], data: dict[str, Any]) -> dict[str, st
 
 @cache
 def _names_of(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
-    """All names of each field, the usual one first."""
+    """Return all names of each field, the usual one first."""
     names: dict[str, tuple[str, ...]] = {}
     for field, info in model.model_fields.items():
         alias = info.validation_alias
@@ -94,14 +133,14 @@ def _names_of(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
 
 @cache
 def aliases_of(model: type[BaseModel]) -> dict[str, str]:
-    """Other names of fields, with those that are used in their stead."""
+    """Return the aliases of fields, with the usual names."""
     choices = [field.validation_alias for field in model.model_fields.values()]
     groups = [list(map(str, alias.choices)) for alias in choices if isinstance(alias, AliasChoices)]
     return {other: first for first, *others in groups for other in others}
 
 
 def _explain(error: ValidationError) -> InvalidRequest:
-    """The most telling of pydantic's findings: of a union's branches the one that got furthest in."""
+    """Return the most specific of pydantic's errors: in a union, that of the deepest branch."""
     first = error.errors(include_url=False)[0]
     found = [e for e in error.errors(include_url=False) if e["loc"][:1] == first["loc"][:1]]
     message = "; or ".join(dict.fromkeys(e["msg"].removeprefix("Value error, ") for e in found))

@@ -11,19 +11,20 @@ from corral.api.schema.parse import RequestModel
 
 
 class SlotFileRequest(RequestModel):
-    filename: Text = Field(description="Name of a file in --slot-save-path.")
+    filename: Text = Field(description="Name of a file in `--slot-save-path`.")
 
 
 class ShiftRequest(RequestModel):
     n_keep: Annotated[int, Whole, limits(0)] = Field(description="Tokens to keep at the beginning.")
-    n_discard: Annotated[int, Whole, limits(1)] = Field(description="Tokens to forget behind those.")
+    n_discard: Annotated[int, Whole, limits(1)] = Field(description="Tokens to discard after those.")
 
 
 class SessionRequest(RequestModel):
-    file: Text = Field("", description="Name of a file in --slot-save-path to restore from or to save to.")
+    file: Text = Field("", description="Name of a file in `--slot-save-path` to restore from or to save to.")
 
 
 class StateRequest(RequestModel):
-    """Of long ones nothing but the text itself is kept in memory: `storage/blob.py` reads them."""
+    """The state in base64. Long bodies are read by `storage/blob.py`, which keeps only the text itself in
+    memory."""
 
-    state: str = Field(description="What `save-state` gave, in base64.")
+    state: str = Field(description="The state from `save-state`, in base64.")

@@ -12,10 +12,12 @@ from corral.api.schema.parse import RequestModel
 
 class TokenizeRequest(RequestModel):
     content: Mixed = Field(description="The text, or a mix of texts and token ids.")
-    add_special: Flag = Field(False, description="Add the tokens the model wants around a text, as BOS.")
-    parse_special: Flag = Field(True, description="Read control tokens in the text as such.")
+    add_special: Flag = Field(False, description="Add special tokens around the text, such as BOS.")
+    parse_special: Flag = Field(
+        True, description="Parse control tokens in the text, instead of treating them as text."
+    )
     with_pieces: Flag = Field(
-        False, description="Return each token's text too, as bytes where it is no UTF-8."
+        False, description="Also return the text of each token, as bytes if it is not valid UTF-8."
     )
 
 

@@ -1,4 +1,4 @@
-"""The known families, in the order in which a template is tried on them."""
+"""The known families, in the order in which they are matched against a template."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _MARKERS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
 
 
 def _read_function(reader: Reader, _use: ToolUse, opening: str) -> ReaderSteps[str]:
-    """`function`, the separator and the name on a line of its own, or just the name and the separator."""
+    """Read `function`, the separator and the name on its own line, or only the name and the separator."""
     if opening == _ALL_BEGIN:
         yield from reader.accept(_BEGIN)
     name, found = yield from reader.collect(_SEPARATOR)

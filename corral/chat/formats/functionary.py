@@ -15,7 +15,8 @@ _CODE = "<|python_tag|>"
 
 
 def _parse_turns(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
-    """The prompt ends with the first `>>>`; `all` is not a function but the reader of the answer."""
+    """Parse turns. The prompt ends with the first `>>>`; the recipient `all` is not a function but the
+    user."""
     opening: str | None = ""
     while opening is not None:
         reader.begin_raw(opening)
@@ -49,7 +50,7 @@ def _read_tag(reader: Reader, use: ToolUse, opening: str) -> ReaderSteps[str]:
     if opening == _CODE:
         runner = find_runner(use)
         if runner is None:
-            return "it is code, and none of the functions runs code"
+            return "it is code, but no function runs code"
         reader.call(runner)
         yield from read_code(reader)
         return ""

@@ -1,4 +1,4 @@
-"""Models without tool training: answers are JSON, either a call of functions or a response in words."""
+"""Models without tool training: answers are JSON, either calls of functions or a response as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def _parse(reader: Reader, _use: ToolUse) -> ReaderSteps[None]:
 
 
 def _read_answer(reader: Reader) -> ReaderSteps[str | None]:
-    """What is wrong with a call, if anything; None where the answer is neither a call nor a response."""
+    """Read an answer. Returns an error message or "" for a call, None if it is neither a call nor a
+    response."""
     yield from reader.skip_space()
     key = parse_json((yield from collect_value(reader)))
     yield from reader.skip_space()

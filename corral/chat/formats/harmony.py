@@ -1,4 +1,4 @@
-"""gpt-oss: every part of an answer is a message in a channel, calls are messages to a function."""
+"""gpt-oss: every part of an answer is a message in a channel; calls are messages to a function."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
 
 
 def _recipient(head: str, use: ToolUse) -> str:
-    """The function that a message is for; empty if it is for somebody else."""
+    """Return the function that a message is addressed to; empty if it is addressed to none."""
     found = _RECIPIENT.search(head) if use.is_possible else None
     return found[2] if found and (found[1] or found[2] in use.names) else ""
 
 
 def _read_function(reader: Reader, name: str) -> ReaderSteps[Emit]:
-    """Returns what the rest of the message is: content, if the call is none."""
+    """Read a call. Returns where the rest of the message goes: to content, if it was not a call."""
     reader.call(name)
     yield from reader.skip_space()
     if problem := (yield from read_arguments(reader)):

@@ -1,4 +1,4 @@
-"""Calls as a JSON list after a mark: Granite 3, Phi-4 mini, Nemotron Nano v2, Firefunction v2."""
+"""Calls as a JSON list after a marker: Granite 3, Phi-4 mini, Nemotron Nano v2, Firefunction v2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from corral.chat.tool import ToolUse
 
 
 def _listed(name: str, texts: tuple[str, ...], begin: str, end: str = "") -> Format:
-    """`begin [{"name": ..., "arguments": ...}, ...] end`; its template mentions all of `texts`."""
+    """Define a family with `begin [{"name": ..., "arguments": ...}, ...] end`. Its template contains all of
+    `texts`."""
 
     parse = calls_parser((begin,), lambda reader, *_: read_call_list(reader, read_call), end)
 

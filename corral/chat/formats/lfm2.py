@@ -1,4 +1,4 @@
-"""LFM2 and LFM2.5: calls in Python's words, `<|tool_call_start|>[name(key="value")]<|tool_call_end|>`."""
+"""LFM2 and LFM2.5: calls in Python syntax, `<|tool_call_start|>[name(key="value")]<|tool_call_end|>`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from corral.chat.format import Format
 from corral.chat.grammar import Grammar, any_of, json_value, literal, maybe, repeat, seq
 from corral.chat.json_text import collect_value, parse_json, read_call_list, replace_surrogates
-from corral.chat.parameter import properties_of, required_of, types_of
+from corral.chat.parameter import forms_of, properties_of, required_of, types_of
 from corral.chat.reader import CUT_OFF, NO_NAME, Reader, ReaderSteps, calls_parser
 from corral.chat.tool import Tool, ToolUse
 
@@ -52,12 +52,12 @@ def _read_function(reader: Reader) -> ReaderSteps[str]:
 
 
 def _as_json(text: str) -> str:
-    """The JSON of a value that may be written in Python; empty if it is none."""
+    """Convert a Python or JSON value to JSON; empty if it is neither."""
     if parse_json(text) is not ...:
         return text
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python thinks of a model's escapes
+            warnings.simplefilter("ignore")  # Python's warnings about a model's escapes
             value = _value_of(ast.parse(text, mode="eval").body)
         return replace_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -77,7 +77,7 @@ def _value_of(node: ast.expr | None) -> Any:
             return {str(key): value for key, value in items}
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
             return -value
-    raise ValueError("no value")
+    raise ValueError("missing value")
 
 
 def _calls(g: Grammar, use: ToolUse) -> str:
@@ -86,9 +86,15 @@ def _calls(g: Grammar, use: ToolUse) -> str:
 
 
 def _arguments(g: Grammar, tool: Tool) -> str:
-    """Arguments in the order of the schema, with commas between those that are not left out."""
+    forms = [_form(g, form) for form in forms_of(tool)]
+    return forms[0] if len(forms) == 1 else any_of(form or '""' for form in forms)
+
+
+def _form(g: Grammar, tool: Tool) -> str:
+    """Return the grammar of arguments in the order of the schema, with commas between those that are
+    present."""
     required = required_of(tool)
-    first, later = "", ""  # the arguments from here on, where none stands before them, and where some do
+    first, later = "", ""  # the arguments from here on: if none precedes them, and if some do
     for name, schema in reversed(properties_of(tool).items()):
         argument = g.rule(seq(literal(f"{name}="), _value(schema)))
         here, next_one = seq(argument, later), seq(literal(", "), argument)

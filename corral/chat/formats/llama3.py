@@ -1,4 +1,4 @@
-"""Llama 3.x: an answer that is `{"name": ..., "parameters": ...}`, or follows `<|python_tag|>`."""
+"""Llama 3.x: an answer is `{"name": ..., "parameters": ...}`, or a call follows `<|python_tag|>`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEYWORD = re.compile(r'\s*(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|[^,"\s]+)\s*(?:,|$)')
 
 
 def _parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
-    """Calls count at the beginning, behind other calls, and behind the tag."""
+    """Parse an answer. Calls are recognized at the start, after other calls, and after the tag."""
     tag: str | None = ""
     while tag is not None:
         reader.begin_raw(tag)
@@ -41,7 +41,8 @@ def _parse(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
 
 
 def _read_code(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
-    """What follows the tag and is no JSON: a built-in call, or a program for the tool that runs them."""
+    """Read what follows the tag and is not JSON: a built-in call, or a program for the tool that runs
+    code."""
     parts: list[str] = []
     yield from reader.rest(parts.append)
     code = "".join(parts)
@@ -56,7 +57,7 @@ def _read_code(reader: Reader, use: ToolUse) -> ReaderSteps[None]:
         code_arguments(reader, code)
         reader.end_raw()
     else:
-        reader.no_call("it is code, and none of the functions runs code")
+        reader.no_call("it is code, but no function runs code")
 
 
 def _keywords(text: str) -> dict[str, object]:

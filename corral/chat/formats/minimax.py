@@ -14,7 +14,7 @@ _TAGS = Tags(key='<parameter name="', end_key='">', end_value="</parameter>", en
 
 
 def _read_block(reader: Reader, use: ToolUse, _opening: str) -> ReaderSteps[str]:
-    """One call after the other, up to the end of the block, or of the text."""
+    """Read calls up to the end of the block or of the text."""
     while True:
         yield from reader.skip_space()
         if problem := (yield from _read_invoke(reader, use)):

@@ -1,6 +1,6 @@
 """Qwen3-Coder: `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`.
 
-Seed-OSS has the same tags between marks of its own, and values without line breaks around them.
+Seed-OSS uses the same inner tags with other outer markers, and no line breaks around values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FUNCTION, _PARAMETER = "<function=", "<parameter="
 
 
 def _tagged(name: str, begin: str, end: str, gap: str) -> Format:
-    """Calls as tags between two marks; `gap` stands around the value of a parameter."""
+    """Define a family with tags between two markers. `gap`: text around the value of a parameter."""
     tags = Tags(key=_PARAMETER, end_key=">", end_value="</parameter>", end_call="</function>", gap=gap)
 
     def read(reader: Reader, use: ToolUse, opening: str) -> ReaderSteps[str]:
@@ -34,7 +34,7 @@ def _tagged(name: str, begin: str, end: str, gap: str) -> Format:
     return Format(
         name=name,
         matches=has_all(begin, _FUNCTION, _PARAMETER),
-        parse=calls_parser((begin, _FUNCTION), read, end),  # some forget the outer mark
+        parse=calls_parser((begin, _FUNCTION), read, end),  # some models omit the outer marker
         calls=calls,
         trigger=(begin,),
         markers=(begin, end),

@@ -1,7 +1,7 @@
-"""Every option, said once: names, environment variable, type, default, help, where it goes.
+"""The table of all options: names, environment variable, type, default, help, target.
 
-The groups are those of llama-server. The command line itself, the environment, configuration files, `--help`,
-completion in shells and the reference pages are made from here.
+The groups are those of llama-server. Command line, environment, configuration files, `--help`, shell
+completion and the reference pages are made from it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from corral.cli.options import (
     backend,
+    checkpoint,
     context,
     embedding,
     general,
@@ -20,6 +21,8 @@ from corral.cli.options import (
     sampling,
     server,
     speculative,
+    tensor,
+    todays_server,
 )
 from corral.cli.options.option import Option
 
@@ -32,18 +35,18 @@ class Group:
 
 
 GROUPS = (
-    Group("general", general.OPTIONS + speculative.OPTIONS + other_program.GENERAL),
-    Group("sampling", sampling.OPTIONS, "for requests that do not say otherwise"),
+    Group("general", general.OPTIONS + speculative.OPTIONS + other_program.GENERAL + todays_server.GENERAL),
+    Group("sampling", sampling.OPTIONS + todays_server.SAMPLING, "for requests that do not say otherwise"),
     Group("grammar", sampling.GRAMMAR),
     Group("embedding", embedding.OPTIONS),
-    Group("context hacking", context.OPTIONS + other_program.CONTEXT),
+    Group("context hacking", context.OPTIONS + checkpoint.OPTIONS + other_program.CONTEXT),
     Group("perplexity", other_program.PERPLEXITY),
-    Group("parallel", parallel.OPTIONS + other_program.PARALLEL),
-    Group("multi-modality", media.OPTIONS + other_program.MEDIA),
-    Group("backend", backend.OPTIONS),
-    Group("model", model.OPTIONS),
-    Group("server", server.OPTIONS + server.CHAT + server.STATE),
-    Group("logging", general.LOGGING + other_program.LOGGING),
+    Group("parallel", parallel.OPTIONS + other_program.PARALLEL + todays_server.PARALLEL),
+    Group("multi-modality", media.OPTIONS + other_program.MEDIA + todays_server.MEDIA),
+    Group("backend", backend.OPTIONS + tensor.OPTIONS + todays_server.BACKEND),
+    Group("model", model.OPTIONS + todays_server.MODEL),
+    Group("server", server.OPTIONS + server.CHAT + server.STATE + todays_server.SERVER),
+    Group("logging", general.LOGGING + other_program.LOGGING + todays_server.LOGGING),
 )
 
 OPTIONS = tuple(option for group in GROUPS for option in group.options)

@@ -8,7 +8,7 @@ from corral.cli.options.option import Option, PathUse, param_option
 OPTIONS = (
     Option(
         ("-h", "--usage", "--help"),
-        "print this and exit; all: also the options that are accepted for compatibility and ignored",
+        "print this help and exit; all: include options that are accepted for compatibility and ignored",
         choices=("all",),
         bare="",
         target="command.help",
@@ -16,31 +16,32 @@ OPTIONS = (
     Option(("--version",), "print the version and exit", target="command.version"),
     Option(
         ("--print-config",),
-        "print every value and where it came from, as TOML, and exit",
+        "print every option's value and its origin as TOML, and exit",
         target="command.print_config",
     ),
     Option(
         ("--config",),
-        "TOML file of options by their long names, as ctx-size = 4096; environment and command line win",
+        "TOML file of options by their long names, such as ctx-size = 4096; environment and command "
+        "line override it",
         "FILE",
         path=PathUse.TEXT,
         target="command.config",
     ),
     Option(
         ("--completion-bash",),
-        "print a script that completes options in bash, and exit; others: corral completion -h",
+        "print a completion script for bash and exit; other shells: corral completion -h",
         target="command.completion_bash",
     ),
     Option(
-        ("-v", "--verbose"),
-        "log everything, also what libllama says: --verbosity 4",
+        ("-v", "--log-verbose", "--verbose"),
+        "log everything, including libllama's messages: --verbosity 4",
         n_args=0,
         bare=4,
         target="server.verbosity",
     ),
     Option(
         ("-lv", "--log-verbosity", "--verbosity"),
-        "how much to log; 0: nothing, 1: errors, 2: warnings, 3: what happens, 4: everything",
+        "log level; 0: nothing, 1: errors, 2: warnings, 3: info, 4: debug",
         env="LLAMA_ARG_LOG_VERBOSITY",
         limits=(0, 5),
     ),
@@ -53,13 +54,13 @@ OPTIONS = (
     ),
     Option(
         ("-tb", "--threads-batch"),
-        "threads for prompts; 0: as --threads",
+        "threads for prompts; 0: same as --threads",
         limits=(-1, 1024),
         target="engine.n_threads_batch",
     ),
     Option(
         ("-c", "--ctx-size"),
-        "context size, shared by all slots; 0: as the model was trained",
+        "context size, shared by all slots; 0: the model's training context",
         limits=(0, None),
         target="engine.n_ctx",
     ),
@@ -81,40 +82,43 @@ OPTIONS = (
     param_option("n_keep"),
     Option(
         ("--context-shift",),
-        "forget old tokens when a context is full, instead of stopping",
+        "discard old tokens when a context is full, instead of stopping",
         negative=("--no-context-shift",),
     ),
     Option(
         ("-fa", "--flash-attn"),
-        "flash attention; auto: on a GPU only, since on a CPU answers would depend on their neighbours",
+        "flash attention; auto: only on a GPU, because on a CPU answers would depend on concurrent requests",
         choices=("on", "off", "auto"),
         bare="on",
     ),
-    Option(("--warmup",), "run the model once before serving", negative=("--no-warmup",)),
+    Option(("--warmup",), "warm up the model with an empty run before serving", negative=("--no-warmup",)),
     Option(
         ("-e", "--escape"),
-        "backslashes mean something in --reverse-prompt, --cfg-negative-prompt and --dry-sequence-breaker",
+        "process escape sequences such as \\n in --reverse-prompt, --cfg-negative-prompt and "
+        "--dry-sequence-breaker",
         negative=("--no-escape",),
     ),
     Option(
         ("-r", "--reverse-prompt"),
-        "text at which answers stop unless a request brings its own; may be repeated",
+        "stop string for requests without their own; may be repeated",
         "PROMPT",
         parse=value.text,
         target="server.stop",
     ),
-    Option(("-sp", "--special"), "control tokens appear in answers as text", negative=("--no-special",)),
-    Option(("--spm-infill",), "infill with the suffix first, as some models prefer"),
+    Option(("-sp", "--special"), "include control tokens in answers as text", negative=("--no-special",)),
+    Option(("--spm-infill",), "use the Suffix/Prefix/Middle pattern for infill, as some models prefer"),
 )
 
 LOGGING = (
-    Option(("--log-enable",), "write --log-file", negative=("--log-disable",), target="server.log"),
+    Option(
+        ("--log-enable",), "write the log to --log-file", negative=("--log-disable",), target="server.log"
+    ),
     Option(
         ("--log-file",),
-        "file that gets the log too; a name without an extension gets .log",
+        "log file, besides stderr; a name without an extension gets .log",
         path=PathUse.OUTPUT,
     ),
-    Option(("--log-prompts",), "prompts and answers in the log too"),
-    Option(("--log-new",), "a new file at every start: NAME.ID.log"),
-    Option(("--log-append",), "go on in the old file instead of emptying it"),
+    Option(("--log-prompts",), "log prompts and answers too"),
+    Option(("--log-new",), "start a new log file at every start: NAME.ID.log"),
+    Option(("--log-append",), "append to the log file instead of truncating it"),
 )

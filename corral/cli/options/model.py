@@ -1,4 +1,4 @@
-"""Options: the model, and what changes it."""
+"""Options: the model, adapters and overrides."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
-    Option(("--check-tensors",), "look for invalid values in the model's weights while loading"),
+    Option(("--check-tensors",), "check the model's tensors for invalid values while loading"),
     Option(
         ("--override-kv",),
-        "metadata of the model, as if it were in its file: int, float, bool or str; may be repeated",
+        "override model metadata by key; TYPE is int, float, bool or str; may be repeated",
         "KEY=TYPE:VALUE",
         parse=value.overrides,
         target="engine.overrides",
@@ -25,7 +25,7 @@ OPTIONS = (
     ),
     Option(
         ("--lora-base",),
-        "model whose weights take the place of those that adapters change, as a less compressed one",
+        "base model for the layers that adapters modify, such as a less quantized one",
         path=PathUse.GGUF,
     ),
     Option(
@@ -35,7 +35,7 @@ OPTIONS = (
     ),
     Option(
         ("--control-vector",),
-        "control vector to add; may be repeated",
+        "control vector; may be repeated",
         parse=value.files,
         path=PathUse.GGUF,
         target="engine.control_vectors",
@@ -50,7 +50,7 @@ OPTIONS = (
     ),
     Option(
         ("--control-vector-layer-range",),
-        "layers that get the control vectors, the first and the last one (default: all)",
+        "layer range of the control vectors, first and last (default: all)",
         "START END",
         parse=value.layer_range,
         n_args=2,
@@ -62,38 +62,44 @@ OPTIONS = (
     ),
     Option(
         ("-md", "--model-draft", "--spec-draft-model"),
-        "small model with the same vocabulary that drafts (default: none)",
+        "draft model for speculative decoding, with the same vocabulary (default: none)",
         path=PathUse.GGUF,
         env="LLAMA_ARG_MODEL_DRAFT",
         target="engine.model_draft",
     ),
-    Option(("-mu", "--model-url"), "URL of the model, which is downloaded once", "URL"),
+    Option(("-mu", "--model-url"), "URL of the model; downloaded once", "URL"),
     Option(
         ("-hf", "-hfr", "--hf-repo"),
-        "repository of the model on Hugging Face; it is downloaded once (QUANT: Q4_K_M if there is one)",
+        "repository of the model on Hugging Face; downloaded once (QUANT: Q4_K_M if available)",
         "USER/MODEL[:QUANT]",
     ),
-    Option(("-hff", "--hf-file"), "file in that repository, if not by its QUANT", "FILE"),
+    Option(("-hff", "--hf-file"), "file in that repository, instead of QUANT", "FILE"),
     Option(
         ("-hft", "--hf-token"),
-        "access token of Hugging Face, for what is not public",
+        "access token of Hugging Face, for private and gated repositories",
         "TOKEN",
         env="HF_TOKEN",
         secret=True,
     ),
     Option(
         ("--offline",),
-        "ask no network for models: use what was downloaded before",
+        "do not use the network for models: use the cached files",
         negative=("--no-offline",),
     ),
     Option(
         ("--transcode",),
-        "encoding of the weights: auto takes what `corral tune` has measured to be the fastest on this "
-        "machine and as good, or for the default model what Corral knows; off takes the file as it is; "
-        "a TYPE, such as Q8_0, is made once and kept in the cache",
+        "encoding of the weights: auto uses what `corral tune` found to be the fastest of equal "
+        "quality on this machine, or for the default model a shipped result; off uses the file as it "
+        "is; a TYPE, such as Q8_0, is converted once and cached",
         "auto|off|TYPE",
         parse=value.encoding,
         repeats=False,
     ),
-    Option(("-a", "--alias"), "name of the model in answers (default: its path)", "NAME"),
+    Option(("-a", "--alias"), "name of the model in responses (default: its path)", "NAME"),
+    Option(
+        ("--tags",),
+        "tags of the model in GET /v1/models, with commas between them",
+        "TAG,...",
+        parse=value.names,
+    ),
 )

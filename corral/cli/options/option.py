@@ -1,4 +1,4 @@
-"""What the command line knows of an option, and how args become its value."""
+"""An option of the command line, and how arguments are converted to its value."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _TARGETS = {
 }
 _BY_NAME = "*"
 _COMMAND = "command."
-_MOST = 2**31 - 1  # of any number whose limits are not said
+_MOST = 2**31 - 1  # the maximum of a number without stated limits
 _ON, _OFF = ("1", "true", "on", "yes", "enabled"), ("0", "false", "off", "no", "disabled")
 _SWITCHES = {**dict.fromkeys(_ON, "on"), **dict.fromkeys(_OFF, "off"), "-1": "auto"}  # compat: llama-server
 
 
 class PathUse(enum.Enum):
-    """What the server does with a file or a directory that an option names."""
+    """How the server uses a file or directory that an option names."""
 
-    TEXT = enum.auto()  # reads a text
+    TEXT = enum.auto()  # reads text
     DATA = enum.auto()  # reads a file of any format
     GGUF = enum.auto()
-    OUTPUT = enum.auto()  # writes a file, which may be missing
+    OUTPUT = enum.auto()  # writes a file, creating it if missing
     READ_DIRECTORY = enum.auto()
     WRITE_DIRECTORY = enum.auto()
-    OWN_DIRECTORY = enum.auto()  # writes there, and makes it where it is missing
+    OWN_DIRECTORY = enum.auto()  # writes there, creating it if missing
 
     @property
     def is_directory(self) -> bool:
@@ -41,20 +41,23 @@ class PathUse(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`target` is the setting that it sets, as `engine.n_ctx`, by default the one of its name; or what to do
-    instead of serving, as `command.help`; options of other programs have none. It has the type and default of
-    the setting.
+    """One row of the option table.
 
-    A name is followed by `n_args` ("+": at least one); where there are none, or none is needed, the value is
-    `bare`. `parse` makes other things of them than a text or a number; what `repeats` adds up. `path`: the
-    value names files or a directory of this machine, which are checked before anything is loaded.
+    `target`: the setting it sets, such as `engine.n_ctx`; by default the one with its name. `command.help`
+    runs a command instead of serving. Options that are ignored or refused have no target. Type and default
+    are those of the setting.
+
+    The name is followed by `n_args` arguments ("+": at least one). Without arguments the value is `bare`.
+    `parse` converts them to anything but a string or a number. Values of an option that `repeats`
+    accumulate. `path`: the value names files or a directory of this machine, which are checked before the
+    model is loaded.
     """
 
     names: tuple[str, ...]
     help: str
     metavar: str = ""
     target: str = _BY_NAME
-    env: str = ""  # in addition to the one that follows from its name
+    env: str = ""  # in addition to the variable derived from its name
     negative: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     limits: tuple[float | None, float | None] = (None, None)
@@ -63,8 +66,10 @@ class Option:
     n_args: int | str = 1
     repeats: bool = True
     secret: bool = False
-    shown: Any = None  # instead of its default
+    shown: Any = None  # shown in place of the default
     path: PathUse | None = None
+    note: str = ""  # why an option without a target has no effect
+    refusal: str = ""  # why it cannot be honoured
 
     def __post_init__(self) -> None:
         if self.target == _BY_NAME:
@@ -92,12 +97,12 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its name in a file."""
+        """The key in a configuration file."""
         return self.long_name.removeprefix("--")
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Environment variables, the one that wins first."""
+        """Environment variables; the first wins."""
         if self.command and (self.is_flag or self.bare is not None):
             return ()
         derived = PREFIX + self.key.upper().replace("-", "_")
@@ -113,7 +118,7 @@ class Option:
 
     @property
     def is_flag(self) -> bool:
-        """Its name says all."""
+        """Whether the option takes no value."""
         return self.n_args == 0 or isinstance(self.default, bool) or (bool(self.command) and not self.metavar)
 
     @property
@@ -123,7 +128,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """For people; nothing where nothing is the default."""
+        """The default as text for users; empty if there is none."""
         default = self.default if self.shown is None else self.shown
         if default in ("", (), (0, 0)) or self.command or self.n_args == 0:
             return ""
@@ -132,7 +137,9 @@ class Option:
         return " ".join(repr(item) for item in default) if isinstance(default, tuple) else str(default)
 
     def read(self, args: Sequence[str]) -> Any:
-        """The value that args stand for; ValueError says what is wrong with them."""
+        """Convert arguments to the value. Raises ValueError with the reason."""
+        if self.refusal:
+            raise ValueError(self.refusal)
         if not args:
             return True if isinstance(self.default, bool) else self.bare
         if self.parse is not None:
@@ -145,7 +152,8 @@ class Option:
         return value
 
     def _choose(self, word: str) -> str:
-        """One of the choices, in any case; where on and off are among them, also as flags are switched."""
+        """Return the matching choice in any case. If on and off are choices, all spellings of flags match
+        too."""
         switch = _SWITCHES.get(word.lower(), "")
         for choice in (word, word.lower(), switch):
             if choice in self.choices:
@@ -158,11 +166,11 @@ class Option:
         low = -_MOST if self.low is None else self.low
         high = _MOST if self.high is None else self.high
         if not low <= value <= high:
-            raise ValueError(f"{value} is not allowed, it must be between {low:,.10g} and {high:,.10g}")
+            raise ValueError(f"{value} is out of range, it must be between {low:,.10g} and {high:,.10g}")
 
 
 def param_option(name: str, metavar: str = "N", **more: Any) -> Option:
-    """The option that is the server's default of a sampling parameter."""
+    """Return the option that sets the server's default of a sampling parameter."""
     row = PARAMS[name]
     values = {
         "help": row.help[0].lower() + row.help[1:].rstrip("."),
@@ -174,7 +182,7 @@ def param_option(name: str, metavar: str = "N", **more: Any) -> Option:
 
 def is_on(word: str) -> bool:
     if word.lower() not in _ON + _OFF:
-        raise ValueError(f"'{word}' is neither on nor off")
+        raise ValueError(f"'{word}' is not on or off")
     return word.lower() in _ON
 
 
@@ -186,5 +194,5 @@ def _convert(kind: type, word: str) -> Any:
     try:
         return kind(word)
     except ValueError:
-        what = "a whole number" if kind is int else "a number"
+        what = "an integer" if kind is int else "a number"
         raise ValueError(f"'{word}' is not {what}") from None

@@ -1,4 +1,4 @@
-"""Options: requests side by side."""
+"""Options: concurrent requests."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ from corral.cli.options.option import Option
 OPTIONS = (
     Option(
         ("-np", "--parallel"),
-        "slots: requests that run at the same time",
+        "number of slots: requests processed at the same time",
         env="LLAMA_ARG_N_PARALLEL",
         limits=(1, 256),
         target="engine.n_parallel",
     ),
     Option(
         ("-cb", "--cont-batching"),
-        "prompts are evaluated while answers are written; without it they wait until none is",
+        "evaluate prompts while answers are generated; otherwise prompts wait until all slots are done",
         negative=("-nocb", "--no-cont-batching"),
     ),
     Option(
+        ("--batch-exact",),
+        "on a CPU, evaluate only as many streams at once as round like a single one: answers do not depend "
+        "on their number, and many streams are slower",
+        negative=("--no-batch-exact",),
+    ),
+    Option(
         ("-kvu", "--kv-unified"),
-        "one KV buffer for all slots instead of one each",
+        "one KV buffer shared by all slots, instead of one per slot",
         negative=("-no-kvu", "--no-kv-unified"),
     ),
     Option(
         ("--max-itl-ms",),
-        "longest pause a running stream may see while prompts are evaluated",
+        "longest pause between two tokens of a running stream while prompts are evaluated",
         "MS",
         limits=(1, None),
     ),

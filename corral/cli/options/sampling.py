@@ -1,6 +1,6 @@
-"""Options: sampling and grammars, for requests that do not say otherwise.
+"""Options: defaults of sampling and grammars for requests that do not set them.
 
-Most of sampling is in `core/sampling_params.py`.
+Most sampling options come from `core/sampling_params.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NUMBERS = (
 OPTIONS = (
     Option(
         ("--sampling-seq", "--sampler-seq"),
-        "samplers in order, by their letters, as kfypmt",
+        "samplers in order, by their letters, such as kfypmt",
         "SEQUENCE",
         parse=value.sampler_letters,
         repeats=False,
@@ -60,37 +60,49 @@ OPTIONS = (
     param_option(
         "dry_sequence_breakers",
         "STRING",
-        help="string that interrupts a repetition for DRY, instead of the defaults, or none; may be repeated",
+        help="sequence breaker for DRY, replaces the defaults; none: no breakers; may be repeated",
         parse=value.breakers,
     ),
     param_option(
         "logit_bias",
         "TOKEN(+/-)BIAS",
-        help="make a token more or less probable, as 15043+1 or 15043-1; may be repeated",
+        help="change the likelihood of a token, as 15043+1 or 15043-1; may be repeated",
         parse=value.logit_bias,
     ),
-    param_option("cfg_negative_prompt", "PROMPT", help="prompt to steer away from"),
-    Option(("--cfg-negative-prompt-file",), "file with such a prompt", path=PathUse.TEXT),
+    param_option("cfg_negative_prompt", "PROMPT", help="negative prompt for classifier-free guidance"),
+    Option(("--cfg-negative-prompt-file",), "file with the negative prompt", path=PathUse.TEXT),
 )
 
 GRAMMAR = (
     Option(
         ("--grammar",),
-        "GBNF grammar of answers, unless a request brings its own",
+        "GBNF grammar for requests without their own",
         "GRAMMAR",
         parse=value.grammar,
     ),
-    Option(("--grammar-file",), "file with such a grammar", path=PathUse.TEXT),
+    Option(("--grammar-file",), "file with a GBNF grammar", path=PathUse.TEXT),
     Option(
         ("-j", "--json-schema"),
-        "JSON Schema of answers, unless a request brings its own; {} is any JSON",
+        "JSON Schema for requests without their own; {} allows any JSON",
         "SCHEMA",
         parse=value.json_text,
     ),
     Option(
+        ("-jf", "--json-schema-file"),
+        "file with a JSON Schema for requests without their own",
+        path=PathUse.TEXT,
+    ),
+    Option(
         ("--json-whitespace",),
-        "layout of JSON that follows a schema: compact, spaced, or flexible, where the model decides",
+        "whitespace in JSON that a schema constrains: compact, spaced, or flexible, where the model decides",
         "LAYOUT",
         choices=get_args(JsonWhitespace),
+    ),
+    Option(
+        ("--schema-retries",),
+        "redraws of one part of an answer for rules of a JSON Schema that a grammar cannot express",
+        "N",
+        limits=(0, 10000),
+        target="engine.schema_retries",
     ),
 )

@@ -1,4 +1,4 @@
-"""Options: the server, chats, and the state of conversations."""
+"""Options: the server, chats and saved conversations."""
 
 from __future__ import annotations
 
@@ -6,52 +6,63 @@ from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
-    Option(("--host",), "address to listen on, or a path that ends with .sock", "HOST"),
+    Option(("--host",), "address to listen on, or the path of a Unix socket that ends with .sock", "HOST"),
     Option(("--port",), "port to listen on; 0: any free one", "PORT", limits=(0, 65535)),
     Option(
         ("--path",),
-        "directory of files to serve at / instead of the page that comes with the server",
+        "directory of static files to serve at / instead of the built-in page",
         path=PathUse.READ_DIRECTORY,
         env="LLAMA_ARG_STATIC_PATH",
         target="server.static_path",
     ),
     Option(
-        ("--webui", "--ui"), "serve a page at /", env="LLAMA_ARG_WEBUI", negative=("--no-ui", "--no-webui")
+        ("--webui", "--ui"),
+        "serve the web UI at /",
+        env="LLAMA_ARG_WEBUI",
+        negative=("--no-ui", "--no-webui"),
     ),
     Option(
         ("--webui-config", "--ui-config"),
-        "settings that the page begins with, as a JSON object",
+        "default settings of the web UI, as a JSON object",
         "JSON",
         env="LLAMA_ARG_WEBUI_CONFIG",
         parse=value.json_object,
     ),
     Option(
         ("--webui-config-file", "--ui-config-file"),
-        "file with such settings",
+        "file with default settings of the web UI",
         env="LLAMA_ARG_WEBUI_CONFIG_FILE",
         path=PathUse.TEXT,
     ),
     Option(
         ("--chats",),
-        "directory where the page keeps conversations, apart for every key, so that other browsers see them "
-        "too (default: none, they stay in the browser)",
+        "directory for the conversations of the web UI, separate for each API key, so that other "
+        "browsers see them too (default: none, they stay in the browser)",
         path=PathUse.WRITE_DIRECTORY,
         target="server.chats_path",
     ),
     Option(
+        ("--responses",),
+        "directory for responses and conversations of /v1/responses, separate for each API key, so that "
+        "they survive a restart (default: none, they stay in memory)",
+        path=PathUse.WRITE_DIRECTORY,
+        target="server.responses_path",
+    ),
+    Option(
         ("--embedding", "--embeddings"),
-        "do nothing but embed; without it a model that generates does both",
+        "serve only embeddings; without it a generative model serves both",
         target="engine.embedding",
     ),
     Option(
         ("--reranking", "--rerank"),
-        "do nothing but rerank or classify, with a model that has a head for it: --embedding --pooling rank",
+        "serve only reranking or classification, with a model that has a head for it: --embedding "
+        "--pooling rank",
         env="LLAMA_ARG_RERANKING",
         target="engine.reranking",
     ),
     Option(
         ("--api-key",),
-        "key that requests must have, several with commas between them; may be repeated (default: none)",
+        "API key, several separated by commas; may be repeated (default: none)",
         "KEY",
         env="LLAMA_API_KEY",
         parse=value.keys,
@@ -60,154 +71,194 @@ OPTIONS = (
     ),
     Option(
         ("--api-key-file",),
-        "file with such keys, one in a line, as KEY, NAME:KEY or NAME=WEIGHT:KEY; read again on SIGHUP",
+        "file with API keys, one per line, as KEY, NAME:KEY or NAME=WEIGHT:KEY; reloaded on SIGHUP",
         path=PathUse.TEXT,
     ),
     Option(
         ("--allow-unauthenticated",),
-        "answer clients of any address although there is no key; without it and without a key, only clients "
-        "with a loopback or private address are answered",
+        "serve clients of any address although there is no API key; without it and without a key, only "
+        "clients with a loopback or private address are served",
     ),
     Option(
         ("--allowed-hosts",),
-        "names that clients may use in the Host header, as *.example.com; *: any (default: names of this "
-        "machine if it listens there only, names of private networks if it has no key, else any)",
+        "allowed names in the Host header, as *.example.com; *: any (default: names of this machine if "
+        "it listens there only, names of private networks if there is no API key, else any)",
         "NAMES",
         parse=value.names,
     ),
     Option(
         ("--cors-origins",),
-        "whose pages may read answers, as https://example.com; localhost: those of this machine, *: any "
-        "(default: any if there are keys, else localhost)",
+        "origins whose pages may read responses, as https://example.com; localhost: those of this "
+        "machine, *: any (default: any if there are API keys, else localhost)",
         "ORIGINS",
         parse=value.names,
     ),
-    Option(("--cors-methods",), "what such pages may do", "METHODS", parse=value.names),
-    Option(("--cors-headers",), "headers they may send", "HEADERS", parse=value.names),
+    Option(("--cors-methods",), "methods that other origins may use", "METHODS", parse=value.names),
+    Option(("--cors-headers",), "headers that other origins may send", "HEADERS", parse=value.names),
     Option(
         ("--cors-credentials",),
-        "they may send cookies; needs --cors-origins, and not *",
+        "other origins may send cookies; requires --cors-origins other than *",
         negative=("--no-cors-credentials",),
     ),
     Option(
         ("--cache-share",),
-        "prompts of one key may begin with what was evaluated for another; how long they take then tells "
-        "what others have asked",
+        "reuse prompt prefixes across API keys; response times then reveal what other keys have asked",
         negative=("--no-cache-share",),
     ),
-    Option(("--queue-size",), "requests that may wait for a slot; more get a 503", limits=(0, 100_000)),
     Option(
-        ("--max-repeats",), "end answers that repeat themselves N times in a row; 0: never", limits=(0, 1000)
+        ("--queue-size",), "requests that may wait for a slot; further ones get a 503", limits=(0, 100_000)
+    ),
+    Option(("--reuse-port",), "let several servers listen on the same port; the system spreads connections"),
+    Option(
+        ("--max-predict",),
+        "maximum number of tokens of any answer, whatever a request asks for; -1: no limit",
+        limits=(-1, None),
+    ),
+    Option(
+        ("--max-repeats",), "stop answers that repeat themselves N times in a row; 0: off", limits=(0, 1000)
     ),
     Option(
         ("--sleep-idle-seconds",),
-        "unload the model after S seconds without work, until the next request; -1: never",
+        "unload the model after S seconds of idleness, until the next request; -1: never",
         "S",
         limits=(-1, None),
         target="server.sleep_idle_s",
     ),
     Option(
         ("--engine-restarts",),
-        "engines in a row that may fail without having done anything, before the server gives up",
+        "engine failures in a row, while it loads or is idle, after which the server stops restarting it",
         limits=(0, 1000),
     ),
     Option(
         ("--otlp-endpoint",),
-        "collector that gets traces, as http://127.0.0.1:4318; needs pip install 'llama-corral[otel]' "
-        "(default: none)",
+        "OpenTelemetry collector for traces, as http://127.0.0.1:4318; requires pip install "
+        "'llama-corral[otel]' (default: none)",
         "URL",
     ),
-    Option(("--ssl-key-file",), "private key for https, in PEM", path=PathUse.DATA),
-    Option(("--ssl-cert-file",), "certificate for https, in PEM", path=PathUse.DATA),
+    Option(("--ssl-key-file",), "private key file for HTTPS, in PEM", path=PathUse.DATA),
+    Option(("--ssl-cert-file",), "certificate file for HTTPS, in PEM", path=PathUse.DATA),
     Option(
         ("-to", "--timeout"),
-        "seconds that a client may neither send nor take anything, and that running requests get to finish "
-        "after SIGTERM; 0: clients have no limit",
+        "seconds until an inactive client is disconnected, and until running requests are cancelled "
+        "after SIGTERM; 0: no limit for clients",
         "S",
         limits=(0, None),
         target="server.timeout_s",
     ),
     Option(
         ("--threads-http",),
-        "threads of the HTTP side; -1: as it thinks fit",
+        "threads for HTTP requests; -1: automatic",
         limits=(-1, 1024),
         target="server.n_threads_http",
     ),
     Option(
         ("-spf", "--system-prompt-file"),
-        "file with a prompt that all others begin with: JSON with prompt, anti_prompt and assistant_name, or "
-        "just text",
+        "file with a system prompt that precedes all prompts: JSON with prompt, anti_prompt and "
+        "assistant_name, or plain text",
         path=PathUse.TEXT,
     ),
-    Option(("--log-format",), "how log lines are written", choices=("text", "json")),
+    Option(("--log-format",), "format of log lines", choices=("text", "json")),
     Option(
         ("--metrics",),
-        "GET /metrics, for Prometheus",
+        "enable GET /metrics, for Prometheus",
         env="LLAMA_ARG_ENDPOINT_METRICS",
         negative=("--no-metrics",),
     ),
     Option(
         ("--slots",),
-        "what slots are doing and hold, prompts included: GET /slots, its actions, and sessions",
+        "enable GET /slots, slot actions and sessions; they show prompts",
         env="LLAMA_ARG_ENDPOINT_SLOTS",
         negative=("--no-slots", "--slots-endpoint-disable"),
     ),
-    Option(("--props",), "POST /props may change global properties", env="LLAMA_ARG_ENDPOINT_PROPS"),
+    Option(("--props",), "allow POST /props to change global properties", env="LLAMA_ARG_ENDPOINT_PROPS"),
     Option(
         ("-sps", "--slot-prompt-similarity"),
-        "share of a prompt an idle slot must hold to be preferred; 0: off",
+        "share of a prompt that an idle slot must match to be preferred; 0: off",
         "SHARE",
         limits=(0, 1),
     ),
     Option(
         ("--lora-init-without-apply",),
-        "adapters begin with a scale of 0, until POST /lora-adapters or a request says otherwise",
+        "load adapters with scale 0, until POST /lora-adapters or a request changes it",
     ),
     Option(
         ("--engine-timeout",),
-        "seconds without a sign of life before the engine is restarted",
+        "seconds without a heartbeat before the engine is restarted",
         "S",
         limits=(1, None),
         target="server.engine_timeout_s",
     ),
-    Option(("--max-body-mb",), "largest request body", "MiB", limits=(1, None), target="server.max_body_mib"),
+    Option(
+        ("--max-body-mb",),
+        "largest request body, in MiB",
+        "MiB",
+        limits=(1, None),
+        target="server.max_body_mib",
+    ),
+    Option(
+        ("--max-response-mb",),
+        "largest answer, as estimated from what a request asks for; of a stream, the largest event",
+        "MiB",
+        limits=(1, None),
+        target="server.max_response_mib",
+    ),
+    Option(
+        ("--send-timeout",),
+        "seconds that a client may take to read 64 KiB of an answer; 0: no limit",
+        "S",
+        limits=(0, None),
+        target="server.send_timeout_s",
+    ),
 )
 
 CHAT = (
     Option(
         ("--chat-template",),
-        "chat template: the name of a well-known one, or jinja (default: the model's own, else chatml)",
+        "chat template: the name of a built-in one, or Jinja text (default: the model's, else chatml)",
         "TEMPLATE",
         parse=value.template,
     ),
-    Option(("--chat-template-file",), "file with a chat template in jinja", path=PathUse.TEXT),
+    Option(("--chat-template-file",), "file with a Jinja chat template", path=PathUse.TEXT),
     Option(
         ("--chat-template-kwargs",),
-        "more names for the chat template, as a JSON object",
+        "additional variables for the chat template, as a JSON object",
         "JSON",
         parse=value.json_object,
     ),
-    Option(("--jinja",), "allow tools, which need jinja templates", negative=("--no-jinja",)),
+    Option(("--jinja",), "use Jinja templates; tools require it", negative=("--no-jinja",)),
     Option(
         ("-rea", "--reasoning"),
-        "whether models that can think do so unless a request says otherwise; auto: yes",
+        "enable reasoning for models that support it, unless a request decides; auto: yes",
         choices=("on", "off", "auto"),
     ),
     Option(
         ("--reasoning-format",),
-        "where a model's thoughts go: none leaves them in the content, deepseek puts them into "
+        "where reasoning is returned: none leaves it in content, deepseek puts it into "
         "reasoning_content, deepseek-legacy does both, auto is deepseek",
         "FORMAT",
         choices=("none", "auto", "deepseek", "deepseek-legacy"),
     ),
     Option(
+        ("--reasoning-budget",),
+        "the most tokens of reasoning before it is ended, unless a request sets it; 0: end it at once, "
+        "-1: no limit",
+        limits=(-1, None),
+        env="LLAMA_ARG_THINK_BUDGET",
+    ),
+    Option(
+        ("--reasoning-effort",),
+        "how much to reason, for chat templates that support it, unless a request decides: a level such as "
+        "low, medium or high; none disables reasoning, default leaves it to the template",
+        "LEVEL",
+    ),
+    Option(
         ("--prefill-assistant",),
-        "a chat that ends with an assistant's message is continued there",
+        "continue the last message of a chat if it is the assistant's",
         negative=("--no-prefill-assistant",),
     ),
     Option(
         ("--parse-special",),
-        "texts like <|im_end|> in chat messages are control tokens, as in llama-server",
+        "parse control tokens such as <|im_end|> in chat messages, as llama-server does",
         negative=("--no-parse-special",),
     ),
 )
@@ -215,33 +266,38 @@ CHAT = (
 STATE = (
     Option(
         ("--slot-save-path",),
-        "directory for files of slots and for sessions that --sessions-ram has no room for (default: none)",
+        "directory for slot files, and for sessions that do not fit into --sessions-ram (default: none)",
         path=PathUse.WRITE_DIRECTORY,
     ),
     Option(
         ("--sessions-ram",),
-        "memory for sessions; beyond it they go to --slot-save-path",
+        "memory for sessions; beyond it they are moved to --slot-save-path",
         "MiB",
         limits=(0, None),
         target="server.sessions_ram_mib",
     ),
     Option(
         ("-cram", "--cache-ram"),
-        "host memory for the states of prompts that left their slot; 0: off, -1: no limit",
+        "host memory for the states of prompts that were evicted from their slot; 0: off, -1: no limit",
         "MiB",
         limits=(-1, None),
         target="engine.cache_ram_mib",
     ),
     Option(
         ("--cache-disk",),
-        "directory for the states of prompts that --cache-ram has no room for; they outlive the server",
+        "directory for prompt states that do not fit into --cache-ram; they survive a restart",
         path=PathUse.OWN_DIRECTORY,
     ),
-    Option(("--cache-disk-gib",), "how much of the disk --cache-disk may take", "GiB", limits=(0, None)),
+    Option(("--cache-disk-gib",), "largest size of --cache-disk", "GiB", limits=(0, None)),
+    Option(
+        ("--cache-prompt",),
+        "reuse the beginning of prompts, unless a request sets it",
+        negative=("--no-cache-prompt",),
+    ),
     Option(
         ("--cache-reuse",),
-        "move runs of N tokens from further back in a context, instead of evaluating them again, "
-        "unless a request says so; 0: off",
+        "smallest run of matching tokens to move within a context instead of evaluating it again, "
+        "unless a request sets it; 0: off",
         limits=(0, None),
     ),
 )

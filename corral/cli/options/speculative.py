@@ -8,15 +8,17 @@ from corral.cli.options.option import Option, PathUse, param_option
 OPTIONS = (
     Option(
         ("--lookup",),
-        "draft what follows from what was said before: faster where an answer repeats its prompt",
+        "speculative decoding from the text so far: faster if an answer repeats its prompt",
         negative=("--no-lookup",),
     ),
     Option(
-        ("-lcs", "--lookup-cache-static"), "file of what often follows what, to draft from", path=PathUse.DATA
+        ("-lcs", "--lookup-cache-static"),
+        "static n-gram cache for speculative decoding (read-only)",
+        path=PathUse.DATA,
     ),
     Option(
         ("-lcd", "--lookup-cache-dynamic"),
-        "the same, which learns from all requests and is written back",
+        "dynamic n-gram cache for speculative decoding, learned from all requests and saved",
         path=PathUse.OUTPUT,
     ),
     param_option("speculative_n_max", env="LLAMA_ARG_DRAFT_MAX"),
@@ -24,7 +26,7 @@ OPTIONS = (
     param_option("speculative_p_min", "P", env="LLAMA_ARG_DRAFT_P_MIN"),
     Option(
         ("-ps", "--p-split", "--draft-p-split", "--spec-draft-p-split"),
-        "a draft of the draft model ends where a second token is at least so probable; 1: never",
+        "end a draft of the draft model where the second-best token reaches this probability; 1: off",
         "P",
         env="LLAMA_ARG_DRAFT_P_SPLIT",
         limits=(0, 1),
@@ -32,21 +34,21 @@ OPTIONS = (
     ),
     Option(
         ("-td", "--threads-draft", "--spec-draft-threads"),
-        "threads of the draft model for generation; 0: as --threads",
+        "threads of the draft model for generation; 0: same as --threads",
         env="LLAMA_ARG_THREADS_DRAFT",
         limits=(-1, 1024),
         target="engine.n_threads_draft",
     ),
     Option(
         ("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"),
-        "threads of the draft model for prompts; 0: as --threads-draft",
+        "threads of the draft model for prompts; 0: same as --threads-draft",
         env="LLAMA_ARG_THREADS_BATCH_DRAFT",
         limits=(-1, 1024),
         target="engine.n_threads_batch_draft",
     ),
     Option(
         ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"),
-        "layers of the draft model to put on a GPU; all, auto or -1: all that libllama can",
+        "layers of the draft model to offload to a GPU; all, auto or -1: as many as libllama can",
         "N",
         env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
         parse=value.layers,
@@ -55,7 +57,8 @@ OPTIONS = (
     ),
     Option(
         ("--draft-exact",),
-        "on a CPU, evaluate drafts only where that rounds as token by token: answers stay the same",
+        "on a CPU, evaluate drafts only where the rounding equals that of single tokens: answers do "
+        "not change",
         negative=("--no-draft-exact",),
     ),
 )

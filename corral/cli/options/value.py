@@ -1,4 +1,4 @@
-"""How the arguments of an option become values; ValueError says what is wrong with them."""
+"""Convert the arguments of an option to values. Raises ValueError with the reason."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _BIAS = re.compile(r"(\d{1,9})([+-])(\d{1,9}(?:\.\d{1,9})?|inf)")
 
 
 def files(args: list[str]) -> tuple[ScaledFile, ...]:
-    """`A.gguf,B.gguf`: files that count in full."""
+    """Parse `A.gguf,B.gguf` into files with scale 1."""
     return tuple(ScaledFile(path) for path in args[0].split(",") if path)
 
 
 def names(args: list[str]) -> tuple[str, ...]:
-    """`A,B`."""
+    """Parse `A,B`."""
     return tuple(name.strip() for name in args[0].split(",") if name.strip())
 
 
 def keys(args: list[str]) -> tuple[str, ...]:
-    """The same; what protects nothing is a mistake."""
+    """Parse `A,B`. Empty keys are refused, since they would protect nothing."""
     found = names(args)
     if not found:
-        raise ValueError("it is empty; give a key, or leave it out")
+        raise ValueError("the key is empty; give a key, or omit the option")
     return found
 
 
@@ -43,29 +43,30 @@ def text(args: list[str]) -> tuple[str, ...]:
 
 
 def seed(args: list[str]) -> int:
-    """Any negative one is random."""
+    """Parse a seed; any negative number means random."""
     try:
         value = int(args[0])
     except ValueError:
-        raise ValueError(f"'{args[0]}' is not a whole number") from None
+        raise ValueError(f"'{args[0]}' is not an integer") from None
     if value > RANDOM_SEED:
-        raise ValueError(f"{value} is not allowed, it must be at most {RANDOM_SEED}")
+        raise ValueError(f"{value} is out of range, the maximum is {RANDOM_SEED}")
     return value if value >= 0 else RANDOM_SEED
 
 
 def layers(args: list[str]) -> int:
-    """How many; for libllama anything negative is all of them, -2 is what was asked for explicitly."""
+    """Parse a number of layers. For libllama any negative number means all; -2 marks that the user asked for
+    all."""
     name = args[0].lower()
     if name in ("all", "auto"):
         return -2 if name == "all" else -1
     if not re.fullmatch(r"-[12]|\d{1,6}", name):
-        raise ValueError(f"'{args[0]}' is neither a number of layers nor all or auto")
+        raise ValueError(f"'{args[0]}' is not a number of layers, all or auto")
     return int(name)
 
 
 def template(args: list[str]) -> str:
-    """The name of a chat template that comes with the server, or a template itself."""
-    from corral.chat.named import NAMES  # only needed here
+    """Parse the name of a built-in chat template, or a template itself."""
+    from corral.chat.named import NAMES  # needed only here
 
     name = args[0]
     if any(mark in name for mark in _JINJA):
@@ -74,14 +75,16 @@ def template(args: list[str]) -> str:
     if not name or name in NAMES:
         return name
     if name.endswith(".jinja") or "/" in name:
-        raise ValueError(f"'{name}' is not a template; --chat-template-file reads one from a file")
+        raise ValueError(f"'{name}' looks like a file name; pass files with --chat-template-file")
     near = difflib.get_close_matches(name.lower(), NAMES, _MAX_NEAR, 0.5)
-    known = f"did you mean {' or '.join(near)}?" if near else f"known names: {', '.join(NAMES)}"
-    raise ValueError(f"'{name}' is neither the name of a template nor jinja (no {{{{ or {{% in it); {known}")
+    known = f"did you mean {' or '.join(near)}?" if near else f"built-in templates: {', '.join(NAMES)}"
+    raise ValueError(
+        f"'{name}' is not a built-in template and not Jinja (it has neither {{{{ nor {{%); {known}"
+    )
 
 
 def check_template(text: str) -> None:
-    from corral.chat.template import ChatTemplate  # takes a moment to import
+    from corral.chat.template import ChatTemplate  # slow import
 
     try:
         ChatTemplate(text)
@@ -90,8 +93,8 @@ def check_template(text: str) -> None:
 
 
 def grammar(args: list[str]) -> str:
-    """GBNF; which tokens it may name, only a model can tell."""
-    from corral.grammar.gbnf import gbnf_to_lark  # takes a moment to import
+    """Check GBNF syntax. Only the model knows whether the tokens it names exist."""
+    from corral.grammar.gbnf import gbnf_to_lark  # slow import
 
     try:
         if args[0]:
@@ -116,24 +119,24 @@ def json_object(args: list[str]) -> str:
 
 
 def encoding(args: list[str]) -> str:
-    """Of weights: how it is chosen, or the name of one, in any letters."""
+    """Parse an encoding of weights in any case: `auto`, `off` or a type."""
     name = args[0].lower()
     if name in (AUTO, TUNED):
         return AUTO
     if name in (OFF, *_OFF):
         return OFF
     if name.upper() not in TRANSCODABLE:
-        raise ValueError(f"'{args[0]}' is neither auto nor off, nor one of {', '.join(TRANSCODABLE)}")
+        raise ValueError(f"'{args[0]}' is not auto, off or one of {', '.join(TRANSCODABLE)}")
     return name.upper()
 
 
 def samplers(args: list[str]) -> tuple[str, ...]:
-    """`top_k;temperature`."""
+    """Parse `top_k;temperature`."""
     return samplers_by_name(name.strip() for name in args[0].split(";") if name.strip())
 
 
 def sampler_letters(args: list[str]) -> tuple[str, ...]:
-    """`kt`."""
+    """Parse `kt`."""
     return samplers_by_letter(args[0])
 
 
@@ -142,16 +145,16 @@ def breakers(args: list[str]) -> tuple[str, ...]:
 
 
 def logit_bias(args: list[str]) -> tuple[tuple[int, float], ...]:
-    """`15043+1`."""
+    """Parse `15043+1`."""
     match = _BIAS.fullmatch(args[0])
     if match is None:
-        raise ValueError(f"'{args[0]}' is not a token and its bias, as 15043+1 or 15043-inf")
+        raise ValueError(f"'{args[0]}' is not of the form 15043+1 or 15043-inf (token id and bias)")
     token, sign, amount = match.groups()
     return ((int(token), float(sign + amount)),)
 
 
 def shares(args: list[str]) -> tuple[float, ...]:
-    """`3,1`, or `3/1`."""
+    """Parse `3,1` or `3/1`."""
     values = tuple(_number(part) for part in re.split("[,/]", args[0]))
     if min(values) < 0:
         raise ValueError(f"'{args[0]}' has a negative share")
@@ -159,7 +162,7 @@ def shares(args: list[str]) -> tuple[float, ...]:
 
 
 def scaled_files(args: list[str]) -> tuple[ScaledFile, ...]:
-    """`A.gguf 0.5`, as it was once, or `A.gguf:0.5,B.gguf:2`."""
+    """Parse `A.gguf:0.5,B.gguf:2`, or `A.gguf 0.5`, the older form."""
     if len(args) == 2:
         return (ScaledFile(args[0], _number(args[1])),)
     if len(args) > 2:
@@ -169,12 +172,12 @@ def scaled_files(args: list[str]) -> tuple[ScaledFile, ...]:
 
 def layer_range(args: list[str]) -> tuple[int, ...]:
     if not all(word.isdecimal() for word in args) or len(args) != 2:
-        raise ValueError("expects two layers, the first and the last")
+        raise ValueError("expects two layer numbers, first and last")
     return tuple(int(word) for word in args)
 
 
 def overrides(args: list[str]) -> tuple[Override, ...]:
-    """`KEY=TYPE:VALUE`, several with commas between them."""
+    """Parse `KEY=TYPE:VALUE,...`."""
     return tuple(_override(item) for item in args[0].split(",") if item)
 
 
@@ -191,7 +194,7 @@ def _number(word: str) -> float:
     except ValueError:
         raise ValueError(f"'{word}' is not a number") from None
     if not abs(value) <= 1e6:
-        raise ValueError(f"{word} is not a sensible scale")
+        raise ValueError(f"{word} is not a valid scale")
     return value
 
 
@@ -201,7 +204,7 @@ def _override(item: str) -> Override:
     if not (key and equals and colon):
         raise ValueError(f"'{item}' is not KEY=TYPE:VALUE")
     if len(key.encode()) > 127 or len(text.encode()) > 127:
-        raise ValueError(f"'{item:.40}...': keys and values have 127 bytes at most")
+        raise ValueError(f"'{item:.40}...': keys and values may have at most 127 bytes")
     if kind == "str":
         return Override(key, text)
     if kind == "bool" and text in ("true", "false"):

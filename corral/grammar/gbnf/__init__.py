@@ -1,7 +1,7 @@
 """GBNF, llama.cpp's grammar format, as Lark for llguidance: `parser` reads and checks it, `lark` writes it.
 
-GBNF knows characters only, Lark reads terminals greedily: `fold`, `automaton` and `flow` find terminals with
-which both mean the same.
+GBNF has only characters, while Lark matches terminals greedily: `fold`, `automaton` and `flow` find
+terminals for which both mean the same.
 """
 
 from __future__ import annotations

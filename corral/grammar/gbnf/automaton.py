@@ -1,7 +1,7 @@
-"""A node of characters as an automaton, to ask what a greedy lexer would do with it.
+"""Build an automaton for a node of characters, to predict what a greedy lexer does with it.
 
-The automaton of Glushkov: a state for each character of the node. It reads a long counted repetition
-as one without an end; what it says about words is then true of more words than there are.
+A Glushkov automaton: one state for each character of the node. A long counted repetition becomes an
+unbounded one, so the results then hold for more words than the node has.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import TypeAlias
 
 from corral.grammar.gbnf.node import Alt, Chars, Node, Repeat, Seq, Text, char_of, share_a_char
 
-# Up to so many states, a counted repetition has its copies.
+# Counted repetitions are copied up to this many states.
 _MAX_COPIED_STATES = 32
 
-# States that a word of a node can begin with, those it can end with, and whether it can be empty.
+# States that a word of a node can begin with, states it can end with, and whether it can be empty.
 _Ends: TypeAlias = tuple[int, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two automata, fed the same words.
+    """Two automata that read the same words.
 
-    `share_a_word`: some word belongs to both. `steps`: from which state of the second to which, when
-    it reads on where a word of the first is complete.
+    `share_a_word`: some word belongs to both. `steps`: transitions of the second automaton that continue
+    past a complete word of the first.
     """
 
     share_a_word: bool
@@ -33,7 +33,7 @@ class Overlap:
 
 
 class Budget:
-    """So many steps of the analysis and no more."""
+    """A limit on the steps of the analysis."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -49,19 +49,19 @@ class BudgetExceeded(Exception):
 
 
 class Automaton:
-    """Sets of states are integers with a bit for each."""
+    """Sets of states are integers with one bit per state."""
 
     def __init__(self, node: Node, budget: Budget) -> None:
         self._budget = budget
         self.chars: list[Chars] = []
         self.follow: list[int] = []
-        # Where the states of each child of `node` begin.
+        # The first state of each child of `node`.
         self.child_starts: list[int] = []
-        self.first, self.last, self.can_be_empty = self._add(node, top=True)
+        self.first, self.last, _ = self._add(node, top=True)
 
     @cached_property
     def lead(self) -> int:
-        """The first bytes of its words."""
+        """The set of first bytes of its words."""
         return self.lead_of(self.first)
 
     def lead_of(self, states: int) -> int:
@@ -71,7 +71,7 @@ class Automaton:
         return lead
 
     def child_of(self, state: int) -> int:
-        """The index of the node's child that the state belongs to."""
+        """Return the index of the node's child that the state belongs to."""
         child = len(self.child_starts) - 1
         while self.child_starts[child] > state:
             child -= 1
@@ -79,7 +79,8 @@ class Automaton:
 
     @staticmethod
     def n_copies(node: Repeat, n_states: int) -> int:
-        """How often a repetition of so many states is there; the last one loops if there are too few."""
+        """Return how many copies of a repetition with `n_states` states exist; the last loops if there are
+        too few."""
         n = node.most if node.most is not None else max(1, node.least)
         return n if n * n_states <= _MAX_COPIED_STATES else 1
 

@@ -1,9 +1,9 @@
-"""Which terminals of a grammar a greedy lexer would run past, and where.
+"""Find the terminals that a greedy lexer would read past, and where.
 
-llguidance reads one terminal after the other. Where several may come, it follows all of them at once
-as far as any goes, and gives no byte back. A terminal is run past when, after a word of it, one that
-may stand in the same place can read on with what may come next. The answer looks at the order of the
-terminals without the nesting of the rules: it may name one too many, never one too few.
+llguidance reads one terminal after the other. Where several are possible it follows all at once as far as
+any of them goes, and never backtracks. A terminal is overrun if, after a word of it, a terminal that is
+possible at the same place can continue with what may come next. The analysis uses the order of terminals
+without the nesting of rules: it may report too many, never too few.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TypeAlias
 from corral.grammar.gbnf.automaton import Automaton, Budget, Overlap, bits
 from corral.grammar.gbnf.node import Alt, Node, Ref, Repeat, Seq, Term, Token, can_be_empty, find_empty_rules
 
-# Steps between two states of a terminal's automaton that it must not take within one terminal.
+# Transitions of a terminal's automaton that must not happen within one terminal.
 Overruns: TypeAlias = dict[Term, set[tuple[int, int]]]
 
 
 def find_overruns(rules: dict[str, Node], root: str, automata: Automata) -> Overruns:
-    """The terminals that read on where another one, or they themselves, should have ended."""
+    """Return the terminals that continue where another terminal, or they themselves, should have ended."""
     flow = Flow(rules, root, automata.budget)
     return _Meetings(flow, automata).find_overruns()
 
 
 class Automata:
-    """The automaton of each node and the overlap of each two, made once."""
+    """Caches the automaton of each node and the overlap of each pair."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -48,7 +48,7 @@ class Automata:
 
 
 class Flow:
-    """What may come first and what after each terminal, as integers with a bit for each terminal."""
+    """The terminals that may come first, and after each terminal, as integers with one bit per terminal."""
 
     def __init__(self, rules: dict[str, Node], root: str, budget: Budget) -> None:
         self.leaves: list[Term | Token] = []
@@ -65,7 +65,7 @@ class Flow:
         self.start = self._first_of[root]
 
     def _settle(self, names: list[str], visit: Callable[[str], bool]) -> None:
-        """Visit the rules until a round of visits changes nothing."""
+        """Visit the rules until a round changes nothing."""
         changed = True
         while changed:
             changed = False
@@ -102,7 +102,7 @@ class Flow:
         return first
 
     def _pass(self, node: Node, after: int) -> bool:
-        """Tell the node what may come after it; whether a rule heard news of that."""
+        """Add what may come after the node; returns whether this changed a rule."""
         if isinstance(node, Term | Token):
             self.next[self._index_of(node)] |= after
             return False
@@ -133,7 +133,7 @@ class Flow:
 
 
 class _Meetings:
-    """All pairs of terminals that may stand in the same place of the same text."""
+    """All pairs of terminals that are possible at the same place of the same text."""
 
     def __init__(self, flow: Flow, automata: Automata) -> None:
         self._flow = flow
@@ -173,7 +173,7 @@ class _Meetings:
                     self._pairs[min(one, other), max(one, other)] = None
 
     def _may_match_the_same(self, one: int, other: int) -> bool:
-        """Whether some text, or token, is both; on the way note where one overruns the other."""
+        """Whether some text or token matches both; records where one overruns the other."""
         a, b = self._flow.leaves[one], self._flow.leaves[other]
         if isinstance(a, Token) or isinstance(b, Token):
             return isinstance(a, Token) and isinstance(b, Token) and a.id == b.id

@@ -1,6 +1,6 @@
-"""Terminals as large as possible: every part of a grammar without recursion and tokens becomes one.
+"""Fold every part of a grammar without recursion and tokens into a terminal, as large as possible.
 
-Neither the folding nor the cutting of terminals changes the texts of the grammar.
+Neither folding nor cutting terminals changes the language of the grammar.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from corral.grammar.gbnf.node import (
     seq_of,
 )
 
-# Rust's regular expressions nest up to 250 levels; a node takes up to two of them.
+# Rust's regular expressions nest up to 250 levels; a node takes at most two of them.
 _MAX_LEVELS = 200
 
 
 def fold_rules(rules: dict[str, Node], root: str, max_size: int) -> dict[str, Node]:
-    """The rules that `root` needs, itself first, with terminals of at most `max_size` nodes."""
+    """Return the rules that `root` needs, itself first, with terminals of at most `max_size` nodes."""
     folder = _Folder(max_size)
     for name in _bottom_up(rules, root):
         folder.folded[name] = folder.fold(_without_tail_recursion(name, rules[name]))
@@ -41,12 +41,12 @@ def fold_rules(rules: dict[str, Node], root: str, max_size: int) -> dict[str, No
 
 
 def has_recursion(rules: dict[str, Node], root: str) -> bool:
-    """Whether a rule that `root` needs names itself, directly or through others."""
+    """Whether a rule that `root` needs references itself, directly or through others."""
     return bool(find_cycle({name: references(rules[name]) for name in _bottom_up(rules, root)}))
 
 
 def cut(term: Term, steps: Iterable[tuple[int, int]], automaton: Automaton) -> Node:
-    """The terminal in smaller ones, apart where the automaton takes these steps or nearer to it."""
+    """Cut the terminal into smaller ones, at or near the given transitions of the automaton."""
     node = term.node
     if isinstance(node, Repeat):
         return Repeat(Term(node.item), node.least, node.most)
@@ -65,7 +65,7 @@ def cut(term: Term, steps: Iterable[tuple[int, int]], automaton: Automaton) -> N
 
 
 class _Folder:
-    """`folded` has the rules done so far: one that a rule names before it is there recurs."""
+    """`folded`: the finished rules. A referenced rule that is not among them is recursive."""
 
     def __init__(self, max_size: int) -> None:
         self.folded: dict[str, Node] = {}
@@ -90,14 +90,14 @@ class _Folder:
         return self._seq(parts) if isinstance(node, Seq) else self._alt(parts)
 
     def _text(self, node: Text) -> Node:
-        """In pieces that fit."""
+        """Split a text into terminals within the size limit."""
         if len(node.text) <= self._max_size:
             return Term(node)
         starts = range(0, len(node.text), self._max_size)
         return Seq(tuple(Term(Text(node.text[start : start + self._max_size])) for start in starts))
 
     def _seq(self, parts: Sequence[Node]) -> Node:
-        """With each run of terminals as one."""
+        """Join each run of terminals to one."""
         joined: list[Node] = []
         run: list[Node] = []
         flat = seq_of(parts)
@@ -111,7 +111,7 @@ class _Folder:
         return seq_of(joined) if joined else Term(Seq())
 
     def _alt(self, parts: Sequence[Node]) -> Node:
-        """With all terminals as one."""
+        """Join all terminals to one."""
         flat = alt_of(parts)
         items = flat.items if isinstance(flat, Alt) else (flat,)
         terms = [item.node for item in items if isinstance(item, Term)]
@@ -134,7 +134,7 @@ class _Folder:
         return self._mixed_loop(loop, others, least)
 
     def _mixed_loop(self, loop: Repeat, others: Node, least: int) -> Node:
-        """(A | other)* as A* (other A*)*, where no two of the terminals A are neighbours."""
+        """Rewrite (A | other)* as A* (other A*)*, in which no two terminals A are adjacent."""
         turn = seq_of([others, Term(loop)])
         turns = Repeat(turn, 0, None)
         if least == 0 or can_be_empty(loop.item, set()):
@@ -143,7 +143,7 @@ class _Folder:
         return alt_of([seq_of([first, turns]), Repeat(turn, 1, None)])
 
     def _join(self, nodes: Sequence[Node], make: Callable[[Sequence[Node]], Node]) -> list[Node]:
-        """Terminals for nodes side by side, as few as the limits allow."""
+        """Join adjacent nodes to as few terminals as the limits allow."""
         groups: list[list[Node]] = []
         room = 0
         for node in nodes:
@@ -162,7 +162,8 @@ class _Folder:
         return size <= self._max_size and levels <= _MAX_LEVELS
 
     def _measure(self, node: Node) -> tuple[int, int]:
-        """How many nodes it has, as an automaton needs them, and how many levels as a regular expression."""
+        """Return the number of nodes, as an automaton needs them, and the nesting depth as a regular
+        expression."""
         measure = self._measures.get(node)
         if measure is None:
             measure = self._measures[node] = self._measure_anew(node)
@@ -189,7 +190,7 @@ def _without_terms(items: Iterable[Node]) -> list[Node]:
 
 
 def _bottom_up(rules: dict[str, Node], root: str) -> list[str]:
-    """The rules that `root` needs, those that a rule names before it wherever they do not recur."""
+    """Return the rules that `root` needs, each after those it references, except where they are recursive."""
     order: dict[str, None] = {}
     path = {root: iter(references(rules[root]))}
     while path:
@@ -204,7 +205,7 @@ def _bottom_up(rules: dict[str, Node], root: str) -> list[str]:
 
 
 def _without_tail_recursion(name: str, node: Node) -> Node:
-    """X ::= A X | B as A* B, where X names itself at the end of alternatives only."""
+    """Rewrite X ::= A X | B as A* B, if X references itself only at the end of alternatives."""
     holders: set[Node] = set()
     _find_holders(name, node, holders)
     turns: list[Node] = []
@@ -226,7 +227,8 @@ def _find_holders(name: str, node: Node, holders: set[Node]) -> bool:
 def _find_tails(
     node: Node, before: list[Node], holders: set[Node], turns: list[Node], ends: list[Node]
 ) -> bool:
-    """Sort what the node can be into `turns`, which the rule follows, and `ends`; false if it cannot be."""
+    """Sort the node's alternatives into `turns`, which end with the rule, and `ends`; False if that is
+    impossible."""
     if node not in holders:
         ends.append(seq_of([*before, node]))
         return True

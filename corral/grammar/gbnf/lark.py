@@ -1,10 +1,10 @@
-"""A checked GBNF grammar as a Lark grammar for llguidance that accepts the same texts.
+"""Write a checked GBNF grammar as a Lark grammar for llguidance that accepts the same texts.
 
-GBNF knows characters only. Lark has terminals, which llguidance matches greedily and without going
-back. So a part of the grammar becomes one terminal only where that changes nothing: first every part
-without recursion is one; then those that `flow` finds to run past the end of a terminal are cut
-where they do, again and again, at worst into single characters, which cannot. A grammar without
-recursion and tokens remains one regular expression.
+GBNF has only characters. Lark has terminals, which llguidance matches greedily and without backtracking.
+So a part of the grammar becomes one terminal only if that changes nothing: first every part without
+recursion becomes one; then those that `flow` finds to be overrun are cut there, repeatedly, in the worst
+case into single characters, which cannot be overrun. A grammar without recursion and tokens remains one
+regular expression.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from corral.grammar.gbnf.node import (
     refusal,
 )
 
-# llguidance compiles rules recursively: about 3 KiB of stack for each level of them.
+# llguidance compiles rules recursively, with about 3 KiB of stack per level.
 MAX_RULE_DEPTH = 250
 
-# llguidance has room for 65,000 symbols, which are single characters at worst.
+# llguidance has room for 65,000 symbols, which are single characters in the worst case.
 MAX_CHARACTERS = 60_000
 
 _MAX_REGEX_SIZE = 1 << 20
@@ -45,13 +45,14 @@ _MAX_PARENTHESES = 8
 _OTHER = -1
 _UNSAFE = re.compile(r"[^a-zA-Z0-9]")
 
-# Any spelling of a text in tokens will do, as in llama.cpp. To look for forced ones costs up to 100 ms where
-# rules recur, and has no end where they have none.
+# Any tokenization of a text is accepted, as in llama.cpp. Looking for forced tokens takes up to 100 ms with
+# recursive rules, and never ends if the recursion has no end.
 _NO_FORCING = '%llguidance {"no_forcing": true}'
 
 
 def render_lark(grammar: Grammar, root: str, end_tokens: Collection[int], may_force: bool) -> str:
-    """`may_force`: text that has to come is spelled in one way only, so that it can be known in advance."""
+    """Write the grammar. `may_force`: text without alternatives gets one tokenization only, so it can
+    be forced."""
     tokens = _Tokens(grammar.tokens, end_tokens)
     rules = grammar.rules
     if grammar.tokens:
@@ -65,7 +66,7 @@ def render_lark(grammar: Grammar, root: str, end_tokens: Collection[int], may_fo
 
 
 def _find_terminals(rules: dict[str, Node], root: str) -> dict[str, Node]:
-    """The rules over the largest terminals that a greedy lexer cannot confuse."""
+    """Return the rules with the largest terminals that a greedy lexer cannot confuse."""
     folded = fold_rules(rules, root, _MAX_REGEX_SIZE)
     if isinstance(folded[root], Term):
         return folded
@@ -73,7 +74,7 @@ def _find_terminals(rules: dict[str, Node], root: str) -> dict[str, Node]:
         return _cut_rules(fold_rules(rules, root, _MAX_TERMINAL_SIZE), root)
     except BudgetExceeded:
         if sum(count_leaves(node) for node in rules.values()) > MAX_CHARACTERS:
-            raise refusal(f"too complex for its more than {MAX_CHARACTERS} characters") from None
+            raise refusal(f"too complex for more than {MAX_CHARACTERS} characters") from None
         return fold_rules(rules, root, 1)
 
 
@@ -92,9 +93,9 @@ def _replace(node: Node, pieces: dict[Node, Node]) -> Node:
 
 
 class _Tokens:
-    """The vocabulary in parts that no two share: each token that the grammar names, and the others.
+    """The vocabulary in disjoint sets: each token that the grammar names, and all others.
 
-    llguidance takes the first of several token sets that match, so that no two may overlap.
+    llguidance takes the first of several matching token sets, so they must not overlap.
     """
 
     def __init__(self, named: frozenset[int], end_tokens: Collection[int]) -> None:
@@ -102,7 +103,7 @@ class _Tokens:
         self._end_tokens = end_tokens
 
     def split(self, leaf: Node) -> Node:
-        """A negated token as the alternative of all parts but its own."""
+        """Replace a negated token by the alternative of all sets but its own."""
         if not isinstance(leaf, Token) or not leaf.negated:
             return leaf
         ids = sorted(self._named.difference(self._end_tokens, {leaf.id}))
@@ -116,7 +117,7 @@ class _Tokens:
 
 
 class _Writer:
-    """Lark's text, rule by rule. A group deep in parentheses gets a rule of its own."""
+    """Writes Lark, rule by rule. A group deep in parentheses becomes a separate rule."""
 
     def __init__(self, rules: dict[str, Node], tokens: _Tokens) -> None:
         self._tokens = tokens
@@ -144,7 +145,7 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
     def depth(self) -> int:
-        """How many levels llguidance is in at most when it goes through the rules as they name each other."""
+        """Return the maximum recursion depth of llguidance over the rules."""
         seen = {"r0"}
         path = [("r0", iter(self._uses["r0"]))]
         depth = deepest = self._levels["r0"]

@@ -1,4 +1,4 @@
-"""What a GBNF grammar is made of, as values. Pure; knows neither the grammar's text nor llguidance.
+"""The nodes of a GBNF grammar. Pure; independent of the grammar's text and of llguidance.
 
 `Seq` without items is the empty text. Nodes may be shared and are compared by identity.
 """
@@ -16,7 +16,7 @@ from corral.core.errors import InvalidRequest
 MAX_CHAR = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
 
-# A chain of rules, each a little longer than the next, must not cost the square of its length.
+# A chain of rules, each a little longer than the next, must not take quadratic time.
 _MAX_DISSOLVED = 32
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -24,7 +24,7 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chars:
-    """One character out of sorted, disjoint ranges; `lead` has a bit for each first byte in UTF-8."""
+    """One character of sorted, disjoint ranges; `lead` has one bit for each first byte in UTF-8."""
 
     ranges: Ranges
     lead: int
@@ -32,7 +32,7 @@ class Chars:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Text:
-    """These characters, at least one."""
+    """A text of at least one character."""
 
     text: str
 
@@ -69,7 +69,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One use of a terminal: a node of characters only, without references."""
+    """One use of a terminal: a node of characters without references."""
 
     node: Node
 
@@ -79,9 +79,9 @@ Node: TypeAlias = Chars | Text | Token | Ref | Seq | Alt | Repeat | Term
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Checked rules, the root among them, and the tokens they name.
+    """Checked rules, including the root, and the tokens they name.
 
-    `place_of` says where a rule is defined, as line and column.
+    `place_of` returns line and column of a rule's definition.
     """
 
     rules: dict[str, Node]
@@ -101,7 +101,7 @@ def char_of(char: str) -> Chars:
 
 @lru_cache(maxsize=1024)
 def chars_of(ranges: Ranges, negated: bool = False) -> Chars:
-    """The class of these ranges, in any order; surrogates are no characters and fall out."""
+    """Return the class of these ranges, in any order, without surrogates, which are not characters."""
     merged = _merge(ranges)
     if negated:
         merged = _complement(merged)
@@ -113,12 +113,12 @@ def chars_of(ranges: Ranges, negated: bool = False) -> Chars:
 
 
 def seq_of(items: Sequence[Node]) -> Node:
-    """The items one after the other; short sequences among them dissolve."""
+    """Return the sequence of the items; short nested sequences are flattened."""
     return _flat(Seq, items)
 
 
 def alt_of(items: Sequence[Node]) -> Node:
-    """Any one of the items; short alternatives among them dissolve."""
+    """Return the alternative of the items; short nested alternatives are flattened."""
     return _flat(Alt, items)
 
 
@@ -139,7 +139,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def map_leaves(node: Node, change: Callable[[Node], Node]) -> Node:
-    """The node with each of its leaves changed; a terminal is a leaf."""
+    """Return the node with each leaf changed; a terminal is a leaf."""
     if isinstance(node, Repeat):
         return Repeat(map_leaves(node.item, change), node.least, node.most)
     if not isinstance(node, Seq | Alt):
@@ -151,7 +151,7 @@ def map_leaves(node: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def count_leaves(node: Node) -> int:
-    """How many there are, each character of a text counted."""
+    """Count the leaves, and each character of a text."""
     n = 0
     pending = [node]
     while pending:
@@ -163,7 +163,7 @@ def count_leaves(node: Node) -> int:
 
 
 def references(node: Node) -> list[str]:
-    """The rules that the node names, from left to right, once each."""
+    """Return the rules that the node references, from left to right, without duplicates."""
     found: dict[str, None] = {}
     pending = [node]
     while pending:
@@ -175,7 +175,7 @@ def references(node: Node) -> list[str]:
 
 
 def find_cycle(graph: Mapping[str, Iterable[str]]) -> list[str]:
-    """Rules that lead to each other in a circle, if there are any."""
+    """Return rules that reference each other in a cycle, or an empty list."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -253,7 +253,8 @@ def _without_surrogates(low: int, high: int) -> list[tuple[int, int]]:
 
 
 def _lead_byte(char: int) -> int:
-    """Grows with the character, so that a range of characters has a range of first bytes."""
+    """Return the first byte in UTF-8. It grows with the character, so a range of characters has a range of
+    bytes."""
     if char < 0x80:
         return char
     if char < 0x800:

@@ -1,10 +1,10 @@
-"""GBNF, llama.cpp's grammar format, read and checked, then given to llguidance as a Lark grammar.
+"""Parse and check GBNF, llama.cpp's grammar format, and convert it to a Lark grammar for llguidance.
 
-Guaranteed: the Lark grammar accepts the texts that the GBNF grammar describes and no others, and
-leads into no dead end (how, says `lark`). Token references are exact among each other; where a
-text could match the same token too, the reference wins. Unlike in llama.cpp, text never matches a
-control token, what can be empty may be repeated, and an empty class, a range with its ends swapped
-or a repetition above `MAX_REPEAT` is an error. Pure: no native code, any thread.
+Guaranteed: the Lark grammar accepts exactly the texts of the GBNF grammar and has no dead ends (see
+`lark`). Token references are exact among each other; if text could match the same token too, the reference
+wins. Unlike in llama.cpp, text never matches a control token, items that can be empty may be repeated, and
+an empty class, a reversed range or a repetition above `MAX_REPEAT` is an error. Pure: no native code, any
+thread.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def gbnf_to_lark(
     end_tokens: Collection[int] = (),
     may_force: bool = False,
 ) -> str:
-    """The grammar for llguidance, or `InvalidRequest` with the place and the reason.
+    """Convert the grammar. Raises InvalidRequest with place and reason.
 
-    `end_tokens` end a generation: no token reference, negated or not, stands for them. `may_force`: where
-    there is no choice of text and no recursion, there is no choice of tokens either.
+    `end_tokens` end a generation; no token reference, negated or not, matches them. `may_force`: text
+    without alternatives and recursion has only one tokenization.
     """
     parser = _Parser(text, token_of, MAX_CHAR if n_tokens is None else n_tokens, end_tokens)
     return render_lark(parser.parse(), ROOT, end_tokens, may_force)
@@ -77,7 +77,7 @@ def gbnf_to_lark(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A node with what the limits need: how many repetitions nest in it, how often it repeats a part."""
+    """A node with what the limits need: the depth of nested repetitions, and the product of their counts."""
 
     node: Node
     n_nested: int = 0
@@ -85,7 +85,7 @@ class _Part:
 
 
 class _Parser:
-    """Recursive descent; `parse` is called once."""
+    """Recursive descent parser; `parse` is called once."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _Parser:
         end_tokens: Collection[int],
     ) -> None:
         if len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
-            raise refusal(f"the text has more than {MAX_TEXT_BYTES} bytes")
+            raise refusal(f"the grammar has more than {MAX_TEXT_BYTES} bytes")
         self._text = text
         self._token_of = token_of
         self._n_tokens = n_tokens
@@ -123,17 +123,17 @@ class _Parser:
 
     def _rule(self) -> None:
         at = self._at
-        name = self._match(_NAME, "expecting the name of a rule")
+        name = self._match(_NAME, "expected a rule name")
         self._skip(_SPACE)
         self._expect("::=")
         self._skip(_SPACE_OR_NEWLINE)
-        # compat: grammar: a rule defined twice is what the last definition says
+        # compat: grammar: the last definition of a rule wins
         self._rules[name] = self._alternatives(_SPACE).node
         self._defined_at[name] = at
         if len(self._rules) > MAX_RULES:
-            raise self._error(f"there are more than {MAX_RULES} rules", at)
+            raise self._error(f"the grammar has more than {MAX_RULES} rules", at)
         if self._at < len(self._text):
-            self._match(_NEWLINE, "expecting a new line or the end")
+            self._match(_NEWLINE, "expected a newline or the end")
         self._skip(_SPACE_OR_NEWLINE)
 
     def _alternatives(self, space: re.Pattern[str]) -> _Part:
@@ -200,7 +200,7 @@ class _Parser:
             self._skip(space)
             product *= max(1, least if most is None else most)
             if product > MAX_REPEAT_PRODUCT:
-                raise self._error(f"nested repetitions come to more than {MAX_REPEAT_PRODUCT}", at)
+                raise self._error(f"nested repetitions multiply to more than {MAX_REPEAT_PRODUCT}", at)
             node = Seq() if most == 0 else Repeat(node, least, most)
             n_nested += 1
         return _Part(node, n_nested, product)
@@ -220,15 +220,15 @@ class _Parser:
             most = None if self._next() == "}" else self._count(space)
         self._expect("}")
         if most is not None and most < least:
-            raise self._error(f"{{{least},{most}}} has its bounds in the wrong order", at)
+            raise self._error(f"the bounds of {{{least},{most}}} are in the wrong order", at)
         return least, most
 
     def _count(self, space: re.Pattern[str]) -> int:
         at = self._at
-        digits = self._match(_NUMBER, "expecting a number")
+        digits = self._match(_NUMBER, "expected a number")
         self._skip(space)
         if len(digits) > 9 or int(digits) > MAX_REPEAT:
-            raise self._error(f"a repetition of more than {MAX_REPEAT}", at)
+            raise self._error(f"repetition of more than {MAX_REPEAT}", at)
         return int(digits)
 
     def _literal(self) -> Node:
@@ -257,19 +257,19 @@ class _Parser:
                 self._at += 1
                 high = self._char(in_class=True)
             if high < low:
-                raise self._error("a range with its ends in the wrong order", place)
+                raise self._error("the ends of a range are in the wrong order", place)
             ranges.append((low, high))
         self._at += 1
         chars = chars_of(tuple(ranges), negated)
         if not ranges or not chars.ranges:
-            raise self._error("a class that no character is in", at)
+            raise self._error("a character class matches no character", at)
         return chars
 
     def _char(self, in_class: bool = False) -> int:
         at = self._at
         char = self._next()
         if not char:
-            raise self._error("unexpected end of the text")
+            raise self._error("unexpected end of the grammar")
         self._at += 1
         if char == "\\":
             char = self._next()
@@ -277,7 +277,7 @@ class _Parser:
             if char in _N_HEX:
                 return self._hex(_N_HEX[char], at, in_class)
             if char not in _ESCAPED:
-                raise self._error("an unknown escape", at)
+                raise self._error("unknown escape sequence", at)
             return ord(_ESCAPED[char])
         return self._checked_char(ord(char), at, in_class)
 
@@ -285,7 +285,7 @@ class _Parser:
         found = _HEX.match(self._text, self._at, self._at + n)
         assert found is not None
         if len(found[0]) < n:
-            raise self._error(f"expecting {n} hexadecimal digits", self._at)
+            raise self._error(f"expected {n} hexadecimal digits", self._at)
         self._at += n
         return self._checked_char(int(found[0], 16), at, in_class)
 
@@ -304,11 +304,15 @@ class _Parser:
             self._at = by_id.end()
             token: int | None = int(by_id[1])
         else:
-            token = self._token_of(self._match(_TOKEN_TEXT, "expecting a token, <text> or <[id]>"))
+            token = self._token_of(self._match(_TOKEN_TEXT, "expected a token, <text> or <[id]>"))
         if token is None or token >= self._n_tokens:
             raise self._error(f"{self._text[at : self._at]} is not a token of this model", at)
         if token in self._end_tokens and not negated:
-            raise self._error(f"{self._text[at : self._at]} ends a generation and cannot be a part of it", at)
+            raise self._error(
+                f"{self._text[at : self._at]} is an end-of-generation token, which cannot "
+                "be a part of a grammar",
+                at,
+            )
         self._tokens.add(token)
         return Token(token, negated)
 
@@ -329,7 +333,7 @@ class _Parser:
 
     def _expect(self, word: str) -> None:
         if not self._text.startswith(word, self._at):
-            raise self._error(f"expecting '{word}'")
+            raise self._error(f"expected '{word}'")
         self._at += len(word)
 
     def _nothing_to_repeat(self) -> InvalidRequest:
@@ -346,14 +350,14 @@ class _Parser:
 
 
 def _find_left_recursion(rules: dict[str, Node]) -> str | None:
-    """A rule that can begin with itself; of several that do so together the first."""
+    """Return a left-recursive rule, the first of those in a cycle; None if there is none."""
     empty = find_empty_rules(rules)
     cycle = find_cycle({name: _left_references(node, empty) for name, node in rules.items()})
     return next((name for name in rules if name in cycle), None)
 
 
 def _left_references(node: Node, empty: set[str]) -> list[str]:
-    """The rules that a text of the node can begin with."""
+    """Return the rules that a text of the node can begin with."""
     found: dict[str, None] = {}
     pending = [node]
     while pending:

@@ -1,11 +1,11 @@
-// One answer of the model: what is asked for, and what has come of it so far.
+// One answer of the model: the request, and the message that grows from its stream.
 
 import { ServerError, events } from "./api.js";
 import { requestFields } from "./settings.js";
 import { tokensOf } from "./token.js";
 
-/** The message as it grows; `path` are the messages before it and, to be continued, its own beginning.
- * `onProgress` gets what there is to say before the first token. Throws ServerError. */
+/** Yields the message as it grows. `path`: the messages before it; `begun`: its beginning, which is continued.
+ * `onProgress` gets the queue position and the progress of the prompt. Throws ServerError. */
 export async function* streamAnswer(chat, path, begun, { signal, onProgress }) {
   const options = { json: requestOf(chat, path, begun), signal, onComment: (text) => onProgress({ waiting: text }) };
   let message = { ...begun };
@@ -31,7 +31,7 @@ function requestOf(chat, path, begun) {
   };
 }
 
-/** A message as the API has it. */
+/** Returns a message in the format of the API. */
 export function wireMessage({ role, content, images = [], toolCalls = [], toolCallId }) {
   if (role === "tool") return { role, content, tool_call_id: toolCallId };
   if (toolCalls.length) {
@@ -47,7 +47,7 @@ export function wireMessage({ role, content, images = [], toolCalls = [], toolCa
   return { role, content: [...parts, ...(content ? [{ type: "text", text: content }] : [])] };
 }
 
-/** The message with what a chunk adds to it. */
+/** Returns the message extended by a chunk. */
 function fold(message, chunk) {
   const next = { ...message };
   const choice = chunk.choices?.[0];

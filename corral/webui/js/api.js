@@ -1,10 +1,9 @@
-// The server this page came from: its key, its errors, its streams.
+// Requests to the server of this page: API key, errors, streams.
 
 const KEY = "corral.key";
-const PATIENCE_MS = 10_000; // with what is not the model's work
+const PATIENCE_MS = 10_000; // for requests that do not run the model
 
-/** What the server answers instead of what was asked for; `status` 0: it did not answer at all. `type` and `details`
- * are the error's own, as in the API. */
+/** An error response of the server; `status` 0: there was no response. `type` and `details` are those of the API. */
 export class ServerError extends Error {
   constructor(status, message, field = "", type = "", details = {}) {
     super(message);
@@ -22,7 +21,7 @@ export class ServerError extends Error {
     return this.status === 401;
   }
 
-  /** Of a server that is starting: what it does, and how far that is. */
+  /** The stage and progress of a server that is starting. */
   get stage() {
     const { stage, detail, progress } = this.details;
     return stage ? `${stage} ${detail}`.trim() + `: ${Math.round(100 * progress)} %` : "";
@@ -38,7 +37,7 @@ export function setApiKey(key) {
   else localStorage.removeItem(KEY);
 }
 
-/** JSON of the server; `options` as of `fetch`, with `json` for a body. Throws ServerError. */
+/** Returns the JSON of a response; `options` as for `fetch`, with `json` for a body. Throws ServerError. */
 export async function ask(path, options = {}) {
   const isQuick = options.json === undefined && options.body === undefined;
   const response = await send(path, isQuick ? { signal: AbortSignal.timeout(PATIENCE_MS), ...options } : options);
@@ -49,8 +48,8 @@ export async function ask(path, options = {}) {
   }
 }
 
-/** The events of a stream, parsed, until the server has sent the last one; `onComment` gets the lines that are
- * none. Throws ServerError, also for an event that is an error. */
+/** Yields the parsed events of a stream until the last one; `onComment` gets its comments. Throws ServerError, also
+ * for an event that is an error. */
 export async function* events(path, { onComment = () => {}, ...options } = {}) {
   const response = await send(path, options);
   for await (const line of lines(response.body)) {
@@ -81,7 +80,7 @@ async function send(path, { json, headers = {}, ...options }) {
   return response;
 }
 
-/** The letters of a header are bytes: those of UTF-8. */
+/** Encodes text as UTF-8 bytes for a header. */
 function inBytes(text) {
   return String.fromCharCode(...new TextEncoder().encode(text));
 }
@@ -106,17 +105,17 @@ async function* lines(body) {
 
 function errorOf(status, body) {
   const { message, param, type, ...details } = body.error ?? {};
-  const text = message ? withOperator(message) : `the server answered with status ${status}`;
+  const text = message ? withOperator(message) : `The server returned status ${status}.`;
   return new ServerError(status, text, param ?? "", type ?? "", details);
 }
 
-/** A person at the page cannot start the server with other options: say who can. */
+/** A user of the page cannot change options of the server, so say who can. */
 function withOperator(message) {
-  const [option] = message.match(/(?<![\w-])--[a-z][\w-]*/) ?? [];
-  return option ? `${message} (${option} is an option of the server: its operator sets it)` : message;
+  const options = [...new Set(message.match(/(?<![\w-])--[a-z][\w-]*/g))];
+  return options.length ? `${message} (Only the server's operator can set ${options.join(" and ")}.)` : message;
 }
 
-/** A person stopped it, or the connection is lost. */
+/** Returns the error if the user stopped the request, otherwise a lost connection. */
 function unlessAborted(error) {
   return error.name === "AbortError" ? error : new ServerError(0, "The server cannot be reached.");
 }

@@ -1,4 +1,4 @@
-// Images on their way into a message: chosen, pasted or dropped, checked, made small enough.
+// Images for a message: chosen, pasted or dropped, then checked and resized.
 
 export const MAX_IMAGES = 8; // of a message
 const MAX_FILE_BYTES = 50_000_000;
@@ -9,7 +9,7 @@ const SENT_AS_THEY_ARE = new Set(["image/png", "image/jpeg", "image/webp"]);
 const QUALITIES = [0.92, 0.8, 0.6];
 const USABLE = "Supported: images (PNG, JPEG, WebP, GIF, AVIF, BMP). Copy and paste the text of other files.";
 
-/** Whether something that is pasted or dragged is files. A copied image may come with its text: then it is text. */
+/** Whether pasted or dragged data is files. A copied image with text counts as text. */
 export function hasFiles({ clipboardData, dataTransfer }) {
   const types = (clipboardData ?? dataTransfer)?.types ?? [];
   return types.includes("Files") && !(clipboardData && types.includes("text/plain"));
@@ -19,8 +19,8 @@ export function filesOf({ clipboardData, dataTransfer }) {
   return [...(clipboardData ?? dataTransfer).files];
 }
 
-/** [{ name, url, bytes }], as data URLs; `nBefore` are there already. Throws an Error that says what is wrong, and what
- * can be used. */
+/** Returns [{ name, url, bytes }] with data URLs; the message has `nBefore` images already. Throws an Error with the
+ * reason and the supported formats. */
 export async function readImages(files, nBefore = 0) {
   check(files.length > 0, `This is not a file. ${USABLE}`);
   if (files.length + nBefore > MAX_IMAGES) throw new Error(`A message can have at most ${MAX_IMAGES} images.`);
@@ -52,14 +52,14 @@ async function canGoAsItIs(file, { width, height }) {
   return Math.max(width, height) <= MAX_SIDE && !(await isAnimated(file));
 }
 
-/** PNG and WebP say so near their beginning. */
+/** PNG and WebP declare it near their beginning. */
 async function isAnimated(file) {
   if (file.type === "image/jpeg") return false;
   const start = new TextDecoder("latin1").decode(await file.slice(0, 4096).arrayBuffer());
   return start.includes("acTL") || start.includes("ANIM");
 }
 
-/** One image of at most MAX_SIDE pixels: without loss where it had none and that is small enough. */
+/** Resizes an image to at most MAX_SIDE pixels; lossless if the original is and the result is small enough. */
 async function encode(bitmap, type) {
   const scale = Math.min(1, MAX_SIDE / Math.max(bitmap.width, bitmap.height));
   const width = Math.max(1, Math.round(bitmap.width * scale));
@@ -80,7 +80,7 @@ async function draw(bitmap, width, height, type, quality) {
   const canvas = Object.assign(document.createElement("canvas"), { width, height });
   const context = canvas.getContext("2d");
   if (type === "image/jpeg") {
-    context.fillStyle = "white"; // under what is transparent
+    context.fillStyle = "white"; // under transparent pixels
     context.fillRect(0, 0, width, height);
   }
   context.imageSmoothingQuality = "high";

@@ -1,5 +1,5 @@
-// What the page knows and does: the server's state, the chats, the answers being written. Views show `state` and call
-// the verbs; nothing else changes it.
+// The state and actions of the page: the server, the chats, running answers. Views render `state` and call methods;
+// nothing else changes it.
 
 import { ask, setApiKey } from "./api.js";
 import { streamAnswer } from "./answer.js";
@@ -19,9 +19,8 @@ const GONE = "The connection to the server was lost during this answer. The text
 const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
 
 export class ChatApp {
-  /** server: connecting, loading, ready, down or locked (it wants a key). `fieldErrors`: what the server says of
-   * settings. `running`: of chats with an answer being written, what there is to say of it. `editing`: ids of the
-   * messages whose text is being changed. */
+  /** server: connecting, loading, ready, down or locked (it requires a key). `fieldErrors`: the server's errors for
+   * settings. `running`: the progress of running answers, by chat. `editing`: ids of the messages in an editor. */
   state = {
     server: "connecting",
     reason: "",
@@ -39,7 +38,7 @@ export class ChatApp {
 
   #listeners = new Set();
   #controllers = new Map();
-  #open = new Map(); // chats that are shown or being written, by id
+  #open = new Map(); // chats that are shown or have a running answer, by id
   #store = null;
   #saver = null;
   #unwatch = () => {};
@@ -62,7 +61,7 @@ export class ChatApp {
 
   // The server
 
-  /** Finds out what the server is like, for as long as it takes. */
+  /** Reads the server's properties, retrying until it responds. */
   async connect() {
     try {
       const props = await ask("/props");
@@ -86,7 +85,7 @@ export class ChatApp {
 
   useKey(key) {
     setApiKey(key);
-    this.#store = null; // chats on the server are another's
+    this.#store = null; // chats on the server belong to the old key
     this.#open.clear();
     this.#set({ chat: tree.newChat() });
     return this.connect();
@@ -123,7 +122,7 @@ export class ChatApp {
     if (query === this.state.query) this.#set({ chats });
   }
 
-  /** Somebody else has changed something. */
+  /** Handles changes by other tabs or browsers. */
   async #refresh() {
     await this.#list();
     const { chat, chats, running } = this.state;
@@ -138,7 +137,7 @@ export class ChatApp {
     await this.#list();
   }
 
-  /** `draft`: what its first message may say. */
+  /** `draft`: text for the message box. */
   newChat(draft = "") {
     const { chat, props } = this.state;
     const settings = chat.leaf || Object.keys(chat.settings).length ? chat.settings : (props?.ui_settings ?? {});
@@ -198,17 +197,17 @@ export class ChatApp {
     }
   }
 
-  /** The chats of this browser go to the server. */
+  /** Moves the chats of this browser to the server. */
   async moveToServer() {
     const n = await transfer.moveChats(this.#local, this.#store);
     this.#set({ nLocal: 0 });
     await this.#list();
-    this.tell(`${n} ${n === 1 ? "chat is" : "chats are"} on the server now.`);
+    this.tell(`${n} ${n === 1 ? "chat was" : "chats were"} moved to the server.`);
   }
 
   // The chat that is shown
 
-  /** Changes an open chat, and saves it, at once or when there is time. */
+  /** Changes an open chat and saves it, immediately or soon. */
   #change(id, change, isUrgent = false) {
     const chat = change(this.#open.get(id));
     this.#open.set(id, chat);
@@ -266,7 +265,7 @@ export class ChatApp {
     return this.#say(chat.id, chat.leaf, { role: "user", content, ...(images.length ? { images } : {}) });
   }
 
-  /** Says something else instead, in a branch of its own. What the model said is not answered again. */
+  /** Adds an edited message as a new branch. The model answers it unless it is an edited answer. */
   edit(messageId, content) {
     const { chat } = this.state;
     const { role, parent, images } = chat.messages[messageId];
@@ -309,7 +308,7 @@ export class ChatApp {
     return this.#write(id, this.#open.get(id).leaf);
   }
 
-  /** Has the model write a message, or go on with it. */
+  /** Generates a message, or continues it. */
   async #write(id, messageId) {
     if (this.state.running[id]) return;
     const controller = new AbortController();
@@ -353,7 +352,7 @@ export class ChatApp {
   }
 }
 
-/** The last of what comes within a frame of the screen: more cannot be seen. */
+/** Yields at most 30 messages per second, and the last one. */
 async function* frames(messages) {
   let shownAt = 0;
   let last;
@@ -367,7 +366,7 @@ async function* frames(messages) {
   if (last) yield last;
 }
 
-/** The chat as it is if nobody writes in it any more. */
+/** Returns the chat with abandoned answers marked as interrupted. */
 async function withoutLeftovers(chat) {
   const left = Object.values(chat.messages).filter(({ state }) => state === "writing");
   if (!left.length || (await isClaimed(chat.id))) return chat;

@@ -1,5 +1,4 @@
-// Whether something that came from a file is a chat. Only known fields are taken over, each with its type; everything
-// else of a file is in nobody's hands. Errors say which chat and field.
+// Validates chats from files. Only known fields are copied, each with its type. Errors name the chat and the field.
 
 const ID = /^[0-9a-f]{32}$/;
 const IMAGE = /^data:image\/[\w.+-]{1,64}[;,]/i;
@@ -9,12 +8,12 @@ const MAX_TITLE_CHARS = 1000;
 const MAX_MESSAGES = 100_000;
 const MAX_DEPTH = 40;
 
-/** The chat, without anything that is none of it. Throws Error. */
+/** Returns the chat with known fields only. Throws Error. */
 export function checkedChat(value) {
   const given = object(value, "chat");
   const messages = checkedMessages(object(given.messages, "messages"));
   const leaf = (given.leaf ?? null) === null ? null : text(given.leaf, "leaf");
-  if (leaf !== null && !Object.hasOwn(messages, leaf)) throw new Error("'leaf' is none of its messages");
+  if (leaf !== null && !Object.hasOwn(messages, leaf)) throw new Error("'leaf' is not the id of a message");
   return {
     id: checkedId(given.id, "id"),
     title: text(given.title ?? "", "title").slice(0, MAX_TITLE_CHARS),
@@ -33,14 +32,14 @@ function checkedMessages(given) {
   const messages = {};
   for (const id of ids) messages[checkedId(id, "messages")] = checkedMessage(object(given[id], "messages"), id);
   for (const { parent } of Object.values(messages)) {
-    if (parent !== null && !Object.hasOwn(messages, parent)) throw new Error("'parent' of a message is none of them");
+    if (parent !== null && !Object.hasOwn(messages, parent)) throw new Error("'parent' of a message is not the id of a message");
   }
   checkTree(messages);
   return messages;
 }
 
 function checkedMessage(given, id) {
-  if (given.id !== id) throw new Error("'id' of a message is not its name");
+  if (given.id !== id) throw new Error("'id' of a message differs from its key");
   if (!ROLES.includes(given.role)) throw new Error(`'role' of a message must be ${ROLES.join(", ")}`);
   const message = {
     id,
@@ -73,13 +72,13 @@ function toolCall({ id, name, arguments: given }, field) {
   return { id: text(id, field), name: text(name, field), arguments: text(given, field) };
 }
 
-/** Every message is behind one that begins a conversation. */
+/** Checks that the messages form trees. */
 function checkTree(messages) {
   const known = new Set();
   for (const start of Object.keys(messages)) {
     const path = new Set();
     for (let at = start; at !== null && !known.has(at); at = messages[at].parent) {
-      if (path.has(at)) throw new Error("its messages go round in a circle");
+      if (path.has(at)) throw new Error("its messages form a cycle");
       path.add(at);
     }
     for (const id of path) known.add(id);
@@ -103,7 +102,7 @@ export function list(value, name) {
 
 export function text(value, name) {
   if (typeof value === "string") return value;
-  throw new Error(`'${name}' must be a text`);
+  throw new Error(`'${name}' must be a string`);
 }
 
 function time(value, name) {
@@ -111,13 +110,13 @@ function time(value, name) {
   throw new Error(`'${name}' must be a time in milliseconds`);
 }
 
-/** Nothing that would be loaded from elsewhere. */
+/** Accepts only data URLs, so that nothing is loaded from other hosts. */
 function image(value, name) {
   if (typeof value === "string" && IMAGE.test(value)) return value;
   throw new Error(`'${name}' must be data URLs of images`);
 }
 
-/** A copy of JSON that nothing can be hidden in. */
+/** Copies JSON, with limited depth and without `__proto__`. */
 function plain(value, name, depth = 0) {
   if (depth > MAX_DEPTH) throw new Error(`'${name}' is nested too deeply`);
   if (value === null || typeof value !== "object") return value;

@@ -1,6 +1,6 @@
-// Which chats are being written in some tab of this browser, told by the browser's locks.
+// Tracks with browser locks which chats have a running answer in some tab.
 
-/** Holds a chat until the function it returns is called, or the tab is closed. */
+/** Locks a chat until the returned function is called or the tab is closed. */
 export async function claim(id) {
   if (!navigator.locks) return () => {};
   let release;

@@ -1,4 +1,4 @@
-// Copying, also where the browser has no clipboard for pages that came without TLS.
+// Copies text, also if the browser has no clipboard API because the page came without TLS.
 
 export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);

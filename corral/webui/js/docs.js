@@ -1,4 +1,4 @@
-// The API to read and try: all that it shows is in /openapi.json.
+// The API documentation, rendered from /openapi.json.
 
 const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -15,5 +15,5 @@ window.SwaggerUIBundle({
   deepLinking: true,
   displayRequestDuration: true,
   defaultModelsExpandDepth: 0,
-  validatorUrl: null, // it would ask another host
+  validatorUrl: null, // it would contact another host
 });

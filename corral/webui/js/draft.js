@@ -1,4 +1,4 @@
-// What was written but not sent, for as long as the tab lives.
+// Unsent messages, kept until the tab is closed.
 
 const DRAFT = "corral.draft.";
 
@@ -10,6 +10,6 @@ export function keepDraft(chatId, text) {
   try {
     sessionStorage.setItem(DRAFT + chatId, text);
   } catch {
-    // larger than what the browser keeps: it is in the message box only
+    // too large for the browser's storage: it is only in the message box
   }
 }

@@ -1,7 +1,7 @@
-// Why there is no answer, for the person who asked, and what they can do about it.
+// Explains to the user why there is no answer, and what to do about it.
 
-/** `error` and `remedies` of a message that the server refused to answer. Remedies: "shorten" the message, go "back"
- * to an earlier one, start a "new" chat, try "again". */
+/** Returns `error` and `remedies` for a failed request. Remedies: "shorten" the message, go "back" to an earlier one,
+ * start a "new" chat, try "again". */
 export function failureOf(error) {
   if (error.type === "exceed_context_size_error") {
     return { error: tooLong(error.details), remedies: ["shorten", "back", "new"] };

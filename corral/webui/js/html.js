@@ -1,4 +1,4 @@
-// The small part of Preact that our views are made of: elements as template literals, and hooks.
+// The part of Preact that the views use: elements as template literals, and hooks.
 
 export {
   html,

@@ -1,4 +1,4 @@
-// Conversations that the page of llama-server has exported, as chats of ours, still to be checked.
+// Converts conversations exported by llama-server's page to chats, which are not validated yet.
 
 import { list, object, text } from "./chat_check.js";
 import { newId } from "./tree.js";
@@ -44,7 +44,7 @@ function messageOf(message, parents, ids) {
   };
 }
 
-/** What was said before each message, where that is more than the root or a system prompt. */
+/** Returns the parent of each message, without the root and system prompts. */
 function parentsOf(all, ids) {
   const direct = new Map(all.map(({ id, parent }) => [key(id), key(parent)]));
   const found = new Map();
@@ -52,7 +52,7 @@ function parentsOf(all, ids) {
     const passed = [];
     let at = start;
     while (direct.has(at) && !found.has(at)) {
-      found.set(at, null); // for one that leads back here
+      found.set(at, null); // in case of a cycle
       passed.push(at);
       if (ids.has(direct.get(at))) break;
       at = direct.get(at);
@@ -76,7 +76,7 @@ function imagesOf(extras) {
   return urls.length ? urls : undefined;
 }
 
-/** They are JSON in a text there. */
+/** There they are JSON in a string. */
 function callsOf(given) {
   if (!given) return undefined;
   const calls = typeof given === "string" ? JSON.parse(given) : given;

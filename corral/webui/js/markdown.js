@@ -1,4 +1,4 @@
-// Text of a model as a part of the page. It may grow: what was shown and is still so keeps its nodes.
+// Renders the text of a model. It may grow: unchanged blocks keep their DOM nodes.
 
 import { Blocks } from "./markdown/block.js";
 import { CodeBlock } from "./markdown/code_block.js";
@@ -6,23 +6,23 @@ import { showFormula } from "./markdown/formula.js";
 import { safeFragments } from "./markdown/safe.js";
 import { languageOf, writeHtml } from "./markdown/syntax.js";
 
-// A longer text is shown as it was written.
+// A longer text is shown as plain text.
 const MAX_LENGTH = 200_000;
 const MAX_LINES = 10_000;
-const MAX_FORMULAS = 1_000; // that are drawn
-// The beginning of something that is not there yet: a list, a fence, a line of a table.
+const MAX_FORMULAS = 1_000; // rendered ones
+// An incomplete line that may become a list, a fence or a table row.
 const BEGINNING = /^[ \t]*(?:[-=*+_`~#>|:$\\ \t]{1,200}|\d{1,2}[.)]?)$/;
 
 const shown = new WeakMap();
 
-/** Shows `text` in `element`, which belongs to it from then on. Resolves when nothing is left to be loaded. */
+/** Renders `text` in `element`, which it owns from then on. Resolves when everything is loaded. */
 export function renderMarkdown(text, element, { isWriting = false } = {}) {
   let message = shown.get(element);
   if (!message) shown.set(element, (message = new Message(element)));
   return message.show(text.replace(/\r\n?/g, "\n"), isWriting);
 }
 
-/** Mutable: the blocks in an element. */
+/** The blocks in an element. */
 class Message {
   #blocks = new Blocks();
   #parts = [];
@@ -41,7 +41,7 @@ class Message {
     try {
       ready = this.#showBlocks(this.#blocks.read(isWriting ? withoutBeginning(text) : text));
     } catch {
-      return this.#showPlain(text); // more than the parser can take
+      return this.#showPlain(text); // the parser failed
     }
     return ready;
   }
@@ -91,7 +91,7 @@ class Message {
   }
 }
 
-/** A block, and the nodes that show it; there is always one at least. */
+/** A block and its DOM nodes, at least one. */
 class TextPart {
   constructor(key, fragment, nFormulasBefore) {
     this.key = key;
@@ -100,7 +100,7 @@ class TextPart {
     const drawn = formulas.slice(0, Math.max(0, MAX_FORMULAS - nFormulasBefore));
     this.ready = Promise.all([...dressCode(fragment), ...drawn.map(showFormula)]);
     dressTables(fragment);
-    for (const node of fragment.querySelectorAll("ul, ol, table, blockquote")) node.dir = "auto"; // as its language is
+    for (const node of fragment.querySelectorAll("ul, ol, table, blockquote")) node.dir = "auto"; // by its language
     if (!fragment.firstChild) fragment.append("");
     this.nodes = [...fragment.childNodes];
   }
@@ -115,7 +115,7 @@ class TextPart {
   }
 }
 
-/** Mutable: code that grows stays where it is, with its button and however far it is scrolled. */
+/** Code that grows in place and keeps its button and scroll position. */
 class CodePart {
   nFormulas = 0;
 
@@ -150,7 +150,7 @@ function dressCode(fragment) {
   });
 }
 
-/** Each has a scroll bar of its own. */
+/** Gives each table its own scroll bar. */
 function dressTables(fragment) {
   for (const table of fragment.querySelectorAll("table")) {
     const frame = Object.assign(document.createElement("div"), { className: "table", tabIndex: 0 });

@@ -1,12 +1,12 @@
-// Where the browser keeps chats: IndexedDB, or memory where there is none. What lists show is kept apart from the
-// chats, which may hold images.
+// Chats in the browser: in IndexedDB, or in memory without it. The fields of lists are stored separately from the
+// chats, which may contain images.
 
 const DATABASE = "corral";
 const VERSION = 1;
 const HEADS = "heads";
 const CHATS = "chats";
 
-/** IndexedDB; throws where the browser does not allow it. */
+/** Opens IndexedDB; throws if the browser does not allow it. */
 export async function openDatabase() {
   const database = new Database();
   await database.open();
@@ -33,7 +33,7 @@ class Database {
     return (await this.#within("readonly", ({ chats }) => result(chats.get(id)))) ?? null;
   }
 
-  /** Calls `visit` with every chat, one at a time: all of them may be more than memory holds. */
+  /** Calls `visit` with every chat, one at a time, since all of them may not fit in memory. */
   each(visit) {
     return this.#within("readonly", async ({ chats }) => {
       const request = chats.openCursor();
@@ -44,7 +44,7 @@ class Database {
     });
   }
 
-  /** Whether it was written: the chat that is there has to have that revision, undefined if there is none. */
+  /** Writes the chat if the stored revision matches (undefined: no stored chat); returns whether it did. */
   put(chat, revision) {
     return this.#within("readwrite", async ({ heads, chats }) => {
       const found = await result(heads.get(chat.id));
@@ -62,7 +62,7 @@ class Database {
     });
   }
 
-  /** What `work` returns, once it is on disk; if anything fails, nothing is changed. */
+  /** Runs `work` in a transaction and returns its result once that is committed. */
   async #within(mode, work) {
     const database = await this.open();
     const transaction = database.transaction([HEADS, CHATS], mode);
@@ -78,7 +78,7 @@ class Database {
   }
 }
 
-/** Forgets everything with the page. */
+/** Chats in memory, lost when the page is closed. */
 export class Memory {
   isLasting = false;
   #chats = new Map();
@@ -119,7 +119,7 @@ function openIndexed(onLost) {
     }
   };
   return result(request).then((database) => {
-    database.onclose = onLost; // somebody has cleared the browser's data
+    database.onclose = onLost; // the user has cleared the browser's data
     database.onversionchange = () => {
       database.close(); // a newer page in another tab needs it
       onLost();
@@ -132,7 +132,7 @@ function abort(transaction) {
   try {
     transaction.abort();
   } catch {
-    // it has ended by itself
+    // it has already ended
   }
 }
 

@@ -1,11 +1,11 @@
-// Chats that the server keeps (`--chats`): every browser with the same key sees them.
+// Chats stored on the server (`--chats`), visible to every browser with the same key.
 
 import { ask } from "./api.js";
 import { Conflict, SaveQueue } from "./save_queue.js";
 import { named } from "./store.js";
 
 const POLL_MS = 5000;
-const SHORT_CHARS = 10_000; // what the browser still sends when the page is being closed
+const SHORT_CHARS = 10_000; // the browser still sends this much while the page is closed
 
 export async function openRemoteStore() {
   return new RemoteStore();
@@ -34,7 +34,7 @@ class RemoteStore {
     }
   }
 
-  /** The chat with its new revision. Throws Conflict if another browser has saved it since the one it has. */
+  /** Saves the chat and returns it with its new revision. Throws Conflict if another browser has changed it. */
   save(chat, updatedAt = Date.now()) {
     return this.#queue.save({ ...named(chat), updatedAt });
   }
@@ -51,7 +51,7 @@ class RemoteStore {
     });
   }
 
-  /** Calls the listener with the ids of chats that another browser has changed; returns how to end that. */
+  /** Calls the listener with the ids of chats that another browser has changed; returns a function that stops it. */
   onChange(listener) {
     return this.#watch.add(listener);
   }
@@ -71,17 +71,17 @@ class RemoteStore {
   }
 }
 
-/** Looks at the list of chats while the page is visible, and tells what others have changed in it. */
+/** Polls the list of chats while the page is visible, and reports changes by others. */
 class Watch {
   #list;
   #listeners = new Set();
   #seen = null; // revisions by id
-  #noted = new Map(); // what was changed here while somebody was looking
+  #noted = new Map(); // changes by this page during a poll
   #nLooking = 0;
   #timer = 0;
   #wake = () => document.visibilityState === "visible" && this.#poll();
 
-  /** `list` returns what there is now, newest first. */
+  /** `list` returns the current chats, newest first. */
   constructor(list) {
     this.#list = list;
   }
@@ -95,7 +95,7 @@ class Watch {
     };
   }
 
-  /** This page itself has saved a chat, or removed it. */
+  /** Records that this page itself has saved or removed a chat. */
   note(id, revision) {
     if (this.#nLooking) this.#noted.set(id, revision);
     this.#set(id, revision);
@@ -143,7 +143,7 @@ class Watch {
     document.removeEventListener("visibilitychange", this.#wake);
   }
 
-  /** A server that does not answer now is asked again. */
+  /** Ignores errors: the next poll tries again. */
   async #poll() {
     if (!this.#nLooking) await this.look().catch(() => {});
   }
@@ -153,7 +153,7 @@ function address(id) {
   return `/chats/${encodeURIComponent(id)}`;
 }
 
-/** JSON without halves of characters, which no UTF-8 can say. */
+/** Returns JSON without lone surrogates, which UTF-8 cannot encode. */
 function wellFormed(chat) {
   const text = JSON.stringify(chat);
   if (!/\\ud[89a-f]/i.test(text)) return text;

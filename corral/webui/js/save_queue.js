@@ -1,6 +1,6 @@
-// The order of writes: those of one chat never overtake each other, and of several that wait only the newest is done.
+// Orders writes: those of one chat run in sequence, and of several waiting ones only the newest runs.
 
-/** Somebody else has saved the chat in between: `chat` is what is there now, null if it was removed. */
+/** The chat was changed elsewhere: `chat` is the stored version, null if it was removed. */
 export class Conflict extends Error {
   constructor(chat) {
     super(chat ? "This chat was changed elsewhere." : "This chat was deleted elsewhere.");
@@ -11,18 +11,18 @@ export class Conflict extends Error {
 
 export class SaveQueue {
   #put;
-  #last = new Map(); // what happens to a chat last, by id
-  #waiting = new Map(); // saves that have not begun
-  #lines = new Map(); // revisions that followed each other here
+  #last = new Map(); // the last operation on a chat, by id
+  #waiting = new Map(); // saves that have not started
+  #lines = new Map(); // successive revisions written here
 
-  /** `put(chat, revision)` writes a chat over that revision, undefined for a new one, and returns what is there then;
-   * throws Conflict. */
+  /** `put(chat, revision)` replaces that revision, undefined for a new chat, and returns the stored chat; throws
+   * Conflict. */
   constructor(put) {
     this.#put = put;
   }
 
-  /** The chat as it is saved, or a newer version of it. A revision that this queue itself has replaced is no conflict,
-   * so that nobody has to wait for one save before the next. */
+  /** Saves the chat, or a newer version of it, and returns it. A revision that this queue itself has replaced is not a
+   * conflict, so callers need not wait for one save before the next. */
   save(chat) {
     const waiting = this.#waiting.get(chat.id);
     if (waiting && waiting.chat.revision === chat.revision) {
@@ -38,7 +38,7 @@ export class SaveQueue {
     return entry.done;
   }
 
-  /** Does something to a chat when everything before is done. */
+  /** Runs an operation on a chat after all previous ones. */
   run(id, work) {
     const before = this.#last.get(id) ?? Promise.resolve();
     const done = before.then(work, work);
@@ -48,7 +48,7 @@ export class SaveQueue {
     return done;
   }
 
-  /** From now on this is another chat. */
+  /** Forgets the revisions of a chat that was removed. */
   forget(id) {
     this.#lines.delete(id);
   }

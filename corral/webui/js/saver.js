@@ -1,5 +1,5 @@
-// Saves chats often enough that little is lost, and seldom enough that nobody notices. One that somebody else has
-// saved in between is merged with theirs. What a tab had not saved when it was left is there when it is loaded again.
+// Saves chats once a second at most while they change. A chat that was changed elsewhere is merged. What a tab could
+// not save when it was closed is saved when it is loaded again.
 
 import { Conflict } from "./store.js";
 import { merge } from "./tree.js";
@@ -10,9 +10,9 @@ export class Saver {
   #store;
   #onSaved;
   #onError;
-  #place; // of what is not saved
-  #waiting = new Map(); // the newest version of chats, by id
-  #writing = new Map(); // those that a store has begun with
+  #place; // key of unsaved chats
+  #waiting = new Map(); // the newest version of each chat, by id
+  #writing = new Map(); // those that the store is writing
   #timers = new Map();
 
   constructor(store, onSaved, onError) {
@@ -24,7 +24,7 @@ export class Saver {
     addEventListener("pageshow", ({ persisted }) => persisted && sessionStorage.removeItem(this.#place));
   }
 
-  /** Soon, or at once. */
+  /** Saves a chat soon, or immediately. */
   save(chat, isUrgent = false) {
     this.#waiting.set(chat.id, chat);
     if (isUrgent) return this.#write(chat.id);
@@ -34,25 +34,25 @@ export class Saver {
     return null;
   }
 
-  /** Saves what this tab could not when it was left. */
+  /** Saves what this tab could not save when it was closed. */
   async recover() {
     const unsaved = JSON.parse(sessionStorage.getItem(this.#place) ?? "[]");
     sessionStorage.removeItem(this.#place);
     await Promise.all(unsaved.map((chat) => this.save(chat, true)));
   }
 
-  /** Nobody waits for what a store does now: what must not be lost is written down at once. */
+  /** The store may not finish while the page is closed, so keep unsaved chats in session storage. */
   #leave() {
     const unsaved = new Map([...this.#writing, ...this.#waiting]);
     try {
       if (unsaved.size) sessionStorage.setItem(this.#place, JSON.stringify([...unsaved.values()]));
     } catch {
-      // too large: there is what was saved a second ago
+      // too large: the version saved a second ago remains
     }
     for (const id of this.#waiting.keys()) this.#write(id);
   }
 
-  /** What waits to be written is not. */
+  /** Cancels pending writes of a chat. */
   forget(id) {
     clearTimeout(this.#timers.get(id));
     this.#timers.delete(id);
@@ -78,7 +78,7 @@ export class Saver {
     }
   }
 
-  /** What was saved, and what of somebody else's is in it; null: nothing. */
+  /** Returns the saved chat, and the other version that was merged into it, or null. */
   async #put(chat) {
     try {
       return [await this.#store.save(chat), null];

@@ -1,4 +1,4 @@
-// What a person can set for a chat: one table of fields, with the server's own values as defaults.
+// The settings of a chat: one table of fields, with the server's values as defaults.
 
 import { ServerError, ask } from "./api.js";
 
@@ -10,9 +10,9 @@ export const FIELDS = [
   field("top_k", "Top K", "integer", "Main", "Keep the K most likely tokens; 0: all.", 0, 1000),
   field("top_p", "Top P", "number", "Main", "Keep the most likely tokens with a total probability of P.", 0, 1, 0.01),
   field("min_p", "Min P", "number", "Main", "Keep tokens at least P times as likely as the most likely one.", 0, 1, 0.01),
-  field("max_tokens", "Longest answer", "integer", "Main", "Tokens to generate; -1: until the model stops.", -1),
+  field("max_tokens", "Max tokens", "integer", "Main", "Tokens to generate; -1: until the model stops.", -1),
   field("seed", "Seed", "integer", "Main", "The same seed gives the same answer; -1: random.", -1),
-  field("stop", "Stop words", "list", "Main", "Texts that end the answer, one per line."),
+  field("stop", "Stop strings", "list", "Main", "Texts that end the answer, one per line."),
   field("repeat_penalty", "Repeat penalty", "number", "Repetition", "Values above 1 make repetition less likely.", 0, 3, 0.05),
   field("repeat_last_n", "Repeat window", "integer", "Repetition", "Tokens to look back; -1: all.", -1),
   field("presence_penalty", "Presence penalty", "number", "Repetition", "Subtracted once for tokens that occurred.", -2, 2, 0.1),
@@ -34,7 +34,7 @@ export const FIELDS = [
   field("mirostat_eta", "Mirostat eta", "number", "More sampling", "Learning rate.", 0, 1, 0.01),
   field("min_keep", "Min keep", "integer", "More sampling", "Minimum number of tokens that samplers keep.", 0),
   field("samplers", "Samplers", "list", "More sampling", "Applied in this order, one per line."),
-  field("ignore_eos", "Ignore the end", "flag", "More sampling", "Continue where the model would stop."),
+  field("ignore_eos", "Ignore EOS", "flag", "More sampling", "Continue where the model would stop."),
   field("n_keep", "Keep", "integer", "Context", "Prompt tokens to keep when the context is full; -1: all.", -1),
   field("n_discard", "Discard", "integer", "Context", "Tokens to discard then; 0: half of the rest.", 0),
   field("json_schema", "JSON schema", "json", "Output format", "The answer is JSON that matches this schema."),
@@ -43,7 +43,7 @@ export const FIELDS = [
   field("n_probs", "Probabilities", "integer", "Look inside", "Alternatives to show per token; 0: none.", 0, 20),
 ];
 
-/** Not in `/props`, or not as requests want them. */
+/** Not in `/props`, or in another format than in requests. */
 const OWN_DEFAULTS = { seed: -1, json_schema: "", tools: "" };
 const RANDOM_SEED = 4294967295;
 
@@ -53,7 +53,7 @@ const GIVEN_PRESETS = {
   Creative: { temperature: 1.2, min_p: 0.1, top_k: 0 },
 };
 
-/** What holds where a chat says nothing, from the server's properties. */
+/** Returns the defaults of all fields, from the server's properties. */
 export function defaultsOf(props) {
   const params = { ...props?.default_generation_settings?.params, ...OWN_DEFAULTS };
   const served = props?.default_generation_settings?.params?.seed;
@@ -61,7 +61,7 @@ export function defaultsOf(props) {
   return Object.fromEntries(FIELDS.map(({ name }) => [name, params[name] ?? ""]));
 }
 
-/** The fields of a request: only what differs from the defaults. Throws ServerError for what is no JSON. */
+/** Returns the fields of a request that differ from the defaults. Throws ServerError for invalid JSON. */
 export function requestFields(settings) {
   const fields = {};
   for (const { name, kind } of FIELDS) {
@@ -72,7 +72,7 @@ export function requestFields(settings) {
   return requestProbs(fields);
 }
 
-/** Asks the server what it thinks of a grammar or schema; the error, or "". */
+/** Lets the server check a grammar or schema; returns the error, or "". */
 export async function checkForm(name, value) {
   if (!value.trim()) return "";
   try {
@@ -85,7 +85,7 @@ export async function checkForm(name, value) {
   }
 }
 
-/** All presets by name, those that a person made last. */
+/** Returns all presets by name, the user's own last. */
 export function presets() {
   return { ...GIVEN_PRESETS, ...ownPresets() };
 }
@@ -94,7 +94,7 @@ export function isOwnPreset(name) {
   return Object.hasOwn(ownPresets(), name);
 }
 
-/** Keeps settings under a name; without any, forgets the name. */
+/** Stores settings under a name, or deletes the name without settings. */
 export function savePreset(name, settings) {
   const { [name]: _, ...others } = ownPresets();
   localStorage.setItem(PRESETS, JSON.stringify(settings ? { ...others, [name]: settings } : others));
@@ -104,7 +104,7 @@ function field(name, label, kind, group, about, min, max, step) {
   return { name, label, kind, group, about, min, max, step };
 }
 
-/** compat: /v1/chat/completions: probabilities are asked for in OpenAI's words. */
+/** compat: /v1/chat/completions: probabilities are requested with OpenAI's fields. */
 function requestProbs({ n_probs: n, ...fields }) {
   return n > 0 ? { ...fields, logprobs: true, top_logprobs: n } : fields;
 }

@@ -1,4 +1,4 @@
-// Chats that stay in this browser, seen by all its tabs.
+// Chats stored in this browser, shared by its tabs.
 
 import { Memory, openDatabase } from "./records.js";
 import { Conflict, SaveQueue } from "./save_queue.js";
@@ -10,7 +10,7 @@ export { Conflict } from "./save_queue.js";
 const CHANNEL = "corral.chats";
 const MAX_TITLE_CHARS = 1000;
 
-/** A store in the browser; where it may keep nothing, one in memory, with `isLasting` false. */
+/** Opens a store in the browser, or in memory (`isLasting` false) if the browser does not allow it. */
 export async function openLocalStore() {
   try {
     return new LocalStore(await openDatabase());
@@ -52,7 +52,7 @@ class LocalStore {
     return this.#records.get(id);
   }
 
-  /** The chat with its new revision. Throws Conflict if another tab has saved it since the one it has. */
+  /** Saves the chat and returns it with its new revision. Throws Conflict if another tab has changed it. */
   save(chat, updatedAt = Date.now()) {
     return this.#queue.save({ ...named(chat), updatedAt });
   }
@@ -65,7 +65,7 @@ class LocalStore {
     });
   }
 
-  /** Calls the listener with the ids of chats that another tab has changed; returns how to end that. */
+  /** Calls the listener with the ids of chats that another tab has changed; returns a function that stops it. */
   onChange(listener) {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
@@ -83,7 +83,7 @@ class LocalStore {
   }
 }
 
-/** The chat with a title for lists: of one that nobody has named, how it begins. */
+/** Returns the chat with a title for lists: its own, or its first words. */
 export function named(chat) {
   return { ...chat, title: (chat.leaf ? titleOf(chat) : chat.title).slice(0, MAX_TITLE_CHARS) };
 }

@@ -1,4 +1,4 @@
-// Light, dark, or whatever the system says; remembered in this browser.
+// Light, dark or system theme; stored in this browser.
 
 const KEY = "corral.theme";
 const THEMES = ["", "light", "dark"];

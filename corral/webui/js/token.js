@@ -1,12 +1,12 @@
-// What the model thought of every token: its own probability, and what else it might have been.
+// The probability of every token, and its alternatives.
 
-/** The tokens of a chunk of a chat's stream: [{ text, prob, top: [{ text, prob }] }]. */
+/** Returns the tokens of a stream's chunk: [{ text, prob, top: [{ text, prob }] }]. */
 export function tokensOf(chunk) {
   const content = chunk?.choices?.[0]?.logprobs?.content ?? [];
   return content.map(({ top_logprobs: top, ...token }) => ({ ...read(token), top: (top ?? []).map(read) }));
 }
 
-/** Tokens as they are to be shown: those that are only a piece of a character become one, with `pieces`. */
+/** Joins tokens that are parts of one character, with `pieces`. */
 export function joinTokens(tokens) {
   const joined = [];
   for (const token of tokens) {
@@ -35,7 +35,7 @@ function isWhole(bytes) {
   return isDecoded(bytes, { stream: false });
 }
 
-/** Whether more bytes may make characters of it: it ends with the beginning of one. */
+/** Whether it ends with an incomplete character. */
 function canGrow({ bytes }) {
   return Boolean(bytes) && isDecoded(bytes, { stream: true });
 }

@@ -1,4 +1,4 @@
-// Chats on their way: to files and back, and from one store to another.
+// Exports and imports chats, and moves them between stores.
 
 import { checkedChat, object } from "./chat_check.js";
 import { chatOfLlama } from "./llama_export.js";
@@ -10,13 +10,13 @@ const VERSION = 1;
 const MAX_CHARS = 256 << 20;
 const MAX_CHATS = 10_000;
 
-/** The text of a file that `importChats` reads. */
+/** Returns the text of a file for `importChats`. */
 export function exportChats(chats) {
   const own = chats.map(({ revision: _, ...chat }) => chat);
   return JSON.stringify({ format: FORMAT, version: VERSION, chats: own }, null, 1);
 }
 
-/** The chats of a file, of this page or of llama-server's; those whose ids are `taken` get others. Throws Error. */
+/** Reads the chats of a file of this page or of llama-server's; `taken` ids are replaced. Throws Error. */
 export function importChats(text, taken = []) {
   if (text.length > MAX_CHARS) throw new Error(`The file is too large; the limit is ${MAX_CHARS >> 20} MB.`);
   const found = entriesOf(parsed(text));
@@ -30,23 +30,23 @@ export function importChats(text, taken = []) {
   });
 }
 
-/** Has the browser save a file. */
+/** Lets the browser save a file. */
 export function download(name, text) {
   const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   const link = document.createElement("a");
   link.href = url;
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 60_000); // some browsers begin later
+  setTimeout(() => URL.revokeObjectURL(url), 60_000); // some browsers start later
 }
 
-/** What a search looks into, in small letters. */
+/** Returns the searchable text in lower case. */
 export function searchText(chat) {
   const contents = Object.values(chat.messages).map(({ content }) => content);
   return [chat.title, ...contents].join("\n").toLowerCase();
 }
 
-/** Moves all chats of a store to another one; each is removed once it is there. Returns how many. */
+/** Moves all chats of a store to another one; each is removed once it is copied. Returns the number. */
 export async function moveChats(from, to) {
   const chats = await from.list();
   for (const { id } of chats) {
@@ -58,7 +58,7 @@ export async function moveChats(from, to) {
   return chats.length;
 }
 
-/** Beside the one that has its id, if there is another. */
+/** Copies a chat, under a new id if its id is taken. */
 async function copyChat({ revision: _, ...chat }, to) {
   try {
     await to.save(chat, chat.updatedAt);
@@ -76,7 +76,7 @@ function parsed(text) {
   }
 }
 
-/** For every chat of a file, a function that reads it. */
+/** Returns a function for every chat of a file that reads it. */
 function entriesOf(file) {
   if (file?.format === FORMAT) {
     if (file.version !== VERSION) throw new Error("The file was written by a newer version of this page.");

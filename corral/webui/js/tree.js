@@ -1,4 +1,4 @@
-// A conversation as a tree: every message knows what it answers, and the chat which leaf is shown.
+// A conversation as a tree: every message has a parent, and the chat names the leaf that is shown.
 // All functions are pure: they return a new chat.
 
 export function newId() {
@@ -11,19 +11,19 @@ export function newChat(system = "", settings = {}) {
   return { id: newId(), title: "", createdAt: now, updatedAt: now, system, settings, leaf: null, messages: {} };
 }
 
-/** The messages from the first one to the leaf that is shown. */
+/** Returns the messages from the first one to the leaf that is shown. */
 export function pathOf(chat) {
   return ancestry(chat, chat.leaf);
 }
 
-/** The messages from the first one to this one. */
+/** Returns the messages from the first one to this one. */
 export function ancestry(chat, id) {
   const path = [];
   for (let at = id; at !== null && chat.messages[at]; at = chat.messages[at].parent) path.push(chat.messages[at]);
   return path.reverse();
 }
 
-/** The chat with one more message behind `parent`, which is shown from now on. */
+/** Adds a message after `parent`, and shows it. */
 export function addMessage(chat, parent, fields) {
   const message = { id: newId(), parent, content: "", state: "done", createdAt: Date.now(), ...fields };
   return { ...chat, leaf: message.id, messages: { ...chat.messages, [message.id]: message } };
@@ -33,7 +33,7 @@ export function changeMessage(chat, id, changes) {
   return { ...chat, messages: { ...chat.messages, [id]: { ...chat.messages[id], ...changes } } };
 }
 
-/** Tells of a message the ids of its alternatives and its own, oldest first. */
+/** Returns a function from a message to the ids of its siblings and itself, oldest first. */
 export function siblings(chat) {
   const byParent = new Map();
   for (const message of Object.values(chat.messages).sort(byAge)) {
@@ -43,7 +43,7 @@ export function siblings(chat) {
   return (message) => byParent.get(message.parent);
 }
 
-/** The chat with the branch that begins with this message shown, as far as it was continued last. */
+/** Shows the branch that begins with this message, up to its latest leaf. */
 export function showBranch(chat, id) {
   let leaf = id;
   for (let children = childrenOf(chat, leaf); children.length; children = childrenOf(chat, leaf)) {
@@ -52,7 +52,7 @@ export function showBranch(chat, id) {
   return { ...chat, leaf };
 }
 
-/** The chat without a message and all behind it; a sibling is shown instead, or what it answered. */
+/** Removes a message and its descendants; shows a sibling instead, or the parent. */
 export function removeBranch(chat, id) {
   const { parent } = chat.messages[id];
   const gone = new Set();
@@ -66,7 +66,7 @@ export function removeBranch(chat, id) {
   return sibling ? showBranch(left, sibling.id) : { ...left, leaf: parent };
 }
 
-/** One chat of two versions: all messages, each as far as it was written, and our branch as far as theirs goes. */
+/** Merges two versions: all messages, each in its longer version, and our branch extended by theirs. */
 export function merge(ours, theirs) {
   const messages = { ...ours.messages };
   for (const [id, message] of Object.entries(theirs.messages)) {

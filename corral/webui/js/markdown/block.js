@@ -1,23 +1,22 @@
-// The blocks of a text that grows: those that nothing can change any more are not read again.
+// The blocks of a growing text. Blocks that can no longer change are not parsed again.
 
 import { readBlocks } from "./syntax.js";
 
 const SILENT = new Set(["space", "def"]);
 
-/** Mutable. */
 export class Blocks {
   #settledText = "";
   #settled = [];
   #settledLinks = {};
-  #names = "{}"; // all links that the settled blocks were read with
+  #names = "{}"; // link definitions that the settled blocks were parsed with
 
-  /** All blocks as tokens, with `key`: equal keys look equal. */
+  /** Returns all blocks as tokens, with `key`: equal keys render equally. */
   read(text) {
     if (!text.startsWith(this.#settledText)) this.#forget();
     let { rest, links } = this.#readRest(text);
     const names = JSON.stringify(links);
     if (names !== this.#names) {
-      // What is defined here may be meant by blocks far above.
+      // Earlier blocks may reference a link defined here.
       this.#forget();
       ({ rest, links } = this.#readRest(text));
       this.#names = names;

@@ -1,4 +1,4 @@
-// A block of code: its language, a button that copies it, its words in colours as soon as those are known.
+// A block of code: its language, a copy button, and syntax colours once they are computed.
 
 import { copyText } from "../clipboard.js";
 import { runsOf } from "./colour.js";
@@ -6,7 +6,7 @@ import { runsOf } from "./colour.js";
 const MAX_COLOURED = 50_000; // characters
 const SHOWN_MS = 1_500;
 
-/** Mutable: its code may grow while it is written. */
+/** A block of code that may grow. */
 export class CodeBlock {
   #code = element("code");
   #copy = element("button", "plain code-copy", "Copy");
@@ -21,13 +21,13 @@ export class CodeBlock {
     const head = element("div", "code-head");
     head.append(element("span", "code-language", language || "text"), this.#copy);
     const lines = element("pre");
-    lines.tabIndex = 0; // it can be scrolled with keys
+    lines.tabIndex = 0; // so that it can be scrolled with keys
     lines.append(this.#code);
     this.element = element("div", "code");
     this.element.append(head, lines);
   }
 
-  /** Resolves when it looks as it should. */
+  /** Resolves when it is completely rendered. */
   async show(text) {
     const hasColours = this.language !== "" && text.length <= MAX_COLOURED;
     if (hasColours && text.startsWith(this.#text)) this.#code.append(text.slice(this.#text.length));
@@ -36,7 +36,7 @@ export class CodeBlock {
     if (hasColours) await (this.#colouring ??= this.#colour());
   }
 
-  /** Until it has caught up with what was written meanwhile. */
+  /** Repeats until no more code has arrived meanwhile. */
   async #colour() {
     let text;
     do {

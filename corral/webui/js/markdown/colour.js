@@ -1,4 +1,4 @@
-// Colours of code, found in a thread that is given up where it takes too long: some code takes forever.
+// Computes syntax colours in a worker, which is terminated after a time limit: some code takes forever.
 
 const PATIENCE_MS = 3_000;
 const MAX_FAILURES = 3;
@@ -7,7 +7,7 @@ let starting = null;
 let nFailures = 0;
 let last = Promise.resolve();
 
-/** Runs of text, [[class, text]]; null where there are none for it. One after the other. */
+/** Returns runs of text, [[class, text]], or null. Requests run one after the other. */
 export function runsOf(text, language) {
   last = last.then(() => (nFailures < MAX_FAILURES ? ask(text, language) : null));
   return last;
@@ -24,7 +24,7 @@ async function ask(text, language) {
   }
 }
 
-/** Resolves when it has said that it is there. */
+/** Resolves when the worker has reported that it is ready. */
 function start() {
   const worker = new Worker(new URL("colour_worker.js", import.meta.url), { type: "module" });
   return heard(worker).then(() => worker);

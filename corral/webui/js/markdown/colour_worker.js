@@ -1,4 +1,4 @@
-// In a thread of its own: code to runs of text, each with the class that says what it is.
+// Worker: converts code to runs of text, each with a CSS class.
 
 import highlighter from "../../vendor/highlight.mjs";
 
@@ -10,7 +10,7 @@ addEventListener("message", ({ data: { text, language } }) => {
 
 postMessage("ready");
 
-/** [[class, text]] of what the library writes as HTML. */
+/** Converts the library's HTML to [[class, text]]. */
 function runsOf(text, language) {
   const { value } = highlighter.highlight(text, { language, ignoreIllegals: true });
   const runs = [];

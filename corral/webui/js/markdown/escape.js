@@ -1,6 +1,6 @@
 const NAMES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
 
-/** Text as HTML that says the same. */
+/** Escapes text for HTML. */
 export function escape(text) {
   return text.replace(/[&<>"']/g, (character) => NAMES[character]);
 }

@@ -1,4 +1,4 @@
-// Formulas, drawn by KaTeX once it is loaded; what it cannot read stays as it was written.
+// Renders formulas with KaTeX once it is loaded; invalid ones stay as text.
 
 import { formulaOf } from "./formula_syntax.js";
 
@@ -12,13 +12,13 @@ const SETTINGS = {
   errorColor: "currentcolor",
 };
 
-const MAX_DEPTH = 200; // of elements in each other: browsers fail where it is thousands
+const MAX_DEPTH = 200; // nested elements: browsers fail on thousands
 const MAX_NODES = 20_000;
 
 let katex = null;
 let loading = null;
 
-/** Resolves when `node`, which holds a formula as it was written, shows it. */
+/** Replaces the TeX in `node` by the rendered formula. */
 export async function showFormula(node) {
   if (!katex) await load();
   if (katex) draw(node);
@@ -31,7 +31,7 @@ function draw(node) {
   try {
     katex.render(tex, drawn, { ...SETTINGS, displayMode: isDisplayed });
   } catch {
-    return; // bad TeX, or too much of it
+    return; // invalid or too long TeX
   }
   if (isTooMuch(drawn)) return;
   node.replaceChildren(...drawn.childNodes);

@@ -1,4 +1,4 @@
-// Where formulas are: `$...$`, `$$...$$`, `\(...\)`, `\[...\]`; amounts of money are none.
+// Finds formulas: `$...$`, `$$...$$`, `\(...\)`, `\[...\]`, but not amounts of money.
 
 import { escape } from "./escape.js";
 
@@ -6,7 +6,7 @@ const MAX_LENGTH = 4_000;
 const CLOSING = { $: "$", $$: "$$", "\\(": "\\)", "\\[": "\\]" };
 const IN_TEXT = /\$\$[^$]{1,1000}\$\$|\$(?![\s$])[^$\n]{0,1000}(?<![\s\\])\$(?!\d)|\\\([^]{1,1000}?\\\)/g;
 
-/** Extensions of Marked; the renderer's HTML holds what was written, and its class says what it is. */
+/** Extensions of Marked; their HTML contains the source, and its class the kind. */
 export const FORMULA_SYNTAX = [
   {
     name: "formula",
@@ -24,18 +24,18 @@ export const FORMULA_SYNTAX = [
   },
 ];
 
-/** Of the same length, without the stars and underscores of formulas. */
+/** Masks formulas, whose stars and underscores are not emphasis; keeps the length. */
 export function maskFormulas(src) {
   return src.replace(IN_TEXT, (formula) => "a".repeat(formula.length));
 }
 
-/** TeX in it, and whether it has a line of its own. */
+/** Returns the TeX, and whether it is a display formula. */
 export function formulaOf(text) {
   const nDelimiter = text.startsWith("$") && !text.startsWith("$$") ? 1 : 2;
   return { tex: text.slice(nDelimiter, -nDelimiter), isDisplayed: /^(?:\$\$|\\\[)/.test(text) };
 }
 
-/** Looks no further than to the paragraph's end. */
+/** Searches up to the end of the paragraph. */
 function nextBlock(src) {
   const end = src.search(/\n[ \t]*\n/);
   const found = (end < 0 ? src : src.slice(0, end)).match(/\n {0,3}(?:\$\$|\\\[)/);
@@ -69,7 +69,7 @@ function enclosed(src, opening) {
   return body.trim() && !/\n[ \t]*\n/.test(body) ? src.slice(0, end + closing.length) : "";
 }
 
-/** Between single dollars: "$5 and $6" is none. */
+/** Matches a formula between single dollars, but not "$5 and $6". */
 function isFormula(text, next = " ", previous = " ") {
   const body = text.slice(1, -1);
   return !/^\s|\s$|\\$|\n/.test(body) && !/\d/.test(next) && !/[\w$]/.test(previous);

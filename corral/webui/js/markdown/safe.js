@@ -1,4 +1,4 @@
-// The gate between text of a model and the page: nothing passes that is not on a list.
+// Sanitizes HTML from text of a model with an allow-list.
 
 import DOMPurify from "../../vendor/dompurify.mjs";
 
@@ -7,7 +7,7 @@ const IN_TEXT = "br code em strong del a img span";
 const N_AT_ONCE = 200;
 const VALUES = {
   class: /^(?:language-[\w+#.-]{0,30}|formula|task)$/,
-  src: /^data:image\/(?:png|jpeg|gif|webp|avif);base64,[a-z0-9+/]+=*$/i, // nothing of another host is loaded
+  src: /^data:image\/(?:png|jpeg|gif|webp|avif);base64,[a-z0-9+/]+=*$/i, // nothing is loaded from other hosts
 };
 
 const message = DOMPurify(window);
@@ -17,7 +17,7 @@ message.setConfig({
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
-  ADD_URI_SAFE_ATTR: ["align", "start"], // these hold no address
+  ADD_URI_SAFE_ATTR: ["align", "start"], // not URLs
   RETURN_DOM_FRAGMENT: true,
 });
 message.addHook("uponSanitizeAttribute", (_, attribute) => {
@@ -29,7 +29,7 @@ message.addHook("afterSanitizeAttributes", (node) => {
   node.setAttribute("target", "_blank");
 });
 
-/** Fragments of pieces of a message's HTML; many at once, since each pass costs, and a long one more than two. */
+/** Sanitizes pieces of a message's HTML, many in one pass, since each pass has a cost. */
 export function safeFragments(pieces) {
   const fragments = [];
   for (let i = 0; i < pieces.length; i += N_AT_ONCE) {

@@ -1,17 +1,17 @@
-// Markdown as models write it: tables, line breaks and formulas; HTML is text like any other. What would take
-// too long to read stays as it was written.
+// Markdown as models write it: tables, line breaks and formulas; HTML is shown as text. What would take too long to
+// parse stays plain text.
 
 import { Lexer, Marked, Parser, Tokenizer } from "../../vendor/marked.mjs";
 import { escape } from "./escape.js";
 import { FORMULA_SYNTAX, maskFormulas } from "./formula_syntax.js";
 
-const MAX_DEPTH = 20; // of lists and quotes in each other
+const MAX_DEPTH = 20; // nested lists and quotes
 const MAX_RUN = 20_000; // characters of a paragraph, a cell, an item
 const MAX_MARKS = 1_000; // of emphasis in it
 const SAFE_LINK = /^(?:https?:\/\/|mailto:)/i;
 const SAFE_IMAGE = /^data:image\/(?:png|jpeg|gif|webp|avif);base64,[A-Za-z0-9+/]+=*$/i;
 
-/** Blocks of `text`, as tokens; `links` are those that it may refer to, and takes those that it defines. */
+/** Returns the blocks of `text` as tokens. `links`: known link definitions, to which those of the text are added. */
 export function readBlocks(text, links) {
   const lexer = new Lexer({ ...marked.defaults, tokenizer: new ModelTokenizer() });
   lexer.tokens.links = links;
@@ -23,12 +23,12 @@ export function readBlocks(text, links) {
   return [...lexer.tokens];
 }
 
-/** HTML of a block; not to be trusted yet. */
+/** Returns the HTML of a block, which is not sanitized yet. */
 export function writeHtml(token) {
   return Parser.parse([token], marked.defaults);
 }
 
-/** Of a block of code; empty where none is named. */
+/** Returns the language of a block of code, or "". */
 export function languageOf({ lang }) {
   return /^[\w+#.-]{1,30}/.exec(lang ?? "")?.[0] ?? "";
 }
@@ -46,7 +46,7 @@ class ModelTokenizer extends Tokenizer {
 
   html() {}
 
-  /** Nothing but the line break, since it is all that cells of tables can have. */
+  /** Allows only `<br>`, the only way to break a line in a table cell. */
   tag(src) {
     const found = /^<br\s{0,9}\/?>/i.exec(src);
     return found ? { type: "br", raw: found[0] } : undefined;

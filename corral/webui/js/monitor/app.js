@@ -1,4 +1,4 @@
-// The whole page: state, numbers, lanes, plots, and what has ended.
+// The whole page: state, numbers, lanes, plots and finished requests.
 
 import { html, useEffect, useState } from "../html.js";
 import { nextTheme } from "../theme.js";

@@ -1,16 +1,16 @@
-// The server's events, put together to a snapshot of the last minute; connects again for as long as the page is open.
+// Merges the server's events to a snapshot of the last minute; reconnects while the page is open.
 
 import { events, setApiKey } from "../api.js";
 
 const PATH = "monitor/events";
 const HISTORY_MS = 60_000;
 const N_REQUESTS = 100;
-const SILENT_MS = 10_000; // an event comes twice a second: whoever says nothing for so long is gone
+const SILENT_MS = 10_000; // events come twice a second: after this silence, reconnect
 const RETRY_MS = 1000;
 
 export class Feed {
-  /** link: connecting, open, down (it cannot be reached), locked (it wants a key), refused (it says why). `lag`: how
-   * much this computer's clock is ahead of the server's. `snapshot`: what is known, or null. */
+  /** link: connecting, open, down (unreachable), locked (requires a key), refused (with a `reason`). `lag`: how much
+   * this computer's clock is ahead of the server's. `snapshot`: the last known state, or null. */
   state = { link: "connecting", reason: "", nTries: 0, lag: 0, snapshot: null, prompts: false };
 
   #listeners = new Set();
@@ -27,7 +27,7 @@ export class Feed {
     return this.connect();
   }
 
-  /** Whether the beginnings of this key's own prompts are wanted. */
+  /** Sets whether to request the first words of this key's own prompts. */
   askForPrompts(prompts) {
     this.#set({ prompts });
     return this.connect();
@@ -47,7 +47,7 @@ export class Feed {
       }
       this.#lose("down", "The server closed the connection.");
     } catch (error) {
-      if (controller !== this.#controller) return; // another one has taken its place
+      if (controller !== this.#controller) return; // replaced by a newer connection
       if (error.wantsKey) this.#set({ link: "locked", nTries: this.state.nTries + 1 });
       else this.#lose(error.status >= 400 ? "refused" : "down", error.message);
     } finally {
@@ -71,7 +71,7 @@ export class Feed {
   }
 }
 
-/** A snapshot and what has changed; pieces and requests are known by their numbers. */
+/** Merges changes into a snapshot; spans and requests are identified by number. */
 function merge(snapshot, event) {
   return {
     ...snapshot,

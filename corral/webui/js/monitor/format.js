@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formats numbers for users.
 
 const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -16,12 +16,12 @@ export function count(n) {
   return n === null || n === undefined ? NONE : NUMBER.format(n);
 }
 
-/** Short, for tiles and bars. */
+/** Formats briefly, for tiles and bars. */
 export function about(n) {
   return n < 10_000 ? count(n) : SHORT.format(n);
 }
 
-/** For an axis: as short as it can be. */
+/** Formats for an axis, as short as possible. */
 export function tick(n) {
   return n < 10 ? `${Number(n.toFixed(1))}` : about(n);
 }
@@ -44,7 +44,7 @@ export function tickMs(n) {
   return n === 0 ? "0" : `${Number(value.toPrecision(3))} ${unit}`;
 }
 
-/** For longer ones: 45 s, 3 min, 2 h. */
+/** Formats longer durations: 45 s, 3 min, 2 h. */
 export function duration(n) {
   const s = Math.max(0, Math.round(n / 1000));
   if (s < 100) return `${s} s`;
@@ -64,12 +64,12 @@ export function bytes(n) {
   return `${n.toFixed(1)} GiB`;
 }
 
-/** Of an id that may be long. */
+/** Shortens an id. */
 export function shortId(id) {
   return id.length > 10 ? `${id.slice(0, 8)}…` : id || "server";
 }
 
-/** Where the beginning of a prompt came from. */
+/** Names the source of a cached prefix. */
 export function source({ source, from_slot }) {
   return source === "slot" && from_slot !== null ? `slot ${from_slot}` : SOURCES[source];
 }

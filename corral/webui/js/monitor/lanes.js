@@ -1,4 +1,4 @@
-// Slots as lanes over the last minute: what each did, the queue below them, and what is in their part of the KV cache.
+// Slots as lanes over the last minute: their work, the queue below them, and the use of their KV cache.
 
 import { html, useLayoutEffect, useRef, useState } from "../html.js";
 import { apiKey } from "../api.js";
@@ -12,7 +12,7 @@ export function Lanes({ snapshot, lag, isLive, prompts, onPrompts }) {
   const [shown, setShown] = useState(null);
   const lanes = useRef(null);
   const { slots, segments, samples, queue, engine } = snapshot;
-  const base = Math.floor(snapshot.now / EPOCH_MS) * EPOCH_MS; // positions count from there, and stay small
+  const base = Math.floor(snapshot.now / EPOCH_MS) * EPOCH_MS; // the origin of positions, which keeps them small
   useScroll(lanes, base, snapshot.now, lag, isLive);
   const segment = segments.find((each) => each.n === shown);
   return html`<section class="lanes-panel" aria-labelledby="lanes-title">
@@ -84,7 +84,7 @@ function Piece({ segment, base, now, isLast, onShow }) {
   const { phase, from, to, n, lost, n_cached, n_prompt } = segment;
   const style = {
     left: percent(from - base),
-    // What goes on reaches beyond the edge that is now.
+    // A running span extends beyond the current time.
     width: percent((to ?? now + SPAN_MS) - from),
     "--part": `${n_prompt ? (100 * n_cached) / n_prompt : 0}%`,
   };
@@ -102,7 +102,7 @@ function Piece({ segment, base, now, isLast, onShow }) {
 
 function Holding({ slot: { n_held, n_cached, source: from }, nCtx }) {
   const shared = from === "own" || from === "none" ? 0 : n_cached;
-  const text = `${count(n_held)} of ${count(nCtx)} tokens${shared ? `, ${count(shared)} of them from elsewhere` : ""}`;
+  const text = `${count(n_held)} of ${count(nCtx)} tokens${shared ? `, ${count(shared)} of them reused from another slot or a saved state` : ""}`;
   const width = (n) => `${nCtx ? Math.min(100, (100 * n) / nCtx) : 0}%`;
   return html`<div class="holding" role="img" aria-label=${`Holds ${text}`} title=${text}>
     <span class="bar"><i class="held" style=${{ width: width(n_held) }}></i><i class="shared" style=${{ width: width(shared) }}></i></span>
@@ -110,11 +110,11 @@ function Holding({ slot: { n_held, n_cached, source: from }, nCtx }) {
   </div>`;
 }
 
-/** How many waited, as columns; who waits now is in the label. */
+/** The number of waiting requests as columns; the label lists the current ones. */
 function Queue({ samples, queue, base, now }) {
   const most = Math.max(1, queue.n, ...samples.map((sample) => sample.n_waiting));
   const names = queue.first.map(({ id, key, since }) => `${shortId(id)}${key ? ` (${key})` : ""} for ${ms(now - since)}`);
-  const label = queue.n ? `${count(queue.n)} waiting: ${names.join(", ")}` : "Nobody waits";
+  const label = queue.n ? `${count(queue.n)} waiting: ${names.join(", ")}` : "The queue is empty";
   return html`<div class="lane-row queue" role="group" aria-label="Queue">
     <span class="name ${queue.n ? "warn" : ""}">Queue</span>
     <div class="lane" role="img" aria-label=${label} title=${label}>
@@ -131,10 +131,10 @@ function Queue({ samples, queue, base, now }) {
   </div>`;
 }
 
-/** Moves the tracks with time: every frame, or with every event where things should not move. */
+/** Moves the tracks with time: every frame, or with every event for reduced motion. */
 function useScroll(lanes, base, now, lag, isLive) {
   const smooth = useRef(lag);
-  smooth.current += (lag - smooth.current) / 8; // some events take longer than others
+  smooth.current += (lag - smooth.current) / 8; // the delay of events varies
   const place = (at) => lanes.current.style.setProperty("--shift", `${(-100 * (at - base)) / SPAN_MS}%`);
   useLayoutEffect(() => {
     const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -149,7 +149,7 @@ function useScroll(lanes, base, now, lag, isLive) {
   }, [now, isLive]);
 }
 
-/** Left and right go to the pieces of a lane, up and down to another lane. */
+/** Left and right move between the spans of a lane, up and down between lanes. */
 function onArrow(event) {
   const piece = event.target.closest(".piece");
   const pieces = [...(piece?.parentElement.querySelectorAll(".piece") ?? [])];
@@ -173,7 +173,7 @@ function percent(span) {
 function tell(segment, now) {
   const { phase, from, to, id, key, n_prompt, n_cached, n_done, lost } = segment;
   const what = phase === "prefill" ? `prompt, ${count(n_done)} of ${count(n_prompt)} tokens` : `answer, ${count(n_done)} tokens`;
-  const cached = n_cached ? `, ${count(n_cached)} of the prompt's cached (${source(segment)})` : "";
+  const cached = n_cached ? `, ${count(n_cached)} prompt tokens cached (${source(segment)})` : "";
   const took = `${ms((to ?? now) - from)}${to === null ? " so far" : ""}`;
   return `Slot ${segment.slot}: ${what}${cached}; ${took}${lost ? ", lost with the engine" : ""}. Request ${id || "of the server itself"}${key ? `, key ${key}` : ""}.`;
 }

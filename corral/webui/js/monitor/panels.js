@@ -1,11 +1,11 @@
-// What is not about single requests: where prompts came from, the engine, sessions, adapters.
+// Panels about the server: sources of prompt tokens, the engine, sessions, adapters.
 
 import { html } from "../html.js";
 import { about, bytes, clock, count } from "./format.js";
 
 const SOURCES = {
   none: "evaluated",
-  own: "were in the same slot",
+  own: "reused in the same slot",
   slot: "shared by another slot",
   ram: "from a saved state in memory",
   disk: "from a saved state on disk",

@@ -61,7 +61,7 @@ function quantiles(name) {
   ];
 }
 
-/** Of the last two seconds: single samples jump. */
+/** Averages the last two seconds, since single samples are noisy. */
 function mean(of) {
   return (_, i, samples) => {
     const last = samples.slice(Math.max(0, i - 3), i + 1);
@@ -122,7 +122,7 @@ function options(plot, width, colors) {
   };
 }
 
-/** The page's colours as canvases know them, also after the theme has changed. */
+/** The page's colours for canvases, updated when the theme changes. */
 class Colors {
   #known = new Map();
 

@@ -1,4 +1,4 @@
-// The requests that have ended last, newest first.
+// Finished requests, newest first.
 
 import { html } from "../html.js";
 import { clock, count, ms, rate, shortId, source } from "./format.js";
@@ -25,7 +25,7 @@ export function Requests({ requests }) {
 function Row({ request }) {
   const { t, id, path, key, status, n_orders, n_engines, report } = request;
   const isBad = status >= 400;
-  const why = report ? `alike in ${count(report.n_common)} tokens, ${count(report.n_moved)} of them moved` : undefined;
+  const why = report ? `${count(report.n_common)} tokens in common with the nearest cached prompt, ${count(report.n_moved)} moved` : undefined;
   return html`<tr class=${isBad ? "bad" : ""}>
     <td class="text soft">${clock(t)}</td>
     <th scope="row" class="text" title=${id}>

@@ -1,4 +1,4 @@
-// The numbers one looks for first.
+// The most important numbers.
 
 import { html } from "../html.js";
 import { about, count, ms, rate } from "./format.js";
@@ -8,7 +8,7 @@ export function Tiles({ snapshot }) {
   const share = kv.n_room ? Math.round((100 * kv.n_tokens) / kv.n_room) : 0;
   return html`<dl class="tiles" aria-label="Now">
     <${Tile} name="Running" value=${count(queue.n_running)} more=${`of ${engine.n_slots} slots`} />
-    <${Tile} name="Waiting" value=${count(queue.n)} more=${queue.n ? "for a slot" : "nobody"} kind=${queue.n ? "warn" : ""} />
+    <${Tile} name="Waiting" value=${count(queue.n)} more=${queue.n ? "for a slot" : "none"} kind=${queue.n ? "warn" : ""} />
     <${Tile} name="Generated" value=${rate(mean(samples, "generated_per_second"))} more="tokens / s" />
     <${Tile} name="Prompts" value=${rate(mean(samples, "prompt_per_second"))} more="tokens / s" />
     <${Tile} name="First token" value=${ms(latency.ttft_ms?.p50)} more=${`p95 ${ms(latency.ttft_ms?.p95)}`} />
@@ -25,7 +25,7 @@ function Tile({ name, value, more, kind = "" }) {
   </div>`;
 }
 
-/** Of the last two seconds: one sample alone jumps. */
+/** Averages the last two seconds, since single samples are noisy. */
 function mean(samples, name) {
   const last = samples.slice(-4);
   return last.length ? last.reduce((sum, sample) => sum + sample[name], 0) / last.length : 0;

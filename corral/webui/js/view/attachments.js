@@ -1,9 +1,9 @@
-// The images of a message that is not sent yet.
+// The images of an unsent message.
 
 import { html } from "../html.js";
 import { Icon } from "./icon.js";
 
-/** `images` as of readImages; `onRemove` is told which. */
+/** `images`: from readImages; `onRemove` gets the index. */
 export function Attachments({ images, onRemove }) {
   if (images.length === 0) return null;
   return html`<ul class="attachments" aria-label="Images of this message">

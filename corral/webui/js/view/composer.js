@@ -1,4 +1,4 @@
-// Where one writes: text, images by button, paste and drop (anywhere on the page), send and stop.
+// The message box: text, images by button, paste and drop (anywhere on the page), send and stop.
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { filesOf, hasFiles, readImages } from "../attachment.js";
@@ -95,15 +95,15 @@ export function Composer({ app, state }) {
   </form>`;
 }
 
-/** Throws an Error that says what the model takes, unless that is images. */
+/** Throws an Error unless the model supports images. */
 function requireSight(props, [file]) {
   const name = file?.name || "That";
   if (!props) throw new Error(`${name} cannot be added before the server is ready.`);
   if (props.modalities?.vision) return;
-  throw new Error(`${name} cannot be added: this model takes text only. Text of a file can be copied and pasted.`);
+  throw new Error(`${name} cannot be added: this model supports only text. Copy and paste the text of the file instead.`);
 }
 
-/** As high as its text, up to a limit that the style sets. */
+/** Fits the height to the text, up to a limit in the style sheet. */
 function grow(area) {
   area.style.height = "auto";
   area.style.height = `${area.scrollHeight + 2}px`;

@@ -1,9 +1,9 @@
-// Files that are dropped, wherever on the page: a browser would leave the page to show them.
+// Files dropped anywhere on the page, which the browser would otherwise open instead of the page.
 
 import { useEffect, useRef, useState } from "../html.js";
 import { filesOf, hasFiles } from "../attachment.js";
 
-/** Whether files are over the page; `onFiles` gets those that are dropped. */
+/** Returns whether files are dragged over the page; `onFiles` gets dropped ones. */
 export function useFileDrop(onFiles) {
   const [isOver, setOver] = useState(false);
   const latest = useRef(onFiles);
@@ -11,7 +11,7 @@ export function useFileDrop(onFiles) {
   useEffect(() => {
     const listeners = {
       dragover: (event) => take(event, () => setOver(true)),
-      dragleave: ({ relatedTarget }) => !relatedTarget && setOver(false), // else it is still over the page
+      dragleave: ({ relatedTarget }) => !relatedTarget && setOver(false), // otherwise it is still over the page
       drop: (event) => take(event, () => (setOver(false), latest.current(filesOf(event)))),
     };
     for (const [name, listener] of Object.entries(listeners)) addEventListener(name, listener);
@@ -22,7 +22,7 @@ export function useFileDrop(onFiles) {
   return isOver;
 }
 
-/** What is not files, as text for a message box, is left to the browser. */
+/** Anything but files, such as text for a message box, is left to the browser. */
 function take(event, action) {
   if (!hasFiles(event)) return;
   event.preventDefault();

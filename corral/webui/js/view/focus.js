@@ -1,15 +1,15 @@
-// Where the focus goes when something opens, and when it closes again.
+// Moves the focus when something opens and closes.
 
 import { useLayoutEffect, useRef } from "../html.js";
 
-/** The ref of a field that is written in as soon as it is on the page. */
+/** Returns the ref of a field that is focused when mounted. */
 export function useFocus() {
   const field = useRef(null);
   useLayoutEffect(() => field.current.focus(), []);
   return field;
 }
 
-/** When something that is open has closed, and the focus was in there, the focus goes back to where it was. */
+/** Returns the focus to its previous place when something closes that contained it. */
 export function useFocusBack(open) {
   useLayoutEffect(() => {
     if (!open) return undefined;

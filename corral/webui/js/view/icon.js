@@ -1,4 +1,4 @@
-// Small line drawings on buttons; what they mean is said by the button's label.
+// Icons of buttons; the label of the button names the action.
 
 import { html } from "../html.js";
 
@@ -33,7 +33,7 @@ export function Icon({ name }) {
   return html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${PATHS[name]} /></svg>`;
 }
 
-/** A button with a drawing only; `label` is what it does. */
+/** A button with only an icon; `label`: its action. */
 export function IconButton({ icon, label, onClick, disabled = false, pressed, ...more }) {
   return html`<button
     type="button"

@@ -22,7 +22,7 @@ export function KeyDialog({ onKey }) {
         API key
         <input name="key" type="password" required autocomplete="off" aria-describedby="key-about" />
       </label>
-      <p class="row end"><button class="primary">Use it</button></p>
+      <p class="row end"><button class="primary">Use this key</button></p>
     </form>
   </dialog>`;
 }

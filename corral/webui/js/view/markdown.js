@@ -3,7 +3,7 @@
 import { html, useEffect, useLayoutEffect, useRef } from "../html.js";
 import { renderMarkdown } from "../markdown.js";
 
-const SHARE = 4; // of the time while a text is written, one part of so many is spent on showing it
+const SHARE = 4; // at most 1/SHARE of the time is spent on rendering a growing text
 
 export function Markdown({ text, isWriting = false }) {
   const element = useRef(null);
@@ -16,7 +16,7 @@ export function Markdown({ text, isWriting = false }) {
   return html`<div ref=${element}></div>`;
 }
 
-/** Mutable: shows a text that grows no more often than the page can bear. */
+/** Renders a growing text, limited to a share of the time. */
 class Pace {
   #element;
   #next = null;

@@ -1,4 +1,4 @@
-// One message, and what can be done with it.
+// One message and its actions.
 
 import { html, useMemo, useState } from "../html.js";
 import { copyText } from "../clipboard.js";
@@ -12,7 +12,7 @@ import { ToolCalls, ToolResult } from "./tool_calls.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 
-/** `siblings`: ids of it and its alternatives. A message that has not changed is not drawn again. */
+/** `siblings`: ids of the message and its alternatives. An unchanged message is not rendered again. */
 export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, app }) {
   const [showsTokens, setShowsTokens] = useState(false);
   const isWriting = message.state === "writing" && isBusy;
@@ -60,29 +60,29 @@ function Images({ images }) {
 
 function Reasoning({ text, isOver }) {
   return html`<details class="reasoning">
-    <summary>${isOver ? "Thoughts" : "Thinking…"}</summary>
+    <summary>${isOver ? "Reasoning" : "Reasoning…"}</summary>
     <div class="said">${text}</div>
   </details>`;
 }
 
-/** What there is to say before the first word. */
+/** The progress before the first token. */
 function Waiting({ message, progress = {} }) {
   if (message.content || message.reasoning || message.toolCalls?.length) return null;
   const { waiting, prompt } = progress;
   if (prompt && prompt.processed < prompt.total) {
     const percent = Math.round((100 * prompt.processed) / prompt.total);
     return html`<p class="soft" role="status">
-      Reading the prompt: <progress max=${prompt.total} value=${prompt.processed}></progress> ${percent} %
+      Processing the prompt: <progress max=${prompt.total} value=${prompt.processed}></progress> ${percent} %
     </p>`;
   }
-  return html`<p class="soft" role="status">${waiting ? `Waiting: ${waiting}` : html`<span class="writing"></span> Waiting for the first word`}</p>`;
+  return html`<p class="soft" role="status">${waiting ? `Waiting: ${waiting}` : html`<span class="writing"></span> Waiting for the first token`}</p>`;
 }
 
-/** Why it ends as it does, where that is not because it was over. */
+/** Why the answer ended, if it is not complete. */
 function Ending({ message, isLast, isBusy, app }) {
   if (message.role !== "assistant" || message.state === "writing") return null;
   const isCut = message.finish === "length";
-  const isOver = message.remedies?.includes("shorten"); // more of it does not fit
+  const isOver = message.remedies?.includes("shorten"); // the context is full
   const canGoOn = isLast && !isBusy && Boolean(message.content) && !message.toolCalls?.length && !isOver;
   const texts = {
     stopped: "Stopped.",
@@ -101,7 +101,7 @@ function Ending({ message, isLast, isBusy, app }) {
   </div>`;
 }
 
-/** Which of several branches this is. */
+/** The number of this branch, and buttons to switch. */
 function Alternatives({ message, siblings, app }) {
   if (siblings.length < 2) return null;
   const at = siblings.indexOf(message.id);
@@ -157,7 +157,7 @@ function Editor({ message, app, onDone }) {
       onKeyDown=${onKeyDown}
     ></textarea>
     <div class="row">
-      <button type="button" class="primary" onClick=${save}>${message.role === "user" ? "Send as a new branch" : "Keep as a new branch"}</button>
+      <button type="button" class="primary" onClick=${save}>${message.role === "user" ? "Send as a new branch" : "Save as a new branch"}</button>
       <button type="button" onClick=${onDone}>Cancel</button>
     </div>
   </div>`;

@@ -1,8 +1,8 @@
-// Dialogs that keep the rest of the page waiting.
+// Modal dialogs.
 
 import { useEffect, useRef } from "../html.js";
 
-/** The ref of a `dialog` that is open for as long as it is on the page; then the focus is again where it was. */
+/** Returns the ref of a `dialog` that is open while mounted; the focus returns afterwards. */
 export function useModal() {
   const dialog = useRef(null);
   useEffect(() => {

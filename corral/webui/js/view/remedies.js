@@ -1,4 +1,4 @@
-// What can be done about an answer that could not be written.
+// Actions after a failed answer.
 
 import { html } from "../html.js";
 import { ancestry } from "../tree.js";
@@ -14,7 +14,7 @@ export function Remedies({ message, app }) {
     )}`;
 }
 
-/** Only what is possible here: a message that a person wrote can be shortened, and the first one has none before it. */
+/** Returns the possible actions: only a user message can be shortened, and the first one has no earlier message. */
 function offers(message, app) {
   const path = ancestry(app.state.chat, message.parent);
   const written = path.filter(({ role }) => role === "user");

@@ -60,7 +60,7 @@ function Presets({ app, settings }) {
     <div class="preset">
       <label for="preset">Preset</label>
       <select id="preset" value=${name} onChange=${(event) => event.target.value && app.useSettings(all[event.target.value])}>
-        ${!name && html`<option value="">Own settings</option>`}
+        ${!name && html`<option value="">Custom</option>`}
         ${Object.keys(all).map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
       </select>
     </div>
@@ -121,12 +121,12 @@ function Control({ id, field, value, app, hasError }) {
   />`;
 }
 
-/** Numbers of the server were 32 bits wide once. */
+/** Rounds 32-bit floats of the server. */
 function rounded(value) {
   return typeof value === "number" ? Number(value.toPrecision(6)) : value;
 }
 
-/** A line break is written as such in a list of lines. */
+/** Escapes line breaks in a list of lines. */
 function escaped(text) {
   return text.replaceAll("\\", "\\\\").replaceAll("\n", "\\n");
 }

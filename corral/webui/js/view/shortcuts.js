@@ -1,4 +1,4 @@
-// Keys that work everywhere on the page, and the list of them.
+// Keyboard shortcuts, and their list.
 
 import { html } from "../html.js";
 import { isModalOpen, useModal } from "./modal.js";
@@ -14,7 +14,7 @@ const SHORTCUTS = [
 ];
 
 export function onShortcut(event, app, setOpen) {
-  if (isModalOpen()) return; // keys are the dialog's, and Escape closes it
+  if (isModalOpen()) return; // the dialog handles keys, and Escape closes it
   const { chat, running } = app.state;
   if (event.key === "Escape") {
     if (running[chat.id]) app.stop();

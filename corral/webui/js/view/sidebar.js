@@ -118,7 +118,7 @@ function confirmed({ title }) {
   return confirm(`Delete the chat "${title || "New chat"}"? This cannot be undone.`);
 }
 
-/** By how long ago they were changed. */
+/** Groups chats by the time of their last change. */
 function groups(chats) {
   const today = new Date().setHours(0, 0, 0, 0);
   const ages = [

@@ -1,4 +1,4 @@
-// The messages of the branch that is shown. It follows what is written as long as one looks at the end.
+// The messages of the branch that is shown. It follows a growing answer while the end is visible.
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { pathOf, siblings } from "../tree.js";
@@ -25,16 +25,16 @@ export function Thread({ app, state }) {
   const onScroll = ({ target }) => {
     const isNear = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_PX;
     if (isNear) follows.current = true;
-    else if (target.scrollTop < lastTop.current) follows.current = false; // else it was the answer that has grown
+    else if (target.scrollTop < lastTop.current) follows.current = false; // otherwise the answer has grown
     lastTop.current = target.scrollTop;
     setBelow(!follows.current);
   };
   useEffect(toEnd, [chat.id]);
   useEffect(() => {
-    if (isBusy) toEnd(); // who asks for an answer wants to see it
+    if (isBusy) toEnd(); // show the answer that was just requested
   }, [isBusy]);
   useEffect(() => {
-    const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and images come late
+    const observer = new ResizeObserver(() => follows.current && toEnd()); // formulas and images load late
     for (const each of [inner, frame]) observer.observe(each.current); // also when the message box grows
     return () => observer.disconnect();
   }, []);

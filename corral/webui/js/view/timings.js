@@ -1,14 +1,14 @@
-// How fast an answer is written, what of its prompt was there already, and how full the context is.
+// The speed of an answer, the cached part of its prompt, and the use of the context.
 
 import { html } from "../html.js";
 
 export function Timings({ timings, nCtx, isWriting }) {
   const { cache_n: nCached, prompt_n: nPrompt, predicted_n: nPredicted } = timings;
   const nUsed = nCached + nPrompt + nPredicted;
-  const isForced = timings.forced_n > nPredicted / 2; // what a grammar leaves no choice about takes no time
+  const isForced = timings.forced_n > nPredicted / 2; // tokens that a grammar forces take no time
   const speed = isForced ? 0 : timings.predicted_per_second;
   const promptMs = Math.round(timings.prompt_ms);
-  return html`<span class="timings" title="Prompt: ${nCached + nPrompt} tokens, ${nPrompt} of them read in ${promptMs} ms">
+  return html`<span class="timings" title="Prompt: ${nCached + nPrompt} tokens, ${nPrompt} of them evaluated in ${promptMs} ms">
     <span>${nPredicted} tokens</span>
     ${speed > 0 && html`<span>${speed.toFixed(1)} tokens/s</span>`}
     <span>${nCached} of ${nCached + nPrompt} cached</span>

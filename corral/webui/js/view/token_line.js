@@ -1,6 +1,6 @@
-// Lines of tokens as they happen to be broken on the page.
+// Lines of tokens as they are wrapped on the page.
 
-/** The token nearest to that at `at`, one line down (`step` 1) or up (-1); `at` itself where there is no line. */
+/** Returns the token nearest to `at` one line down (`step` 1) or up (-1); `at` itself if there is no line. */
 export function nearestBelow(children, at, step) {
   const from = rectangle(children[at]);
   let best = at;
@@ -15,7 +15,7 @@ export function nearestBelow(children, at, step) {
   return best;
 }
 
-/** Of its first line. */
+/** The rectangle of its first line. */
 function rectangle(element) {
   return element.getClientRects()[0] ?? element.getBoundingClientRect();
 }

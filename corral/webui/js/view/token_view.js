@@ -1,4 +1,4 @@
-// An answer token by token: the paler, the likelier; what else might have stood there is shown at a token.
+// An answer token by token: the paler, the more likely; a popover shows the alternatives of a token.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 import { joinTokens } from "../token.js";
@@ -48,7 +48,7 @@ export function TokenView({ tokens }) {
   </div>`;
 }
 
-/** Whitespace made visible; what has no text is named. */
+/** Makes white space and empty text visible. */
 export function visible(text) {
   return text === "" ? "(nothing)" : text.replace(/[ \n\t\r]/g, (character) => SIGNS[character]);
 }
@@ -66,7 +66,7 @@ function Token({ token, index }) {
   >`;
 }
 
-/** Text as it stands, with signs for what could not be pointed at. */
+/** The text, with signs for characters that cannot be pointed at. */
 function shown(text) {
   if (text === "") return html`<span class="token-sign">∅</span>`;
   const [first, ...lines] = text.split("\n");
@@ -81,7 +81,7 @@ function Legend() {
   </p>`;
 }
 
-/** What is known of a token, beside it. */
+/** The details of a token, next to it. */
 function Details({ token, anchor }) {
   const box = useRef(null);
   useLayoutEffect(() => {
@@ -111,7 +111,7 @@ function Bar({ token, isChosen = false }) {
   </div>`;
 }
 
-/** Marks the token at hand, and says of it what the popover shows. */
+/** Marks the selected token, and describes it as the popover does. */
 function useActive(list, all, at) {
   useEffect(() => {
     const option = at === null ? null : list.current.children[at];
@@ -139,7 +139,7 @@ function named(text) {
   return text.trim() ? text.trim() : visible(text).replaceAll("␣", "space ").replaceAll("↵", "new line ").trim();
 }
 
-/** Where a key leads from `at`; undefined for keys that mean nothing here. */
+/** Returns the target of a key from `at`; undefined for other keys. */
 function target(key, at, children) {
   const last = children.length - 1;
   const steps = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last };
@@ -153,7 +153,7 @@ function indexOf(node) {
   return Number(node.closest?.(".token")?.dataset.index ?? -1);
 }
 
-/** Under the token, or over it where there is no app. */
+/** Places the box below the token, or above it if there is no room. */
 function placeBeside(box, token) {
   if (!box || !token) return;
   const { left, bottom, top } = token.getClientRects()[0] ?? token.getBoundingClientRect();

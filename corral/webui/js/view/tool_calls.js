@@ -1,9 +1,9 @@
-// Calls of tools that the model made, their arguments, and a place for what the tools answer.
+// Tool calls of the model, their arguments, and fields for the results.
 
 import { html, useState } from "../html.js";
 import { Icon } from "./icon.js";
 
-/** `isOpen`: nobody has answered them yet. */
+/** `isOpen`: the results are missing. */
 export function ToolCalls({ message, isOpen, app }) {
   const { toolCalls } = message;
   const [results, setResults] = useState({});
@@ -19,7 +19,7 @@ export function ToolCalls({ message, isOpen, app }) {
         <pre><code>${pretty(call.arguments)}</code></pre>
         ${isOpen &&
         html`<label>
-          What it answers
+          Result
           <textarea
             rows="2"
             value=${results[call.id] ?? ""}
@@ -36,7 +36,7 @@ export function ToolResult({ text }) {
   return html`<pre class="tool-result"><code>${pretty(text)}</code></pre>`;
 }
 
-/** JSON with line breaks; anything else as it is, also JSON that is not complete yet. */
+/** Formats JSON; anything else, also incomplete JSON, is returned as it is. */
 function pretty(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);

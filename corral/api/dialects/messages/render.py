@@ -1,0 +1,140 @@
+"""Render results as messages with content blocks: whole, or as stream events."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from corral.api.cache_diagnosis import Diagnosis
+from corral.api.choice import Choice
+from corral.api.dialects.messages.billing import BILLING_HEADER
+from corral.api.dialects.messages.content import AnswerContent
+from corral.api.dialects.messages.diagnostics import render_diagnostics
+from corral.api.dialects.messages.error import render_error
+from corral.api.dialects.messages.parse import ParsedMessages
+from corral.api.dialects.messages.schema import MessagesRequest
+from corral.api.dialects.named_event import named_events
+from corral.api.model import RenderContext
+from corral.api.prepare_chat import PreparedChat
+from corral.api.render.state import render_cache_report
+from corral.core.result import UNFINISHED, Admitted, Done, Progress, StopType, TaskResult, Tokens
+
+PING_S = 5.0  # between two signs of life while a prompt is evaluated
+_PING = {"type": "ping"}
+
+
+class MessagesRenderer:
+    """Renders the answer to one request."""
+
+    last = b""
+    stream_format = named_events(render_error)
+
+    def __init__(
+        self, context: RenderContext, body: MessagesRequest, parsed: ParsedMessages, prepared: PreparedChat
+    ) -> None:
+        self._context = context
+        self._parsed = parsed
+        self._warnings = prepared.completion.warnings
+        self._stop_sequences = [body.stop] if isinstance(body.stop, str) else body.stop
+        shows_reasoning = body.thinking is None or body.thinking.display != "omitted"
+        parser = prepared.chat_format.parser(prepared.chat, prepared.prompt)
+        self._content = AnswerContent(parser, shows_reasoning)
+        self._is_begun = False
+        self._wants_diagnostics = body.diagnostics is not None
+        self.diagnosis: Diagnosis | None = None
+        self._pinged_at = 0.0
+        self._frame = {
+            "id": f"msg_{secrets.token_hex(12)}",
+            "type": "message",
+            "role": "assistant",
+            "model": body.model or context.model_name,
+        }
+
+    @property
+    def id(self) -> str:
+        return self._frame["id"]
+
+    def events(self, choice: Choice, result: TaskResult) -> list[dict[str, Any]]:
+        if isinstance(result, Admitted):
+            return self._opening(choice)
+        if isinstance(result, Progress):
+            return self._ping()
+        if isinstance(result, Tokens):
+            return [*self._opening(choice), *self._content.feed(result.text)]
+        return self._last_events(choice, result) if isinstance(result, Done) else []
+
+    def answer(self, choices: list[Choice]) -> dict[str, Any]:
+        (choice,) = choices
+        for text in choice.texts:  # as a stream gets it
+            self._content.feed(text)
+        self._content.finish()
+        return {
+            **self._frame,
+            "content": self._content.blocks,
+            **self._end(choice),
+            "usage": self._usage(choice, choice.ended.timings.predicted_n),
+            **self._diagnostics(choice),
+            **self._remarks(choice),
+        }
+
+    def _opening(self, choice: Choice) -> list[dict[str, Any]]:
+        if self._is_begun:
+            return []
+        self._is_begun = True
+        self._pinged_at = time.monotonic()
+        message: dict[str, Any] = {**self._frame, "content": [], "stop_reason": None, "stop_sequence": None}
+        message |= self._diagnostics(choice)
+        return [{"type": "message_start", "message": {**message, "usage": self._usage(choice, 0)}}, _PING]
+
+    def _ping(self) -> list[dict[str, Any]]:
+        now = time.monotonic()
+        if now - self._pinged_at < PING_S:
+            return []
+        self._pinged_at = now
+        return [_PING]
+
+    def _last_events(self, choice: Choice, done: Done) -> list[dict[str, Any]]:
+        events = [*self._opening(choice), *self._content.feed(done.text), *self._content.finish()]
+        usage = self._usage(choice, done.timings.predicted_n)
+        delta = {"type": "message_delta", "delta": self._end(choice), "usage": usage, **self._remarks(choice)}
+        return [*events, delta, {"type": "message_stop"}]
+
+    def _end(self, choice: Choice) -> dict[str, str | None]:
+        done = choice.ended
+        if done.stop_type is StopType.WORD and done.stopping_word in self._stop_sequences:
+            return {"stop_reason": "stop_sequence", "stop_sequence": done.stopping_word}
+        return {"stop_reason": self._stop_reason(choice, done), "stop_sequence": None}
+
+    def _stop_reason(self, choice: Choice, done: Done) -> str:
+        if done.stop_type in UNFINISHED:
+            n_predict = choice.task.params.n_predict
+            is_short = n_predict < 0 or done.timings.predicted_n < n_predict
+            is_full = done.stop_type is StopType.LIMIT and done.truncated and is_short
+            return "model_context_window_exceeded" if is_full else "max_tokens"
+        if self._content.is_cut:
+            return "max_tokens"  # what is there of the call must not be taken for all of it
+        return "tool_use" if self._content.has_calls else "end_turn"
+
+    def _usage(self, choice: Choice, n_generated: int) -> dict[str, int]:
+        """Render the token counts. Cached prompts count as written if the client asked for caching."""
+        n_cached = choice.n_cached
+        n_new, marked = len(choice.task.prompt) - n_cached, self._parsed.is_cache_marked
+        return {
+            "input_tokens": 0 if marked else n_new,
+            "cache_creation_input_tokens": n_new if marked else 0,
+            "cache_read_input_tokens": n_cached,
+            "output_tokens": n_generated,
+        }
+
+    def _diagnostics(self, choice: Choice) -> dict[str, Any]:
+        if not self._wants_diagnostics:
+            return {}
+        return {"diagnostics": render_diagnostics(self.diagnosis, choice.n_cached)}
+
+    def _remarks(self, choice: Choice) -> dict[str, Any]:
+        remarks: dict[str, Any] = render_cache_report(choice, self._context.piece)
+        if remarks and self._parsed.is_masked:
+            remarks["cache_report"]["masked"] = [BILLING_HEADER]
+        warnings = [*self._warnings, *self._content.warnings]
+        return {**remarks, **({"warnings": warnings} if warnings else {})}

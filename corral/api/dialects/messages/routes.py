@@ -1,0 +1,122 @@
+"""`POST /v1/messages` and related routes: parse, prepare and run as a chat, render."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
+
+from corral.api.body import JsonResponse, parse_body
+from corral.api.diagnose import begin_diagnosis
+from corral.api.dialects.messages.document import read_pdfs
+from corral.api.dialects.messages.error import ID_HEADER, VERSION_HEADER
+from corral.api.dialects.messages.model_list import render_model, render_models
+from corral.api.dialects.messages.parse import ParsedMessages, parse_conversation
+from corral.api.dialects.messages.render import MessagesRenderer
+from corral.api.dialects.messages.schema import (
+    INPUT_TOKENS,
+    MESSAGE,
+    CountTokensRequest,
+    MessagesFields,
+    MessagesRequest,
+)
+from corral.api.dialects.place import renaming
+from corral.api.disconnect import run_for_client
+from corral.api.openapi import EVENTS, answers, body_of
+from corral.api.prepare_chat import count_chat_tokens, mark_chat, prepare_chat
+from corral.api.respond import read_body, respond
+from corral.api.router import ApiRoute, PathParameter, Router
+from corral.api.state import AppState, state_of
+from corral.core.errors import NotFound
+from corral.telemetry.scope import record_of
+
+
+class _VersionedRoute(ApiRoute):
+    """Matches only requests of this API, which shares the path with another one."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        is_ours = any(name == VERSION_HEADER for name, _ in scope.get("headers", ()))
+        return super().matches(scope) if is_ours else (Match.NONE, {})
+
+
+router = Router()
+_versioned = Router(route_class=_VersionedRoute)
+
+
+@router.post(
+    "/v1/messages",
+    openapi_extra=body_of(MessagesRequest),
+    responses=answers(MESSAGE, 501, 507, also=[EVENTS]),
+)
+async def messages(request: Request) -> Response:
+    """Answer a conversation, in Anthropic's shape."""
+    state = state_of(request)
+    body = await read_body(request, MessagesRequest)
+    parsed = await _parse(request, body)
+    with renaming(parsed.names):
+        prepared = await prepare_chat(request, parsed.chat, state.prepare)
+        renderer = MessagesRenderer(state.model.render_context, body, parsed, prepared)
+        if body.diagnostics is not None:
+            previous_id = body.diagnostics.previous_message_id
+            renderer.diagnosis = await begin_diagnosis(
+                request, renderer.id, previous_id, parsed.chat, prepared.completion
+            )
+        response = await respond(request, prepared.completion, renderer, body.stream)
+    return _with_id(request, response)
+
+
+@router.post(
+    "/v1/messages/count_tokens",
+    openapi_extra=body_of(CountTokensRequest),
+    responses=answers(INPUT_TOKENS, 501, 507),
+)
+async def count_tokens(request: Request) -> Response:
+    """Count the tokens of a conversation, in Anthropic's shape."""
+    context = state_of(request).prepare
+    parsed = await _parse(request, await parse_body(request, CountTokensRequest))
+    with renaming(parsed.names):
+        chat, media, _ = await mark_chat(request, parsed.chat, context)
+        base, settings = context.baseline(media), context.model.chat
+        n = await context.pools.run_text(count_chat_tokens, chat, base, settings)
+    warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
+    return _with_id(request, JsonResponse({"input_tokens": n, **warnings}))
+
+
+@_versioned.get("/v1/models", include_in_schema=False)
+async def models(request: Request) -> Response:
+    """All models: there is one."""
+    model = _render_model(state_of(request))
+    is_past = request.query_params.get("after_id") == model["id"]
+    is_before = request.query_params.get("before_id") == model["id"]
+    return _with_id(request, JsonResponse(render_models([] if is_past or is_before else [model])))
+
+
+@_versioned.get("/v1/models/{name:path}", include_in_schema=False)
+async def model(request: Request, name: Annotated[str, PathParameter("The model's name.")]) -> Response:
+    """One model by its name."""
+    rendered = _render_model(state_of(request))
+    if name != rendered["id"]:
+        raise NotFound(f"model '{name:.256}' not found")
+    return _with_id(request, JsonResponse(rendered))
+
+
+router.include_router(_versioned)
+
+
+async def _parse(request: Request, body: MessagesFields) -> ParsedMessages:
+    state = state_of(request)
+    reading = read_pdfs(body.messages, state.media_source)
+    texts = await run_for_client(reading, request.receive)
+    return await state.pools.run_prompt(parse_conversation, body, texts)
+
+
+def _render_model(state: AppState) -> dict[str, Any]:
+    return render_model(state.model.name, state.engine.info, state.started_at, state.defaults.max_predict)
+
+
+def _with_id(request: Request, response: Response) -> Response:
+    response.headers[ID_HEADER.decode()] = record_of(request).id
+    return response

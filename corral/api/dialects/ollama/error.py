@@ -1,0 +1,18 @@
+"""Errors in ollama's format: only a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core.errors import CorralError
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "title": "OllamaError",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}},
+}
+
+
+def render_error(error: CorralError, request_id: str = "") -> dict[str, Any]:  # noqa: ARG001
+    return {"error": error.message}

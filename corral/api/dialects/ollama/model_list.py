@@ -1,0 +1,97 @@
+"""Render the loaded model as ollama lists, shows and reports models."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timezone
+from typing import Any
+
+from corral.api.model import ModelFacts
+from corral.chat.chat_format import ChatFormat
+from corral.core.errors import NotFound
+from corral.core.media_item import MediaKind
+from corral.core.result import ModelInfo
+
+_TAG = ":latest"
+_FOREVER = "9999-12-31T23:59:59Z"
+
+
+def require_model(name: str, model: ModelFacts) -> None:
+    if name.removesuffix(_TAG) != model.name.removesuffix(_TAG):
+        raise NotFound(f"model '{name:.256}' not found: this server has '{model.name}'")
+
+
+def render_model(model: ModelFacts, started_at: int) -> dict[str, Any]:
+    info = model.info
+    modified_at = datetime.fromtimestamp(started_at, timezone.utc).isoformat().replace("+00:00", "Z")
+    return {
+        "name": model.name,
+        "model": model.name,
+        "modified_at": modified_at,
+        "size": info.n_bytes,
+        "digest": _digest(model.name, info),
+        "details": _details(info),
+    }
+
+
+def render_process(model: ModelFacts, started_at: int) -> dict[str, Any]:
+    """Render the model in memory for `/api/ps`."""
+    info = model.info
+    listed = {k: v for k, v in render_model(model, started_at).items() if k != "modified_at"}
+    return {**listed, "expires_at": _FOREVER, "size_vram": 0, "context_length": info.n_ctx}
+
+
+def render_show(model: ModelFacts, started_at: int, can_infill: bool) -> dict[str, Any]:
+    info, chat_format = model.info, model.chat.tool_format
+    family = _details(info)["family"]
+    return {
+        "modelfile": "",
+        "parameters": f"num_ctx {info.n_ctx}",
+        "template": chat_format.template.source,
+        "details": _details(info),
+        "model_info": {
+            "general.architecture": family,
+            "general.parameter_count": info.n_params,
+            f"{family}.context_length": info.n_ctx_train,
+            f"{family}.embedding_length": info.n_embd,
+        },
+        "capabilities": _capabilities(info, chat_format, can_infill),
+        "modified_at": render_model(model, started_at)["modified_at"],
+        "license": "",
+    }
+
+
+def _capabilities(info: ModelInfo, chat_format: ChatFormat, can_infill: bool) -> list[str]:
+    if not info.can_generate:
+        return ["embedding"]
+    has = {
+        "completion": True,
+        "tools": True,
+        "insert": can_infill,
+        "vision": MediaKind.IMAGE in info.media,
+        "embedding": True,
+        "thinking": chat_format.reasoning_tags is not None,
+    }
+    return [name for name, is_there in has.items() if is_there]
+
+
+def _details(info: ModelInfo) -> dict[str, Any]:
+    """Return family, size and encoding, as libllama describes them."""
+    words = info.description.split() or ["unknown"]
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": words[0],
+        "families": [words[0]],
+        "parameter_size": _size(info.n_params),
+        "quantization_level": words[2] if len(words) > 2 else "unknown",
+    }
+
+
+def _size(n_params: int) -> str:
+    return f"{n_params / 1e9:.1f}B" if n_params >= 10**9 else f"{n_params / 1e6:.2f}M"
+
+
+def _digest(name: str, info: ModelInfo) -> str:
+    """Return a digest that differs between models; hashing the file would take too long."""
+    return hashlib.sha256(f"{name} {info.n_bytes} {info.n_params} {info.description}".encode()).hexdigest()

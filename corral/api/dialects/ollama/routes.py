@@ -1,0 +1,235 @@
+"""Ollama's routes: parse, prepare and run as a chat or a completion, render."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match
+from starlette.types import Scope
+
+from corral import __version__
+from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.ollama import model_list, schema
+from corral.api.dialects.ollama.parse import ParsedOllama, parse_chat, parse_generate
+from corral.api.dialects.ollama.render import LINES, MEDIA_TYPE, OllamaRenderer, now
+from corral.api.dialects.place import renaming
+from corral.api.embed import embed, prepare_embedding, require_embeddings
+from corral.api.embed import respond as respond_vectors
+from corral.api.openapi import answers, body_of
+from corral.api.prepare import PreparedCompletion, prepare_completion
+from corral.api.prepare_chat import PreparedChat, prepare_chat
+from corral.api.prepare_embedding import prepare_inputs
+from corral.api.prepare_infill import InfillSettings, prepare_infill, require_marks
+from corral.api.render.embedding import render_data, shape
+from corral.api.respond import respond
+from corral.api.router import ApiRoute, Router
+from corral.api.schema.chat import ChatRequest
+from corral.api.schema.completion import CompletionRequest
+from corral.api.schema.infill import InfillRequest
+from corral.api.sse import EventStream
+from corral.api.state import AppState, state_of
+from corral.chat.message import parse_tools
+from corral.core.errors import InvalidRequest
+from corral.telemetry.scope import record_of
+
+_EUCLIDEAN = 2
+
+
+class _RootRoute(ApiRoute):
+    """Matches `HEAD /` on servers without a page; other methods stay a 404."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        app = scope.get("app")
+        has_page = app is None or app.state.api.settings.server.ui
+        is_ours = not has_page and scope["method"] == "HEAD"
+        return super().matches(scope) if is_ours else (Match.NONE, {})
+
+
+router = Router()
+_root = Router(route_class=_RootRoute)
+
+
+@_root.head("/", include_in_schema=False)
+async def running(_request: Request) -> Response:
+    """Whether there is a server."""
+    return PlainTextResponse("Ollama is running")
+
+
+router.include_router(_root)
+
+
+@router.post(
+    "/api/chat",
+    openapi_extra=body_of(schema.OllamaChatRequest),
+    responses=answers(schema.CHAT, 501, 507, also=[MEDIA_TYPE]),
+)
+async def chat(request: Request) -> Response:
+    """Answer a conversation, in ollama's shape."""
+    state = state_of(request)
+    body = await _read(request, schema.OllamaChatRequest)
+    parsed = await state.pools.run_prompt(parse_chat, body, state.model.info.n_ctx)
+    if body.messages == []:
+        parse_tools(body.tools, None, parallel=True)
+        return _loaded(state, body, {"message": {"role": "assistant", "content": ""}})
+    return await _answer(request, body, parsed, is_chat=True)
+
+
+@router.post(
+    "/api/generate",
+    openapi_extra=body_of(schema.OllamaGenerateRequest),
+    responses=answers(schema.GENERATE, 501, 507, also=[MEDIA_TYPE]),
+)
+async def generate(request: Request) -> Response:
+    """Answer a prompt, in ollama's shape."""
+    state = state_of(request)
+    body = await _read(request, schema.OllamaGenerateRequest)
+    parsed = await state.pools.run_prompt(parse_generate, body, state.model.info.n_ctx)
+    if not body.prompt and not body.suffix and not body.images:
+        return _loaded(state, body, {"response": ""})
+    return await _answer(request, body, parsed, is_chat=False)
+
+
+@router.post(
+    "/api/embed",
+    openapi_extra=body_of(schema.OllamaEmbedRequest),
+    responses=answers(schema.EMBED, 501, 507),
+)
+async def embed_inputs(request: Request) -> Response:
+    """Vectors of texts, in ollama's shape."""
+    body = await parse_body(request, schema.OllamaEmbedRequest)
+    return await _embed(request, body, body.input, "input", body.truncate, body.dimensions, is_one=False)
+
+
+@router.post(
+    "/api/embeddings",
+    openapi_extra=body_of(schema.OllamaEmbeddingsRequest),
+    responses=answers(schema.EMBEDDING, 501, 507),
+)
+async def embed_prompt(request: Request) -> Response:
+    """The vector of a text, in ollama's older shape."""
+    body = await parse_body(request, schema.OllamaEmbeddingsRequest)
+    return await _embed(request, body, body.prompt, "prompt", True, None, is_one=True)
+
+
+@router.get("/api/tags", responses=answers(schema.MODELS))
+async def tags(request: Request) -> Response:
+    """The loaded model, in ollama's shape."""
+    state = state_of(request)
+    return JsonResponse({"models": [model_list.render_model(state.model, state.started_at)]})
+
+
+@router.get("/api/ps", responses=answers(schema.MODELS))
+async def processes(request: Request) -> Response:
+    """The model that is in memory, in ollama's shape."""
+    state = state_of(request)
+    return JsonResponse({"models": [model_list.render_process(state.model, state.started_at)]})
+
+
+@router.get("/api/version", responses=answers(schema.VERSION))
+async def version(_request: Request) -> Response:
+    """The server's version."""
+    return JsonResponse({"version": __version__})
+
+
+@router.post(
+    "/api/show", openapi_extra=body_of(schema.OllamaShowRequest), responses=answers(schema.SHOW, 404)
+)
+async def show(request: Request) -> Response:
+    """What is known of the model, in ollama's shape."""
+    state = state_of(request)
+    body = await parse_body(request, schema.OllamaShowRequest)
+    model_list.require_model(body.model or body.name, state.model)
+    fim = state.model.vocab.fim
+    can_infill = None not in (fim.pre, fim.suf, fim.mid)
+    return JsonResponse(model_list.render_show(state.model, state.started_at, can_infill))
+
+
+@router.post(
+    "/api/pull",
+    openapi_extra=body_of(schema.OllamaPullRequest),
+    responses=answers(schema.STATUS, 404, also=[MEDIA_TYPE]),
+)
+async def pull(request: Request) -> Response:
+    """Success, if it is the model that is loaded."""
+    body = await parse_body(request, schema.OllamaPullRequest)
+    model_list.require_model(body.model or body.name, state_of(request).model)
+    status = {"status": "success"}
+    return EventStream(_one(status), format=LINES) if body.stream else JsonResponse(status)
+
+
+async def _read(request: Request, model: type[Any]) -> Any:
+    state = state_of(request)
+    state.model.require_generation()
+    state.admission.check_queue(record_of(request).client)
+    return await parse_body(request, model)
+
+
+def _loaded(state: AppState, body: schema.AnswerFields, content: dict[str, Any]) -> Response:
+    """compat: /api/chat: without a question the model is loaded, or unloaded; here it stays."""
+    frame = {"model": body.model or state.model.name, "created_at": now(), **content}
+    reason = "unload" if body.keep_alive in (0, "0", "0s") else "load"
+    answer = {**frame, "done": True, "done_reason": reason}
+    return EventStream(_one(answer), format=LINES) if body.stream else JsonResponse(answer)
+
+
+async def _answer(
+    request: Request, body: schema.AnswerFields, parsed: ParsedOllama, is_chat: bool
+) -> Response:
+    state = state_of(request)
+    n_top = (body.top_logprobs or 0) if body.logprobs else None
+    with renaming(parsed.names):
+        prepared, chat = await _prepare(request, parsed, state)
+        context = state.model.render_context
+        renderer = OllamaRenderer(context, body.model, prepared, chat, is_chat, n_top)
+        return await respond(request, prepared, renderer, body.stream)
+
+
+async def _prepare(
+    request: Request, parsed: ParsedOllama, state: AppState
+) -> tuple[PreparedCompletion, PreparedChat | None]:
+    asked = parsed.request
+    if isinstance(asked, ChatRequest):
+        chat = await prepare_chat(request, asked, state.prepare)
+        return chat.completion, chat
+    if isinstance(asked, InfillRequest):
+        require_marks(state.model.vocab.fim)
+        settings = InfillSettings(state.settings.engine.n_batch, state.settings.server.spm_infill)
+        return await prepare_infill(request, asked, state.prepare, settings), None
+    assert isinstance(asked, CompletionRequest)
+    return await prepare_completion(request, asked, state.prepare), None
+
+
+async def _embed(
+    request: Request,
+    body: schema.ModelFields,
+    content: Any,
+    field: str,
+    truncate: bool,
+    dimensions: int | None,
+    is_one: bool,
+) -> Response:
+    state = state_of(request)
+    encoder = state.model.info.encoder
+    require_embeddings(encoder, True)
+    if dimensions is not None and dimensions > encoder.n_embd:
+        raise InvalidRequest(f"the model's vectors have {encoder.n_embd} numbers", field="dimensions")
+    prepared = await prepare_embedding(request, state.prepare, truncate, prepare_inputs, content, field)
+    vectors = await embed(request, prepared)
+
+    def render() -> Any:
+        data = render_data(shape(vectors, dimensions, _EUCLIDEAN), prepared.inputs, is_base64=False)
+        rows = [each["embedding"] for each in data]
+        warnings = {"warnings": body.warnings} if body.warnings else {}
+        if is_one:
+            return {"embedding": rows[0], **warnings}
+        count = {"prompt_eval_count": prepared.inputs.n_tokens}
+        return {"model": body.model or state.model.name, "embeddings": rows, **count, **warnings}
+
+    return await respond_vectors(state.pools, vectors, render)
+
+
+async def _one(line: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
+    yield line

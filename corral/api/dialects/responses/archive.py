@@ -1,0 +1,137 @@
+"""Stored responses and conversations: each key sees its own.
+
+Resolves references between them; `DocumentStore` holds the data.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from corral.api.dialects.responses.conversation import Conversation
+from corral.api.dialects.responses.item import CONVERSATION, RESPONSE, Item, is_id, owner_of
+from corral.api.dialects.responses.parse import Placed
+from corral.api.dialects.responses.run import Run
+from corral.api.dialects.responses.stored import UNFINISHED, StoredResponse
+from corral.chat.message import MAX_MESSAGES
+from corral.core.client import Client
+from corral.core.errors import CorralError, InvalidRequest, NotFound
+from corral.storage.document_store import DocumentStore
+
+
+class Archive:
+    """Mutable: also holds the responses that run in the background."""
+
+    def __init__(self, store: DocumentStore) -> None:
+        self._store = store
+        self._runs: dict[tuple[str, str], Run] = {}
+        self._conversations: weakref.WeakValueDictionary[tuple[str, str], Conversation] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def keep(self, client: Client, stored: StoredResponse) -> None:
+        self._store.put(client, stored.response["id"], stored.encode())
+
+    async def load(self, client: Client, id: str) -> StoredResponse:
+        data = await self._store.load(client, id) if is_id(id, RESPONSE) else None
+        if data is None:
+            raise NotFound(f"response '{id:.128}' not found")
+        return StoredResponse.decode(data)
+
+    async def remove(self, client: Client, id: str) -> None:
+        if (run := self.find_run(client, id)) is not None:
+            await run.cancel()
+        await self.load(client, id)
+        self._store.remove(client, id)
+
+    def add_run(self, client: Client, id: str, run: Run) -> None:
+        self._runs[client.id, id] = run
+        run.task.add_done_callback(lambda _: self._runs.pop((client.id, id)))
+
+    def find_run(self, client: Client, id: str) -> Run | None:
+        return self._runs.get((client.id, id))
+
+    async def load_conversation(self, client: Client, id: str) -> Conversation:
+        data = await self._store.load(client, id) if is_id(id, CONVERSATION) else None
+        if data is None:
+            raise NotFound(f"conversation '{id:.128}' not found")
+        found = self._conversations.get((client.id, id))
+        if found is None:
+            found = self._conversations[client.id, id] = Conversation.decode(data)
+        return found
+
+    def keep_conversation(self, client: Client, conversation: Conversation) -> None:
+        self._store.put(client, conversation.id, conversation.encode())
+        self._conversations[client.id, conversation.id] = conversation
+
+    def extend(self, client: Client, conversation: Conversation, items: list[Item]) -> None:
+        """Add items, unless the conversation was removed; without room for them it stays unchanged."""
+        if self._conversations.get((client.id, conversation.id)) is not conversation:
+            return
+        n_before = len(conversation.items)
+        conversation.add(items)
+        try:
+            self.keep_conversation(client, conversation)
+        except CorralError:
+            del conversation.items[n_before:]
+            raise
+
+    async def remove_conversation(self, client: Client, id: str) -> None:
+        await self.load_conversation(client, id)
+        self._conversations.pop((client.id, id), None)
+        self._store.remove(client, id)
+
+    async def trace(self, client: Client, id: str) -> Placed:
+        """Return all items of a response and of those it continues, oldest first."""
+        found: list[tuple[str, Item]] = []
+        next_id: str | None = id
+        while next_id is not None:
+            stored = await self._load_previous(client, next_id)
+            found = [*((f"previous_response_id '{next_id}'", item) for item in stored.items), *found]
+            if len(found) > MAX_MESSAGES:
+                message = f"has more than {MAX_MESSAGES} items before it"
+                raise InvalidRequest(message, field="previous_response_id")
+            next_id = stored.response["previous_response_id"]
+        return found
+
+    async def resolve(self, client: Client, items: list[Item], before: Placed) -> list[Item]:
+        """Replace references by the items they name. `before`: the items that precede them."""
+        known = {item["id"]: item for _, item in before}
+        return [
+            await self._find_item(client, item["id"], known, f"input[{i}].id")
+            if item["type"] == "item_reference"
+            else item
+            for i, item in enumerate(items)
+        ]
+
+    async def close(self) -> None:
+        for run in list(self._runs.values()):
+            await run.cancel()
+        await self._store.close()
+
+    async def _load_previous(self, client: Client, id: str) -> StoredResponse:
+        run = self.find_run(client, id)
+        if run is not None and run.response["status"] in UNFINISHED:
+            raise InvalidRequest(f"'{id}' is not complete yet", field="previous_response_id")
+        try:
+            stored = await self.load(client, id)
+        except NotFound:
+            error = NotFound(f"Field 'previous_response_id': response '{id:.128}' not found")
+            error.details |= {"param": "previous_response_id"}
+            raise error from None
+        if stored.response["conversation"] is not None:
+            message = f"'{id}' is part of a conversation; continue that one with 'conversation'"
+            raise InvalidRequest(message, field="previous_response_id")
+        return stored
+
+    async def _find_item(self, client: Client, id: str, known: dict[str, Item], place: str) -> Item:
+        if id in known:
+            return known[id]
+        owner = owner_of(id)
+        data = await self._store.load(client, f"{RESPONSE}_{owner}") if owner else None
+        for item in StoredResponse.decode(data).items if data is not None else ():
+            if item["id"] == id:
+                return item
+        data = await self._store.load(client, f"{CONVERSATION}_{owner}") if owner else None
+        if data is not None:
+            return (await self.load_conversation(client, f"{CONVERSATION}_{owner}")).find(id)
+        raise InvalidRequest(f"item '{id:.128}' not found", field=place)

@@ -1,0 +1,152 @@
+"""`/v1/conversations`: items that the server keeps, and that responses continue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.responses.archive import Archive
+from corral.api.dialects.responses.conversation import Conversation
+from corral.api.dialects.responses.item import Item, normalize_items
+from corral.api.dialects.responses.page import QUERIES, render_list, render_page
+from corral.api.dialects.responses.schema import (
+    CONVERSATION,
+    DELETED,
+    ITEM,
+    ITEMS,
+    MAX_NEW_ITEMS,
+    ConversationItemsRequest,
+    ConversationRequest,
+    ConversationUpdateRequest,
+)
+from corral.api.openapi import answers, body_of, queries
+from corral.api.router import PathParameter, Router
+from corral.api.schema.parse import RequestModel
+from corral.api.state import state_of
+from corral.core.client import Client
+from corral.core.errors import InvalidRequest
+from corral.telemetry.scope import record_of
+
+router = Router()
+
+_Id = Annotated[str, PathParameter("ID of the conversation.")]
+_ItemId = Annotated[str, PathParameter("ID of the item.")]
+
+
+@router.post(
+    "/v1/conversations",
+    openapi_extra=body_of(ConversationRequest, required=False),
+    responses=answers(CONVERSATION),
+)
+async def create(request: Request) -> Response:
+    """Begin a conversation."""
+    archive, client = _archive(request)
+    body = await parse_body(request, ConversationRequest, default={})
+    items = [] if body.items is None else body.items
+    _check_items(items)
+    conversation = Conversation(body.metadata)
+    conversation.add(_new_items(items, conversation))
+    archive.keep_conversation(client, conversation)
+    return _answer(conversation, body)
+
+
+@router.get("/v1/conversations/{id}", responses=answers(CONVERSATION, 404))
+async def retrieve(request: Request, id: _Id) -> Response:
+    """A conversation, without its items."""
+    archive, client = _archive(request)
+    return JsonResponse((await archive.load_conversation(client, id)).render())
+
+
+@router.post(
+    "/v1/conversations/{id}",
+    openapi_extra=body_of(ConversationUpdateRequest),
+    responses=answers(CONVERSATION, 404),
+)
+async def update(request: Request, id: _Id) -> Response:
+    """Replace the metadata of a conversation."""
+    archive, client = _archive(request)
+    body = await parse_body(request, ConversationUpdateRequest)
+    conversation = await archive.load_conversation(client, id)
+    conversation.metadata = body.metadata
+    archive.keep_conversation(client, conversation)
+    return _answer(conversation, body)
+
+
+@router.delete("/v1/conversations/{id}", responses=answers(DELETED, 404))
+async def delete(request: Request, id: _Id) -> Response:
+    """Remove a conversation."""
+    archive, client = _archive(request)
+    await archive.remove_conversation(client, id)
+    return JsonResponse({"id": id, "object": "conversation.deleted", "deleted": True})
+
+
+@router.get(
+    "/v1/conversations/{id}/items",
+    openapi_extra=queries(*QUERIES),
+    responses=answers(ITEMS, 400, 404),
+)
+async def list_items(request: Request, id: _Id) -> Response:
+    """The items of a conversation."""
+    archive, client = _archive(request)
+    return JsonResponse(render_page((await archive.load_conversation(client, id)).items, request))
+
+
+@router.post(
+    "/v1/conversations/{id}/items",
+    openapi_extra=body_of(ConversationItemsRequest),
+    responses=answers(ITEMS, 404),
+)
+async def create_items(request: Request, id: _Id) -> Response:
+    """Add items to a conversation."""
+    archive, client = _archive(request)
+    body = await parse_body(request, ConversationItemsRequest)
+    _check_items(body.items)
+    conversation = await archive.load_conversation(client, id)
+    items = _new_items(body.items, conversation)
+    archive.extend(client, conversation, items)
+    return JsonResponse({**render_list(items), **_warnings(body)})
+
+
+@router.get("/v1/conversations/{id}/items/{item_id}", responses=answers(ITEM, 404))
+async def retrieve_item(request: Request, id: _Id, item_id: _ItemId) -> Response:
+    """An item of a conversation."""
+    archive, client = _archive(request)
+    return JsonResponse((await archive.load_conversation(client, id)).find(item_id))
+
+
+@router.delete("/v1/conversations/{id}/items/{item_id}", responses=answers(CONVERSATION, 404))
+async def delete_item(request: Request, id: _Id, item_id: _ItemId) -> Response:
+    """Remove an item from a conversation."""
+    archive, client = _archive(request)
+    conversation = await archive.load_conversation(client, id)
+    conversation.items.remove(conversation.find(item_id))
+    archive.keep_conversation(client, conversation)
+    return JsonResponse(conversation.render())
+
+
+def _archive(request: Request) -> tuple[Archive, Client]:
+    return state_of(request).responses, record_of(request).client
+
+
+def _check_items(given: object) -> None:
+    if not isinstance(given, list) or len(given) > MAX_NEW_ITEMS:
+        raise InvalidRequest(f"must be a list of at most {MAX_NEW_ITEMS} items", field="items")
+
+
+def _new_items(given: list[Item], conversation: Conversation) -> list[Item]:
+    items = normalize_items(given, "items", conversation.id, conversation.n_added)
+    for i, item in enumerate(items):
+        if item["type"] == "item_reference":
+            raise InvalidRequest("a conversation has items, not references", field=f"items[{i}]")
+    return items
+
+
+def _answer(conversation: Conversation, body: RequestModel) -> Response:
+    return JsonResponse({**conversation.render(), **_warnings(body)})
+
+
+def _warnings(body: RequestModel) -> dict[str, list[str]]:
+    return {"warnings": body.warnings} if body.warnings else {}

@@ -1,0 +1,66 @@
+"""One request for a response: its context, and where the answer is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from corral.api.dialects.responses.archive import Archive
+from corral.api.dialects.responses.conversation import Conversation
+from corral.api.dialects.responses.file import read_files
+from corral.api.dialects.responses.item import RESPONSE, Item, new_id, normalize_items
+from corral.api.dialects.responses.parse import ParsedResponses, Placed, parse_context
+from corral.api.dialects.responses.schema import ContextFields
+from corral.api.dialects.responses.stored import StoredResponse
+from corral.api.dialects.responses.truncation import truncate
+from corral.api.disconnect import run_for_client
+from corral.api.state import state_of
+from corral.core.client import Client
+from corral.core.errors import InvalidRequest
+from corral.telemetry.scope import record_of
+
+_FIRST_INPUT = 1 << 31  # items that are asked are numbered from here, those that answer from 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """`input`: the new items; `items`: all items, with the client's names of them."""
+
+    id: str
+    client: Client
+    archive: Archive
+    input: list[Item]
+    items: Placed
+    conversation: Conversation | None
+
+    def keep(self, stored: StoredResponse) -> None:
+        """Add a finished response to its conversation, and store it if the client asked for that."""
+        if self.conversation is not None and stored.response["status"] in ("completed", "incomplete"):
+            self.archive.extend(self.client, self.conversation, stored.items)
+        if stored.response["store"]:
+            self.archive.keep(self.client, stored)
+
+
+async def open_exchange(request: Request, body: ContextFields) -> Exchange:
+    archive, client = state_of(request).responses, record_of(request).client
+    id, conversation, before = new_id(RESPONSE), None, []
+    if body.conversation is not None:
+        if body.previous_response_id is not None:
+            raise InvalidRequest("cannot be combined with 'previous_response_id'", field="conversation")
+        given = body.conversation
+        conversation = await archive.load_conversation(client, given if isinstance(given, str) else given.id)
+        before = [(f"conversation.items[{i}]", item) for i, item in enumerate(conversation.items)]
+    elif body.previous_response_id is not None:
+        before = list(await archive.trace(client, body.previous_response_id))
+    new = normalize_items([] if body.input == "" else body.input, "input", id, _FIRST_INPUT)
+    input = await archive.resolve(client, new, before)
+    items = [*before, *((f"input[{i}]", item) for i, item in enumerate(input))]
+    return Exchange(id, client, archive, input, items, conversation)
+
+
+async def parse_exchange(request: Request, body: ContextFields, exchange: Exchange) -> ParsedResponses:
+    state = state_of(request)
+    texts = await run_for_client(read_files(exchange.items, state.media_source), request.receive)
+    parsed = await state.pools.run_prompt(parse_context, body, exchange.items, texts)
+    return await truncate(request, parsed, state.prepare) if body.truncation == "auto" else parsed

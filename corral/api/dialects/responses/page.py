@@ -1,0 +1,60 @@
+"""Paginate lists as OpenAI does: `after`, `limit` and `order`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from corral.api.dialects.responses.item import Item
+from corral.api.openapi import query
+from corral.core.errors import InvalidRequest
+
+_DEFAULT, _MOST = 20, 100
+QUERIES = (
+    query("after", "List items after the one with this id.", type="string"),
+    query("limit", "The most items to list.", type="integer", minimum=1, maximum=_MOST, default=_DEFAULT),
+    query("order", "Newest first, or oldest first.", enum=["desc", "asc"], default="desc"),
+)
+
+
+def render_page(items: list[Item], request: Request) -> dict[str, Any]:
+    """Return one page of `items`, which are oldest first."""
+    params = request.query_params
+    order = params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("must be 'asc' or 'desc'", field="order")
+    ordered = items if order == "asc" else items[::-1]
+    first = _find_after(ordered, params["after"]) if "after" in params else 0
+    rest = ordered[first:]
+    return render_list(rest[: _limit(params.get("limit"))], has_more=len(rest) > _limit(params.get("limit")))
+
+
+def render_list(items: list[Item], has_more: bool = False) -> dict[str, Any]:
+    ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {}
+    return {
+        "object": "list",
+        "data": items,
+        "first_id": None,
+        "last_id": None,
+        **ends,
+        "has_more": has_more,
+    }
+
+
+def parse_number(text: str, field: str, low: int, high: int) -> int:
+    """Parse a number in the query."""
+    if not text.isdecimal() or not text.isascii() or len(text) > 10 or not low <= int(text) <= high:
+        raise InvalidRequest(f"must be an integer from {low} to {high}", field=field)
+    return int(text)
+
+
+def _limit(text: str | None) -> int:
+    return _DEFAULT if text is None else parse_number(text, "limit", 1, _MOST)
+
+
+def _find_after(items: list[Item], id: str) -> int:
+    for i, item in enumerate(items):
+        if item["id"] == id:
+            return i + 1
+    raise InvalidRequest(f"item '{id:.128}' not found", field="after")

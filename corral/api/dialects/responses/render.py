@@ -1,0 +1,224 @@
+"""Render results as a response with items: whole, or as stream events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from corral.api.cache_diagnosis import Diagnosis
+from corral.api.choice import Choice
+from corral.api.dialects.named_event import named_events
+from corral.api.dialects.responses.error import render_event, render_failure
+from corral.api.dialects.responses.item import Item
+from corral.api.dialects.responses.output import Output
+from corral.api.dialects.responses.parse import ENCRYPTED, ParsedResponses, wants_logprobs
+from corral.api.dialects.responses.schema import ResponsesRequest
+from corral.api.dialects.responses.stored import StoredResponse, last_event, opening_event, opening_events
+from corral.api.model import RenderContext
+from corral.api.prepare_chat import PreparedChat
+from corral.api.render import native
+from corral.api.render.cache_diagnostics import render_prompt_cache_diagnostics
+from corral.api.render.state import render_cache_report
+from corral.core.errors import CorralError
+from corral.core.params import SamplingParams
+from corral.core.result import UNFINISHED, Admitted, Done, TaskResult, TokenProbs, Tokens
+
+Events = list[dict[str, Any]]
+Keep = Callable[[StoredResponse], None]
+
+
+class ResponsesRenderer:
+    """Renders the answer to one request. `keep` stores it before the client gets its end."""
+
+    last = b""
+
+    def __init__(
+        self,
+        context: RenderContext,
+        body: ResponsesRequest,
+        parsed: ParsedResponses,
+        prepared: PreparedChat,
+        frame: Item,
+        input: list[Item],
+        keep: Keep,
+    ) -> None:
+        self.stream_format = named_events(self.fail)
+        self._context = context
+        self._n_top = (body.top_logprobs or 0) if wants_logprobs(body) else None
+        self._warnings = list(prepared.completion.warnings)
+        self._input = input
+        self._keep = keep
+        self._response = frame
+        parser = prepared.chat_format.parser(prepared.chat, prepared.prompt)
+        self._output = Output(parser, frame["id"], parsed.tools, ENCRYPTED in body.include)
+        self._is_begun = False
+        self._n_events = 0
+        self.diagnosis: Diagnosis | None = None
+
+    @property
+    def stored(self) -> StoredResponse:
+        """Return the response so far, in the form that is stored."""
+        writer = self._output.writer
+        response = {**self._response, "output": writer.snapshot}
+        return StoredResponse(response, self._input, writer.cuts, self._is_begun)
+
+    @property
+    def response(self) -> Item:
+        return self.stored.response
+
+    def queue(self) -> Events:
+        """Return the first events of a response that runs in the background."""
+        self._response["status"] = "queued"
+        return self._number(opening_events(self._response, is_queued=True))
+
+    def events(self, choice: Choice, result: TaskResult) -> Events:
+        if isinstance(result, Admitted):
+            return self._begin()
+        if isinstance(result, Tokens):
+            logprobs = self._render_probs(result.probs, choice.task.params.sampling)
+            fed = self._output.feed(result.text, len(result.tokens), logprobs)
+            return [*self._begin(), *self._number(fed)]
+        if isinstance(result, Done):
+            return [*self._begin(), *self._finish(choice, result)]
+        return []
+
+    def answer(self, choices: list[Choice]) -> Item:
+        (choice,) = choices
+        self._feed_steps(choice)
+        self._finish(choice, choice.ended)
+        return self.response
+
+    def fail(self, error: CorralError) -> Events:
+        """Return the last events after an error."""
+        if not self._n_events:
+            return [render_event(error, 0)]
+        return self._end("failed", self._output.stop(), error=render_failure(error))
+
+    def cancel(self) -> Events:
+        return self._end("cancelled", self._output.stop())
+
+    def _begin(self) -> Events:
+        """Return the opening events that were not sent yet."""
+        if self._is_begun:
+            return []
+        self._is_begun = True
+        self._response["status"] = "in_progress"
+        if self._n_events:
+            return self._number([opening_event(self._response, "in_progress")])
+        return self._number(opening_events(self._response, is_queued=False))
+
+    def _feed_steps(self, choice: Choice) -> None:
+        """Feed the output in the steps of a stream, so that both give the same items."""
+        n_seen = 0
+        for text, (n_tokens, n_probs) in zip(choice.texts, choice.steps, strict=False):
+            probs = choice.probs[n_seen : n_seen + n_probs]
+            n_seen += n_probs
+            self._output.feed(text, n_tokens, self._render_probs(probs, choice.task.params.sampling))
+
+    def _finish(self, choice: Choice, done: Done) -> Events:
+        is_whole = done.stop_type not in UNFINISHED
+        events = [*self._output.feed(done.text), *self._output.finish(is_whole)]
+        is_whole = is_whole and not self._output.is_cut
+        reason = None if is_whole else {"reason": "max_output_tokens"}
+        diagnostics = {}
+        if self.diagnosis is not None:
+            found = render_prompt_cache_diagnostics(self.diagnosis, choice.n_cached)
+            diagnostics["prompt_cache_diagnostics"] = found
+        return self._end(
+            "completed" if is_whole else "incomplete",
+            events,
+            incomplete_details=reason,
+            **diagnostics,
+            usage=self._usage(choice, done),
+            **render_cache_report(choice, self._context.piece),
+        )
+
+    def _end(self, status: str, events: Iterable[dict[str, Any]] = (), **fields: Any) -> Events:
+        self._response |= {"status": status, "completed_at": int(time.time()), **fields}
+        if warnings := [*self._warnings, *self._output.warnings]:
+            self._response["warnings"] = warnings
+        try:
+            self._keep(self.stored)
+        except CorralError as error:  # it is too large
+            self._response |= {"store": False, "warnings": [*warnings, error.message]}
+        return self._number([*events, last_event(self.response)])
+
+    def _number(self, events: Events) -> Events:
+        numbered = [{**event, "sequence_number": self._n_events + i} for i, event in enumerate(events)]
+        self._n_events += len(events)
+        return numbered
+
+    def _render_probs(self, probs: list[TokenProbs], sampling: SamplingParams) -> list[Any]:
+        if self._n_top is None:
+            return []
+        shown = [TokenProbs(each.chosen, each.top[: self._n_top]) for each in probs]
+        return list(native.render_probs(shown, sampling, self._context.piece))
+
+    def _usage(self, choice: Choice, done: Done) -> dict[str, Any]:
+        """Render the token counts. Every prompt is cached: what was not in the cache is written to it."""
+        n_prompt, timings = len(choice.task.prompt), done.timings
+        return {
+            "input_tokens": n_prompt,
+            "input_tokens_details": {
+                "cached_tokens": timings.cache_n,
+                "cache_write_tokens": n_prompt - timings.cache_n,
+            },
+            "output_tokens": timings.predicted_n,
+            "output_tokens_details": {"reasoning_tokens": self._output.n_reasoning},
+            "total_tokens": n_prompt + timings.predicted_n,
+        }
+
+
+def render_frame(id: str, body: ResponsesRequest, model: str, sampling: SamplingParams) -> Item:
+    """Return the response before it has output: the settings of the request."""
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "background": body.background,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.n_predict if body.n_predict >= 0 else None,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata,
+        "model": body.model or model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "previous_response_id": body.previous_response_id,
+        "conversation": _render_conversation(body),
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": _render_reasoning(body),
+        "safety_identifier": body.safety_identifier,
+        "service_tier": body.service_tier or "default",
+        "store": body.store,
+        "temperature": sampling.temperature,
+        "text": _render_text(body),
+        "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
+        "tools": body.tools or [],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": sampling.top_p,
+        "truncation": body.truncation,
+        "usage": None,
+        "user": body.user or None,
+    }
+
+
+def _render_conversation(body: ResponsesRequest) -> Item | None:
+    given = body.conversation
+    return None if given is None else {"id": given if isinstance(given, str) else given.id}
+
+
+def _render_reasoning(body: ResponsesRequest) -> Item:
+    given = body.reasoning
+    effort, summary = (given.effort, given.summary) if given is not None else (None, None)
+    return {"effort": effort, "summary": summary}
+
+
+def _render_text(body: ResponsesRequest) -> Item:
+    format = body.text.format if body.text is not None else None
+    shown = {"type": "text"} if format is None else format.model_dump(by_alias=True, exclude_unset=True)
+    return {"format": shown, **({"verbosity": body.text.verbosity} if body.text is not None else {})}

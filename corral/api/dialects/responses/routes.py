@@ -1,0 +1,193 @@
+"""`/v1/responses`: parse, prepare and run as a chat, render, store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import Annotated, Any
+
+from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.body import JsonResponse, parse_body
+from corral.api.diagnose import begin_diagnosis
+from corral.api.dialects.named_event import named_events
+from corral.api.dialects.place import renaming
+from corral.api.dialects.responses.error import render_event
+from corral.api.dialects.responses.exchange import Exchange, open_exchange, parse_exchange
+from corral.api.dialects.responses.page import QUERIES, parse_number, render_page
+from corral.api.dialects.responses.parse import ParsedResponses
+from corral.api.dialects.responses.render import ResponsesRenderer, render_frame
+from corral.api.dialects.responses.run import Run
+from corral.api.dialects.responses.schema import (
+    DELETED,
+    INPUT_TOKENS,
+    ITEMS,
+    RESPONSE,
+    InputTokensRequest,
+    ResponsesRequest,
+)
+from corral.api.dialects.responses.stored import replay
+from corral.api.openapi import EVENTS, answers, body_of, queries, query
+from corral.api.prepare_chat import PreparedChat, count_chat_tokens, mark_chat, prepare_chat
+from corral.api.respond import open_choices, read_body, respond
+from corral.api.router import PathParameter, Router
+from corral.api.sse import EventStream
+from corral.api.state import state_of
+from corral.core.errors import InvalidRequest
+from corral.telemetry.record import RequestRecord
+from corral.telemetry.scope import record_of
+
+
+class _ResponseId(StringConvertor):
+    """Matches the id in a path, but not `input_tokens`, which is a route of its own."""
+
+    regex = "(?!input_tokens$)[^/]+"
+
+
+register_url_convertor("response", _ResponseId())
+router = Router()
+
+_MAX_EVENTS = (1 << 31) - 1
+_STREAM = named_events(lambda error: render_event(error, 0))
+_Id = Annotated[str, PathParameter("ID of the response.")]
+
+
+@router.post(
+    "/v1/responses",
+    openapi_extra=body_of(ResponsesRequest),
+    responses=answers(RESPONSE, 404, 501, 507, also=[EVENTS]),
+)
+async def create(request: Request) -> Response:
+    """Answer a conversation, in the shape of OpenAI's Responses API."""
+    body = await read_body(request, ResponsesRequest)
+    if body.background and not body.store:
+        raise InvalidRequest("needs 'store': true", field="background")
+    exchange = await open_exchange(request, body)
+    parsed = await parse_exchange(request, body, exchange)
+    with renaming(parsed.names):
+        prepared = await prepare_chat(request, parsed.chat, state_of(request).prepare)
+        renderer = _open_renderer(request, body, exchange, parsed, prepared)
+        options = body.prompt_cache_options
+        if options is not None:
+            earlier = options.comparison_response_id
+            diagnosis = begin_diagnosis(request, exchange.id, earlier, parsed.chat, prepared.completion)
+            renderer.diagnosis = await diagnosis
+        if body.background:
+            return await _run(request, body, exchange, prepared, renderer)
+        return await respond(request, prepared.completion, renderer, body.stream)
+
+
+@router.post(
+    "/v1/responses/input_tokens",
+    openapi_extra=body_of(InputTokensRequest),
+    responses=answers(INPUT_TOKENS, 404, 501, 507),
+)
+async def input_tokens(request: Request) -> Response:
+    """Count the tokens of a conversation, in the shape of OpenAI's Responses API."""
+    context = state_of(request).prepare
+    body = await parse_body(request, InputTokensRequest)
+    parsed = await parse_exchange(request, body, await open_exchange(request, body))
+    with renaming(parsed.names):
+        chat, media, _ = await mark_chat(request, parsed.chat, context)
+        base, settings = context.baseline(media), context.model.chat
+        n = await context.pools.run_text(count_chat_tokens, chat, base, settings)
+    warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
+    return JsonResponse({"object": "response.input_tokens", "input_tokens": n, **warnings})
+
+
+@router.get(
+    "/v1/responses/{id:response}",
+    openapi_extra=queries(
+        query("stream", "Send its events, also those that are still to come.", type="boolean"),
+        query("starting_after", "Leave out the events up to this number.", type="integer", minimum=0),
+    ),
+    responses=answers(RESPONSE, 400, 404, also=[EVENTS]),
+)
+async def retrieve(request: Request, id: _Id) -> Response:
+    """A stored response, or its events."""
+    archive, client = state_of(request).responses, record_of(request).client
+    start = _first_event(request)
+    run = archive.find_run(client, id)
+    if start is None:
+        return JsonResponse(run.response if run is not None else (await archive.load(client, id)).response)
+    if run is not None:
+        return EventStream(run.follow(start), format=_STREAM)
+    events = replay(await archive.load(client, id))
+    return EventStream(_stream(event for i, event in enumerate(events) if i >= start), format=_STREAM)
+
+
+@router.post("/v1/responses/{id}/cancel", responses=answers(RESPONSE, 400, 404))
+async def cancel(request: Request, id: _Id) -> Response:
+    """Stop a response that runs in the background; one that has ended stays as it is."""
+    archive, client = state_of(request).responses, record_of(request).client
+    if (run := archive.find_run(client, id)) is not None:
+        await run.cancel()
+    response = (await archive.load(client, id)).response
+    if not response["background"]:
+        raise InvalidRequest("only responses in the background can be cancelled", field="id")
+    return JsonResponse(response)
+
+
+@router.delete("/v1/responses/{id:response}", responses=answers(DELETED, 404))
+async def delete(request: Request, id: _Id) -> Response:
+    """Remove a response; one that is running is stopped."""
+    await state_of(request).responses.remove(record_of(request).client, id)
+    return JsonResponse({"id": id, "object": "response", "deleted": True})
+
+
+@router.get(
+    "/v1/responses/{id}/input_items",
+    openapi_extra=queries(*QUERIES),
+    responses=answers(ITEMS, 400, 404),
+)
+async def input_items(request: Request, id: _Id) -> Response:
+    """The items that a response answers."""
+    archive, client = state_of(request).responses, record_of(request).client
+    run = archive.find_run(client, id)
+    items = run.input if run is not None else (await archive.load(client, id)).input
+    return JsonResponse(render_page(items, request))
+
+
+def _open_renderer(
+    request: Request,
+    body: ResponsesRequest,
+    exchange: Exchange,
+    parsed: ParsedResponses,
+    prepared: PreparedChat,
+) -> ResponsesRenderer:
+    context = state_of(request).model.render_context
+    sampling = prepared.completion.tasks[0][0].params.sampling
+    frame = render_frame(exchange.id, body, context.model_name, sampling)
+    return ResponsesRenderer(context, body, parsed, prepared, frame, exchange.input, exchange.keep)
+
+
+async def _run(
+    request: Request,
+    body: ResponsesRequest,
+    exchange: Exchange,
+    prepared: PreparedChat,
+    renderer: ResponsesRenderer,
+) -> Response:
+    """Start a response in the background; the request ends before it."""
+    record = record_of(request)
+    detached = RequestRecord(id=record.id, client=record.client)
+    choices, at_end = await open_choices(state_of(request), detached, prepared.completion)
+    run = Run(renderer, choices, at_end)
+    exchange.archive.add_run(exchange.client, exchange.id, run)
+    exchange.archive.keep(exchange.client, renderer.stored)
+    return EventStream(run.follow(), format=_STREAM) if body.stream else JsonResponse(run.response)
+
+
+def _first_event(request: Request) -> int | None:
+    """Return the number of the first event to send; None: send the response instead of events."""
+    params = request.query_params
+    if params.get("stream", "false") not in ("true", "1"):
+        return None
+    after = params.get("starting_after")
+    return 0 if after is None else parse_number(after, "starting_after", 0, _MAX_EVENTS) + 1
+
+
+async def _stream(events: Iterable[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:
+    for event in events:
+        yield event

@@ -1,0 +1,80 @@
+"""Responses in the background: they continue without their client, and keep all of their events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from corral.api.choice import Choice, follow
+from corral.api.dialects.responses.item import Item
+from corral.api.dialects.responses.render import ResponsesRenderer
+from corral.core.errors import CorralError
+
+_log = logging.getLogger("corral")
+
+
+class Run:
+    """Mutable: one running response."""
+
+    def __init__(
+        self, renderer: ResponsesRenderer, choices: list[Choice], at_end: contextlib.ExitStack
+    ) -> None:
+        self._renderer = renderer
+        self._at_end = at_end
+        self._events = renderer.queue()
+        self._is_ended = False
+        self._news = asyncio.Event()
+        self.task = asyncio.create_task(self._work(choices))
+        self.task.add_done_callback(self._finish)  # also of one that is cancelled before it begins
+
+    @property
+    def response(self) -> Item:
+        """Return the response so far."""
+        return self._renderer.response
+
+    @property
+    def input(self) -> list[Item]:
+        return self._renderer.stored.input
+
+    async def follow(self, start: int = 0) -> AsyncGenerator[dict[str, Any]]:
+        """Yield all events from this number on, past and future ones."""
+        while True:
+            news = self._news
+            for event in self._events[start:]:
+                start += 1
+                yield event
+            if self._is_ended and start >= len(self._events):
+                return
+            await news.wait()
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+    async def _work(self, choices: list[Choice]) -> None:
+        async for choice, result in follow(choices):
+            self._add(self._renderer.events(choice, result))
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        self._at_end.close()
+        self._is_ended = True
+        self._add(self._last_events(task))
+
+    def _last_events(self, task: asyncio.Task[None]) -> list[dict[str, Any]]:
+        if task.cancelled():
+            return self._renderer.cancel()
+        error = task.exception()
+        if error is None:
+            return []
+        if not isinstance(error, CorralError):
+            _log.error("a response in the background failed", exc_info=error)
+            error = CorralError("internal error")
+        return self._renderer.fail(error)
+
+    def _add(self, events: list[dict[str, Any]]) -> None:
+        self._events += events
+        self._news.set()
+        self._news = asyncio.Event()

@@ -1,0 +1,81 @@
+"""Render long answers in pieces in a thread, as fast as the client reads them.
+
+So they are never whole in memory, and slow readers do not delay other clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from corral.api.body import JsonResponse
+from corral.api.disconnect import ClientGone, run_for_client
+from corral.api.json_encode import PIECE_BYTES, encode_pieces
+from corral.api.pools import Pools
+from corral.telemetry.scope import current_record
+
+LONG_BYTES = 2 * PIECE_BYTES  # of an answer that is not rendered on the event loop
+
+
+async def respond_json(
+    pools: Pools,
+    render: Callable[[], Any],
+    n_bytes: int,
+    headers: Mapping[str, str] | None = None,
+    on_end: Callable[[], None] = lambda: None,
+) -> Response:
+    """Answer with what `render` returns, about `n_bytes` long. `on_end` frees large values."""
+    if n_bytes < LONG_BYTES:
+        return JsonResponse(render(), headers=headers)
+    current_record().is_large = True
+    pieces = _pieces(render, on_end)
+    first = await pools.continue_text(next, pieces, None)  # an error until now is an ordinary answer
+    return PieceResponse(pools, first, pieces, headers)
+
+
+class PieceResponse(Response):
+    """Sends pieces as the client reads them. Its length is known only at the end."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        first: bytes | None,
+        pieces: Generator[bytes, None, None],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.raw_headers = [(b"content-type", JsonResponse.media_type.encode())]
+        self.raw_headers += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        self._pools = pools
+        self._first = first
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            await run_for_client(self._produce(send), receive)
+        except ClientGone:
+            return
+        finally:
+            await self._pools.continue_text(self._pieces.close)  # what is long takes a while to be freed
+
+    async def _produce(self, send: Send) -> None:
+        piece = self._first
+        while piece is not None:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            piece = await self._next_piece()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _next_piece(self) -> bytes | None:
+        return await self._pools.continue_text(next, self._pieces, None)
+
+
+def _pieces(render: Callable[[], Any], on_end: Callable[[], None]) -> Generator[bytes, None, None]:
+    try:
+        yield from encode_pieces(render())
+    finally:
+        on_end()

@@ -1,0 +1,108 @@
+"""`/predict` as Vertex AI calls it: several requests in one body, each for a route of this server.
+
+On if the environment says `AIP_MODE=PREDICTION`; `AIP_PREDICT_ROUTE` and `AIP_HEALTH_ROUTE` name the paths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from pydantic import Field
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Scope
+
+from corral.api.body import JsonResponse, parse_body
+from corral.api.error import render_error
+from corral.api.router import ApiRoute
+from corral.api.routes.status import health
+from corral.api.schema.parse import RequestModel
+from corral.core.errors import CorralError, InvalidRequest
+
+_FORMAT = "@requestFormat"
+_MAX_INSTANCES = 128
+_OF_ROUTE = ("route", "endpoint", "path_params")
+
+
+class PredictRequest(RequestModel):
+    instances: list[Any] = Field(max_length=_MAX_INSTANCES, description="Requests, each with its format.")
+
+
+def is_vertex(environ: Mapping[str, str]) -> bool:
+    return environ.get("AIP_MODE") == "PREDICTION"
+
+
+def add_vertex(app: Starlette, environ: Mapping[str, str]) -> None:
+    """Add the routes that Vertex asks for, if this runs there."""
+    if not is_vertex(environ):
+        return
+    paths = request_formats(app)
+
+    async def predict(request: Request) -> Response:
+        instances = (await parse_body(request, PredictRequest)).instances
+        running = (_predict(app.router.middleware_stack, request.scope, paths, each) for each in instances)
+        return JsonResponse({"predictions": list(await asyncio.gather(*running))})
+
+    app.routes.append(ApiRoute("POST", _path(environ.get("AIP_PREDICT_ROUTE", "") or "predict"), predict))
+    if environ.get("AIP_HEALTH_ROUTE"):
+        app.routes.append(ApiRoute("GET", _path(environ["AIP_HEALTH_ROUTE"]), health))
+
+
+def request_formats(app: Starlette) -> dict[str, str]:
+    """Return the paths that take a POST, by themselves and in camel case: `chatCompletions`."""
+    routes = [route for route in app.routes if isinstance(route, ApiRoute) and route.methods == {"POST"}]
+    found = [route.path for route in routes if not route.param_convertors]
+    return {**{camel_case(path): path for path in found}, **{path: path for path in found}}
+
+
+def camel_case(path: str) -> str:
+    """Convert `/v1/chat/completions` to `chatCompletions`."""
+    words = re.split(r"[/_-]", path.removeprefix("/v1").lstrip("/"))
+    return words[0] + "".join(word[:1].upper() + word[1:] for word in words[1:])
+
+
+async def _predict(router: ASGIApp, scope: Scope, paths: Mapping[str, str], instance: Any) -> Any:
+    """Answer one instance; an error is its answer."""
+    try:
+        if not isinstance(instance, dict) or not isinstance(instance.get(_FORMAT), str):
+            raise InvalidRequest(
+                f"each instance must be an object with a string '{_FORMAT}'", field="instances"
+            )
+        path = paths.get(instance[_FORMAT])
+        if path is None:
+            raise InvalidRequest(f"no route has the format '{instance[_FORMAT]:.100}'", field=_FORMAT)
+        payload = {name: value for name, value in instance.items() if name != _FORMAT}
+        if "stream" in payload:
+            payload["stream"] = False  # compat: /predict: streams are not possible
+        return await _call(router, scope, path, orjson.dumps(payload))
+    except CorralError as error:
+        return render_error(error)
+
+
+async def _call(router: ASGIApp, scope: Scope, path: str, body: bytes) -> Any:
+    """Ask a route of this server; the client of the whole request has been checked."""
+    sent: list[bytes] = []
+    asked = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if not asked:
+            await asyncio.Event().wait()  # it leaves with the whole request
+        return asked.pop()
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+
+    inner = {name: value for name, value in scope.items() if name not in _OF_ROUTE}
+    headers = [line for line in scope["headers"] if line[0] not in (b"content-length", b"transfer-encoding")]
+    headers.append((b"content-length", b"%d" % len(body)))
+    await router({**inner, "path": path, "raw_path": path.encode(), "headers": headers}, receive, send)
+    return orjson.loads(b"".join(sent))
+
+
+def _path(text: str) -> str:
+    return text if text.startswith("/") else f"/{text}"

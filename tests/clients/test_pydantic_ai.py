@@ -1,0 +1,9 @@
+"""pydantic-ai calls a function and streams the answer: `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from tests.clients.library import check_library
+
+
+def test_pydantic_ai(program, proxy, tmp_path):
+    check_library("pydantic-ai", program, proxy, tmp_path)
