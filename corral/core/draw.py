@@ -48,8 +48,12 @@ class Twister:
 
     def double(self, position: int) -> float:
         """Return draw `position` of a `std::uniform_real_distribution<double>`: two words."""
-        low, high = self._word(2 * position), self._word(2 * position + 1)
-        return min((low + high * 2.0**32) * 2.0**-64, _BELOW_ONE)
+        block, offset = divmod(position, _N_WORDS // 2)
+        self._seek(block)
+        if self._doubles is None:
+            words = self._words.astype(np.float64)
+            self._doubles = np.minimum((words[::2] + words[1::2] * 2.0**32) * 2.0**-64, _BELOW_ONE).tolist()
+        return self._doubles[offset]
 
     def single(self, position: int) -> float:
         """Return draw `position` of a `std::uniform_real_distribution<float>`: one word."""
@@ -57,11 +61,14 @@ class Twister:
 
     def _word(self, at: int) -> int:
         block, offset = divmod(at, _N_WORDS)
+        self._seek(block)
+        return int(self._words[offset])
+
+    def _seek(self, block: int) -> None:
         if block < self._block:
             self._restart()
         while self._block < block:
             self._next()
-        return int(self._words[offset])
 
     def _restart(self) -> None:
         with _generator_lock:
@@ -75,4 +82,5 @@ class Twister:
             _generator.set_state(self._state)
             self._words = _generator.randint(0, 2**32, _N_WORDS, dtype=np.uint32)
             self._state = _generator.get_state()
+        self._doubles: list[float] | None = None
         self._block += 1

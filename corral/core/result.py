@@ -1,4 +1,4 @@
-"""Events from the engine; a frame is a list of them."""
+"""Events from the engine; a frame is a list of them. On the wire they are arrays: names would cost more than values."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     sample_rate: int = 0  # of audio
 
 
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
+class Timings(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     cache_n: int
     prompt_n: int
     prompt_ms: float
@@ -104,7 +104,7 @@ class Stage(str, enum.Enum):
     WARMING_UP = "warming up"
 
 
-class Loading(msgspec.Struct, frozen=True, tag="loading"):
+class Loading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
     """The progress of a start. `detail` follows the name of the stage: what exactly, and why.
 
     `/health` shows it without a key, so it contains no paths.
@@ -115,22 +115,22 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
     detail: str = ""
 
 
-class Opened(msgspec.Struct, frozen=True, tag="opened"):
+class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
     """The model is loaded without a crash: other processes may open its file too."""
 
     path: str
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     info: ModelInfo
     settings: EngineSettings  # the final ones: with the file that was opened, and with what fits in memory
 
 
-class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
+class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"):
     message: str
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     """A sign of life. `decode_ms`: the age of the running decode (0: none); `predicted_ms`: its expected
     duration."""
 
@@ -138,13 +138,13 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
     predicted_ms: float
 
 
-class Queue(msgspec.Struct, frozen=True, tag="queue"):
+class Queue(msgspec.Struct, frozen=True, array_like=True, tag="queue"):
     """The tasks that wait for a slot, the next one first."""
 
     task_ids: list[int]
 
 
-class Decodes(msgspec.Struct, frozen=True, tag="decodes"):
+class Decodes(msgspec.Struct, frozen=True, array_like=True, tag="decodes"):
     """What the engine has evaluated since it started: `n` batches, and the sum of sequences in them."""
 
     n: int
@@ -186,7 +186,7 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
+class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
     task_id: int
     id_slot: int
     n_cached: int
@@ -195,7 +195,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     id_source: int = -1  # the slot that held it
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     """`n_past` prompt tokens are evaluated."""
 
     task_id: int
@@ -203,7 +203,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     prompt_ms: float
 
 
-class PromptProbs(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_probs"):
+class PromptProbs(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="prompt_probs"):
     """The probabilities of the prompt's tokens from the `start`-th on; the very first one has none."""
 
     task_id: int
@@ -211,7 +211,7 @@ class PromptProbs(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_probs")
     probs: list[TokenProbs]
 
 
-class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
+class Tokens(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="tokens"):
     """New tokens and the text they completed (empty while it could still become a stop string)."""
 
     task_id: int
@@ -221,7 +221,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     timings: Timings
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+class Done(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="done"):
     task_id: int
     stop_type: StopType
     stopping_word: str = ""
@@ -234,12 +234,12 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     timings: Timings
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     task_id: int
     error: ErrorInfo
 
 
-class SlotReport(msgspec.Struct, frozen=True, kw_only=True, tag="slot_report"):
+class SlotReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="slot_report"):
     """The result of an action: `n_tokens` were saved, restored or erased, or are in the slot now."""
 
     task_id: int
@@ -251,25 +251,25 @@ class SlotReport(msgspec.Struct, frozen=True, kw_only=True, tag="slot_report"):
     ms: float = 0.0
 
 
-class AdapterLoaded(msgspec.Struct, frozen=True, tag="adapter_loaded"):
+class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter_loaded"):
     task_id: int
     info: AdapterInfo
 
 
-class MediaLayout(msgspec.Struct, frozen=True, tag="arranged"):
+class MediaLayout(msgspec.Struct, frozen=True, array_like=True, tag="arranged"):
     """The tokens of each media item."""
 
     task_id: int
     tokens: list[list[int]]
 
 
-class Begun(msgspec.Struct, frozen=True, tag="begun"):
+class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begun"):
     """The evaluation of the first inputs begins."""
 
     task_id: int
 
 
-class Vectors(msgspec.Struct, frozen=True, kw_only=True, tag="vectors"):
+class Vectors(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="vectors"):
     """The vectors of an input: rows of 32-bit floats, one row unless pooling is none."""
 
     task_id: int
@@ -277,7 +277,7 @@ class Vectors(msgspec.Struct, frozen=True, kw_only=True, tag="vectors"):
     data: bytes
 
 
-class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
+class Embedded(msgspec.Struct, frozen=True, array_like=True, tag="embedded"):
     """All inputs are done."""
 
     task_id: int

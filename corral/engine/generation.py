@@ -6,7 +6,7 @@ Called by the engine's thread between decodes; results are returned as events.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -64,8 +64,10 @@ class Generation:
             if slot.request is request:
                 self._kv.extend(slot, request.pending[:n])
                 request.evaluated(n)
-                with self._failing(slot, request):
+                try:
                     self._advance(i, slot, request, chunks[i])
+                except Exception as error:
+                    self._fail(slot, request, as_corral_error(error))
         if self._is_spoiled:
             with contextlib.suppress(CorralError):  # not possible now; it may be after the next batch
                 self._backend.scrub()
@@ -85,14 +87,6 @@ class Generation:
                 self._kv.trim(other, 0)
             positive.close()
             self._is_spoiled = self._is_spoiled or isinstance(error, NonFiniteLogits)
-
-    @contextlib.contextmanager
-    def _failing(self, slot: Slot, request: Request) -> Iterator[None]:
-        """Let an error inside end this request only."""
-        try:
-            yield
-        except Exception as error:
-            self._fail(slot, request, as_corral_error(error))
 
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
@@ -161,8 +155,10 @@ class Generation:
                 self._events.append(
                     Admitted(waiter.id, waiter_slot.id, waiter.n_cached, report, Tier.LIVE, origin)
                 )
-            with self._failing(waiter_slot, waiter):
+            try:
                 self._arrive(logits, waiter_slot, waiter)
+            except Exception as error:
+                self._fail(waiter_slot, waiter, as_corral_error(error))
 
     def _arrive(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """Handle the logits after all that a request has evaluated; a guided pair waits for both."""

@@ -29,6 +29,7 @@ class Scheduler:
 
     def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float) -> None:
         self.slots = [Slot(id, n_ctx) for id in range(n_slots)]
+        self._busy: dict[int, Slot] = {}  # by id
         self._n_public = n_slots
         self._reserved = NO_RESERVATIONS
         self._queue = FairQueue()
@@ -60,7 +61,7 @@ class Scheduler:
         """Return the slots in a phase, in order of their requests' arrival."""
         pairs = [
             (slot, request)
-            for slot in self.slots
+            for slot in self._busy.values()
             if (request := slot.request) is not None and request.phase is phase and request.swapped is None
         ]
         pairs.sort(key=_arrival)
@@ -69,7 +70,7 @@ class Scheduler:
     def has_running(self, phase: Phase) -> bool:
         return any(
             slot.request is not None and slot.request.phase is phase and slot.request.swapped is None
-            for slot in self.slots
+            for slot in self._busy.values()
         )
 
     @property
@@ -87,7 +88,7 @@ class Scheduler:
         waiting = self._queue.remove(task_id)
         if waiting is not None:
             return waiting
-        for slot in self.slots:
+        for slot in self._busy.values():
             if slot.request is not None and slot.request.id == task_id:
                 request = slot.request
                 self.release(slot)
@@ -95,7 +96,7 @@ class Scheduler:
         return None
 
     def slot_of(self, request: Request) -> Slot:
-        return next(slot for slot in self.slots if slot.request is request)
+        return next(slot for slot in self._busy.values() if slot.request is request)
 
     def add_negatives(self, n_ctx: int) -> None:
         """Add a second slot to every slot, for the negative of its request."""
@@ -111,6 +112,7 @@ class Scheduler:
                 self._drop_half(other, other.request)
                 self._queue.end(other.request)
             other.request = None
+            self._busy.pop(other.id, None)
             self.touch(other)
         self._has_freed_room = True
         return freed
@@ -126,7 +128,7 @@ class Scheduler:
         positive = slot.request and (slot.request.positive or slot.request)
         if positive is None or positive.negative is None:
             return [slot]
-        return [other for other in self.slots if other.request in (positive, positive.negative)]
+        return [other for other in self._busy.values() if other.request in (positive, positive.negative)]
 
     def touch(self, slot: Slot) -> None:
         """Mark a slot as the most recently used one."""
@@ -150,7 +152,7 @@ class Scheduler:
         """Give free slots to waiting requests, then decide what their prompts start from."""
         self._reserved = reserved
         self._queue.tick(now)
-        if self._bring_back() and any(slot.is_idle for slot in self.public):
+        if self._bring_back() and self._queue and any(slot.is_idle for slot in self.public):
             for request in list(self._queue):
                 slot = self._find_slot(request)
                 if slot is not None:
@@ -210,6 +212,7 @@ class Scheduler:
     def _assign(self, slot: Slot, request: Request) -> None:
         request.phase = Phase.WAITING
         slot.request = request
+        self._busy[slot.id] = slot
         slot.affinity = request.affinity
 
     def _choose(self, idle: Sequence[Slot], request: Request) -> Slot:
@@ -220,12 +223,14 @@ class Scheduler:
 
     @property
     def _n_busy(self) -> int:
-        return sum(not slot.is_idle for slot in self.slots)
+        return len(self._busy)
 
     def _absent(self) -> list[list[Slot]]:
         """Return the slots of preempted requests, each with that of its negative, in order of arrival."""
         away = [
-            (s, s.request) for s in self.public if s.request is not None and s.request.swapped is not None
+            (s, s.request)
+            for s in self._busy.values()
+            if s.id < self._n_public and s.request is not None and s.request.swapped is not None
         ]
         return [self._pair(slot) for slot, _ in sorted(away, key=_arrival)]
 

@@ -37,6 +37,8 @@ class Batch:
 
     def fill(self, chunks: Sequence[Chunk]) -> list[int]:
         """Lay out the chunks one after another; return the index of each chunk's last token."""
+        if all(len(chunk.tokens) == 1 for chunk in chunks):
+            return self._fill_single(chunks)
         rows: list[int] = []
         start = 0
         for chunk in chunks:
@@ -52,6 +54,16 @@ class Batch:
             start = end
         self._native.n_tokens = start
         return rows
+
+    def _fill_single(self, chunks: Sequence[Chunk]) -> list[int]:
+        """Lay out chunks of one token each, as streams have them."""
+        n = len(chunks)
+        self._token[:n] = [chunk.tokens[0] for chunk in chunks]
+        self._pos[:n] = [chunk.pos for chunk in chunks]
+        self._seq[:n] = [chunk.seq for chunk in chunks]
+        self._logits[:n] = [self._outputs_all or chunk.logits > 0 for chunk in chunks]
+        self._native.n_tokens = n
+        return list(range(n))
 
     def decode(self, context: Any, is_encoder: bool = False) -> DecodeStatus:
         """Evaluate the filled batch."""

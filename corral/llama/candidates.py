@@ -23,7 +23,8 @@ class Candidates:
         self._ids_column = self._table[:, 0]
         self._logits_column = self._table.view(np.float32)[:, 1]
         self._all_ids = np.arange(n_vocab, dtype=np.int32)
-        self._data = ctypes.cast(self._table.ctypes.data, lib.llama_token_data_p)
+        self._address = self._table.ctypes.data
+        self._data = ctypes.cast(self._address, lib.llama_token_data_p)
         self._array: Any = lib.llama_token_data_array()
         self.pointer = ctypes.pointer(self._array)
 
@@ -87,16 +88,22 @@ class Candidates:
     def logits(self) -> FloatArray:
         return self._logits_column[self._span()]
 
+    def remaining(self) -> tuple[TokenArray, FloatArray]:
+        """Return views of ids and logits."""
+        span = self._span()
+        return self._ids_column[span], self._logits_column[span]
+
     def sorted(self) -> tuple[TokenArray, FloatArray]:
         """Return copies of ids and logits, best first."""
-        ids, logits = self.ids, self.logits
+        ids, logits = self.remaining()
         order = np.argsort(-logits, kind="stable")
         return ids[order], logits[order]
 
     def _span(self) -> slice:
         # Samplers may move the start of the array (libllama's XTC does).
-        start = (ctypes.addressof(self._array.data.contents) - self._table.ctypes.data) // _ROW_BYTES
-        return slice(start, start + self._array.size)
+        array = self._array
+        start = (ctypes.addressof(array.data.contents) - self._address) // _ROW_BYTES
+        return slice(start, start + array.size)
 
     def _reset(self, size: int, is_sorted: bool) -> None:
         self._array.data = self._data

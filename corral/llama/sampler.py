@@ -54,6 +54,7 @@ class Sampler:
         self._mirostat = Mirostat.create(params, vocab.n_tokens)
         self._grammar = grammar
         self._accepted: list[int] = []
+        self._xtc = self._find_xtc()
         self._progress = [self._count_draws()]  # after each token
         self._banned: list[int] = []  # by the draw that is under way
         self._n_redraw = 0
@@ -137,6 +138,7 @@ class Sampler:
         del self._progress[n + 1 :]
         self.close()
         self._stages = self._make_builder(self._accepted).build()
+        self._xtc = self._find_xtc()
         mu, n_draws, n_tosses = self._progress[n]
         if self._mirostat is not None:
             self._mirostat.mu, self._mirostat.n_draws = mu, n_draws
@@ -144,8 +146,7 @@ class Sampler:
             self._xtc.n_tosses = n_tosses
         return True
 
-    @property
-    def _xtc(self) -> XtcStage | None:
+    def _find_xtc(self) -> XtcStage | None:
         return next((stage for stage in self._stages if isinstance(stage, XtcStage)), None)
 
     def _count_draws(self) -> tuple[float, int, int]:
@@ -196,7 +197,8 @@ class Sampler:
         _refuse_nonsense(self._load(logits))
         for stage in self._stages:
             stage.apply(candidates, index)
-        ids, weights = candidates.ids, single_weights(candidates.logits)
+        ids, left = candidates.remaining()
+        weights = single_weights(left)
         return self._mirostat.truncate(ids, weights / weights.sum()) if self._mirostat else (ids, weights)
 
     def _load(self, logits: FloatArray) -> np.float32:

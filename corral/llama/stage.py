@@ -7,6 +7,7 @@ or draws with its own generator (XTC, Mirostat) is implemented here, on the same
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +32,16 @@ class NativeStage:
     def __init__(self, handle: Any, has_history: bool = False) -> None:
         self._handle = handle
         self._has_history = has_history
+
+    @classmethod
+    def chain(cls, stages: Sequence[NativeStage]) -> NativeStage:
+        """Return one stage that does what these do in turn; it owns their samplers."""
+        if len(stages) == 1:
+            return stages[0]
+        handle = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        for stage in stages:
+            lib.llama_sampler_chain_add(handle, stage._handle)
+        return cls(handle, any(stage._has_history for stage in stages))
 
     def apply(self, candidates: Candidates, index: int) -> None:  # noqa: ARG002
         lib.llama_sampler_apply(self._handle, candidates.pointer)
@@ -108,7 +119,7 @@ class TypicalStage:
         self._min_keep = min_keep
 
     def apply(self, candidates: Candidates, index: int) -> None:  # noqa: ARG002
-        ids, logits = candidates.ids, candidates.logits
+        ids, logits = candidates.remaining()
         kept = typical_choice(softmax(logits), self._p, self._min_keep)
         candidates.store(ids[kept], logits[kept], is_sorted=False)
 

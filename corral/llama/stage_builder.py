@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -52,12 +53,12 @@ class StageBuilder:
         if p.mirostat and p.temperature > 0:
             self._add_penalties()
             self._add_plain_temperature()
-            return self._stages
+            return _chained(self._stages)
         self.is_greedy = self._is_plainly_greedy(names)
         if not self.is_greedy:
             for name in names:
                 getattr(self, f"_add_{name}")()
-        return self._stages
+        return _chained(self._stages)
 
     def bias(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]] | None:
         """Return the tokens whose logits are biased, and by how much."""
@@ -180,3 +181,12 @@ class StageBuilder:
         for token in [*history[-last_n:], *self._accepted][-last_n:]:
             stage.accept(token)
         self._stages.append(stage)
+
+
+def _chained(stages: Sequence[Stage]) -> list[Stage]:
+    """Let libllama apply its samplers that follow each other in one call."""
+    chained: list[Stage] = []
+    for is_native, group in groupby(stages, lambda stage: type(stage) is NativeStage):
+        run = list(group)
+        chained += [NativeStage.chain([s for s in run if isinstance(s, NativeStage)])] if is_native else run
+    return chained

@@ -30,7 +30,7 @@ class VocabFile(msgspec.Struct, frozen=True):
     overrides: tuple[Override, ...] = ()
 
 
-class VocabTable(msgspec.Struct, frozen=True, tag="vocab"):
+class VocabTable(msgspec.Struct, frozen=True, array_like=True, tag="vocab"):
     """Everything that the front needs to know about a model's tokens."""
 
     pieces: bytes  # of all tokens, concatenated
