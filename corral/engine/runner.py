@@ -66,8 +66,10 @@ class Runner(Worker):
         self.decoder = Decoder(backend, clock)
         self.speculation = Speculation(backend, settings, self.decoder.cost)
         self._generation = Generation(backend, settings, scheduler, kv, self.speculation, clock)
-        self._shape = BatchShape(backend.n_batch, backend.n_ubatch, backend.mixes_batches)
-        self._groups_streams = settings.batch_exact and backend.is_exact and not backend.mixes_batches
+        # Where answers depend on their neighbours anyway, everything shares a batch.
+        mixes = backend.mixes_batches or not backend.is_exact
+        self._shape = BatchShape(backend.n_batch, backend.n_ubatch, mixes)
+        self._groups_streams = settings.batch_exact and not mixes
         if self._groups_streams:
             self._shape = replace(self._shape, n_streams=1)  # until more of them are known to be exact
         self._n_slots = backend.n_seq

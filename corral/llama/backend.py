@@ -55,7 +55,7 @@ class LlamaBackend(Context):
         self.projector = projector
         self.has_planes = model.has_planes
         self.is_exact = not uses_gpu(settings)
-        self.n_prefill_max = prompt_piece(settings, self.n_ubatch)
+        self.n_prefill_max = prompt_piece(settings, self.n_ubatch) if self.is_exact else self.n_batch
         self.drafter = Drafter.open(settings, model, self.n_seq, self.n_ctx) if settings.model_draft else None
         self.mixes_batches = settings.kv_unified
         self.n_window = model.n_window
