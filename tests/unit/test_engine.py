@@ -54,6 +54,17 @@ def test_every_task_ends_once_and_answers_as_if_alone(specs, data, mixes, contin
     assert all(slot.is_idle for slot in bench.slots)
 
 
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_newcomers_share_a_batch_unless_that_would_change_their_bits(is_exact):
+    backend = FakeBackend(n_seq=4)
+    backend.is_exact = is_exact
+    bench = EngineHarness(backend)
+    newcomers = [task(i, [1, 2, 3, 4 + i] * 5, n_predict=2, cache_prompt=False) for i in range(3)]
+    bench.run(*newcomers)
+    assert len(backend.batches[0]) == (1 if is_exact else 3)
+    assert all(bench.tokens(each.id) == alone(each) for each in newcomers)
+
+
 @given(st.lists(st.tuples(prompts, st.integers(1, 30)), min_size=2, max_size=8), st.integers(90, 200))
 @examples(100)
 def test_running_out_of_cells_loses_nothing(specs, n_cells):
