@@ -72,6 +72,6 @@ def _is_required(hint: Any) -> bool:
 
 
 def _strip(kind: Any) -> Any:
-    while typing.get_origin(kind) in (Required, NotRequired, typing.Annotated, typing.Required):
+    while typing.get_origin(kind) in (Required, NotRequired, typing.Annotated):
         kind = typing.get_args(kind)[0]
     return kind

@@ -420,7 +420,7 @@ async def test_a_turn_of_codex(server):
     call = {"name": "shell", "arguments": {"command": ["ls"]}}
     server.say(f"<think>\nI look.\n</think>\n\n<tool_call>\n{json.dumps(call)}\n</tool_call>")
     first = accumulate(await stream_events(server, input=asked, **body))
-    named = ("tools[1].format", "tools[2]", "reasoning.summary", "text.verbosity")
+    named = ("tools[1].format", "tools[2]", "tools[3].description", "reasoning.summary", "text.verbosity")
     assert [name for name in named if not any(f"'{name}'" in text for text in first["warnings"])] == []
     assert len(first["warnings"]) == len(named)
     reasoning, made = first["output"]
