@@ -11,7 +11,7 @@ from corral.api.dialects.responses.render import ResponsesRenderer
 from corral.api.dialects.responses.schema import CompactRequest, ResponsesRequest
 from corral.api.dialects.responses.transcript import seal
 from corral.api.schema.parse import parse_request
-from corral.core.errors import CorralError
+from corral.core.errors import InvalidRequest
 from corral.core.result import TaskResult
 
 _ASK = (
@@ -33,6 +33,8 @@ def ask_summary(body: CompactRequest, n_ctx: int) -> ResponsesRequest:
         **given,
         "input": [*items, asked] if isinstance(items, list) else items,
         "store": False,
+        "temperature": 0.0,
+        "seed": 0,
         "truncation": "auto",
         "max_output_tokens": min(_MAX_TOKENS, n_ctx // 4),
         "reasoning": {"effort": "none"},
@@ -64,7 +66,7 @@ def render_compaction(response: Item, items: list[Item]) -> dict[str, Any]:
         part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"]
     ]
     if not "".join(texts).strip():
-        raise CorralError("the model wrote no summary")
+        raise InvalidRequest("the model wrote no summary of it", field="input")
     asked = [item for item in items if item["type"] == "message" and item["role"] == "user"]
     id: str = response["id"]
     summary = {
