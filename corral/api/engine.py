@@ -43,6 +43,13 @@ class Engine(EngineFacts, MediaLayouter, Protocol):
 
     def free_adapter(self, id: int) -> None: ...
 
+    async def load(self) -> None: ...
+
+    def keep_idle(self, limit_s: float) -> None: ...
+
+    @property
+    def unloads_in_s(self) -> float | None: ...
+
 
 class Runner:
     """Gives tasks to the engine, and has telemetry follow them."""

@@ -42,6 +42,7 @@ Chat and completions: Generate text, in OpenAI's and in llama-server's own forma
 OpenAI's Responses API: The same conversations, which the server can keep.
   post /v1/responses | createResponse | Create a response (OpenAI)
   post /v1/responses/input_tokens | countResponseTokens | Count the tokens of a response (OpenAI)
+  post /v1/responses/compact | compactResponse | Replace a conversation by a summary (OpenAI)
   get /v1/responses/{id} | getResponse | Get a response, or its events
   delete /v1/responses/{id} | deleteResponse | Delete a response
   post /v1/responses/{id}/cancel | cancelResponse | Cancel a response in the background

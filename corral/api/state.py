@@ -9,6 +9,7 @@ from starlette.requests import Request
 from corral.api.adapter import AdapterStore
 from corral.api.admission import Admission
 from corral.api.cache_diagnosis import PromptHistory
+from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
 from corral.api.engine import Engine, Runner
 from corral.api.model import ModelFacts
@@ -38,6 +39,7 @@ class AppState:
         self.defaults = Defaults(params, self.adapters, server.max_predict)
         self.storage = Storage(server)
         self.responses = Archive(self.storage.documents)
+        self.file_digest = FileDigest()
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()
         self.runner = Runner(engine, telemetry)

@@ -162,6 +162,21 @@ class EngineClient:
         if self.lifecycle.process is not None:
             self.lifecycle.process.send(FreeAdapter(id))
 
+    async def load(self) -> None:
+        """Load the model again if it was unloaded, and wait for it."""
+        self.lifecycle.check_up()
+        self.lifecycle.wake()
+        await self._wait_ready()
+
+    def keep_idle(self, limit_s: float) -> None:
+        """Unload the model after another idle time than usual, unless a task comes before."""
+        self.lifecycle.keep_idle(limit_s)
+
+    @property
+    def unloads_in_s(self) -> float | None:
+        """The time until a model that stays idle is unloaded; None: never."""
+        return self.lifecycle.unloads_in_s
+
     @property
     def n_submitted(self) -> int:
         return self._n_ids

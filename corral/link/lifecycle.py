@@ -175,6 +175,15 @@ class EngineLifecycle:
             self._woken.set()
             _log.info("new request: loading the engine again")
 
+    def keep_idle(self, limit_s: float) -> None:
+        """Unload the engine after another idle time than usual, unless a task comes before."""
+        self._idle.keep(limit_s, self._listener.n_submitted)
+
+    @property
+    def unloads_in_s(self) -> float | None:
+        """The time until an engine that stays idle is unloaded; None: never."""
+        return self._idle.left_s(self._listener.n_submitted, self._listener.is_busy)
+
     async def _run(self) -> None:
         try:
             while await self._live():
@@ -264,7 +273,7 @@ class EngineLifecycle:
         self._woken.clear()
         process.send(Stop())
         self._listener.on_sleep()
-        fields = {"seconds": self._sleep_idle_s}
+        fields = {"seconds": self._idle.limit_s(self._listener.n_submitted)}
         _log.info("idle for %(seconds)g s: engine unloaded until the next request", fields)
 
     def _on_events(self, process: EngineProcess, events: list[Event]) -> None:

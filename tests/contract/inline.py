@@ -46,6 +46,7 @@ class InlineEngine:
         self.is_paused = False
         self.is_silent = False
         self.down_because = ""
+        self.unloads_in_s: float | None = None
         self._engine = GenerationEngine(backend, settings, self._deliver)
         self._tasks: dict[int, tuple[TaskObserver, TaskStream]] = {}
         self._answers: dict[int, asyncio.Future[Any]] = {}
@@ -81,6 +82,14 @@ class InlineEngine:
         info = (await answer).info
         self._n_adapters += 1
         return info
+
+    async def load(self) -> None:
+        self.state = EngineState.READY
+
+    def keep_idle(self, limit_s: float) -> None:
+        self.unloads_in_s = None if limit_s < 0 else limit_s
+        if limit_s == 0:
+            self.state = EngineState.SLEEPING
 
     def free_adapter(self, id: int) -> None:
         self._engine.handle(FreeAdapter(id))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from anthropic.types import Message, RawMessageStreamEvent
+from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from tests.contract.inline import Server
@@ -15,6 +17,8 @@ _STARTS: dict[str, dict] = {
     "thinking": {"thinking": "", "signature": ""},
     "tool_use": {"input": {}},
 }
+_PROMPT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
@@ -28,7 +32,10 @@ async def send(server: Server, status: int = 200, path: str = "/v1/messages", **
     response = await server.http.post(path, json=body)
     assert response.status_code == status, response.text
     assert response.headers["request-id"] == response.headers["x-request-id"]
-    return response.json()
+    answer: dict = response.json()
+    if status == 200 and path == "/v1/messages":
+        Message.model_validate(answer)
+    return answer
 
 
 async def refuse(server: Server, status: int = 400, **body: Any) -> dict:
@@ -55,6 +62,8 @@ def parse_events(text: str) -> list[dict]:
             continue
         name, data = part.split("\n")
         events.append(json.loads(data.removeprefix("data: ")))
+        if events[-1]["type"] not in ("ping", "error"):
+            _EVENT.validate_python(events[-1])
         assert name == f"event: {events[-1]['type']}"
     return events
 
@@ -89,7 +98,7 @@ def accumulate(events: list[dict]) -> dict:
             is_open = False
         elif kind == "message_delta":
             assert not is_open
-            message |= {**event["delta"], "usage": event["usage"]}
+            message |= {**event["delta"], "usage": {**message["usage"], **event["usage"]}}
             message |= {k: v for k, v in event.items() if k in ("warnings", "cache_report")}
         else:
             assert kind == "ping"
@@ -100,9 +109,17 @@ def without_id(message: dict) -> dict:
     """What does not differ between two answers that say the same: ids are random, the cache is warmer."""
     blocks = [{k: v for k, v in block.items() if k != "id"} for block in message["content"]]
     usage = message["usage"]
-    n_prompt = sum(usage[k] for k in usage if k != "output_tokens")
+    n_prompt = sum(usage[k] for k in _PROMPT_TOKENS)
+    assert sum(usage["cache_creation"].values()) == usage["cache_creation_input_tokens"]
     rest = {k: v for k, v in message.items() if k not in ("id", "usage", "cache_report")}
-    return {**rest, "content": blocks, "n_prompt": n_prompt, "n_output": usage["output_tokens"]}
+    details = usage["output_tokens_details"]
+    return {
+        **rest,
+        "content": blocks,
+        "n_prompt": n_prompt,
+        "n_output": usage["output_tokens"],
+        "of_output": details,
+    }
 
 
 async def both(server: Server, **body: Any) -> dict:

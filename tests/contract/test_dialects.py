@@ -107,6 +107,33 @@ BODIES: dict[str, Any] = {
 }
 
 
+def stream_text(path: str, text: str) -> str:
+    """Join the text of a stream."""
+    lines = [
+        line.removeprefix("data: ") for line in text.splitlines() if line[:5] == "data:" or line[:1] == "{"
+    ]
+    events = [json.loads(line) for line in lines if line != "[DONE]"]
+    return "".join(_PIECES[path](event) for event in events)
+
+
+_PIECES: dict[str, Any] = {
+    "/v1/chat/completions": lambda e: "".join(c["delta"].get("content") or "" for c in e["choices"]),
+    "/v1/messages": lambda e: e["delta"].get("text", "") if e["type"] == "content_block_delta" else "",
+    "/v1/responses": lambda e: e["delta"] if e["type"] == "response.output_text.delta" else "",
+    "/api/chat": lambda e: e["message"]["content"],
+}
+
+
+async def stream_all(server: Server, *conversation: Any) -> list[str]:
+    """What each API streams."""
+    answers = []
+    for path, (make, _) in BODIES.items():
+        response = await server.http.post(path, json={**make(*conversation), "stream": True})
+        assert response.status_code == 200, (path, response.text)
+        answers.append(stream_text(path, response.text))
+    return answers
+
+
 async def ask_all(server: Server, *conversation: Any) -> list[str]:
     """What each API answers."""
     answers = []
@@ -122,6 +149,8 @@ async def ask_all(server: Server, *conversation: Any) -> list[str]:
 async def test_the_same_conversation_gets_the_same_answer_from_all(system, asked, seed):
     server = Server(FakeBackend(n_ctx=4096))
     answers = await ask_all(server, system, asked, {"seed": seed, "temperature": 0.5}, False)
+    streamed = await stream_all(server, system, asked, {"seed": seed, "temperature": 0.5}, False)
+    assert streamed == answers
     assert len(set(answers)) == 1
     assert len({tuple(task.prompt) for task in tasks(server)}) == 1
     assert len({task.params.sampling.seed for task in tasks(server)}) == 1
@@ -132,6 +161,7 @@ async def test_tools_and_their_results_are_shown_to_the_model_in_the_same_way(sy
     server = ScriptedServer()
     server.say("done")
     assert await ask_all(server, system, asked, {"seed": 1}, True) == ["done"] * len(BODIES)
+    assert await stream_all(server, system, asked, {"seed": 1}, True) == ["done"] * len(BODIES)
     prompts = {server.backend.vocab.detokenize(task.prompt) for task in tasks(server)}
     assert len(prompts) == 1
     assert len({task.params.constraint.text for task in tasks(server)}) == 1

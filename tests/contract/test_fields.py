@@ -58,7 +58,7 @@ ONLY_RENDER = (
 SWEPT = [path for path in PLAIN if path not in ALIASES]
 NOTHING_IS_DONE = (
     *("metadata", "store", "service_tier", "safety_identifier"),
-    *("inference_geo", "keep_alive", "options", "prompt_cache_options", "prompt_cache_retention"),
+    *("options", "prompt_cache_options", "prompt_cache_retention"),
     "cache_control",  # that it is there counts
 )
 # Texts and lists without a limit of their own, which `--max-body-mb` bounds, and why that is enough.

@@ -91,6 +91,30 @@ async def test_usage_counts_what_was_read_from_the_cache_and_written_to_it(serve
         assert usage["cache_creation_input_tokens"] > 0
 
 
+@pytest.mark.parametrize(("ttl", "n_5m", "n_1h"), [({}, 1, 0), ({"ttl": "5m"}, 1, 0), ({"ttl": "1h"}, 0, 1)])
+async def test_usage_tells_for_how_long_it_was_written(server, ttl, n_5m, n_1h):
+    server.say("ok")
+    system = [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+    block = {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral", **ttl}}
+    tools = [{**TIME, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+    messages = [{"role": "user", "content": [block]}]
+    usage = (await both(server, system=system, messages=messages, tools=tools))["usage"]
+    n = usage["cache_creation_input_tokens"]
+    assert usage["cache_creation"] == {
+        "ephemeral_5m_input_tokens": n * n_5m,
+        "ephemeral_1h_input_tokens": n * n_1h,
+    }
+    assert usage["service_tier"] == "standard"
+
+
+async def test_usage_counts_tokens_of_reasoning(server):
+    server.say("<think>\nhm\n</think>\n\nHi")
+    usage = (await both(server, thinking={"type": "adaptive"}))["usage"]
+    assert 0 < usage["output_tokens_details"]["thinking_tokens"] < usage["output_tokens"]
+    server.say("Hi")
+    assert (await both(server))["usage"]["output_tokens_details"] == {"thinking_tokens": 0}
+
+
 async def test_a_conversation_becomes_the_same_prompt_as_in_a_chat(server):
     call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Rome"}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "sunny"}]}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.api.dialects.ollama.digest import compute_digest
 from corral.core.fim import FimTokens
 from tests.contract.inline import Server
 from tests.contract.messages_client import tasks
@@ -215,7 +218,7 @@ async def test_images():
 
 
 async def test_a_suffix_is_infilled(server):
-    assert "error" in await send(server, "/api/generate", 501, prompt="a", suffix="b")
+    assert "error" in await send(server, "/api/generate", 400, prompt="a", suffix="b")
     server.backend.vocab.fim = FimTokens(pre=1, suf=2, mid=3)
     server.say("middle")
     answer = await both(server, "/api/generate", prompt="a", suffix="b")
@@ -234,6 +237,45 @@ async def test_without_a_question_the_model_is_only_loaded(server):
     assert not tasks(server)
 
 
+@pytest.mark.parametrize(
+    ("keep_alive", "unloads_in_s"),
+    [(90, 90.0), (1.5, 1.5), ("90", 90.0), ("1h1.5m", 3690.0), ("500ms", 0.5), (-1, None), ("-1m", None)],
+)
+async def test_the_model_stays_as_long_as_it_is_asked_to(server, keep_alive, unloads_in_s):
+    server.say("Hi")
+    await send(server, "/api/chat", messages=HELLO, stream=False, keep_alive=keep_alive)
+    assert server.engine.unloads_in_s == unloads_in_s
+    (running,) = (await server.http.get("/api/ps")).json()["models"]
+    expires_at = datetime.fromisoformat(running["expires_at"].replace("Z", "+00:00"))
+    left_s = (expires_at - datetime.now(timezone.utc)).total_seconds()
+    assert left_s > 1e9 if unloads_in_s is None else left_s <= unloads_in_s
+
+
+async def test_a_model_is_unloaded_and_loaded_again(server):
+    await send(server, "/api/generate", stream=False, keep_alive=0)
+    assert (await server.http.get("/api/ps")).json() == {"models": []}
+    await send(server, "/api/generate", stream=False)
+    assert len((await server.http.get("/api/ps")).json()["models"]) == 1
+    await send(server, "/api/embed", input="a", keep_alive="0s")
+    assert (await server.http.get("/api/ps")).json() == {"models": []}
+
+
+@pytest.mark.parametrize("keep_alive", ["soon", "", "5 m", "1x", "m", True, [1], {}])
+async def test_other_durations_are_refused(server, keep_alive):
+    assert (
+        "keep_alive" in (await send(server, "/api/chat", 400, messages=HELLO, keep_alive=keep_alive))["error"]
+    )
+    assert not tasks(server)
+
+
+async def test_one_of_several_keys_unloads_nothing():
+    server = ScriptedServer(api_keys=("a,b",))
+    server.http.headers["Authorization"] = "Bearer a"
+    answer = await send(server, "/api/chat", stream=False, keep_alive=0)
+    assert "keep_alive" in answer["warnings"][0]
+    assert len((await server.http.get("/api/ps")).json()["models"]) == 1
+
+
 async def test_vectors():
     server = Server(FakeBackend(n_ctx=1024))
     answer = await send(server, "/api/embed", model="m", input=["hello", "you"])
@@ -249,6 +291,26 @@ async def test_vectors():
     assert len((await send(server, "/api/embed", input=long))["embeddings"]) == 1
     await send(server, "/api/embed", 400, input=long, truncate=False)
     await send(server, "/api/embed", 400, input="x", dimensions=99)
+
+
+async def test_the_digest_is_that_of_the_file(server, tmp_path):
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"x" * (3 << 20))
+    server.state.model.path = str(model)
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    (listed,) = (await server.http.get("/api/tags")).json()["models"]
+    (running,) = (await server.http.get("/api/ps")).json()["models"]
+    shown = await send(server, "/api/show", model="model.gguf")
+    assert listed["digest"] == running["digest"] == shown["digest"] == digest
+
+
+def test_the_hubs_cache_knows_digests(tmp_path):
+    blob = tmp_path / "blobs" / ("ab" * 32)
+    blob.parent.mkdir()
+    blob.write_bytes(b"never read")
+    (tmp_path / "model.gguf").symlink_to(blob)
+    assert compute_digest(tmp_path / "model.gguf") == "ab" * 32
+    assert compute_digest(tmp_path / "gone.gguf") == ""
 
 
 async def test_models(server):

@@ -283,6 +283,14 @@ async def test_what_is_wrong_is_named_as_the_client_calls_it(server, body, param
     assert error["type"] in ("invalid_request_error", "not_supported_error")
 
 
+@pytest.mark.parametrize("truncation", ["auto", "disabled"])
+async def test_an_image_that_no_one_can_see_is_named_too(server, truncation):
+    image = {"type": "input_image", "image_url": data_uri(solid(255, 0, 0, 8, 8))}
+    items = [{"role": "user", "content": [image]}]
+    error = await refuse(server, input=items, truncation=truncation)
+    assert error["param"].startswith("input[0].content[0]")
+
+
 async def test_what_is_ignored_is_named(server):
     item = {"role": "user", "content": [{"type": "input_text", "text": "a", "colour": 1}], "mood": 2}
     body = {"input": [item, {"type": "web_search_call", "id": "ws_1"}], "moderation": {"model": "x"}}
@@ -412,7 +420,7 @@ async def test_a_turn_of_codex(server):
     call = {"name": "shell", "arguments": {"command": ["ls"]}}
     server.say(f"<think>\nI look.\n</think>\n\n<tool_call>\n{json.dumps(call)}\n</tool_call>")
     first = accumulate(await stream_events(server, input=asked, **body))
-    named = ("tools[1].format", "tools[2]", "reasoning.summary", "text.verbosity")
+    named = ("tools[1].format", "tools[2]", "tools[3].description", "reasoning.summary", "text.verbosity")
     assert [name for name in named if not any(f"'{name}'" in text for text in first["warnings"])] == []
     assert len(first["warnings"]) == len(named)
     reasoning, made = first["output"]

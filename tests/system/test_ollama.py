@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import ollama
 import pytest
+
+from tests.system.process import CorralProcess
+from tests.tools.wait import wait_until
 
 MESSAGES = [{"role": "user", "content": "Name three colours."}]
 OPTIONS: dict[str, Any] = {"num_predict": 12, "seed": 7, "temperature": 0.8}
@@ -84,3 +89,21 @@ def test_errors(client):
         client.chat("any", MESSAGES, options={"temperature": "hot"})
     assert error.value.status_code == 400
     assert "options.temperature" in error.value.error
+
+
+def test_a_model_is_unloaded_and_loaded_again(tiny):
+    with CorralProcess("-m", tiny, "-c", 1024, "-np", 1) as server, ollama.Client(server.url) as client:
+        (model,) = client.list().models
+        assert model.digest == hashlib.sha256(Path(tiny).read_bytes()).hexdigest()
+        (running,) = client.ps().models
+        assert running.expires_at.year == 9999
+        first = client.generate("any", "Hello", options=OPTIONS, keep_alive=0)
+        wait_until(lambda: not client.ps().models and not server.engines)
+        again = client.generate("any", "Hello", options=OPTIONS, keep_alive="10m")
+        assert again.response == first.response
+        (running,) = client.ps().models
+        assert running.expires_at.year < 9999
+        assert client.generate("any", "", keep_alive=0).done_reason == "unload"
+        wait_until(lambda: not client.ps().models)
+        assert client.generate("any", "").done_reason == "load"
+        assert len(client.ps().models) == 1

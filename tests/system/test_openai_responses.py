@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import Any
 
@@ -126,3 +127,26 @@ def test_what_is_kept_survives_a_crash(tiny, folder, client, server):
         more = client.responses.create(**{**ASK, "input": "more"}, previous_response_id=response.id)
         assert more.usage.input_tokens > response.usage.input_tokens
         assert [item.role for item in client.conversations.items.list(conversation.id)] == ["user"]
+
+
+def test_a_regular_expression_binds_the_text_of_a_tool(client):
+    format = {"type": "grammar", "syntax": "regex", "definition": r'"[a-c]{2}\\"\n[0-9]{3}'}
+    tool: Any = {"type": "custom", "name": "write", "format": format}
+    choice: Any = {"type": "custom", "name": "write"}
+    asked: Any = {**ASK, "max_output_tokens": 100, "tools": [tool], "tool_choice": choice}
+    for seed in range(3):
+        (call,) = client.responses.create(**asked, extra_body={"seed": seed}).output
+        assert re.fullmatch(format["definition"], call.input), call.input
+    broken: Any = {**tool, "format": {**format, "definition": "[0-9"}}
+    with pytest.raises(openai.BadRequestError) as error:
+        client.responses.create(**{**asked, "tools": [broken]})
+    assert error.value.param == "tools[0].format.definition"
+
+
+def test_a_conversation_is_compacted(client):
+    compacted = client.responses.compact(model="any", input=[{"role": "user", "content": "Once upon a time"}])
+    assert [item.type for item in compacted.output] == ["message", "compaction"]
+    items: Any = [item.model_dump(exclude_none=True, warnings=False) for item in compacted.output]
+    answer = client.responses.create(**{**ASK, "input": [*items, {"role": "user", "content": "Go on."}]})
+    assert answer.output_text
+    assert not (answer.model_extra or {}).get("warnings")

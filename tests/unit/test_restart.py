@@ -206,3 +206,18 @@ def test_by_default_it_never_sleeps():
     idle = Idle(-1.0, clock)
     clock.now += 1e9
     assert not idle.check(0, is_busy=False)
+
+
+def test_another_limit_counts_until_the_next_task():
+    clock = Clock()
+    idle = Idle(-1.0, clock)
+    assert idle.left_s(1, is_busy=False) is None
+    idle.keep(5.0, 1)
+    assert not idle.check(1, is_busy=True)
+    clock.now += 2
+    assert idle.left_s(1, is_busy=False) == 3.0
+    assert idle.left_s(1, is_busy=True) == 5.0
+    clock.now += 3
+    assert idle.check(1, is_busy=False)
+    assert idle.left_s(2, is_busy=False) is None
+    assert not idle.check(2, is_busy=False)

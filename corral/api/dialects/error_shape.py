@@ -51,7 +51,11 @@ _SHAPES = (
         schema=responses.SCHEMA,
     ),
     ErrorShape(
-        name="Ollama", prefixes=("/api",), render=ollama.render_error, statuses={}, schema=ollama.SCHEMA
+        name="Ollama",
+        prefixes=("/api",),
+        render=ollama.render_error,
+        statuses=ollama.STATUSES,
+        schema=ollama.SCHEMA,
     ),
 )
 

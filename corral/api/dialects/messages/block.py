@@ -13,11 +13,12 @@ from corral.core.errors import InvalidRequest, NotSupported
 Block = Mapping[str, Any]
 Part = dict[str, Any]
 
+CACHE_TTLS = ("5m", "1h")  # the default first
 _PDF = "application/pdf"
 
 
 class BlockRemarks(Remarks):
-    """Mutable: warnings, and whether the client marked blocks for the cache.
+    """Mutable: warnings, and how long the last block that is marked for the cache is to stay there.
 
     `pdf_texts`: the texts of PDF documents, by the places of their blocks.
     """
@@ -27,11 +28,16 @@ class BlockRemarks(Remarks):
     def __init__(self, pdf_texts: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self.pdf_texts = pdf_texts or {}
-        self.is_cache_marked = False
+        self.cache_ttl: str | None = None  # None: nothing is marked
 
     def check_keys(self, fields: Block, known: Collection[str], place: str) -> None:
-        self.is_cache_marked |= fields.get("cache_control") is not None
+        self.mark(fields.get("cache_control"))
         super().check_keys(fields, known, place)
+
+    def mark(self, cache_control: Any) -> None:
+        if cache_control is not None:
+            ttl = cache_control.get("ttl") if isinstance(cache_control, dict) else None
+            self.cache_ttl = ttl if ttl in CACHE_TTLS else CACHE_TTLS[0]
 
 
 def as_blocks(content: Any, place: str) -> list[Block]:
@@ -104,9 +110,7 @@ def _image_url(source: Any, place: str) -> str:
 def _document(block: Block, place: str, remarks: BlockRemarks) -> str:
     """Return a document as text, wrapped with its title."""
     remarks.check_keys(block, ("source", "title", "context", "citations"), place)
-    citations = block.get("citations")
-    if isinstance(citations, dict) and citations.get("enabled"):
-        remarks.warn(f"{place}.citations", "was ignored: answers have no citations")
+    _check_citations(block, place, remarks)
     names = [(name, block.get(name)) for name in ("title", "context")]
     attributes = "".join(f" {name}={quoteattr(text)}" for name, text in names if isinstance(text, str))
     return f"<document{attributes}>\n{_document_text(block, place, remarks)}\n</document>"
@@ -131,10 +135,17 @@ def _document_text(block: Block, place: str, remarks: BlockRemarks) -> str:
 
 def _search_result(block: Block, place: str, remarks: BlockRemarks) -> str:
     remarks.check_keys(block, ("source", "title", "content", "citations"), place)
+    _check_citations(block, place, remarks)
     names = [(name, block.get(name)) for name in ("title", "source")]
     attributes = "".join(f" {name}={quoteattr(text)}" for name, text in names if isinstance(text, str))
     blocks = as_blocks(block.get("content"), f"{place}.content")
     return f"<search_result{attributes}>\n{join_texts(blocks, f'{place}.content', remarks)}\n</search_result>"
+
+
+def _check_citations(block: Block, place: str, remarks: BlockRemarks) -> None:
+    citations = block.get("citations")
+    if isinstance(citations, dict) and citations.get("enabled"):
+        remarks.warn(f"{place}.citations", "was ignored: answers have no citations")
 
 
 def join_texts(blocks: list[Block], place: str, remarks: BlockRemarks) -> str:

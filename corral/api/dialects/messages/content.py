@@ -25,6 +25,7 @@ class AnswerContent:
         self.blocks: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         self.is_cut = False  # inside a call
+        self.n_thinking = 0  # tokens of reasoning
         self._parser = parser
         self._shows_reasoning = shows_reasoning
         self._kind = ""  # of the open block
@@ -35,8 +36,13 @@ class AnswerContent:
     def has_calls(self) -> bool:
         return any(block["type"] == "tool_use" for block in self.blocks)
 
-    def feed(self, text: str) -> Events:
-        return self._apply(self._parser.feed(text))
+    def feed(self, text: str, n_tokens: int = 0) -> Events:
+        """Parse more text, of `n_tokens` tokens, and return the events it causes."""
+        events = self._parser.feed(text)
+        is_silent = not events and self._kind == "thinking"
+        if is_silent or any(isinstance(event, Reasoning) for event in events):
+            self.n_thinking += n_tokens
+        return self._apply(events)
 
     def finish(self) -> Events:
         return [*self._apply(self._parser.finish()), *self._close()]

@@ -22,34 +22,36 @@ _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
 class ParsedMessages:
     """The canonical request, and what rendering needs from the original one.
 
-    `names`: the client's names of canonical fields.
+    `names`: the client's names of canonical fields. `cache_ttl`: None if no block is marked for the cache.
     """
 
     chat: ChatRequest
     names: Mapping[str, str]
-    is_cache_marked: bool
+    cache_ttl: str | None
     is_masked: bool
 
 
 def parse_conversation(body: MessagesFields, pdf_texts: Mapping[str, str] | None = None) -> ParsedMessages:
     remarks = BlockRemarks(pdf_texts)
-    remarks.is_cache_marked = body.cache_control is not None
+    names: dict[str, str] = {}
+    tools = _tool_fields(body, names, remarks)
     conversation = Conversation(remarks)
     conversation.add_system(body.system)
     conversation.add_all(body.messages)
-    names = conversation.names
+    remarks.mark(body.cache_control)
+    names |= conversation.names
     fields = {
         **generation_fields(body),
         "messages": conversation.messages,
-        **_tool_fields(body, names, remarks),
-        **_reasoning_fields(body),
+        **tools,
+        **_reasoning_fields(body, remarks),
         **_format_fields(body, names),
     }
     remarks.check_effect(body)
     chat = parse_request(ChatRequest, fields).with_remarks_of(
         body, [*nested_warnings(body, _NESTED), *remarks.warnings]
     )
-    return ParsedMessages(chat, names, remarks.is_cache_marked, conversation.is_masked)
+    return ParsedMessages(chat, names, remarks.cache_ttl, conversation.is_masked)
 
 
 def _tool_fields(body: MessagesFields, names: dict[str, str], remarks: BlockRemarks) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def _tool_fields(body: MessagesFields, names: dict[str, str], remarks: BlockRema
     return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": is_parallel}
 
 
-def _reasoning_fields(body: MessagesFields) -> dict[str, Any]:
+def _reasoning_fields(body: MessagesFields, remarks: BlockRemarks) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     effort = body.output_config.effort if body.output_config is not None else None
     if effort is not None:
@@ -67,6 +69,8 @@ def _reasoning_fields(body: MessagesFields) -> dict[str, Any]:
         return fields
     if body.thinking.type == "disabled":
         return {"chat_template_kwargs": {"enable_thinking": False}}
+    if body.thinking.type == "between_tools":
+        remarks.warn("thinking.type", "has the effect of 'adaptive': the model decides when to reason")
     if body.thinking.budget_tokens is not None:
         fields["reasoning_budget_tokens"] = body.thinking.budget_tokens
     return {**fields, "chat_template_kwargs": {"enable_thinking": True}}

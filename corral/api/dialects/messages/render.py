@@ -9,6 +9,7 @@ from typing import Any
 from corral.api.cache_diagnosis import Diagnosis
 from corral.api.choice import Choice
 from corral.api.dialects.messages.billing import BILLING_HEADER
+from corral.api.dialects.messages.block import CACHE_TTLS
 from corral.api.dialects.messages.content import AnswerContent
 from corral.api.dialects.messages.diagnostics import render_diagnostics
 from corral.api.dialects.messages.error import render_error
@@ -61,19 +62,20 @@ class MessagesRenderer:
         if isinstance(result, Progress):
             return self._ping()
         if isinstance(result, Tokens):
-            return [*self._opening(choice), *self._content.feed(result.text)]
+            return [*self._opening(choice), *self._content.feed(result.text, len(result.tokens))]
         return self._last_events(choice, result) if isinstance(result, Done) else []
 
     def answer(self, choices: list[Choice]) -> dict[str, Any]:
         (choice,) = choices
-        for text in choice.texts:  # as a stream gets it
-            self._content.feed(text)
+        for text, (n_tokens, _) in zip(choice.texts, choice.steps, strict=False):  # as a stream gets it
+            self._content.feed(text, n_tokens)
+        self._content.feed(choice.ended.text)
         self._content.finish()
         return {
             **self._frame,
             "content": self._content.blocks,
             **self._end(choice),
-            "usage": self._usage(choice, choice.ended.timings.predicted_n),
+            "usage": {**self._usage(choice, choice.ended.timings.predicted_n), **self._cache_usage(choice)},
             **self._diagnostics(choice),
             **self._remarks(choice),
         }
@@ -85,7 +87,8 @@ class MessagesRenderer:
         self._pinged_at = time.monotonic()
         message: dict[str, Any] = {**self._frame, "content": [], "stop_reason": None, "stop_sequence": None}
         message |= self._diagnostics(choice)
-        return [{"type": "message_start", "message": {**message, "usage": self._usage(choice, 0)}}, _PING]
+        message["usage"] = {**self._usage(choice, 0), **self._cache_usage(choice)}
+        return [{"type": "message_start", "message": message}, _PING]
 
     def _ping(self) -> list[dict[str, Any]]:
         now = time.monotonic()
@@ -116,16 +119,25 @@ class MessagesRenderer:
             return "max_tokens"  # what is there of the call must not be taken for all of it
         return "tool_use" if self._content.has_calls else "end_turn"
 
-    def _usage(self, choice: Choice, n_generated: int) -> dict[str, int]:
-        """Render the token counts. Cached prompts count as written if the client asked for caching."""
-        n_cached = choice.n_cached
-        n_new, marked = len(choice.task.prompt) - n_cached, self._parsed.is_cache_marked
+    def _usage(self, choice: Choice, n_generated: int) -> dict[str, Any]:
+        """Render the token counts. Prompts count as written to the cache if the client asked for caching."""
+        n_written = self._n_written(choice)
         return {
-            "input_tokens": 0 if marked else n_new,
-            "cache_creation_input_tokens": n_new if marked else 0,
-            "cache_read_input_tokens": n_cached,
+            "input_tokens": len(choice.task.prompt) - choice.n_cached - n_written,
+            "cache_creation_input_tokens": n_written,
+            "cache_read_input_tokens": choice.n_cached,
             "output_tokens": n_generated,
+            "output_tokens_details": {"thinking_tokens": self._content.n_thinking},
         }
+
+    def _cache_usage(self, choice: Choice) -> dict[str, Any]:
+        """Render what only a whole message has: how long prompts are to be cached, and the tier."""
+        written = {ttl: self._n_written(choice) if ttl == self._parsed.cache_ttl else 0 for ttl in CACHE_TTLS}
+        creation = {f"ephemeral_{ttl}_input_tokens": n for ttl, n in written.items()}
+        return {"cache_creation": creation, "service_tier": "standard"}
+
+    def _n_written(self, choice: Choice) -> int:
+        return len(choice.task.prompt) - choice.n_cached if self._parsed.cache_ttl is not None else 0
 
     def _diagnostics(self, choice: Choice) -> dict[str, Any]:
         if not self._wants_diagnostics:

@@ -111,8 +111,9 @@ class MessagesFields(GenerationFields):
         None, description="Count what is evaluated of the prompt as written to the cache."
     )
     metadata: Any = Field(None, description=ACCEPTED)
-    service_tier: Any = Field(None, description=ACCEPTED)
-    inference_geo: Any = Field(None, description=ACCEPTED)
+    service_tier: Literal["auto", "standard_only"] | None = Field(
+        None, description="Accepted: there is one tier, which `usage.service_tier` names."
+    )
 
 
 class CountTokensRequest(MessagesFields):
@@ -137,6 +138,9 @@ _USAGE = shape(
     output_tokens="integer",
     cache_read_input_tokens="integer",
     cache_creation_input_tokens="integer",
+    cache_creation=shape(ephemeral_5m_input_tokens="integer", ephemeral_1h_input_tokens="integer"),
+    output_tokens_details=shape(thinking_tokens="integer"),
+    service_tier="string",
 )
 MESSAGE = shape(
     id="string",

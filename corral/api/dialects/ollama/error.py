@@ -6,6 +6,7 @@ from typing import Any
 
 from corral.core.errors import CorralError
 
+STATUSES = {501: 400, 507: 503}  # ours, and what this API answers
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "OllamaError",

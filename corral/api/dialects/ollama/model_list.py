@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from corral.api.model import ModelFacts
@@ -21,34 +20,37 @@ def require_model(name: str, model: ModelFacts) -> None:
         raise NotFound(f"model '{name:.256}' not found: this server has '{model.name}'")
 
 
-def render_model(model: ModelFacts, started_at: int) -> dict[str, Any]:
+def render_model(model: ModelFacts, started_at: int, digest: str) -> dict[str, Any]:
     info = model.info
-    modified_at = datetime.fromtimestamp(started_at, timezone.utc).isoformat().replace("+00:00", "Z")
+    modified_at = _timestamp(datetime.fromtimestamp(started_at, timezone.utc))
     return {
         "name": model.name,
         "model": model.name,
         "modified_at": modified_at,
         "size": info.n_bytes,
-        "digest": _digest(model.name, info),
+        "digest": digest,
         "details": _details(info),
     }
 
 
-def render_process(model: ModelFacts, started_at: int) -> dict[str, Any]:
+def render_process(
+    model: ModelFacts, started_at: int, digest: str, unloads_in_s: float | None
+) -> dict[str, Any]:
     """Render the model in memory for `/api/ps`."""
     info = model.info
-    listed = {k: v for k, v in render_model(model, started_at).items() if k != "modified_at"}
-    return {**listed, "expires_at": _FOREVER, "size_vram": 0, "context_length": info.n_ctx}
+    listed = {k: v for k, v in render_model(model, started_at, digest).items() if k != "modified_at"}
+    return {**listed, "expires_at": _expiry(unloads_in_s), "size_vram": 0, "context_length": info.n_ctx}
 
 
-def render_show(model: ModelFacts, started_at: int, can_infill: bool) -> dict[str, Any]:
+def render_show(model: ModelFacts, started_at: int, digest: str, can_infill: bool) -> dict[str, Any]:
     info, chat_format = model.info, model.chat.tool_format
-    family = _details(info)["family"]
+    listed = render_model(model, started_at, digest)
+    family = listed["details"]["family"]
     return {
-        "modelfile": "",
+        "modelfile": f"FROM {model.name}\n",
         "parameters": f"num_ctx {info.n_ctx}",
         "template": chat_format.template.source,
-        "details": _details(info),
+        "details": listed["details"],
         "model_info": {
             "general.architecture": family,
             "general.parameter_count": info.n_params,
@@ -56,7 +58,8 @@ def render_show(model: ModelFacts, started_at: int, can_infill: bool) -> dict[st
             f"{family}.embedding_length": info.n_embd,
         },
         "capabilities": _capabilities(info, chat_format, can_infill),
-        "modified_at": render_model(model, started_at)["modified_at"],
+        "modified_at": listed["modified_at"],
+        "digest": listed["digest"],
         "license": "",
     }
 
@@ -92,6 +95,11 @@ def _size(n_params: int) -> str:
     return f"{n_params / 1e9:.1f}B" if n_params >= 10**9 else f"{n_params / 1e6:.2f}M"
 
 
-def _digest(name: str, info: ModelInfo) -> str:
-    """Return a digest that differs between models; hashing the file would take too long."""
-    return hashlib.sha256(f"{name} {info.n_bytes} {info.n_params} {info.description}".encode()).hexdigest()
+def _expiry(unloads_in_s: float | None) -> str:
+    if unloads_in_s is None:
+        return _FOREVER
+    return _timestamp(datetime.now(timezone.utc) + timedelta(seconds=unloads_in_s))
+
+
+def _timestamp(when: datetime) -> str:
+    return when.isoformat().replace("+00:00", "Z")

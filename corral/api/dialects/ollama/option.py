@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.api.schema.parse import MAX_IGNORED
+
 _SAME = (
     *("seed", "temperature", "top_k", "top_p", "min_p", "tfs_z", "typical_p", "stop"),
     *("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty"),
@@ -23,8 +25,17 @@ def parse_options(options: dict[str, Any], n_ctx: int) -> tuple[dict[str, Any], 
     fields = {FIELDS[name]: value for name, value in known.items()}
     names = {FIELDS[name]: f"options.{name}" for name in known}
     others = [name for name, value in options.items() if name not in FIELDS and value is not None]
-    warnings = [_explain(name, options[name], n_ctx) for name in others[:32]]
+    warnings = [_explain(name, options[name], n_ctx) for name in others[:MAX_IGNORED]]
     return fields, names, [warning for warning in warnings if warning]
+
+
+def explain_options(options: Any, n_ctx: int) -> list[str]:
+    """Return warnings about all options, for a request that generates nothing."""
+    names = (
+        [name for name, value in options.items() if value is not None] if isinstance(options, dict) else []
+    )
+    warnings = [_explain(name, options[name], n_ctx) for name in names[:MAX_IGNORED]]
+    return [warning for warning in warnings if warning]
 
 
 def _explain(name: str, value: Any, n_ctx: int) -> str:

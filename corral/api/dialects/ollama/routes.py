@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -13,6 +14,12 @@ from starlette.types import Scope
 from corral import __version__
 from corral.api.body import JsonResponse, parse_body
 from corral.api.dialects.ollama import model_list, schema
+from corral.api.dialects.ollama.keep_alive import (
+    apply_keep_alive,
+    explain_keep_alive,
+    parse_keep_alive,
+)
+from corral.api.dialects.ollama.option import explain_options
 from corral.api.dialects.ollama.parse import ParsedOllama, parse_chat, parse_generate
 from corral.api.dialects.ollama.render import LINES, MEDIA_TYPE, OllamaRenderer, now
 from corral.api.dialects.place import renaming
@@ -33,9 +40,12 @@ from corral.api.sse import EventStream
 from corral.api.state import AppState, state_of
 from corral.chat.message import parse_tools
 from corral.core.errors import InvalidRequest
+from corral.link.lifecycle import EngineState
 from corral.telemetry.scope import record_of
 
 _EUCLIDEAN = 2
+FieldsT = TypeVar("FieldsT", bound=schema.ModelFields)
+AnswerT = TypeVar("AnswerT", bound=schema.AnswerFields)
 
 
 class _RootRoute(ApiRoute):
@@ -73,7 +83,7 @@ async def chat(request: Request) -> Response:
     parsed = await state.pools.run_prompt(parse_chat, body, state.model.info.n_ctx)
     if body.messages == []:
         parse_tools(body.tools, None, parallel=True)
-        return _loaded(state, body, {"message": {"role": "assistant", "content": ""}})
+        return await _load(state, body, {"message": {"role": "assistant", "content": ""}})
     return await _answer(request, body, parsed, is_chat=True)
 
 
@@ -88,7 +98,7 @@ async def generate(request: Request) -> Response:
     body = await _read(request, schema.OllamaGenerateRequest)
     parsed = await state.pools.run_prompt(parse_generate, body, state.model.info.n_ctx)
     if not body.prompt and not body.suffix and not body.images:
-        return _loaded(state, body, {"response": ""})
+        return await _load(state, body, {"response": ""})
     return await _answer(request, body, parsed, is_chat=False)
 
 
@@ -99,7 +109,7 @@ async def generate(request: Request) -> Response:
 )
 async def embed_inputs(request: Request) -> Response:
     """Vectors of texts, in ollama's shape."""
-    body = await parse_body(request, schema.OllamaEmbedRequest)
+    body = await _parse(request, schema.OllamaEmbedRequest)
     return await _embed(request, body, body.input, "input", body.truncate, body.dimensions, is_one=False)
 
 
@@ -110,7 +120,7 @@ async def embed_inputs(request: Request) -> Response:
 )
 async def embed_prompt(request: Request) -> Response:
     """The vector of a text, in ollama's older shape."""
-    body = await parse_body(request, schema.OllamaEmbeddingsRequest)
+    body = await _parse(request, schema.OllamaEmbeddingsRequest)
     return await _embed(request, body, body.prompt, "prompt", True, None, is_one=True)
 
 
@@ -118,14 +128,19 @@ async def embed_prompt(request: Request) -> Response:
 async def tags(request: Request) -> Response:
     """The loaded model, in ollama's shape."""
     state = state_of(request)
-    return JsonResponse({"models": [model_list.render_model(state.model, state.started_at)]})
+    digest = await state.file_digest.read(state.model.path)
+    return JsonResponse({"models": [model_list.render_model(state.model, state.started_at, digest)]})
 
 
 @router.get("/api/ps", responses=answers(schema.MODELS))
 async def processes(request: Request) -> Response:
-    """The model that is in memory, in ollama's shape."""
+    """The model, if it is in memory, in ollama's shape."""
     state = state_of(request)
-    return JsonResponse({"models": [model_list.render_process(state.model, state.started_at)]})
+    if state.engine.state is EngineState.SLEEPING:
+        return JsonResponse({"models": []})
+    digest = await state.file_digest.read(state.model.path)
+    process = model_list.render_process(state.model, state.started_at, digest, state.engine.unloads_in_s)
+    return JsonResponse({"models": [process]})
 
 
 @router.get("/api/version", responses=answers(schema.VERSION))
@@ -144,7 +159,8 @@ async def show(request: Request) -> Response:
     model_list.require_model(body.model or body.name, state.model)
     fim = state.model.vocab.fim
     can_infill = None not in (fim.pre, fim.suf, fim.mid)
-    return JsonResponse(model_list.render_show(state.model, state.started_at, can_infill))
+    digest = await state.file_digest.read(state.model.path)
+    return JsonResponse(model_list.render_show(state.model, state.started_at, digest, can_infill))
 
 
 @router.post(
@@ -160,18 +176,32 @@ async def pull(request: Request) -> Response:
     return EventStream(_one(status), format=LINES) if body.stream else JsonResponse(status)
 
 
-async def _read(request: Request, model: type[Any]) -> Any:
+async def _read(request: Request, model: type[AnswerT]) -> AnswerT:
     state = state_of(request)
     state.model.require_generation()
     state.admission.check_queue(record_of(request).client)
-    return await parse_body(request, model)
+    return await _parse(request, model)
 
 
-def _loaded(state: AppState, body: schema.AnswerFields, content: dict[str, Any]) -> Response:
-    """compat: /api/chat: without a question the model is loaded, or unloaded; here it stays."""
-    frame = {"model": body.model or state.model.name, "created_at": now(), **content}
-    reason = "unload" if body.keep_alive in (0, "0", "0s") else "load"
-    answer = {**frame, "done": True, "done_reason": reason}
+async def _parse(request: Request, model: type[FieldsT]) -> FieldsT:
+    body = await parse_body(request, model)
+    return body.with_remarks_of(body, explain_keep_alive(body.keep_alive, state_of(request)))
+
+
+async def _load(state: AppState, body: schema.AnswerFields, content: dict[str, Any]) -> Response:
+    """compat: /api/chat: without a question the model is loaded, or unloaded."""
+    is_unload = parse_keep_alive(body.keep_alive) == 0
+    if not is_unload:
+        await state.engine.load()
+    apply_keep_alive(body.keep_alive, state)
+    answer = {
+        "model": body.model or state.model.name,
+        "created_at": now(),
+        **content,
+        "done": True,
+        "done_reason": "unload" if is_unload else "load",
+        **({"warnings": body.warnings} if body.warnings else {}),
+    }
     return EventStream(_one(answer), format=LINES) if body.stream else JsonResponse(answer)
 
 
@@ -184,7 +214,9 @@ async def _answer(
         prepared, chat = await _prepare(request, parsed, state)
         context = state.model.render_context
         renderer = OllamaRenderer(context, body.model, prepared, chat, is_chat, n_top)
-        return await respond(request, prepared, renderer, body.stream)
+        response = await respond(request, prepared, renderer, body.stream)
+    apply_keep_alive(body.keep_alive, state)
+    return response
 
 
 async def _prepare(
@@ -204,28 +236,34 @@ async def _prepare(
 
 async def _embed(
     request: Request,
-    body: schema.ModelFields,
+    body: schema.OllamaEmbedRequest | schema.OllamaEmbeddingsRequest,
     content: Any,
     field: str,
     truncate: bool,
     dimensions: int | None,
     is_one: bool,
 ) -> Response:
-    state = state_of(request)
+    state, started_ns = state_of(request), time.perf_counter_ns()
     encoder = state.model.info.encoder
     require_embeddings(encoder, True)
     if dimensions is not None and dimensions > encoder.n_embd:
         raise InvalidRequest(f"the model's vectors have {encoder.n_embd} numbers", field="dimensions")
     prepared = await prepare_embedding(request, state.prepare, truncate, prepare_inputs, content, field)
     vectors = await embed(request, prepared)
+    apply_keep_alive(body.keep_alive, state)
 
     def render() -> Any:
         data = render_data(shape(vectors, dimensions, _EUCLIDEAN), prepared.inputs, is_base64=False)
         rows = [each["embedding"] for each in data]
-        warnings = {"warnings": body.warnings} if body.warnings else {}
+        told = [*body.warnings, *explain_options(body.options, state.model.info.n_ctx)]
+        warnings = {"warnings": told} if told else {}
         if is_one:
             return {"embedding": rows[0], **warnings}
-        count = {"prompt_eval_count": prepared.inputs.n_tokens}
+        count = {
+            "total_duration": time.perf_counter_ns() - started_ns,
+            "load_duration": 0,
+            "prompt_eval_count": prepared.inputs.n_tokens,
+        }
         return {"model": body.model or state.model.name, "embeddings": rows, **count, **warnings}
 
     return await respond_vectors(state.pools, vectors, render)

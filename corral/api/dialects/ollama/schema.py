@@ -9,7 +9,7 @@ from pydantic import Field
 from corral.api.openapi import list_of, shape
 from corral.api.schema.chat import ChatRequest
 from corral.api.schema.completion import CompletionRequest
-from corral.api.schema.field import Flag, Whole, limits
+from corral.api.schema.field import Flag, Real, Whole, limits
 from corral.api.schema.nested import MESSAGES, TOOLS
 from corral.api.schema.openai import ACCEPTED
 from corral.api.schema.parse import RequestModel
@@ -18,10 +18,16 @@ from corral.media.collect import MAX_MEDIA
 Model = Annotated[str, Field(max_length=1024)]
 
 
+KeepAlive = Annotated[int, Field(strict=True)] | Annotated[float, Real] | Annotated[str, Field(max_length=64)]
+
+
 class ModelFields(RequestModel):
     model: Model = Field("", description="Accepted for other servers' clients; one is loaded.")
-    keep_alive: Any = Field(
-        None, description="Accepted; the server's options decide how long the model stays loaded."
+    keep_alive: KeepAlive | None = Field(
+        None,
+        description="How long the model stays loaded if no other request comes: seconds, or a duration such "
+        "as `5m`; 0: unload it, negative: keep it. Default: `--sleep-idle-seconds`. Ignored if several API "
+        "keys share the model.",
     )
 
 
@@ -76,14 +82,14 @@ class OllamaEmbedRequest(ModelFields):
     dimensions: Annotated[int, Whole, limits(1)] | None = Field(
         None, description="Truncate vectors to this many numbers, and normalize them again."
     )
-    options: Any = Field(None, description=ACCEPTED)
+    options: Any = Field(None, description="Accepted; an embedding has none but the size of the context.")
 
 
 class OllamaEmbeddingsRequest(ModelFields):
     """The vector of a text, as older clients ask for it."""
 
     prompt: str = Field(description="The text.")
-    options: Any = Field(None, description=ACCEPTED)
+    options: Any = Field(None, description="Accepted; an embedding has none but the size of the context.")
 
 
 class OllamaShowRequest(RequestModel):
@@ -107,7 +113,13 @@ GENERATE = shape(
     model="string", created_at="string", response="string", done="boolean", done_reason="string?", **_TIMES
 )
 _VECTOR = list_of({"type": "number"})
-EMBED = shape(model="string", embeddings=list_of(_VECTOR), prompt_eval_count="integer")
+EMBED = shape(
+    model="string",
+    embeddings=list_of(_VECTOR),
+    total_duration="integer",
+    load_duration="integer",
+    prompt_eval_count="integer",
+)
 EMBEDDING = shape(embedding=_VECTOR)
 MODELS = shape(models=list_of(shape(name="string", model="string", size="integer", details="object")))
 SHOW = shape(details="object", model_info="object", capabilities="array", template="string")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.archive import Archive
 from corral.api.dialects.responses.conversation import Conversation
 from corral.api.dialects.responses.file import read_files
@@ -63,4 +64,7 @@ async def parse_exchange(request: Request, body: ContextFields, exchange: Exchan
     state = state_of(request)
     texts = await run_for_client(read_files(exchange.items, state.media_source), request.receive)
     parsed = await state.pools.run_prompt(parse_context, body, exchange.items, texts)
-    return await truncate(request, parsed, state.prepare) if body.truncation == "auto" else parsed
+    if body.truncation != "auto":
+        return parsed
+    with renaming(parsed.names):
+        return await truncate(request, parsed, state.prepare)

@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from corral.api.dialects.responses.item import Item, item_id
 from corral.api.dialects.responses.tool import CUSTOM_INPUT, ToolTable
-from corral.api.dialects.responses.transcript import seal_reasoning
+from corral.api.dialects.responses.transcript import seal
 from corral.api.dialects.responses.writer import Events, ItemWriter
 from corral.chat.event import CallArguments, CallBroken, CallStarted, Content, Diagnosis, Event, Reasoning
 from corral.chat.reader import MessageParser
@@ -148,7 +148,7 @@ class Output:
     def _close_item(self, status: str) -> Events:
         if self.writer.type == "reasoning" and self._seals:
             (part,) = self.writer.snapshot[-1]["content"]
-            return self.writer.close(status, encrypted_content=seal_reasoning(part["text"]))
+            return self.writer.close(status, encrypted_content=seal(part["text"]))
         return self.writer.close(status)
 
 

@@ -19,7 +19,7 @@ LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
 _INCLUDED = (LOGPROBS, ENCRYPTED, "message.input_image.image_url")
 _EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high"}  # templates know three
-_NESTED = ("text", "reasoning", "conversation", "stream_options")
+_NESTED = ("text", "reasoning", "conversation", "stream_options", "prompt_cache_options")
 
 Placed = Sequence[tuple[str, Item]]  # items, and what the client calls them
 
@@ -84,16 +84,18 @@ def _tool_names(table: ToolTable, functions: list[dict[str, Any]]) -> dict[str, 
     """Return the client's names of the remaining functions."""
     names: dict[str, str] = {}
     for i, function in enumerate(functions):
-        place = table.names[f"tools[{table.functions.index(function)}]"]
-        names |= {f"tools[{i}]": place, f"tools[{i}].function": place}
+        own = f"tools[{table.functions.index(function)}]"
+        inner = ("", ".function", ".function.parameters")
+        names |= {f"tools[{i}]{name}": table.names[own + name] for name in inner}
     return names
 
 
 def _reasoning_fields(body: ContextFields, remarks: Remarks) -> dict[str, Any]:
     if body.reasoning is None:
         return {}
-    if body.reasoning.summary or body.reasoning.generate_summary:
-        remarks.warn("reasoning.summary", "has no effect: reasoning is returned as it is")
+    for name in ("summary", "generate_summary"):
+        if getattr(body.reasoning, name) is not None:
+            remarks.warn(f"reasoning.{name}", "has no effect: reasoning is returned as it is")
     effort = body.reasoning.effort
     if effort is None:
         return {}

@@ -83,11 +83,18 @@ def refuse_file_id(part: Fields, place: str) -> None:
 def _parse_image(part: Fields, place: str, remarks: Remarks) -> Part:
     remarks.check_keys(part, _OF_IMAGE, place)
     refuse_file_id(part, place)
+    _check_detail(part, place, remarks)
     return {"type": "image_url", "image_url": {"url": require_text(part, "image_url", place)}}
 
 
 def _parse_file(part: Fields, place: str, file_texts: Mapping[str, str], remarks: Remarks) -> Part:
     remarks.check_keys(part, _OF_FILE, place)
+    _check_detail(part, place, remarks)
     name = part.get("filename")
     title = f" title={quoteattr(name)}" if isinstance(name, str) else ""
     return {"type": "text", "text": f"<document{title}>\n{file_texts[place]}\n</document>"}
+
+
+def _check_detail(part: Fields, place: str, remarks: Remarks) -> None:
+    if part.get("detail") not in (None, "auto"):
+        remarks.warn(f"{place}.detail", "has no effect: it is used as it is")

@@ -193,7 +193,7 @@ def render_frame(id: str, body: ResponsesRequest, model: str, sampling: Sampling
         "prompt_cache_key": body.prompt_cache_key,
         "reasoning": _render_reasoning(body),
         "safety_identifier": body.safety_identifier,
-        "service_tier": body.service_tier or "default",
+        "service_tier": "default",  # the tier that was used, whichever was asked for
         "store": body.store,
         "temperature": sampling.temperature,
         "text": _render_text(body),

@@ -13,6 +13,7 @@ from corral.api.body import JsonResponse, parse_body
 from corral.api.diagnose import begin_diagnosis
 from corral.api.dialects.named_event import named_events
 from corral.api.dialects.place import renaming
+from corral.api.dialects.responses.compact import CompactionRenderer, ask_summary
 from corral.api.dialects.responses.error import render_event
 from corral.api.dialects.responses.exchange import Exchange, open_exchange, parse_exchange
 from corral.api.dialects.responses.page import QUERIES, parse_number, render_page
@@ -20,10 +21,12 @@ from corral.api.dialects.responses.parse import ParsedResponses
 from corral.api.dialects.responses.render import ResponsesRenderer, render_frame
 from corral.api.dialects.responses.run import Run
 from corral.api.dialects.responses.schema import (
+    COMPACTION,
     DELETED,
     INPUT_TOKENS,
     ITEMS,
     RESPONSE,
+    CompactRequest,
     InputTokensRequest,
     ResponsesRequest,
 )
@@ -40,9 +43,9 @@ from corral.telemetry.scope import record_of
 
 
 class _ResponseId(StringConvertor):
-    """Matches the id in a path, but not `input_tokens`, which is a route of its own."""
+    """Matches the id in a path, but not `input_tokens` and `compact`, which are routes of their own."""
 
-    regex = "(?!input_tokens$)[^/]+"
+    regex = "(?!(?:input_tokens|compact)$)[^/]+"
 
 
 register_url_convertor("response", _ResponseId())
@@ -94,6 +97,26 @@ async def input_tokens(request: Request) -> Response:
         n = await context.pools.run_text(count_chat_tokens, chat, base, settings)
     warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n, **warnings})
+
+
+@router.post(
+    "/v1/responses/compact",
+    openapi_extra=body_of(CompactRequest),
+    responses=answers(COMPACTION, 404, 501, 507),
+)
+async def compact(request: Request) -> Response:
+    """Replace a conversation by its user messages and a summary, in the shape of OpenAI's Responses API."""
+    state = state_of(request)
+    state.model.require_generation()
+    state.admission.check_queue(record_of(request).client)
+    body = ask_summary(await parse_body(request, CompactRequest), state.model.info.n_ctx)
+    exchange = await open_exchange(request, body)
+    parsed = await parse_exchange(request, body, exchange)
+    with renaming(parsed.names):
+        prepared = await prepare_chat(request, parsed.chat, state.prepare)
+        renderer = _open_renderer(request, body, exchange, parsed, prepared)
+        summary = CompactionRenderer(renderer, [item for _, item in exchange.items[:-1]])
+        return await respond(request, prepared.completion, summary, stream=False)
 
 
 @router.get(

@@ -161,6 +161,25 @@ class ResponsesRequest(ContextFields):
     prompt_cache_retention: Any = Field(None, description=ACCEPTED)
 
 
+class CompactRequest(RequestModel):
+    """Replace a conversation by a summary."""
+
+    converted_to = (ResponsesRequest,)
+    model: Text = Field("", description="Accepted for other servers' clients; one is loaded.")
+    input: Any = Field("", description="The items to replace.", json_schema_extra=_INPUT)
+    instructions: Any = Field(
+        None, description="The system prompt of this request alone.", json_schema_extra=_INPUT
+    )
+    previous_response_id: Id | None = Field(
+        None, description="The stored response whose items are replaced, with all that preceded it."
+    )
+    prompt_cache_key: Text | None = Field(
+        None, description="Requests with the same key prefer the same slot."
+    )
+    prompt_cache_retention: Any = Field(None, description=ACCEPTED)
+    service_tier: Any = Field(None, description=ACCEPTED)
+
+
 class ConversationRequest(RequestModel):
     """Begin a conversation."""
 
@@ -204,6 +223,9 @@ RESPONSE = shape(
     metadata="object",
     warnings="array?",
     cache_report="object?",
+)
+COMPACTION = shape(
+    id="string", object="string", created_at="integer", output="array", usage=USAGE, warnings="array?"
 )
 INPUT_TOKENS = shape(object="string", input_tokens="integer", warnings="array?")
 _ITEM = shape(id="string", type="string")

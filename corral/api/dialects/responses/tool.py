@@ -14,9 +14,9 @@ from corral.chat.message import MAX_TOOLS
 from corral.core.errors import InvalidRequest
 
 CUSTOM_INPUT = "input"  # the argument of a custom tool
-_OF_FUNCTION = ("name", "description", "parameters", "strict", "output_schema", "allowed_callers")
+_OF_FUNCTION = ("name", "description", "parameters", "strict", "allowed_callers")
 _OF_CUSTOM = ("name", "description", "format", "allowed_callers")
-_OF_NAMESPACE = ("name", "description", "tools")
+_OF_NAMESPACE = ("name", "tools")
 _MODES = ("none", "auto", "required")
 
 Tool = dict[str, Any]
@@ -110,8 +110,11 @@ def _add(table: ToolTable, tool: Tool, kind: str, function: Tool, place: str, na
     name = tool.get("name")
     if not isinstance(name, str):
         raise InvalidRequest("must be a string", field=f"{place}.name")
-    own = f"tools[{len(table.functions)}]"
-    table.names |= {own: place, f"{own}.function": place}
+    own, schema = (
+        f"tools[{len(table.functions)}]",
+        "parameters" if kind == "function" else "format.definition",
+    )
+    table.names |= {own: place, f"{own}.function": place, f"{own}.function.parameters": f"{place}.{schema}"}
     function["name"] = flat_name(name, namespace)
     table.origins[function["name"]] = Origin(kind, name, namespace)
     table.functions.append({"type": "function", "function": function})
@@ -119,13 +122,15 @@ def _add(table: ToolTable, tool: Tool, kind: str, function: Tool, place: str, na
 
 def _function(tool: Tool, place: str, remarks: Remarks) -> Tool:
     remarks.check_keys(tool, _OF_FUNCTION, place)
+    _check_callers(tool, place, remarks)
     kept = ("description", "parameters", "strict")
     return {"name": "", **{name: tool[name] for name in kept if tool.get(name) is not None}}
 
 
 def _custom(tool: Tool, place: str, remarks: Remarks) -> Tool:
     remarks.check_keys(tool, _OF_CUSTOM, place)
-    text: Tool = {"type": "string", **_describe_format(tool.get("format"), f"{place}.format", remarks)}
+    _check_callers(tool, place, remarks)
+    text: Tool = {"type": "string", **_parse_format(tool.get("format"), f"{place}.format", remarks)}
     parameters = {
         "type": "object",
         "properties": {CUSTOM_INPUT: text},
@@ -136,13 +141,33 @@ def _custom(tool: Tool, place: str, remarks: Remarks) -> Tool:
     return {"name": "", **about, "parameters": parameters}
 
 
-def _describe_format(format: Any, place: str, remarks: Remarks) -> Tool:
-    """Describe the format of a custom tool to the model; it is not enforced."""
-    if not isinstance(format, dict) or format.get("type") != "grammar":
+def _check_callers(tool: Tool, place: str, remarks: Remarks) -> None:
+    callers = tool.get("allowed_callers")
+    if callers is not None and callers != ["direct"]:
+        remarks.warn(f"{place}.allowed_callers", "was ignored: the model calls all tools directly")
+
+
+def _parse_format(format: Any, place: str, remarks: Remarks) -> Tool:
+    """Return the schema of a custom tool's text. A regular expression is enforced; other grammars are shown
+    to the model."""
+    if format is None:
         return {}
-    remarks.warn(place, "is shown to the model, and not enforced")
+    kind = format.get("type") if isinstance(format, dict) else None
+    if kind not in ("text", "grammar"):
+        raise InvalidRequest("must be an object whose 'type' is 'text' or 'grammar'", field=place)
+    remarks.check_keys(format, ("syntax", "definition"), place)
+    if kind == "text":
+        return {}
     syntax, definition = format.get("syntax"), format.get("definition")
-    return {"description": f"A text that follows this {syntax!s:.16} grammar:\n{definition!s}"}
+    if syntax not in ("lark", "regex"):
+        raise InvalidRequest("must be 'lark' or 'regex'", field=f"{place}.syntax")
+    if not isinstance(definition, str):
+        raise InvalidRequest("must be a string", field=f"{place}.definition")
+    about = {"description": f"A text that follows this {syntax} grammar:\n{definition}"}
+    if syntax == "regex":
+        return {**about, "pattern": f"^(?:{definition})$"}
+    remarks.warn(place, "is shown to the model, and not enforced")
+    return about
 
 
 def _parse_allowed(choice: Tool, table: ToolTable) -> tuple[str, list[Tool]]:

@@ -18,17 +18,19 @@ from corral.api.dialects.responses.tool import CUSTOM_INPUT, flat_name
 from corral.core.errors import InvalidRequest
 
 _SEAL = "corral:"  # of reasoning in a form to send back, as this server writes it
+_SUMMARY = "Summary of the conversation so far:"
 _OF_ITEM = ("id", "status", "created_by")
 _OF_MESSAGE = (*_OF_ITEM, "role", "content", "phase")
 _OF_CALL = (*_OF_ITEM, "call_id", "name", "namespace", "arguments", "input", "caller")
 _OF_OUTPUT = (*_OF_ITEM, "call_id", "name", "namespace", "output", "caller")
 _OF_REASONING = (*_OF_ITEM, "summary", "content", "encrypted_content")
 _FOREIGN = ("_call", "_call_output", "_output", "_tools", "_request", "_response")  # ends of types
-_UNREADABLE = ("compaction", "compaction_trigger", "program", "configuration_update")
+_UNREADABLE = ("compaction_trigger", "program", "configuration_update")
+_OF_COMPACTION = (*_OF_ITEM, "encrypted_content")
 
 
-def seal_reasoning(text: str) -> str:
-    """Encode reasoning so that clients without a store can send it back; it is not secret."""
+def seal(text: str) -> str:
+    """Encode a text so that clients without a store can send it back; it is not secret."""
     return _SEAL + base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
 
 
@@ -55,6 +57,8 @@ class Transcript:
             self._add_output(item, place)
         elif kind == "reasoning":
             self._add_reasoning(item, place)
+        elif kind in ("compaction", "compaction_summary"):
+            self._add_summary(item, place)
         elif kind.endswith(_FOREIGN) or kind in _UNREADABLE:
             self._remarks.warn(
                 place, f"was left out: this server cannot use an item of the type '{kind:.64}'"
@@ -111,6 +115,16 @@ class Transcript:
         turn = self._open(place, is_new=self._turn is not None and self._turn.is_begun)
         if text:
             turn.reasoning.append(text)
+
+    def _add_summary(self, item: Item, place: str) -> None:
+        self._remarks.check_keys(item, _OF_COMPACTION, place)
+        text = _unseal(item.get("encrypted_content"))
+        if not text:
+            self._remarks.warn(place, "was left out: only the server that made it can read it")
+            return
+        self.finish()
+        summary = {"type": "text", "text": f"{_SUMMARY}\n{text}"}
+        self._add_parts("user", [summary], place, place)
 
     def _text_of(self, item: Item, name: str, place: str) -> str:
         where = f"{place}.{name}"
