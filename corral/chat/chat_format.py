@@ -21,7 +21,7 @@ from corral.chat.reasoning import (
     read_reasoning,
     reasoning_grammar,
 )
-from corral.chat.template import ChatTemplate, TemplateError
+from corral.chat.template import Template, TemplateError, TemplateLimit
 from corral.chat.tool import NO_TOOLS, ToolChoice, ToolUse
 from corral.core.params import SchemaCheck
 
@@ -66,7 +66,7 @@ class Prompt:
 class ChatFormat:
     """A template and everything derived from it."""
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: Template) -> None:
         self.template = template
         self.format: Format = choose_format(template.source)
         self.can: Capability = probe(lambda messages, tools: self._try(messages, tools, True, {}))
@@ -134,6 +134,8 @@ class ChatFormat:
         options = {"enable_thinking": chat.enable_thinking, **chat.options}
         try:
             return self._try(self._shape(adapted), tools, add_generation_prompt, options)
+        except TemplateLimit:
+            raise
         except TemplateError as error:
             for attempt in relaxations(adapted):
                 try:

@@ -80,6 +80,11 @@ class CorralProcess:
         (tokenizer,) = children(self.process.pid, "corral.link.tokenizer_worker")
         return tokenizer
 
+    @property
+    def renderer(self) -> psutil.Process:
+        (renderer,) = children(self.process.pid, "corral.link.renderer_worker")
+        return renderer
+
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, timeout=START_S)
 
