@@ -15,6 +15,7 @@ _STARTS: dict[str, dict] = {
     "thinking": {"thinking": "", "signature": ""},
     "tool_use": {"input": {}},
 }
+_LAST = ("warnings", "cache_report", "schema_violation", "truncated_grammar")
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
@@ -90,7 +91,7 @@ def accumulate(events: list[dict]) -> dict:
         elif kind == "message_delta":
             assert not is_open
             message |= {**event["delta"], "usage": event["usage"]}
-            message |= {k: v for k, v in event.items() if k in ("warnings", "cache_report")}
+            message |= {k: v for k, v in event.items() if k in _LAST}
         else:
             assert kind == "ping"
     return message

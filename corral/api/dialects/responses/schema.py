@@ -204,6 +204,8 @@ RESPONSE = shape(
     metadata="object",
     warnings="array?",
     cache_report="object?",
+    schema_violation="object?",
+    truncated_grammar="boolean?",
 )
 INPUT_TOKENS = shape(object="string", input_tokens="integer", warnings="array?")
 _ITEM = shape(id="string", type="string")
