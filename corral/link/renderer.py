@@ -21,35 +21,32 @@ from corral.link.lifecycle import exit_name, shutting_down
 from corral.link.process import spawn_module
 from corral.link.rendering import Rendering, decode_rendered, max_cpu_s
 
+LARGE_BYTES = 1 << 20  # of a conversation and its template
 MAX_TRIES = 2
 _WALL_S, _WALL_PER_CPU_S = 30.0, 10.0  # a busy machine may be this much slower
 _log = logging.getLogger("corral")
 
 
 class Renderer:
-    """Owns the template process: spawned by `start`, and again by the first rendering after a loss."""
+    """Owns the template processes: one for most conversations and one for long ones, so that others do not
+    wait for these. The second is spawned when it is needed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards everything below; held while a conversation is rendered
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: BlockingChannel | None = None
-        self._is_closed = False
+        self._usual = _TemplateProcess()
+        self._large = _TemplateProcess()
 
     def start(self) -> None:
-        with self._lock:
-            self._spawn()
+        self._usual.start()
 
     def close(self) -> None:
-        """End the process; what is being rendered fails."""
-        self._is_closed = True
-        if self._process is not None:
-            self._process.kill()
-        with self._lock:
-            self._drop()
+        """End the processes; what is being rendered fails."""
+        self._usual.close()
+        self._large.close()
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        """That of the usual process, if it runs."""
+        return self._usual.pid
 
     def template(self, source: str, bos_token: str = "", eos_token: str = "") -> RemoteTemplate:
         """Compile a template. Raises CorralError if it is invalid."""
@@ -61,11 +58,40 @@ class Renderer:
             frame = encode_frame(what)
         except RecursionError:
             raise TemplateLimit("the messages are nested too deeply") from None
-        with self._lock:
-            answer = decode_rendered(self._ask(frame))
+        process = self._usual if len(frame) < LARGE_BYTES else self._large
+        answer = decode_rendered(process.ask(frame))
         if answer.error is not None:
             raise CorralError.from_info(answer.error)
         return answer.text
+
+
+class _TemplateProcess:
+    """One process: spawned by `start`, or by the first rendering after that or after a loss."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards everything below; held while a conversation is rendered
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: BlockingChannel | None = None
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        with self._lock:
+            self._spawn()
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._process is not None:
+            self._process.kill()
+        with self._lock:
+            self._drop()
+
+    def ask(self, frame: bytes) -> bytes:
+        with self._lock:
+            return self._ask(frame)
 
     def _ask(self, frame: bytes) -> bytes:
         """Return the answer. A process that was lost for reasons of its own is replaced once."""

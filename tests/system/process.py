@@ -82,8 +82,7 @@ class CorralProcess:
 
     @property
     def renderer(self) -> psutil.Process:
-        (renderer,) = children(self.process.pid, "corral.link.renderer_worker")
-        return renderer
+        return children(self.process.pid, "corral.link.renderer_worker")[0]
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, timeout=START_S)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from corral.chat.chat_format import ChatFormat
 from corral.chat.template import ChatTemplate, TemplateError, TemplateLimit
 from corral.core.errors import CorralError, Unavailable
-from corral.link.renderer import Renderer
+from corral.link.renderer import LARGE_BYTES, Renderer
 from corral.link.rendering import max_cpu_s
 from tests.tools.family import FAMILIES, load
 
 MESSAGES = [{"role": "user", "content": "a"}]
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 GROWS = "{% set n = namespace(x='a') %}{% for i in range(99) %}"
 NESTED = "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
 
@@ -64,7 +66,7 @@ def test_memory_is_limited(renderer, source):
 @pytest.mark.parametrize(
     "source",
     [
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        LOOP,
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
         NESTED + "{{ n.x }}",
         NESTED + "{% set a = n.x %}" + NESTED + "{{ a == n.x }}",  # inside one call of the interpreter
@@ -107,6 +109,19 @@ def test_after_the_end_nothing_is_rendered():
     renderer.close()
     with pytest.raises(Unavailable):
         template.render(MESSAGES)
+
+
+def test_long_conversations_hold_up_no_other(renderer):
+    """They have a process of their own."""
+    template = renderer.template("{% if messages[0].content | length > 9 %}" + LOOP + "{% endif %}b")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(template.render, [{"role": "user", "content": "a" * LARGE_BYTES}])
+        n_rendered = 0
+        while not slow.done():
+            assert template.render(MESSAGES) == "b"
+            n_rendered += 1
+        assert n_rendered > 1
+        assert isinstance(slow.exception(), TemplateLimit)
 
 
 def test_long_conversations_may_take_longer():
