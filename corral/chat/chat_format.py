@@ -53,7 +53,7 @@ class Binding:
     grammar: str
     trigger: str = ""
     is_trigger_first: bool = False
-    is_answer_apart: bool = False  # a call begins otherwise than JSON does
+    is_answer_apart: bool = False  # calls do not begin like JSON
     reasoning: tuple[str, str] = ("", "")  # the tags of reasoning before it; an empty first one is open
 
 
