@@ -18,15 +18,20 @@ _PROMPT_THREADS, _MAX_PROMPT_THREADS = 4, 32  # they wait for the tokenizer most
 
 
 class Pools:
-    """Clients share both of them fairly; work is done for the client of the current request."""
+    """Clients share each of them fairly; work is done for the client of the current request."""
 
     def __init__(self, n_threads: int) -> None:
         self._prompts = FairPool(n_threads, "prompt")
+        self._chats = FairPool(n_threads, "chat")
         self._texts = FairPool(1, "text")
 
     async def run_prompt(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context."""
         return await self._prompts.run(current_record().client, function, *args)
+
+    async def run_chat(self, function: Callable[..., T], *args: Any) -> T:
+        """Run what renders a template, which may be slow, in a pool that other prompts do not wait for."""
+        return await self._chats.run(current_record().client, function, *args)
 
     async def run_text(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on texts of any length, in a pool that prompts do not wait for."""

@@ -17,6 +17,7 @@ from corral.api.prepare import PrepareContext, PreparedCompletion, TaskPlan, app
 from corral.api.prompt import refuse_hopeless
 from corral.api.schema.chat import ChatRequest
 from corral.api.vocab import Vocab
+from corral.chat.argument_check import argument_checks
 from corral.chat.chat_format import Binding, Chat, ChatFormat, Prompt
 from corral.chat.grammar import END
 from corral.chat.guard import Guard
@@ -55,7 +56,7 @@ class PreparedChat:
 async def prepare_chat(request: Request, body: ChatRequest, context: PrepareContext) -> PreparedChat:
     body, media, warnings = await mark_chat(request, body, context)
     base, settings = context.baseline(media), context.model.chat
-    plan, chat_format, chat, prompt = await context.pools.run_prompt(plan_chat, body, base, settings)
+    plan, chat_format, chat, prompt = await context.pools.run_chat(plan_chat, body, base, settings)
     completion = await context.make_tasks(request, _with_n_probs(body), plan, media, warnings)
     return PreparedChat(completion, chat_format, chat, prompt, is_legacy=body.functions is not None)
 
@@ -275,15 +276,27 @@ def _bound(body: ChatRequest, chat: Chat, binding: Binding, vocab: Vocab) -> Con
 
 def _checks(chat: Chat, binding: Binding, vocab: Vocab) -> Iterator[SchemaCheck]:
     """Yield the checks of the answer and of all calls, each with the place where its value begins."""
-    checked = [(chat.schema, chat.check), *((tool.parameters, tool.check) for tool in chat.use.tools)]
-    for schema, check in checked:
-        if check is None:
-            continue
-        openings = find_openings(binding.grammar, schema, lambda token: vocab.detokenize([token]))
-        if not openings or ("" in openings and chat.use.is_possible):
+    before, after = binding.reasoning
+    for schema, check in _checked(chat, binding, vocab):
+        openings = _openings(binding, schema, vocab)
+        if not openings or ("" in openings and chat.use.is_possible and not binding.is_answer_apart):
             raise InvalidRequest(check.refusal, param=check.field)
-        before, after = binding.reasoning
         yield msgspec.structs.replace(check, openings=openings, before=before, after=after)
+
+
+def _checked(chat: Chat, binding: Binding, vocab: Vocab) -> Iterator[tuple[Any, SchemaCheck]]:
+    """Yield all checks with the schemas in the grammar that they belong to."""
+    if chat.check is not None:
+        yield chat.schema, chat.check
+    for tool in chat.use.tools:
+        if tool.check is not None:
+            whole = [(tool.parameters, tool.check)]
+            is_whole = bool(_openings(binding, tool.parameters, vocab))
+            yield from whole if is_whole else argument_checks(tool, chat.use.tools) or whole
+
+
+def _openings(binding: Binding, schema: Any, vocab: Vocab) -> tuple[str, ...]:
+    return find_openings(binding.grammar, schema, lambda token: vocab.detokenize([token]))
 
 
 def _grammar_token(text: str, vocab: Vocab) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.chat.message import Message
-from corral.chat.template import TemplateError
+from corral.chat.template import TemplateError, TemplateLimit
 
 Render = Callable[[list[Message], list[Message]], str]  # messages and tools to a prompt
 
@@ -69,6 +69,8 @@ def _try_call(render: Render, call: dict[str, Any], parts: bool) -> str:
 def _try(render: Render, messages: list[Message], tools: Sequence[Message] = ()) -> str:
     try:
         return render(messages, list(tools))
+    except TemplateLimit:
+        raise
     except TemplateError:
         return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from corral.chat.reasoning import (
     read_reasoning,
     reasoning_grammar,
 )
-from corral.chat.template import ChatTemplate, TemplateError
+from corral.chat.template import Template, TemplateError, TemplateLimit
 from corral.chat.tool import NO_TOOLS, ToolChoice, ToolUse
 from corral.core.params import SchemaCheck
 
@@ -52,6 +53,7 @@ class Binding:
     grammar: str
     trigger: str = ""
     is_trigger_first: bool = False
+    is_answer_apart: bool = False  # calls do not begin like JSON
     reasoning: tuple[str, str] = ("", "")  # the tags of reasoning before it; an empty first one is open
 
 
@@ -66,7 +68,7 @@ class Prompt:
 class ChatFormat:
     """A template and everything derived from it."""
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: Template) -> None:
         self.template = template
         self.format: Format = choose_format(template.source)
         self.can: Capability = probe(lambda messages, tools: self._try(messages, tools, True, {}))
@@ -114,7 +116,11 @@ class ChatFormat:
             return None
         first = self._reasoning_first(g, chat, prompt)
         start = "" if prompt.is_thinking else self._tags.start
-        return Binding(g.build(seq(first, body)), reasoning=(start, self._tags.end) if first else ("", ""))
+        return Binding(
+            g.build(seq(first, body)),
+            is_answer_apart=bool(format.trigger) and not _begins_json("".join(format.trigger)),
+            reasoning=(start, self._tags.end) if first else ("", ""),
+        )
 
     def parser(self, chat: Chat, prompt: Prompt) -> MessageParser:
         is_apart = chat.reasoning is not ReasoningFormat.NONE
@@ -134,6 +140,8 @@ class ChatFormat:
         options = {"enable_thinking": chat.enable_thinking, **chat.options}
         try:
             return self._try(self._shape(adapted), tools, add_generation_prompt, options)
+        except TemplateLimit:
+            raise
         except TemplateError as error:
             for attempt in relaxations(adapted):
                 try:
@@ -162,3 +170,7 @@ class ChatFormat:
         if chat.use.is_possible or self.format.wraps_content:
             yield from self.format.parse(reader, chat.use)
         yield from reader.rest(reader.content)
+
+
+def _begins_json(text: str) -> bool:
+    return re.match(r'\s*[-0-9"{\[tfn]', text) is not None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import jinja2
 from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -24,6 +25,24 @@ class TemplateError(InvalidRequest):
     """The template refuses a conversation, or fails on it."""
 
 
+class TemplateLimit(TemplateError):
+    """The template takes more time, memory or text than any conversation needs."""
+
+
+class Template(Protocol):
+    """A template that can be rendered, here or in another process."""
+
+    source: str
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        options: Mapping[str, Any] | None = None,
+    ) -> str: ...
+
+
 class ChatTemplate:
     """A compiled template. Rendering is thread-safe."""
 
@@ -37,6 +56,8 @@ class ChatTemplate:
             raise CorralError(f"the chat template is not valid jinja{line}: {error.message}") from None
         except RecursionError:
             raise CorralError("the chat template is nested too deeply") from None
+        except (SyntaxError, ValueError, OverflowError) as error:  # of the Python that jinja makes of it
+            raise CorralError(f"the chat template cannot be compiled: {error}"[:500]) from None
 
     def render(
         self,
@@ -64,9 +85,11 @@ class ChatTemplate:
                 parts.append(part)
                 n_chars += len(part)
                 if n_chars > MAX_CHARS:
-                    raise TemplateError("the chat template's output is too long")
+                    raise _too_long()
         except TemplateError:
             raise
+        except MemoryError:
+            raise TemplateLimit("the chat template needs too much memory for this conversation") from None
         except Exception as error:  # a template is a program that may fail in any way
             raise TemplateError(f"the chat template rejected these messages: {error}"[:500]) from None
         return "".join(parts)
@@ -82,6 +105,15 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Generator(CodeGenerator):
+    """Evaluates nothing while it compiles, where there are no limits."""
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
+        if not isinstance(node, nodes.TemplateData):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
+
+
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's sandbox with limits: Jinja bounds `range`; powers are refused and repeated sequences
     bounded here."""
@@ -91,6 +123,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         is_list_work = isinstance(obj, list) and attr in _LIST_WORK
         return is_list_work or super().is_safe_attribute(obj, attr, value)
 
+    code_generator_class = _Generator
     intercepted_binops = frozenset({"**", "*"})
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:  # noqa: ARG002
@@ -98,8 +131,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             raise TemplateError("the chat template uses the power operator, which is not allowed")
         for text, n in ((left, right), (right, left)):
             if isinstance(text, str | list | tuple) and isinstance(n, int) and len(text) * n > MAX_CHARS:
-                raise TemplateError("the chat template's output is too long")
+                raise _too_long()
         return left * right
+
+
+def _too_long() -> TemplateLimit:
+    return TemplateLimit("the chat template's output is too long")
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -130,7 +167,11 @@ def _to_json(
 
 def _environment() -> jinja2.Environment:
     environment = _Sandbox(
-        trim_blocks=True, lstrip_blocks=True, autoescape=False, extensions=[loopcontrols, _Generation]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+        optimized=False,
+        extensions=[loopcontrols, _Generation],
     )
     filters: dict[str, Callable[..., Any]] = {"tojson": _to_json, "fromjson": json.loads}
     environment.filters.update(filters)

@@ -11,6 +11,7 @@ from corral.core.params import JsonWhitespace, SchemaCheck
 from corral.grammar.check import mark_checks
 from corral.grammar.rewrite import NotExact, bare, read_draft, rewrite_schema
 from corral.grammar.rewrite.format import say_format
+from corral.grammar.rewrite.look import drop_irregular
 from corral.grammar.rewrite.widen import WHOLE, Place
 from corral.grammar.schema import all_parts, rewrite
 from corral.grammar.schema_rule import control_characters, is_open, objections, repair
@@ -94,7 +95,10 @@ def _plan(
     _check_size(schema, field)
     check_shape(schema, field)
     try:
-        repaired = _say_exactly(complete_schema(schema), is_lenient, left_out)
+        completed = complete_schema(schema)
+        if left_out is not None:
+            completed = drop_irregular(completed, left_out)
+        repaired = _say_exactly(completed, is_lenient, left_out)
     except NotExact as error:
         raise InvalidRequest(error.message, field=field) from None
     except ValueError as error:

@@ -76,7 +76,7 @@ KEYWORDS: dict[str, Support] = {
     **_checked("arrays", "maxContains", f"as contains, and {_OPPOSITE}", "an item"),
     **_checked("arrays", "unevaluatedItems", "without contains"),
     **_exact("strings", "minLength", "maxLength"),
-    **_limited("strings", "pattern", "without look-around, back references and \\b", _NONE),
+    **_checked("strings", "pattern", "without look-around, back references and \\b"),
     **_limited("strings", "format", "the formats below", _NONE),
     **_rows("strings", "annotation", "contentEncoding", "contentMediaType", "contentSchema"),
     **_exact("numbers", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from corral.grammar.rewrite.look import is_irregular
 from corral.grammar.rewrite.part import AT
 from corral.grammar.schema import resolve
 
@@ -88,6 +89,11 @@ def objections(schema: Schema) -> Iterator[tuple[str, str]]:
             yield keyword, "integers beyond 2^53 cannot be distinguished"
     if isinstance(schema.get("pattern"), str) and _SET_OPERATION.search(schema["pattern"]):
         yield "pattern", "&&, -- and ~~ in a character class have another meaning"
+    if is_irregular(schema.get("pattern")):
+        yield (
+            "pattern",
+            "look-around, back references and \\b are beyond a grammar here; write it without them",
+        )
     if schema.get("format") == "unknown" or (schema.get("format") in _FORMATS and "pattern" in schema):
         yield "format", "the format is unknown, or combined with a pattern"
     if _has_narrow_bound(schema):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,26 @@ from corral.chat.chat_format import Chat, ChatFormat
 from corral.chat.guard import Guard
 from corral.chat.named import named_template
 from corral.chat.reasoning import ReasoningFormat
-from corral.chat.template import ChatTemplate
+from corral.chat.template import ChatTemplate, Template
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 
+Compile = Callable[[str, str, str], Template]  # source, BOS and EOS
 _log = logging.getLogger("corral")
 
 
-def chat_settings(settings: ServerSettings, templates: Mapping[str, str], vocab: Vocab) -> ChatSettings:
+def chat_settings(
+    settings: ServerSettings, templates: Mapping[str, str], vocab: Vocab, compile: Compile = ChatTemplate
+) -> ChatSettings:
     """Build the chat settings. `templates`: those of the model; the default has an empty name, `tool_use` is
     optional."""
     source = _chosen_template(settings)
     if source:
-        chat_format = tool_format = _make_format(source, vocab)
+        chat_format = tool_format = _make_format(source, vocab, compile)
     else:
-        chat_format = _own_format(templates.get("", ""), vocab)
+        chat_format = _own_format(templates.get("", ""), vocab, compile)
         special = templates.get("tool_use")
-        tool_format = _own_format(special, vocab) if special else chat_format
+        tool_format = _own_format(special, vocab, compile) if special else chat_format
     return ChatSettings(
         chat_format=chat_format,
         tool_format=tool_format,
@@ -68,13 +71,13 @@ def _chosen_template(settings: ServerSettings) -> str:
     return named_template(settings.chat_template) or settings.chat_template
 
 
-def _own_format(source: str, vocab: Vocab) -> ChatFormat:
+def _own_format(source: str, vocab: Vocab, compile: Compile) -> ChatFormat:
     """Return the format of the model's own template, or ChatML if it is missing or broken."""
     try:
-        return _make_format(source or _chatml(), vocab)
+        return _make_format(source or _chatml(), vocab, compile)
     except CorralError as error:
         _log.warning("%s; using ChatML instead", error.message)
-        return _make_format(_chatml(), vocab)
+        return _make_format(_chatml(), vocab, compile)
 
 
 def _chatml() -> str:
@@ -83,8 +86,8 @@ def _chatml() -> str:
     return source
 
 
-def _make_format(source: str, vocab: Vocab) -> ChatFormat:
-    return ChatFormat(ChatTemplate(source, vocab.bos_text, vocab.eos_text))
+def _make_format(source: str, vocab: Vocab, compile: Compile) -> ChatFormat:
+    return ChatFormat(compile(source, vocab.bos_text, vocab.eos_text))
 
 
 def _template_options(settings: ServerSettings) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from corral.api.state import AppState
 from corral.core.result import ModelInfo
 from corral.core.settings import Settings
 from corral.link.client import EngineClient
+from corral.link.renderer import Renderer
 from corral.link.tokenizer import Tokenizer
 from corral.server.access import Keys
 from corral.server.app import create_app
@@ -41,6 +42,7 @@ class Front:
         """Call from any thread. Raises CorralError for invalid options of the server."""
         self.state = AppState(settings, engine, telemetry, default_params(settings))
         self._tokenizer = Tokenizer(n_prompt_threads(settings.server) + 2, settings.server.engine_timeout_s)
+        self._renderer = Renderer()
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self.app = create_app(self.state)
 
@@ -66,6 +68,7 @@ class Front:
         self.state.telemetry.loop.start(lambda: len(connections) > 0)
         self.monitor.start()
         self._tokenizer.start()
+        self._renderer.start()
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
             self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
@@ -80,7 +83,9 @@ class Front:
         downloaded to."""
         state, settings = self.state, self.state.settings
         server, defaults = settings.server, state.defaults
-        chat = await asyncio.to_thread(chat_settings, server, vocab.chat_templates, vocab)
+        chat = await asyncio.to_thread(
+            chat_settings, server, vocab.chat_templates, vocab, self._renderer.template
+        )
         check_tokens(defaults.params.sampling, info.n_vocab)
         state.adapters.open(info.adapters, settings.engine.lora, not server.lora_init_without_apply)
         if info.can_generate:
@@ -102,6 +107,7 @@ class Front:
 
     async def close(self) -> None:
         self._tokenizer.close()
+        self._renderer.close()
         await self.state.responses.close()
         await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:

@@ -19,6 +19,7 @@ _STARTS: dict[str, dict] = {
 }
 _PROMPT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+_LAST = ("warnings", "cache_report", "schema_violation", "truncated_grammar")
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
@@ -99,7 +100,7 @@ def accumulate(events: list[dict]) -> dict:
         elif kind == "message_delta":
             assert not is_open
             message |= {**event["delta"], "usage": {**message["usage"], **event["usage"]}}
-            message |= {k: v for k, v in event.items() if k in ("warnings", "cache_report")}
+            message |= {k: v for k, v in event.items() if k in _LAST}
         else:
             assert kind == "ping"
     return message

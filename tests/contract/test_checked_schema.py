@@ -104,3 +104,75 @@ async def test_props_tell_what_is_checked(server):
     unique = response.json()["json_schema"]["keywords"]["uniqueItems"]
     assert unique["support"] == "checked"
     assert "--schema-retries" in unique["cost"]
+
+
+QWEN3_CODER = "<tool_call>\n<function=tag>\n<parameter=tags>\n@\n</parameter>\n</function>\n</tool_call>"
+SEED_OSS = "<seed:tool_call>\n<function=tag>\n<parameter=tags>@</parameter>\n</function>\n</seed:tool_call>"
+GLM = "<tool_call>tag\n<arg_key>tags</arg_key>\n<arg_value>@</arg_value>\n</tool_call>"
+MINIMAX = (
+    '<minimax:tool_call>\n<invoke name="tag">\n<parameter name="tags">@</parameter>\n</invoke>\n'
+    "</minimax:tool_call>"
+)
+LFM2 = "<|tool_call_start|>[tag(tags=@)]<|tool_call_end|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "call"),
+    [
+        ("qwen3-coder", QWEN3_CODER),
+        ("seed-oss", SEED_OSS),
+        ("glm-4.6", GLM),
+        ("minimax-m2", MINIMAX),
+        ("lfm2", LFM2),
+    ],
+)
+async def test_arguments_between_tags_are_checked(template, call):
+    server = ScriptedServer(template)
+    think(server, call.replace("@", '["a", "a"]'), call.replace("@", '["a", "ab"]'))
+    answer = await chat(
+        server, tools=[TOOL], tool_choice="required", chat_template_kwargs={"enable_thinking": False}
+    )
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"tags": ["a", "ab"]}
+    assert answer["timings"]["redrawn_n"] == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"if": {"properties": {"tags": {"contains": {"pattern": "^x"}}}}, "then": {"required": ["other"]}},
+        {"properties": {"tags": {"$ref": "#/properties/other"}, "other": UNIQUE}},
+    ],
+)
+async def test_rules_about_several_arguments_between_tags_are_refused(more):
+    function = {"name": "tag", "parameters": {**TAGS, **more}}
+    body = {"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"}
+    body["tools"] = [{"type": "function", "function": function}]
+    response = await ScriptedServer("qwen3-coder").http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "tools[0].function.parameters"
+
+
+async def test_an_argument_of_another_function_is_not_mistaken_for_it():
+    other = {"type": "function", "function": {"name": "mark", "parameters": {"properties": {"tags": {}}}}}
+    body = {"messages": [{"role": "user", "content": "x"}], "tool_choice": "required", "tools": [TOOL, other]}
+    response = await ScriptedServer("qwen3-coder").http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+
+
+async def test_an_answer_next_to_optional_calls_is_checked(server):
+    response_format = {"type": "json_schema", "json_schema": {"schema": UNIQUE}}
+    think(server, '["a", "a"]', '["a", "ab"]')
+    answer = await chat(server, tools=[TOOL], response_format=response_format)
+    assert answer["choices"][0]["message"]["content"] == '["a", "ab"]'
+    call = f'{HEAD}{{"tags": ["a", "a"]}}{TAIL}'  # rules of optional calls are not enforced
+    think(server, call, call)
+    (choice,) = (await chat(server, tools=[TOOL], response_format=response_format))["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+
+
+async def test_where_calls_begin_like_answers_a_checked_answer_is_refused():
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}
+    body["response_format"] = {"type": "json_schema", "json_schema": {"schema": UNIQUE}}
+    response = await ScriptedServer("llama3.1").http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400

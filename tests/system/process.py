@@ -80,6 +80,10 @@ class CorralProcess:
         (tokenizer,) = children(self.process.pid, "corral.link.tokenizer_worker")
         return tokenizer
 
+    @property
+    def renderer(self) -> psutil.Process:
+        return children(self.process.pid, "corral.link.renderer_worker")[0]
+
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, timeout=START_S)
 

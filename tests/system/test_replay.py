@@ -71,6 +71,26 @@ async def test_streams_go_on_token_exact(server, number):
     assert server.get("/health").status_code == 200
 
 
+async def test_a_checked_answer_goes_on_although_choices_were_taken_back(server):
+    """The last letters take most of the redraws, so an engine is killed in the middle of one."""
+    items = {"type": "string", "pattern": "^[a-h]$"}
+    schema = {"type": "array", "items": items, "minItems": 8, "maxItems": 8, "uniqueItems": True}
+    ask: Any = {"prompt": "Letters:", "json_schema": schema, "seed": 1, "temperature": 2.0}
+    undisturbed = Stream(server.url, **ask)
+    await undisturbed.task
+    assert undisturbed.events[-1]["stop_type"] == "eos"
+    assert undisturbed.events[-1]["timings"]["redrawn_n"] > 8
+    stream = Stream(server.url, **ask)
+    for n in (len(undisturbed.events) // 2, len(undisturbed.events) * 3 // 4):
+        await stream.reach(n)
+        lost = server.engine
+        lost.send_signal(signal.SIGKILL)
+        await stream.reach(n + 2)
+        assert server.engine.pid != lost.pid
+    await stream.task
+    assert (stream.text, stream.tokens) == (undisturbed.text, undisturbed.tokens)
+
+
 async def test_a_request_that_arrives_while_the_engine_is_away_is_answered(server):
     expected = server.complete(prompt=PROMPTS[0], n_predict=5, temperature=0)["content"]
     server.engine.send_signal(signal.SIGKILL)

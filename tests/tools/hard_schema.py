@@ -8,7 +8,7 @@ from typing import Any
 NAMES = ("a", "b", "c", "xa", "xb")
 TEXTS = ("", "a", "b", "ab", "abc", "x", "é", "ba")  # in Python `$` also matches before a line break
 NUMBERS = (0, 1, 2, 3, 5, -1, 1.5, 2.5)
-PATTERNS = ("^x", "^a", "b$", "^[abc]+$")
+PATTERNS = ("^x", "^a", "b$", "^[abc]+$", "^(?!a)[abx]*$")
 DRAFTS: dict[int, str] = {
     4: "http://json-schema.org/draft-04/schema#",
     6: "http://json-schema.org/draft-06/schema#",

@@ -8,6 +8,7 @@ from corral.api.model import ChatSettings
 from corral.chat.reasoning import ReasoningFormat
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
+from corral.link.renderer import Renderer
 from corral.server.chat import chat_settings
 from tests.unit.fake import FakeVocab
 
@@ -51,3 +52,12 @@ def test_options_reach_the_chat():
     assert not chat.prefill
     assert chat.guard is not None
     assert chat.options == {"enable_thinking": False}
+
+
+def test_chatml_takes_the_place_of_one_that_exceeds_its_limits(caplog):
+    renderer = Renderer()
+    hostile = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    chat = chat_settings(ServerSettings(), {"": hostile}, FakeVocab(), renderer.template)
+    renderer.close()
+    assert "<|im_start|>" in chat.chat_format.template.source
+    assert "ChatML" in caplog.text

@@ -44,6 +44,7 @@ HEAVY = [
                 "corral.engine",
             ],
         ),
+        ("corral.link.renderer_worker", ["numpy", "psutil", "asyncio", "llama_cpp", "uvicorn", "pydantic"]),
         ("corral.server.front", ["llama_cpp", "llguidance", "diskcache", "rich", "huggingface_hub"]),
     ],
 )

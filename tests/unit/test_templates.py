@@ -121,3 +121,10 @@ def test_a_template_that_does_what_it_should_not_is_refused(source):
 def test_a_template_that_is_no_jinja_is_an_error_with_its_line():
     with pytest.raises(CorralError, match="line 2"):
         ChatTemplate("a\n{% if %}")
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ 'a' | center(9999999999) }}", "{% set x = [1] | batch(9999999999, 1) | list %}"]
+)
+def test_nothing_is_evaluated_when_a_template_is_compiled(source):
+    ChatTemplate(source)

@@ -48,7 +48,7 @@ async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
     model, pools = state_of(request).model, state_of(request).pools
     body = await parse_body(request, ChatRequest)
-    text = await pools.run_prompt(_apply_template, body, model)
+    text = await pools.run_chat(_apply_template, body, model)
     return await respond_json(pools, lambda: {"prompt": text}, len(text))
 
 
@@ -66,5 +66,5 @@ async def input_tokens(request: Request) -> Response:
     context = state_of(request).prepare
     body, media, _ = await mark_chat(request, await parse_body(request, ChatRequest), context)
     base, settings = context.baseline(media), context.model.chat
-    n = await context.pools.run_text(count_chat_tokens, body, base, settings)
+    n = await context.pools.run_chat(count_chat_tokens, body, base, settings)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})

@@ -12,7 +12,7 @@ import msgspec
 
 from corral.core.params import SchemaCheck
 from corral.core.result import Violation
-from corral.grammar.check.locate import Locator
+from corral.grammar.check.locate import PATTERNS, Locator
 from corral.grammar.check.scanner import KINDS
 from corral.grammar.check.value import ValueChecker
 
@@ -24,7 +24,7 @@ class _Known:
 
     def __init__(self, check: SchemaCheck) -> None:
         self.locator = Locator(check.schema)
-        self.validator: Any = jsonschema_rs.validator_for(check.client)
+        self.validator: Any = jsonschema_rs.validator_for(check.client, pattern_options=PATTERNS)
         self.is_first = "" in check.openings
         self._openings = [re.compile(opening.encode() + rb"\Z") for opening in check.openings if opening]
 

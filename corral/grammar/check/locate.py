@@ -16,6 +16,7 @@ from corral.grammar.check.mark import CHECK, OPPOSITES
 from corral.grammar.rewrite.part import Schema, escape, steps_of
 from corral.grammar.schema import resolve
 
+PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)  # some milliseconds
 _ROOT = "urn:corral:schema"
 _OF_ITEMS = frozenset(("uniqueItems", "contains"))
 _EARLY = _OF_ITEMS | {"propertyNames"}  # checked before the value ends
@@ -161,7 +162,9 @@ class Locator:
     def _validator(self, pointer: str) -> Any:
         if pointer not in self._validators:
             reference = {"$ref": f"{_ROOT}#{quote(pointer[1:])}"}
-            self._validators[pointer] = jsonschema_rs.validator_for(reference, registry=self._registry)
+            self._validators[pointer] = jsonschema_rs.validator_for(
+                reference, registry=self._registry, pattern_options=PATTERNS
+            )
         return self._validators[pointer]
 
 

@@ -1,4 +1,4 @@
-"""Chat templates of model files: found out about, and rendered with a conversation."""
+"""Chat templates of model files: probed, and rendered with a conversation, in the template process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import corral.chat
 from corral.chat.chat_format import Chat, ChatFormat
-from corral.chat.template import ChatTemplate
 from corral.core.errors import CorralError
+from corral.link.renderer import Renderer
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Limit, Target
 
@@ -20,8 +20,11 @@ _MESSAGES = [
 ]
 
 
+_RENDERER = Renderer()
+
+
 def parse(data: bytes) -> None:
-    chat_format = ChatFormat(ChatTemplate(data.decode("utf-8", "replace"), "<s>", "</s>"))
+    chat_format = ChatFormat(_RENDERER.template(data.decode("utf-8", "replace"), "<s>", "</s>"))
     assert isinstance(chat_format.render(Chat(_MESSAGES)).text, str)
 
 
@@ -36,7 +39,10 @@ WORDS = [
     b"messages",
     b"| tojson",
     b".__class__",
-    b" * 9999",
+    b" * 999999999",
+    b" ** 99",
+    b"| center(999999999)",
+    b"| replace('', messages)",
 ]
 WORDS += [
     b"{% set x = ",
@@ -49,4 +55,4 @@ WORDS += [
     b"-%}",
     b"**",
 ]
-TARGET = Target("template", parse, SEEDS, mutated(SEEDS, WORDS), (CorralError,), Limit(cpu_s=10.0, mib=300.0))
+TARGET = Target("template", parse, SEEDS, mutated(SEEDS, WORDS), (CorralError,), Limit(cpu_s=1.0, mib=100.0))

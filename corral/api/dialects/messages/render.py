@@ -18,6 +18,7 @@ from corral.api.dialects.messages.schema import MessagesRequest
 from corral.api.dialects.named_event import named_events
 from corral.api.model import RenderContext
 from corral.api.prepare_chat import PreparedChat
+from corral.api.render.native import render_unmet
 from corral.api.render.state import render_cache_report
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, StopType, TaskResult, Tokens
 
@@ -149,4 +150,4 @@ class MessagesRenderer:
         if remarks and self._parsed.is_masked:
             remarks["cache_report"]["masked"] = [BILLING_HEADER]
         warnings = [*self._warnings, *self._content.warnings]
-        return {**remarks, **({"warnings": warnings} if warnings else {})}
+        return {**render_unmet(choice.ended), **remarks, **({"warnings": warnings} if warnings else {})}

@@ -80,7 +80,7 @@ async def count_tokens(request: Request) -> Response:
     with renaming(parsed.names):
         chat, media, _ = await mark_chat(request, parsed.chat, context)
         base, settings = context.baseline(media), context.model.chat
-        n = await context.pools.run_text(count_chat_tokens, chat, base, settings)
+        n = await context.pools.run_chat(count_chat_tokens, chat, base, settings)
     warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
     return _with_id(request, JsonResponse({"input_tokens": n, **warnings}))
 

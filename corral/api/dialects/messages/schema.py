@@ -153,6 +153,8 @@ MESSAGE = shape(
     usage=_USAGE,
     warnings="array?",
     cache_report="object?",
+    schema_violation="object?",
+    truncated_grammar="boolean?",
     diagnostics="object|null?",
 )
 INPUT_TOKENS = shape(input_tokens="integer", warnings="array?")

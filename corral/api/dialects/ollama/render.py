@@ -100,6 +100,7 @@ class OllamaRenderer:
             "prompt_eval_duration": round(timings.prompt_ms * 1e6),
             "eval_count": timings.predicted_n,
             "eval_duration": round(timings.predicted_ms * 1e6),
+            **native.render_unmet(done),
             **({"warnings": warnings} if warnings else {}),
         }
 

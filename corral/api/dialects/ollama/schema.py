@@ -106,12 +106,9 @@ class OllamaPullRequest(OllamaShowRequest):
 _TIMES = dict.fromkeys(
     ("total_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration"), "integer?"
 )
-CHAT = shape(
-    model="string", created_at="string", message="object", done="boolean", done_reason="string?", **_TIMES
-)
-GENERATE = shape(
-    model="string", created_at="string", response="string", done="boolean", done_reason="string?", **_TIMES
-)
+_END: dict[str, Any] = {"done": "boolean", "done_reason": "string?", "schema_violation": "object?", **_TIMES}
+CHAT = shape(model="string", created_at="string", message="object", **_END)
+GENERATE = shape(model="string", created_at="string", response="string", **_END)
 _VECTOR = list_of({"type": "number"})
 EMBED = shape(
     model="string",

@@ -129,6 +129,7 @@ class ResponsesRenderer:
             "completed" if is_whole else "incomplete",
             events,
             incomplete_details=reason,
+            **native.render_unmet(done),
             **diagnostics,
             usage=self._usage(choice, done),
             **render_cache_report(choice, self._context.piece),

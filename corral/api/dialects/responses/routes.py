@@ -94,7 +94,7 @@ async def input_tokens(request: Request) -> Response:
     with renaming(parsed.names):
         chat, media, _ = await mark_chat(request, parsed.chat, context)
         base, settings = context.baseline(media), context.model.chat
-        n = await context.pools.run_text(count_chat_tokens, chat, base, settings)
+        n = await context.pools.run_chat(count_chat_tokens, chat, base, settings)
     warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n, **warnings})
 

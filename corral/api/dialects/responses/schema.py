@@ -223,6 +223,8 @@ RESPONSE = shape(
     metadata="object",
     warnings="array?",
     cache_report="object?",
+    schema_violation="object?",
+    truncated_grammar="boolean?",
 )
 COMPACTION = shape(
     id="string", object="string", created_at="integer", output="array", usage=USAGE, warnings="array?"

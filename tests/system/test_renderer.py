@@ -1,0 +1,65 @@
+"""A model file whose chat template is hostile: chats get an error, everybody else an answer."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.system.process import CorralProcess, wait_until
+
+N_HOSTILE = 2
+# `compare`: two values of 2^60 parts, in a single call of the interpreter.
+SOURCE = """{%- for message in messages %}{% if message.content == 'compare' %}
+{%- set a = namespace(x=[1], y=[1]) %}
+{%- for i in range(60) %}{% set a.x = [a.x, a.x] %}{% set a.y = [a.y, a.y] %}{% endfor %}{{ a.x == a.y }}
+{%- elif message.content == 'loop' %}
+{%- for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}
+{%- elif message.content == 'grow' %}{{ 'a' | center(999999999) }}
+{%- else %}{{ message.content }}{% endif %}{% endfor %}"""
+
+
+@pytest.fixture(scope="module")
+def server(tiny, tmp_path_factory):
+    path = tmp_path_factory.mktemp("templates") / "hostile.jinja"
+    path.write_text(SOURCE)
+    with CorralProcess("-m", tiny, "-c", 2048, "-np", 2, "--chat-template-file", path) as server:
+        yield server
+
+
+def chat(server: CorralProcess, text: str):
+    messages = [{"role": "user", "content": text}]
+    return server.post("/v1/chat/completions", messages=messages, max_tokens=2)
+
+
+@pytest.mark.parametrize("attack", ["loop", "compare", "grow"])
+def test_others_are_answered_while_a_template_runs(server, attack):
+    with ThreadPoolExecutor(N_HOSTILE) as pool:
+        attacks = [pool.submit(chat, server, attack) for _ in range(N_HOSTILE)]
+        n_answered = 0
+        while not all(each.done() for each in attacks):
+            assert server.complete(prompt="a", n_predict=1)["tokens_predicted"] == 1
+            assert server.get("/health").status_code == 200
+            n_answered += 1
+    assert n_answered > 0
+    for each in attacks:
+        error = each.result().json()["error"]
+        assert (error["code"], error["type"]) == (400, "invalid_request_error")
+    assert chat(server, "hello").status_code == 200
+
+
+def test_a_lost_template_process_is_replaced(server):
+    assert chat(server, "hello").status_code == 200
+    lost = server.renderer
+    lost.send_signal(signal.SIGKILL)
+    wait_until(lambda: not lost.is_running() or lost.status() == "zombie")
+    assert chat(server, "hello").status_code == 200
+    assert server.renderer.pid != lost.pid
+
+
+def test_the_template_process_ends_with_the_server(tiny):
+    with CorralProcess("-m", tiny, "-c", 256) as server:
+        renderer = server.renderer
+        assert server.stop() == 0
+    assert not renderer.is_running()

@@ -1,0 +1,128 @@
+"""Templates in the template process: what exceeds a limit is an error, and the next one is rendered."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from corral.chat.chat_format import ChatFormat
+from corral.chat.template import ChatTemplate, TemplateError, TemplateLimit
+from corral.core.errors import CorralError, Unavailable
+from corral.link.renderer import LARGE_BYTES, Renderer
+from corral.link.rendering import max_cpu_s
+from tests.tools.family import FAMILIES, load
+
+MESSAGES = [{"role": "user", "content": "a"}]
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+GROWS = "{% set n = namespace(x='a') %}{% for i in range(99) %}"
+NESTED = "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def renderer():
+    renderer = Renderer()
+    renderer.start()
+    yield renderer
+    renderer.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_renders_what_the_sandbox_renders(renderer, family):
+    here, there = (
+        ChatFormat(make(load(family), "<s>", "</s>")) for make in (ChatTemplate, renderer.template)
+    )
+    assert there.can == here.can
+
+
+def test_values_arrive_as_they_are(renderer):
+    source = "{{ messages }}{{ tools }}{{ x }}{{ add_generation_prompt }}{{ bos_token }}"
+    given = (MESSAGES, [{"é\0": [1, 2.5, None, True, {"b": {}}]}], False, {"x": {"z": 1, "a": -(2**63)}})
+    assert renderer.template(source, "<s>").render(*given) == ChatTemplate(source, "<s>").render(*given)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 999999999 }}",
+        "{{ 'a' | center(999999999) }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ '{:999999999}'.format(1) }}",
+        "{{ 'a\n' | indent(999999999) }}",
+        "{{ [1] | batch(999999999, 1) | list }}",
+        GROWS + "{% set n.x = n.x ~ n.x %}{% endfor %}",
+        GROWS + "{% set n.x = n.x.replace('a', 'aa') %}{% endfor %}",
+    ],
+)
+def test_memory_is_limited(renderer, source):
+    """Also where a template multiplies texts while it is compiled."""
+    with pytest.raises(TemplateLimit):
+        renderer.template(source).render(MESSAGES)
+    assert renderer.template("b").render(MESSAGES) == "b"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LOOP,
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
+        NESTED + "{{ n.x }}",
+        NESTED + "{% set a = n.x %}" + NESTED + "{{ a == n.x }}",  # inside one call of the interpreter
+    ],
+)
+def test_time_is_limited(renderer, source):
+    with pytest.raises(TemplateLimit):
+        renderer.template(source).render(MESSAGES)
+    assert renderer.template("b").render(MESSAGES) == "b"
+
+
+def test_a_template_that_exceeds_the_limits_is_not_tried_again(renderer):
+    with pytest.raises(TemplateLimit):
+        ChatFormat(renderer.template("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}"))
+
+
+@pytest.mark.parametrize(
+    "source", ["{% if %}", "{{ " + "(" * 9999, "{% for x in [1] %}" * 30 + "{% endfor %}" * 30]
+)
+def test_what_cannot_be_compiled_is_an_error(renderer, source):
+    with pytest.raises(CorralError) as caught:
+        renderer.template(source)
+    assert not isinstance(caught.value, TemplateError)
+
+
+def test_a_refusal_has_its_reason(renderer):
+    with pytest.raises(TemplateError, match="only two roles"):
+        renderer.template("{{ raise_exception('only two roles') }}").render(MESSAGES)
+
+
+def test_a_lost_process_is_replaced(renderer):
+    template = renderer.template("b")
+    os.kill(renderer.pid, signal.SIGKILL)
+    assert template.render(MESSAGES) == "b"
+
+
+def test_after_the_end_nothing_is_rendered():
+    renderer = Renderer()
+    template = renderer.template("b")
+    renderer.close()
+    with pytest.raises(Unavailable):
+        template.render(MESSAGES)
+
+
+def test_long_conversations_hold_up_no_other(renderer):
+    """They have a process of their own."""
+    template = renderer.template("{% if messages[0].content | length > 9 %}" + LOOP + "{% endif %}b")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(template.render, [{"role": "user", "content": "a" * LARGE_BYTES}])
+        n_rendered = 0
+        while not slow.done():
+            assert template.render(MESSAGES) == "b"
+            n_rendered += 1
+        assert n_rendered > 1
+        assert isinstance(slow.exception(), TemplateLimit)
+
+
+def test_long_conversations_may_take_longer():
+    assert max_cpu_s(64 << 20) > 10 * max_cpu_s(1 << 10)
