@@ -19,7 +19,7 @@ from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.schema.nested import MAX_BIASES
 from corral.api.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt
 from corral.api.vocab import Vocab
-from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
+from corral.core.errors import ContextExceeded, InvalidRequest
 from corral.core.params import (
     RANDOM_SEED,
     GenerationParams,
@@ -142,9 +142,6 @@ def _refuse_later_features(request: GenerationFields) -> None:
     if request.image_data and not isinstance(request, CompletionRequest):
         message = "only /completion accepts it; send a chat's images as parts of its messages"
         raise InvalidRequest(message, field="image_data")
-    if request.adaptive_target >= 0:
-        message = "Field 'adaptive_target': not supported yet"
-        raise NotSupported(message, param="adaptive_target")
 
 
 def _prepare_sampling(

@@ -23,8 +23,9 @@ SAMPLER_NAMES = (
     "xtc",
     "temperature",
     "infill",
+    "adaptive_p",
 )
-DEFAULT_SAMPLERS = tuple(name for name in SAMPLER_NAMES if name != "infill")
+DEFAULT_SAMPLERS = tuple(name for name in SAMPLER_NAMES if name not in ("infill", "adaptive_p"))
 
 RANDOM_SEED = 0xFFFFFFFF
 MAX_AHEAD = 17  # tokens of a stream evaluated at once: one that was sampled, and those of a draft
@@ -59,6 +60,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
     samplers: tuple[str, ...] = DEFAULT_SAMPLERS
     logit_bias: tuple[tuple[int, float], ...] = ()
     min_keep: int = 0

@@ -52,12 +52,8 @@ class SamplingFields(RequestModel):
     mirostat: Annotated[int, Whole, bounds("mirostat")] = param("mirostat")
     mirostat_tau: Annotated[float, Real, bounds("mirostat_tau")] = param("mirostat_tau")
     mirostat_eta: Annotated[float, Real, bounds("mirostat_eta")] = param("mirostat_eta")
-    adaptive_target: Annotated[float, Real, limits(-1e6, 1)] = Field(
-        -1.0, description="Target of the adaptive-p sampler; negative: off. Not supported yet."
-    )
-    adaptive_decay: Annotated[float, Real, limits(0, 0.99)] = Field(
-        0.9, description="Memory of the adaptive-p sampler. Not supported yet."
-    )
+    adaptive_target: Annotated[float, Real, bounds("adaptive_target")] = param("adaptive_target")
+    adaptive_decay: Annotated[float, Real, bounds("adaptive_decay")] = param("adaptive_decay")
     samplers: Letters | Annotated[list[Text], Field(max_length=64)] = param(
         "samplers", list(_sampling.samplers)
     )

@@ -149,11 +149,7 @@ GENERAL = (
     *SPECULATIVE,
 )
 
-SAMPLING = (
-    _noted(("-bs", "--backend-sampling"), "sample on the device", "samplers run on the CPU"),
-    _refused(("--adaptive-target",), "target of adaptive-p", "that sampler is not available", "N"),
-    _refused(("--adaptive-decay",), "decay of adaptive-p", "that sampler is not available", "N"),
-)
+SAMPLING = (_noted(("-bs", "--backend-sampling"), "sample on the device", "samplers run on the CPU"),)
 
 BACKEND = (
     _noted(("--repack",), "weights in a layout for this CPU", _CHOSEN, negative=("-nr", "--no-repack")),
