@@ -24,6 +24,7 @@ from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
 from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
+from corral.api.render.openai import OpenAIAnswer
 from corral.api.schema.completion import GenerationFields
 from corral.api.sse import Comment, Encoded, EventStream
 from corral.api.state import AppState, state_of
@@ -57,6 +58,8 @@ async def respond(
     queue = state.telemetry.queue
     choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream)
     with at_end:
+        if isinstance(renderer, OpenAIAnswer):
+            at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))
         place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
         if stream:
             events = _events(state.pools, choices, renderer, at_end.pop_all())
@@ -80,6 +83,7 @@ async def open_choices(
     at_end = contextlib.ExitStack()
     deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
     at_end.callback(_close, choices, deadline)
+    at_end.callback(state.live.add(record.client, record.id, choices))
     _log_tasks(record.id, choices)
     if state.settings.server.log_prompts:
         _log_prompts(record.id, choices, state.model.vocab)

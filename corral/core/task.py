@@ -47,6 +47,23 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     task_id: int
 
 
+class ControlVerb(str, enum.Enum):
+    END_REASONING = "end_reasoning"
+    STOP = "stop"
+    PAUSE = "pause"
+    RESUME = "resume"
+    LIMIT = "limit"
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True, tag="control"):
+    """Change how a running task goes on; answered by `Controlled`. LIMIT sets `n_predict`."""
+
+    id: int
+    task_id: int
+    verb: ControlVerb
+    n_predict: int = -1
+
+
 class Verb(str, enum.Enum):
     SAVE = "save"
     RESTORE = "restore"
@@ -116,4 +133,4 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Write the caches to disk and exit."""
 
 
-Command = Task | Embed | LayoutMedia | Cancel | SlotAction | LoadAdapter | FreeAdapter | Stop
+Command = Task | Embed | LayoutMedia | Cancel | Control | SlotAction | LoadAdapter | FreeAdapter | Stop

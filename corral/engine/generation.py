@@ -77,6 +77,22 @@ class Generation:
         self._fail(slot, request, error)
         return self._take_events()
 
+    def stop(self, slot: Slot, request: Request) -> list[Event]:
+        """End an answer as it is."""
+        request.stop_type = StopType.CONTROL
+        rest = request.finish_text()
+        tokens = request.take_tokens("", self._clock())
+        if tokens.tokens:
+            self._events.append(tokens)
+        self._finish(slot, request, rest)
+        return self._take_events()
+
+    def stop_waiting(self, request: Request) -> list[Event]:
+        """End a request that has no slot yet."""
+        request.stop_type = StopType.CONTROL
+        request.close()
+        return [request.done(0, "", self._clock())]
+
     def _fail(self, slot: Slot, request: Request, error: CorralError) -> None:
         positive = request.positive or request
         if slot.request is request:

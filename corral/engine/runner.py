@@ -65,7 +65,7 @@ class Runner(Worker):
         self._clock = clock
         self.decoder = Decoder(backend, clock)
         self.speculation = Speculation(backend, settings, self.decoder.cost)
-        self._generation = Generation(backend, settings, scheduler, kv, self.speculation, clock)
+        self.generation = Generation(backend, settings, scheduler, kv, self.speculation, clock)
         self._shape = BatchShape(backend.n_batch, backend.n_ubatch, backend.mixes_batches)
         self._groups_streams = settings.batch_exact and backend.is_exact and not backend.mixes_batches
         if self._groups_streams:
@@ -82,6 +82,11 @@ class Runner(Worker):
     @property
     def adapters_in_use(self) -> list[AdapterConfig]:
         return [request.task.params.lora for request in self._requests]
+
+    def find(self, task_id: int) -> Request | None:
+        """Return the request of a task that has not ended."""
+        found = (request for request in self._requests if request.id == task_id and not request.is_stopped)
+        return next(found, None)
 
     def abort_if_running(self, task_id: int) -> None:
         self.decoder.abort_if_running(task_id)
@@ -181,10 +186,10 @@ class Runner(Worker):
             request.close()
         for slot, request in self._scheduler.running(Phase.PREFILL):
             if request.media is not None and request.media.error is not None:
-                events += self._generation.fail(slot, request, request.media.error)
+                events += self.generation.fail(slot, request, request.media.error)
             elif request.media is not None:
                 self._media.want(request.media, request.n_past)
-        self._generation.make_room()
+        self.generation.make_room()
         self._checkpointer.begin()
         return events
 
@@ -216,7 +221,7 @@ class Runner(Worker):
         if self.speculation.n_exact == 1:
             return []
         rooms = [
-            self._generation.room_ahead(slot, request) if self._kv.can_rewind(slot) else 0
+            self.generation.room_ahead(slot, request) if self._kv.can_rewind(slot) else 0
             for slot, request in streams
         ]
         return self.speculation.plan(streams, rooms)
@@ -247,7 +252,7 @@ class Runner(Worker):
             return self._fail(work, error)
         if status is DecodeStatus.OK:
             self._prompt_cap = self._backend.n_prefill_max
-            events = self._generation.advance(work, chunks)
+            events = self.generation.advance(work, chunks)
             self._checkpointer.take(work)
             return events
         events = self._rewind(work)
@@ -261,7 +266,7 @@ class Runner(Worker):
         return Chunk(slot.id, pos, request.chunk(n), request.n_logits(n), rows)
 
     def _fail(self, work: Sequence[Work], error: CorralError) -> list[Event]:
-        return [event for slot, request, _ in work for event in self._generation.fail(slot, request, error)]
+        return [event for slot, request, _ in work for event in self.generation.fail(slot, request, error)]
 
     def _rewind(self, work: Sequence[Work]) -> list[Event]:
         """Undo a batch that failed: restore its beginning, or go further back if the model cannot."""

@@ -19,6 +19,7 @@ from corral.api.routes import (
     chat,
     chats,
     completion,
+    control,
     embedding,
     infill,
     metrics,
@@ -45,7 +46,7 @@ from corral.telemetry.live import Monitor
 _ROUTES = (
     # First: some of their paths also exist in other routers.
     *(messages, ollama, responses, conversations),
-    *(status, metrics, monitor, model, completion, infill, chat, chats),
+    *(status, metrics, monitor, model, completion, infill, chat, control, chats),
     *(embedding, rank, adapter, token, slot, session),
 )
 
