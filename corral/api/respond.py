@@ -73,6 +73,14 @@ async def respond(
     return await respond_json(state.pools, lambda: renderer.answer(choices), n_bytes, headers)
 
 
+async def run_whole(request: Request, prepared: PreparedCompletion) -> list[Choice]:
+    """Run all tasks to their end; cancel them if the client disconnects."""
+    choices, at_end = await open_choices(state_of(request), record_of(request), prepared)
+    with at_end:
+        await run_for_client(_finish(choices), request.receive)
+    return choices
+
+
 async def open_choices(
     state: AppState, record: RequestRecord, prepared: PreparedCompletion, keeps_probs: bool = True
 ) -> tuple[list[Choice], contextlib.ExitStack]:

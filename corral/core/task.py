@@ -85,8 +85,8 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     """Run an action on a slot; answered by `SlotReport`.
 
     SAVE writes to the file `fd`, RESTORE reads it; the descriptor is sent alongside the frame. `is_ours`:
-    accept only a state with our seal. FORK copies `source` into `slot`. SHIFT discards `n_discard` tokens
-    after the first `n_keep`:
+    accept only a state with our seal. `is_ggsq`: save as a slot file of llama.cpp. FORK copies `source` into
+    `slot`. SHIFT discards `n_discard` tokens after the first `n_keep`:
 
         before   | n_keep | n_discard | rest |
         after    | n_keep | rest |
@@ -98,6 +98,7 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     busy: Busy = Busy.WAIT
     fd: int = -1
     is_ours: bool = False
+    is_ggsq: bool = False
     tenant: bytes = b""  # owner of the slot afterwards
     source: int = -1
     n_keep: int = 0
