@@ -71,6 +71,7 @@ class Request:
         self.fetched: Saved | None = None  # the prefix of its prompt, from disk
         self.media: PromptMedia | None = None
         self.draft: TokenArray = _NO_TOKENS
+        self.is_redoing = False  # its pending tokens were evaluated once, with a draft that was wrong
         self.draft_length = DraftLength()
         self.n_drafted = 0
         self.n_accepted = 0
@@ -253,6 +254,7 @@ class Request:
     def evaluated(self, n: int) -> None:
         """Record that up to `n` of its pending tokens are in the context now."""
         self.pending = self.pending[n:]
+        self.is_redoing = self.is_redoing and len(self.pending) > 0
         if self.media is not None and not len(self.pending):
             self.media.close()
 
