@@ -62,7 +62,8 @@ def write_ggsq(fd: int, saved: Saved, port: StatePort) -> int:
     frame = _frame.pack(_MARKER, _FRAME_VERSION, n) + saved.tokens.astype("<i4").tobytes() + _NO_MEDIA
     first, *rest = port.pack(saved.state)
     os.lseek(fd, 0, os.SEEK_SET)
-    for part in (_head.pack(MAGIC, _VERSION, n + _FRAME_TOKENS), frame, first[_STATE_HEADER:], *rest):
+    parts: list[bytes | memoryview] = [_head.pack(MAGIC, _VERSION, n + _FRAME_TOKENS), frame]
+    for part in (*parts, first[_STATE_HEADER:], *rest):
         write_all(fd, part)
     return os.lseek(fd, 0, os.SEEK_CUR)
 

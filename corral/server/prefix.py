@@ -32,5 +32,5 @@ class PrefixRemoval:
                 await _UNKNOWN(scope, receive, send)
                 return
             raw = scope["raw_path"].removeprefix(prefix.encode())
-            scope |= {"path": scope["path"].removeprefix(prefix), "raw_path": raw}  # observers read it, too
+            scope.update(path=scope["path"].removeprefix(prefix), raw_path=raw)  # observers read it, too
         await self._app(scope, receive, send)

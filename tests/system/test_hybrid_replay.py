@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.tools.tiny_models import gemma_swa
 
 FIRST = "the and of to in is that it you was for are with not have be hello world " * 12
 N_PREDICT = 60
-KINDS = [{"temperature": 0}, {"seed": 3, "temperature": 1.2}]
+KINDS: list[dict[str, Any]] = [{"temperature": 0}, {"seed": 3, "temperature": 1.2}]
 
 
 def start(server: CorralProcess, prompts: list[str]) -> list[Stream]:
