@@ -56,7 +56,7 @@ class ControlVerb(str, enum.Enum):
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, tag="control"):
-    """Change how a running task goes on; answered by `Controlled`. LIMIT sets `n_predict`."""
+    """Change how a running task continues; answered by `Controlled`. LIMIT sets `n_predict`."""
 
     id: int
     task_id: int

@@ -158,7 +158,7 @@ class EngineClient:
         return report
 
     async def control(self, task_id: int, verb: ControlVerb, n_predict: int = -1) -> ControlOutcome:
-        """Change how a task goes on, in this engine and in a later one."""
+        """Change how a task continues, in this engine and in a later one."""
         pending = self._pending.get(task_id)
         if pending is None:
             return ControlOutcome.UNKNOWN

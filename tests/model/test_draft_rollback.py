@@ -2,67 +2,60 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from tests.model.llama_harness import task
-from tests.model.test_speculation import (
-    BIASED,
-    PLAIN,
-    DraftHarness,
-    LlamaHarness,
-    all_tasks,
-    assert_same,
-    seeded,
-    told,
-)
-from tests.model.test_speculation import (
-    always as always,
-)
+from corral.api.constraint import grammar_or_schema
+from corral.core.params import SpeculativeParams
+from corral.core.result import Done
+from tests.model.llama_harness import GREEDY, SEEDED, LlamaHarness, task
 
 NAMES = ("jamba", "mamba")
+BIASED = tuple((token, 15.0) for token in range(97, 100))  # favourites, which come again and again
+WORDS = 'root ::= ("the cat " | "the dog ")+'
+SAMPLING = {
+    "greedy": msgspec.structs.replace(GREEDY, logit_bias=BIASED),
+    "seed": msgspec.structs.replace(SEEDED, logit_bias=BIASED),
+    "penalties": msgspec.structs.replace(SEEDED, logit_bias=BIASED, repeat_penalty=1.2),
+    "xtc": msgspec.structs.replace(SEEDED, logit_bias=BIASED, xtc_probability=0.5, xtc_threshold=0.05),
+    "mirostat": msgspec.structs.replace(SEEDED, logit_bias=BIASED, mirostat=2, mirostat_tau=3.0),
+    "grammar": SEEDED,
+}
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """Drafts are as long as they may be."""
+    monkeypatch.setattr("corral.engine.speculation.plan_length", lambda acceptance, n_max, *rest: n_max)
+
+
+def run(bench: LlamaHarness) -> list[tuple[list[int], str]]:
+    """Three streams beside each other, and the next turn of each, in every way to sample."""
+    bench.engine.warm_up()
+    told, eager = [], SpeculativeParams(n_max=16, p_min=0.0)
+    for i, (name, sampling) in enumerate(SAMPLING.items()):
+        grammar = grammar_or_schema(WORDS if name == "grammar" else "", None, "spaced")
+        prompts = [bench.prompt(40, seed=j) for j in range(3)]
+        for turn in (0, 3):
+            ids = [10 * i + turn + j for j in range(3)]
+            bench.run(
+                *(
+                    task(id, prompt, sampling, n_predict=30, constraint=grammar, speculative=eager)
+                    for id, prompt in zip(ids, prompts, strict=True)
+                )
+            )
+            told += [(bench.tokens(id), bench.text(id)) for id in ids]
+            prompts = [
+                [*p, *bench.tokens(id), *bench.prompt(9, seed=9)] for p, id in zip(prompts, ids, strict=True)
+            ]
+    return told
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.usefixtures("always")
 def test_drafts_change_nothing(hybrids, name):
-    path = hybrids / f"{name}.gguf"
-    with LlamaHarness(path, **PLAIN) as bench:
-        tasks = [
-            one for one in all_tasks(bench) if not (one.params.constraint and one.params.constraint.checks)
-        ]
-        for one in tasks:
-            bench.run(one)
-        expected = [told(bench, one.id) for one in tasks]
-    with DraftHarness(path) as bench:
-        assert bench.n_ahead > 2
-        for one in tasks:
-            bench.run(one)
-        for one, before in zip(tasks, expected, strict=True):
-            found = told(bench, one.id)
-            # A wrong draft at the very end is taken back whole: the slot keeps less.
-            assert (found[0], found[1].rpartition("|")[0]) == (before[0], before[1].rpartition("|")[0])
-            assert_same((*before[:2], found[2]), before)
-        drafted, accepted = bench.totals
-        assert 0 < accepted < drafted
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.usefixtures("always")
-def test_streams_beside_each_other_and_the_next_turn(hybrids, name):
-    path = hybrids / f"{name}.gguf"
-
-    def run(bench) -> list[list[int]]:
-        prompts = [bench.prompt(40, seed=i) for i in range(3)]
-        tasks = [task(i, p, seeded(logit_bias=BIASED, seed=i), n_predict=40) for i, p in enumerate(prompts)]
-        bench.run(*tasks)
-        more = [[*p, *bench.tokens(i), *bench.prompt(9, seed=9)] for i, p in enumerate(prompts)]
-        bench.run(
-            *(task(3 + i, p, seeded(logit_bias=BIASED, seed=i), n_predict=30) for i, p in enumerate(more))
-        )
-        return [bench.tokens(i) for i in range(6)]
-
-    with LlamaHarness(path, n_parallel=3, **PLAIN) as bench:
+    with LlamaHarness(hybrids / f"{name}.gguf", n_parallel=3, lookup=False) as bench:
         expected = run(bench)
-    with DraftHarness(path, n_parallel=3) as bench:
+    with LlamaHarness(hybrids / f"{name}.gguf", n_parallel=3) as bench:
         assert run(bench) == expected
-        assert 0 < bench.totals[1] < bench.totals[0]
+        timings = [event.timings for event in bench.events if isinstance(event, Done)]
+        assert 0 < sum(t.draft_n_accepted for t in timings) < sum(t.draft_n for t in timings)

@@ -25,7 +25,8 @@ _VERBS = {
     "resume": ControlVerb.RESUME,
     "limit": ControlVerb.LIMIT,
 }
-# compat: /v1/chat/completions/control: what cannot be done is no error. The first two are llama-server's.
+# compat: /v1/chat/completions/control: what cannot be done is not an error. The first two are
+# llama-server's.
 _MESSAGES = {
     ControlOutcome.UNKNOWN: "no active completion for this id",
     ControlOutcome.NOT_ENABLED: "reasoning control not enabled for this completion",
