@@ -54,7 +54,7 @@ class PendingTask:
         return msgspec.structs.replace(self.task, resume=self.delivered)
 
     def note_control(self, control: Control) -> None:
-        """Note what was changed, so that another engine goes on in the same way."""
+        """Note what was changed, so that another engine continues in the same way."""
         if isinstance(self.task, Embed):
             return
         params = self.task.params

@@ -1,4 +1,4 @@
-"""Fields of today's llama-server beside those of `completion.py`: lazy grammars, pings, reasoning, and what
+"""Fields of today's llama-server besides those of `completion.py`: lazy grammars, pings, reasoning, and what
 means nothing here."""
 
 from __future__ import annotations
