@@ -60,8 +60,8 @@ def _parse_part(piece: bytes) -> Part:
         raise InvalidRequest("a part of the form has no head")
     message = Message()
     for line in head.decode("utf-8", "replace").split("\r\n"):
-        name, _, value = line.partition(":")
-        if name.strip().lower() == "content-disposition":
+        field, _, value = line.partition(":")
+        if field.strip().lower() == "content-disposition":
             message["content-disposition"] = value.strip()
     name = message.get_param("name", header="content-disposition")
     filename = message.get_param("filename", header="content-disposition")

@@ -94,7 +94,7 @@ async def test_drafts_can_be_switched_off():
 
 async def test_a_budget_without_a_template_has_its_own_tags():
     tags = {"reasoning_budget_start_tag": "[R]", "reasoning_budget_end_tags": ["[/R]", "[END]"]}
-    fields = {**tags, "reasoning_budget_tokens": 5, "reasoning_budget_message": "So."}
+    fields: dict[str, Any] = {**tags, "reasoning_budget_tokens": 5, "reasoning_budget_message": "So."}
     budget = (await params_of(Server(), **fields)).reasoning_budget
     assert budget is not None
     assert (budget.n_tokens, budget.start, budget.end, budget.other_ends) == (5, "[R]", "[/R]", ("[END]",))
