@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from corral.api.schema.completion import GenerationFields
+from corral.api.schema.llama_server import GrammarTrigger
+from corral.api.vocab import Vocab
 from corral.chat.grammar import json_value
 from corral.core.errors import InvalidRequest
 from corral.core.params import Constraint, JsonWhitespace
@@ -12,6 +17,7 @@ from corral.grammar.json_schema import plan_schema
 # Keys of the format itself, if the keywords of its schema are next to them.
 _OF_FORMAT = ("type", "json_schema", "name", "strict")
 _OF_WRAPPER = ("name", "strict")
+_TOKEN, _WORD = 0, 1  # types of triggers
 
 
 def grammar_or_schema(grammar: str, json_schema: Any, whitespace: JsonWhitespace) -> Constraint | None:
@@ -30,6 +36,33 @@ def grammar_or_schema(grammar: str, json_schema: Any, whitespace: JsonWhitespace
             checks=(plan.check,) if plan.check is not None else (),
         )
     return None
+
+
+def make_lazy(constraint: Constraint | None, body: GenerationFields, vocab: Vocab) -> Constraint | None:
+    """Return the constraint that applies only after a trigger, if the request asks for that."""
+    if constraint is None or not body.grammar_lazy:
+        return constraint
+    if not body.grammar_triggers:
+        raise InvalidRequest("needs at least one trigger", field="grammar_triggers")
+    if constraint.checks:
+        message = f"keywords of '{constraint.field}' that no grammar can express are not checked lazily"
+        raise InvalidRequest(message, field="grammar_lazy")
+    words = [trigger.value for trigger in body.grammar_triggers if trigger.type == _WORD]
+    if not all(words):
+        raise InvalidRequest("a word is empty", field="grammar_triggers")
+    tokens = [_trigger_token(t, vocab) for t in body.grammar_triggers if t.type != _WORD]
+    return msgspec.structs.replace(constraint, trigger_words=tuple(words), trigger_tokens=tuple(tokens))
+
+
+def _trigger_token(trigger: GrammarTrigger, vocab: Vocab) -> int:
+    if trigger.type != _TOKEN:
+        raise InvalidRequest("patterns are not supported; send words", field="grammar_triggers")
+    token = trigger.token if trigger.token >= 0 else vocab.token_of(trigger.value)
+    if token is None or token >= vocab.n_tokens:
+        raise InvalidRequest(
+            f"there is no token {trigger.value or trigger.token!r:.40}", field="grammar_triggers"
+        )
+    return token
 
 
 def schema_of_format(response_format: Any) -> Any:

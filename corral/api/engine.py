@@ -9,8 +9,8 @@ import msgspec
 from corral.core.client import ANONYMOUS, Client
 from corral.core.modifier import AdapterInfo
 from corral.core.params import GenerationParams
-from corral.core.result import Loading, SlotReport
-from corral.core.task import SlotAction, Task
+from corral.core.result import ControlOutcome, Loading, SlotReport
+from corral.core.task import ControlVerb, SlotAction, Task
 from corral.link.client import TaskT
 from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
@@ -38,6 +38,8 @@ class Engine(EngineFacts, MediaLayouter, Protocol):
     ) -> tuple[TaskT, TaskStream]: ...
 
     async def act(self, action: SlotAction, fd: int = -1) -> SlotReport: ...
+
+    async def control(self, task_id: int, verb: ControlVerb, n_predict: int = -1) -> ControlOutcome: ...
 
     async def load_adapter(self, path: str) -> AdapterInfo: ...
 

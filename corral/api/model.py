@@ -28,6 +28,7 @@ class ChatSettings:
     options: Mapping[str, Any]
     reasoning: ReasoningFormat = ReasoningFormat.AUTO
     reasoning_budget: int = -1
+    budget_message: str = ""  # before the end of reasoning that is ended
     prefill: bool = True
     has_jinja: bool = True
     json_whitespace: JsonWhitespace = GenerationParams().json_whitespace

@@ -114,6 +114,13 @@ def body_like(schema: Schema, required: bool = True, also: Collection[str] = ())
     return {"requestBody": {"required": required, "content": content}}
 
 
+def form_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Describe a body that is a form."""
+    _BODIES[model.__name__] = model
+    schema = {"schema": _reference("schemas", model.__name__)}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": schema}}}
+
+
 def model_of(schema: Schema) -> type[BaseModel] | None:
     """Return the model of a body that a schema refers to."""
     return _BODIES.get(schema.get("$ref", "").rpartition("/")[2])

@@ -36,6 +36,9 @@ Chat and completions: Generate text, in OpenAI's and in llama-server's own forma
   post /v1/completions | createOpenaiCompletion | Complete a prompt (OpenAI)
   post /completion | createCompletion | Complete a prompt | /completions
   post /infill | createInfill | Fill in code between a prefix and a suffix
+  post /v1/chat/completions/control | controlCompletion | Control an answer while it is generated |
+    /chat/completions/control, /completion/control
+  post /v1/audio/transcriptions | createTranscription | Transcribe audio (OpenAI) | /audio/transcriptions
   post /apply-template | applyTemplate | Render a chat as a prompt
   post /v1/chat/completions/input_tokens | countChatTokens | Count the tokens of a chat |
     /chat/completions/input_tokens

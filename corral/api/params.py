@@ -13,14 +13,17 @@ from typing import Any
 import msgspec
 
 from corral.api.adapter import make_config, parse_scales
-from corral.api.constraint import grammar_or_schema
+from corral.api.constraint import grammar_or_schema, make_lazy
 from corral.api.prompt import check_token, refuse_hopeless, tokenize_mixed
+from corral.api.reasoning import raw_budget
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.schema.nested import MAX_BIASES
+from corral.api.schema.openai import OpenAICompletionRequest
 from corral.api.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt
 from corral.api.vocab import Vocab
-from corral.core.errors import ContextExceeded, InvalidRequest, NotSupported
+from corral.core.errors import ContextExceeded, InvalidRequest
 from corral.core.params import (
+    DRAFT_KINDS,
     RANDOM_SEED,
     GenerationParams,
     Guidance,
@@ -62,7 +65,11 @@ def prepare_bound_params(request: GenerationFields, base: Baseline) -> Generatio
     """Return parameters with the grammar or schema of the request."""
     params = prepare_params(request, base)
     constraint = grammar_or_schema(request.grammar, request.json_schema, params.json_whitespace)
-    return msgspec.structs.replace(params, constraint=constraint or base.defaults.constraint)
+    return msgspec.structs.replace(
+        params,
+        constraint=make_lazy(constraint, request, base.vocab) or base.defaults.constraint,
+        reasoning_budget=raw_budget(request, base.vocab),
+    )
 
 
 def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParams:
@@ -78,6 +85,7 @@ def prepare_params(request: GenerationFields, base: Baseline) -> GenerationParam
     if "lora" in own:
         own["lora"] = make_config(parse_scales(given["lora"], base.adapters, "lora"))
     own["speculative"] = _prepare_speculative(given, defaults.speculative)
+    own["preserved"] = (*defaults.preserved, *preserved_tokens(request.preserved_tokens, vocab))
     own["guidance"] = _prepare_guidance(given, vocab, base.n_ctx, defaults.guidance)
     if "stop" in own:
         own["stop"] = (own["stop"],) if isinstance(own["stop"], str) else tuple(own["stop"])
@@ -100,6 +108,14 @@ def cap_warnings(request: GenerationFields, cap: int) -> list[str]:
     return [f"Field '{request.name_of('n_predict')}': {what}"]
 
 
+def idle_warnings(params: GenerationParams) -> list[str]:
+    """Warn about a sampler that is configured, but not named, as llama-server demands."""
+    sampling = params.sampling
+    if sampling.adaptive_target < 0 or "adaptive_p" in sampling.samplers:
+        return []
+    return ["Field 'adaptive_target' has no effect: 'samplers' does not name 'adaptive_p'"]
+
+
 def _exceeds_cap(request: GenerationFields, cap: int) -> bool:
     n = request.n_predict
     return "n_predict" in request.model_fields_set and n != -1 and cap >= 0 and not 0 <= n <= cap
@@ -108,7 +124,11 @@ def _exceeds_cap(request: GenerationFields, cap: int) -> bool:
 def _prepare_speculative(given: dict[str, Any], defaults: SpeculativeParams) -> SpeculativeParams:
     names = {name: f"speculative_{name}" for name in SpeculativeParams.__struct_fields__}
     own = {name: given[field] for name, field in names.items() if field in given}
-    return msgspec.structs.replace(defaults, **own)
+    kind = given.get("speculative_type", "")
+    if kind and kind not in DRAFT_KINDS:
+        message = f"'{kind:.40}' is not available; choose from {', '.join(DRAFT_KINDS)}"
+        raise InvalidRequest(message, field="speculative.type")
+    return msgspec.structs.replace(defaults, **own, **({"n_max": 0} if kind == "none" else {}))
 
 
 def _prepare_guidance(
@@ -139,12 +159,11 @@ def make_guidance(scale: float, prompt: str | list[int], vocab: Vocab, n_ctx: in
 
 
 def _refuse_later_features(request: GenerationFields) -> None:
+    if request.echo and not isinstance(request, OpenAICompletionRequest):
+        raise InvalidRequest("only /v1/completions supports it", field="echo")
     if request.image_data and not isinstance(request, CompletionRequest):
         message = "only /completion accepts it; send a chat's images as parts of its messages"
         raise InvalidRequest(message, field="image_data")
-    if request.adaptive_target >= 0:
-        message = "Field 'adaptive_target': not supported yet"
-        raise NotSupported(message, param="adaptive_target")
 
 
 def _prepare_sampling(
@@ -169,6 +188,12 @@ def _prepare_sampling(
         bias += [(token, float("-inf")) for token in sorted(vocab.eog_tokens)]
     own["logit_bias"] = tuple(bias)
     return msgspec.structs.replace(defaults, **own)
+
+
+def preserved_tokens(texts: Sequence[str], vocab: Vocab) -> tuple[int, ...]:
+    """Return the control tokens among texts, which are to appear in the answer."""
+    tokens = (vocab.token_of(text) for text in texts)
+    return tuple(token for token in tokens if token is not None and vocab.is_control(token))
 
 
 def resolve_seed(seed: int) -> int:

@@ -19,7 +19,7 @@ from corral.api.answer_size import check_answer_size
 from corral.api.disconnect import run_for_client
 from corral.api.engine import Runner, new_task
 from corral.api.model import ModelFacts
-from corral.api.params import Baseline, cap_warnings, prepare_bound_params
+from corral.api.params import Baseline, cap_warnings, idle_warnings, prepare_bound_params
 from corral.api.pools import Pools, body_bytes
 from corral.api.prompt import as_list, content_of, refuse_hopeless, tokenize_mixed
 from corral.api.schema.completion import CompletionRequest, GenerationFields
@@ -73,6 +73,7 @@ class PreparedCompletion:
     tasks: list[tuple[Task, Attached | None]]
     n: int
     warnings: list[str]
+    ping_s: int | None = None  # between two comments of a silent stream; None: the server's default
 
     @property
     def max_queue_ms(self) -> int:
@@ -148,7 +149,8 @@ class PrepareContext:
             for sample in range(body.n):
                 tasks.append((new_task(prompt, _sample_params(params, sample), client, attached), attached))
         remarks = [*body.warnings, *cap_warnings(body, self.defaults.max_predict), *warnings, *plan.warnings]
-        return PreparedCompletion(tasks, body.n, remarks)
+        ping_s = body.sse_ping_interval if "sse_ping_interval" in body.model_fields_set else None
+        return PreparedCompletion(tasks, body.n, [*remarks, *idle_warnings(params)], ping_s)
 
     async def _run_mark(self, request: Request, mark: Callable[[Collector], T], collector: Collector) -> T:
         n_bytes = body_bytes(request)

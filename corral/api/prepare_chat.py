@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from corral.api.constraint import schema_of_format
+from corral.api.constraint import make_lazy, schema_of_format
 from corral.api.model import ChatSettings
-from corral.api.params import Baseline, prepare_params
+from corral.api.params import Baseline, prepare_params, preserved_tokens
 from corral.api.prepare import PrepareContext, PreparedCompletion, TaskPlan, apply_system_prompt
 from corral.api.prompt import refuse_hopeless
+from corral.api.reasoning import make_budget
 from corral.api.schema.chat import ChatRequest
 from corral.api.vocab import Vocab
 from corral.chat.argument_check import argument_checks
@@ -77,11 +78,12 @@ def plan_chat(
     base, change = apply_system_prompt(body, base)
     tokens = base.system.before(tokenize_chat(prompt.text, base, settings.guard), base.n_ctx)
     body = _with_n_probs(body)
+    params = prepare_params(body, base)
     params = msgspec.structs.replace(
-        prepare_params(body, base),
+        params,
+        preserved=(*params.preserved, *preserved_tokens(chat_format.markers(chat), base.vocab)),
         constraint=_constraint(body, chat_format, chat, prompt, base),
-        preserved=_preserved(chat_format.markers(chat), base.vocab),
-        reasoning_budget=_reasoning_budget(_n_reasoning(body, settings), chat_format, prompt, base.vocab),
+        reasoning_budget=_reasoning_budget(body, settings, chat_format, prompt, base.vocab),
     )
     return TaskPlan([tokens], params, change), chat_format, chat, prompt
 
@@ -93,19 +95,14 @@ def _n_reasoning(body: ChatRequest, settings: ChatSettings) -> int:
 
 
 def _reasoning_budget(
-    n_tokens: int, chat_format: ChatFormat, prompt: Prompt, vocab: Vocab
+    body: ChatRequest, settings: ChatSettings, chat_format: ChatFormat, prompt: Prompt, vocab: Vocab
 ) -> ReasoningBudget | None:
-    tags = chat_format.reasoning_tags
-    if n_tokens < 0 or tags is None:
+    tags, n_tokens = chat_format.reasoning_tags, _n_reasoning(body, settings)
+    start = body.reasoning_budget_start_tag or (tags.start if tags else "")
+    ends = body.end_tags or ([tags.end] if tags else [])
+    if not ends:
         return None
-    closing = vocab.tokenize(tags.end, add_special=False, parse_special=True)
-    return ReasoningBudget(
-        n_tokens=n_tokens,
-        start=tags.start,
-        end=tags.end,
-        end_tokens=tuple(closing),
-        is_open=prompt.is_thinking,
-    )
+    return make_budget(body, n_tokens, start, ends, prompt.is_thinking, vocab, settings.budget_message)
 
 
 def count_chat_tokens(body: ChatRequest, base: Baseline, settings: ChatSettings) -> int:
@@ -242,15 +239,16 @@ def _constraint(
 ) -> Constraint | None:
     """Return the constraint of the answer: its own grammar, schema or tools, else the server's default."""
     own = Constraint(kind="gbnf", text=body.grammar, field="grammar") if body.grammar else None
+    own = make_lazy(own, body, base.vocab)
     if own and chat.use.is_possible:
         raise InvalidRequest(f"cannot be combined with '{_tool_fields(body).tools}'", field="grammar")
     binding = chat_format.bind(chat, prompt, lambda text: _grammar_token(text, base.vocab))
     if binding is not None and not own:
         return _bound(body, chat, binding, base.vocab)
     given = own or (None if chat.use.is_possible else base.defaults.constraint)
+    if given is None or given.trigger_words or given.trigger_tokens:
+        return given
     trigger = chat_format.reasoning_end if prompt.is_thinking else ""
-    if given is None:
-        return None
     checks = tuple(msgspec.structs.replace(check, after=trigger) for check in given.checks)
     return msgspec.structs.replace(given, trigger=trigger, checks=checks)
 
@@ -304,11 +302,6 @@ def _grammar_token(text: str, vocab: Vocab) -> int | None:
     if token in vocab.eog_tokens:
         return END
     return token if token is not None and vocab.is_control(token) else None
-
-
-def _preserved(markers: tuple[str, ...], vocab: Vocab) -> tuple[int, ...]:
-    tokens = (vocab.token_of(marker) for marker in markers)
-    return tuple(token for token in tokens if token is not None and vocab.is_control(token))
 
 
 def _with_n_probs(body: ChatRequest) -> ChatRequest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
 from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
+from corral.api.render.openai import OpenAIAnswer
 from corral.api.schema.completion import GenerationFields
 from corral.api.sse import Comment, Encoded, EventStream
 from corral.api.state import AppState, state_of
@@ -56,15 +58,27 @@ async def respond(
     queue = state.telemetry.queue
     choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream)
     with at_end:
+        if isinstance(renderer, OpenAIAnswer):
+            at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))
         place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
         if stream:
             events = _events(state.pools, choices, renderer, at_end.pop_all())
-            return await _stream(request, queue, choices, events, renderer)
+            default_s = state.settings.server.sse_ping_s
+            ping_s = default_s if prepared.ping_s is None else prepared.ping_s
+            return await _stream(request, queue, choices, events, renderer, ping_s)
         await run_for_client(_finish(choices), request.receive)
     waited_s = max(task.queue_s for task in record.tasks)
     n_bytes = sum(map(choice_bytes, choices))
     headers = queue_headers(place, waited_s) if place else None
     return await respond_json(state.pools, lambda: renderer.answer(choices), n_bytes, headers)
+
+
+async def run_whole(request: Request, prepared: PreparedCompletion) -> list[Choice]:
+    """Run all tasks to their end; cancel them if the client disconnects."""
+    choices, at_end = await open_choices(state_of(request), record_of(request), prepared)
+    with at_end:
+        await run_for_client(_finish(choices), request.receive)
+    return choices
 
 
 async def open_choices(
@@ -77,6 +91,7 @@ async def open_choices(
     at_end = contextlib.ExitStack()
     deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
     at_end.callback(_close, choices, deadline)
+    at_end.callback(state.live.add(record.client, record.id, choices))
     _log_tasks(record.id, choices)
     if state.settings.server.log_prompts:
         _log_prompts(record.id, choices, state.model.vocab)
@@ -116,12 +131,18 @@ def _close(choices: list[Choice], deadline: asyncio.TimerHandle | None) -> None:
 
 
 async def _stream(
-    request: Request, queue: QueueView, choices: list[Choice], events: AsyncGenerator[Any], renderer: Renderer
+    request: Request,
+    queue: QueueView,
+    choices: list[Choice],
+    events: AsyncGenerator[Any],
+    renderer: Renderer,
+    ping_s: int,
 ) -> Response:
-    """Await the first event before the status is sent: an error until then is an ordinary answer."""
+    """Await the first event before the status is sent, but no longer than until the first ping: an error
+    until then is an ordinary answer."""
     first, ids = asyncio.ensure_future(_first(events)), [choice.task.id for choice in choices]
     try:
-        await run_for_client(_wait_briefly(first, queue, ids), request.receive)
+        await run_for_client(_wait_briefly(first, queue, ids, ping_s), request.receive)
         if first.done():
             first.result()  # raises what has ended it
         place = 0 if first.done() else queue.position(*ids)
@@ -130,18 +151,20 @@ async def _stream(
         raise
     headers = queue_headers(place, queue.expected_s(place)) if place else None
     announced = _announce(first, events, queue, ids)
-    return EventStream(announced, renderer.last, headers, renderer.stream_format)
+    return EventStream(announced, renderer.last, headers, renderer.stream_format, ping_s)
 
 
 async def _first(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
     return await anext(events)
 
 
-async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[int]) -> None:
-    """Wait for the first event, or until the request is known to be queued."""
+async def _wait_briefly(first: asyncio.Future[Any], queue: QueueView, ids: list[int], ping_s: int) -> None:
+    """Wait for the first event, or until the request is known to be queued or a ping is due."""
+    clock = asyncio.get_running_loop().time
+    due = clock() + ping_s if ping_s > 0 else math.inf
     await asyncio.wait({first}, timeout=_BRIEFLY_S)
-    while not first.done() and not queue.position(*ids):
-        await asyncio.wait({first}, timeout=_COMMENT_S)
+    while not first.done() and not queue.position(*ids) and clock() < due:
+        await asyncio.wait({first}, timeout=min(_COMMENT_S, due - clock()))
 
 
 async def _announce(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ class Comment:
     """A comment line of a stream."""
 
     text: str
+
+
+_PING = Comment("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,16 @@ class EventStream(Response):
         last: bytes = b"",
         headers: Mapping[str, str] | None = None,
         format: StreamFormat = SSE,
+        ping_s: float = -1.0,
     ) -> None:
         more = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self.raw_headers = [(b"content-type", format.media_type.encode()), *_HEADERS, *more]
         self._format = format
         self._events = events
         self._last = last
+        self._ping_s = ping_s
+        self._sent_at = 0.0
+        self._is_sending = False
         self.background = None
         self.status_code = 200
 
@@ -76,15 +84,33 @@ class EventStream(Response):
             return
 
     async def _produce(self, send: Send) -> None:
+        clock = asyncio.get_running_loop().time
+        self._sent_at = clock()
+        pinging = asyncio.ensure_future(self._ping(send, clock)) if self._ping_s > 0 else None
         try:
             async with contextlib.aclosing(self._events) as events:
                 async for event in events:
+                    self._is_sending = True
                     for body in self._bodies(event):
                         await send({"type": "http.response.body", "body": body, "more_body": True})
+                    self._is_sending, self._sent_at = False, clock()
         except CorralError as error:
             body = self._format.encode(self._format.render_error(error))
             await send({"type": "http.response.body", "body": body, "more_body": True})
+        finally:
+            if pinging is not None:
+                pinging.cancel()
         await send({"type": "http.response.body", "body": self._last, "more_body": False})
+
+    async def _ping(self, send: Send, clock: Callable[[], float]) -> None:
+        """Send a comment whenever nothing was sent for a while, so that proxies keep the connection."""
+        body = self._format.encode(_PING)
+        while body:
+            await asyncio.sleep(self._sent_at + self._ping_s - clock())
+            if clock() >= self._sent_at + self._ping_s:
+                self._sent_at = clock()
+                if not self._is_sending:
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
 
     def _bodies(self, event: Any) -> list[bytes]:
         if isinstance(event, Encoded):

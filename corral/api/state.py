@@ -12,6 +12,7 @@ from corral.api.cache_diagnosis import PromptHistory
 from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
 from corral.api.engine import Engine, Runner
+from corral.api.live_answers import LiveAnswers
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
@@ -43,6 +44,7 @@ class AppState:
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()
         self.runner = Runner(engine, telemetry)
+        self.live = LiveAnswers(engine)
         self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
         self.media_source = _media_source(server)
         intake = Intake(engine, self.media_source)

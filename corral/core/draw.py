@@ -44,13 +44,14 @@ class Twister:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed & _WORD_MASK
+        self._doubles: list[float] = []  # of this block, once one is asked for
         self._restart()
 
     def double(self, position: int) -> float:
         """Return draw `position` of a `std::uniform_real_distribution<double>`: two words."""
         block, offset = divmod(position, _N_WORDS // 2)
         self._seek(block)
-        if self._doubles is None:
+        if not self._doubles:
             words = self._words.astype(np.float64)
             self._doubles = np.minimum((words[::2] + words[1::2] * 2.0**32) * 2.0**-64, _BELOW_ONE).tolist()
         return self._doubles[offset]
@@ -82,5 +83,5 @@ class Twister:
             _generator.set_state(self._state)
             self._words = _generator.randint(0, 2**32, _N_WORDS, dtype=np.uint32)
             self._state = _generator.get_state()
-        self._doubles: list[float] | None = None
+        self._doubles = []
         self._block += 1

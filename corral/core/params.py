@@ -23,11 +23,23 @@ SAMPLER_NAMES = (
     "xtc",
     "temperature",
     "infill",
+    "adaptive_p",
 )
-DEFAULT_SAMPLERS = tuple(name for name in SAMPLER_NAMES if name != "infill")
+DEFAULT_SAMPLERS = tuple(name for name in SAMPLER_NAMES if name not in ("infill", "adaptive_p"))
 
 RANDOM_SEED = 0xFFFFFFFF
 MAX_AHEAD = 17  # tokens of a stream evaluated at once: one that was sampled, and those of a draft
+
+# The first switches drafts off; those that need other parts of a model are not available.
+DRAFT_KINDS = (
+    "none",
+    "draft-simple",
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+)
 
 JsonWhitespace = Literal["compact", "spaced", "flexible"]
 
@@ -59,6 +71,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
     samplers: tuple[str, ...] = DEFAULT_SAMPLERS
     logit_bias: tuple[tuple[int, float], ...] = ()
     min_keep: int = 0
@@ -87,6 +101,7 @@ class SchemaCheck(msgspec.Struct, frozen=True, kw_only=True):
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     """A grammar for the answer: GBNF, or Lark as llguidance defines it. `field`: where the client sent it.
 
+    With `trigger_words` or `trigger_tokens` it applies from the first of them on, which is part of it.
     With a `trigger` it applies to the text after the trigger; with `is_trigger_first` only if the answer
     starts with it. If it is not `is_needed`, it is dropped when it cannot be enforced. `schemas`: the JSON
     Schemas in it, by field, to locate errors. `checks`: those that it does not express whole.
@@ -96,6 +111,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     field: str
     trigger: str = ""
+    trigger_words: tuple[str, ...] = ()
+    trigger_tokens: tuple[int, ...] = ()
     is_trigger_first: bool = False
     is_needed: bool = True
     schemas: dict[str, Any] = {}
@@ -119,13 +136,15 @@ class Guidance(msgspec.Struct, frozen=True):
 
 class ReasoningBudget(msgspec.Struct, frozen=True, kw_only=True):
     """At most `n_tokens` of reasoning between two tags, then `end_tokens`. `is_open`: the prompt starts
-    it."""
+    it. `is_controlled`: the client may end it earlier."""
 
     n_tokens: int
     start: str
     end: str
     end_tokens: tuple[int, ...]
     is_open: bool
+    other_ends: tuple[str, ...] = ()
+    is_controlled: bool = False
 
 
 class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ class StopType(str, enum.Enum):
     LIMIT = "limit"
     WORD = "word"
     REPETITION = "repetition"
+    CONTROL = "control"  # the client ended it
     SCHEMA = "schema"  # the JSON Schema of the answer was not met
 
 
@@ -263,6 +264,19 @@ class MediaLayout(msgspec.Struct, frozen=True, array_like=True, tag="arranged"):
     tokens: list[list[int]]
 
 
+class ControlOutcome(str, enum.Enum):
+    DONE = "done"
+    UNKNOWN = "unknown"  # there is no such task
+    NOT_ENABLED = "not_enabled"  # the task did not ask for it
+    OVER = "over"  # what was to be ended
+    TOO_EARLY = "too_early"  # the task waits for its grammar
+
+
+class Controlled(msgspec.Struct, frozen=True, array_like=True, tag="controlled"):
+    task_id: int  # the id of the command
+    outcome: ControlOutcome
+
+
 class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begun"):
     """The evaluation of the first inputs begins."""
 
@@ -286,6 +300,6 @@ class Embedded(msgspec.Struct, frozen=True, array_like=True, tag="embedded"):
 EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | PromptProbs | Tokens | Done | Failed | EmbedResult
-Answer = SlotReport | AdapterLoaded | MediaLayout
+Answer = SlotReport | AdapterLoaded | MediaLayout | Controlled
 LifeEvent = Loading | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
 Event = LifeEvent | Queue | Decodes | Answer | TaskResult

@@ -25,6 +25,7 @@ _LETTERS = {
     "x": "xtc",
     "t": "temperature",
     "i": "infill",
+    "a": "adaptive_p",
 }
 
 

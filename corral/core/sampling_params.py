@@ -97,6 +97,14 @@ PARAMS: Mapping[str, Param] = {
     "mirostat": Param("Mirostat version 1 or 2, which replaces the top-* samplers; 0: off.", clamp=(0, 2)),
     "mirostat_eta": Param("Learning rate of Mirostat.", options=("--mirostat-lr",), limits=(0, 1e4)),
     "mirostat_tau": Param("Target entropy of Mirostat.", options=("--mirostat-ent",), limits=(0, 1e4)),
+    "adaptive_target": Param(
+        "Probability that the sampler `adaptive_p` steers chosen tokens to, if it is among `samplers`; "
+        "negative: off.",
+        clamp=(-1e6, 1),
+    ),
+    "adaptive_decay": Param(
+        "How slowly `adaptive_p` forgets: it looks back about 1 / (1 - N) tokens.", limits=(0, 0.99)
+    ),
     "logit_bias": Param(
         "Pairs [token or text, bias], or an object of them; a bias of false bans the token.",
         options=("-l", "--logit-bias"),

@@ -122,6 +122,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cors_credentials: bool = False
     cache_share: bool = False  # between keys
     reuse_port: bool = False
+    api_prefix: str = ""
+    sse_ping_s: int = 30  # -1: no pings
     queue_size: int = 512
     max_repeats: int = 0
     sleep_idle_s: float = -1.0
@@ -173,6 +175,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: str = "auto"
     reasoning_format: str = "auto"
     reasoning_budget: int = -1
+    reasoning_budget_message: str = ""
     reasoning_effort: str = "default"
     prefill_assistant: bool = True
     grammar: str = ""

@@ -47,6 +47,23 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     task_id: int
 
 
+class ControlVerb(str, enum.Enum):
+    END_REASONING = "end_reasoning"
+    STOP = "stop"
+    PAUSE = "pause"
+    RESUME = "resume"
+    LIMIT = "limit"
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True, tag="control"):
+    """Change how a running task continues; answered by `Controlled`. LIMIT sets `n_predict`."""
+
+    id: int
+    task_id: int
+    verb: ControlVerb
+    n_predict: int = -1
+
+
 class Verb(str, enum.Enum):
     SAVE = "save"
     RESTORE = "restore"
@@ -68,8 +85,8 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     """Run an action on a slot; answered by `SlotReport`.
 
     SAVE writes to the file `fd`, RESTORE reads it; the descriptor is sent alongside the frame. `is_ours`:
-    accept only a state with our seal. FORK copies `source` into `slot`. SHIFT discards `n_discard` tokens
-    after the first `n_keep`:
+    accept only a state with our seal. `is_ggsq`: save as a slot file of llama.cpp. FORK copies `source` into
+    `slot`. SHIFT discards `n_discard` tokens after the first `n_keep`:
 
         before   | n_keep | n_discard | rest |
         after    | n_keep | rest |
@@ -81,6 +98,7 @@ class SlotAction(msgspec.Struct, frozen=True, kw_only=True, tag="action"):
     busy: Busy = Busy.WAIT
     fd: int = -1
     is_ours: bool = False
+    is_ggsq: bool = False
     tenant: bytes = b""  # owner of the slot afterwards
     source: int = -1
     n_keep: int = 0
@@ -116,4 +134,4 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Write the caches to disk and exit."""
 
 
-Command = Task | Embed | LayoutMedia | Cancel | SlotAction | LoadAdapter | FreeAdapter | Stop
+Command = Task | Embed | LayoutMedia | Cancel | Control | SlotAction | LoadAdapter | FreeAdapter | Stop

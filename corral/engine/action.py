@@ -81,7 +81,7 @@ class Actions(Worker):
         self._writing.add(slot.id)
         try:
             # Any tenant that may restore the state may have it.
-            writing = self._files.submit(self._write, action.fd, replace(saved, tenant=b""))
+            writing = self._files.submit(self._write, action, replace(saved, tenant=b""))
             yield WaitForSlots(frozenset(), after=writing, exclusive=slot.id)
         finally:
             self._writing.discard(slot.id)
@@ -193,9 +193,9 @@ class Actions(Worker):
             yield WaitForSlots(frozenset(ids), exclusive=exclusive)
         return [slots[id] for id in ids]
 
-    def _write(self, fd: int, saved: Saved) -> int:
+    def _write(self, action: SlotAction, saved: Saved) -> int:
         try:
-            return self._ses1.write(fd, saved)
+            return (self._ses1.write_ggsq if action.is_ggsq else self._ses1.write)(action.fd, saved)
         except OSError as error:
             raise file_error("the state cannot be written", error) from None
 

@@ -11,21 +11,30 @@ _PRIOR = 4.0  # weight, in drafted tokens, of the initial assumption about a kin
 
 
 def plan_length(
-    acceptance: float, n_max: int, token_ms: float, ahead_ms: Callable[[int], float], draft_ms: float = 0.0
+    acceptance: float,
+    n_max: int,
+    token_ms: float,
+    ahead_ms: Callable[[int], float],
+    draft_ms: float = 0.0,
+    mark_ms: float | None = None,
 ) -> int:
     """Choose the draft length with the most tokens per time; 0: no draft is faster.
 
     `acceptance`: probability that the next token of a draft is right. `ahead_ms(n)`: cost of evaluating
     `n` tokens at once; `token_ms`: of one token without a draft; `draft_ms`: of drafting one token.
+    `mark_ms`: of a mark, if a wrong draft has to be taken back to it, and its beginning evaluated again.
     """
     if not token_ms:
         return 0  # nothing was measured yet
     best, best_speed = 0, _GAIN / token_ms
     expected = chance = 1.0
+    redo_ms = 2 * mark_ms if mark_ms is not None else 0.0
     for n in range(1, n_max + 1):
+        if mark_ms is not None:  # the first wrong token is the n-th: it comes with those before it
+            redo_ms += chance * (1 - acceptance) * max(ahead_ms(n + 1) - token_ms, 0.0)
         chance *= acceptance
         expected += chance
-        speed = expected / (ahead_ms(n + 1) + n * draft_ms)
+        speed = expected / (ahead_ms(n + 1) + n * draft_ms + redo_ms)
         if speed > best_speed:
             best, best_speed = n, speed
     return best

@@ -79,6 +79,22 @@ class Generation:
         self._fail(slot, request, error)
         return self._take_events()
 
+    def stop(self, slot: Slot, request: Request) -> list[Event]:
+        """End an answer as it is."""
+        request.stop_type = StopType.CONTROL
+        rest = request.finish_text()
+        tokens = request.take_tokens("", self._clock())
+        if tokens.tokens:
+            self._events.append(tokens)
+        self._finish(slot, request, rest)
+        return self._take_events()
+
+    def stop_waiting(self, request: Request) -> list[Event]:
+        """End a request that has no slot yet."""
+        request.stop_type = StopType.CONTROL
+        request.close()
+        return [request.done(0, "", self._clock())]
+
     def _fail(self, slot: Slot, request: Request, error: CorralError) -> None:
         positive = request.positive or request
         if slot.request is request:
@@ -188,8 +204,22 @@ class Generation:
             request.accept_draft(n_accepted)
             n_accepted += 1
         request.draft_length.observe(len(draft), n_accepted)
-        if n_accepted < len(draft):
+        if slot.mark is not None:
+            self._return_to_mark(slot, request, is_wrong=n_accepted < len(draft))
+        elif n_accepted < len(draft):
             self._kv.rewind(slot, goes_back=False)
+
+    def _return_to_mark(self, slot: Slot, request: Request, is_wrong: bool) -> None:
+        """After a wrong draft, go back to where its batch began: what was right has to be evaluated again."""
+        assert slot.mark is not None
+        again = slot.tokens.view[slot.mark.n :].copy()
+        if not is_wrong:
+            slot.mark = None
+        elif not self._kv.return_to_mark(slot):
+            self._fail(slot, request, CorralError("the context was lost with a wrong draft"))
+        elif slot.request is request:
+            request.pending = np.concatenate([again, request.pending])
+            request.is_redoing, request.draft = True, request.draft[:0]
 
     def _draw_or_end(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         if request.sampler is None:

@@ -11,6 +11,7 @@ from corral.core.result import Event
 from corral.core.settings import EngineSettings
 from corral.engine.action import Actions
 from corral.engine.adapter import AdapterRegistry
+from corral.engine.control import Controls
 from corral.engine.coroutine import Coroutines, Wakeup
 from corral.engine.embedder import Embedder
 from corral.engine.engine import Engine
@@ -47,7 +48,8 @@ class GenerationEngine(Engine):
         self._decoder, self._speculation = self._runner.decoder, self._runner.speculation
         self._actions = Actions(self._scheduler, self._kv, ses1, coroutines, clock)
         adapters = AdapterRegistry(backend.adapters, self._adapters_in_use)
-        workers = (self._media, self._runner, self._embedder, self._actions, adapters)
+        controls = Controls(self._scheduler, self._runner.generation, self._runner.find)
+        workers = (self._media, self._runner, self._embedder, self._actions, adapters, controls)
         super().__init__(workers, coroutines, wakeup, emit, clock, self._scheduler.slots, self._share)
         self.warm_up = self._runner.warm_up
 

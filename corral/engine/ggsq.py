@@ -1,4 +1,4 @@
-"""Slot files of llama.cpp ("ggsq", written by `llama-server --slot-save-path`), to be restored here.
+"""Slot files of llama.cpp ("ggsq", as of `llama-server --slot-save-path`), to be restored here or there.
 
     magic: u32 | version: u32 | n: u32 | tokens: n x i32 | state of the sequence, without its header
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from corral.core.chunk import TokenArray
 from corral.core.errors import InvalidRequest
-from corral.core.file import read_into
-from corral.core.media import cell_positions
+from corral.core.file import read_into, write_all
+from corral.core.media import cell_positions, has_media
 from corral.engine.ports import StatePort
 from corral.engine.saved import Saved
 
@@ -25,6 +25,7 @@ _VERSION = 3
 _head = struct.Struct("<4sII")
 _frame = struct.Struct("<iII")
 _NO_MEDIA = struct.pack("<I", 0)
+_STATE_HEADER = 8  # bytes of a state that these files do not have
 _MARKER, _FRAME_VERSION = -1, 1
 _FRAME_TOKENS = (_frame.size + len(_NO_MEDIA)) // 4
 
@@ -51,6 +52,20 @@ def read_ggsq(fd: int, port: StatePort) -> Saved:
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < port.n_vocab:
         raise InvalidRequest("the state contains token ids outside this model's vocabulary")
     return Saved(tokens, port.unpack_body(data[end:], cell_positions(tokens)))
+
+
+def write_ggsq(fd: int, saved: Saved, port: StatePort) -> int:
+    """Write a slot file from its start, for a context with one stream of KV cells; return its size."""
+    if has_media(saved.tokens):
+        raise InvalidRequest("the slot has images or audio, which slot files of llama.cpp do not carry here")
+    n = len(saved.tokens)
+    frame = _frame.pack(_MARKER, _FRAME_VERSION, n) + saved.tokens.astype("<i4").tobytes() + _NO_MEDIA
+    first, *rest = port.pack(saved.state)
+    os.lseek(fd, 0, os.SEEK_SET)
+    parts: list[bytes | memoryview] = [_head.pack(MAGIC, _VERSION, n + _FRAME_TOKENS), frame]
+    for part in (*parts, first[_STATE_HEADER:], *rest):
+        write_all(fd, part)
+    return os.lseek(fd, 0, os.SEEK_CUR)
 
 
 def _max_state(port: StatePort) -> int:

@@ -123,6 +123,26 @@ class KvStore:
         """Whether the tokens that were evaluated last, in one batch, can be dropped again."""
         return not self._grouping.is_active and (self.can_cut(slot) or self._keeps_window)
 
+    def set_mark(self, slot: Slot) -> bool:
+        """Keep what cannot be cut, to take a draft back. False: something is pending there."""
+        state = self._backend.save_partial(slot.id)
+        slot.mark = Checkpoint(len(slot.tokens), state) if state is not None else None
+        return slot.mark is not None
+
+    def return_to_mark(self, slot: Slot) -> bool:
+        """Drop all tokens since the mark. False: that failed, and the slot is empty."""
+        mark, slot.mark = slot.mark, None
+        assert mark is not None
+        is_back = self._backend.load_partial(slot.id, mark.state, self.position(slot, mark.n))
+        slot.tokens.truncate(mark.n if is_back else 0)
+        self._trimmed(slot)
+        return is_back
+
+    @property
+    def needs_mark(self) -> bool:
+        """Whether a draft can be taken back only to a mark."""
+        return not (self._backend.can_cut or self._backend.has_planes or self._grouping.is_active)
+
     @property
     def _keeps_window(self) -> bool:
         """Whether a sequence without its beginning can be cut after a sliding window that is still there."""
@@ -178,6 +198,8 @@ class KvStore:
     def rewind(self, slot: Slot, goes_back: bool) -> bool:
         """Drop what an aborted decode left. False: the model cannot, and the slot is empty now, or back at a
         checkpoint if `goes_back`."""
+        if slot.mark is not None and slot.mark.n == len(slot.tokens):
+            return self.return_to_mark(slot)
         if goes_back and not self._backend.can_cut and slot.checkpoints:
             self._go_back(slot, len(slot.tokens))
             return False
@@ -193,7 +215,7 @@ class KvStore:
         n_shared = n if is_cut else len(src.tokens)
         shared = self._backend.share_prefix(src.id, dst.id, self.position(src, n_shared))
         dst.tokens.assign(src.tokens.view[: n_shared if shared else 0])
-        dst.checkpoints = list(src.checkpoints)
+        dst.checkpoints, dst.mark = list(src.checkpoints), None
         dst.shifted_from = src.shifted_from
         dst.reuse_key = src.reuse_key
         dst.n_system = src.n_system
@@ -273,7 +295,7 @@ class KvStore:
         self._backend.flush_pending(slot.id)
         is_loaded = self._backend.load(slot.id, saved.state, self._end(saved.tokens)) if n else False
         slot.tokens.assign(saved.tokens[: n if is_loaded else 0])
-        slot.checkpoints = list(saved.checkpoints)
+        slot.checkpoints, slot.mark = list(saved.checkpoints), None
         slot.shifted_from = saved.shifted_from
         slot.reuse_key = saved.reuse_key
         slot.n_system = 0
@@ -326,6 +348,8 @@ class KvStore:
         """Adjust marks that refer to tokens that are gone; return how many tokens are left."""
         n = len(slot.tokens)
         slot.checkpoints = [checkpoint for checkpoint in slot.checkpoints if checkpoint.n <= n]
+        if slot.mark is not None and slot.mark.n > n:
+            slot.mark = None
         if n <= slot.shifted_from:
             slot.shifted_from = NEVER
         return n

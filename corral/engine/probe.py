@@ -39,6 +39,13 @@ def _probe(
 ) -> int:
     if backend.decode([Chunk(seq, 0, tokens[:_N_BEFORE], 1)]) is not DecodeStatus.OK:
         return 1
+    state = None if backend.can_cut else backend.save_partial(seq)
+
+    def go_back() -> bool:
+        if state is None:
+            return backend.trim(seq, _N_BEFORE)
+        return backend.load_partial(seq, state, _N_BEFORE)
+
     rows = []
     for i in range(_N_BEFORE, len(tokens)):
         started = clock()
@@ -47,7 +54,7 @@ def _probe(
         rows.append(backend.logits(0).copy())
         cost.observe(Load(n_generating=1), (clock() - started) * 1e3)
     for n in _SIZES:
-        if not backend.trim(seq, _N_BEFORE):
+        if not go_back():
             return 1
         for start in range(0, _N_CHUNKS * n, n):
             started, at = clock(), _N_BEFORE + start
@@ -60,16 +67,21 @@ def _probe(
                 break
         else:
             if n > ALIGNMENT:
-                _measure_tile(backend, cost, clock, seq, tokens)
+                _measure_tile(backend, cost, clock, seq, tokens, go_back)
             return MAX_AHEAD if n == MIN_CHUNK else n
     return 1
 
 
 def _measure_tile(
-    backend: Backend, cost: CostModel, clock: Callable[[], float], seq: int, tokens: TokenArray
+    backend: Backend,
+    cost: CostModel,
+    clock: Callable[[], float],
+    seq: int,
+    tokens: TokenArray,
+    go_back: Callable[[], bool],
 ) -> None:
     """Measure a full tile of libllama, which costs less than its neighbours suggest."""
-    if backend.trim(seq, _N_BEFORE):
+    if go_back():
         started, n = clock(), ALIGNMENT
         backend.decode([Chunk(seq, _N_BEFORE, tokens[_N_BEFORE : _N_BEFORE + n], n)])
         cost.observe(Load(n_ahead=n), (clock() - started) * 1e3)

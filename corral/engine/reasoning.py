@@ -10,7 +10,9 @@ class ReasoningLimit:
 
     def __init__(self, budget: ReasoningBudget) -> None:
         self._start = budget.start.encode()
-        self._end = budget.end.encode()
+        self._ends = [end.encode() for end in (budget.end, *budget.other_ends)]
+        self._n_kept = max(map(len, self._ends))
+        self.is_controlled = budget.is_controlled
         self._n_left = budget.n_tokens
         self._closing = list(budget.end_tokens)
         self._is_inside = budget.is_open
@@ -21,6 +23,11 @@ class ReasoningLimit:
     def next_token(self) -> int | None:
         """The token that has to follow; None: any."""
         return self._closing[0] if self._is_inside and not self._is_over and self._n_left <= 0 else None
+
+    def end(self) -> bool:
+        """End reasoning before the next token. False: it is over already."""
+        self._n_left = 0
+        return not self._is_over
 
     def feed(self, token: int, piece: bytes) -> None:
         """Take in the next token of the answer."""
@@ -33,8 +40,8 @@ class ReasoningLimit:
         self._text += piece
         if self._is_inside:
             self._n_left -= 1
-            self._is_over = self._end in self._text
-            self._text = self._text[-len(self._end) :]
+            self._is_over = any(end in self._text for end in self._ends)
+            self._text = self._text[-self._n_kept :]
         else:
             self._look_for_start()
 

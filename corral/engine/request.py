@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from corral.core.chunk import FloatArray, TokenArray
-from corral.core.result import Done, StopType, Timings, TokenProbs, Tokens, Violation
+from corral.core.result import ControlOutcome, Done, StopType, Timings, TokenProbs, Tokens, Violation
 from corral.core.task import Task
 from corral.engine.draft_length import DraftLength
 from corral.engine.ports import Sampler
@@ -65,11 +65,13 @@ class Request:
         budget = task.params.reasoning_budget
         self._reasoning = ReasoningLimit(budget) if budget is not None else None
         self.is_running_away = False  # it repeats itself
+        self.is_paused = False  # it keeps its slot and gets no step
         self.stop_type = StopType.NONE
         self.swapped: Saved | None = None  # its own state, while it waits for room
         self.fetched: Saved | None = None  # the prefix of its prompt, from disk
         self.media: PromptMedia | None = None
         self.draft: TokenArray = _NO_TOKENS
+        self.is_redoing = False  # its pending tokens were evaluated once, with a draft that was wrong
         self.draft_length = DraftLength()
         self.n_drafted = 0
         self.n_accepted = 0
@@ -114,6 +116,12 @@ class Request:
         if self._reasoning is None or self.text.is_mid_character:
             return None
         return self._reasoning.next_token
+
+    def end_reasoning(self) -> ControlOutcome:
+        """End reasoning before the next token, if the client may do that."""
+        if self._reasoning is None or not self._reasoning.is_controlled:
+            return ControlOutcome.NOT_ENABLED
+        return ControlOutcome.DONE if self._reasoning.end() else ControlOutcome.OVER
 
     def _open_guard(self) -> RepetitionGuard | None:
         repeats = self.task.params.max_repeats
@@ -169,7 +177,8 @@ class Request:
     def is_evaluating_prompt(self) -> bool:
         """Whether its prompt is being evaluated; one of a pair may be done with it, and wait for the other
         one."""
-        return self.phase is Phase.PREFILL and len(self.pending) > 0 and self.swapped is None
+        is_at_work = self.swapped is None and not self.is_paused
+        return self.phase is Phase.PREFILL and len(self.pending) > 0 and is_at_work
 
     @property
     def is_cut_off(self) -> bool:
@@ -245,6 +254,7 @@ class Request:
     def evaluated(self, n: int) -> None:
         """Record that up to `n` of its pending tokens are in the context now."""
         self.pending = self.pending[n:]
+        self.is_redoing = self.is_redoing and len(self.pending) > 0
         if self.media is not None and not len(self.pending):
             self.media.close()
 

@@ -21,6 +21,7 @@ from corral.engine.batch import (
     MIN_PREFILL,
     BatchPlan,
     BatchShape,
+    Part,
     Prompt,
     Token,
     count_stream_batches,
@@ -65,7 +66,7 @@ class Runner(Worker):
         self._clock = clock
         self.decoder = Decoder(backend, clock)
         self.speculation = Speculation(backend, settings, self.decoder.cost)
-        self._generation = Generation(backend, settings, scheduler, kv, self.speculation, clock)
+        self.generation = Generation(backend, settings, scheduler, kv, self.speculation, clock)
         # Where answers depend on their neighbours anyway, everything shares a batch.
         mixes = backend.mixes_batches or not backend.is_exact
         self._shape = BatchShape(backend.n_batch, backend.n_ubatch, mixes)
@@ -85,6 +86,11 @@ class Runner(Worker):
     def adapters_in_use(self) -> list[AdapterConfig]:
         return [request.task.params.lora for request in self._requests]
 
+    def find(self, task_id: int) -> Request | None:
+        """Return the request of a task that has not ended."""
+        found = (request for request in self._requests if request.id == task_id and not request.is_stopped)
+        return next(found, None)
+
     def abort_if_running(self, task_id: int) -> None:
         self.decoder.abort_if_running(task_id)
 
@@ -103,7 +109,8 @@ class Runner(Worker):
             self._backend.trim(0, 0)
             load = Load(n_generating=1) if n == 1 else Load(n_prompt=n)
             self.decoder.cost.observe(load, (self._clock() - started) * 1e3)
-        if self._settings.drafts and self.speculation.n_exact == 1 and self._backend.can_cut:
+        can_draft = self._backend.can_cut or self._kv.needs_mark
+        if self._settings.drafts and self.speculation.n_exact == 1 and can_draft:
             self.speculation.n_exact = probe_exact(self._backend, self.decoder.cost, self._clock)
         if self._groups_streams and self._backend.can_cut:
             self._shape = replace(self._shape, n_streams=probe_streams(self._backend))
@@ -183,10 +190,10 @@ class Runner(Worker):
             request.close()
         for slot, request in self._scheduler.running(Phase.PREFILL):
             if request.media is not None and request.media.error is not None:
-                events += self._generation.fail(slot, request, request.media.error)
+                events += self.generation.fail(slot, request, request.media.error)
             elif request.media is not None:
                 self._media.want(request.media, request.n_past)
-        self._generation.make_room()
+        self.generation.make_room()
         self._checkpointer.begin()
         return events
 
@@ -199,7 +206,8 @@ class Runner(Worker):
         drafts = self._plan_drafts(streams)
         tokens = [Token(slot.id, request.lora_key) for slot, request in streams if not len(request.draft)]
         # Tokens that a grammar forced are evaluated like a prompt.
-        evaluated = [pair for pair in answers if len(pair[1].pending) > 1]
+        evaluated = [pair for pair in answers if len(pair[1].pending) > 1 and not pair[1].is_redoing]
+        redone = [(Part(slot.id, len(request.pending)),) for slot, request in answers if request.is_redoing]
         if self._settings.cont_batching or not answers:
             evaluated += self._scheduler.running(Phase.PREFILL)
         prompts = [
@@ -212,13 +220,15 @@ class Runner(Worker):
             n_groups = count_stream_batches(tokens, self._shape) + len(drafts)
             cost = self.decoder.cost
             budget = min(budget, cost.n_tokens_in(ms - (n_groups - 1) * cost.decode_ms))
-        return drafts + plan_batches(tokens, prompts, budget, self._shape)
+        return [*redone, *drafts, *plan_batches(tokens, prompts, budget, self._shape)]
 
     def _plan_drafts(self, streams: Sequence[tuple[Slot, Request]]) -> list[BatchPlan]:
         if self.speculation.n_exact == 1:
             return []
         rooms = [
-            self._generation.room_ahead(slot, request) if self._kv.can_rewind(slot) else 0
+            self.generation.room_ahead(slot, request)
+            if self._kv.can_rewind(slot) or self._kv.needs_mark
+            else 0
             for slot, request in streams
         ]
         return self.speculation.plan(streams, rooms)
@@ -236,7 +246,11 @@ class Runner(Worker):
         """Evaluate a planned batch and return its events."""
         parts = [(self._scheduler.slots[part.slot], part.n) for part in plan]
         # An earlier batch of the step may have ended a request, or swapped it out.
-        work = [(s, s.request, n) for s, n in parts if s.request is not None and s.request.swapped is None]
+        work = [
+            (s, s.request, self._mark(s, s.request, n))
+            for s, n in parts
+            if s.request is not None and s.request.swapped is None
+        ]
         if not work:
             return []
         chunks = [self._chunk(slot, request, n) for slot, request, n in work]
@@ -249,11 +263,25 @@ class Runner(Worker):
             return self._fail(work, error)
         if status is DecodeStatus.OK:
             self._prompt_cap = self._backend.n_prefill_max
-            events = self._generation.advance(work, chunks)
+            events = self.generation.advance(work, chunks)
             self._checkpointer.take(work)
             return events
         events = self._rewind(work)
         return events + self._relieve(work) if status is DecodeStatus.NO_ROOM else events
+
+    def _mark(self, slot: Slot, request: Request, n: int) -> int:
+        """Mark where a draft begins, if only that allows to take it back; returns how many tokens to
+        evaluate: without a mark, no draft."""
+        is_draft = n > 1 and len(request.pending) == 1
+        if not (is_draft and self._kv.needs_mark):
+            return n
+        started = self._clock()
+        is_marked = self._kv.set_mark(slot)
+        self.speculation.mark_ms = (self._clock() - started) * 1e3
+        if is_marked:
+            return n
+        request.draft = request.draft[:0]
+        return 1
 
     def _chunk(self, slot: Slot, request: Request, n: int) -> Chunk:
         """Return the first `n` pending tokens of a request as a chunk."""
@@ -263,7 +291,7 @@ class Runner(Worker):
         return Chunk(slot.id, pos, request.chunk(n), request.n_logits(n), rows)
 
     def _fail(self, work: Sequence[Work], error: CorralError) -> list[Event]:
-        return [event for slot, request, _ in work for event in self._generation.fail(slot, request, error)]
+        return [event for slot, request, _ in work for event in self.generation.fail(slot, request, error)]
 
     def _rewind(self, work: Sequence[Work]) -> list[Event]:
         """Undo a batch that failed: restore its beginning, or go further back if the model cannot."""

@@ -62,16 +62,13 @@ class Scheduler:
         pairs = [
             (slot, request)
             for slot in self._busy.values()
-            if (request := slot.request) is not None and request.phase is phase and request.swapped is None
+            if (request := slot.request) is not None and _is_running(request, phase)
         ]
         pairs.sort(key=_arrival)
         return pairs
 
     def has_running(self, phase: Phase) -> bool:
-        return any(
-            slot.request is not None and slot.request.phase is phase and slot.request.swapped is None
-            for slot in self._busy.values()
-        )
+        return any(slot.request is not None and _is_running(slot.request, phase) for slot in self._busy.values())
 
     @property
     def evictable(self) -> list[Slot]:
@@ -154,7 +151,7 @@ class Scheduler:
         self._queue.tick(now)
         if self._bring_back() and self._queue and any(slot.is_idle for slot in self.public):
             for request in list(self._queue):
-                slot = self._find_slot(request)
+                slot = self._find_slot(request) if not request.is_paused else None
                 if slot is not None:
                     self._queue.start(request)
                     self._assign(slot, request)
@@ -337,3 +334,7 @@ class Scheduler:
 
 def _arrival(pair: tuple[Slot, Request]) -> int:
     return pair[1].arrival
+
+
+def _is_running(request: Request, phase: Phase) -> bool:
+    return request.phase is phase and request.swapped is None and not request.is_paused

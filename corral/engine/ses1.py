@@ -23,7 +23,7 @@ from corral.core.file import read_into, write_all
 from corral.core.media import cell_positions, is_valid_layout
 from corral.engine.checkpoint import Checkpoint
 from corral.engine.ggsq import MAGIC as GGSQ
-from corral.engine.ggsq import read_ggsq
+from corral.engine.ggsq import read_ggsq, write_ggsq
 from corral.engine.grouping import Grouping
 from corral.engine.ports import StatePort
 from corral.engine.reuse_key import ReuseKey
@@ -108,6 +108,12 @@ class Ses1:
             write_all(fd, part)
         write_all(fd, _close.pack(digest.digest(), _LAST_WORD))
         return os.lseek(fd, 0, os.SEEK_CUR)
+
+    def write_ggsq(self, fd: int, saved: Saved) -> int:
+        """Write a slot file of llama.cpp; return its size."""
+        if self._grouping.is_active:
+            raise InvalidRequest("slot files of llama.cpp have no groups (--grp-attn-n)")
+        return write_ggsq(fd, saved, self._port)
 
     def read(self, fd: int, is_ours: bool) -> Saved:
         """Read the content of a file; InvalidRequest says why it cannot be used. `is_ours`: it must be

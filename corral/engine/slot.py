@@ -52,6 +52,7 @@ class Slot:
         self.n_system = 0  # how many of them are the system prompt
         self.tokens = TokenBuffer(n_ctx)
         self.checkpoints: list[Checkpoint] = []  # in ascending order
+        self.mark: Checkpoint | None = None  # where the batch with a draft began, to go back to
         self.request: Request | None = None
         self.affinity: tuple[bytes, str] | None = None  # tenant and `prompt_cache_key` that it last served
         self.last_used = 0

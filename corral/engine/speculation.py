@@ -74,6 +74,8 @@ class Speculation:
         self._files = ThreadPoolExecutor(1, "lookup")
         self._is_exact = settings.draft_exact and backend.is_exact
         self.n_exact = 1 if self._is_exact else MAX_AHEAD
+        # To keep a state that drafts can be taken back to; None: they can simply be cut.
+        self.mark_ms: float | None = None if backend.can_cut else 0.0
 
     def plan(self, streams: Sequence[tuple[Slot, Request]], rooms: Sequence[int]) -> list[BatchPlan]:
         """Draft for streams, up to as many tokens as each has room for. A stream with a draft is a batch of
@@ -93,12 +95,14 @@ class Speculation:
             return _NO_TOKENS
         token_ms = self._cost.decode_ms / n_streams
         self._n_passed += 1
-        if self._n_passed < RETRY and not plan_length(1.0, n_max, token_ms, self._cost.ahead_ms):
+        if self._n_passed < RETRY and not plan_length(
+            1.0, n_max, token_ms, self._cost.ahead_ms, 0.0, self.mark_ms
+        ):
             return _NO_TOKENS
         for offer in self._offers(slot, request, n_max, n_streams):
             acceptance = request.draft_length.acceptance(offer.kind, _ASSUMED[offer.kind])
             n_most = min(n_max, offer.n_most)
-            n = plan_length(acceptance, n_most, token_ms, self._cost.ahead_ms, offer.draft_ms)
+            n = plan_length(acceptance, n_most, token_ms, self._cost.ahead_ms, offer.draft_ms, self.mark_ms)
             if n < n_min and self._n_passed >= (MODEL_RETRY if offer.draft_ms else RETRY):
                 n = min(n_most, next(self._sizes))
             draft = offer.take(n) if n >= n_min else ()

@@ -19,6 +19,8 @@ from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.result import (
     AdapterLoaded,
     Answer,
+    Controlled,
+    ControlOutcome,
     Decodes,
     Failed,
     LastResult,
@@ -31,7 +33,17 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, Embed, FreeAdapter, LayoutMedia, LoadAdapter, SlotAction, Task
+from corral.core.task import (
+    Cancel,
+    Control,
+    ControlVerb,
+    Embed,
+    FreeAdapter,
+    LayoutMedia,
+    LoadAdapter,
+    SlotAction,
+    Task,
+)
 from corral.link.lifecycle import EngineLifecycle, EngineState
 from corral.link.observer import EngineObserver, TaskObserver
 from corral.link.pending_task import MAX_CRASHES, MediaFile, PendingTask, charge_crash, suspects
@@ -145,6 +157,18 @@ class EngineClient:
         self._observer.on_action(action, report)
         return report
 
+    async def control(self, task_id: int, verb: ControlVerb, n_predict: int = -1) -> ControlOutcome:
+        """Change how a task continues, in this engine and in a later one."""
+        pending = self._pending.get(task_id)
+        if pending is None:
+            return ControlOutcome.UNKNOWN
+        command = Control(id=self._new_id(), task_id=task_id, verb=verb, n_predict=n_predict)
+        controlled = await self._ask(command)
+        assert isinstance(controlled, Controlled)
+        if controlled.outcome is ControlOutcome.DONE:
+            pending.note_control(command)
+        return controlled.outcome
+
     async def load_adapter(self, path: str) -> AdapterInfo:
         """Load a LoRA adapter into this engine and every later one."""
         async with self._loading_adapter:
@@ -198,6 +222,9 @@ class EngineClient:
         for pending in list(self._pending.values()):
             try:
                 self._send(process, pending, pending.resumed())
+                if pending.is_paused:
+                    id, task_id = self._new_id(), pending.task.id
+                    process.send(Control(id=id, task_id=task_id, verb=ControlVerb.PAUSE))
             except Unavailable as error:
                 self._fail(pending, error)
         for id in self._freed:
@@ -249,7 +276,7 @@ class EngineClient:
             self.lifecycle.check_up()
             await asyncio.sleep(READY_S)
 
-    async def _ask(self, command: SlotAction | LoadAdapter | LayoutMedia, fd: int = -1) -> Answer:
+    async def _ask(self, command: SlotAction | LoadAdapter | LayoutMedia | Control, fd: int = -1) -> Answer:
         """Send a command that only this engine can answer; wakes a sleeping engine."""
         self._n_asking += 1
         try:
@@ -260,7 +287,7 @@ class EngineClient:
         finally:
             self._n_asking -= 1
 
-    async def _ask_now(self, command: SlotAction | LoadAdapter | LayoutMedia, fd: int) -> Answer:
+    async def _ask_now(self, command: SlotAction | LoadAdapter | LayoutMedia | Control, fd: int) -> Answer:
         self.lifecycle.check_up()
         process = self.lifecycle.process
         if self.state is not EngineState.READY or process is None:

@@ -10,7 +10,7 @@ import msgspec
 
 from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterConfig
-from corral.core.task import Embed, Task
+from corral.core.task import Control, ControlVerb, Embed, Task
 from corral.link.observer import TaskObserver
 from corral.link.stream import TaskStream
 
@@ -41,6 +41,7 @@ class PendingTask:
     n_crashes: int = 0
     is_sent: bool = False  # sent to the current engine
     is_admitted: bool = False  # admitted by the current engine
+    is_paused: bool = False
 
     @property
     def lora(self) -> AdapterConfig:
@@ -51,6 +52,20 @@ class PendingTask:
         if isinstance(self.task, Embed):
             return self.task
         return msgspec.structs.replace(self.task, resume=self.delivered)
+
+    def note_control(self, control: Control) -> None:
+        """Note what was changed, so that another engine continues in the same way."""
+        if isinstance(self.task, Embed):
+            return
+        params = self.task.params
+        if control.verb is ControlVerb.LIMIT:
+            params = msgspec.structs.replace(params, n_predict=control.n_predict)
+        elif control.verb is ControlVerb.END_REASONING and params.reasoning_budget is not None:
+            budget = msgspec.structs.replace(params.reasoning_budget, n_tokens=0)
+            params = msgspec.structs.replace(params, reasoning_budget=budget)
+        elif control.verb in (ControlVerb.PAUSE, ControlVerb.RESUME):
+            self.is_paused = control.verb is ControlVerb.PAUSE
+        self.task = msgspec.structs.replace(self.task, params=params)
 
 
 def suspects(pending: Collection[PendingTask]) -> list[PendingTask]:

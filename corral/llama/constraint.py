@@ -23,6 +23,7 @@ from corral.core.params import Constraint
 from corral.grammar.fault import find_fault
 from corral.grammar.gbnf import gbnf_to_lark
 from corral.llama.library import lib
+from corral.llama.trigger import TriggerWords
 from corral.llama.vocab import Vocab
 
 MASK_THREADS = 2
@@ -94,7 +95,9 @@ class Matcher:
         self._is_trigger_first = constraint.is_trigger_first
         self._field = constraint.field
         self._text = b""
-        self._is_active = not self._trigger
+        is_lazy = constraint.trigger_words or constraint.trigger_tokens
+        self._words = TriggerWords(constraint) if is_lazy else None
+        self._is_active = not (self._trigger or is_lazy)
         self._is_off = False
         self._n_consumed = 0
 
@@ -134,6 +137,10 @@ class Matcher:
             self._matcher.consume_token(token)
             self._n_consumed += 1
             self._check()
+        elif self._words is not None:
+            text = self._words.feed(token, self._vocab.piece(token, special=True))
+            if text is not None:
+                self._begin(text)
         elif not self._is_off:
             self._watch(self._vocab.piece(token, special=True))
 
@@ -164,6 +171,18 @@ class Matcher:
         behind = self._tokenizer.tokenize_bytes(self._text[at + len(self._trigger) :], parse_special=True)
         self._is_active = self._matcher.try_consume_tokens(behind) == len(behind)
         self._is_off = not self._is_active
+
+    def _begin(self, text: bytes) -> None:
+        """Apply the grammar from now on; it includes `text`, where the trigger may be one control token."""
+        for parse_special in (True, False):
+            tokens = self._tokenizer.tokenize_bytes(text, parse_special=parse_special)
+            n = self._matcher.try_consume_tokens(tokens)
+            if n == len(tokens):
+                self._is_active = True
+                return
+            self._matcher.rollback(n)
+        shown = text.decode(errors="replace")[:100]
+        raise InvalidRequest(f"it does not begin with what was generated: {shown!r}", field=self._field)
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -17,6 +17,7 @@ from corral.core.draw import NO_TOKEN, Redraw, Twister
 from corral.core.errors import NonFiniteLogits
 from corral.core.params import SamplingParams
 from corral.core.result import TokenProbs
+from corral.llama.adaptive_p import AdaptiveP, AdaptiveState
 from corral.llama.candidates import Candidates, single_weights, softmax
 from corral.llama.mirostat import Mirostat
 from corral.llama.stage import XtcStage
@@ -27,6 +28,8 @@ from corral.llama.vocab import Vocab
 if TYPE_CHECKING:
     from corral.llama.constraint import Matcher
 
+# Mirostat's `mu` and draws, XTC's tosses, and the state of adaptive-p.
+_Progress = tuple[float, int, int, AdaptiveState | None]
 _REDRAW_STRIDE = 0x9E3779B1  # between the seeds of redraws
 
 
@@ -52,6 +55,7 @@ class Sampler:
         self._bias = builder.bias()
         self._n_best = builder.n_best
         self._mirostat = Mirostat.create(params, vocab.n_tokens)
+        self._adaptive = None if builder.is_greedy else AdaptiveP.create(params)
         self._grammar = grammar
         self._accepted: list[int] = []
         self._xtc = self._find_xtc()
@@ -110,7 +114,9 @@ class Sampler:
         twister = self._twister
         if self._n_redraw:
             twister = Twister(self._params.seed + self._n_redraw * _REDRAW_STRIDE)
-        return twister.double(index if self._mirostat is None else self._mirostat.n_draws)
+        if self._mirostat is not None:
+            return twister.double(self._mirostat.n_draws)
+        return twister.double(index if self._adaptive is None else self._adaptive.state.n_draws)
 
     @cached_property
     def _twister(self) -> Twister:
@@ -126,6 +132,8 @@ class Sampler:
         if self._mirostat is not None:
             at = np.flatnonzero(ids == token)[0]
             self._mirostat.observe(float(weights[at] / np.cumsum(weights)[-1]), len(ids))
+        elif self._adaptive is not None:
+            self._adaptive.observe(int(np.flatnonzero(ids == token)[0]))
         self._accept(token)
         return token, self._probs(logits, token, ids, weights) if self._params.n_probs else None
 
@@ -139,30 +147,37 @@ class Sampler:
         self.close()
         self._stages = self._make_builder(self._accepted).build()
         self._xtc = self._find_xtc()
-        mu, n_draws, n_tosses = self._progress[n]
+        mu, n_draws, n_tosses, chosen = self._progress[n]
         if self._mirostat is not None:
             self._mirostat.mu, self._mirostat.n_draws = mu, n_draws
         if self._xtc is not None:
             self._xtc.n_tosses = n_tosses
+        if self._adaptive is not None and chosen is not None:
+            self._adaptive.state = chosen
         return True
 
     def _find_xtc(self) -> XtcStage | None:
         return next((stage for stage in self._stages if isinstance(stage, XtcStage)), None)
 
-    def _count_draws(self) -> tuple[float, int, int]:
+    def _count_draws(self) -> _Progress:
         """Return what later draws depend on besides the tokens."""
         mirostat, xtc = self._mirostat, self._xtc
         mu, n_draws = (mirostat.mu, mirostat.n_draws) if mirostat is not None else (0.0, 0)
-        return mu, n_draws, xtc.n_tosses if xtc is not None else -1
+        chosen = self._adaptive.state if self._adaptive is not None else None
+        return mu, n_draws, xtc.n_tosses if xtc is not None else -1, chosen
 
     def force(self, logits: FloatArray, index: int, token: int) -> None:
         """Accept `token` as the one drawn at `index` by an engine that was lost."""
-        if self._mirostat is not None or self._xtc is not None:
-            ids, weights = self._narrow(logits, index)
+        if self._mirostat is None and self._xtc is None and self._adaptive is None:
+            self._accept(token)
+            return
+        ids, weights = self._narrow(logits, index)
+        at = np.flatnonzero(ids == token)
         if self._mirostat is not None:
-            at = np.flatnonzero(ids == token)
             prob = (weights[at[0]] if len(at) else weights.min()) / weights.sum()
             self._mirostat.observe(float(prob), len(ids))
+        elif self._adaptive is not None and len(at):
+            self._adaptive.observe(int(at[0]))
         self._accept(token)
 
     def forced(self, n: int) -> Iterator[int]:
@@ -198,6 +213,8 @@ class Sampler:
         for stage in self._stages:
             stage.apply(candidates, index)
         ids, left = candidates.remaining()
+        if self._adaptive is not None:
+            return ids, self._adaptive.reweight(left)
         weights = single_weights(left)
         return self._mirostat.truncate(ids, weights / weights.sum()) if self._mirostat else (ids, weights)
 

@@ -174,6 +174,9 @@ class StageBuilder:
     def _add_infill(self) -> None:
         self._stages.append(NativeStage(lib.llama_sampler_init_infill(self._vocab.handle)))
 
+    def _add_adaptive_p(self) -> None:
+        pass  # it is the last one wherever it is named: the sampler itself applies it
+
     def _window(self, last_n: int) -> int:
         return self._n_ctx if last_n < 0 else min(last_n, self._n_ctx)
 

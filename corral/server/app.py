@@ -16,9 +16,11 @@ from corral.api.dialects.responses import routes as responses
 from corral.api.openapi import describe
 from corral.api.routes import (
     adapter,
+    audio,
     chat,
     chats,
     completion,
+    control,
     embedding,
     infill,
     metrics,
@@ -45,7 +47,7 @@ from corral.telemetry.live import Monitor
 _ROUTES = (
     # First: some of their paths also exist in other routers.
     *(messages, ollama, responses, conversations),
-    *(status, metrics, monitor, model, completion, infill, chat, chats),
+    *(status, metrics, monitor, model, completion, infill, chat, control, audio, chats),
     *(embedding, rank, adapter, token, slot, session),
 )
 

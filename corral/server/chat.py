@@ -41,6 +41,7 @@ def chat_settings(
         options=_template_options(settings),
         reasoning=ReasoningFormat(settings.reasoning_format),
         reasoning_budget=settings.reasoning_budget,
+        budget_message=settings.reasoning_budget_message,
         prefill=settings.prefill_assistant,
         has_jinja=settings.jinja,
         json_whitespace=settings.json_whitespace,

@@ -24,6 +24,7 @@ from corral.server.http_server import HttpServer
 from corral.server.listen import Listener, open_listener
 from corral.server.loading_app import LoadingApp
 from corral.server.peers import guard_peers, warn_without_key
+from corral.server.prefix import under_prefix
 from corral.server.tls import open_tls
 from corral.telemetry.access_log import AccessLog
 from corral.telemetry.dispatcher import Telemetry
@@ -87,7 +88,8 @@ class _Life:
         )
         self._loading_app = LoadingApp(lambda: self._engine.loading)
         guarded = HostControl(self._loading_app, allowed_names(server, listener.reach))
-        known = guard_peers(Cors(guarded, cors_policy(server)), server, listener.reach)
+        prefixed = under_prefix(guarded, server.api_prefix)
+        known = guard_peers(Cors(prefixed, cors_policy(server)), server, listener.reach)
         self._middleware = RecordMiddleware(known, [AccessLog()])
         self._drain = Drain(server.timeout_s, self._engine.lifecycle.dismiss)
         self._server = HttpServer(

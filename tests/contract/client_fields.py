@@ -160,7 +160,7 @@ MESSAGES = Route(
     {"max_tokens": 2, "messages": [_USER], "tools": [_CUSTOM]},
     _MESSAGES_FOREIGN,
     _MESSAGES_VALUES,
-    _PARENTS,
+    parents=_PARENTS,
 )
 COUNT_TOKENS = Route(
     "/v1/messages/count_tokens",
@@ -175,7 +175,7 @@ COUNT_TOKENS = Route(
     {"messages": [_USER], "tools": [_CUSTOM]},
     _MESSAGES_FOREIGN,
     _MESSAGES_VALUES,
-    _PARENTS,
+    parents=_PARENTS,
 )
 
 _FUNCTION = {"type": "function", "name": "go", "parameters": _SCHEMA}

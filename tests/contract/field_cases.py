@@ -18,6 +18,8 @@ MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], 
 RESPONSES: dict[str, Any] = {"input": "hello", "max_output_tokens": 2, "seed": 1, "store": False}
 OLLAMA: dict[str, Any] = {"stream": False, "options": {"num_predict": 2, "seed": 1}}
 
+CONTROLS = ("/v1/chat/completions/control", "/chat/completions/control", "/completion/control")
+
 # A request of every route that reads JSON, to be spoiled in one place at a time.
 PLAIN: dict[str, Any] = {
     "/completion": SHORT,
@@ -26,6 +28,7 @@ PLAIN: dict[str, Any] = {
     "/infill": GAP,
     "/v1/chat/completions": CHAT,
     "/chat/completions": CHAT,
+    **{path: {"id": "x", "action": "limit", "n_predict": 2} for path in CONTROLS},
     "/apply-template": CHAT,
     "/v1/chat/completions/input_tokens": CHAT,
     "/chat/completions/input_tokens": CHAT,

@@ -14,9 +14,29 @@ from corral.api.state import AppState
 from corral.core.errors import CorralError
 from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
-from corral.core.result import Answer, Decodes, Done, Embedded, Failed, Loading, Queue, SlotReport
+from corral.core.result import (
+    Answer,
+    ControlOutcome,
+    Decodes,
+    Done,
+    Embedded,
+    Failed,
+    Loading,
+    Queue,
+    SlotReport,
+)
 from corral.core.settings import EngineSettings, ServerSettings, Settings
-from corral.core.task import Cancel, Embed, FreeAdapter, LayoutMedia, LoadAdapter, SlotAction, Task
+from corral.core.task import (
+    Cancel,
+    Control,
+    ControlVerb,
+    Embed,
+    FreeAdapter,
+    LayoutMedia,
+    LoadAdapter,
+    SlotAction,
+    Task,
+)
 from corral.engine.generation_engine import GenerationEngine
 from corral.link.client import TaskT
 from corral.link.lifecycle import EngineState
@@ -75,6 +95,13 @@ class InlineEngine:
         self._keep_stepping()
         return (await answer).tokens
 
+    async def control(self, task_id: int, verb: ControlVerb, n_predict: int = -1) -> ControlOutcome:
+        order = Control(id=next(self._ids), task_id=task_id, verb=verb, n_predict=n_predict)
+        answer = self._answers[order.id] = asyncio.get_running_loop().create_future()
+        self._engine.handle(order)
+        self._keep_stepping()
+        return (await answer).outcome
+
     async def load_adapter(self, path: str) -> AdapterInfo:
         order = LoadAdapter(id=next(self._ids), adapter=self._n_adapters, path=path)
         answer = self._answers[order.id] = asyncio.get_running_loop().create_future()
@@ -125,6 +152,10 @@ class InlineEngine:
     @property
     def has_work(self) -> bool:
         return self._engine.has_work
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._engine.is_waiting
 
     async def _step(self) -> None:
         try:

@@ -105,8 +105,8 @@ def cases(route: Route, *groups: str) -> Iterator[tuple[Spot, str]]:
 @pytest.fixture
 def server(route):
     if route is client_fields.COMPACT:
-        backend = ScriptedBackend()
-        backend.script = "A summary."
+        backend: FakeBackend = (scripted := ScriptedBackend())
+        scripted.script = "A summary."
     else:
         backend = FakeBackend(n_ctx=2048, encoder=FakeEncoder())
     backend.projector = FakeProjector()

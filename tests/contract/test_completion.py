@@ -269,7 +269,6 @@ async def test_an_answer_in_a_grammar(server):
     [
         {"image_data": [{"id": 1, "data": ""}]},
         {"prompt": {"prompt_string": "a<__media__>", "multimodal_data": ["x"]}},
-        {"adaptive_target": 0.5},
     ],
     ids=lambda change: next(iter(change)),
 )

@@ -216,10 +216,10 @@ async def test_the_description_of_the_api_needs_no_page(tmp_path, static):
     server = Server(ui=False, static_path=str(tmp_path) if static else "")
     page = (await server.http.get("/docs")).text
     assert not re.search(r"https?:|<script>|style=|onload", page)
-    loaded = re.findall(r'(?:src|href)="(/[^"]+)"', page)
+    loaded = re.findall(r'(?:src|href)="(docs/[^"]+)"', page)
     assert len(loaded) == 3
     for path in loaded:
-        assert (await server.http.get(path)).status_code == 200, path
+        assert (await server.http.get(f"/{path}")).status_code == 200, path
     assert (await server.http.get("/docs/none.js")).json() == MISSING
     assert (await server.http.get("/docs/docs.html")).json() == MISSING
 

@@ -72,9 +72,9 @@ def attempt(bench, verb, slot=0, **fields):
     return answer
 
 
-def save(bench, slot):
+def save(bench, slot, **fields):
     fd = file_of(b"")
-    report = act(bench, Verb.SAVE, slot, fd=os.dup(fd))
+    report = act(bench, Verb.SAVE, slot, fd=os.dup(fd), **fields)
     blob = read(fd)
     assert (report.n_tokens, report.n_bytes) == (len(held(bench, slot)), len(blob))
     return blob

@@ -131,6 +131,52 @@ def test_when_a_trigger_counts(compiler, text, first, is_active):
     assert (matcher.allowed() is not None) is is_active
 
 
+@pytest.mark.parametrize(
+    ("text", "allows"),
+    [
+        ("so <a", True),
+        ("[[a", True),
+        ("<", True),
+        ("so what", None),
+        ("so <b", False),
+    ],
+)
+def test_a_lazy_grammar_begins_with_the_first_word(compiler, text, allows):
+    lazy = Constraint(
+        kind="gbnf", text='root ::= ("<" | "[[") "a"* "!"', field="g", trigger_words=("<", "[[")
+    )
+    matcher = compiler.compile(lazy)
+    if allows is False:
+        with pytest.raises(CorralError) as caught:
+            feed(matcher, compiler._vocab, text)
+        assert caught.value.details["param"] == "g"
+        return
+    feed(matcher, compiler._vocab, text)
+    assert (matcher.allowed() is not None) is (allows is True)
+    if allows:
+        feed(matcher, compiler._vocab, "!")
+        assert matcher.is_finished
+
+
+def test_a_lazy_grammar_begins_with_a_token(compiler):
+    vocab = compiler._vocab
+    token = next(
+        t
+        for t in range(vocab.n_tokens)
+        if vocab.is_control(t) and vocab.piece(t, True) and t not in vocab.eog_tokens
+    )
+    text = vocab.piece(token, True).decode()
+    for grammar in (f'root ::= "{text}" "a!"', f'root ::= <[{token}]> "a!"'):
+        lazy = Constraint(kind="gbnf", text=grammar, field="g", trigger_tokens=(token,))
+        matcher = compiler.compile(lazy)
+        feed(matcher, vocab, "so ")
+        assert matcher.allowed() is None
+        matcher.accept(token)
+        assert matcher.allowed() is not None
+        feed(matcher, vocab, "a!")
+        assert matcher.is_finished
+
+
 def inside(part: object) -> dict:
     """A schema with the part in a place that takes some steps to reach."""
     return {

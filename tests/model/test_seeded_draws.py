@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from corral.cli.default_model import find_default_model
-from corral.core.params import SamplingParams
+from corral.core.params import DEFAULT_SAMPLERS, SamplingParams
 from corral.llama import library
 from corral.llama.candidates import Candidates
 from corral.llama.library import lib
@@ -19,6 +19,7 @@ from corral.llama.model import Model
 from corral.llama.sampler import Sampler
 
 N_TOKENS = 120
+ADAPTIVE = (*DEFAULT_SAMPLERS, "adaptive_p")
 SEEDS = (0, 1, 42, 2**32 - 2)
 
 
@@ -46,7 +47,13 @@ def add_usual(chain, vocab, p):
     add(lib.llama_sampler_init_min_p(p.min_p, p.min_keep))
     add(lib.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed))
     add(lib.llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent))
-    add(lib.llama_sampler_init_dist(p.seed))
+    is_adaptive = "adaptive_p" in p.samplers
+    target, decay = p.adaptive_target, p.adaptive_decay
+    add(
+        lib.llama_sampler_init_adaptive_p(target, decay, p.seed)
+        if is_adaptive
+        else lib.llama_sampler_init_dist(p.seed)
+    )
 
 
 def add_mirostat(chain, vocab, p):
@@ -93,6 +100,9 @@ def native_draws(vocab, p):
         {"top_n_sigma": 1.5, "min_keep": 3},
         {"mirostat": 1, "mirostat_tau": 3.0},
         {"mirostat": 2, "mirostat_tau": 3.0},
+        {"samplers": ADAPTIVE, "adaptive_target": 0.3},
+        {"samplers": ADAPTIVE, "adaptive_target": 0.7, "adaptive_decay": 0.5, "temperature": 1.5},
+        {"samplers": ADAPTIVE},
     ],
     ids=str,
 )
@@ -101,3 +111,22 @@ def test_a_seed_draws_what_llama_server_draws(vocab, seed, changes):
     with closing(Sampler(vocab, Candidates(vocab.n_tokens), params, (), 4096)) as sampler:
         drawn = [sampler.sample(logits_of(i, vocab.n_tokens), i)[0] for i in range(N_TOKENS)]
     assert drawn == native_draws(vocab, params)
+
+
+def test_adaptive_p_resumes_and_goes_back_anywhere(vocab):
+    params = SamplingParams(seed=5, samplers=ADAPTIVE, adaptive_target=0.4)
+
+    def open_sampler():
+        return closing(Sampler(vocab, Candidates(vocab.n_tokens), params, (), 4096))
+
+    def draw(sampler, start):
+        return [sampler.sample(logits_of(i, vocab.n_tokens), i)[0] for i in range(start, 40)]
+
+    with open_sampler() as sampler:
+        drawn = draw(sampler, 0)
+        assert sampler.rewind(20)
+        assert draw(sampler, 20) == drawn[20:]
+    with open_sampler() as sampler:
+        for i, token in enumerate(drawn[:20]):
+            sampler.force(logits_of(i, vocab.n_tokens), i, token)
+        assert draw(sampler, 20) == drawn[20:]

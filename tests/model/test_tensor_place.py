@@ -14,6 +14,7 @@ from corral.llama.device import place
 from corral.llama.model import Model
 from corral.llama.tensor_place import buffer_types, tensor_places
 from tests.model.llama_harness import alone, task
+from tests.tools.tiny_moe import moe
 
 FFN = TensorPlace(r"blk\.0\.ffn_.*", "CPU")
 
@@ -59,6 +60,16 @@ def test_experts_stay_in_host_memory(options, n_moved):
     matched = [name for name in (*names, *others) if any(re.search(p.pattern, name) for p in places)]
     assert len(matched) == n_moved
     assert set(matched) <= set(names)
+
+
+@pytest.mark.parametrize(("options", "layers"), [({"cpu_moe": True}, {0, 1}), ({"n_cpu_moe": 1}, {0})])
+def test_experts_of_a_model_stay_in_host_memory(tmp_path_factory, options, layers):
+    path = moe(tmp_path_factory.mktemp("moe"))
+    moved = moved_tensors(path, **options)
+    parts = ("gate", "up", "down")
+    assert moved == {f"blk.{i}.ffn_{part}_exps.weight" for i in layers for part in parts}
+    one = task(0, [*range(70, 110)])
+    assert alone(path, one, **options) == alone(path, one)
 
 
 def test_a_draft_has_its_own_tensors():

@@ -42,6 +42,12 @@ def is_sleeping(server: CorralProcess) -> bool:
     return server.get("/props").json()["is_sleeping"]
 
 
+def metrics_of(text: str) -> dict[str, float]:
+    """llama-server's metrics, by their names without labels."""
+    lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith("llamacpp:")]
+    return {name.partition("{")[0]: float(value) for name, _, value in lines}
+
+
 def wait_for_sleep(server: CorralProcess) -> None:
     """Until the process is gone, not only told to go."""
     deadline = time.monotonic() + START_S
@@ -52,6 +58,7 @@ def wait_for_sleep(server: CorralProcess) -> None:
 
 def test_it_sleeps_without_its_process_and_looking_does_not_wake_it(sleeper):
     answer = sleeper.complete(**HELLO)
+    sleeper.get("/metrics")  # rates are since the last scrape
     before = sleeper.get("/metrics").text
     wait_for_sleep(sleeper)
     for path in (
@@ -70,15 +77,16 @@ def test_it_sleeps_without_its_process_and_looking_does_not_wake_it(sleeper):
     assert template.status_code == 200
     assert sleeper.get("/health").json() == {"status": "ok", "slots_idle": 2, "slots_processing": 0}
     assert [slot["is_processing"] for slot in sleeper.get("/slots").json()] == [False, False]
-    count = "llamacpp:tokens_predicted_total"
-    assert [line for line in sleeper.get("/metrics").text.splitlines() if line.startswith(count)] == [
-        line for line in before.splitlines() if line.startswith(count)
-    ]
+    assert metrics_of(sleeper.get("/metrics").text) == metrics_of(before)
     time.sleep(2)
     assert sleeper.engines == []
     assert is_sleeping(sleeper) is True
     assert sleeper.complete(**HELLO)["content"] == answer["content"]
     assert is_sleeping(sleeper) is False
+    after = metrics_of(sleeper.get("/metrics").text)
+    totals = {name: n for name, n in metrics_of(before).items() if name.endswith("_total")}
+    assert {"llamacpp:n_decode_total", "llamacpp:tokens_predicted_total"} <= set(totals)
+    assert [name for name, n in totals.items() if after[name] < n] == []  # another engine counts on
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ _WORDS = {
     "--spec-draft-ngl": "12",
     "--tensor-split": "3,1",
     "--api-key": "one,two",
+    "--api-prefix": "/api/v2",
     "--tags": "small,fast",
     "--allowed-hosts": "example.com,*.example.org",
     "--cors-origins": "https://example.com,localhost",

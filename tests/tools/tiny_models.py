@@ -206,16 +206,20 @@ def _add_attention_keys(writer: GGUFWriter) -> None:
 
 
 def _add_attention_layer(weights: Weights, i: int) -> None:
+    _add_attention(weights, i)
+    weights.vector(f"blk.{i}.ffn_norm.weight", N_EMBD)
+    weights.matrix(f"blk.{i}.ffn_gate.weight", N_FF, N_EMBD)
+    weights.matrix(f"blk.{i}.ffn_up.weight", N_FF, N_EMBD)
+    weights.matrix(f"blk.{i}.ffn_down.weight", N_EMBD, N_FF, gain=2.0)
+
+
+def _add_attention(weights: Weights, i: int) -> None:
     n_embd_kv = N_HEAD_KV * N_EMBD_HEAD
     weights.vector(f"blk.{i}.attn_norm.weight", N_EMBD)
     weights.matrix(f"blk.{i}.attn_q.weight", N_EMBD, N_EMBD, gain=2.0)
     weights.matrix(f"blk.{i}.attn_k.weight", n_embd_kv, N_EMBD, gain=2.0)
     weights.matrix(f"blk.{i}.attn_v.weight", n_embd_kv, N_EMBD, gain=2.0)
     weights.matrix(f"blk.{i}.attn_output.weight", N_EMBD, N_EMBD)
-    weights.vector(f"blk.{i}.ffn_norm.weight", N_EMBD)
-    weights.matrix(f"blk.{i}.ffn_gate.weight", N_FF, N_EMBD)
-    weights.matrix(f"blk.{i}.ffn_up.weight", N_FF, N_EMBD)
-    weights.matrix(f"blk.{i}.ffn_down.weight", N_EMBD, N_FF, gain=2.0)
 
 
 def _add_mamba(writer: GGUFWriter, weights: Weights) -> None:

@@ -57,9 +57,6 @@ def render_generation_settings(
         "logit_bias": [
             {"bias": _finite(bias), "token": token} for token, bias in s.logit_bias[:MAX_ECHO_ITEMS]
         ],
-        # compat: /completion: a sampler of today's llama-server that is always off here.
-        "adaptive_target": -1.0,
-        "adaptive_decay": 0.9,
         "stop": _abbreviate(p.stop),
         "dry_sequence_breakers": _abbreviate(s.dry_sequence_breakers),
         "max_tokens": p.n_predict,

@@ -18,6 +18,7 @@ from corral.api.openapi import BINARY, answers, body_of, queries, query
 from corral.api.render.state import render_boundaries
 from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import SLOT_ACTION, SLOT_INFO
+from corral.api.schema.parse import parse_request
 from corral.api.schema.state import ShiftRequest, SlotFileRequest, StateRequest
 from corral.api.slot_call import SlotCall, action_of, require_slots
 from corral.api.state import state_of
@@ -45,6 +46,7 @@ _INFO = answers(SLOT_INFO, 400, 404, 501)
         query("action", "The action.", required=True, enum=[*_FILE_ACTIONS, *_STATE_ACTIONS]),
         SLOT,
         WAIT,
+        query("format", "Of a saved file.", enum=["ses1", "ggsq"]),
         **body_of(SlotFileRequest, ShiftRequest, StateRequest, required=False, also=(BINARY,)),
     ),
     responses=answers(SLOT_ACTION, 404, 409, 501, 507, also=[BINARY]),
@@ -68,16 +70,19 @@ async def info(request: Request, id_slot: _Slot) -> Response:
     return JsonResponse(render_boundaries(report.tokens, state_of(request).model.chat.turn_end))
 
 
-async def _filename(call: SlotCall) -> str:
+async def _file(call: SlotCall) -> SlotFileRequest:
     body = await parse_body(call.request, SlotFileRequest)
-    return check_name(body.filename, "filename")
+    check_name(body.filename, "filename")
+    format = call.request.query_params.get("format")
+    return parse_request(SlotFileRequest, {"filename": body.filename, "format": format or body.format})
 
 
 async def _save(call: SlotCall) -> Response:
-    name = await _filename(call)
+    wanted = await _file(call)
+    name = wanted.filename
     assert call.storage.saves is not None
     with call.storage.saves.create(name) as file:
-        report = await call.run(Verb.SAVE, file.fd)
+        report = await call.run(Verb.SAVE, file.fd, is_ggsq=wanted.format == "ggsq")
         await asyncio.to_thread(file.commit)
     return JsonResponse(
         {
@@ -91,7 +96,7 @@ async def _save(call: SlotCall) -> Response:
 
 
 async def _restore(call: SlotCall) -> Response:
-    name = await _filename(call)
+    name = (await _file(call)).filename
     assert call.storage.saves is not None
     report = await restore_file(call, call.storage.saves, name)
     return JsonResponse(

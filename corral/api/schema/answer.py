@@ -74,6 +74,8 @@ _MESSAGE = shape(
 )
 CHAT = shape(choices=list_of(shape(message=_MESSAGE, **_CHOICE)), **_OPENAI)
 PROMPT = shape(prompt="string")
+CONTROL = shape(success="boolean", message="string?")
+TRANSCRIPTION = shape(text="string", usage="object?")
 INPUT_TOKENS = shape(object="string", input_tokens="integer")
 
 _LIST: dict[str, str | Schema] = {

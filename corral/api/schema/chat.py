@@ -56,11 +56,6 @@ class ChatRequest(OpenAIFields):
         description="Passed to templates that support it; `none` disables reasoning. Default: "
         "`--reasoning-effort`.",
     )
-    reasoning_budget_tokens: Annotated[int, Whole, limits(-1)] = Field(
-        -1,
-        description="The most tokens of reasoning; then it is ended. -1: no limit. Default: "
-        "`--reasoning-budget`.",
-    )
     reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = Field(
         None, description="Where reasoning is returned; default: `--reasoning-format`."
     )

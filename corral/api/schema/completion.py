@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AliasChoices, ConfigDict, Field, model_validator
 
 from corral.api.schema.field import INT64_MAX, Flag, Real, Text, TokenList, Whole, bounds, limits, param
+from corral.api.schema.llama_server import LlamaServerFields
 from corral.api.schema.nested import ADAPTER_SCALE, MAX_BIASES, PROMPT, SYSTEM_PROMPT, Biases
 from corral.api.schema.parse import RequestModel
 from corral.core.params import GenerationParams, JsonWhitespace, SamplingParams
@@ -52,12 +53,8 @@ class SamplingFields(RequestModel):
     mirostat: Annotated[int, Whole, bounds("mirostat")] = param("mirostat")
     mirostat_tau: Annotated[float, Real, bounds("mirostat_tau")] = param("mirostat_tau")
     mirostat_eta: Annotated[float, Real, bounds("mirostat_eta")] = param("mirostat_eta")
-    adaptive_target: Annotated[float, Real, limits(-1e6, 1)] = Field(
-        -1.0, description="Target of the adaptive-p sampler; negative: off. Not supported yet."
-    )
-    adaptive_decay: Annotated[float, Real, limits(0, 0.99)] = Field(
-        0.9, description="Memory of the adaptive-p sampler. Not supported yet."
-    )
+    adaptive_target: Annotated[float, Real, bounds("adaptive_target")] = param("adaptive_target")
+    adaptive_decay: Annotated[float, Real, bounds("adaptive_decay")] = param("adaptive_decay")
     samplers: Letters | Annotated[list[Text], Field(max_length=64)] = param(
         "samplers", list(_sampling.samplers)
     )
@@ -70,7 +67,7 @@ class SamplingFields(RequestModel):
     post_sampling_probs: Flag = param("post_sampling_probs")
 
 
-class GenerationFields(SamplingFields):
+class GenerationFields(SamplingFields, LlamaServerFields):
     """How long to generate, in which form, and what comes back."""
 
     echoes_prompt: ClassVar[bool] = False  # whether answers repeat it

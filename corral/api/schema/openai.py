@@ -36,7 +36,7 @@ class OpenAIFields(GenerationFields):
     )
 
 
-class OpenAICompletionRequest(CompletionRequest, OpenAIFields):
+class OpenAICompletionRequest(OpenAIFields, CompletionRequest):
     echoes_prompt = False
     n_probs: Annotated[int, Whole, limits(0)] = Field(0, description="Same as `logprobs`; both may be given.")
     logprobs: Annotated[int, Whole, limits(0)] | None = Field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,11 @@ from corral.api.schema.parse import RequestModel
 
 class SlotFileRequest(RequestModel):
     filename: Text = Field(description="Name of a file in `--slot-save-path`.")
+    format: Literal["ses1", "ggsq"] = Field(
+        "ses1",
+        description="Of a saved file: `ggsq` is that of llama-server, without checkpoints, for a server with "
+        "one slot or a unified KV cache. Both are restored. Also as `?format=`.",
+    )
 
 
 class ShiftRequest(RequestModel):

@@ -33,6 +33,8 @@ _NUMBERS = (
     "mirostat",
     "mirostat_eta",
     "mirostat_tau",
+    "adaptive_target",
+    "adaptive_decay",
     "cfg_scale",
 )
 

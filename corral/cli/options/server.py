@@ -108,6 +108,19 @@ OPTIONS = (
     Option(
         ("--queue-size",), "requests that may wait for a slot; further ones get a 503", limits=(0, 100_000)
     ),
+    Option(
+        ("--api-prefix",),
+        "prefix of all paths, without the slash at the end (default: none)",
+        "PREFIX",
+        parse=value.path_prefix,
+        repeats=False,
+    ),
+    Option(
+        ("--sse-ping-interval",),
+        "seconds of silence after which a stream sends a comment, unless a request sets it; -1: never",
+        limits=(-1, None),
+        target="server.sse_ping_s",
+    ),
     Option(("--reuse-port",), "let several servers listen on the same port; the system spreads connections"),
     Option(
         ("--max-predict",),
@@ -244,6 +257,12 @@ CHAT = (
         "-1: no limit",
         limits=(-1, None),
         env="LLAMA_ARG_THINK_BUDGET",
+    ),
+    Option(
+        ("--reasoning-budget-message",),
+        "text before the end tag of reasoning that is ended, unless a request sets it",
+        "TEXT",
+        env="LLAMA_ARG_THINK_BUDGET_MESSAGE",
     ),
     Option(
         ("--reasoning-effort",),

@@ -9,19 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from corral.cli.options.option import Option
+from corral.core.params import DRAFT_KINDS
 
 _SCHEDULING = "the operating system places threads; use taskset, numactl or nice for the whole server"
 _CHOSEN = "Corral chooses it"
 _DRAFTS = "lookup drafts adapt their length by themselves; --lookup, --draft and -md select them"
-_DRAFT_KINDS = (
-    "none",
-    "draft-simple",
-    "ngram-simple",
-    "ngram-map-k",
-    "ngram-map-k4v",
-    "ngram-mod",
-    "ngram-cache",
-)
 _DRAFT_MODEL = "Corral places a draft model by itself; -md and --threads-draft apply to it"
 _ONE_MODEL = "a server has one model; start one server for each"
 _NO_TOOLS = "Corral runs no tools itself; clients get tool calls and answer them"
@@ -39,8 +31,8 @@ def _refused(names: tuple[str, ...], help: str, refusal: str, metavar: str = "",
 def _draft_kinds(args: list[str]) -> str:
     """Check the kinds of drafts; those that need other parts of a model are refused."""
     for kind in args[0].split(","):
-        if kind not in _DRAFT_KINDS:
-            raise ValueError(f"'{kind}' is not available; choose from {', '.join(_DRAFT_KINDS)}")
+        if kind not in DRAFT_KINDS:
+            raise ValueError(f"'{kind}' is not available; choose from {', '.join(DRAFT_KINDS)}")
     return args[0]
 
 
@@ -149,11 +141,7 @@ GENERAL = (
     *SPECULATIVE,
 )
 
-SAMPLING = (
-    _noted(("-bs", "--backend-sampling"), "sample on the device", "samplers run on the CPU"),
-    _refused(("--adaptive-target",), "target of adaptive-p", "that sampler is not available", "N"),
-    _refused(("--adaptive-decay",), "decay of adaptive-p", "that sampler is not available", "N"),
-)
+SAMPLING = (_noted(("-bs", "--backend-sampling"), "sample on the device", "samplers run on the CPU"),)
 
 BACKEND = (
     _noted(("--repack",), "weights in a layout for this CPU", _CHOSEN, negative=("-nr", "--no-repack")),
@@ -196,7 +184,6 @@ MODEL = (
 )
 
 SERVER = (
-    _refused(("--api-prefix",), "prefix of all paths", "let a proxy remove it", "PREFIX"),
     _refused(
         ("--webui-mcp-proxy", "--ui-mcp-proxy"),
         "proxy for MCP servers",
@@ -208,18 +195,11 @@ SERVER = (
     _refused(("--mcp-servers-config",), "file with MCP servers", _NO_TOOLS, "FNAME"),
     _refused(("--mcp-servers-json",), "MCP servers", _NO_TOOLS, "JSON"),
     _refused(("-ag", "--agent"), "run tools in the server", _NO_TOOLS, negative=("-no-ag", "--no-agent")),
-    _noted(("--sse-ping-interval",), "seconds between pings in a stream", "streams need no pings", "N"),
     _refused(("--models-dir",), "directory of models", _ONE_MODEL, "PATH"),
     _refused(("--models-preset",), "file with models", _ONE_MODEL, "FNAME"),
     _refused(("--models-max",), "models at the same time", _ONE_MODEL, "N"),
     _refused(
         ("--models-autoload",), "load models on request", _ONE_MODEL, negative=("--no-models-autoload",)
-    ),
-    _refused(
-        ("--reasoning-budget-message",),
-        "text before the end of reasoning that is too long",
-        "reasoning that is too long ends with its end tag alone",
-        "TEXT",
     ),
     _noted(
         ("--reasoning-preserve",),

@@ -16,6 +16,7 @@ from corral.gguf.file_type import TRANSCODABLE
 
 _MAX_NEAR = 5
 _JINJA = ("{{", "{%")
+_PREFIX = re.compile(r"(/[\w.~-]+)+", re.ASCII)
 _OFF = ("0", "false", "no", "disabled")
 _BIAS = re.compile(r"(\d{1,9})([+-])(\d{1,9}(?:\.\d{1,9})?|inf)")
 
@@ -23,6 +24,13 @@ _BIAS = re.compile(r"(\d{1,9})([+-])(\d{1,9}(?:\.\d{1,9})?|inf)")
 def files(args: list[str]) -> tuple[ScaledFile, ...]:
     """Parse `A.gguf,B.gguf` into files with scale 1."""
     return tuple(ScaledFile(path) for path in args[0].split(",") if path)
+
+
+def path_prefix(args: list[str]) -> str:
+    """Check the beginning of all paths."""
+    if args[0] and not _PREFIX.fullmatch(args[0]):
+        raise ValueError(f"'{args[0]}' must be like /api/v2: a slash before every name, none at the end")
+    return args[0]
 
 
 def names(args: list[str]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 // Requests to the server of this page: API key, errors, streams.
 
+const ROOT = new URL("..", import.meta.url).pathname.replace(/\/$/, ""); // of the API, under `--api-prefix`
 const KEY = "corral.key";
 const PATIENCE_MS = 10_000; // for requests that do not run the model
 
@@ -72,7 +73,7 @@ async function send(path, { json, headers = {}, ...options }) {
   }
   let response;
   try {
-    response = await fetch(path, { ...options, headers });
+    response = await fetch(ROOT + path, { ...options, headers });
   } catch (error) {
     throw unlessAborted(error);
   }

@@ -10,7 +10,7 @@ prefersDark.addEventListener("change", applyTheme);
 applyTheme();
 
 window.SwaggerUIBundle({
-  url: "/openapi.json",
+  url: "openapi.json",
   dom_id: "#docs",
   deepLinking: true,
   displayRequestDuration: true,

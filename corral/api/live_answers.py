@@ -1,0 +1,76 @@
+"""Answers that are being generated, by the ids that their clients know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from corral.api.choice import Choice
+from corral.api.engine import Engine
+from corral.core.client import Client
+from corral.core.result import ControlOutcome
+from corral.core.task import ControlVerb
+
+MAX_PAUSE_S = 600.0  # a paused answer keeps its slot
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """Mutable: the choices of an answer, and the timer that ends its pause."""
+
+    choices: Sequence[Choice]
+    timer: asyncio.TimerHandle | None = None
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class LiveAnswers:
+    """Mutable. An id is known only to the client whose answer it is."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._live: dict[tuple[str, str], _Live] = {}
+        self._resuming: set[asyncio.Task[ControlOutcome]] = set()
+
+    def add(self, client: Client, id: str, choices: Sequence[Choice]) -> Callable[[], None]:
+        """Make an answer known under an id; returns what forgets it."""
+        return self._add((client.id, id), _Live(choices))
+
+    def add_alias(self, client: Client, id: str, alias: str) -> Callable[[], None]:
+        """Make an answer known under another id too; returns what forgets that."""
+        return self._add((client.id, alias), self._live[client.id, id])
+
+    def _add(self, key: tuple[str, str], live: _Live) -> Callable[[], None]:
+        self._live[key] = live
+
+        def forget() -> None:
+            if self._live.get(key) is live:
+                del self._live[key]
+            live.stop_timer()
+
+        return forget
+
+    async def control(
+        self, client: Client, id: str, verb: ControlVerb, n_predict: int = -1
+    ) -> ControlOutcome:
+        """Control all choices of an answer that have not ended; returns the first outcome that is not done,
+        if there is any."""
+        live = self._live.get((client.id, id))
+        running = [choice.task.id for choice in live.choices if choice.done is None] if live else []
+        if live is None or not running:
+            return ControlOutcome.UNKNOWN
+        if verb in (ControlVerb.PAUSE, ControlVerb.RESUME):
+            live.stop_timer()
+        if verb is ControlVerb.PAUSE:
+            live.timer = asyncio.get_running_loop().call_later(MAX_PAUSE_S, self._resume, client, id)
+        outcomes = [await self._engine.control(task, verb, n_predict) for task in running]
+        return next((one for one in outcomes if one is not ControlOutcome.DONE), ControlOutcome.DONE)
+
+    def _resume(self, client: Client, id: str) -> None:
+        resuming = asyncio.ensure_future(self.control(client, id, ControlVerb.RESUME))
+        self._resuming.add(resuming)
+        resuming.add_done_callback(self._resuming.discard)

@@ -1,0 +1,70 @@
+"""Parse `multipart/form-data` (RFC 7578): texts and files of a form, all in memory."""
+
+from __future__ import annotations
+
+from email.message import Message
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from corral.api.state import state_of
+from corral.core.errors import InvalidRequest, TooLarge
+from corral.telemetry.scope import record_of
+
+MAX_PARTS = 64
+_MAX_HEAD_BYTES = 8192
+_MAX_BOUNDARY = 200
+
+
+class Part(NamedTuple):
+    name: str
+    filename: str | None  # of a file
+    data: bytes
+
+
+async def read_form(request: Request) -> list[Part]:
+    """Return the parts of the body, which may have `--max-body-mb` in all."""
+    state, body = state_of(request), bytearray()
+    max_bytes = state.settings.server.max_body_mib << 20
+    async for piece in request.stream():
+        body += piece
+        if len(body) > max_bytes:
+            raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
+    record_of(request).is_large = True
+    boundary = _boundary(request.headers.get("content-type", ""))
+    return await state.pools.run_sized(len(body), parse_form, bytes(body), boundary)
+
+
+def _boundary(content_type: str) -> bytes:
+    head = Message()
+    head["content-type"] = content_type
+    boundary = head.get_param("boundary")
+    if head.get_content_type() != "multipart/form-data" or not isinstance(boundary, str) or not boundary:
+        raise InvalidRequest("the body must be multipart/form-data with a boundary")
+    return boundary[:_MAX_BOUNDARY].encode("latin-1", "replace")
+
+
+def parse_form(body: bytes, boundary: bytes) -> list[Part]:
+    """Split a body at its boundaries; raises InvalidRequest if it is malformed."""
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS + 1)
+    if len(pieces) > MAX_PARTS + 1:
+        raise InvalidRequest(f"the form has more than {MAX_PARTS} parts")
+    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
+        raise InvalidRequest("the form is incomplete: its last boundary is missing")
+    return [_parse_part(piece) for piece in pieces[1:-1]]
+
+
+def _parse_part(piece: bytes) -> Part:
+    head, separator, data = piece.partition(b"\r\n\r\n")
+    if not separator or len(head) > _MAX_HEAD_BYTES:
+        raise InvalidRequest("a part of the form has no head")
+    message = Message()
+    for line in head.decode("utf-8", "replace").split("\r\n"):
+        field, _, value = line.partition(":")
+        if field.strip().lower() == "content-disposition":
+            message["content-disposition"] = value.strip()
+    name = message.get_param("name", header="content-disposition")
+    filename = message.get_param("filename", header="content-disposition")
+    if not isinstance(name, str):
+        raise InvalidRequest("a part of the form has no name")
+    return Part(name, None if filename is None else str(filename), data)

@@ -1,0 +1,62 @@
+"""`POST /v1/chat/completions/control`: control an answer while it is generated."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.body import JsonResponse, parse_body
+from corral.api.openapi import answers, body_of
+from corral.api.router import Router
+from corral.api.schema.answer import CONTROL
+from corral.api.schema.control import ControlRequest
+from corral.api.state import AppState, state_of
+from corral.core.errors import InvalidRequest
+from corral.core.result import ControlOutcome
+from corral.core.task import ControlVerb
+from corral.telemetry.scope import record_of
+
+router = Router()
+
+_VERBS = {
+    "reasoning_end": ControlVerb.END_REASONING,
+    "stop": ControlVerb.STOP,
+    "pause": ControlVerb.PAUSE,
+    "resume": ControlVerb.RESUME,
+    "limit": ControlVerb.LIMIT,
+}
+# compat: /v1/chat/completions/control: what cannot be done is not an error. The first two are
+# llama-server's.
+_MESSAGES = {
+    ControlOutcome.UNKNOWN: "no active completion for this id",
+    ControlOutcome.NOT_ENABLED: "reasoning control not enabled for this completion",
+    ControlOutcome.OVER: "the reasoning is over",
+    ControlOutcome.TOO_EARLY: "the request is still being prepared",
+}
+_BODY, _ANSWERS = body_of(ControlRequest), answers(CONTROL)
+
+
+@router.post("/v1/chat/completions/control", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post("/chat/completions/control", openapi_extra=_BODY, responses=_ANSWERS)
+@router.post("/completion/control", openapi_extra=_BODY, responses=_ANSWERS)
+async def control(request: Request) -> Response:
+    """Control an answer that is being generated."""
+    state = state_of(request)
+    body = await parse_body(request, ControlRequest)
+    n_predict = _limit(body, state)
+    outcome = await state.live.control(record_of(request).client, body.id, _VERBS[body.action], n_predict)
+    if outcome is ControlOutcome.DONE:
+        return JsonResponse({"success": True})
+    return JsonResponse({"success": False, "message": _MESSAGES[outcome]})
+
+
+def _limit(body: ControlRequest, state: AppState) -> int:
+    """Return the new limit, at most `--max-predict`."""
+    if body.action != "limit":
+        return -1
+    if body.n_predict is None:
+        raise InvalidRequest("the action 'limit' needs it", field="n_predict")
+    cap = state.settings.server.max_predict
+    if cap < 0:
+        return body.n_predict
+    return cap if body.n_predict < 0 else min(body.n_predict, cap)
