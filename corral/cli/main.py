@@ -20,6 +20,7 @@ from corral.core.settings import Settings
 from corral.server.log import log_in_background, log_to_file, log_to_stderr, report_fatal
 
 if TYPE_CHECKING:
+    from corral.core.catalog import CatalogModel
     from corral.server.errand import Tell
     from corral.server.run import Locate
 
@@ -75,6 +76,26 @@ def run(settings: Settings, console: Console, locate: Locate | None = None) -> N
         console.close()
 
 
+def run_many(catalog: Sequence[CatalogModel], settings: Settings) -> None:
+    from corral.server.router.run import serve_many  # slow import, needed only here
+
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    log_in_background()
+    console = Console(settings)
+    try:
+        _run_loop(serve_many(catalog, settings, console, _locate))
+    finally:
+        console.close()
+
+
+def _locate(settings: Settings, tell: Tell) -> Settings:
+    """Find or download the files of a model, while the server runs."""
+    from corral.cli.model_source import resolve_model
+    from corral.cli.transfer import Transfer
+
+    return resolve_model(settings, Transfer(None, report=tell))
+
+
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop
@@ -87,6 +108,7 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _serve(configuration: Configuration) -> int:
+    from corral.cli.catalog import read_catalog, serves_many
     from corral.cli.model_source import remote_name, resolve_model
     from corral.cli.path_check import check_adapters, check_paths
 
@@ -100,6 +122,9 @@ def _serve(configuration: Configuration) -> int:
         _log.warning("%s", note)
     check_paths(configuration)
     settings = configuration.settings
+    if serves_many(configuration):
+        run_many(read_catalog(configuration), settings)
+        return 0
     if name := remote_name(settings):
         # A download is slow: the server listens meanwhile and reports the progress.
         run(settings, Console(settings, name), partial(_download, configuration))

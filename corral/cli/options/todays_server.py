@@ -23,7 +23,6 @@ _DRAFT_KINDS = (
     "ngram-cache",
 )
 _DRAFT_MODEL = "Corral places a draft model by itself; -md and --threads-draft apply to it"
-_ONE_MODEL = "a server has one model; start one server for each"
 _NO_TOOLS = "Corral runs no tools itself; clients get tool calls and answer them"
 _PRESETS = "there are no presets; name the model with -hf"
 
@@ -209,12 +208,6 @@ SERVER = (
     _refused(("--mcp-servers-json",), "MCP servers", _NO_TOOLS, "JSON"),
     _refused(("-ag", "--agent"), "run tools in the server", _NO_TOOLS, negative=("-no-ag", "--no-agent")),
     _noted(("--sse-ping-interval",), "seconds between pings in a stream", "streams need no pings", "N"),
-    _refused(("--models-dir",), "directory of models", _ONE_MODEL, "PATH"),
-    _refused(("--models-preset",), "file with models", _ONE_MODEL, "FNAME"),
-    _refused(("--models-max",), "models at the same time", _ONE_MODEL, "N"),
-    _refused(
-        ("--models-autoload",), "load models on request", _ONE_MODEL, negative=("--no-models-autoload",)
-    ),
     _refused(
         ("--reasoning-budget-message",),
         "text before the end of reasoning that is too long",

@@ -1,0 +1,32 @@
+"""The models of a server that has many, as routes use them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
+
+from starlette.requests import Request
+
+
+class ModelDirectory(Protocol):
+    """`corral.server.router` has the real one. Errors name models that the client may not use as missing."""
+
+    def render(self, request: Request) -> dict[str, Any]:
+        """Return `data` and `models` of the list."""
+        ...
+
+    def render_one(self, request: Request, name: str) -> dict[str, Any]:
+        """Return a row of the list. Raises NotFound."""
+        ...
+
+    async def load(self, request: Request, name: str) -> None:
+        """Begin to load a model."""
+        ...
+
+    async def unload(self, request: Request, name: str) -> None:
+        """Unload a model when its requests have ended."""
+        ...
+
+    def watch(self, request: Request) -> AsyncGenerator[dict[str, Any]]:
+        """Yield an event for each change of a model."""
+        ...
