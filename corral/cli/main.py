@@ -90,10 +90,10 @@ def run_many(catalog: Sequence[CatalogModel], settings: Settings) -> None:
 
 def _locate(settings: Settings, tell: Tell) -> Settings:
     """Find or download the files of a model, while the server runs."""
-    from corral.cli.model_source import resolve_model
+    from corral.cli.model_source import remote_name, resolve_model
     from corral.cli.transfer import Transfer
 
-    return resolve_model(settings, Transfer(None, report=tell))
+    return resolve_model(settings, Transfer(None, report=tell) if remote_name(settings) else None)
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:

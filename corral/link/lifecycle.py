@@ -232,7 +232,6 @@ class EngineLifecycle:
         """Unload an idle engine until it is needed again; returns when its memory is free."""
         if self.state is EngineState.READY and self.process is not None:
             self._fall_asleep(self.process)
-            _log.info("engine unloaded until the next request")
         await self.wait_unloaded()
 
     async def wait_unloaded(self) -> None:

@@ -24,7 +24,7 @@ import msgspec
 from starlette.applications import Starlette
 
 from corral.core.catalog import CatalogModel
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, InsufficientStorage
 from corral.core.result import Loading, ModelInfo, Planned, Stage
 from corral.core.settings import Settings
 from corral.link.client import EngineClient
@@ -162,7 +162,7 @@ class ServedModel:
             await self._start()
         except BaseException as error:
             await self.close()
-            if isinstance(error, CorralError):
+            if isinstance(error, CorralError) and not isinstance(error, InsufficientStorage):
                 self._fail(error)
             raise
         self.failure = None
@@ -204,6 +204,7 @@ class ServedModel:
         self.was_unloaded = True
         await self._engine.lifecycle.unload()
         self.release()
+        _log.info("model %(model)s is unloaded until its next request", {"model": self.name})
 
     def release(self) -> None:
         """Count its memory as free: its process is gone."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from corral.core.catalog import CatalogModel
 from corral.core.client import Client
-from corral.core.errors import CorralError, InvalidRequest, Unavailable
+from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, Unavailable
 from corral.core.result import Planned
 from corral.core.settings import ServerSettings
 from corral.memory.host import available_bytes
@@ -92,7 +92,12 @@ class Registry:
             model.loading_task = asyncio.create_task(self._load(model))
             model.loading_task.add_done_callback(lambda _: self._end_loading(model))
             self.on_change(model)
-        await asyncio.shield(model.loading_task)
+        try:
+            await asyncio.shield(model.loading_task)
+        except InsufficientStorage:
+            raise
+        except CorralError as error:
+            raise failed(model, error) from None
 
     async def unload(self, model: ServedModel) -> None:
         """Unload a model when its requests have ended."""
@@ -221,7 +226,7 @@ class Registry:
             model.fail_engine()
         failure = model.failure
         if failure is not None and not again and failure.retry_after_s > 0:
-            raise failed(model.name, failure.error, failure.retry_after_s)
+            raise failed(model, failure.error)
 
     def _names_of(self, name: str, other: ServedModel) -> dict[str, str]:
         return {"model": name, "other": other.name}
@@ -234,10 +239,10 @@ class Registry:
             return
 
 
-def failed(name: str, reason: CorralError, retry_after_s: float) -> CorralError:
+def failed(model: ServedModel, reason: CorralError) -> CorralError:
     """Return the error for requests to a model that has just failed to load."""
-    error = Unavailable(f"model '{name}' failed to load: {reason.message}", **reason.details)
-    error.retry_after_s = math.ceil(retry_after_s)
+    error = Unavailable(f"model '{model.name}' failed to load: {reason.message}", **reason.details)
+    error.retry_after_s = math.ceil(model.failure.retry_after_s) if model.failure is not None else None
     return error
 
 
