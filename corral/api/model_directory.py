@@ -27,6 +27,6 @@ class ModelDirectory(Protocol):
         """Unload a model when its requests have ended."""
         ...
 
-    def watch(self, request: Request) -> AsyncGenerator[dict[str, Any]]:
-        """Yield an event for each change of a model."""
+    def watch(self, request: Request, limit: int) -> AsyncGenerator[dict[str, Any]]:
+        """Yield an event for each model and each change of one, at most `limit` unless that is 0."""
         ...

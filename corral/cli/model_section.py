@@ -46,7 +46,8 @@ def read_preset(path: str) -> list[Section]:
         raise UsageError(f"--models-preset: cannot read {path}: {error}") from None
     except configparser.Error as error:
         raise UsageError(f"--models-preset: {path} is not valid: {error.message}") from None
-    version = parser.defaults().pop("version", "")
+    version = parser.defaults().get("version", "")
+    parser.remove_option(_TOP, "version")
     if version not in _VERSIONS or parser.defaults():
         raise UsageError(f"--models-preset: {path}: only `version = 1` may precede the first section")
     return [make_section(path, name, parser.items(name)) for name in parser.sections()]

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from corral.core.errors import CorralError, Unavailable
+from corral.core.errors import CorralError, EngineDied, Unavailable
 from corral.core.result import (
     Answer,
     Decodes,
@@ -138,6 +138,7 @@ class EngineLifecycle:
         self._owner: EngineOwner | None = None
         self._admitting: asyncio.Task[None] | None = None
         self._refusal: CorralError | None = None
+        self._is_refused = False  # the engine itself said why it cannot load
         self._unloaded = asyncio.Event()
         self._state = EngineState.LOADING
         self.info: ModelInfo | None = None
@@ -263,7 +264,8 @@ class EngineLifecycle:
             await self._woken.wait()
             return True
         if not self._loaded.done():
-            self._loaded.set_exception(self._refusal or CorralError(self._lost_because))
+            kind = CorralError if self._is_refused else EngineDied
+            self._loaded.set_exception(self._refusal or kind(self._lost_because))
             return False
         return await self._recover()
 
@@ -365,7 +367,7 @@ class EngineLifecycle:
         elif isinstance(event, Planned):
             self._admitting = asyncio.create_task(self._admit(event, process))
         elif isinstance(event, LoadFailed):
-            self._lost_because = event.message
+            self._lost_because, self._is_refused = event.message, True
         elif isinstance(event, Opened):
             if not self._opened.done():
                 self._opened.set_result(event.path)

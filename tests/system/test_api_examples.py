@@ -58,6 +58,12 @@ def scores(encoders):
         yield server
 
 
+@pytest.fixture(scope="module")
+def many(models):
+    with CorralProcess("--models-dir", models, "-c", 512, *ONE_THREAD) as server:
+        yield server
+
+
 @pytest.mark.parametrize(("endpoint", "commands"), EXAMPLES)
 def test_example(request, endpoint: Endpoint, commands: str):
     server = request.getfixturevalue(endpoint.facts.get("server", "generates"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import random
 import re
@@ -17,6 +18,7 @@ from tests.system.process import START_S, CorralProcess, children, run_corral, w
 from tests.tools.tiny_encoders import bert_embed, bert_rerank
 from tests.tools.tiny_models import llama_bpe, llama_spm
 
+N_MIXED = 24
 HELLO = {"prompt": "Hello", "n_predict": 8, "temperature": 0, "ignore_eos": True}
 LONG = "Once upon a time there was a horse that lived in a corral. " * 4
 # Each of the tiny models needs a little more than 272 MiB, of which 256 are for its interpreters.
@@ -331,46 +333,34 @@ def test_what_a_preset_cannot_say(tmp_path, text, reason):
 
 
 def test_mixed_requests_while_engines_are_killed_lose_nothing_and_stay_within_the_budget(shelf):
-    bodies = {
-        "llama-bpe": ("/completion", {**HELLO, "model": "llama-bpe"}),
-        "llama-spm": ("/v1/completions", {**HELLO, "model": "llama-spm"}),
-        "bert-embed": ("/v1/embeddings", {"input": "Hello"}),
-        "bert-rerank": ("/rerank", {"query": "x", "documents": ["a", "b"]}),
-    }
+    bodies = [
+        ("/completion", {**HELLO, "model": "llama-bpe"}),
+        ("/v1/completions", {**HELLO, "model": "llama-spm"}),
+        ("/v1/embeddings", {"input": "Hello"}),
+        ("/rerank", {"query": "x", "documents": ["a", "b"]}),
+    ]
     with CorralProcess("--models-dir", shelf, *FOR_TWO) as server:
-        is_over = threading.Event()
-        worst = [0, 0]
+        rng, lock, sizes = random.Random(3), threading.Lock(), [0]
 
-        def hurt() -> None:
-            rng = random.Random(3)
-            while not is_over.wait(0.2):
-                engines = server.engines
-                sizes = []
-                for engine in engines:
-                    try:
-                        sizes.append(engine.memory_info().rss)
-                    except psutil.Error:
-                        continue
-                worst[0], worst[1] = max(worst[0], sum(sizes)), max(worst[1], len(sizes))
-                if engines and rng.random() < 0.1:
-                    try:
-                        rng.choice(engines).kill()
-                    except psutil.Error:
-                        continue
+        def look(n: int) -> None:
+            """Measure the engines, and kill one now and then."""
+            engines = server.engines
+            with contextlib.suppress(psutil.Error):
+                sizes.append(sum(engine.memory_info().rss for engine in engines))
+                if n % 5 == 0 and engines:
+                    rng.choice(engines).kill()
 
-        def ask(seed: int) -> list[int]:
-            rng = random.Random(seed)
-            chosen = [rng.choice(list(bodies.values())) for _ in range(8)]
-            return [server.post(path, **body).status_code for path, body in chosen]
+        def ask(n: int) -> tuple[int, str]:
+            path, body = bodies[rng.randrange(4)]
+            response = server.post(path, **body)
+            with lock:
+                look(n)
+            return response.status_code, "" if response.is_success else response.text
 
-        killer = threading.Thread(target=hurt)
-        killer.start()
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            codes = [code for found in pool.map(ask, range(4)) for code in found]
-        is_over.set()
-        killer.join()
-        assert codes == [200] * 32
-        assert worst[0] <= 700 << 20
+            answers = list(pool.map(ask, range(N_MIXED)))
+        assert answers == [(200, "")] * N_MIXED
+        assert 0 < max(sizes) <= 700 << 20
         assert len(loaded(server)) <= 2
         assert server.stop() == 0
         assert "Traceback" not in "".join(server.lines)

@@ -7,8 +7,9 @@ from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
 from corral.api.model_directory import ModelDirectory
-from corral.api.openapi import EVENTS, answers, body_of
+from corral.api.openapi import EVENTS, answers, body_of, queries
 from corral.api.router import Router
+from corral.api.routes.monitor import LIMIT, limit_of
 from corral.api.schema.answer import SUCCESS
 from corral.api.schema.model import ModelRequest
 from corral.api.sse import EventStream
@@ -33,10 +34,10 @@ async def unload(request: Request) -> Response:
     return JsonResponse({"success": True})
 
 
-@router.get("/models/sse", responses=answers(None, 501, also=[EVENTS]))
+@router.get("/models/sse", openapi_extra=queries(LIMIT), responses=answers(None, 400, 501, also=[EVENTS]))
 async def events(request: Request) -> Response:
-    """Changes of all models, as they happen."""
-    return EventStream(_directory(request).watch(request))
+    """The states of all models, then their changes as they happen."""
+    return EventStream(_directory(request).watch(request, limit_of(request)))
 
 
 def _directory(request: Request) -> ModelDirectory:

@@ -66,7 +66,7 @@ class Directory:
             raise InvalidRequest("model is not loaded")
         await self._registry.unload(model)
 
-    async def watch(self, request: Request) -> AsyncGenerator[dict[str, Any]]:
+    async def watch(self, request: Request, limit: int = 0) -> AsyncGenerator[dict[str, Any]]:
         if len(self._watchers) >= MAX_WATCHERS:
             raise Unavailable(f"the limit of {MAX_WATCHERS} watching clients is reached")
         client = client_of(request.scope)
@@ -76,8 +76,10 @@ class Directory:
             queue.put_nowait(_event(model))
         self._watchers.add(queue)
         try:
-            while (event := await queue.get()) is not None:
+            n_sent = 0
+            while (not limit or n_sent < limit) and (event := await queue.get()) is not None:
                 if event["model"] in names:
+                    n_sent += 1
                     yield event
         finally:
             self._watchers.discard(queue)

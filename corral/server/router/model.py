@@ -24,11 +24,12 @@ import msgspec
 from starlette.applications import Starlette
 
 from corral.core.catalog import CatalogModel
-from corral.core.errors import CorralError, InsufficientStorage
+from corral.core.errors import CorralError, EngineDied, InsufficientStorage
 from corral.core.result import Loading, ModelInfo, Planned, Stage
 from corral.core.settings import Settings
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
+from corral.link.pending_task import MAX_CRASHES
 from corral.memory.plan import HOST, HOST_MARGIN
 from corral.server.errand import Errand, Tell
 from corral.server.front import Front
@@ -157,16 +158,26 @@ class ServedModel:
 
     async def start(self) -> None:
         """Load it for the first time, or again after a failure. Raises CorralError."""
-        await self.close()
         try:
-            await self._start()
-        except BaseException as error:
-            await self.close()
-            if isinstance(error, CorralError) and not isinstance(error, InsufficientStorage):
+            await self._try_to_start()
+        except CorralError as error:
+            if not isinstance(error, InsufficientStorage):
                 self._fail(error)
             raise
         self.failure = None
         self.was_unloaded = False
+
+    async def _try_to_start(self) -> None:
+        """Start it, again if its process dies without saying why, but not for ever."""
+        for i in range(1, MAX_CRASHES + 1):
+            await self.close()
+            try:
+                await self._start()
+                return
+            except BaseException as error:
+                await self.close()
+                if i == MAX_CRASHES or not isinstance(error, EngineDied):
+                    raise
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
