@@ -1,4 +1,4 @@
-"""Many models behind one address: chosen by name, loaded on request, unloaded to make room."""
+"""Many models at one address: chosen by name, loaded on request, unloaded to make room."""
 
 from __future__ import annotations
 

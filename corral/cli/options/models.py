@@ -1,4 +1,4 @@
-"""Options: many models behind one address."""
+"""Options: many models at one address."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Many models behind one address: load them on request, unload idle ones to make room, forward requests."""
+"""Many models at one address: load them on request, unload idle ones to make room, forward requests."""

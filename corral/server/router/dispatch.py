@@ -82,6 +82,8 @@ class ModelDispatch:
             self._registry.leave(model)
 
     def _autoloads(self, scope: Scope) -> bool:
+        if is_anonymous_in(scope):
+            return False
         said = query_of(scope).get("autoload")
         return self._server.models_autoload if said is None else said.lower() not in _FALSE
 

@@ -156,6 +156,7 @@ class Registry:
         except CorralError as error:
             fields = {"model": model.name, "reason": error.message}
             _log.error("model %(model)s cannot be loaded: %(reason)s", fields)
+            await model.close()
 
     async def _load(self, model: ServedModel) -> None:
         if model.front is None or model.state is ModelState.FAILED:
