@@ -125,6 +125,8 @@ def _serve(configuration: Configuration) -> int:
     if serves_many(configuration):
         run_many(read_catalog(configuration), settings)
         return 0
+    if server.models_dir or server.models_preset:
+        _log.warning("--models-dir and --models-preset are ignored: a model is given, which is the only one")
     if name := remote_name(settings):
         # A download is slow: the server listens meanwhile and reports the progress.
         run(settings, Console(settings, name), partial(_download, configuration))

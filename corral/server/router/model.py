@@ -94,7 +94,6 @@ class ServedModel:
         self._is_open = False  # the front has the vocabulary
         self._early: Loading | None = None  # before there is an engine
         self.needs: Mapping[str, int] = {}  # as planned last; empty: not yet known
-        self.gpus: Mapping[str, tuple[int, int]] = {}
         self.is_granted = False  # memory is counted as used
         self.is_draining = False  # new requests wait until it was unloaded
         self.failure: Failure | None = None
@@ -255,7 +254,6 @@ class ServedModel:
 
     async def admit(self, planned: Planned) -> None:
         self.needs = full_needs(planned.needs, self.entry.settings)
-        self.gpus = planned.gpus
         await self._registry.admit(self, planned)
 
     def on_wake(self) -> None:

@@ -39,6 +39,7 @@ class Registry:
             name: self.models[entry.name] for entry in catalog for name in (*entry.aliases, entry.name)
         }
         self._host_bytes = host_budget(server)
+        self._gpu_bytes: dict[str, int] = {}  # for models, by device
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._wakers: set[asyncio.Task[None]] = set()
@@ -123,8 +124,9 @@ class Registry:
         for model in self.models.values():
             model.dismiss()
 
-    async def admit(self, model: ServedModel, planned: Planned) -> None:  # noqa: ARG002
+    async def admit(self, model: ServedModel, planned: Planned) -> None:
         """Wait until there is memory for a new engine, and count it as used."""
+        self._note_gpus(model, planned)
         self._check_possible(model)
         self.waiting.append(model.name)
         try:
@@ -183,7 +185,7 @@ class Registry:
         try:
             while True:
                 self._check_possible(model)
-                residents, budget = list(self._residents(model)), self._budget(model)
+                residents, budget = list(self._residents(model)), self._budget()
                 victims = plan_room(model.needs, residents, budget)
                 if victims == []:
                     return
@@ -207,18 +209,25 @@ class Registry:
             if model is not other and model.is_granted:
                 yield Resident(model.name, model.needs, model.used_at, model.is_busy, model.entry.is_pinned)
 
-    def _budget(self, model: ServedModel) -> Budget:
-        """Return the limits for a model: what is free on its GPUs now counts with what others hold there."""
+    def _budget(self) -> Budget:
         margin = self._server.models_margin_mib << 20
         limits = {HOST: self._host_bytes} if self._host_bytes is not None else {}
-        for device, (free, _) in model.gpus.items():
-            held = sum(each.needs.get(device, 0) for each in self._residents(model))
-            limits[device] = max(0, free + held - margin)
+        limits |= {device: max(0, n - margin) for device, n in self._gpu_bytes.items()}
         return Budget(limits, self._server.models_max)
+
+    def _note_gpus(self, model: ServedModel, planned: Planned) -> None:
+        """Find what GPUs have for models: what is free, and what others hold. One that is loading would count
+        twice."""
+        others = list(self._residents(model))
+        is_loading = any(self.models[each.name].state is ModelState.LOADING for each in others)
+        for device, (free, total) in planned.gpus.items():
+            if device not in self._gpu_bytes or not is_loading:
+                held = sum(each.needs.get(device, 0) for each in others)
+                self._gpu_bytes[device] = min(total or free + held, free + held)
 
     def _check_possible(self, model: ServedModel) -> None:
         pinned = [each for each in self._residents(model) if each.is_pinned]
-        check_possible(model.name, model.needs, pinned, self._budget(model))
+        check_possible(model.name, model.needs, pinned, self._budget())
 
     def _check_failure(self, model: ServedModel, again: bool) -> None:
         if self._is_closing:

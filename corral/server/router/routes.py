@@ -35,8 +35,9 @@ async def health(_request: Request) -> Response:
 
 
 @router.get("/ready", include_in_schema=False)
-async def ready(_request: Request) -> Response:
+async def ready(request: Request) -> Response:
     """Whether a request would be taken on now."""
+    state_of(request).admission.check_open()
     return JsonResponse({"status": "ready"})
 
 

@@ -82,7 +82,9 @@ class _Life:
         self._hub.state.monitor.start()
         if self._hub.state.metrics is not None:
             self._hub.state.metrics.watch_connections(lambda: len(self._server.connections))
-        self._drain.join(self._hub.state.monitor.close, self._directory.close)
+        self._drain.join(
+            self._hub.state.api.admission.drain, self._hub.state.monitor.close, self._directory.close
+        )
         starters = [
             asyncio.create_task(self.registry.load(model))
             for model in self.registry.models.values()
