@@ -27,6 +27,14 @@ class ModelDirectory(Protocol):
         """Unload a model when its requests have ended."""
         ...
 
+    async def download(self, request: Request, name: str) -> None:
+        """Begin to download a model from a hub."""
+        ...
+
+    async def remove(self, request: Request, name: str) -> None:
+        """Delete the files of a downloaded model."""
+        ...
+
     def watch(self, request: Request, limit: int) -> AsyncGenerator[dict[str, Any]]:
         """Yield an event for each model and each change of one, at most `limit` unless that is 0."""
         ...

@@ -96,6 +96,8 @@ Saved chats: Conversations of the page that the server keeps (`--chats`).
 Server and monitoring: The model, the server's settings, its health and what it is doing.
   get /v1/models | listModels | List the models | /models
   get /v1/models/{name} | getModel | Get a model by its name
+  post /models | downloadModel | Download a model (`--models-cache`)
+  delete /models | removeModel | Delete a downloaded model
   post /models/load | loadModel | Load a model (`--models-dir`)
   post /models/unload | unloadModel | Unload a model
   get /models/sse | streamModels | Stream the states of the models

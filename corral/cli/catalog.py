@@ -17,6 +17,8 @@ from corral.core.settings import Settings
 
 CACHE_RAM_MIB = 256  # by default, of each model: it is part of what a model needs
 _REPO = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?")  # on a hub
+_CLIP = "clip"  # the architecture of projectors
+_MADE = "made "  # files that Corral made from others
 _FIRST_PART = "-00001-of-"
 _PROJECTOR = "mmproj"
 _SUFFIX = ".gguf"
@@ -27,7 +29,8 @@ def serves_many(configuration: Configuration) -> bool:
     """Whether the options name many models. compat: -m: one model given is the only one."""
     server, engine = configuration.settings.server, configuration.settings.engine
     has_one = engine.model or server.hf_repo or server.model_url
-    return not has_one and bool(server.models_dir or server.models_preset or configuration.sections)
+    has_many = server.models_dir or server.models_preset or server.models_cache or configuration.sections
+    return not has_one and bool(has_many)
 
 
 def read_catalog(configuration: Configuration) -> list[CatalogModel]:
@@ -37,14 +40,32 @@ def read_catalog(configuration: Configuration) -> list[CatalogModel]:
     found = dict(_scan(Path(server.models_dir))) if server.models_dir else {}
     common = [section for section in preset if section.name == ALL]
     sections = _joined([*(each for each in preset if each.name != ALL), *configuration.sections])
+    cached = list(_cached_entries(configuration, common)) if server.models_cache else []
     sources = dict.fromkeys(found, "models_dir") | dict.fromkeys(sections, "preset")
     sources |= {section.name: "config" for section in configuration.sections}
     models = [
         _model(name, source, [*common, *sections.get(name, ())], found.get(name, []), configuration.every)
         for name, source in sorted(sources.items())
     ]
-    _check_names(models)
+    models += [entry for entry in cached if entry.name not in sources]
+    _check_names(models, can_be_empty=server.models_cache)
     return models
+
+
+def cached_entry(
+    configuration: Configuration, name: str, path: str, projector: str = "", common: Sequence[Section] = ()
+) -> CatalogModel:
+    """Return a model of the cache by its file."""
+    files = [_give("--model", Path(path)), *([_give("--mmproj", Path(projector))] if projector else [])]
+    return _model(name, "cache", common, files, configuration.every)
+
+
+def _cached_entries(configuration: Configuration, common: Sequence[Section]) -> Iterator[CatalogModel]:
+    from corral.cli.cached_model import find_models  # slow import
+
+    for model in find_models():
+        if not model.fault and model.architecture != _CLIP and not model.source.startswith(_MADE):
+            yield cached_entry(configuration, model.name, model.paths[0], common=common)
 
 
 def _model(
@@ -84,8 +105,8 @@ def _joined(sections: Iterable[Section]) -> dict[str, list[Section]]:
     return joined
 
 
-def _check_names(models: Sequence[CatalogModel]) -> None:
-    if not models:
+def _check_names(models: Sequence[CatalogModel], can_be_empty: bool) -> None:
+    if not models and not can_be_empty:
         raise UsageError("there are no models in --models-dir, --models-preset or [models.NAME]")
     seen: dict[str, str] = {}
     for model in models:

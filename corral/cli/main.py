@@ -20,7 +20,6 @@ from corral.core.settings import Settings
 from corral.server.log import log_in_background, log_to_file, log_to_stderr, report_fatal
 
 if TYPE_CHECKING:
-    from corral.core.catalog import CatalogModel
     from corral.server.errand import Tell
     from corral.server.run import Locate
 
@@ -76,14 +75,19 @@ def run(settings: Settings, console: Console, locate: Locate | None = None) -> N
         console.close()
 
 
-def run_many(catalog: Sequence[CatalogModel], settings: Settings) -> None:
+def run_many(configuration: Configuration) -> None:
+    from corral.cli.catalog import read_catalog
+    from corral.cli.model_store import CacheStore
     from corral.server.router.run import serve_many  # slow import, needed only here
 
+    settings = configuration.settings
+    catalog = read_catalog(configuration)
+    store = CacheStore(configuration) if settings.server.models_cache else None
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     log_in_background()
     console = Console(settings)
     try:
-        _run_loop(serve_many(catalog, settings, console, _locate))
+        _run_loop(serve_many(catalog, settings, console, _locate, store))
     finally:
         console.close()
 
@@ -108,7 +112,7 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _serve(configuration: Configuration) -> int:
-    from corral.cli.catalog import read_catalog, serves_many
+    from corral.cli.catalog import serves_many
     from corral.cli.model_source import remote_name, resolve_model
     from corral.cli.path_check import check_adapters, check_paths
 
@@ -123,7 +127,7 @@ def _serve(configuration: Configuration) -> int:
     check_paths(configuration)
     settings = configuration.settings
     if serves_many(configuration):
-        run_many(read_catalog(configuration), settings)
+        run_many(configuration)
         return 0
     if server.models_dir or server.models_preset:
         _log.warning("--models-dir and --models-preset are ignored: a model is given, which is the only one")

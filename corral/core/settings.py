@@ -201,6 +201,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     models_preset: str = ""
     models_max: int = 4  # loaded at once; 0: no limit
     models_autoload: bool = True
+    models_cache: bool = False
     models_memory_mib: int = 0  # of all engines together; 0: what is free at the start
     models_margin_mib: int = 512  # to leave free of what was found to be free
 

@@ -364,3 +364,12 @@ def test_mixed_requests_while_engines_are_killed_lose_nothing_and_stay_within_th
         assert len(loaded(server)) <= 2
         assert server.stop() == 0
         assert "Traceback" not in "".join(server.lines)
+
+
+def test_the_command_lists_them(many):
+    many.complete(model="llama-bpe", **HELLO)
+    result = run_corral("models", "--server", many.url)
+    rows = {line.split()[0]: line.split()[-1] for line in result.stdout.splitlines()[1:]}
+    assert rows == statuses(many)
+    assert "llama-bpe" in result.stdout
+    assert run_corral("models", "--server", "http://127.0.0.1:1").returncode == 1

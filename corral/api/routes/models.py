@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
 from corral.api.model_directory import ModelDirectory
-from corral.api.openapi import EVENTS, answers, body_of, queries
+from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.router import Router
 from corral.api.routes.monitor import LIMIT, limit_of
 from corral.api.schema.answer import SUCCESS
@@ -16,6 +16,7 @@ from corral.api.sse import EventStream
 from corral.core.errors import NotSupported
 
 router = Router()
+_NAME = query("model", "Name of the model.", required=True, type="string")
 
 
 @router.post("/models/load", openapi_extra=body_of(ModelRequest), responses=answers(SUCCESS, 400, 501))
@@ -31,6 +32,21 @@ async def unload(request: Request) -> Response:
     """Unload a model after its running requests; the answer comes when its memory is free."""
     directory = _directory(request)
     await directory.unload(request, (await parse_body(request, ModelRequest)).model)
+    return JsonResponse({"success": True})
+
+
+@router.post("/models", openapi_extra=body_of(ModelRequest), responses=answers(SUCCESS, 400, 501))
+async def download(request: Request) -> Response:
+    """Download a model from a hub; `POST /models/unload` cancels it."""
+    directory = _directory(request)
+    await directory.download(request, (await parse_body(request, ModelRequest)).model)
+    return JsonResponse({"success": True})
+
+
+@router.delete("/models", openapi_extra=queries(_NAME), responses=answers(SUCCESS, 400, 501))
+async def remove(request: Request) -> Response:
+    """Delete a downloaded model."""
+    await _directory(request).remove(request, request.query_params.get("model", ""))
     return JsonResponse({"success": True})
 
 

@@ -16,6 +16,11 @@ OPTIONS = (
         "serve the models of an INI file, whose sections have options of their own; [*] is for all",
         path=PathUse.TEXT,
     ),
+    Option(
+        ("--models-cache",),
+        "also serve the downloaded models, and let clients download (POST /models) and delete more of them",
+        negative=("--no-models-cache",),
+    ),
     Option(("--models-max",), "most models loaded at the same time; 0: no limit", limits=(0, 1024)),
     Option(
         ("--models-memory",),

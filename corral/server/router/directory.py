@@ -12,13 +12,16 @@ from starlette.requests import Request
 
 from corral.api.routes.model import render_capabilities, render_meta
 from corral.api.trust import is_anonymous
+from corral.core.client import Client
 from corral.core.errors import InvalidRequest, NotFound, Unavailable
 from corral.core.media_item import MediaKind
 from corral.server.router.dispatch import client_of
-from corral.server.router.model import ModelState, ServedModel
+from corral.server.router.download import Downloads
+from corral.server.router.model import ModelState, ModelStore, ServedModel
 from corral.server.router.registry import Registry
 
 MAX_WATCHERS = 32
+STATUS = "model_status"
 _MAX_EVENTS = 1000  # that wait for a slow client
 _STEP = 0.05  # of the progress between two events
 _STAGES = ("text_model", "spec_model", "mmproj_model")
@@ -27,8 +30,9 @@ _STAGES = ("text_model", "spec_model", "mmproj_model")
 class Directory:
     """A `ModelDirectory`."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, store: ModelStore | None = None) -> None:
         self._registry = registry
+        self._downloads = Downloads(registry, store, self._send)
         self._started_at = int(time.time())
         self._loads: set[asyncio.Task[None]] = set()
         self._watchers: set[asyncio.Queue[dict[str, Any] | None]] = set()
@@ -38,7 +42,7 @@ class Directory:
     def render(self, request: Request) -> dict[str, Any]:
         visible = self._registry.visible(client_of(request.scope))
         return {
-            "data": [self._row(request, model) for model in visible],
+            "data": [*(self._row(request, model) for model in visible), *self._downloads.rows()],
             "models": [render_capabilities(model.name, model.info) for model in visible],
         }
 
@@ -61,16 +65,26 @@ class Directory:
             task.result()
 
     async def unload(self, request: Request, name: str) -> None:
+        if self._downloads.cancel(name):
+            return
         model = self._registry.find(name, client_of(request.scope))
         if model.state in (ModelState.UNLOADED, ModelState.SLEEPING, ModelState.FAILED):
             raise InvalidRequest("model is not loaded")
         await self._registry.unload(model)
 
+    async def download(self, request: Request, name: str) -> None:  # noqa: ARG002
+        self._downloads.start(name)
+
+    async def remove(self, request: Request, name: str) -> None:
+        await self._downloads.remove(self._registry.find(name, client_of(request.scope)))
+
+    async def stop_downloads(self) -> None:
+        await self._downloads.close()
+
     async def watch(self, request: Request, limit: int = 0) -> AsyncGenerator[dict[str, Any]]:
         if len(self._watchers) >= MAX_WATCHERS:
             raise Unavailable(f"the limit of {MAX_WATCHERS} watching clients is reached")
         client = client_of(request.scope)
-        names = {model.name for model in self._registry.visible(client)}
         queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(_MAX_EVENTS)
         for model in self._registry.visible(client):
             queue.put_nowait(_event(model))
@@ -78,7 +92,7 @@ class Directory:
         try:
             n_sent = 0
             while (not limit or n_sent < limit) and (event := await queue.get()) is not None:
-                if event["model"] in names:
+                if event["event"] != STATUS or self._is_visible(event["model"], client):
                     n_sent += 1
                     yield event
         finally:
@@ -102,9 +116,15 @@ class Directory:
         if before is not None and before[0] is shown[0] and 0 <= shown[1] - before[1] < _STEP:
             return
         self._shown[model.name] = shown
+        self._send(_event(model))
+
+    def _is_visible(self, name: str, client: Client | None) -> bool:
+        return any(model.name == name for model in self._registry.visible(client))
+
+    def _send(self, event: dict[str, Any]) -> None:
         for queue in self._watchers:
             if not queue.full():
-                queue.put_nowait(_event(model))
+                queue.put_nowait(event)
 
     def _row(self, request: Request, model: ServedModel) -> dict[str, Any]:
         info, entry = model.info, model.entry
@@ -120,7 +140,7 @@ class Directory:
             "status": render_status(model, self._place(model)),
             "architecture": {"input_modalities": ["text", *inputs], "output_modalities": ["text"]},
             "source": entry.source,
-            "can_remove": False,
+            "can_remove": self._downloads.can_remove(model),
             "size": _size(model),
             "memory": {
                 "needed": sum(model.needs.values()) or None,
@@ -164,7 +184,7 @@ def _event(model: ServedModel) -> dict[str, Any]:
     data = {"status": status.pop("value"), **status}
     if model.state is ModelState.LOADED and model.info is not None:
         data["info"] = render_meta(model.info)
-    return {"model": model.name, "event": "model_status", "data": data}
+    return {"model": model.name, "event": STATUS, "data": data}
 
 
 def _size(model: ServedModel) -> int | None:

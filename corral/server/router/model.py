@@ -73,6 +73,14 @@ class Admitter(Protocol):
     def on_change(self, model: ServedModel) -> None: ...
 
 
+class ModelStore(Protocol):
+    """Downloaded models. All of it blocks, and raises CorralError."""
+
+    def download(self, name: str, tell: Tell) -> CatalogModel: ...
+
+    def remove(self, name: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all models share. `locate` downloads files; it blocks."""

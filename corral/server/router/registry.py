@@ -34,6 +34,7 @@ class Registry:
 
     def __init__(self, catalog: Sequence[CatalogModel], server: ServerSettings, around: Surroundings) -> None:
         self._server = server
+        self._around = around
         self.models = {entry.name: ServedModel(entry, self, around) for entry in catalog}
         self._names = {
             name: self.models[entry.name] for entry in catalog for name in (*entry.aliases, entry.name)
@@ -57,6 +58,19 @@ class Registry:
         if found is None or not _allows(found, client):
             raise InvalidRequest(f"model '{name:.256}' not found")
         return found
+
+    def add(self, entry: CatalogModel) -> None:
+        """Add a model that was downloaded."""
+        model = self.models[entry.name] = ServedModel(entry, self, self._around)
+        self._names |= dict.fromkeys((entry.name, *entry.aliases), model)
+        self.on_change(model)
+
+    async def remove(self, model: ServedModel) -> None:
+        """Forget a model when its requests have ended."""
+        await self.unload(model)
+        self.models.pop(model.name, None)
+        self._names = {name: each for name, each in self._names.items() if each is not model}
+        await model.close()
 
     async def enter(self, model: ServedModel, autoload: bool = True) -> None:
         """Have a model ready for a request, and count that until `leave`. Raises CorralError."""

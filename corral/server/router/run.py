@@ -22,7 +22,7 @@ from corral.server.peers import guard_peers, warn_without_key
 from corral.server.router.directory import Directory
 from corral.server.router.dispatch import ModelDispatch, ModelObserver
 from corral.server.router.hub import create_hub
-from corral.server.router.model import Locate, Surroundings
+from corral.server.router.model import Locate, ModelStore, Surroundings
 from corral.server.router.registry import Registry
 from corral.server.tls import open_tls
 from corral.telemetry.access_log import AccessLog
@@ -36,13 +36,17 @@ class ManyReporter(Protocol):
 
 
 async def serve_many(
-    catalog: Sequence[CatalogModel], settings: Settings, reporter: ManyReporter, locate: Locate
+    catalog: Sequence[CatalogModel],
+    settings: Settings,
+    reporter: ManyReporter,
+    locate: Locate,
+    store: ModelStore | None = None,
 ) -> None:
     """Serve until a signal. Raises CorralError if an option is invalid."""
     tls = open_tls(settings.server)
     with open_listener(settings.server) as listener:
         warn_without_key(settings.server, listener)
-        await _Life(catalog, settings, reporter, listener, tls, locate).run()
+        await _Life(catalog, settings, reporter, listener, tls, locate, store).run()
 
 
 class _Life:
@@ -54,6 +58,7 @@ class _Life:
         listener: Listener,
         tls: ssl.SSLContext | None,
         locate: Locate,
+        store: ModelStore | None,
     ) -> None:
         server = settings.server
         self._reporter = reporter
@@ -74,7 +79,7 @@ class _Life:
         self._server.keys = hub.state.keys
         around = Surroundings(hub, self._server.connections, locate)
         self.registry = hub.state.registry = Registry(catalog, server, around)
-        self._directory = hub.state.models = Directory(self.registry)
+        self._directory = hub.state.models = Directory(self.registry, store)
         self._settings = settings
 
     async def run(self) -> None:
@@ -96,6 +101,7 @@ class _Life:
             for task in starters:
                 task.cancel()
             await asyncio.gather(*starters, return_exceptions=True)
+            await self._directory.stop_downloads()
             await self.registry.close()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._hub.state.api.responses.close()
