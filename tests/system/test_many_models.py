@@ -333,7 +333,7 @@ def test_what_a_preset_cannot_say(tmp_path, text, reason):
 
 
 def test_mixed_requests_while_engines_are_killed_lose_nothing_and_stay_within_the_budget(shelf):
-    bodies = [
+    bodies: list[tuple[str, dict]] = [
         ("/completion", {**HELLO, "model": "llama-bpe"}),
         ("/v1/completions", {**HELLO, "model": "llama-spm"}),
         ("/v1/embeddings", {"input": "Hello"}),
