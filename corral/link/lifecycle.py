@@ -37,6 +37,7 @@ from corral.core.task import Proceed, Stop
 from corral.core.transcoding import OFF
 from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
+from corral.link.owner import EngineOwner
 from corral.link.process import EngineProcess
 from corral.link.restart import Life, RestartPolicy
 
@@ -85,22 +86,6 @@ class EngineListener(Protocol):
         ...
 
     def on_event(self, event: Queue | Decodes | Answer | TaskResult) -> None: ...
-
-
-class EngineOwner(Protocol):
-    """Decides about the memory of several engines."""
-
-    async def admit(self, planned: Planned) -> None:
-        """Return when there is memory for a new engine. Raises CorralError if there never will be."""
-        ...
-
-    def on_wake(self) -> None:
-        """Called when an unloaded engine is needed again; `EngineLifecycle.load_again` lets it start."""
-        ...
-
-    def on_change(self) -> None:
-        """Called when the state or the progress of loading has changed."""
-        ...
 
 
 class EngineLifecycle:

@@ -137,7 +137,7 @@ class Directory:
             "object": "model",
             "created": self._started_at,
             "owned_by": "llamacpp",
-            "status": render_status(model, self._place(model)),
+            "status": render_status(model, self._place(model), tells_why=not is_anonymous(request)),
             "architecture": {"input_modalities": ["text", *inputs], "output_modalities": ["text"]},
             "source": entry.source,
             "can_remove": self._downloads.can_remove(model),
@@ -156,8 +156,11 @@ class Directory:
         return waiting.index(model.name) + 1 if model.name in waiting else None
 
 
-def render_status(model: ServedModel, place: int | None = None) -> dict[str, Any]:
-    """Render a state. compat: /models: a model that failed is unloaded, with the failure next to it."""
+def render_status(model: ServedModel, place: int | None = None, tells_why: bool = True) -> dict[str, Any]:
+    """Render a state. compat: /models: a model that failed is unloaded, with the failure next to it.
+
+    `tells_why`: with the reason, which may contain paths.
+    """
     state, failure = model.state, model.failure
     if state is ModelState.FAILED:
         reason = failure.error.message if failure is not None else "the engine is down"
@@ -166,7 +169,7 @@ def render_status(model: ServedModel, place: int | None = None) -> dict[str, Any
             "value": ModelState.UNLOADED.value,
             "failed": True,
             "exit_code": 1,
-            "reason": reason,
+            **({"reason": reason} if tells_why else {}),
             "retry_after": retry_s,
         }
     status: dict[str, Any] = {"value": state.value}

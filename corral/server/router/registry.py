@@ -203,10 +203,13 @@ class Registry:
                 victims = plan_room(model.needs, residents, budget)
                 if victims == []:
                     return
-                for name in victims or ():
-                    _log.info("unloading %(model)s to make room for %(other)s", self._names_of(name, model))
-                    await self.models[name].unload()
-                    self.on_change(self.models[name])
+                if victims:
+                    # One at a time: meanwhile the others may have become busy.
+                    victim = self.models[victims[0]]
+                    fields = {"model": victim.name, "other": model.name}
+                    _log.info("unloading %(model)s to make room for %(other)s", fields)
+                    await victim.unload()
+                    self.on_change(victim)
                 if victims is None:
                     if time.monotonic() - since > _PATIENCE_S and not drained:
                         busy = plan_room(model.needs, residents, budget, also_busy=True) or ()
@@ -251,9 +254,6 @@ class Registry:
         failure = model.failure
         if failure is not None and not again and failure.retry_after_s > 0:
             raise failed(model, failure.error)
-
-    def _names_of(self, name: str, other: ServedModel) -> dict[str, str]:
-        return {"model": name, "other": other.name}
 
     async def _wait_for_change(self, timeout_s: float | None = None) -> None:
         changed = self._changed
