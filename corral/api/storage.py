@@ -26,6 +26,8 @@ class Storage:
         self.saves = SaveDirectory(Path(server.slot_save_path)) if server.slot_save_path else None
         spill = spill_directory(self.saves) if self.saves and server.slots else None
         self.sessions = SessionStore(server.sessions_ram_mib << 20, spill)
+        self.chats: ChatStore | None
+        self.documents: DocumentStore
         if shared is not None:
             self.chats, self.documents = shared.chats, shared.documents
         else:

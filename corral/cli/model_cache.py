@@ -69,8 +69,8 @@ def _print(models: Sequence[CachedModel], out: Console, *, as_json: bool) -> Non
         print_table([_row(model) for model in models], out, _COLUMNS, right="SIZE")
         if out.is_terminal:
             total = sum(model.n_bytes for model in models)
-            text = f"{sized(total)} in {cache_dir()}; NEEDS: memory at most, with -c {NEED_CTX}"
-            out.print(text, markup=False, soft_wrap=True)
+            where = f"{sized(total)} in {cache_dir()}; NEEDS: memory at most, with -c {NEED_CTX}"
+            out.print(where, markup=False, soft_wrap=True)
 
 
 def _row(model: CachedModel) -> tuple[str, ...]:

@@ -73,8 +73,12 @@ class Downloads:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, name: str, store: ModelStore) -> None:
-        note = partial(asyncio.get_running_loop().call_soon_threadsafe, self._note, name)
+        loop = asyncio.get_running_loop()
         event, data = "download_failed", {}
+
+        def note(loading: Loading) -> None:
+            loop.call_soon_threadsafe(self._note, name, loading)
+
         try:
             entry = await Errand(partial(store.download, name), note).run()
             if entry.name not in self._registry.models:

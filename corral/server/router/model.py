@@ -16,7 +16,6 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -188,7 +187,10 @@ class ServedModel:
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        note = partial(loop.call_soon_threadsafe, self._note_early)
+
+        def note(loading: Loading) -> None:
+            loop.call_soon_threadsafe(self._note_early, loading)
+
         settings = await Errand(self._find_files, note).run()
         self._early = None
         server, telemetry = settings.server, Telemetry()
