@@ -218,11 +218,11 @@ def test_a_busy_model_is_never_unloaded_and_the_other_waits(shelf):
     with CorralProcess("--models-dir", shelf, "--models-max", 1, "-c", 4096) as server:
         server.complete(model="llama-bpe", **HELLO)
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            body = {**HELLO, "n_predict": 1500}
+            body = {**HELLO, "n_predict": 600}
             busy = pool.submit(server.complete, model="llama-bpe", **body)
             wait_until(lambda: server.get("/slots?model=llama-bpe").status_code)
             other = pool.submit(server.complete, model="llama-spm", **HELLO)
-            assert busy.result()["tokens_predicted"] == 1500
+            assert busy.result()["tokens_predicted"] == 600
             assert other.result()["content"]
         assert loaded(server) == {"llama-spm"}
 
@@ -311,25 +311,6 @@ allowed-keys = ["alice"]
         assert "path" not in server.get("/models").json()["data"][0]
         wait_until(lambda: statuses(server) == {"open": "sleeping"})
         assert ask("sk-b", "open").status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("[x]\nmodel = y.gguf\nctx-sise = 3\n", "did you mean 'ctx-size'?"),
-        ("[x]\nctx-size = 3\n", "set `model` to a file"),
-        ("[x]\nmodel = y\nalias = b\n[b]\nmodel = z\n", "are both called 'b'"),
-        ("[x]\nmodel = y\nctx-size = many\n", "[x] ctx-size: 'many' is not an integer"),
-        ("version = 2\n", "only `version = 1`"),
-        ("[x\n", "is not valid"),
-        ("", "there are no models"),
-    ],
-)
-def test_what_a_preset_cannot_say(tmp_path, text, reason):
-    preset = tmp_path / "models.ini"
-    preset.write_text(text)
-    result = run_corral("--models-preset", preset, "--port", 0)
-    assert (result.returncode, reason in result.stderr) == (2, True), result.stderr
 
 
 def test_mixed_requests_while_engines_are_killed_lose_nothing_and_stay_within_the_budget(shelf):
