@@ -54,10 +54,14 @@ class Admission:
     def check_ready(self, tells_why: bool = True) -> None:
         """Raise unless a request would be accepted now."""
         self.check_answers(tells_why)
-        if self._is_draining:
-            raise Unavailable("The server is shutting down")
+        self.check_open()
         if self._queue.n_waiting + self._queue.n_running >= self._queue.n_slots + self._n_places:
             raise Unavailable("All slots are busy and the queue is full (--queue-size)")
+
+    def check_open(self) -> None:
+        """Raise if the server is shutting down."""
+        if self._is_draining:
+            raise Unavailable("The server is shutting down")
 
     def check_queue(self, client: Client, n: int = 1, max_queue_ms: int = -1) -> None:
         """Refuse tasks if the queue is full, or if the expected wait is longer than their limit.

@@ -100,6 +100,11 @@ Saved chats: Conversations of the page that the server keeps (`--chats`).
 Server and monitoring: The model, the server's settings, its health and what it is doing.
   get /v1/models | listModels | List the models | /models
   get /v1/models/{name} | getModel | Get a model by its name
+  post /models | downloadModel | Download a model (`--models-cache`)
+  delete /models | removeModel | Delete a downloaded model
+  post /models/load | loadModel | Load a model (`--models-dir`)
+  post /models/unload | unloadModel | Unload a model
+  get /models/sse | streamModels | Stream the states of the models
   get /props | getProps | Get the server's properties
   post /props | setProps | Change the server's properties
   get /health | getHealth | Check that the server is healthy | /v1/health

@@ -27,9 +27,15 @@ from corral.telemetry.dispatcher import Telemetry
 
 class AppState:
     def __init__(
-        self, settings: Settings, engine: Engine, telemetry: Telemetry, params: GenerationParams
+        self,
+        settings: Settings,
+        engine: Engine,
+        telemetry: Telemetry,
+        params: GenerationParams,
+        shared: AppState | None = None,
     ) -> None:
-        """Raises CorralError if a directory in the settings cannot be used."""
+        """Raises CorralError if a directory in the settings cannot be used. `shared`: the state that has the
+        chats and responses of all models."""
         server = settings.server
         self.settings = settings
         self.engine = engine
@@ -38,8 +44,8 @@ class AppState:
         self.model = ModelFacts(settings, engine)
         self.adapters = AdapterStore(engine, server.lora_dir)
         self.defaults = Defaults(params, self.adapters, server.max_predict)
-        self.storage = Storage(server)
-        self.responses = Archive(self.storage.documents)
+        self.storage: Storage = Storage(server, shared.storage if shared is not None else None)
+        self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
         self.file_digest = FileDigest()
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()

@@ -21,12 +21,18 @@ _MAX_BLOBS = 2  # states in memory at once for each slot and direction, besides 
 class Storage:
     """`saves` and `chats` are None without a directory for them."""
 
-    def __init__(self, server: ServerSettings) -> None:
+    def __init__(self, server: ServerSettings, shared: Storage | None = None) -> None:
+        """`shared`: has the chats and documents of several models."""
         self.saves = SaveDirectory(Path(server.slot_save_path)) if server.slot_save_path else None
         spill = spill_directory(self.saves) if self.saves and server.slots else None
         self.sessions = SessionStore(server.sessions_ram_mib << 20, spill)
-        self.chats = ChatStore(Path(server.chats_path)) if server.chats_path else None
-        self.documents = DocumentStore(Path(server.responses_path) if server.responses_path else None)
+        self.chats: ChatStore | None
+        self.documents: DocumentStore
+        if shared is not None:
+            self.chats, self.documents = shared.chats, shared.documents
+        else:
+            self.chats = ChatStore(Path(server.chats_path)) if server.chats_path else None
+            self.documents = DocumentStore(Path(server.responses_path) if server.responses_path else None)
         self._blob_limits: dict[tuple[int, str], asyncio.Semaphore] = {}
 
     @contextlib.asynccontextmanager

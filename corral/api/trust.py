@@ -15,4 +15,8 @@ def mark_anonymous(scope: Scope) -> None:
 
 def is_anonymous(request: Request) -> bool:
     """Whether paths and prompts are withheld from the client."""
-    return bool(request.scope.get(_KEY))
+    return is_anonymous_in(request.scope)
+
+
+def is_anonymous_in(scope: Scope) -> bool:
+    return bool(scope.get(_KEY))

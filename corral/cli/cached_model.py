@@ -26,12 +26,15 @@ from corral.cli.remote_file import Version
 from corral.cli.transfer import sized
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.settings import DEFAULT_UBATCH
 from corral.gguf.file_type import FILE_TYPES, TRANSCODED
 from corral.gguf.ggml_type import GGML_TYPES
 from corral.gguf.model_file import part_names
 from corral.gguf.preflight import GgufHeader, read_header
 from corral.gguf.reader import Incomplete
+from corral.memory.bound import upper_bound
 
+NEED_CTX = 4096
 _HASHED = re.compile(r"[0-9a-f]{16}-(.+)", re.DOTALL)
 _REPO = "models--"
 _MADE = {"lora-base-": "made for --lora-base", TRANSCODED: "made by --transcode"}
@@ -49,6 +52,7 @@ class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str = ""
     quantization: str = ""
     n_params: int = 0
+    n_needed: int = 0  # bytes of memory at most, with a context of `NEED_CTX` tokens; 0: unknown
     fault: str = ""  # why the file cannot be loaded
     is_partial: bool = False
     others: tuple[str, ...] = ()
@@ -176,7 +180,14 @@ def _describe(
         architecture=headers[0].architecture or "unknown",
         quantization=_quantization(headers),
         n_params=sum(math.prod(tensor.shape) for header in headers for tensor in header.tensors.values()),
+        n_needed=_needed(headers),
     )
+
+
+def _needed(headers: Sequence[GgufHeader]) -> int:
+    if not any(header.tensors for header in headers):
+        return 0
+    return upper_bound(headers, n_ctx=NEED_CTX, n_ubatch=DEFAULT_UBATCH, n_seq=1, n_value_bytes=2) or 0
 
 
 def _describe_part(name: str, path: Path) -> CachedModel:

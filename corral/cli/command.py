@@ -15,7 +15,9 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "models": Command("list or remove downloaded models", "[list | rm NAME ...]"),
+    "models": Command(
+        "list or remove downloaded models, or list those of a server", "[list | rm NAME ... | --server URL]"
+    ),
     "doctor": Command("check this installation and machine for problems"),
     "compare": Command("measure how much two model files differ", "A.gguf B.gguf"),
     "tune": Command("find the fastest settings for a model on this machine", "[-m FILE]"),

@@ -16,17 +16,20 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+MODELS = "models"
 _BY_KEY = {name.lstrip("-"): option for option in SETTINGS for name in option.names}
 
 
-def read_config_file(path: str) -> list[Given]:
+def read_config_file(path: str) -> tuple[list[Given], Any]:
+    """Return the options, and the tables of `[models.NAME]`."""
     try:
         values = tomllib.loads(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--config: cannot read {path}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"--config: {path} is not valid TOML: {error}") from None
-    return [given for key, value in values.items() for given in _read(path, key, value)]
+    tables = values.pop(MODELS, {})
+    return [given for key, value in values.items() for given in _read(path, key, value)], tables
 
 
 def _read(path: str, key: str, value: Any) -> list[Given]:

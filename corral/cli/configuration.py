@@ -13,6 +13,7 @@ from corral.cli.arguments import read_arguments
 from corral.cli.config_file import read_config_file
 from corral.cli.environment import read_environment, unknown_variables
 from corral.cli.given import Given, UsageError
+from corral.cli.model_section import Section, read_tables
 from corral.core.settings import EngineSettings, Settings
 
 _MAX_PORT = 65535
@@ -28,6 +29,8 @@ class Configuration:
     given: Mapping[str, Sequence[Given]]
     notes: Sequence[str]
     command: str  # the command option and its argument, which run instead of the server; "" to serve
+    every: Sequence[Given] = ()  # of all sources, the weakest first
+    sections: Sequence[Section] = ()  # of the configuration file, one for each model
 
     @property
     def counted(self) -> list[Given]:
@@ -41,7 +44,8 @@ def configure(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> C
     said = read_arguments(argv)
     around = read_environment(environ)
     path = next((given.value for given in reversed(around + said) if given.option.command == "config"), "")
-    every = [*(read_config_file(path) if path else ()), *around, *said]
+    written, tables = read_config_file(path) if path else ([], {})
+    every = [*written, *around, *said]
     given = _winners(every)
     commands = [
         f"{given.option.command} {given.value or ''}".strip()
@@ -49,11 +53,18 @@ def configure(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> C
         if given.option.command not in ("", "config")
     ]
     return Configuration(
-        settings=_at_vertex(_settings({target: _sum(values) for target, values in given.items()}), environ),
+        settings=_at_vertex(merge(every), environ),
         given=given,
         notes=[*_unused(every), *_overridden(around, said), *unknown_variables(environ)],
         command=commands[0] if commands else "",
+        every=every,
+        sections=read_tables(path, tables),
     )
+
+
+def merge(every: Iterable[Given]) -> Settings:
+    """Return the settings of all values, of which the strongest source wins."""
+    return _settings({target: _sum(values) for target, values in _winners(every).items()})
 
 
 def _winners(every: Iterable[Given]) -> dict[str, list[Given]]:
@@ -64,7 +75,8 @@ def _winners(every: Iterable[Given]) -> dict[str, list[Given]]:
             before = winners.setdefault(given.option.target, [])
             if before and before[0].source < given.source:
                 before.clear()
-            before.append(given)
+            if not before or before[0].source == given.source:
+                before.append(given)
     return winners
 
 

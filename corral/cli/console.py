@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _PLAIN_STEP = 0.25
 _STDERR = 2
+_MAX_NAMES = 20
 _log = logging.getLogger("corral")
 
 
@@ -76,6 +78,13 @@ class Console:
         lines = [*_describe(name, info), *_invite(address, self._settings.server, info)]
         details = "\n".join(lines)
         _log.info("ready on %(address)s", fields, extra={"details": details})
+
+    def ready_for_many(self, address: str, names: Sequence[str]) -> None:
+        fields = {"address": address, "models": list(names)}
+        lines = [f"models   {len(names)}, loaded when a request names them: {', '.join(names[:_MAX_NAMES])}"]
+        if not address.startswith(UNIX):
+            lines.append(f"list     {address}/models")
+        _log.info("ready on %(address)s", fields, extra={"details": "\n".join(lines)})
 
     def located(self, settings: Settings) -> None:
         """Record the paths of the local files once they were found or downloaded."""

@@ -19,7 +19,9 @@ class Source(enum.IntEnum):
 
     FILE = 1
     ENVIRONMENT = 2
-    COMMAND_LINE = 3
+    ALL_MODELS = 3  # the section `[*]` of --models-preset
+    MODEL = 4  # the section of a model
+    COMMAND_LINE = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,31 @@ def run(settings: Settings, console: Console, locate: Locate | None = None) -> N
         console.close()
 
 
+def run_many(configuration: Configuration) -> None:
+    from corral.cli.catalog import read_catalog
+    from corral.cli.model_store import CacheStore
+    from corral.server.router.run import serve_many  # slow import, needed only here
+
+    settings = configuration.settings
+    catalog = read_catalog(configuration)
+    store = CacheStore(configuration) if settings.server.models_cache else None
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    log_in_background()
+    console = Console(settings)
+    try:
+        _run_loop(serve_many(catalog, settings, console, _locate, store))
+    finally:
+        console.close()
+
+
+def _locate(settings: Settings, tell: Tell) -> Settings:
+    """Find or download the files of a model, while the server runs."""
+    from corral.cli.model_source import remote_name, resolve_model
+    from corral.cli.transfer import Transfer
+
+    return resolve_model(settings, Transfer(None, report=tell) if remote_name(settings) else None)
+
+
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop
@@ -87,6 +112,7 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _serve(configuration: Configuration) -> int:
+    from corral.cli.catalog import serves_many
     from corral.cli.model_source import remote_name, resolve_model
     from corral.cli.path_check import check_adapters, check_paths
 
@@ -100,6 +126,11 @@ def _serve(configuration: Configuration) -> int:
         _log.warning("%s", note)
     check_paths(configuration)
     settings = configuration.settings
+    if serves_many(configuration):
+        run_many(configuration)
+        return 0
+    if server.models_dir or server.models_preset:
+        _log.warning("--models-dir and --models-preset are ignored: a model is given, which is the only one")
     if name := remote_name(settings):
         # A download is slow: the server listens meanwhile and reports the progress.
         run(settings, Console(settings, name), partial(_download, configuration))

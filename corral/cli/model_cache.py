@@ -11,19 +11,24 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 
-from corral.cli.cached_model import CachedModel, find_models, remove_model
+from corral.cli.cached_model import NEED_CTX, CachedModel, find_models, remove_model
 from corral.cli.table import print_table
 from corral.cli.transfer import sized
 from corral.core.cache_dir import cache_dir
 from corral.core.errors import CorralError, NotFound
 
-_COLUMNS = ("NAME", "SIZE", "FORMAT", "FROM", "SINCE")
+_COLUMNS = ("NAME", "SIZE", "NEEDS", "FORMAT", "FROM", "SINCE")
 
 
 def run_models(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
     out = Console(highlight=False)
     try:
+        if options.server:
+            from corral.cli.server_models import print_server_models  # slow import
+
+            print_server_models(options.server, options.api_key, out, as_json=options.json)
+            return 0
         if options.command == "rm":
             return _remove(options.name, out, asks=not options.yes and sys.stdin.isatty() and out.is_terminal)
         _print(find_models(), out, as_json=options.json)
@@ -40,6 +45,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--server", metavar="URL", default="", help="list the models of a running server")
+    parser.add_argument("--api-key", metavar="KEY", default="", help="key of that server")
     parser.set_defaults(command="")
     commands = parser.add_subparsers(metavar="COMMAND")
     listed = commands.add_parser("list", aliases=["ls"], help="list models (default)")
@@ -62,12 +69,14 @@ def _print(models: Sequence[CachedModel], out: Console, *, as_json: bool) -> Non
         print_table([_row(model) for model in models], out, _COLUMNS, right="SIZE")
         if out.is_terminal:
             total = sum(model.n_bytes for model in models)
-            out.print(f"{sized(total)} in {cache_dir()}", markup=False, soft_wrap=True)
+            where = f"{sized(total)} in {cache_dir()}; NEEDS: memory at most, with -c {NEED_CTX}"
+            out.print(where, markup=False, soft_wrap=True)
 
 
 def _row(model: CachedModel) -> tuple[str, ...]:
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(model.time))
-    return model.name, sized(model.n_bytes), model.format, model.source or "-", since
+    needs = f"{sized(model.n_needed)}" if model.n_needed else "-"
+    return model.name, sized(model.n_bytes), needs, model.format, model.source or "-", since
 
 
 def _facts(model: CachedModel) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
     CorralError                 500  server_error
       NonFiniteLogits
+      EngineDied
       InvalidRequest            400  invalid_request_error
         ContextExceeded         400  exceed_context_size_error
         TooLarge                413  invalid_request_error
@@ -61,6 +62,10 @@ class NonFiniteLogits(CorralError):
 
     def __init__(self) -> None:
         super().__init__("the model produced logits that are not finite")
+
+
+class EngineDied(CorralError):
+    """The engine process ended while it loaded the model, without a reason of its own."""
 
 
 class InvalidRequest(CorralError):

@@ -116,6 +116,13 @@ class Loading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
     detail: str = ""
 
 
+class Planned(msgspec.Struct, frozen=True, array_like=True, tag="planned"):
+    """The memory that a gated engine needs, by device, and the free and total memory of its GPUs."""
+
+    needs: dict[str, int]
+    gpus: dict[str, tuple[int, int]] = {}
+
+
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
     """The model is loaded without a crash: other processes may open its file too."""
 
@@ -301,5 +308,5 @@ EmbedResult = Begun | Vectors | Embedded
 LastResult = Done | Embedded
 TaskResult = Admitted | Progress | PromptProbs | Tokens | Done | Failed | EmbedResult
 Answer = SlotReport | AdapterLoaded | MediaLayout | Controlled
-LifeEvent = Loading | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
+LifeEvent = Loading | Planned | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
 Event = LifeEvent | Queue | Decodes | Answer | TaskResult

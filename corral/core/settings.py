@@ -93,6 +93,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     pooling: str = ""
     attention: str = ""
     verbose: bool = False
+    is_gated: bool = False  # report the memory plan, and wait for permission to load
 
     @property
     def only_embeds(self) -> bool:
@@ -199,6 +200,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_remote_media: bool = False
     media_path: str = ""
     embd_normalize: int = 2
+    models_dir: str = ""
+    models_preset: str = ""
+    models_max: int = 4  # loaded at once; 0: no limit
+    models_autoload: bool = True
+    models_cache: bool = False
+    models_memory_mib: int = 0  # of all engines together; 0: what is free at the start
+    models_margin_mib: int = 512  # to leave free of what was found to be free
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -134,4 +134,8 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Write the caches to disk and exit."""
 
 
+class Proceed(msgspec.Struct, frozen=True, tag="proceed"):
+    """The answer to `Planned`: load the model, there is memory for it."""
+
+
 Command = Task | Embed | LayoutMedia | Cancel | Control | SlotAction | LoadAdapter | FreeAdapter | Stop

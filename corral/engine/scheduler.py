@@ -68,7 +68,9 @@ class Scheduler:
         return pairs
 
     def has_running(self, phase: Phase) -> bool:
-        return any(slot.request is not None and _is_running(slot.request, phase) for slot in self._busy.values())
+        return any(
+            slot.request is not None and _is_running(slot.request, phase) for slot in self._busy.values()
+        )
 
     @property
     def evictable(self) -> list[Slot]:

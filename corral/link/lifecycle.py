@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from corral.core.errors import CorralError, Unavailable
+from corral.core.errors import CorralError, EngineDied, Unavailable
 from corral.core.result import (
     Answer,
     Decodes,
@@ -28,14 +28,16 @@ from corral.core.result import (
     Loading,
     ModelInfo,
     Opened,
+    Planned,
     Queue,
     TaskResult,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Stop
+from corral.core.task import Proceed, Stop
 from corral.core.transcoding import OFF
 from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
+from corral.link.owner import EngineOwner
 from corral.link.process import EngineProcess
 from corral.link.restart import Life, RestartPolicy
 
@@ -118,10 +120,38 @@ class EngineLifecycle:
         self._woken = asyncio.Event()
         self._lost_because = ""
         self._is_closing = False
-        self.state = EngineState.LOADING
+        self._owner: EngineOwner | None = None
+        self._admitting: asyncio.Task[None] | None = None
+        self._refusal: CorralError | None = None
+        self._is_refused = False  # the engine itself said why it cannot load
+        self._unloaded = asyncio.Event()
+        self._state = EngineState.LOADING
         self.info: ModelInfo | None = None
         self.loading = Loading()  # of the current or last start
         self.n_restarts = 0  # engines that were lost and replaced
+
+    def owned_by(self, owner: EngineOwner) -> None:
+        """Have another object decide when engines may load; call it before `start`."""
+        self._owner = owner
+        self.settings = msgspec.structs.replace(self.settings, is_gated=True)
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @state.setter
+    def state(self, state: EngineState) -> None:
+        self._state = state
+        self._tell_owner()
+
+    def _tell_owner(self) -> None:
+        if self._owner is not None:
+            self._owner.on_change()
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether an idle engine was unloaded, and its process is gone."""
+        return self._unloaded.is_set()
 
     @property
     def is_silent(self) -> bool:
@@ -172,8 +202,28 @@ class EngineLifecycle:
         """Load the engine again if it was unloaded when idle."""
         if self.state is EngineState.SLEEPING:
             self.state = EngineState.WAKING
-            self._woken.set()
             _log.info("new request: loading the engine again")
+            if self._owner is None:
+                self.load_again()
+            else:
+                self._owner.on_wake()
+
+    def load_again(self) -> None:
+        """Let an engine that was unloaded start again."""
+        if self.state is EngineState.SLEEPING:
+            self.state = EngineState.WAKING
+        self._woken.set()
+
+    async def unload(self) -> None:
+        """Unload an idle engine until it is needed again; returns when its memory is free."""
+        if self.state is EngineState.READY and self.process is not None:
+            self._fall_asleep(self.process)
+        await self.wait_unloaded()
+
+    async def wait_unloaded(self) -> None:
+        """Wait until an engine that is being unloaded is gone."""
+        if self._stopped_at is not None:
+            await self._unloaded.wait()
 
     def keep_idle(self, limit_s: float) -> None:
         """Unload the engine after another idle time than usual, unless a task comes before."""
@@ -203,15 +253,19 @@ class EngineLifecycle:
             return False
         if self._stopped_at is not None:
             self._stopped_at = None
+            self._unloaded.set()
+            self._tell_owner()
             await self._woken.wait()
             return True
         if not self._loaded.done():
-            self._loaded.set_exception(CorralError(self._lost_because))
+            kind = CorralError if self._is_refused else EngineDied
+            self._loaded.set_exception(self._refusal or kind(self._lost_because))
             return False
         return await self._recover()
 
     async def _run_once(self) -> None:
         process = self.process = EngineProcess(self._on_events)
+        self._unloaded.clear()
         self._heartbeat, self._ready_at, self.loading = HeartbeatMonitor(self._timeout_s), None, Loading()
         try:
             await process.spawn(self._listener.engine_settings(self.settings))
@@ -219,6 +273,8 @@ class EngineLifecycle:
         except OSError as error:
             self._lost_because = f"the engine process cannot be started: {error.strerror or error}"
         finally:
+            if self._admitting is not None:
+                self._admitting.cancel()
             if self.state is EngineState.READY:
                 self.state = EngineState.RESTARTING  # before the exit code is known, which takes a while
             code = await asyncio.shield(process.close())
@@ -242,6 +298,8 @@ class EngineLifecycle:
             is_over = self._idle.check(self._listener.n_submitted, self._listener.is_busy)
             if is_over and not self._is_closing:
                 self._fall_asleep(process)
+                fields = {"seconds": self._idle.limit_s(self._listener.n_submitted)}
+                _log.info("idle for %(seconds)g s: engine unloaded until the next request", fields)
 
     def _lose(self, process: EngineProcess, reason: str) -> None:
         self._lost_because = reason
@@ -273,8 +331,16 @@ class EngineLifecycle:
         self._woken.clear()
         process.send(Stop())
         self._listener.on_sleep()
-        fields = {"seconds": self._idle.limit_s(self._listener.n_submitted)}
-        _log.info("idle for %(seconds)g s: engine unloaded until the next request", fields)
+
+    async def _admit(self, planned: Planned, process: EngineProcess) -> None:
+        assert self._owner is not None
+        try:
+            await self._owner.admit(planned)
+        except CorralError as error:
+            self._refusal = error
+            self._lose(process, error.message)
+        else:
+            process.send(Proceed())
 
     def _on_events(self, process: EngineProcess, events: list[Event]) -> None:
         for event in events:
@@ -289,17 +355,25 @@ class EngineLifecycle:
                 self._lose(process, reason)
         elif isinstance(event, Loading):
             self.loading = event
+            self._tell_owner()
             if self.state is not EngineState.WAKING:
                 self._on_loading(event)
+        elif isinstance(event, Planned):
+            self._admitting = asyncio.create_task(self._admit(event, process))
         elif isinstance(event, LoadFailed):
-            self._lost_because = event.message
+            self._lost_because, self._is_refused = event.message, True
         elif isinstance(event, Opened):
             if not self._opened.done():
                 self._opened.set_result(event.path)
         else:
             # The next engine gets the same settings, whatever the file or the free memory are by then.
             self.settings = msgspec.structs.replace(
-                event.settings, lora=self.settings.lora, lora_base="", transcode=OFF, fit="off"
+                event.settings,
+                lora=self.settings.lora,
+                lora_base="",
+                transcode=OFF,
+                fit="off",
+                is_gated=False,
             )
             self._ready_at, self._idle = time.monotonic(), Idle(self._sleep_idle_s)
             self.info, self.state = event.info, EngineState.READY

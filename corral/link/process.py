@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from corral.core.result import Event
 from corral.core.settings import EngineSettings
-from corral.core.task import Command, Stop
+from corral.core.task import Command, Proceed, Stop
 from corral.link.frame import FrameAssembler, decode_events, encode_frame
 from corral.link.log import relay_log
 
@@ -56,7 +56,7 @@ class EngineProcess(asyncio.Protocol):
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))
 
-    def send(self, command: Command, fd: int = -1) -> None:
+    def send(self, command: Command | Proceed, fd: int = -1) -> None:
         """Send a command, and the descriptor that belongs to it."""
         if self._transport is not None and not self._gone.is_set():
             if fd >= 0 and self._parcels is not None:

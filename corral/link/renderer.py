@@ -43,6 +43,11 @@ class Renderer:
         self._usual.close()
         self._large.close()
 
+    def rest(self) -> None:
+        """End the processes until there is a conversation for them, unless they have one now."""
+        self._usual.rest()
+        self._large.rest()
+
     @property
     def pid(self) -> int | None:
         """That of the usual process, if it runs."""
@@ -88,6 +93,13 @@ class _TemplateProcess:
             self._process.kill()
         with self._lock:
             self._drop()
+
+    def rest(self) -> None:
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drop()
+            finally:
+                self._lock.release()
 
     def ask(self, frame: bytes) -> bytes:
         with self._lock:

@@ -41,6 +41,8 @@ class Tokenizer:
         self._process: TokenizerProcess | None = None  # ready for texts
         self._refusal = ""  # why texts are refused instead of waiting for a process
         self._n_suspects = 0  # retries after a crash, waiting or running
+        self._is_resting = False  # until the next text
+        self._rested: TokenizerProcess | None = None
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
         self.n_restarts = 0
@@ -74,6 +76,15 @@ class Tokenizer:
         elif newest is not None:
             newest.close()
 
+    def rest(self) -> None:
+        """End the process until there is a text for it, unless it has one now."""
+        with self._changed:
+            process = self._process
+            if process is None or process.n_running or self._n_suspects:
+                return
+            self._is_resting, self._rested, self._process = True, process, None
+        process.kill()
+
     def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
         frame = encode_frame([(text.encode(), add, parse) for text, add, parse in segments])
         limit_s = self._timeout_s + len(frame) / _BYTES_PER_S
@@ -100,6 +111,9 @@ class Tokenizer:
         """Wait for a free channel. A suspect waits until it is alone, others until there is no suspect."""
         with self._changed:
             self._n_suspects += is_suspect
+            if self._is_resting:
+                self._is_resting = False
+                self._changed.notify_all()
             self._changed.wait_for(lambda: self._refusal or self._can_enter(is_suspect))
             if self._refusal:
                 self._n_suspects -= is_suspect
@@ -148,7 +162,25 @@ class Tokenizer:
                 self._process = None
                 was_busy = process.was_busy or process.n_running > 0
                 life = Life(time.monotonic() - began_at, was_busy, process.has_answered)
-            process = self._replace(process.close(), life, file, table)
+                was_rested = self._rested is process
+            reason = process.close()
+            process = self._wake(file, table) if was_rested else self._replace(reason, life, file, table)
+
+    def _wake(self, file: VocabFile, table: VocabTable) -> TokenizerProcess | None:
+        """Wait for the next text, then start a process; None if the server is shutting down."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_resting or self._closing.is_set())
+        if self._closing.is_set():
+            return None
+        try:
+            process = self._spawn()
+            if self._read(process, file) == table:
+                return process
+            process.close()
+            reason = f"the vocabulary of '{file.path}' has changed"
+        except CorralError as error:
+            reason = error.message
+        return self._replace(reason, Life(None), file, table)
 
     def _replace(
         self, reason: str, life: Life, file: VocabFile, table: VocabTable

@@ -34,7 +34,7 @@ from corral.llama.encoder import Encoder
 from corral.llama.library import log_patches
 from corral.llama.model import Model
 from corral.llama.multimodal import Projector
-from corral.memory.probe import fit_memory
+from corral.memory.probe import fit_memory, measure_need
 from corral.tuning.encoding import with_encoding
 
 BEAT_S = 0.5
@@ -56,6 +56,10 @@ def main() -> None:
             lambda what, fraction: channel.send([Loading(Stage.RE_ENCODING, fraction, what)]),
         )
         log_patches()
+        if settings.is_gated:
+            channel.send([measure_need(settings)])
+            if channel.receive() is None:
+                os._exit(0)
         plan = fit_memory(settings)
         settings = plan.settings if plan is not None else settings
         engine, info = _open(settings, channel, inbox)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.result import Planned
 from corral.core.settings import EngineSettings
 from corral.gguf.model_file import read_model
 from corral.gguf.preflight import TensorInfo, read_header
@@ -59,6 +60,18 @@ def fit_memory(settings: EngineSettings, machine: Machine | None = None) -> Plan
         _log.warning("--fit: the model does not fit into memory with these settings, using %s", plan.chosen)
     _log.info("memory: %s", plan.describe())
     return plan
+
+
+def measure_need(settings: EngineSettings) -> Planned:
+    """Return what the engine needs on each device, and what its GPUs have."""
+    start(settings)
+    gpus = {device.name: device.memory() for device in used_devices(settings)}
+    with library.overhear(is_private=True), contextlib.closing(Probe(settings)) as probe:
+        try:
+            need = probe.measure(settings)
+        except LlamaError:
+            return Planned({})  # loading will fail in the same way, with the reason
+    return Planned({device: need.at(device) for device in need.devices}, gpus)
 
 
 def read_machine(settings: EngineSettings) -> Machine:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from starlette.applications import Starlette
 from starlette.routing import Match
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from corral.api.dialects.messages import routes as messages
 from corral.api.dialects.ollama import routes as ollama
 from corral.api.dialects.responses import conversation_routes as conversations
 from corral.api.dialects.responses import routes as responses
 from corral.api.openapi import describe
+from corral.api.router import ApiRoute
 from corral.api.routes import (
     adapter,
     audio,
@@ -25,6 +27,7 @@ from corral.api.routes import (
     infill,
     metrics,
     model,
+    models,
     monitor,
     rank,
     session,
@@ -47,17 +50,26 @@ from corral.telemetry.live import Monitor
 _ROUTES = (
     # First: some of their paths also exist in other routers.
     *(messages, ollama, responses, conversations),
-    *(status, metrics, monitor, model, completion, infill, chat, control, audio, chats),
+    *(models, status, metrics, monitor, model, completion, infill, chat, control, audio, chats),
     *(embedding, rank, adapter, token, slot, session),
 )
 
 
-def create_app(state: AppState) -> Starlette:
-    """Create the application. Raises CorralError if a file or directory in the settings is unusable."""
-    routes = [route for module in _ROUTES for route in module.router.routes]
+def create_app(
+    state: AppState,
+    keys: Keys | None = None,
+    first: Sequence[ApiRoute] = (),
+    dispatch: Callable[[ASGIApp], ASGIApp] | None = None,
+) -> Starlette:
+    """Create the application. Raises CorralError if a file or directory in the settings is unusable.
+
+    `keys`: those that another application has checked. `first`: routes that replace others. `dispatch`:
+    middleware after access control.
+    """
+    routes = [*first, *(route for module in _ROUTES for route in module.router.routes)]
     app = Starlette(routes=[*docs.router.routes, *routes])
     app.router.redirect_slashes = False
-    app.state.api = state
+    app.state.api, app.state.models = state, None
     app.state.metrics = app.state.tracer = None
     add_error_handlers(app)
     server = state.settings.server
@@ -71,7 +83,9 @@ def create_app(state: AppState) -> Starlette:
         add_vertex(app, os.environ)
     app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)
     app.add_middleware(HeadRequests, routes=lambda: app.routes)
-    _add_access_control(app, server)
+    if dispatch is not None:
+        app.add_middleware(dispatch)
+    _add_access_control(app, server, keys)
     _add_monitoring(app, state)
     return app
 
@@ -101,10 +115,10 @@ def _add_monitoring(app: Starlette, state: AppState) -> None:
     app.state.observers = [each for each in observers if each is not None]
 
 
-def _add_access_control(app: Starlette, server: ServerSettings) -> None:
-    keys = app.state.keys = Keys(server)
+def _add_access_control(app: Starlette, server: ServerSettings, checked: Keys | None) -> None:
+    keys = app.state.keys = checked if checked is not None else Keys(server)
     app.state.openapi = cache(lambda: describe(app.routes, PUBLIC_PATHS, bool(keys)))
-    if not keys:
+    if not keys or checked is not None:
         return
 
     def is_public(scope: Scope) -> bool:

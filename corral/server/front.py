@@ -14,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import anyio.to_thread
 import msgspec
+from starlette.applications import Starlette
 
 from corral.api.pools import n_prompt_threads
 from corral.api.state import AppState
 from corral.core.result import ModelInfo
-from corral.core.settings import Settings
+from corral.core.settings import ServerSettings, Settings
 from corral.link.client import EngineClient
 from corral.link.renderer import Renderer
 from corral.link.tokenizer import Tokenizer
@@ -38,13 +39,22 @@ _SWITCH_S = 0.001  # between two threads that compute: the event loop should not
 class Front:
     """Responds that the model is loading until `open`."""
 
-    def __init__(self, settings: Settings, engine: EngineClient, telemetry: Telemetry) -> None:
-        """Call from any thread. Raises CorralError for invalid options of the server."""
-        self.state = AppState(settings, engine, telemetry, default_params(settings))
+    def __init__(
+        self,
+        settings: Settings,
+        engine: EngineClient,
+        telemetry: Telemetry,
+        hub: Starlette | None = None,
+    ) -> None:
+        """Call from any thread. Raises CorralError for invalid options of the server. `hub`: the application
+        of a server for many models, which has the keys, and the documents of all models."""
+        shared = hub.state.api if hub is not None else None
+        self.state = AppState(settings, engine, telemetry, default_params(settings), shared)
+        self._is_alone = hub is None
         self._tokenizer = Tokenizer(n_prompt_threads(settings.server) + 2, settings.server.engine_timeout_s)
         self._renderer = Renderer()
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
-        self.app = create_app(self.state)
+        self.app = create_app(self.state, hub.state.keys if hub is not None else None)
 
     @property
     def keys(self) -> Keys:
@@ -63,8 +73,8 @@ class Front:
 
     def start(self, connections: Sized) -> None:
         """Start background work; call on the event loop."""
-        use_threads(self.state.settings.server.n_threads_http)
-        sys.setswitchinterval(_SWITCH_S)
+        if self._is_alone:
+            prepare_loop(self.state.settings.server)
         self.state.telemetry.loop.start(lambda: len(connections) > 0)
         self.monitor.start()
         self._tokenizer.start()
@@ -105,13 +115,25 @@ class Front:
         gc.collect()
         gc.freeze()  # nothing of this becomes garbage: scanning it would pause the event loop
 
+    def rest(self) -> None:
+        """Free what an unloaded model does not need until its next request."""
+        self._tokenizer.rest()
+        self._renderer.rest()
+
     async def close(self) -> None:
-        self._tokenizer.close()
+        await asyncio.to_thread(self._tokenizer.close)
         self._renderer.close()
-        await self.state.responses.close()
+        if self._is_alone:
+            await self.state.responses.close()
         await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)
+
+
+def prepare_loop(server: ServerSettings) -> None:
+    """Set up the threads of the process; call once, on the event loop."""
+    use_threads(server.n_threads_http)
+    sys.setswitchinterval(_SWITCH_S)
 
 
 def use_threads(n: int) -> None:

@@ -65,6 +65,11 @@ class Metrics:
         # compat: /metrics: a counter whose name does not end in `_total`, which the library would add.
         return text.replace(b"# TYPE llamacpp:n_tokens_max gauge", b"# TYPE llamacpp:n_tokens_max counter")
 
+    async def collect(self) -> list[Metric]:
+        """Return the families of metrics instead of their text."""
+        self._state.read()
+        return await asyncio.to_thread(lambda: list(self.registry.collect()))
+
     def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
         route = scope.get("route")

@@ -47,6 +47,11 @@ class JsonDepth:
         self._is_string = False
         self._held = b""  # a backslash whose other half has not arrived
 
+    @property
+    def place(self) -> tuple[int, bool]:
+        """The level at which the text so far ends, and whether that is in a string."""
+        return self._depth, self._is_string
+
     def feed(self, part: bytes | bytearray) -> None:
         for at in range(0, len(part), SLICE_BYTES):
             self._feed(self._held + part[at : at + SLICE_BYTES])

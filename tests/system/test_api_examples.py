@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.system.document import ROOT, marked_blocks, run_block
-from tests.system.process import CorralProcess
+from tests.system.downloads import serve_downloads
+from tests.system.process import CorralProcess, wait_until
 from tools.api_reference import SOURCE, Endpoint, endpoints
 
 EXAMPLES = [
@@ -55,6 +56,20 @@ def generates(models, modifiers, vision, tmp_path_factory):
 @pytest.fixture(scope="module")
 def scores(encoders):
     with CorralProcess("-m", encoders / "bert-classify.gguf", "--reranking", *ONE_THREAD) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def many(models):
+    with CorralProcess("--models-dir", models, "-c", 512, *ONE_THREAD) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def downloads(models, tmp_path_factory):
+    with serve_downloads(models / "llama-bpe.gguf", tmp_path_factory.mktemp("cache")) as server:
+        assert server.post("/models", model="user/old:Q8_0").status_code == 200
+        wait_until(lambda: server.get("/v1/models/user/old:Q8_0").status_code == 200)
         yield server
 
 

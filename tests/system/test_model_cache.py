@@ -247,7 +247,7 @@ def test_the_list_for_people(server, hub, capsys):
     assert run_models([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
-    assert lines[0].split() == ["NAME", "SIZE", "FORMAT", "FROM", "SINCE"]
+    assert lines[0].split() == ["NAME", "SIZE", "NEEDS", "FORMAT", "FROM", "SINCE"]
     sizes = [re.search(r"\S+ KiB", line).start() for line in lines[1:]]
     assert {lines[0].index("SIZE"), *sizes} == {sizes[0]}
     assert "llama Q4_K_M, 1.5K parameters" in lines[3]
@@ -277,6 +277,7 @@ def test_the_list_for_machines(server, capsys):
         "paths": [str(path)],
         "n_bytes": path.stat().st_size,
         "source": f"{server.url}/m.gguf",
+        "n_needed": 0,
         "architecture": "llama",
         "quantization": "F32",
         "n_params": 4000,

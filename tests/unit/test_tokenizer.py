@@ -247,6 +247,27 @@ def test_what_waits_is_refused_at_the_end(vocab, tokenizer, pool):
     assert len(Process.all) == 1
 
 
+def test_it_rests_until_there_is_a_text(vocab, tokenizer, caplog):
+    tokenize(vocab, "one")
+    tokenizer.rest()
+    until(lambda: Process.all[0].gone.is_set())
+    tokenizer.rest()
+    assert len(Process.all) == 1
+    assert tokenize(vocab, "two") == tokens_of("two")
+    assert (len(Process.all), tokenizer.n_restarts, caplog.text) == (2, 0, "")
+    tokenizer.rest()
+    until(lambda: Process.all[1].gone.is_set())
+
+
+def test_it_does_not_rest_with_a_text(vocab, tokenizer, pool):
+    waiting = pool.submit(tokenize, vocab, WAITS)
+    until(lambda: Process.all[0].n_running)
+    tokenizer.rest()
+    Process.released.set()
+    assert waiting.result() == tokens_of(WAITS)
+    assert not Process.all[0].gone.is_set()
+
+
 def test_it_may_end_before_there_is_a_vocabulary(tokenizer):
     tokenizer.close()
     assert Process.all[0].gone.is_set()

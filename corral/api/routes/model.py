@@ -1,4 +1,4 @@
-"""`GET /v1/models`: the one that is loaded."""
+"""`GET /v1/models`: the models of this server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse
+from corral.api.model_directory import ModelDirectory
 from corral.api.openapi import answers
 from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import MODEL, MODELS
@@ -21,23 +22,41 @@ router = Router()
 @router.get("/v1/models", responses=answers(MODELS))
 @router.get("/models", responses=answers(MODELS))
 async def models(request: Request) -> Response:
-    """All models: there is one."""
+    """All models."""
     state = state_of(request)
+    directory: ModelDirectory | None = request.app.state.models
+    if directory is not None:
+        return JsonResponse({"object": "list", **directory.render(request)})
     name, info = state.model.name, state.engine.info
     data = [_render(state)]
-    return JsonResponse({"object": "list", "data": data, "models": [_render_capabilities(name, info)]})
+    return JsonResponse({"object": "list", "data": data, "models": [render_capabilities(name, info)]})
 
 
 @router.get("/v1/models/{name:path}", responses=answers(MODEL, 404))
 async def model(request: Request, name: Annotated[str, PathParameter("Name of the model.")]) -> Response:
     """One model by its name."""
     state = state_of(request)
+    directory: ModelDirectory | None = request.app.state.models
+    if directory is not None:
+        return JsonResponse(directory.render_one(request, name))
     if name != state.model.name:
         raise NotFound(f"model '{name:.256}' not found")
     return JsonResponse(_render(state))
 
 
-def _render_capabilities(name: str, info: ModelInfo | None) -> dict[str, Any]:
+def render_meta(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "vocab_type": info.vocab_type,
+        "n_vocab": info.n_vocab,
+        "n_ctx_train": info.n_ctx_train,
+        "n_embd": info.n_embd,
+        "n_params": info.n_params,
+        "size": info.n_bytes,
+        "ftype": info.description,
+    }
+
+
+def render_capabilities(name: str, info: ModelInfo | None) -> dict[str, Any]:
     # compat: /v1/models: what else clients look for, in another server's shape.
     return {
         "name": name,
@@ -61,14 +80,5 @@ def _render(state: AppState) -> dict[str, Any]:
         "object": "model",
         "created": state.started_at,
         "owned_by": "llamacpp",
-        "meta": info
-        and {
-            "vocab_type": info.vocab_type,
-            "n_vocab": info.n_vocab,
-            "n_ctx_train": info.n_ctx_train,
-            "n_embd": info.n_embd,
-            "n_params": info.n_params,
-            "size": info.n_bytes,
-            "ftype": info.description,
-        },
+        "meta": info and render_meta(info),
     }

@@ -18,18 +18,18 @@ router = Router()
 _MAX_EVENTS = 1_000_000
 _YES, _NO = ("1", "true"), ("", "0", "false")
 _PROMPTS = query("prompts", "Show the beginning of your own key's prompts.", type="boolean")
-_LIMIT = query(
+LIMIT = query(
     "limit", "End the stream after this number of events.", type="integer", minimum=1, maximum=_MAX_EVENTS
 )
 
 
 @router.get(
-    "/monitor/events", openapi_extra=queries(_PROMPTS, _LIMIT), responses=answers(None, 400, also=[EVENTS])
+    "/monitor/events", openapi_extra=queries(_PROMPTS, LIMIT), responses=answers(None, 400, also=[EVENTS])
 )
 async def events(request: Request) -> Response:
     """What slots, queue, caches and engine do: a minute of it at once, then twice a second what is new."""
     monitor: Monitor = request.app.state.monitor
-    reader, limit = _reader(request), _limit(request)
+    reader, limit = _reader(request), limit_of(request)
     monitor.check_capacity()
     return EventStream(monitor.watch(reader, limit))
 
@@ -48,7 +48,7 @@ def _reader(request: Request) -> Client | None:
     return record_of(request).client
 
 
-def _limit(request: Request) -> int:
+def limit_of(request: Request) -> int:
     """Return the number of events to send; 0: no limit."""
     text = request.query_params.get("limit", "")
     if not text:

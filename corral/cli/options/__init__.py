@@ -16,6 +16,7 @@ from corral.cli.options import (
     general,
     media,
     model,
+    models,
     other_program,
     parallel,
     sampling,
@@ -45,7 +46,7 @@ GROUPS = (
     Group("multi-modality", media.OPTIONS + other_program.MEDIA + todays_server.MEDIA),
     Group("backend", backend.OPTIONS + tensor.OPTIONS + todays_server.BACKEND),
     Group("model", model.OPTIONS + todays_server.MODEL),
-    Group("server", server.OPTIONS + server.CHAT + server.STATE + todays_server.SERVER),
+    Group("server", server.OPTIONS + models.OPTIONS + server.CHAT + server.STATE + todays_server.SERVER),
     Group("logging", general.LOGGING + other_program.LOGGING + todays_server.LOGGING),
 )
 

@@ -15,7 +15,6 @@ _SCHEDULING = "the operating system places threads; use taskset, numactl or nice
 _CHOSEN = "Corral chooses it"
 _DRAFTS = "lookup drafts adapt their length by themselves; --lookup, --draft and -md select them"
 _DRAFT_MODEL = "Corral places a draft model by itself; -md and --threads-draft apply to it"
-_ONE_MODEL = "a server has one model; start one server for each"
 _NO_TOOLS = "Corral runs no tools itself; clients get tool calls and answer them"
 _PRESETS = "there are no presets; name the model with -hf"
 
@@ -195,12 +194,6 @@ SERVER = (
     _refused(("--mcp-servers-config",), "file with MCP servers", _NO_TOOLS, "FNAME"),
     _refused(("--mcp-servers-json",), "MCP servers", _NO_TOOLS, "JSON"),
     _refused(("-ag", "--agent"), "run tools in the server", _NO_TOOLS, negative=("-no-ag", "--no-agent")),
-    _refused(("--models-dir",), "directory of models", _ONE_MODEL, "PATH"),
-    _refused(("--models-preset",), "file with models", _ONE_MODEL, "FNAME"),
-    _refused(("--models-max",), "models at the same time", _ONE_MODEL, "N"),
-    _refused(
-        ("--models-autoload",), "load models on request", _ONE_MODEL, negative=("--no-models-autoload",)
-    ),
     _noted(
         ("--reasoning-preserve",),
         "keep reasoning in later prompts",

@@ -1,0 +1,23 @@
+"""Who decides about the memory of several engines. The link does not know the implementation."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from corral.core.result import Planned
+
+
+class EngineOwner(Protocol):
+    """Decides about the memory of several engines."""
+
+    async def admit(self, planned: Planned) -> None:
+        """Return when there is memory for a new engine. Raises CorralError if there never will be."""
+        ...
+
+    def on_wake(self) -> None:
+        """Called when an unloaded engine is needed again; `EngineLifecycle.load_again` lets it start."""
+        ...
+
+    def on_change(self) -> None:
+        """Called when the state or the progress of loading has changed."""
+        ...

@@ -1,0 +1,197 @@
+"""The list of models, their states and changes, as llama-server's router shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+
+from corral.api.routes.model import render_capabilities, render_meta
+from corral.api.trust import is_anonymous
+from corral.core.client import Client
+from corral.core.errors import InvalidRequest, NotFound, Unavailable
+from corral.core.media_item import MediaKind
+from corral.server.router.dispatch import client_of
+from corral.server.router.download import Downloads
+from corral.server.router.model import ModelState, ModelStore, ServedModel
+from corral.server.router.registry import Registry
+
+MAX_WATCHERS = 32
+STATUS = "model_status"
+_MAX_EVENTS = 1000  # that wait for a slow client
+_STEP = 0.05  # of the progress between two events
+_STAGES = ("text_model", "spec_model", "mmproj_model")
+
+
+class Directory:
+    """A `ModelDirectory`."""
+
+    def __init__(self, registry: Registry, store: ModelStore | None = None) -> None:
+        self._registry = registry
+        self._downloads = Downloads(registry, store, self._send)
+        self._started_at = int(time.time())
+        self._loads: set[asyncio.Task[None]] = set()
+        self._watchers: set[asyncio.Queue[dict[str, Any] | None]] = set()
+        self._shown: dict[str, tuple[ModelState, float]] = {}
+        registry.listeners.append(self._on_change)
+
+    def render(self, request: Request) -> dict[str, Any]:
+        visible = self._registry.visible(client_of(request.scope))
+        return {
+            "data": [*(self._row(request, model) for model in visible), *self._downloads.rows()],
+            "models": [render_capabilities(model.name, model.info) for model in visible],
+        }
+
+    def render_one(self, request: Request, name: str) -> dict[str, Any]:
+        try:
+            model = self._registry.find(name, client_of(request.scope))
+        except InvalidRequest as error:
+            raise NotFound(error.message) from None
+        return self._row(request, model)
+
+    async def load(self, request: Request, name: str) -> None:
+        model = self._registry.find(name, client_of(request.scope))
+        if model.is_up:
+            raise InvalidRequest("model is already loaded")
+        task = asyncio.create_task(self._registry.load(model, again=True))
+        self._loads.add(task)
+        task.add_done_callback(self._end_load)
+        await asyncio.sleep(0)  # what is known to be impossible fails at once
+        if task.done():
+            task.result()
+
+    async def unload(self, request: Request, name: str) -> None:
+        if self._downloads.cancel(name):
+            return
+        model = self._registry.find(name, client_of(request.scope))
+        if model.state in (ModelState.UNLOADED, ModelState.SLEEPING, ModelState.FAILED):
+            raise InvalidRequest("model is not loaded")
+        await self._registry.unload(model)
+
+    async def download(self, request: Request, name: str) -> None:  # noqa: ARG002
+        self._downloads.start(name)
+
+    async def remove(self, request: Request, name: str) -> None:
+        await self._downloads.remove(self._registry.find(name, client_of(request.scope)))
+
+    async def stop_downloads(self) -> None:
+        await self._downloads.close()
+
+    async def watch(self, request: Request, limit: int = 0) -> AsyncGenerator[dict[str, Any]]:
+        if len(self._watchers) >= MAX_WATCHERS:
+            raise Unavailable(f"the limit of {MAX_WATCHERS} watching clients is reached")
+        client = client_of(request.scope)
+        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(_MAX_EVENTS)
+        for model in self._registry.visible(client):
+            queue.put_nowait(_event(model))
+        self._watchers.add(queue)
+        try:
+            n_sent = 0
+            while (not limit or n_sent < limit) and (event := await queue.get()) is not None:
+                if event["event"] != STATUS or self._is_visible(event["model"], client):
+                    n_sent += 1
+                    yield event
+        finally:
+            self._watchers.discard(queue)
+
+    def close(self) -> None:
+        """End all streams of events."""
+        for queue in self._watchers:
+            while queue.full():
+                queue.get_nowait()
+            queue.put_nowait(None)
+
+    def _end_load(self, task: asyncio.Task[None]) -> None:
+        self._loads.discard(task)
+        if not task.cancelled():
+            task.exception()  # the log and the list of models have it
+
+    def _on_change(self, model: ServedModel) -> None:
+        shown = model.state, model.loading.progress if model.state is ModelState.LOADING else 0.0
+        before = self._shown.get(model.name)
+        if before is not None and before[0] is shown[0] and 0 <= shown[1] - before[1] < _STEP:
+            return
+        self._shown[model.name] = shown
+        self._send(_event(model))
+
+    def _is_visible(self, name: str, client: Client | None) -> bool:
+        return any(model.name == name for model in self._registry.visible(client))
+
+    def _send(self, event: dict[str, Any]) -> None:
+        for queue in self._watchers:
+            if not queue.full():
+                queue.put_nowait(event)
+
+    def _row(self, request: Request, model: ServedModel) -> dict[str, Any]:
+        info, entry = model.info, model.entry
+        media = info.media if info is not None else []
+        inputs = [kind for kind in ("image", "audio") if MediaKind(kind) in media]
+        return {
+            "id": model.name,
+            "aliases": list(entry.aliases),
+            "tags": list(entry.tags),
+            "object": "model",
+            "created": self._started_at,
+            "owned_by": "llamacpp",
+            "status": render_status(model, self._place(model), tells_why=not is_anonymous(request)),
+            "architecture": {"input_modalities": ["text", *inputs], "output_modalities": ["text"]},
+            "source": entry.source,
+            "can_remove": self._downloads.can_remove(model),
+            "size": _size(model),
+            "memory": {
+                "needed": sum(model.needs.values()) or None,
+                "is_held": model.is_granted,
+                "is_pinned": entry.is_pinned,
+            },
+            "meta": info and render_meta(info),
+            **({} if is_anonymous(request) else {"path": entry.settings.engine.model}),
+        }
+
+    def _place(self, model: ServedModel) -> int | None:
+        waiting = self._registry.waiting
+        return waiting.index(model.name) + 1 if model.name in waiting else None
+
+
+def render_status(model: ServedModel, place: int | None = None, tells_why: bool = True) -> dict[str, Any]:
+    """Render a state. compat: /models: a model that failed is unloaded, with the failure next to it.
+
+    `tells_why`: with the reason, which may contain paths.
+    """
+    state, failure = model.state, model.failure
+    if state is ModelState.FAILED:
+        reason = failure.error.message if failure is not None else "the engine is down"
+        retry_s = round(failure.retry_after_s, 1) if failure is not None else 0.0
+        return {
+            "value": ModelState.UNLOADED.value,
+            "failed": True,
+            "exit_code": 1,
+            **({"reason": reason} if tells_why else {}),
+            "retry_after": retry_s,
+        }
+    status: dict[str, Any] = {"value": state.value}
+    if state in (ModelState.LOADING, ModelState.DOWNLOADING):
+        loading = model.loading
+        progress = {"stages": list(_STAGES), "current": _STAGES[0], "value": round(loading.progress, 3)}
+        status["progress"] = {**progress, "stage": loading.stage.value}
+    if place is not None:
+        status["queue_position"] = place
+    return status
+
+
+def _event(model: ServedModel) -> dict[str, Any]:
+    status = render_status(model)
+    data = {"status": status.pop("value"), **status}
+    if model.state is ModelState.LOADED and model.info is not None:
+        data["info"] = render_meta(model.info)
+    return {"model": model.name, "event": STATUS, "data": data}
+
+
+def _size(model: ServedModel) -> int | None:
+    try:
+        return os.path.getsize(model.entry.settings.engine.model)
+    except OSError:
+        return None

@@ -1,0 +1,122 @@
+"""Forward each request to the application of its model, which is loaded if necessary."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from corral.api.disconnect import ClientGone, run_for_client
+from corral.api.error import ErrorAnswer
+from corral.api.trust import is_anonymous_in
+from corral.core.client import Client
+from corral.core.errors import CorralError, InvalidRequest
+from corral.core.settings import ServerSettings
+from corral.server.router.model import ServedModel
+from corral.server.router.name import ReadBody, find_name, is_long, query_of, read_body
+from corral.server.router.registry import Registry
+from corral.server.router.role import Role, choose, has_body, role_of
+from corral.telemetry.record import RequestRecord
+from corral.telemetry.scope import record_in
+
+_MODEL = "corral.model"
+# Answered for a model without loading it again; `_WATCHING` not even for the first time.
+_PASSIVE = ("/props", "/tokenize", "/detokenize", "/apply-template", "/api/show")
+_WATCHING = ("/slots", "/metrics", "/health", "/ready", "/lora-adapters", "/monitor/events", "/sessions")
+_NAMED_BY_QUERY = ("/props", "/metrics", "/health", "/v1/health", "/ready")
+_FALSE = ("0", "false", "off", "no")
+
+
+class ModelDispatch:
+    """ASGI middleware of the hub, after access control: what is for no model is the hub's."""
+
+    def __init__(self, app: ASGIApp, registry: Registry, server: ServerSettings) -> None:
+        self._app = app
+        self._registry = registry
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        role = _role(scope) if scope["type"] == "http" else None
+        if role is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            model, body = await self._find(scope, role, receive)
+            await self._serve(model, scope, receive if body is None else body, send)
+        except CorralError as error:
+            await ErrorAnswer(error)(scope, receive, send)
+        except (ClientDisconnect, ClientGone):
+            return
+
+    async def _find(self, scope: Scope, role: Role, receive: Receive) -> tuple[ServedModel, ReadBody | None]:
+        client, body = client_of(scope), None
+        name = query_of(scope).get("model")
+        if name is None and has_body(scope["path"]):
+            body = await read_body(receive, self._server.max_body_mib)
+            name = await _find_in_body(body.content, scope["path"])
+        if name:
+            return self._registry.find(name, client), body
+        return await asyncio.to_thread(choose, role, self._registry.visible(client)), body
+
+    async def _serve(self, model: ServedModel, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_MODEL] = model
+        path = scope["path"]
+        if path in _WATCHING and not model.is_open:
+            raise InvalidRequest("model is not loaded")
+        if path == "/api/show" and not model.is_open:
+            await self._app(scope, receive, send)  # listing models should not load them all
+            return
+        if model.is_open and model.front is not None and _needs_no_engine(scope):
+            await model.front.app(scope, receive, send)
+            return
+        entering = self._registry.enter(model, self._autoloads(scope))
+        if isinstance(receive, ReadBody) and not model.is_up:
+            await run_for_client(entering, receive.rest)
+        else:
+            await entering
+        try:
+            assert model.front is not None
+            await model.front.app(scope, receive, send)
+        finally:
+            self._registry.leave(model)
+
+    def _autoloads(self, scope: Scope) -> bool:
+        if is_anonymous_in(scope):
+            return False
+        said = query_of(scope).get("autoload")
+        return self._server.models_autoload if said is None else said.lower() not in _FALSE
+
+
+class ModelObserver:
+    """Passes the record of a request on to the observers of its model. A `RequestObserver`."""
+
+    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
+        model: ServedModel | None = scope.get(_MODEL)
+        if model is not None and model.front is not None:
+            for observer in model.front.observers:
+                observer.on_request_end(scope, record)
+
+
+def client_of(scope: Scope) -> Client | None:
+    """Return the client of a request; None if it has no key although keys are required."""
+    return None if is_anonymous_in(scope) else record_in(scope).client
+
+
+def _role(scope: Scope) -> Role | None:
+    method, path = scope["method"], scope["path"]
+    if path in _NAMED_BY_QUERY and method in ("GET", "HEAD"):
+        return Role.ANY if "model" in query_of(scope) else None
+    return role_of(method, path)
+
+
+def _needs_no_engine(scope: Scope) -> bool:
+    is_watching = scope["path"] in _WATCHING and scope["method"] in ("GET", "HEAD")
+    return is_watching or scope["path"] in _PASSIVE
+
+
+async def _find_in_body(content: bytes, path: str) -> str | None:
+    fields = ("model", "name") if path.startswith("/api/") else ("model",)
+    if is_long(content):
+        return await asyncio.to_thread(find_name, content, *fields)
+    return find_name(content, *fields)

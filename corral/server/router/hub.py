@@ -1,0 +1,43 @@
+"""The hub: the application around those of the models. It has the keys, the pages, the chats and responses.
+
+It is built like the application of one model, but without an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from corral.api.engine import Engine
+from corral.api.state import AppState
+from corral.core.errors import Unavailable
+from corral.core.result import Loading, ModelInfo
+from corral.core.settings import Settings
+from corral.link.lifecycle import EngineState
+from corral.server.app import create_app
+from corral.server.defaults import default_params
+from corral.server.router.routes import router
+from corral.telemetry.dispatcher import Telemetry
+
+
+class NoEngine:
+    """The part of an `Engine` that the routes of the hub may read."""
+
+    state = EngineState.READY
+    info: ModelInfo | None = None
+    loading = Loading()
+    n_restarts = 0
+    is_silent = False
+    down_because = ""
+
+    def __getattr__(self, name: str) -> object:
+        raise Unavailable("the request names no model")
+
+
+def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp]) -> Starlette:
+    """Raises CorralError if a file or directory in the settings is unusable."""
+    state = AppState(settings, cast(Engine, NoEngine()), Telemetry(), default_params(settings))
+    return create_app(state, first=router.routes, dispatch=dispatch)

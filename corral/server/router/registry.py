@@ -1,0 +1,283 @@
+"""The models of a server: find them by name, load them when they are used, unload idle ones to make room.
+
+Decisions about memory are made one after another, in the order in which models asked; `room` makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from corral.core.catalog import CatalogModel
+from corral.core.client import Client
+from corral.core.errors import CorralError, InsufficientStorage, InvalidRequest, Unavailable
+from corral.core.result import Planned
+from corral.core.settings import ServerSettings
+from corral.memory.host import available_bytes
+from corral.memory.plan import HOST
+from corral.server.router.model import ModelState, ServedModel, Surroundings
+from corral.server.router.room import Budget, Resident, check_possible, plan_room
+
+Listener: TypeAlias = Callable[[ServedModel], None]
+
+_PATIENCE_S = 5.0  # before busy models get no new requests, so that they become idle
+_LATEST = ":latest"  # compat: /api/chat: ollama adds it to names without a tag
+_log = logging.getLogger("corral")
+
+
+class Registry:
+    """Mutable, on the event loop."""
+
+    def __init__(self, catalog: Sequence[CatalogModel], server: ServerSettings, around: Surroundings) -> None:
+        self._server = server
+        self._around = around
+        self.models = {entry.name: ServedModel(entry, self, around) for entry in catalog}
+        self._names = {
+            name: self.models[entry.name] for entry in catalog for name in (*entry.aliases, entry.name)
+        }
+        self._host_bytes = host_budget(server)
+        self._gpu_bytes: dict[str, int] = {}  # for models, by device
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._wakers: set[asyncio.Task[None]] = set()
+        self.waiting: list[str] = []  # names of models that wait for memory, the next one first
+        self.listeners: list[Listener] = []
+        self._is_closing = False
+
+    def visible(self, client: Client | None) -> list[ServedModel]:
+        """Return the models that a client may use; None: one without a key."""
+        return [model for model in self.models.values() if _allows(model, client)]
+
+    def find(self, name: str, client: Client | None) -> ServedModel:
+        """Return a model by its name or alias."""
+        found = self._names.get(name) or self._names.get(name.removesuffix(_LATEST))
+        if found is None or not _allows(found, client):
+            raise InvalidRequest(f"model '{name:.256}' not found")
+        return found
+
+    def add(self, entry: CatalogModel) -> None:
+        """Add a model that was downloaded."""
+        model = self.models[entry.name] = ServedModel(entry, self, self._around)
+        self._names |= dict.fromkeys((entry.name, *entry.aliases), model)
+        self.on_change(model)
+
+    async def remove(self, model: ServedModel) -> None:
+        """Forget a model when its requests have ended."""
+        await self.unload(model)
+        self.models.pop(model.name, None)
+        self._names = {name: each for name, each in self._names.items() if each is not model}
+        await model.close()
+
+    async def enter(self, model: ServedModel, autoload: bool = True) -> None:
+        """Have a model ready for a request, and count that until `leave`. Raises CorralError."""
+        model.touch()
+        model.n_waiting += 1
+        try:
+            await self._make_ready(model, autoload)
+        finally:
+            model.n_waiting -= 1
+        model.n_requests += 1
+
+    def leave(self, model: ServedModel) -> None:
+        model.n_requests -= 1
+        model.touch()
+        self.on_change(model)
+
+    async def _make_ready(self, model: ServedModel, autoload: bool) -> None:
+        while model.is_draining or not model.is_up:
+            if model.is_draining:
+                await self._wait_for_change()
+                continue
+            if not autoload and model.state in (ModelState.UNLOADED, ModelState.FAILED):
+                raise InvalidRequest("model is not loaded")
+            await self.load(model)
+
+    async def load(self, model: ServedModel, again: bool = False) -> None:
+        """Load a model, together with others that want it. `again`: also if it has just failed."""
+        if model.is_up:
+            return
+        if model.loading_task is None:
+            self._check_failure(model, again)
+            if model.needs:
+                self._check_possible(model)
+            model.loading_task = asyncio.create_task(self._load(model))
+            model.loading_task.add_done_callback(lambda _: self._end_loading(model))
+            self.on_change(model)
+        try:
+            await asyncio.shield(model.loading_task)
+        except InsufficientStorage:
+            raise
+        except CorralError as error:
+            raise failed(model, error) from None
+
+    async def unload(self, model: ServedModel) -> None:
+        """Unload a model when its requests have ended."""
+        model.is_draining = True
+        try:
+            while model.is_granted and model.is_busy:
+                await self._wait_for_change()
+            if model.is_granted:
+                await model.unload()
+        finally:
+            model.is_draining = False
+            self.on_change(model)
+
+    async def close(self) -> None:
+        self._is_closing = True
+        tasks = [model.loading_task for model in self.models.values() if model.loading_task is not None]
+        for task in (*tasks, *self._wakers):
+            task.cancel()
+        await asyncio.gather(*tasks, *self._wakers, return_exceptions=True)
+        await asyncio.gather(*(model.close() for model in self.models.values()))
+
+    def dismiss(self) -> None:
+        for model in self.models.values():
+            model.dismiss()
+
+    async def admit(self, model: ServedModel, planned: Planned) -> None:
+        """Wait until there is memory for a new engine, and count it as used."""
+        self._note_gpus(model, planned)
+        self._check_possible(model)
+        self.waiting.append(model.name)
+        try:
+            async with self._turn:
+                await self._make_room(model)
+                model.is_granted = True
+        finally:
+            self.waiting.remove(model.name)
+            self.on_change(model)
+
+    def on_wake(self, model: ServedModel) -> None:
+        """Load an engine for work that came without a request, such as a response in the background."""
+        waker = asyncio.create_task(self._wake(model))
+        self._wakers.add(waker)
+        waker.add_done_callback(self._wakers.discard)
+
+    def on_change(self, model: ServedModel) -> None:
+        is_gone = model.is_unloaded and model.state is ModelState.SLEEPING
+        if model.is_granted and (is_gone or model.state is ModelState.FAILED):
+            model.release()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        for listener in list(self.listeners):
+            listener(model)
+
+    async def _wake(self, model: ServedModel) -> None:
+        try:
+            await self.load(model)
+        except CorralError as error:
+            fields = {"model": model.name, "reason": error.message}
+            _log.error("model %(model)s cannot be loaded: %(reason)s", fields)
+            await model.close()
+
+    async def _load(self, model: ServedModel) -> None:
+        if model.front is None or model.state is ModelState.FAILED:
+            await model.start()
+        elif not model.is_up:
+            await model.settle()
+            if model.is_unloaded:
+                model.release()
+            await self.admit(model, Planned({}))
+            model.load_again()
+        model.touch()
+
+    def _end_loading(self, model: ServedModel) -> None:
+        task, model.loading_task = model.loading_task, None
+        if task is not None and not task.cancelled() and (error := task.exception()) is not None:
+            reason = error.message if isinstance(error, CorralError) else repr(error)
+            fields = {"model": model.name, "reason": reason}
+            _log.warning("model %(model)s cannot be loaded: %(reason)s", fields)
+        self.on_change(model)
+
+    async def _make_room(self, model: ServedModel) -> None:
+        since = time.monotonic()
+        drained: list[ServedModel] = []
+        try:
+            while True:
+                self._check_possible(model)
+                residents, budget = list(self._residents(model)), self._budget()
+                victims = plan_room(model.needs, residents, budget)
+                if victims == []:
+                    return
+                if victims:
+                    # One at a time: meanwhile the others may have become busy.
+                    victim = self.models[victims[0]]
+                    fields = {"model": victim.name, "other": model.name}
+                    _log.info("unloading %(model)s to make room for %(other)s", fields)
+                    await victim.unload()
+                    self.on_change(victim)
+                if victims is None:
+                    if time.monotonic() - since > _PATIENCE_S and not drained:
+                        busy = plan_room(model.needs, residents, budget, also_busy=True) or ()
+                        drained = [self.models[name] for name in busy]
+                        for each in drained:
+                            each.is_draining = True
+                    await self._wait_for_change(1.0)
+        finally:
+            for each in drained:
+                each.is_draining = False
+
+    def _residents(self, other: ServedModel) -> Iterator[Resident]:
+        for model in self.models.values():
+            if model is not other and model.is_granted:
+                yield Resident(model.name, model.needs, model.used_at, model.is_busy, model.entry.is_pinned)
+
+    def _budget(self) -> Budget:
+        margin = self._server.models_margin_mib << 20
+        limits = {HOST: self._host_bytes} if self._host_bytes is not None else {}
+        limits |= {device: max(0, n - margin) for device, n in self._gpu_bytes.items()}
+        return Budget(limits, self._server.models_max)
+
+    def _note_gpus(self, model: ServedModel, planned: Planned) -> None:
+        """Find what GPUs have for models: what is free, and what others hold. One that is loading would count
+        twice."""
+        others = list(self._residents(model))
+        is_loading = any(self.models[each.name].state is ModelState.LOADING for each in others)
+        for device, (free, total) in planned.gpus.items():
+            if device not in self._gpu_bytes or not is_loading:
+                held = sum(each.needs.get(device, 0) for each in others)
+                self._gpu_bytes[device] = min(total or free + held, free + held)
+
+    def _check_possible(self, model: ServedModel) -> None:
+        pinned = [each for each in self._residents(model) if each.is_pinned]
+        check_possible(model.name, model.needs, pinned, self._budget())
+
+    def _check_failure(self, model: ServedModel, again: bool) -> None:
+        if self._is_closing:
+            raise Unavailable("the server is shutting down")
+        if model.state is ModelState.FAILED and model.failure is None:
+            model.fail_engine()
+        failure = model.failure
+        if failure is not None and not again and failure.retry_after_s > 0:
+            raise failed(model, failure.error)
+
+    async def _wait_for_change(self, timeout_s: float | None = None) -> None:
+        changed = self._changed
+        try:
+            await asyncio.wait_for(changed.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return
+
+
+def failed(model: ServedModel, reason: CorralError) -> CorralError:
+    """Return the error for requests to a model that has just failed to load."""
+    error = Unavailable(f"model '{model.name}' failed to load: {reason.message}", **reason.details)
+    error.retry_after_s = math.ceil(model.failure.retry_after_s) if model.failure is not None else None
+    return error
+
+
+def host_budget(server: ServerSettings) -> int | None:
+    """Return the host memory for all models; None: unknown, so unlimited."""
+    if server.models_memory_mib:
+        return server.models_memory_mib << 20
+    free = available_bytes()
+    return None if free is None else max(0, free - (server.models_margin_mib << 20))
+
+
+def _allows(model: ServedModel, client: Client | None) -> bool:
+    allowed = model.entry.allowed_keys
+    return not allowed or (client is not None and client.name in allowed)

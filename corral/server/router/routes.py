@@ -1,0 +1,165 @@
+"""Routes of the hub: what is asked about all models, instead of one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral import BUILD_INFO
+from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.messages.error import VERSION_HEADER
+from corral.api.dialects.messages.model_list import render_model as render_messages_model
+from corral.api.dialects.messages.model_list import render_models as render_messages_models
+from corral.api.dialects.ollama import schema
+from corral.api.dialects.ollama.model_list import render_process
+from corral.api.router import Router
+from corral.api.state import state_of
+from corral.api.trust import is_anonymous
+from corral.core.errors import NotFound, NotSupported
+from corral.gguf.preflight import read_header
+from corral.server.router.dispatch import client_of
+from corral.server.router.model import ModelState, ServedModel
+from corral.server.router.registry import Registry
+
+router = Router()
+
+
+@router.get("/health", include_in_schema=False)
+@router.get("/v1/health", include_in_schema=False)
+async def health(_request: Request) -> Response:
+    """Whether the server can answer; models are loaded when they are used."""
+    return JsonResponse({"status": "ok"})
+
+
+@router.get("/ready", include_in_schema=False)
+async def ready(request: Request) -> Response:
+    """Whether a request would be taken on now."""
+    state_of(request).admission.check_open()
+    return JsonResponse({"status": "ready"})
+
+
+@router.get("/props", include_in_schema=False)
+async def props(request: Request) -> Response:
+    """Settings of the server; `?model=` those of a model."""
+    server = state_of(request).settings.server
+    public: dict[str, Any] = {
+        "role": "router",
+        "max_instances": server.models_max,
+        "models_autoload": server.models_autoload,
+        "model_alias": "",
+        "total_slots": 0,
+        "default_generation_settings": {},
+        "modalities": {"vision": False, "audio": False},
+        "build_info": BUILD_INFO,
+    }
+    if is_anonymous(request):
+        return JsonResponse(public)
+    settings = request.app.state.ui_settings
+    chats = state_of(request).storage.chats is not None
+    return JsonResponse(
+        {**public, "ui": server.ui, "ui_settings": settings, "webui_settings": settings, "chats": chats}
+    )
+
+
+@router.get("/metrics", include_in_schema=False)
+async def metrics(request: Request) -> Response:
+    """The metrics of all models, with a label; `?model=` those of a model."""
+    found = request.app.state.metrics
+    if found is None:
+        raise NotSupported("This server does not support metrics endpoint. Start it with `--metrics`")
+    from corral.server.router.metrics import render_metrics
+    from corral.telemetry.prometheus import CONTENT_TYPE
+
+    text = await render_metrics(found, _registry(request).visible(client_of(request.scope)))
+    return Response(text, media_type=CONTENT_TYPE)
+
+
+@router.get("/v1/models", include_in_schema=False)
+async def models(request: Request) -> Response:
+    """All models, in the format of the API that the request names."""
+    if VERSION_HEADER.decode() not in request.headers:
+        return JsonResponse({"object": "list", **request.app.state.models.render(request)})
+    visible = _registry(request).visible(client_of(request.scope))
+    return JsonResponse(render_messages_models([_messages_model(request, model) for model in visible]))
+
+
+@router.get("/v1/models/{name:path}", include_in_schema=False)
+async def model(request: Request, name: str) -> Response:
+    """One model by its name."""
+    row = request.app.state.models.render_one(request, name)
+    if VERSION_HEADER.decode() not in request.headers:
+        return JsonResponse(row)
+    return JsonResponse(_messages_model(request, _registry(request).models[row["id"]]))
+
+
+@router.get("/api/tags", include_in_schema=False)
+async def tags(request: Request) -> Response:
+    """All models, in ollama's shape."""
+    visible = _registry(request).visible(client_of(request.scope))
+    started_at = state_of(request).started_at
+    return JsonResponse({"models": [_ollama_model(model, started_at) for model in visible]})
+
+
+@router.get("/api/ps", include_in_schema=False)
+async def processes(request: Request) -> Response:
+    """The loaded models, in ollama's shape."""
+    loaded = [
+        model
+        for model in _registry(request).visible(client_of(request.scope))
+        if model.state is ModelState.LOADED and model.front is not None
+    ]
+    started_at = state_of(request).started_at
+    return JsonResponse(
+        {"models": [render_process(model.front.state.model, started_at) for model in loaded if model.front]}
+    )
+
+
+@router.post("/api/show", include_in_schema=False)
+async def show(request: Request) -> Response:
+    """What the file of a model says that is not loaded, in ollama's shape."""
+    body = await parse_body(request, schema.OllamaShowRequest)
+    found = _registry(request).find(body.model or body.name, client_of(request.scope))
+    try:
+        header = read_header(found.entry.settings.engine.model)
+    except OSError:
+        raise NotFound(f"model '{found.name}' is not downloaded") from None
+    family = header.architecture
+    numbers = {key: value for key, value in header.metadata.items() if isinstance(value, int | float)}
+    return JsonResponse(
+        {
+            "modelfile": "",
+            "parameters": "",
+            "template": str(header.metadata.get("tokenizer.chat_template", "")),
+            "details": _details(family),
+            "model_info": {"general.architecture": family, **numbers},
+            "capabilities": ["completion"],
+        }
+    )
+
+
+def _registry(request: Request) -> Registry:
+    registry: Registry = request.app.state.registry
+    return registry
+
+
+def _messages_model(request: Request, model: ServedModel) -> dict[str, Any]:
+    state = state_of(request)
+    most = model.entry.settings.server.max_predict
+    return render_messages_model(model.name, model.info, state.started_at, most)
+
+
+def _ollama_model(model: ServedModel, started_at: int) -> dict[str, Any]:
+    if model.is_open and model.front is not None:
+        from corral.api.dialects.ollama.model_list import render_model
+
+        return render_model(model.front.state.model, started_at)
+    path = model.entry.settings.engine.model
+    size = os.path.getsize(path) if os.path.isfile(path) else 0
+    return {"name": model.name, "model": model.name, "size": size, "digest": "", "details": _details("")}
+
+
+def _details(family: str) -> dict[str, Any]:
+    return {"parent_model": "", "format": "gguf", "family": family, "families": [family] if family else []}

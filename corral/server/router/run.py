@@ -1,0 +1,117 @@
+"""The life cycle of a server for many models: listen, load them when they are used, shut down on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Sequence
+from typing import Protocol
+
+from starlette.types import ASGIApp
+
+from corral.core.catalog import CatalogModel
+from corral.core.settings import Settings
+from corral.server.cors import Cors, cors_policy
+from corral.server.drain import Drain
+from corral.server.front import prepare_loop
+from corral.server.hosts import HostControl, allowed_names
+from corral.server.http_server import HttpServer
+from corral.server.listen import Listener, open_listener
+from corral.server.peers import guard_peers, warn_without_key
+from corral.server.router.directory import Directory
+from corral.server.router.dispatch import ModelDispatch, ModelObserver
+from corral.server.router.hub import create_hub
+from corral.server.router.model import Locate, ModelStore, Surroundings
+from corral.server.router.registry import Registry
+from corral.server.tls import open_tls
+from corral.telemetry.access_log import AccessLog
+from corral.telemetry.middleware import RecordMiddleware
+
+
+class ManyReporter(Protocol):
+    """Reports to the user at the terminal."""
+
+    def ready_for_many(self, address: str, names: Sequence[str]) -> None: ...
+
+
+async def serve_many(
+    catalog: Sequence[CatalogModel],
+    settings: Settings,
+    reporter: ManyReporter,
+    locate: Locate,
+    store: ModelStore | None = None,
+) -> None:
+    """Serve until a signal. Raises CorralError if an option is invalid."""
+    tls = open_tls(settings.server)
+    with open_listener(settings.server) as listener:
+        warn_without_key(settings.server, listener)
+        await _Life(catalog, settings, reporter, listener, tls, locate, store).run()
+
+
+class _Life:
+    def __init__(
+        self,
+        catalog: Sequence[CatalogModel],
+        settings: Settings,
+        reporter: ManyReporter,
+        listener: Listener,
+        tls: ssl.SSLContext | None,
+        locate: Locate,
+        store: ModelStore | None,
+    ) -> None:
+        server = settings.server
+        self._reporter = reporter
+        self._names = [entry.name for entry in catalog]
+        self._hub = hub = create_hub(settings, self._make_dispatch)
+        guarded = HostControl(hub, allowed_names(server, listener.reach))
+        known = guard_peers(Cors(guarded, cors_policy(server)), server, listener.reach)
+        observers = [AccessLog(), *hub.state.observers, ModelObserver()]
+        self._drain = Drain(server.timeout_s, self._dismiss)
+        self._server = HttpServer(
+            RecordMiddleware(known, observers),
+            server,
+            listener,
+            tls,
+            on_listening=self._on_listening,
+            drain=self._drain,
+        )
+        self._server.keys = hub.state.keys
+        around = Surroundings(hub, self._server.connections, locate)
+        self.registry = hub.state.registry = Registry(catalog, server, around)
+        self._directory = hub.state.models = Directory(self.registry, store)
+        self._settings = settings
+
+    async def run(self) -> None:
+        prepare_loop(self._settings.server)
+        self._hub.state.monitor.start()
+        if self._hub.state.metrics is not None:
+            self._hub.state.metrics.watch_connections(lambda: len(self._server.connections))
+        self._drain.join(
+            self._hub.state.api.admission.drain, self._hub.state.monitor.close, self._directory.close
+        )
+        starters = [
+            asyncio.create_task(self.registry.load(model))
+            for model in self.registry.models.values()
+            if model.entry.loads_on_startup
+        ]
+        try:
+            await self._server.run_here()
+        finally:
+            for task in starters:
+                task.cancel()
+            await asyncio.gather(*starters, return_exceptions=True)
+            await self._directory.stop_downloads()
+            await self.registry.close()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._hub.state.api.responses.close()
+            await self._hub.state.api.storage.sessions.close()
+
+    def _make_dispatch(self, app: ASGIApp) -> ASGIApp:
+        return ModelDispatch(app, self.registry, self._settings.server)
+
+    def _dismiss(self) -> None:
+        self.registry.dismiss()
+
+    def _on_listening(self, address: str) -> None:
+        self._reporter.ready_for_many(address, self._names)

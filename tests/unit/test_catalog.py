@@ -1,0 +1,72 @@
+"""The models of a server, from presets, directories and configuration files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from corral.cli.catalog import CACHE_RAM_MIB, read_catalog, serves_many
+from corral.cli.configuration import configure
+from corral.cli.given import UsageError
+from corral.core.catalog import CatalogModel
+
+
+def read(path: Path, text: str, *argv: str, **environ: str) -> dict[str, CatalogModel]:
+    preset = path / "models.ini"
+    preset.write_text(text)
+    configuration = configure(["--models-preset", str(preset), *argv], environ)
+    assert serves_many(configuration)
+    return {model.name: model for model in read_catalog(configuration)}
+
+
+def test_the_command_line_wins_over_a_section_and_that_over_all(tmp_path):
+    text = "[*]\nc = 1\nnp = 1\nub = 64\nno-mmap = on\n[a]\nmodel = a.gguf\nc = 2\nnp = 2\n"
+    found = read(tmp_path, text, "-c", "3", LLAMA_ARG_UBATCH="99", LLAMA_ARG_BATCH="99")["a"].settings.engine
+    assert (found.n_ctx, found.n_parallel, found.n_ubatch, found.n_batch) == (3, 2, 64, 99)
+    assert found.mmap is False
+    assert found.cache_ram_mib == CACHE_RAM_MIB
+
+
+def test_keys_that_only_sections_have(tmp_path):
+    own = "[a]\nmodel = a\npin = false\nttl = 5\nalias = x,y\nport = 1\n"
+    text = f"[*]\npin = true\n{own}[u/m:Q4]\n[b]\nhf-repo = u/b\n"
+    found = read(tmp_path, text)
+    assert [found[name].is_pinned for name in ("a", "b")] == [False, True]
+    assert (found["a"].aliases, found["a"].settings.server.sleep_idle_s) == (("x", "y"), 5.0)
+    assert found["a"].settings.server.alias == "a"
+    assert found["u/m:Q4"].settings.server.hf_repo == "u/m:Q4"
+
+
+def test_one_model_given_is_the_only_one(tmp_path):
+    assert not serves_many(configure(["--models-dir", str(tmp_path), "-m", "x.gguf"], {}))
+    assert not serves_many(configure([], {}))
+
+
+def test_a_directory_has_files_and_models_in_parts(tmp_path):
+    (tmp_path / "parts").mkdir()
+    names = ("one.gguf", ".hidden.gguf", "note.txt", "parts/mmproj-F16.gguf")
+    for name in (*names, "parts/m-00002-of-00002.gguf", "parts/m-00001-of-00002.gguf"):
+        (tmp_path / name).write_bytes(b"")
+    found = {model.name: model for model in read_catalog(configure(["--models-dir", str(tmp_path)], {}))}
+    assert found.keys() == {"one", "parts"}
+    assert found["parts"].settings.engine.model == str(tmp_path / "parts/m-00001-of-00002.gguf")
+    assert found["parts"].settings.engine.mmproj == str(tmp_path / "parts/mmproj-F16.gguf")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[x]\nmodel = y.gguf\nctx-sise = 3\n", "did you mean 'ctx-size'?"),
+        ("[x]\nctx-size = 3\n", "set `model` to a file"),
+        ("[x]\nmodel = y\nalias = b\n[b]\nmodel = z\n", "are both called 'b'"),
+        ("[x]\nmodel = y\nctx-size = many\n", "[x] ctx-size: 'many' is not an integer"),
+        ("version = 2\n", "only `version = 1`"),
+        ("[x\n", "is not valid"),
+        ("", "there are no models"),
+    ],
+)
+def test_what_a_preset_cannot_say(tmp_path, text, reason):
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        read(tmp_path, text)

@@ -1,0 +1,94 @@
+"""Engines that wait for permission to use memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from corral.core.errors import InsufficientStorage
+from corral.core.result import Planned
+from corral.core.settings import EngineSettings
+from corral.core.task import Proceed, Stop
+from corral.link import lifecycle
+from corral.link.client import EngineClient
+from corral.link.lifecycle import EngineState
+from tests.tools.wait import wait_until_async
+from tests.unit.fake_process import NullObserver, Process, submit_task
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(lifecycle, "EngineProcess", Process)
+    monkeypatch.setattr(lifecycle, "LOOK_S", 0.005)
+    monkeypatch.setattr(Process, "all", [])
+    monkeypatch.setattr(Process, "spawn_errors", [])
+
+
+class Owner:
+    def __init__(self, refusal: InsufficientStorage | None = None) -> None:
+        self.refusal = refusal
+        self.may_load = asyncio.Event()
+        self.planned: list[Planned] = []
+        self.n_wakes = 0
+        self.n_changes = 0
+
+    async def admit(self, planned: Planned) -> None:
+        self.planned.append(planned)
+        if self.refusal is not None:
+            raise self.refusal
+        await self.may_load.wait()
+
+    def on_wake(self) -> None:
+        self.n_wakes += 1
+
+    def on_change(self) -> None:
+        self.n_changes += 1
+
+
+def make(owner: Owner) -> EngineClient:
+    one = EngineClient(EngineSettings(model="fake.gguf"), 10.0, NullObserver())
+    one.lifecycle.owned_by(owner)
+    return one
+
+
+async def test_it_loads_with_permission_and_again_with_permission():
+    owner = Owner()
+    one = make(owner)
+    starting = asyncio.create_task(one.lifecycle.start())
+    await wait_until_async(lambda: Process.all)
+    first = Process.all[0]
+    first.say(Planned({"CPU": 5}))
+    await wait_until_async(lambda: owner.planned == [Planned({"CPU": 5})])
+    assert first.commands == []
+    owner.may_load.set()
+    await wait_until_async(lambda: first.commands == [Proceed()])
+    first.be_ready()
+    await starting
+    assert not one.lifecycle.settings.is_gated, "what it needs is known from now on"
+    unloading = asyncio.create_task(one.lifecycle.unload())
+    await wait_until_async(lambda: first.commands == [Proceed(), Stop()])
+    assert not one.lifecycle.is_unloaded
+    first.die()
+    await unloading
+    assert one.lifecycle.is_unloaded
+    submit_task(one, [1])
+    assert (owner.n_wakes, one.state) == (1, EngineState.WAKING)
+    await asyncio.sleep(0.02)
+    assert len(Process.all) == 1
+    one.lifecycle.load_again()
+    await wait_until_async(lambda: len(Process.all) == 2)
+    assert not one.lifecycle.is_unloaded
+    assert owner.n_changes > 3
+    Process.all[1].die()
+    await one.lifecycle.close()
+
+
+async def test_a_refusal_ends_the_start_with_its_reason():
+    one = make(Owner(InsufficientStorage("too large", n_needed=3)))
+    starting = asyncio.create_task(one.lifecycle.start())
+    await wait_until_async(lambda: Process.all)
+    Process.all[0].say(Planned({"CPU": 5}))
+    with pytest.raises(InsufficientStorage, match="too large"):
+        await starting
+    await one.lifecycle.close()
