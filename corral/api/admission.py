@@ -63,8 +63,10 @@ class Admission:
         """Refuse tasks if the queue is full, or if the expected wait is longer than their limit.
 
         If several clients share the server, one with less than its share of the queue may always add a
-        task.
+        task. Lines of batches wait in no queue that clients see.
         """
+        if client.is_batch:
+            return
         queue, n_places = self._queue, self._n_places
         n_waiting = queue.n_excess(n)
         n_sharing = queue.n_sharing(client.id)

@@ -10,13 +10,14 @@ class Client:
     """The owner of an API key; without keys, all requests share one.
 
     `id` separates the clients that share the slots by `weight`. A KV state that was computed for one `tenant`
-    is never reused for another.
+    is never reused for another. `is_batch`: all work of others comes first, also that of the same key.
     """
 
     name: str = ""
     id: str = ""
     weight: float = 1.0
     tenant: bytes = b""
+    is_batch: bool = False
 
 
 ANONYMOUS = Client()

@@ -71,12 +71,13 @@ class TaskFollower:
         self._submitted = task
         self.task = self.record.add_task(n_prompt)
         self._telemetry.followers[task.id] = self
-        self._telemetry.queue.enter(task.id, task.client)
+        if not task.is_batch:  # it is never in the way of others
+            self._telemetry.queue.enter(task.id, task.client)
 
     def on_result(self, result: TaskResult) -> None:
         telemetry, submitted = self._telemetry, self._submitted
         self.task.update(result, perf_counter())
-        if isinstance(result, Admitted | Begun):
+        if isinstance(result, Admitted | Begun) and not submitted.is_batch:
             telemetry.queue.start(submitted.id, self.task)
         telemetry.counters.on_result(result, submitted)
         if isinstance(submitted, Task):
