@@ -45,6 +45,15 @@ class Admission:
         if state is EngineState.LOADING or not self._model.is_loaded:
             raise still_loading(self._engine.loading)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server runs requests, or lets them wait."""
+        try:
+            self.check_health()
+        except Unavailable:
+            return False
+        return not self._is_draining
+
     def check_answers(self, tells_why: bool = True) -> None:
         """Raise also if the engine has not sent a heartbeat for a while."""
         self.check_health(tells_why)

@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from corral.api.adapter import AdapterStore
 from corral.api.admission import Admission
+from corral.api.batch.runner import BatchRunner
 from corral.api.cache_diagnosis import PromptHistory
 from corral.api.dialects.responses.archive import Archive
 from corral.api.engine import Engine, Runner
@@ -42,6 +43,9 @@ class AppState:
         self.prompt_history = PromptHistory()
         self.runner = Runner(engine, telemetry)
         self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
+        batches = self.storage.batches
+        is_open, n_slots = lambda: self.admission.is_open, lambda: telemetry.queue.n_slots
+        self.batches = BatchRunner(batches, is_open, n_slots) if batches is not None else None
         self.media_source = _media_source(server)
         intake = Intake(engine, self.media_source)
         self.prepare = PrepareContext(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
-from corral.api.trust import mark_anonymous
+from corral.api.trust import is_internal, mark_anonymous
 from corral.core.client import Client
 from corral.core.errors import CorralError, Unauthorized
 from corral.core.settings import ServerSettings
@@ -96,7 +96,7 @@ class AccessControl:
         self._is_public = is_public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] == "http" and not is_internal(scope):
             client = self._keys.find(_shown(scope))
             if client is not None:
                 record_in(scope).client = client

@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.routing import Match
 from starlette.types import Scope
 
+from corral.api.dialects.messages import batch_routes as message_batches
 from corral.api.dialects.messages import routes as messages
 from corral.api.dialects.ollama import routes as ollama
 from corral.api.dialects.responses import conversation_routes as conversations
@@ -16,10 +17,12 @@ from corral.api.dialects.responses import routes as responses
 from corral.api.openapi import describe
 from corral.api.routes import (
     adapter,
+    batch,
     chat,
     chats,
     completion,
     embedding,
+    file,
     infill,
     metrics,
     model,
@@ -44,9 +47,10 @@ from corral.telemetry.live import Monitor
 
 _ROUTES = (
     # First: some of their paths also exist in other routers.
-    *(messages, ollama, responses, conversations),
+    *(messages, message_batches, ollama, responses, conversations),
     *(status, metrics, monitor, model, completion, infill, chat, chats),
     *(embedding, rank, adapter, token, slot, session),
+    *(file, batch),
 )
 
 

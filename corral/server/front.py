@@ -28,7 +28,7 @@ from corral.server.defaults import check_tokens, default_guidance, default_param
 from corral.server.system_prompt import read_system_prompt, tokenize_system_file
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.live import Monitor
-from corral.telemetry.middleware import RequestObserver
+from corral.telemetry.middleware import RecordMiddleware, RequestObserver
 from corral.text.vocab import Vocab, VocabFile
 
 _SWITCH_S = 0.001  # between two threads that compute: the event loop should not wait for all of them
@@ -66,6 +66,8 @@ class Front:
         self.state.telemetry.loop.start(lambda: len(connections) > 0)
         self.monitor.start()
         self._tokenizer.start()
+        if self.state.batches is not None:
+            self.state.batches.start(RecordMiddleware(self.app, self.observers))
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
             self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
@@ -102,6 +104,8 @@ class Front:
 
     async def close(self) -> None:
         self._tokenizer.close()
+        if self.state.batches is not None:
+            await self.state.batches.close()
         await self.state.responses.close()
         await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:

@@ -49,6 +49,13 @@ OPTIONS = (
         target="server.responses_path",
     ),
     Option(
+        ("--batches",),
+        "directory for files and batches of /v1/files, /v1/batches and /v1/messages/batches, separate for "
+        "each API key; unfinished batches continue after a restart (default: none, they are refused)",
+        path=PathUse.WRITE_DIRECTORY,
+        target="server.batches_path",
+    ),
+    Option(
         ("--embedding", "--embeddings"),
         "serve only embeddings; without it a generative model serves both",
         target="engine.embedding",
