@@ -247,7 +247,7 @@ def _summary(endpoint: Callable[..., Any]) -> str:
 def _body(route: Any) -> dict[str, Any] | None:
     """The model of its body, if it has one and no other."""
     body = (getattr(route, "openapi_extra", None) or {}).get("requestBody")
-    schema: dict[str, Any] = body["content"]["application/json"]["schema"] if body else {}
+    schema: dict[str, Any] = next(iter(body["content"].values()))["schema"] if body else {}
     model = model_of(schema)
     return schema_of(model) if model is not None else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +17,12 @@ class Database:
         """Open or create a database. Raises CorralError, which names the `option`, if it cannot be used."""
         self._option = option
         try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it may have prompts
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(schema)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise CorralError(f"{option}: '{path}' cannot be used: {error}") from None
 
     def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:

@@ -62,7 +62,7 @@ class BatchStore:
         self._check_room(owner, file.n_bytes)
         path = self.path_of(file.id)
         try:
-            with path.open("xb") as copy:
+            with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as copy:
                 shutil.copyfileobj(content, copy, 1 << 20)
                 copy.flush()
                 os.fsync(copy.fileno())

@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from tests.system.process import START_S, CorralProcess, wait_until
+from tests.system.process import START_S, CorralProcess, run_corral, wait_until
 
 SERVED = ("-np", 2, "-c", 1024, "--api-key", "one,two")
 ENDED = ("completed", "failed", "expired", "cancelled")
@@ -142,7 +142,7 @@ def test_cancel_keeps_the_results_so_far(client):
 
 def test_a_batch_expires(server, client):
     batch = client.batches.create(
-        input_file_id=upload(client, lines(3000, max_tokens=200)),
+        input_file_id=upload(client, lines(1000, max_tokens=200)),
         endpoint="/v1/chat/completions",
         completion_window="2s",  # type: ignore[arg-type]
     )
@@ -150,7 +150,7 @@ def test_a_batch_expires(server, client):
     assert batch.status == "expired"
     errors = read(client, batch.error_file_id)
     assert {error["error"]["code"] for error in errors} == {"batch_expired"}
-    assert len(errors) + batch.request_counts.completed == 3000
+    assert len(errors) + batch.request_counts.completed == 1000
 
 
 def test_keys_see_only_their_own(server, client):
@@ -225,7 +225,7 @@ def test_messages_of_anthropic(server):
 
 
 def test_a_batch_survives_kills_of_everything(tiny, tmp_path):
-    n, n_kills = 120, 3
+    n, n_kills = 90, 2
     server = start(tiny, tmp_path / "kept")
     with client_of(server) as client:
         batch = submit(client, lines(n, max_tokens=24, seed=None))
@@ -240,7 +240,7 @@ def test_a_batch_survives_kills_of_everything(tiny, tmp_path):
         family = [server.engine.pid, server.tokenizer.pid, server.process.pid]
         for pid in family[::-1]:
             os.kill(pid, signal.SIGKILL)
-        server.process.wait(START_S)
+        server.stop()
         server = start(tiny, tmp_path / "kept")
     with server, client_of(server) as client:
         ended = finish(client, batch.id)
@@ -253,8 +253,8 @@ def test_a_batch_survives_kills_of_everything(tiny, tmp_path):
 def test_a_directory_has_one_server(tiny, server, tmp_path):
     with start(tiny, tmp_path / "one"):
         second = CorralProcess("-m", tiny, "--batches", tmp_path / "one", wait=False)
-        assert second.process.wait(START_S) != 0
-        assert "another server" in "".join(second.lines)
+        second.wait_for("another server")
+        assert second.stop() != 0
 
 
 def test_without_a_directory_there_are_none(tiny):
@@ -262,3 +262,34 @@ def test_without_a_directory_there_are_none(tiny):
         response = server.get("/v1/files")
         assert response.status_code == 400
         assert "--batches" in response.json()["error"]["message"]
+
+
+def test_the_command_runs_a_file(server, tiny, tmp_path):
+    given, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows = lines(3)
+    rows[2] = {**rows[2], "body": {"messages": "none"}}
+    given.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran = run_corral("batch", given, "-o", output, "--url", server.url, "--api-key", "one")
+    assert ran.returncode == 1, ran.stderr
+    assert {json.loads(line)["custom_id"] for line in output.read_text().splitlines()} == {"line-0", "line-1"}
+    (bad,) = map(json.loads, Path(f"{output}.errors").read_text().splitlines())
+    assert bad["custom_id"] == "line-2"
+    first = output.read_bytes()
+    again = run_corral("batch", given, "-o", output, "--url", server.url, "--api-key", "one")
+    assert (again.returncode, output.read_bytes()) == (1, first)  # the same batch: nothing ran twice
+    given.write_text("{\n")
+    ran = run_corral("batch", given, "-o", output, "--url", server.url, "--api-key", "one")
+    assert ran.returncode == 1
+    assert "line 1" in ran.stderr
+
+
+def test_the_command_brings_its_own_server(tiny, tmp_path):
+    given, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given.write_text("".join(json.dumps(row) + "\n" for row in lines(2)))
+    ran = run_corral("batch", given, "-o", output, "-m", tiny, "-c", 512)
+    assert ran.returncode == 0, ran.stderr
+    assert len(output.read_text().splitlines()) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+    ran = run_corral("batch", given, "-o", output, "-m", tmp_path / "none.gguf")
+    assert ran.returncode == 1
+    assert "none.gguf" in ran.stderr
