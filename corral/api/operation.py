@@ -116,6 +116,7 @@ Server and monitoring: The model, the server's settings, its health and what it 
   post /props | setProps | Change the server's properties
   get /health | getHealth | Check that the server is healthy | /v1/health
   get /ready | getReadiness | Check that a request would be accepted now
+  get /v1/usage | getUsage | Get the usage of the key by day
   get /metrics | getMetrics | Get metrics for Prometheus
   get /monitor/events | streamEvents | Stream what the server is doing
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from starlette.requests import Request
 
@@ -42,6 +43,8 @@ class AppState:
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()
         self.runner = Runner(engine, telemetry)
+        if server.ledger:
+            telemetry.ledger.open(Path(server.ledger))
         self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
         batches = self.storage.batches
         is_open, n_slots = lambda: self.admission.is_open, lambda: telemetry.queue.n_slots

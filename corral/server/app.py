@@ -32,6 +32,7 @@ from corral.api.routes import (
     slot,
     status,
     token,
+    usage,
 )
 from corral.api.state import AppState
 from corral.core.settings import ServerSettings
@@ -40,9 +41,11 @@ from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
 from corral.server.errors import add_error_handlers
 from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
+from corral.server.rate_limit import RateLimit
 from corral.server.release import MemoryRelease
 from corral.server.static_routes import StaticRoutes
 from corral.telemetry.facts import ServerFacts
+from corral.telemetry.ledger import Ledger
 from corral.telemetry.live import Monitor
 
 _ROUTES = (
@@ -50,7 +53,7 @@ _ROUTES = (
     *(messages, message_batches, ollama, responses, conversations),
     *(status, metrics, monitor, model, completion, infill, chat, chats),
     *(embedding, rank, adapter, token, slot, session),
-    *(file, batch),
+    *(file, batch, usage),
 )
 
 
@@ -73,7 +76,7 @@ def create_app(state: AppState) -> Starlette:
         add_vertex(app, os.environ)
     app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)
     app.add_middleware(HeadRequests, routes=lambda: app.routes)
-    _add_access_control(app, server)
+    _add_access_control(app, server, state.telemetry.ledger)
     _add_monitoring(app, state)
     return app
 
@@ -103,7 +106,7 @@ def _add_monitoring(app: Starlette, state: AppState) -> None:
     app.state.observers = [each for each in observers if each is not None]
 
 
-def _add_access_control(app: Starlette, server: ServerSettings) -> None:
+def _add_access_control(app: Starlette, server: ServerSettings, ledger: Ledger) -> None:
     keys = app.state.keys = Keys(server)
     app.state.openapi = cache(lambda: describe(app.routes, PUBLIC_PATHS, bool(keys)))
     if not keys:
@@ -114,4 +117,5 @@ def _add_access_control(app: Starlette, server: ServerSettings) -> None:
         without a key."""
         return server.ui and all(route.matches(scope)[0] is Match.NONE for route in app.routes)
 
+    app.add_middleware(RateLimit, ledger=ledger)
     app.add_middleware(AccessControl, keys=keys, is_public=is_public)

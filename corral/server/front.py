@@ -108,6 +108,7 @@ class Front:
             await self.state.batches.close()
         await self.state.responses.close()
         await self.state.storage.sessions.close()
+        await self.state.telemetry.ledger.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)
 

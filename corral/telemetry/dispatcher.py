@@ -9,6 +9,7 @@ from typing import Protocol
 from corral.core.result import Admitted, Begun, Decodes, SlotReport, TaskResult
 from corral.core.task import Embed, SlotAction, Task
 from corral.telemetry.counters import TokenCounters
+from corral.telemetry.ledger import Ledger
 from corral.telemetry.loop_meter import LoopMeter
 from corral.telemetry.queue import QueueView
 from corral.telemetry.record import RequestRecord, TaskRecord
@@ -31,7 +32,8 @@ class Telemetry:
         self.counters = TokenCounters()
         self.queue = QueueView()
         self.loop = LoopMeter()
-        self.observers: list[RecordObserver] = []
+        self.ledger = Ledger()
+        self.observers: list[RecordObserver] = [self.ledger]
         self.followers: dict[int, TaskFollower] = {}  # of tasks that have not ended, by task id
 
     @property

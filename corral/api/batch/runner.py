@@ -27,6 +27,7 @@ from corral.storage.batch_store import BatchStore
 T = TypeVar("T")
 
 _UNAVAILABLE = (503, 529)
+_LIMITED = 429
 _MAX_TRIES = 5  # of a line that a server refuses which is ready
 _RETRY_S = 1.0
 _FULL_S = 5.0  # between two attempts to write to a disk that is full
@@ -197,8 +198,8 @@ class BatchRunner:
             while not self._is_ready():
                 await asyncio.sleep(_RETRY_S)
             answer = await call(self._app, batch.endpoint, body, batch.client, new_id(""))
-            n_tries += self._is_ready()
-            if answer.status not in _UNAVAILABLE or n_tries >= _MAX_TRIES:
+            n_tries += self._is_ready() and answer.status in _UNAVAILABLE
+            if answer.status not in (*_UNAVAILABLE, _LIMITED) or n_tries >= _MAX_TRIES:
                 return answer
             await asyncio.sleep(_RETRY_S)
 

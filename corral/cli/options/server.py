@@ -56,6 +56,13 @@ OPTIONS = (
         target="server.batches_path",
     ),
     Option(
+        ("--ledger",),
+        "file for the usage of every API key and day, so that it survives a restart (default: none, it is "
+        "kept in memory)",
+        "FILE",
+        path=PathUse.OUTPUT,
+    ),
+    Option(
         ("--embedding", "--embeddings"),
         "serve only embeddings; without it a generative model serves both",
         target="engine.embedding",
@@ -78,7 +85,8 @@ OPTIONS = (
     ),
     Option(
         ("--api-key-file",),
-        "file with API keys, one per line, as KEY, NAME:KEY or NAME=WEIGHT:KEY; reloaded on SIGHUP",
+        "file with API keys, one per line, as KEY, NAME:KEY or NAME=WEIGHT:KEY, with limits as in "
+        "NAME,tpm=60000,tpd=1000000,concurrent=4:KEY, or admin; reloaded on SIGHUP",
         path=PathUse.TEXT,
     ),
     Option(
