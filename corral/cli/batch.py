@@ -26,7 +26,7 @@ from corral.core.atomic_file import atomic_write
 from corral.core.errors import CorralError
 
 _ENDED = ("completed", "failed", "expired", "cancelled")
-_LOST = ("failed", "expired", "cancelled")  # to be begun anew
+_LOST = ("failed", "expired", "cancelled")  # a new one is created
 _POLL_S = 0.5
 _TIMEOUT_S = 600.0
 _MAX_SHOWN = 20  # errors

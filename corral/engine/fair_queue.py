@@ -96,7 +96,7 @@ class FairQueue:
 
 
 def _owner(request: Request) -> _Owner:
-    """Return the account of a request: batches use time that nobody wanted, which costs a client nothing."""
+    """Return the account of a request: batches use idle time, which costs a client nothing."""
     return request.task.is_batch, request.task.client
 
 

@@ -16,7 +16,7 @@ def new_id(prefix: str) -> str:
 
 
 class Outcome(enum.IntEnum):
-    """What became of a line."""
+    """The outcome of a line."""
 
     OK = 0
     ERROR = 1

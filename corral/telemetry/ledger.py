@@ -88,7 +88,7 @@ class Ledger:
     def on_result(self, record: RequestRecord, task: TaskRecord, result: TaskResult) -> None: ...
 
     def on_end(self, record: RequestRecord, task: TaskRecord) -> None:
-        """Add a task; the first one of a request counts as its request. The server's own work is no one's."""
+        """Add a task; the first one of a request counts as its request. The server's own work is left out."""
         if not record.id:
             return
         client, usage = record.client, usage_of([task])
