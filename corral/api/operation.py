@@ -39,6 +39,10 @@ Chat and completions: Generate text, in OpenAI's and in llama-server's own forma
   post /apply-template | applyTemplate | Render a chat as a prompt
   post /v1/chat/completions/input_tokens | countChatTokens | Count the tokens of a chat |
     /chat/completions/input_tokens
+Resumable streams: Streams that continue without their client (`X-Conversation-Id`).
+  get /v1/stream | followStream | Follow a stream from an offset
+  delete /v1/stream | stopStream | Stop a stream
+  post /v1/streams/lookup | lookupStreams | Find streams by their conversations
 OpenAI's Responses API: The same conversations, which the server can keep.
   post /v1/responses | createResponse | Create a response (OpenAI)
   post /v1/responses/input_tokens | countResponseTokens | Count the tokens of a response (OpenAI)

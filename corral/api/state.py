@@ -17,6 +17,7 @@ from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
 from corral.api.storage import Storage
+from corral.api.stream_session import StreamSessions
 from corral.core.params import GenerationParams
 from corral.core.settings import ServerSettings, Settings
 from corral.media.intake import Intake
@@ -39,6 +40,7 @@ class AppState:
         self.adapters = AdapterStore(engine, server.lora_dir)
         self.defaults = Defaults(params, self.adapters, server.max_predict)
         self.storage = Storage(server)
+        self.streams = StreamSessions()
         self.responses = Archive(self.storage.documents)
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()

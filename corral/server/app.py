@@ -31,6 +31,7 @@ from corral.api.routes import (
     session,
     slot,
     status,
+    stream,
     token,
     usage,
 )
@@ -43,6 +44,7 @@ from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
 from corral.server.rate_limit import RateLimit
 from corral.server.release import MemoryRelease
+from corral.server.resumable import ResumableStreams
 from corral.server.static_routes import StaticRoutes
 from corral.telemetry.facts import ServerFacts
 from corral.telemetry.ledger import Ledger
@@ -53,7 +55,7 @@ _ROUTES = (
     *(messages, message_batches, ollama, responses, conversations),
     *(status, metrics, monitor, model, completion, infill, chat, chats),
     *(embedding, rank, adapter, token, slot, session),
-    *(file, batch, usage),
+    *(file, batch, usage, stream),
 )
 
 
@@ -75,6 +77,7 @@ def create_app(state: AppState) -> Starlette:
 
         add_vertex(app, os.environ)
     app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)
+    app.add_middleware(ResumableStreams, sessions=state.streams)
     app.add_middleware(HeadRequests, routes=lambda: app.routes)
     _add_access_control(app, server, state.telemetry.ledger)
     _add_monitoring(app, state)

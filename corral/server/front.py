@@ -106,6 +106,7 @@ class Front:
         self._tokenizer.close()
         if self.state.batches is not None:
             await self.state.batches.close()
+        await self.state.streams.close()
         await self.state.responses.close()
         await self.state.storage.sessions.close()
         await self.state.telemetry.ledger.close()
