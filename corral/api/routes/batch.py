@@ -17,7 +17,7 @@ from corral.api.dialects.responses.page import QUERIES, render_page
 from corral.api.openapi import answers, body_of, queries
 from corral.api.router import PathParameter, Router
 from corral.api.routes.file import batches_of
-from corral.core.errors import Conflict, InvalidRequest, NotFound
+from corral.core.errors import InvalidRequest, NotFound
 from corral.storage.batch_record import BatchRecord, new_id
 from corral.storage.batch_store import BatchStore
 from corral.telemetry.scope import record_of
@@ -72,13 +72,11 @@ async def retrieve(request: Request, id: _Id) -> Response:
     return JsonResponse(await _render(runner, store, batch))
 
 
-@router.post("/v1/batches/{id}/cancel", responses=answers(BATCH, 404, 409, 501))
+@router.post("/v1/batches/{id}/cancel", responses=answers(BATCH, 404, 501))
 async def cancel(request: Request, id: _Id) -> Response:
-    """Stop a batch; results that it has stay."""
+    """Stop a batch; results that it has stay. One that has ended is not changed."""
     runner, store, owner = batches_of(request)
     batch = await find_batch(runner, store, owner, id, is_messages=False)
-    if batch.is_ended and batch.status != "cancelled":
-        raise Conflict(f"the batch has ended: {batch.status}")
     await runner.cancel(batch)
     return JsonResponse(await _render(runner, store, batch))
 
