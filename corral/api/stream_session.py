@@ -18,6 +18,7 @@ TOTAL_BYTES = 256 << 20
 MAX_SESSIONS = 1024
 KEPT_S = 300  # after its end
 _EVENTS = b"text/event-stream"
+_BOUNDARY = b"\n\n"
 
 
 class StreamSession:
@@ -95,6 +96,16 @@ class StreamSession:
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
+
+
+async def number_events(parts: AsyncGenerator[bytes], offset: int) -> AsyncGenerator[bytes]:
+    """Yield whole events with ids: the offset after each, at which `follow` continues."""
+    held = b""
+    async for part in parts:
+        *events, held = (held + part).split(_BOUNDARY)
+        for event in events:
+            offset += len(event) + len(_BOUNDARY)
+            yield b"id: %d\n" % offset + event + _BOUNDARY
 
 
 class StreamSessions:

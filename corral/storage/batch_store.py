@@ -50,8 +50,12 @@ class BatchStore:
         """`path` must be a writable directory that no other server uses."""
         self._path = path
         self._lock = _lock(path)
-        self._db = Database(path / "batches.sqlite", _SCHEMA, "--batches")
-        self._remove_strays()
+        try:
+            self._db = Database(path / "batches.sqlite", _SCHEMA, "--batches")
+            self._remove_strays()
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def close(self) -> None:
         self._db.close()

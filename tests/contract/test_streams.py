@@ -130,3 +130,17 @@ async def test_variants_of_models_are_found():
     (found,) = await lookup(server, "tea")
     assert found["conversation_id"] == "tea::m"
     assert (await server.http.get("/v1/stream")).status_code == 400
+
+
+async def test_a_client_continues_after_the_last_event():
+    server = Server()
+    sent = (await server.http.post("/completion", json=BODY, headers=HEADERS)).content
+    params = {"conv_id": "tea", "ids": "true"}
+    numbered = (await server.http.get("/v1/stream", params=params)).content
+    events = numbered.split(b"\n\n")[:-1]
+    assert b"".join(event.partition(b"\n")[2] + b"\n\n" for event in events) == sent
+    last = events[3].partition(b"\n")[0].removeprefix(b"id: ").decode()
+    rest = await server.http.get("/v1/stream", params={"conv_id": "tea"}, headers={"last-event-id": last})
+    assert rest.content.split(b"\n\n")[:-1] == events[4:]
+    bad = await server.http.get("/v1/stream", params=params, headers={"last-event-id": "x"})
+    assert bad.status_code == 400

@@ -14,7 +14,7 @@ from corral.api.openapi import EVENTS, answers, body_of, list_of, queries, query
 from corral.api.router import Router
 from corral.api.schema.parse import RequestModel
 from corral.api.state import state_of
-from corral.api.stream_session import StreamSession
+from corral.api.stream_session import StreamSession, number_events
 from corral.core.errors import InvalidRequest, NotFound
 from corral.telemetry.scope import record_of
 
@@ -24,6 +24,11 @@ _MAX_IDS = 1024
 _MAX_OFFSET = 9_999_999_999
 _ID = query("conv_id", "ID of the conversation, as in the header `X-Conversation-Id`.", True, type="string")
 _FROM = query("from", "Offset of the first byte to send.", type="integer", minimum=0, default=0)
+_IDS = query(
+    "ids",
+    "Give every event the offset after it as its id, so that a client can continue with `Last-Event-ID`.",
+    type="boolean",
+)
 _STREAM = shape(
     conversation_id="string",
     is_done="boolean",
@@ -39,17 +44,23 @@ class StreamLookupRequest(RequestModel):
     )
 
 
-@router.get("/v1/stream", openapi_extra=queries(_ID, _FROM), responses=answers(None, 400, 404, also=[EVENTS]))
+@router.get(
+    "/v1/stream", openapi_extra=queries(_ID, _FROM, _IDS), responses=answers(None, 400, 404, also=[EVENTS])
+)
 async def follow(request: Request) -> Response:
-    """The stream of a conversation from an offset on, also what is still to come."""
+    """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is still to come."""
     session = state_of(request).streams.find(record_of(request).client.id, _id(request))
     if session is None or not session.is_stream:
         raise NotFound("Stream not found or expired")
-    offset = parse_number(request.query_params.get("from") or "0", "from", 0, _MAX_OFFSET)
+    last_id = request.headers.get("last-event-id")
+    offset = parse_number(last_id or request.query_params.get("from") or "0", "from", 0, _MAX_OFFSET)
     if not session.n_dropped <= offset <= session.n_bytes:
         raise InvalidRequest("Stream offset lost, please restart", field="from")
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(session.follow(offset), media_type=EVENTS, headers=headers)
+    events = session.follow(offset)
+    if last_id is not None or request.query_params.get("ids") in ("true", "1"):
+        events = number_events(events, offset)
+    return StreamingResponse(events, media_type=EVENTS, headers=headers)
 
 
 @router.post(
