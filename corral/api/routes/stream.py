@@ -48,7 +48,7 @@ class StreamLookupRequest(RequestModel):
     "/v1/stream", openapi_extra=queries(_ID, _FROM, _IDS), responses=answers(None, 400, 404, also=[EVENTS])
 )
 async def follow(request: Request) -> Response:
-    """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is still to come."""
+    """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is to come."""
     session = state_of(request).streams.find(record_of(request).client.id, _id(request))
     if session is None or not session.is_stream:
         raise NotFound("Stream not found or expired")
