@@ -38,7 +38,7 @@ class StreamSession:
     def is_stream(self) -> bool:
         """Whether it is an event stream, as far as is known."""
         headers = dict(self.start["headers"]) if self.start is not None else {}
-        return headers.get(b"content-type", b"").startswith(_EVENTS)
+        return bool(headers.get(b"content-type", b"").startswith(_EVENTS))
 
     @property
     def n_bytes(self) -> int:

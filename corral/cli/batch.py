@@ -122,7 +122,8 @@ def _begin(http: httpx.Client, path: Path, window: str) -> dict[str, Any]:
             file.seek(0)
             digest = _hash(file)
             endpoint = _endpoint(first)
-            for batch in _ask(http, "GET", "/v1/batches", params={"limit": 100})["data"]:
+            known: list[dict[str, Any]] = _ask(http, "GET", "/v1/batches", params={"limit": 100})["data"]
+            for batch in known:
                 if (batch["metadata"] or {}).get(_MARK) == digest and batch["status"] not in _LOST:
                     return batch
             file.seek(0)

@@ -1,7 +1,7 @@
 """Files, batches and their results in a directory (`--batches`): every key has its own, and sees no other.
 
 What is known of them is in an SQLite database, with every result as a row that is on disk before it counts;
-uploaded files are beside it. All methods block.
+uploaded files are next to it. All methods block.
 """
 
 from __future__ import annotations

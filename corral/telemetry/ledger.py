@@ -34,7 +34,7 @@ _log = logging.getLogger("corral")
 Place = tuple[int, str]  # the day, counted from 1970 in UTC, and the id of a client
 
 
-class Entry(msgspec.Struct, kw_only=True):
+class DayUsage(msgspec.Struct, kw_only=True):
     """Mutable: what a key used on a day. `seconds`: in slots. `cached`: of the `input` tokens."""
 
     name: str = ""
@@ -54,7 +54,7 @@ class Ledger:
     """Mutable."""
 
     def __init__(self) -> None:
-        self._entries: dict[Place, Entry] = {}
+        self._entries: dict[Place, DayUsage] = {}
         self._recent: dict[str, collections.deque[tuple[float, int]]] = {}
         self._db: Database | None = None
         self._disk = concurrent.futures.ThreadPoolExecutor(1, "ledger")
@@ -66,14 +66,14 @@ class Ledger:
         """Keep the numbers in a file. Raises CorralError if it cannot be used."""
         self._db = Database(path, _SCHEMA, "--ledger")
         for day, key, entry in self._db.read("SELECT day, key, entry FROM usage"):
-            self._entries[day, key] = msgspec.json.decode(entry, type=Entry)
+            self._entries[day, key] = msgspec.json.decode(entry, type=DayUsage)
 
-    def entries(self, first_day: int) -> dict[Place, Entry]:
+    def entries(self, first_day: int) -> dict[Place, DayUsage]:
         """Return the entries of this day and all later ones."""
         return {place: entry for place, entry in self._entries.items() if place[0] >= first_day}
 
-    def today(self, client: Client) -> Entry:
-        return self._entries.get((_day(), client.id)) or Entry(name=client.name)
+    def today(self, client: Client) -> DayUsage:
+        return self._entries.get((_day(), client.id)) or DayUsage(name=client.name)
 
     def used_in_minute(self, client: Client) -> tuple[int, float]:
         """Return the tokens of the last minute, and the seconds until the oldest of them do not count."""
@@ -115,10 +115,10 @@ class Ledger:
         if self._db is not None:
             self._db.close()
 
-    def _entry(self, client: Client) -> Entry:
+    def _entry(self, client: Client) -> DayUsage:
         """Return the entry of a client, which is about to change."""
         place = (_day(), client.id)
-        entry = self._entries.setdefault(place, Entry(name=client.name))
+        entry = self._entries.setdefault(place, DayUsage(name=client.name))
         entry.name = client.name
         self._changed.add(place)
         if self._db is not None and self._timer is None:

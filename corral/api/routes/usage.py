@@ -15,7 +15,7 @@ from corral.api.openapi import answers, list_of, queries, query, shape
 from corral.api.router import Router
 from corral.api.state import state_of
 from corral.core.client import Client
-from corral.telemetry.ledger import DAY_S, Entry
+from corral.telemetry.ledger import DAY_S, DayUsage
 from corral.telemetry.scope import record_of
 
 router = Router()
@@ -46,7 +46,7 @@ async def usage(request: Request) -> Response:
     return JsonResponse({"object": "list", "data": data, "limits": _limits(client)})
 
 
-def _render(day: int, entry: Entry) -> dict[str, Any]:
+def _render(day: int, entry: DayUsage) -> dict[str, Any]:
     return {
         "date": datetime.fromtimestamp(day * DAY_S, timezone.utc).date().isoformat(),
         "key": entry.name,
