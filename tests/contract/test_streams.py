@@ -13,7 +13,6 @@ from tests.tools.wait import wait_until_async
 
 HEADERS = {"x-conversation-id": "tea"}
 BODY = {"prompt": "a b c", "n_predict": 30, "stream": True, "seed": 1}
-OPTIONS = {"chat_template": "chatml"}
 
 
 async def follow(
@@ -33,7 +32,7 @@ async def lookup(server: Server, *ids: str, **headers: str) -> list[dict]:
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
 async def test_a_stream_can_be_read_again_from_any_byte(path):
-    server = Server(**OPTIONS)
+    server = Server(chat_template="chatml")
     body = {**BODY, "messages": [{"role": "user", "content": "hi"}]}
     response = await server.http.post(path, json=body, headers=HEADERS)
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -67,7 +66,7 @@ async def test_followers_get_what_is_still_to_come():
     assert session is not None
     await session.started()
     others = await asyncio.gather(follow(server), follow(server))
-    assert others == [(await first).content] * 2
+    assert set(others) == {(await first).content}
 
 
 async def test_stop_and_replace():
@@ -93,7 +92,7 @@ async def test_keys_have_their_own(tmp_path: Path):
     await server.http.post("/completion", json=BODY, headers={**HEADERS, "x-api-key": "a"})
     assert await lookup(server, "tea", **{"x-api-key": "a"})
     assert await lookup(server, "tea", **{"x-api-key": "b"}) == []
-    await follow(server, status=404, **{"x-api-key": "b"})
+    await follow(server, 0, "tea", 404, **{"x-api-key": "b"})
     await server.http.delete("/v1/stream", params={"conv_id": "tea"}, headers={"x-api-key": "b"})
     assert await lookup(server, "tea", **{"x-api-key": "a"})
 

@@ -85,7 +85,9 @@ async def find_batch(
     runner: BatchRunner, store: BatchStore, owner: str, id: str, is_messages: bool
 ) -> BatchRecord:
     """Return a batch of this API; it is a running one's own record."""
-    batch = runner.find(owner, id) or await runner.on_disk(store.find_batch, owner, id)
+    batch = runner.find(owner, id)
+    if batch is None:
+        batch = await runner.on_disk(store.find_batch, owner, id)
     if (batch.endpoint == MESSAGES) != is_messages:
         raise NotFound(f"there is no batch '{id:.64}'")
     return batch
