@@ -45,6 +45,15 @@ class Admission:
         if state is EngineState.LOADING or not self._model.is_loaded:
             raise still_loading(self._engine.loading)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server runs requests, or lets them wait."""
+        try:
+            self.check_health()
+        except Unavailable:
+            return False
+        return not self._is_draining
+
     def check_answers(self, tells_why: bool = True) -> None:
         """Raise also if the engine has not sent a heartbeat for a while."""
         self.check_health(tells_why)
@@ -67,8 +76,10 @@ class Admission:
         """Refuse tasks if the queue is full, or if the expected wait is longer than their limit.
 
         If several clients share the server, one with less than its share of the queue may always add a
-        task.
+        task. Lines of batches wait in no queue that clients see.
         """
+        if client.is_batch:
+            return
         queue, n_places = self._queue, self._n_places
         n_waiting = queue.n_excess(n)
         n_sharing = queue.n_sharing(client.id)

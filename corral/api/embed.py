@@ -55,11 +55,13 @@ async def prepare_embedding(
     fit = Fit(base.vocab, context.model.info.encoder, truncate, base, max_numbers)
     inputs = await context.pools.run_sized(body_bytes(request), tokenize, *content, fit)
     attached = media.of(*inputs.tokens) if media is not None else None
+    client = record_of(request).client
     task = Embed(
         inputs=inputs.tokens,
         lora=context.adapters.config,
         media=attached.media if attached is not None else [],
-        client=record_of(request).client.id,
+        client=client.id,
+        is_batch=client.is_batch,
     )
     return PreparedEmbedding(task, attached, inputs)
 

@@ -83,4 +83,5 @@ def new_task(prompt: list[int], params: GenerationParams, client: Client, media:
         client=client.id,
         weight=client.weight,
         tenant=client.tenant,
+        is_batch=client.is_batch,
     )

@@ -37,6 +37,7 @@ ERRORS = {
     408: "the request arrived too slowly",
     409: "busy, or already exists",
     413: "the body is larger than `--max-body-mb`",
+    429: "a limit of the API key is reached: retry after `Retry-After`",
     431: "the request's headers are too large",
     500: "the model or the server failed",
     501: "not supported by this server or its model: `message` names the option that enables it",
@@ -46,7 +47,7 @@ ERRORS = {
 # Statuses that a connection returns before there is a request, and their names here.
 OF_CONNECTIONS = {408: "TooSlow", 431: "HeaderTooLarge"}
 _EVERYWHERE = (403, *OF_CONNECTIONS, 500, 503)
-_OF_BODIES = (400, 413)
+_OF_BODIES = (400, 413, 429)
 _PREFIX = "#/components/schemas/{model}"
 _RETRY_AFTER = {
     "description": "Seconds to wait before retrying.",
@@ -274,7 +275,7 @@ def _error_response(status: int) -> dict[str, Any]:
         "description": ERRORS[status],
         "content": {JSON: {"schema": _reference("schemas", "Error")}},
     }
-    return {**response, "headers": {"Retry-After": _RETRY_AFTER}} if status == 503 else response
+    return {**response, "headers": {"Retry-After": _RETRY_AFTER}} if status in (429, 503) else response
 
 
 @cache

@@ -42,6 +42,10 @@ Chat and completions: Generate text, in OpenAI's and in llama-server's own forma
   post /apply-template | applyTemplate | Render a chat as a prompt
   post /v1/chat/completions/input_tokens | countChatTokens | Count the tokens of a chat |
     /chat/completions/input_tokens
+Resumable streams: Streams that continue without their client (`X-Conversation-Id`).
+  get /v1/stream | followStream | Follow a stream from an offset
+  delete /v1/stream | stopStream | Stop a stream
+  post /v1/streams/lookup | lookupStreams | Find streams by their conversations
 OpenAI's Responses API: The same conversations, which the server can keep.
   post /v1/responses | createResponse | Create a response (OpenAI)
   post /v1/responses/input_tokens | countResponseTokens | Count the tokens of a response (OpenAI)
@@ -61,6 +65,22 @@ OpenAI's Responses API: The same conversations, which the server can keep.
 Anthropic's API: The same conversations, for clients of the Messages API.
   post /v1/messages | createMessage | Create a message (Anthropic)
   post /v1/messages/count_tokens | countMessageTokens | Count the tokens of a message (Anthropic)
+  post /v1/messages/batches | createMessageBatch | Create many messages in the background (Anthropic)
+  get /v1/messages/batches | listMessageBatches | List the batches (Anthropic)
+  get /v1/messages/batches/{id} | getMessageBatch | Get a batch (Anthropic)
+  post /v1/messages/batches/{id}/cancel | cancelMessageBatch | Cancel a batch (Anthropic)
+  get /v1/messages/batches/{id}/results | getMessageBatchResults | Get the results of a batch (Anthropic)
+  delete /v1/messages/batches/{id} | deleteMessageBatch | Delete a batch (Anthropic)
+Files and batches: Many requests at once, which run when nothing else does (`--batches`).
+  post /v1/files | uploadFile | Upload a file (OpenAI)
+  get /v1/files | listFiles | List the files (OpenAI)
+  get /v1/files/{id} | getFile | Get what is known of a file (OpenAI)
+  get /v1/files/{id}/content | getFileContent | Get the content of a file (OpenAI)
+  delete /v1/files/{id} | deleteFile | Delete a file (OpenAI)
+  post /v1/batches | createBatch | Run the requests in a file (OpenAI)
+  get /v1/batches | listBatches | List the batches (OpenAI)
+  get /v1/batches/{id} | getBatch | Get a batch (OpenAI)
+  post /v1/batches/{id}/cancel | cancelBatch | Cancel a batch (OpenAI)
 Ollama's API: The same model, for clients of ollama.
   post /api/chat | ollamaChat | Answer a conversation (ollama)
   post /api/generate | ollamaGenerate | Answer a prompt (ollama)
@@ -109,6 +129,7 @@ Server and monitoring: The model, the server's settings, its health and what it 
   post /props | setProps | Change the server's properties
   get /health | getHealth | Check that the server is healthy | /v1/health
   get /ready | getReadiness | Check that a request would be accepted now
+  get /v1/usage | getUsage | Get the usage of the key by day
   get /metrics | getMetrics | Get metrics for Prometheus
   get /monitor/events | streamEvents | Stream what the server is doing
 """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from starlette.requests import Request
 
 from corral.api.adapter import AdapterStore
 from corral.api.admission import Admission
+from corral.api.batch.runner import BatchRunner
 from corral.api.cache_diagnosis import PromptHistory
 from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
@@ -17,6 +19,7 @@ from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
 from corral.api.storage import Storage
+from corral.api.stream_session import StreamSessions
 from corral.core.params import GenerationParams
 from corral.core.settings import ServerSettings, Settings
 from corral.media.intake import Intake
@@ -45,13 +48,19 @@ class AppState:
         self.adapters = AdapterStore(engine, server.lora_dir)
         self.defaults = Defaults(params, self.adapters, server.max_predict)
         self.storage: Storage = Storage(server, shared.storage if shared is not None else None)
+        self.streams: StreamSessions = shared.streams if shared is not None else StreamSessions()
         self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
         self.file_digest = FileDigest()
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()
         self.runner = Runner(engine, telemetry)
         self.live = LiveAnswers(engine)
+        if server.ledger and shared is None:
+            telemetry.ledger.open(Path(server.ledger))
         self.admission = Admission(engine, self.model, telemetry.queue, server.queue_size)
+        batches = self.storage.batches
+        is_open, n_slots = lambda: self.admission.is_open, lambda: telemetry.queue.n_slots
+        self.batches = BatchRunner(batches, is_open, n_slots) if batches is not None else None
         self.media_source = _media_source(server)
         intake = Intake(engine, self.media_source)
         self.prepare = PrepareContext(

@@ -1,4 +1,4 @@
-"""Storage of the server for its clients: slot states, sessions, chats, responses."""
+"""Storage of the server for its clients: slot states, sessions, chats, responses, batches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from corral.core.errors import Conflict
 from corral.core.settings import ServerSettings
 from corral.core.task import Busy
+from corral.storage.batch_store import BatchStore
 from corral.storage.chat_store import ChatStore
 from corral.storage.document_store import DocumentStore
 from corral.storage.save_directory import SaveDirectory
@@ -19,7 +20,7 @@ _MAX_BLOBS = 2  # states in memory at once for each slot and direction, besides 
 
 
 class Storage:
-    """`saves` and `chats` are None without a directory for them."""
+    """`saves`, `chats` and `batches` are None without a directory for them."""
 
     def __init__(self, server: ServerSettings, shared: Storage | None = None) -> None:
         """`shared`: has the chats and documents of several models."""
@@ -28,11 +29,13 @@ class Storage:
         self.sessions = SessionStore(server.sessions_ram_mib << 20, spill)
         self.chats: ChatStore | None
         self.documents: DocumentStore
+        self.batches: BatchStore | None = None
         if shared is not None:
             self.chats, self.documents = shared.chats, shared.documents
         else:
             self.chats = ChatStore(Path(server.chats_path)) if server.chats_path else None
             self.documents = DocumentStore(Path(server.responses_path) if server.responses_path else None)
+            self.batches = BatchStore(Path(server.batches_path)) if server.batches_path else None
         self._blob_limits: dict[tuple[int, str], asyncio.Semaphore] = {}
 
     @contextlib.asynccontextmanager

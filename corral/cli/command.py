@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, Command] = {
     "doctor": Command("check this installation and machine for problems"),
     "compare": Command("measure how much two model files differ", "A.gguf B.gguf"),
     "tune": Command("find the fastest settings for a model on this machine", "[-m FILE]"),
+    "batch": Command("run the requests in a file and save the results", "INPUT.jsonl -o OUTPUT.jsonl"),
     "completion": Command("print a shell completion script", "{bash,zsh,tcsh}"),
     "help": Command("print this help, or that of a command", "[COMMAND | all]"),
 }

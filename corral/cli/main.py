@@ -54,6 +54,8 @@ def run_command(name: str, args: Sequence[str]) -> int:
             from corral.cli.compare import run_compare as run
         case "tune":
             from corral.cli.tune import run_tune as run
+        case "batch":
+            from corral.cli.batch import run_batch as run
         case "completion":
             from corral.cli.help import run_completion as run
         case _:

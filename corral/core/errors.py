@@ -11,6 +11,7 @@
       NotFound                  404  not_found_error
         NoSuchSlot
       Conflict                  409  conflict_error
+      TooManyRequests           429  rate_limit_error
       NotSupported              501  not_supported_error
       Unavailable               503  unavailable_error
       InsufficientStorage       507  insufficient_storage_error
@@ -123,6 +124,14 @@ class NoSuchSlot(NotFound):
 class Conflict(CorralError):
     status = 409
     type = "conflict_error"
+
+
+class TooManyRequests(CorralError):
+    """A limit of the API key is reached. `retry_after_s`: when to retry."""
+
+    status = 429
+    type = "rate_limit_error"
+    retry_after_s: int | None = None
 
 
 class NotSupported(CorralError):

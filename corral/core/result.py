@@ -1,4 +1,5 @@
-"""Events from the engine; a frame is a list of them. On the wire they are arrays: names would cost more than values."""
+"""Events from the engine; a frame is a list of them. They are encoded as arrays: names would be longer than
+values."""
 
 from __future__ import annotations
 

@@ -136,6 +136,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ui_config_file: str = ""
     chats_path: str = ""
     responses_path: str = ""
+    batches_path: str = ""
+    ledger: str = ""
     metrics: bool = False
     verbosity: int = 3  # 0: nothing, 1: errors, 2: warnings, 3: info, 4: everything, including libllama
     log: bool = True

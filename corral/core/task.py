@@ -29,6 +29,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     client: str = ""  # for fair shares of the slots
     weight: float = 1.0
     tenant: bytes = b""  # KV state of one tenant is never reused for another
+    is_batch: bool = False  # yields to tasks that are not
 
     @property
     def own_prompt(self) -> list[int]:
@@ -114,6 +115,7 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
     media: list[list[MediaItem]] = []  # of each input, if any has media; their bytes are in the file `fd`
     fd: int = -1
     client: str = ""
+    is_batch: bool = False
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, tag="load_adapter"):

@@ -38,6 +38,7 @@ class _Embedding:
     def __init__(self, task: Embed, inputs: list[TokenArray], media: dict[int, PromptMedia]) -> None:
         self.id = task.id
         self.lora = task.lora
+        self.is_batch = task.is_batch
         self.inputs = inputs
         self.media = media
         self.waiting = sorted(Input(len(tokens), i) for i, tokens in enumerate(inputs) if i not in media)
@@ -97,6 +98,15 @@ class Embedder(Worker):
         return bool(self._embeddings)
 
     @property
+    def is_urgent(self) -> bool:
+        return any(not embedding.is_batch for embedding in self._embeddings)
+
+    @property
+    def _active(self) -> list[_Embedding]:
+        """What may run in this step: lines of batches pause while there is something else."""
+        return [each for each in self._embeddings if not (self.yields and each.is_batch)]
+
+    @property
     def adapters_in_use(self) -> list[AdapterConfig]:
         return [embedding.lora for embedding in self._embeddings]
 
@@ -146,7 +156,7 @@ class Embedder(Worker):
 
     def plan(self, ms: float) -> Sequence[Batch]:
         """Plan one batch of about `ms`; none while all remaining inputs wait for the projector."""
-        run = self._plan_batch(ms) if self._embeddings else None
+        run = self._plan_batch(ms) if self._active else None
         if run is not None:
             self._is_long_turn = not self._is_long_turn
         begun = self._take_events()
@@ -162,13 +172,14 @@ class Embedder(Worker):
             return None
         n_budget = decoder.cost.n_tokens_in(ms) if ms < math.inf else None
         n_pack, n_most = plan_limits(encoder.n_batch, encoder.n_pack, encoder.is_whole, n_budget)
+        if self._long is not None and self._long.embedding not in self._active:
+            self._put_back(self._long)
         if self._long is None and not encoder.is_whole:
             self._begin_long(encoder, n_most)
         if self._long is None:
             self._begin_with_media(encoder)
         queues = [
-            (embedding, embedding.waiting[: n_up_to(n_most, embedding.waiting)])
-            for embedding in self._embeddings
+            (embedding, embedding.waiting[: n_up_to(n_most, embedding.waiting)]) for embedding in self._active
         ]
         queues = [(embedding, inputs) for embedding, inputs in queues if inputs]
         queues = [(embedding, inputs) for embedding, inputs in queues if embedding.lora == queues[0][0].lora]
@@ -180,8 +191,8 @@ class Embedder(Worker):
             packed = [(queues[i][0], input) for i, input in plan]
             self._begin([embedding for embedding, _ in packed])
             return partial(self._run_packed, packed)
-        if any(embedding.waiting for embedding in self._embeddings):
-            self._fail(self._embeddings, CorralError("an input is longer than a batch"))
+        if any(embedding.waiting for embedding in self._active):
+            self._fail(self._active, CorralError("an input is longer than a batch"))
         return None
 
     def _begin(self, embeddings: Sequence[_Embedding]) -> None:
@@ -216,7 +227,7 @@ class Embedder(Worker):
 
     def _begin_long(self, encoder: Encoder, n_tokens: int) -> None:
         """Begin the next input that is longer than a batch."""
-        for embedding in self._embeddings:
+        for embedding in self._active:
             if not embedding.waiting or embedding.waiting[-1].n <= n_tokens:
                 continue
             if self._reserve(encoder, _Long(embedding, embedding.waiting[-1].number)):
@@ -225,7 +236,7 @@ class Embedder(Worker):
 
     def _begin_with_media(self, encoder: Encoder) -> None:
         """Begin an input with media once they are encoded."""
-        for embedding in list(self._embeddings):
+        for embedding in self._active:
             for index, media in embedding.media.items():
                 self._media.want(media, 0)
                 if media.missing(0):

@@ -81,6 +81,9 @@ class Engine:
         return [event for worker in self._workers for event in worker.admit(now, reserved)]
 
     def _plan(self, share_ms: float) -> list[Batch]:
+        yields = any(worker.is_urgent for worker in self._workers)
+        for worker in self._workers:
+            worker.yields = yields
         return [batch for worker in self._workers for batch in worker.plan(share_ms)]
 
     def _run(self, batch: Batch) -> None:

@@ -91,6 +91,27 @@ class Request:
         return self.task.id
 
     @property
+    def is_batch(self) -> bool:
+        return self.task.is_batch
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether its prompt or its answer is evaluated in every step."""
+        return self.phase in (Phase.PREFILL, Phase.GENERATING) and self.swapped is None
+
+    @property
+    def can_yield(self) -> bool:
+        """Whether it can give its slot to another request, and be repeated up to here later."""
+        has_one = self.media is None and self.negative is None and self._positive is None
+        return self.task.is_batch and has_one
+
+    @property
+    def delivered(self) -> list[int]:
+        """The tokens that were sent, by this request or by those that it repeats."""
+        sent = self.generated[: self.n_generated - len(self._unsent)]
+        return max(sent, self.task.resume, key=len)
+
+    @property
     def lora_key(self) -> bytes:
         """The adapters it is evaluated with."""
         return self.reuse_key.lora_key

@@ -83,6 +83,11 @@ class Runner(Worker):
         return self._scheduler.has_work
 
     @property
+    def is_urgent(self) -> bool:
+        requests = (slot.request for slot in self._scheduler.slots)
+        return any(each is not None and each.is_evaluated and not each.is_batch for each in requests)
+
+    @property
     def adapters_in_use(self) -> list[AdapterConfig]:
         return [request.task.params.lora for request in self._requests]
 
@@ -184,6 +189,7 @@ class Runner(Worker):
 
     def admit(self, now: float, reserved: Reservations) -> list[Event]:
         events: list[Event] = [*self._scheduler.admit(now, reserved)]
+        self._requeue_yielded()
         for request in self._scheduler.take_stuck():
             error = CorralError("the context is full: the request's state could not be restored")
             events.append(Failed(request.id, error.info()))
@@ -197,11 +203,19 @@ class Runner(Worker):
         self._checkpointer.begin()
         return events
 
+    def _requeue_yielded(self) -> None:
+        for request in self._scheduler.take_yielded():
+            task = msgspec.structs.replace(request.task, resume=request.delivered)
+            again = self._open(task, request.arrival)
+            again.grammar = request.grammar
+            request.close()
+            self._scheduler.add(again)
+
     def plan(self, ms: float) -> list[Batch]:
         return [Batch(partial(self._run, plan)) for plan in self._plan(ms)]
 
     def _plan(self, ms: float) -> list[BatchPlan]:
-        answers = self._scheduler.running(Phase.GENERATING)
+        answers = self._running(Phase.GENERATING)
         streams = [pair for pair in answers if len(pair[1].pending) == 1]
         drafts = self._plan_drafts(streams)
         tokens = [Token(slot.id, request.lora_key) for slot, request in streams if not len(request.draft)]
@@ -209,7 +223,7 @@ class Runner(Worker):
         evaluated = [pair for pair in answers if len(pair[1].pending) > 1 and not pair[1].is_redoing]
         redone = [(Part(slot.id, len(request.pending)),) for slot, request in answers if request.is_redoing]
         if self._settings.cont_batching or not answers:
-            evaluated += self._scheduler.running(Phase.PREFILL)
+            evaluated += self._running(Phase.PREFILL)
         prompts = [
             self._prompt(slot, request)
             for slot, request in evaluated
@@ -221,6 +235,11 @@ class Runner(Worker):
             cost = self.decoder.cost
             budget = min(budget, cost.n_tokens_in(ms - (n_groups - 1) * cost.decode_ms))
         return [*redone, *drafts, *plan_batches(tokens, prompts, budget, self._shape)]
+
+    def _running(self, phase: Phase) -> list[tuple[Slot, Request]]:
+        """Return what may run in this step: lines of batches pause while there is something else."""
+        running = self._scheduler.running(phase)
+        return [pair for pair in running if not pair[1].is_batch] if self.yields else running
 
     def _plan_drafts(self, streams: Sequence[tuple[Slot, Request]]) -> list[BatchPlan]:
         if self.speculation.n_exact == 1:
@@ -320,8 +339,11 @@ class Runner(Worker):
             self._prompt_cap //= 2
         else:
             holders = [*self._scheduler.running(Phase.PREFILL), *self._scheduler.running(Phase.GENERATING)]
-            newest, request = max(holders, key=lambda pair: pair[1].arrival)
+            newest, request = max(holders, key=lambda pair: (pair[1].can_yield, pair[1].arrival))
             is_alone = all(other.arrival == request.arrival for _, other in holders)
+            if request.can_yield and not is_alone:
+                self._scheduler.evict(newest)
+                return []
             if is_alone or not self._scheduler.preempt(newest):
                 return self._fail(work, CorralError("the context is full and nothing can be evicted"))
         return []

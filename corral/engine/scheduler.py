@@ -38,6 +38,7 @@ class Scheduler:
         self._clock = 0
         self._queue_sent = -_QUEUE_S
         self._has_freed_room = True
+        self._yielded: list[Request] = []
 
     @property
     def public(self) -> list[Slot]:
@@ -151,9 +152,11 @@ class Scheduler:
         """Give free slots to waiting requests, then decide what their prompts start from."""
         self._reserved = reserved
         self._queue.tick(now)
-        if self._bring_back() and self._queue and any(slot.is_idle for slot in self.public):
+        if self._bring_back() and self._queue and self._has_free_slot:
             for request in list(self._queue):
-                slot = self._find_slot(request) if not request.is_paused else None
+                if request.is_paused:
+                    continue
+                slot = self._find_slot(request) or self._take_slot(request)
                 if slot is not None:
                     self._queue.start(request)
                     self._assign(slot, request)
@@ -164,6 +167,10 @@ class Scheduler:
             self._queue_sent = now
             events.append(Queue([request.id for request in self._queue]))
         return events
+
+    @property
+    def _has_free_slot(self) -> bool:
+        return any(slot.is_idle or slot.is_yielding for slot in self.public)
 
     def fetch(self, request: Request) -> Future[Saved | None] | None:
         """Start reading the prefix of a prompt from disk, if no slot or host memory has it."""
@@ -203,6 +210,33 @@ class Scheduler:
         free = [s for s in self.public if s.is_idle and turn <= self._reserved.arrivals.get(s.id, turn)]
         idle = [s for s in free if pinned in (-1, s.id)]
         return self._choose(idle, request) if idle else None
+
+    def _take_slot(self, request: Request) -> Slot | None:
+        """Take the slot of the newest line of a batch for a request that is none."""
+        if request.is_batch:
+            return None
+        pinned, turn = request.task.params.id_slot, request.arrival
+        found = [
+            (slot, slot.request)
+            for slot in self.public
+            if slot.request is not None and slot.request.can_yield and pinned in (-1, slot.id)
+            if turn <= self._reserved.arrivals.get(slot.id, turn)
+        ]
+        if not found:
+            return None
+        slot, _ = max(found, key=_arrival)
+        self.evict(slot)
+        return slot
+
+    def evict(self, slot: Slot) -> None:
+        """Take a request from its slot; `take_yielded` returns it, to be queued again."""
+        assert slot.request is not None
+        self._yielded.append(slot.request)
+        self.release(slot)
+
+    def take_yielded(self) -> list[Request]:
+        yielded, self._yielded = self._yielded, []
+        return yielded
 
     def _find_negative_slot(self, negative: Request) -> Slot:
         """Find a slot for a negative; there are as many of them as other slots."""
@@ -280,7 +314,9 @@ class Scheduler:
         reuse_key = request.reuse_key
         own = self._kv.holding(slot, reuse_key, request.accepts_shifted_of(slot.id))
         neighbours = [
-            self._kv.holding(s, reuse_key, request.accepts_shifted) for s in self.slots if s is not slot
+            self._kv.holding(s, reuse_key, request.accepts_shifted)
+            for s in self.slots
+            if s is not slot and not s.is_behind(request)
         ]
         n_stored, stored = self._kv.stored(request)
         prefix = plan_prefix(prompt, own, neighbours, n_stored)

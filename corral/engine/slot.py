@@ -61,3 +61,13 @@ class Slot:
     @property
     def is_idle(self) -> bool:
         return self.request is None
+
+    @property
+    def is_yielding(self) -> bool:
+        """Whether another request can take it from the line of a batch."""
+        return self.request is not None and self.request.can_yield
+
+    def is_behind(self, request: Request) -> bool:
+        """Whether its prompt is evaluated only while the other request is not: that must not wait for it."""
+        own = self.request
+        return own is not None and own.is_batch and own.is_evaluating_prompt and not request.is_batch

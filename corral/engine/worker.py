@@ -26,9 +26,15 @@ class Worker:
     """Every hook is optional. The engine's thread calls all but `abort_if_running` and `heartbeat`."""
 
     handles: tuple[type[Command], ...] = ()
+    yields = False  # whether lines of batches have to pause, because some worker `is_urgent`
 
     @property
     def has_work(self) -> bool:
+        return False
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it evaluates something that is not the line of a batch."""
         return False
 
     def handle(self, command: Command, arrival: int) -> Coroutine | Event | None:

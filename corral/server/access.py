@@ -9,13 +9,13 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
-from corral.api.trust import mark_anonymous
-from corral.core.client import Client
+from corral.api.trust import is_internal, mark_anonymous
+from corral.core.client import Client, Limits
 from corral.core.errors import CorralError, Unauthorized
 from corral.core.settings import ServerSettings
 from corral.server.key_file import read_key_file
@@ -26,7 +26,10 @@ PUBLIC_PATHS = ("/health", "/v1/health", "/ready", "/models", "/v1/models", "/pr
 _READING = ("GET", "HEAD")
 _BEARER = b"bearer "
 _ASKING = [(b"www-authenticate", b"Bearer")]
-_NAMED = re.compile(r"([A-Za-z0-9._-]{1,64})(?:=(\d{1,4}(?:\.\d{1,3})?))?:(.+)")
+_NAMED = re.compile(
+    r"([A-Za-z0-9._-]{1,64})(?:=(\d{1,4}(?:\.\d{1,3})?))?((?:,(?:(?:tpm|tpd|concurrent)=\d{1,12}|admin))*):(.+)"
+)
+_LIMITS = {"tpm": "tokens_per_minute", "tpd": "tokens_per_day", "concurrent": "concurrent"}
 _TENANT_BYTES = 16
 
 
@@ -79,7 +82,11 @@ class Keys:
         weight = float(found[2] or 1)
         if not weight:
             raise CorralError(f"--api-key-file: the weight of '{found[1]}' must be greater than 0")
-        return [self._key(key, found[1], found[1], weight) for key in (line, found[3])]
+        words = [word.partition("=") for word in found[3].split(",") if word]
+        limits = Limits(**{_LIMITS[name]: int(value) for name, equals, value in words if equals})
+        is_admin = any(name == "admin" for name, _, _ in words)
+        keys = [self._key(key, found[1], found[1], weight) for key in (line, found[4])]
+        return [replace(key, client=replace(key.client, limits=limits, is_admin=is_admin)) for key in keys]
 
     def _key(self, key: str, identity: str, name: str, weight: float = 1.0) -> _Key:
         tenant = b"" if self._shares else _digest(identity.encode())[:_TENANT_BYTES]
@@ -96,7 +103,7 @@ class AccessControl:
         self._is_public = is_public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] == "http" and not is_internal(scope):
             client = self._keys.find(_shown(scope))
             if client is not None:
                 record_in(scope).client = client

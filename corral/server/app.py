@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
+from corral.api.dialects.messages import batch_routes as message_batches
 from corral.api.dialects.messages import routes as messages
 from corral.api.dialects.ollama import routes as ollama
 from corral.api.dialects.responses import conversation_routes as conversations
@@ -19,11 +20,13 @@ from corral.api.router import ApiRoute
 from corral.api.routes import (
     adapter,
     audio,
+    batch,
     chat,
     chats,
     completion,
     control,
     embedding,
+    file,
     infill,
     metrics,
     model,
@@ -33,7 +36,9 @@ from corral.api.routes import (
     session,
     slot,
     status,
+    stream,
     token,
+    usage,
 )
 from corral.api.state import AppState
 from corral.core.settings import ServerSettings
@@ -42,16 +47,20 @@ from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
 from corral.server.errors import add_error_handlers
 from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
+from corral.server.rate_limit import RateLimit
 from corral.server.release import MemoryRelease
+from corral.server.resumable import ResumableStreams
 from corral.server.static_routes import StaticRoutes
 from corral.telemetry.facts import ServerFacts
+from corral.telemetry.ledger import Ledger
 from corral.telemetry.live import Monitor
 
 _ROUTES = (
     # First: some of their paths also exist in other routers.
-    *(messages, ollama, responses, conversations),
+    *(messages, message_batches, ollama, responses, conversations),
     *(models, status, metrics, monitor, model, completion, infill, chat, control, audio, chats),
     *(embedding, rank, adapter, token, slot, session),
+    *(file, batch, usage, stream),
 )
 
 
@@ -82,10 +91,11 @@ def create_app(
 
         add_vertex(app, os.environ)
     app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)
+    app.add_middleware(ResumableStreams, sessions=state.streams)
     app.add_middleware(HeadRequests, routes=lambda: app.routes)
     if dispatch is not None:
         app.add_middleware(dispatch)
-    _add_access_control(app, server, keys)
+    _add_access_control(app, state, keys)
     _add_monitoring(app, state)
     return app
 
@@ -115,7 +125,8 @@ def _add_monitoring(app: Starlette, state: AppState) -> None:
     app.state.observers = [each for each in observers if each is not None]
 
 
-def _add_access_control(app: Starlette, server: ServerSettings, checked: Keys | None) -> None:
+def _add_access_control(app: Starlette, state: AppState, checked: Keys | None) -> None:
+    server, ledger = state.settings.server, state.telemetry.ledger
     keys = app.state.keys = checked if checked is not None else Keys(server)
     app.state.openapi = cache(lambda: describe(app.routes, PUBLIC_PATHS, bool(keys)))
     if not keys or checked is not None:
@@ -126,4 +137,5 @@ def _add_access_control(app: Starlette, server: ServerSettings, checked: Keys | 
         without a key."""
         return server.ui and all(route.matches(scope)[0] is Match.NONE for route in app.routes)
 
+    app.add_middleware(RateLimit, ledger=ledger)
     app.add_middleware(AccessControl, keys=keys, is_public=is_public)

@@ -30,7 +30,7 @@ from corral.server.defaults import check_tokens, default_guidance, default_param
 from corral.server.system_prompt import read_system_prompt, tokenize_system_file
 from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.live import Monitor
-from corral.telemetry.middleware import RequestObserver
+from corral.telemetry.middleware import RecordMiddleware, RequestObserver
 from corral.text.vocab import Vocab, VocabFile
 
 _SWITCH_S = 0.001  # between two threads that compute: the event loop should not wait for all of them
@@ -79,6 +79,8 @@ class Front:
         self.monitor.start()
         self._tokenizer.start()
         self._renderer.start()
+        if self.state.batches is not None:
+            self.state.batches.start(RecordMiddleware(self.app, self.observers))
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
             self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
@@ -124,7 +126,11 @@ class Front:
         await asyncio.to_thread(self._tokenizer.close)
         self._renderer.close()
         if self._is_alone:
+            if self.state.batches is not None:
+                await self.state.batches.close()
+            await self.state.streams.close()
             await self.state.responses.close()
+            await self.state.telemetry.ledger.close()
         await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:
             await asyncio.to_thread(self.app.state.tracer.close)

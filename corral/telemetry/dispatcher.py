@@ -9,6 +9,7 @@ from typing import Protocol
 from corral.core.result import Admitted, Begun, Decodes, SlotReport, TaskResult
 from corral.core.task import Embed, SlotAction, Task
 from corral.telemetry.counters import TokenCounters
+from corral.telemetry.ledger import Ledger
 from corral.telemetry.loop_meter import LoopMeter
 from corral.telemetry.queue import QueueView
 from corral.telemetry.record import RequestRecord, TaskRecord
@@ -26,12 +27,14 @@ class RecordObserver(Protocol):
 class Telemetry:
     """All telemetry of the server, on the event loop. An `EngineObserver` of the link."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        """`ledger`: of a server for many models."""
         self.slots = SlotTable()
         self.counters = TokenCounters()
         self.queue = QueueView()
         self.loop = LoopMeter()
-        self.observers: list[RecordObserver] = []
+        self.ledger = ledger or Ledger()
+        self.observers: list[RecordObserver] = [self.ledger]
         self.followers: dict[int, TaskFollower] = {}  # of tasks that have not ended, by task id
 
     @property
@@ -71,12 +74,13 @@ class TaskFollower:
         self._submitted = task
         self.task = self.record.add_task(n_prompt)
         self._telemetry.followers[task.id] = self
-        self._telemetry.queue.enter(task.id, task.client)
+        if not task.is_batch:  # it is never in the way of others
+            self._telemetry.queue.enter(task.id, task.client)
 
     def on_result(self, result: TaskResult) -> None:
         telemetry, submitted = self._telemetry, self._submitted
         self.task.update(result, perf_counter())
-        if isinstance(result, Admitted | Begun):
+        if isinstance(result, Admitted | Begun) and not submitted.is_batch:
             telemetry.queue.start(submitted.id, self.task)
         telemetry.counters.on_result(result, submitted)
         if isinstance(submitted, Task):

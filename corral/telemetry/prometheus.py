@@ -6,6 +6,7 @@ Gauges and sums are read from `Telemetry` at each scrape; only histograms are co
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 
 from prometheus_client import (
@@ -23,6 +24,7 @@ from starlette.types import Scope
 from corral import BUILD_INFO, __version__
 from corral.link.lifecycle import EngineState
 from corral.telemetry.facts import ServerFacts, kv_use
+from corral.telemetry.ledger import DAY_S
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.task_metrics import TaskMetrics
 
@@ -177,8 +179,25 @@ class _StateCollector:
         slots.add_metric(["idle"], telemetry.slots.n_idle)
         slots.add_metric(["busy"], telemetry.slots.n_busy)
         yield slots
+        yield from self._usage()
         yield GaugeMetricFamily("corral_queue_length", "Tasks waiting for a slot.", telemetry.queue.n_waiting)
         yield GaugeMetricFamily("corral_sessions_bytes", "Memory used by sessions.", sessions.resident_bytes)
+
+    def _usage(self) -> Iterator[Metric]:
+        """Yield what keys have used today, as the ledger has it."""
+        today = self._facts.telemetry.ledger.entries(int(time.time()) // DAY_S).values()
+        used = GaugeMetricFamily(
+            "corral_used_tokens_today", "Tokens of a key since midnight, UTC.", labels=["key", "kind"]
+        )
+        refused = GaugeMetricFamily(
+            "corral_refused_requests_today", "Requests beyond the limits of a key.", labels=["key"]
+        )
+        for entry in today:
+            for kind in ("input", "cached", "output"):
+                used.add_metric([entry.name, kind], getattr(entry, kind))
+            refused.add_metric([entry.name], entry.refused)
+        yield used
+        yield refused
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

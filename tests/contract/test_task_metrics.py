@@ -223,8 +223,9 @@ async def test_connections_are_shown_by_a_server_that_has_some():
 
 
 async def test_nothing_watches_where_nobody_asks():
-    assert not Server().engine.telemetry.observers
-    assert len(Server(metrics=True).engine.telemetry.observers) == 1
+    telemetry = Server().engine.telemetry
+    assert telemetry.observers == [telemetry.ledger]
+    assert len(Server(metrics=True).engine.telemetry.observers) == 2
 
 
 TASK = Task(id=0, prompt=[1] * 10, params=GenerationParams())

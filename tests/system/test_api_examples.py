@@ -33,8 +33,8 @@ ONE_THREAD = ("-t", 1)
 def generates(models, modifiers, vision, tmp_path_factory):
     """A tiny model with everything that can be had at once: marks of infilling, adapters, eyes, files."""
     path = tmp_path_factory.mktemp("server")
-    adapters, saves, chats = path / "adapters", path / "saves", path / "chats"
-    for folder in (adapters, saves, chats):
+    adapters, saves, chats, batches = (path / name for name in ("adapters", "saves", "chats", "batches"))
+    for folder in (adapters, saves, chats, batches):
         folder.mkdir()
     shutil.copy(modifiers / "lora-a.gguf", path / "style.gguf")
     shutil.copy(modifiers / "lora-b.gguf", adapters / "law.gguf")
@@ -46,7 +46,7 @@ def generates(models, modifiers, vision, tmp_path_factory):
         "--lora",
         path / "style.gguf",
     )
-    places = ("--lora-dir", adapters, "--slot-save-path", saves, "--chats", chats)
+    places = ("--lora-dir", adapters, "--slot-save-path", saves, "--chats", chats, "--batches", batches)
     with CorralProcess(
         *files, *places, "--slots", "--props", "--metrics", "-c", 2048, "-np", 2, *ONE_THREAD
     ) as server:

@@ -49,6 +49,20 @@ OPTIONS = (
         target="server.responses_path",
     ),
     Option(
+        ("--batches",),
+        "directory for files and batches of /v1/files, /v1/batches and /v1/messages/batches, separate for "
+        "each API key; unfinished batches continue after a restart (default: none, they are refused)",
+        path=PathUse.WRITE_DIRECTORY,
+        target="server.batches_path",
+    ),
+    Option(
+        ("--ledger",),
+        "file for the usage of every API key and day, so that it survives a restart (default: none, it is "
+        "kept in memory)",
+        "FILE",
+        path=PathUse.OUTPUT,
+    ),
+    Option(
         ("--embedding", "--embeddings"),
         "serve only embeddings; without it a generative model serves both",
         target="engine.embedding",
@@ -71,7 +85,8 @@ OPTIONS = (
     ),
     Option(
         ("--api-key-file",),
-        "file with API keys, one per line, as KEY, NAME:KEY or NAME=WEIGHT:KEY; reloaded on SIGHUP",
+        "file with API keys, one per line, as KEY, NAME:KEY or NAME=WEIGHT:KEY, with limits as in "
+        "NAME,tpm=60000,tpd=1000000,concurrent=4:KEY, or admin; reloaded on SIGHUP",
         path=PathUse.TEXT,
     ),
     Option(

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from corral.api.engine import Engine
 from corral.api.state import AppState
-from corral.core.errors import Unavailable
+from corral.core.errors import CorralError, Unavailable
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
 from corral.link.lifecycle import EngineState
@@ -39,5 +39,7 @@ class NoEngine:
 
 def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp]) -> Starlette:
     """Raises CorralError if a file or directory in the settings is unusable."""
+    if settings.server.batches_path:
+        raise CorralError("--batches works with one model only: give it with -m")
     state = AppState(settings, cast(Engine, NoEngine()), Telemetry(), default_params(settings))
     return create_app(state, first=router.routes, dispatch=dispatch)

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgspec
 from starlette.applications import Starlette
 
+from corral.api.state import AppState
 from corral.core.catalog import CatalogModel
 from corral.core.errors import CorralError, EngineDied, InsufficientStorage
 from corral.core.result import Loading, ModelInfo, Planned, Stage
@@ -193,7 +194,8 @@ class ServedModel:
 
         settings = await Errand(self._find_files, note).run()
         self._early = None
-        server, telemetry = settings.server, Telemetry()
+        hub: AppState = self._around.hub.state.api
+        server, telemetry = settings.server, Telemetry(hub.telemetry.ledger)
         engine = self._engine = EngineClient(
             settings.engine,
             server.engine_timeout_s,

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from starlette.types import ASGIApp
 
+from corral.api.state import AppState
 from corral.core.catalog import CatalogModel
 from corral.core.settings import Settings
 from corral.server.cors import Cors, cors_policy
@@ -103,9 +104,12 @@ class _Life:
             await asyncio.gather(*starters, return_exceptions=True)
             await self._directory.stop_downloads()
             await self.registry.close()
+            state: AppState = self._hub.state.api
             with contextlib.suppress(asyncio.CancelledError):
-                await self._hub.state.api.responses.close()
-            await self._hub.state.api.storage.sessions.close()
+                await state.responses.close()
+            await state.streams.close()
+            await state.telemetry.ledger.close()
+            await state.storage.sessions.close()
 
     def _make_dispatch(self, app: ASGIApp) -> ASGIApp:
         return ModelDispatch(app, self.registry, self._settings.server)

@@ -18,8 +18,8 @@ QUERIES = (
 )
 
 
-def render_page(items: list[Item], request: Request) -> dict[str, Any]:
-    """Return one page of `items`, which are oldest first."""
+def render_page(items: list[Item], request: Request, most: int = _MOST) -> dict[str, Any]:
+    """Return one page of `items`, which are oldest first. `most`: the highest limit."""
     params = request.query_params
     order = params.get("order", "desc")
     if order not in ("asc", "desc"):
@@ -27,7 +27,8 @@ def render_page(items: list[Item], request: Request) -> dict[str, Any]:
     ordered = items if order == "asc" else items[::-1]
     first = _find_after(ordered, params["after"]) if "after" in params else 0
     rest = ordered[first:]
-    return render_list(rest[: _limit(params.get("limit"))], has_more=len(rest) > _limit(params.get("limit")))
+    limit = _limit(params.get("limit"), most)
+    return render_list(rest[:limit], has_more=len(rest) > limit)
 
 
 def render_list(items: list[Item], has_more: bool = False) -> dict[str, Any]:
@@ -49,8 +50,8 @@ def parse_number(text: str, field: str, low: int, high: int) -> int:
     return int(text)
 
 
-def _limit(text: str | None) -> int:
-    return _DEFAULT if text is None else parse_number(text, "limit", 1, _MOST)
+def _limit(text: str | None, most: int) -> int:
+    return _DEFAULT if text is None else parse_number(text, "limit", 1, most)
 
 
 def _find_after(items: list[Item], id: str) -> int:

@@ -1,0 +1,215 @@
+"""`/v1/messages/batches`: many messages at once, which run when nothing else does."""
+
+from __future__ import annotations
+
+import io
+import time
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.batch.content import JSONL, respond_results
+from corral.api.batch.line import MESSAGES
+from corral.api.batch.runner import BatchRunner
+from corral.api.batch.schema import (
+    MESSAGE_BATCH,
+    MESSAGE_BATCH_DELETED,
+    MESSAGE_BATCHES,
+    MessageBatchRequest,
+)
+from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.messages.error import ID_HEADER
+from corral.api.dialects.responses.page import parse_number
+from corral.api.openapi import answers, body_of, queries, query
+from corral.api.router import PathParameter, Router
+from corral.api.routes.batch import find_batch
+from corral.api.routes.file import batches_of
+from corral.core.errors import Conflict, InvalidRequest
+from corral.storage.batch_record import BatchRecord, Counts, FileRecord, new_id
+from corral.storage.batch_store import BatchStore
+from corral.telemetry.scope import record_of
+
+router = Router()
+
+_Id = Annotated[str, PathParameter("ID of the batch.")]
+_WINDOW_S = 86400
+_MAX_LIMIT, _DEFAULT_LIMIT = 1000, 20
+_QUERIES = (
+    query("after_id", "List batches after the one with this id.", type="string"),
+    query("before_id", "List batches before the one with this id.", type="string"),
+    query("limit", "The most batches to list.", type="integer", minimum=1, maximum=_MAX_LIMIT),
+)
+
+
+@router.post(
+    "/v1/messages/batches",
+    openapi_extra=body_of(MessageBatchRequest),
+    responses=answers(MESSAGE_BATCH, 501, 507),
+)
+async def create(request: Request) -> Response:
+    """Create many messages, below all other work, in Anthropic's shape."""
+    runner, store, owner = batches_of(request)
+    body = await parse_body(request, MessageBatchRequest)
+    now, lines = int(time.time()), _lines(body.requests)
+    file = FileRecord(
+        id=new_id("file-"),
+        purpose="batch",
+        filename="requests.jsonl",
+        n_bytes=len(lines),
+        created_at=now,
+        expires_at=now + 30 * _WINDOW_S,
+    )
+    await runner.on_disk(store.add_file, owner, file, io.BytesIO(lines))
+    batch = BatchRecord(
+        id=new_id("msgbatch_"),
+        client=record_of(request).client,
+        endpoint=MESSAGES,
+        input_file_id=file.id,
+        completion_window="24h",
+        created_at=now,
+        expires_at=now + _WINDOW_S,
+        total=len(body.requests),
+    )
+    await runner.on_disk(store.save_batch, batch)
+    runner.add(batch)
+    return await _answer(request, runner, store, batch)
+
+
+@router.get(
+    "/v1/messages/batches", openapi_extra=queries(*_QUERIES), responses=answers(MESSAGE_BATCHES, 400, 501)
+)
+async def batches(request: Request) -> Response:
+    """All batches of the key, newest first, in Anthropic's shape."""
+    runner, store, owner = batches_of(request)
+    params = request.query_params
+    found = [each for each in await runner.on_disk(store.list_batches, owner) if each.endpoint == MESSAGES]
+    found.reverse()
+    ids = [batch.id for batch in found]
+    first, end = 0, len(found)
+    if "after_id" in params:
+        first = _index(ids, params["after_id"], "after_id") + 1
+    if "before_id" in params:
+        end = _index(ids, params["before_id"], "before_id")
+    limit = parse_number(params.get("limit", str(_DEFAULT_LIMIT)), "limit", 1, _MAX_LIMIT)
+    rest = found[first:end]
+    page = rest[-limit:] if "before_id" in params else rest[:limit]
+    data = [await _render(request, runner, store, batch) for batch in page]
+    return _with_id(request, JsonResponse(_render_page(data, len(rest) > limit)))
+
+
+@router.get("/v1/messages/batches/{id}", responses=answers(MESSAGE_BATCH, 404, 501))
+async def retrieve(request: Request, id: _Id) -> Response:
+    """A batch, and how far it is, in Anthropic's shape."""
+    runner, store, owner = batches_of(request)
+    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    return await _answer(request, runner, store, batch)
+
+
+@router.post("/v1/messages/batches/{id}/cancel", responses=answers(MESSAGE_BATCH, 404, 501))
+async def cancel(request: Request, id: _Id) -> Response:
+    """Stop a batch; results that it has stay."""
+    runner, store, owner = batches_of(request)
+    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    await runner.cancel(batch)
+    return await _answer(request, runner, store, batch)
+
+
+@router.get("/v1/messages/batches/{id}/results", responses=answers(None, 404, 409, 501, also=[JSONL]))
+async def results(request: Request, id: _Id) -> Response:
+    """The results of a batch that has ended, one per line."""
+    runner, store, owner = batches_of(request)
+    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    if not batch.is_ended:
+        raise Conflict("the batch has not ended")
+    return _with_id(request, respond_results(runner, store, batch.id, None))
+
+
+@router.delete("/v1/messages/batches/{id}", responses=answers(MESSAGE_BATCH_DELETED, 404, 409, 501))
+async def delete(request: Request, id: _Id) -> Response:
+    """Delete a batch that has ended, and its results."""
+    runner, store, owner = batches_of(request)
+    batch = await find_batch(runner, store, owner, id, is_messages=True)
+    if not batch.is_ended:
+        raise Conflict("the batch has not ended; cancel it first")
+    await runner.on_disk(store.remove_batch, batch)
+    await runner.on_disk(store.remove_file, owner, batch.input_file_id)
+    return _with_id(request, JsonResponse({"id": id, "type": "message_batch_deleted"}))
+
+
+def _lines(requests: list[Any]) -> bytes:
+    """Return the requests as lines of an input file. Raises InvalidRequest, which names the first that is
+    wrong."""
+    seen: set[str] = set()
+    lines = []
+    for i, each in enumerate(requests):
+        place = f"requests[{i}]"
+        if not isinstance(each, dict) or not isinstance(each.get("params"), dict):
+            raise InvalidRequest("must have 'params', an object", field=place)
+        id = each.get("custom_id")
+        if not isinstance(id, str) or not 0 < len(id) <= 64 or id in seen:
+            raise InvalidRequest("must be a unique string of 1 to 64 characters", field=f"{place}.custom_id")
+        if each["params"].get("stream"):
+            raise InvalidRequest("not in a batch", field=f"{place}.params.stream")
+        seen.add(id)
+        lines.append(orjson.dumps({"custom_id": id, "body": each["params"]}) + b"\n")
+    return b"".join(lines)
+
+
+async def _answer(request: Request, runner: BatchRunner, store: BatchStore, batch: BatchRecord) -> Response:
+    return _with_id(request, JsonResponse(await _render(request, runner, store, batch)))
+
+
+async def _render(
+    request: Request, runner: BatchRunner, store: BatchStore, batch: BatchRecord
+) -> dict[str, Any]:
+    counts = await runner.on_disk(store.counts, batch.id)
+    batch = runner.find(batch.client.id, batch.id) or batch
+    return render_message_batch(batch, counts, str(request.base_url))
+
+
+def render_message_batch(batch: BatchRecord, counts: Counts, base_url: str) -> dict[str, Any]:
+    is_canceling = batch.status == "cancelling"
+    ended_at = batch.times.get(f"{batch.status}_at") if batch.is_ended else None
+    n_left = batch.total - counts.ok - counts.error - counts.canceled - counts.expired
+    return {
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": "ended" if batch.is_ended else "canceling" if is_canceling else "in_progress",
+        "request_counts": {
+            "processing": 0 if batch.is_ended else n_left,
+            "succeeded": counts.ok,
+            "errored": counts.error,
+            "canceled": counts.canceled,
+            "expired": counts.expired,
+        },
+        "created_at": _date(batch.created_at),
+        "expires_at": _date(batch.expires_at),
+        "ended_at": _date(ended_at),
+        "cancel_initiated_at": _date(batch.times.get("cancelling_at")),
+        "archived_at": None,
+        "results_url": f"{base_url}v1/messages/batches/{batch.id}/results" if batch.is_ended else None,
+    }
+
+
+def _render_page(data: list[dict[str, Any]], has_more: bool) -> dict[str, Any]:
+    ends = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"data": data, "has_more": has_more, "first_id": ends[0], "last_id": ends[1]}
+
+
+def _index(ids: list[str], id: str, field: str) -> int:
+    if id not in ids:
+        raise InvalidRequest(f"batch '{id:.64}' not found", field=field)
+    return ids.index(id)
+
+
+def _date(seconds: int | None) -> str | None:
+    """Return a time as in RFC 3339."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat()
+
+
+def _with_id(request: Request, response: Response) -> Response:
+    response.headers[ID_HEADER.decode()] = record_of(request).id
+    return response

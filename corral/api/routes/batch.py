@@ -1,0 +1,99 @@
+"""`/v1/batches`: many requests in a file, which run when nothing else does."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.batch.line import MESSAGES
+from corral.api.batch.render import render_batch
+from corral.api.batch.runner import BatchRunner
+from corral.api.batch.schema import BATCH, BATCHES, BatchRequest
+from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.responses.page import QUERIES, render_page
+from corral.api.openapi import answers, body_of, queries
+from corral.api.router import PathParameter, Router
+from corral.api.routes.file import batches_of
+from corral.core.errors import InvalidRequest, NotFound
+from corral.storage.batch_record import BatchRecord, new_id
+from corral.storage.batch_store import BatchStore
+from corral.telemetry.scope import record_of
+
+router = Router()
+
+_Id = Annotated[str, PathParameter("ID of the batch.")]
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@router.post("/v1/batches", openapi_extra=body_of(BatchRequest), responses=answers(BATCH, 404, 501, 507))
+async def create(request: Request) -> Response:
+    """Run the requests in an uploaded file, below all other work."""
+    runner, store, owner = batches_of(request)
+    body = await parse_body(request, BatchRequest)
+    file = await runner.on_disk(store.find_file, owner, body.input_file_id)
+    if file.batch or file.purpose != "batch":
+        raise InvalidRequest("must be a file with the purpose 'batch'", field="input_file_id")
+    now, window = int(time.time()), body.completion_window
+    batch = BatchRecord(
+        id=new_id("batch_"),
+        client=record_of(request).client,
+        endpoint=body.endpoint,
+        input_file_id=file.id,
+        completion_window=window,
+        created_at=now,
+        expires_at=now + int(window[:-1]) * _SECONDS[window[-1]],
+        metadata=body.metadata,
+        output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
+    )
+    await runner.on_disk(store.save_batch, batch)
+    runner.add(batch)
+    rendered = await _render(runner, store, batch)
+    return JsonResponse({**rendered, **({"warnings": body.warnings} if body.warnings else {})})
+
+
+@router.get("/v1/batches", openapi_extra=queries(*QUERIES), responses=answers(BATCHES, 400, 501))
+async def batches(request: Request) -> Response:
+    """All batches of the key."""
+    runner, store, owner = batches_of(request)
+    found = [each for each in await runner.on_disk(store.list_batches, owner) if each.endpoint != MESSAGES]
+    page = render_page([{"id": batch.id, "batch": batch} for batch in found], request)
+    page["data"] = [await _render(runner, store, item["batch"]) for item in page["data"]]
+    return JsonResponse(page)
+
+
+@router.get("/v1/batches/{id}", responses=answers(BATCH, 404, 501))
+async def retrieve(request: Request, id: _Id) -> Response:
+    """A batch, and how far it is."""
+    runner, store, owner = batches_of(request)
+    batch = await find_batch(runner, store, owner, id, is_messages=False)
+    return JsonResponse(await _render(runner, store, batch))
+
+
+@router.post("/v1/batches/{id}/cancel", responses=answers(BATCH, 404, 501))
+async def cancel(request: Request, id: _Id) -> Response:
+    """Stop a batch; results that it has stay. One that has ended is not changed."""
+    runner, store, owner = batches_of(request)
+    batch = await find_batch(runner, store, owner, id, is_messages=False)
+    await runner.cancel(batch)
+    return JsonResponse(await _render(runner, store, batch))
+
+
+async def find_batch(
+    runner: BatchRunner, store: BatchStore, owner: str, id: str, is_messages: bool
+) -> BatchRecord:
+    """Return a batch of this API; it is a running one's own record."""
+    batch = runner.find(owner, id)
+    if batch is None:
+        batch = await runner.on_disk(store.find_batch, owner, id)
+    if (batch.endpoint == MESSAGES) != is_messages:
+        raise NotFound(f"there is no batch '{id:.64}'")
+    return batch
+
+
+async def _render(runner: BatchRunner, store: BatchStore, batch: BatchRecord) -> dict[str, Any]:
+    counts = await runner.on_disk(store.counts, batch.id)
+    batch = runner.find(batch.client.id, batch.id) or batch
+    return render_batch(batch, counts, runner.eta_s(batch.id))

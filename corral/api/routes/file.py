@@ -1,0 +1,126 @@
+"""`/v1/files`: files that clients upload for batches, and the results of batches."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.batch.content import respond_file
+from corral.api.batch.render import render_file
+from corral.api.batch.runner import BatchRunner
+from corral.api.batch.schema import FILE, FILE_DELETED, FILES, MAX_EXPIRY_S, MIN_EXPIRY_S
+from corral.api.batch.upload import read_form
+from corral.api.body import JsonResponse
+from corral.api.dialects.responses.page import QUERIES, parse_number, render_page
+from corral.api.openapi import BINARY, answers, queries, query
+from corral.api.router import PathParameter, Router
+from corral.api.state import state_of
+from corral.core.errors import Conflict, InvalidRequest, NotSupported, TooLarge
+from corral.storage.batch_record import FileRecord, new_id
+from corral.storage.batch_store import MAX_FILE_BYTES, MAX_FILES, BatchStore
+from corral.telemetry.scope import record_of
+
+router = Router()
+
+_Id = Annotated[str, PathParameter("ID of the file.")]
+_MAX_NAME = 255
+_PURPOSES = ("batch", "user_data", "assistants", "fine-tune", "vision", "evals")
+_FORM: dict[str, Any] = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"enum": list(_PURPOSES)},
+        "expires_after[anchor]": {"const": "created_at"},
+        "expires_after[seconds]": {"type": "integer", "minimum": MIN_EXPIRY_S, "maximum": MAX_EXPIRY_S},
+    },
+}
+_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}
+}
+
+
+def batches_of(request: Request) -> tuple[BatchRunner, BatchStore, str]:
+    """Return what runs batches, what keeps them, and the key of this request."""
+    state = state_of(request)
+    if state.batches is None or state.storage.batches is None:
+        raise NotSupported("This server keeps no files and batches. Start it with `--batches DIR`")
+    return state.batches, state.storage.batches, record_of(request).client.id
+
+
+@router.post("/v1/files", openapi_extra=_BODY, responses=answers(FILE, 501, 507))
+async def upload(request: Request) -> Response:
+    """Upload a file, for a batch."""
+    runner, store, owner = batches_of(request)
+    async with read_form(request) as form:
+        file, content = _parse(form)
+        await runner.on_disk(store.add_file, owner, file, content.file)
+    return JsonResponse(render_file(file))
+
+
+@router.get(
+    "/v1/files",
+    openapi_extra=queries(*QUERIES, query("purpose", "List only files with this purpose.", type="string")),
+    responses=answers(FILES, 400, 501),
+)
+async def files(request: Request) -> Response:
+    """All files of the key."""
+    runner, store, owner = batches_of(request)
+    purpose = request.query_params.get("purpose")
+    found = await runner.on_disk(store.list_files, owner)
+    rendered = [render_file(file) for file in found if purpose in (None, file.purpose)]
+    return JsonResponse(render_page(rendered, request, MAX_FILES))
+
+
+@router.get("/v1/files/{id}", responses=answers(FILE, 404, 501))
+async def retrieve(request: Request, id: _Id) -> Response:
+    """What is known of a file."""
+    runner, store, owner = batches_of(request)
+    return JsonResponse(render_file(await runner.on_disk(store.find_file, owner, id)))
+
+
+@router.get("/v1/files/{id}/content", responses=answers(None, 404, 501, also=[BINARY]))
+async def content(request: Request, id: _Id) -> Response:
+    """The content of a file."""
+    runner, store, owner = batches_of(request)
+    return respond_file(runner, store, await runner.on_disk(store.find_file, owner, id))
+
+
+@router.delete("/v1/files/{id}", responses=answers(FILE_DELETED, 404, 409, 501))
+async def delete(request: Request, id: _Id) -> Response:
+    """Delete a file."""
+    runner, store, owner = batches_of(request)
+    if runner.uses((await runner.on_disk(store.find_file, owner, id)).id):
+        raise Conflict("a batch reads this file; cancel it first")
+    await runner.on_disk(store.remove_file, owner, id)
+    return JsonResponse({"id": id, "object": "file", "deleted": True})
+
+
+def _parse(form: FormData) -> tuple[FileRecord, UploadFile]:
+    upload, purpose = form.get("file"), form.get("purpose")
+    if not isinstance(upload, UploadFile):
+        raise InvalidRequest("must be a file", field="file")
+    if purpose not in _PURPOSES:
+        raise InvalidRequest(f"must be one of {', '.join(_PURPOSES)}", field="purpose")
+    n_bytes = upload.size or 0
+    if n_bytes > MAX_FILE_BYTES:
+        raise TooLarge(f"a file may have at most {MAX_FILE_BYTES >> 20} MiB")
+    now, expiry_s = int(time.time()), _expiry_s(form)
+    file = FileRecord(
+        id=new_id("file-"),
+        purpose=str(purpose),
+        filename=(upload.filename or "file")[:_MAX_NAME],
+        n_bytes=n_bytes,
+        created_at=now,
+        expires_at=now + expiry_s if expiry_s else None,
+    )
+    return file, upload
+
+
+def _expiry_s(form: FormData) -> int:
+    text = form.get("expires_after[seconds]")
+    return parse_number(str(text), "expires_after", MIN_EXPIRY_S, MAX_EXPIRY_S) if text else 0

@@ -1,0 +1,100 @@
+"""`/v1/stream`: follow, find and stop streams that were begun with `X-Conversation-Id`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from corral.api.body import JsonResponse, parse_body
+from corral.api.dialects.responses.page import parse_number
+from corral.api.openapi import EVENTS, answers, body_of, list_of, queries, query, shape
+from corral.api.router import Router
+from corral.api.schema.parse import RequestModel
+from corral.api.state import state_of
+from corral.api.stream_session import StreamSession, number_events
+from corral.core.errors import InvalidRequest, NotFound
+from corral.telemetry.scope import record_of
+
+router = Router()
+
+_MAX_IDS = 1024
+_MAX_OFFSET = 9_999_999_999
+_ID = query("conv_id", "ID of the conversation, as in the header `X-Conversation-Id`.", True, type="string")
+_FROM = query("from", "Offset of the first byte to send.", type="integer", minimum=0, default=0)
+_IDS = query(
+    "ids",
+    "Give every event the offset after it as its id, so that a client can continue with `Last-Event-ID`.",
+    type="boolean",
+)
+_STREAM = shape(
+    conversation_id="string",
+    is_done="boolean",
+    total_bytes="integer",
+    started_at="integer",
+    completed_at="integer",
+)
+
+
+class StreamLookupRequest(RequestModel):
+    conversation_ids: list[Annotated[str, Field(max_length=512)]] = Field(
+        default_factory=list, max_length=_MAX_IDS, description="The conversations to look for."
+    )
+
+
+@router.get(
+    "/v1/stream", openapi_extra=queries(_ID, _FROM, _IDS), responses=answers(None, 400, 404, also=[EVENTS])
+)
+async def follow(request: Request) -> Response:
+    """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is to come."""
+    session = state_of(request).streams.find(record_of(request).client.id, _id(request))
+    if session is None or not session.is_stream:
+        raise NotFound("Stream not found or expired")
+    last_id = request.headers.get("last-event-id")
+    offset = parse_number(last_id or request.query_params.get("from") or "0", "from", 0, _MAX_OFFSET)
+    if not session.n_dropped <= offset <= session.n_bytes:
+        raise InvalidRequest("Stream offset lost, please restart", field="from")
+    headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+    events = session.follow(offset)
+    if last_id is not None or request.query_params.get("ids") in ("true", "1"):
+        events = number_events(events, offset)
+    return StreamingResponse(events, media_type=EVENTS, headers=headers)
+
+
+@router.post(
+    "/v1/streams/lookup",
+    openapi_extra=body_of(StreamLookupRequest),
+    responses=answers(list_of(_STREAM)),
+)
+async def lookup(request: Request) -> Response:
+    """The streams of some conversations, as far as they are known."""
+    body = await parse_body(request, StreamLookupRequest, default={})
+    streams, owner = state_of(request).streams, record_of(request).client.id
+    found = [session for id in dict.fromkeys(body.conversation_ids) for session in streams.lookup(owner, id)]
+    return JsonResponse([_render(session) for session in found])
+
+
+@router.delete("/v1/stream", openapi_extra=queries(_ID), responses=answers(None, 400))
+async def stop(request: Request) -> Response:
+    """Stop the stream of a conversation, and forget it."""
+    await state_of(request).streams.remove(record_of(request).client.id, _id(request))
+    return Response(status_code=204)
+
+
+def _id(request: Request) -> str:
+    id = request.query_params.get("conv_id", "")
+    if not id:
+        raise InvalidRequest("must be the id of a conversation", field="conv_id")
+    return id
+
+
+def _render(session: StreamSession) -> dict[str, Any]:
+    return {
+        "conversation_id": session.id,
+        "is_done": bool(session.ended_at),
+        "total_bytes": session.n_bytes,
+        "started_at": session.started_at,
+        "completed_at": session.ended_at,
+    }

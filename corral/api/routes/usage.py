@@ -1,0 +1,65 @@
+"""`GET /v1/usage`: what the key has used; with a key of an administrator, what all have."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.body import JsonResponse
+from corral.api.dialects.responses.page import parse_number
+from corral.api.openapi import answers, list_of, queries, query, shape
+from corral.api.router import Router
+from corral.api.state import state_of
+from corral.core.client import Client
+from corral.telemetry.ledger import DAY_S, DayUsage
+from corral.telemetry.scope import record_of
+
+router = Router()
+
+_DEFAULT_DAYS, _MAX_DAYS = 30, 3660
+_ENTRY = shape(
+    date="string",
+    key="string",
+    requests="integer",
+    refused="integer",
+    input_tokens="integer",
+    cached_tokens="integer",
+    output_tokens="integer",
+    seconds="number",
+)
+_USAGE = shape(object="string", data=list_of(_ENTRY), limits="object")
+_DAYS = query("days", "How many days to list.", type="integer", minimum=1, maximum=_MAX_DAYS, default=30)
+
+
+@router.get("/v1/usage", openapi_extra=queries(_DAYS), responses=answers(_USAGE, 400))
+async def usage(request: Request) -> Response:
+    """Requests, tokens and seconds of the key by day, newest first."""
+    client, ledger = record_of(request).client, state_of(request).telemetry.ledger
+    days = parse_number(request.query_params.get("days", str(_DEFAULT_DAYS)), "days", 1, _MAX_DAYS)
+    found = ledger.entries(int(time.time()) // DAY_S - days + 1)
+    own = {place: entry for place, entry in found.items() if client.is_admin or place[1] == client.id}
+    data = [_render(day, entry) for (day, _), entry in sorted(own.items(), reverse=True)]
+    return JsonResponse({"object": "list", "data": data, "limits": _limits(client)})
+
+
+def _render(day: int, entry: DayUsage) -> dict[str, Any]:
+    return {
+        "date": datetime.fromtimestamp(day * DAY_S, timezone.utc).date().isoformat(),
+        "key": entry.name,
+        "requests": entry.requests,
+        "refused": entry.refused,
+        "input_tokens": entry.input,
+        "cached_tokens": entry.cached,
+        "output_tokens": entry.output,
+        "seconds": round(entry.seconds, 3),
+    }
+
+
+def _limits(client: Client) -> dict[str, int]:
+    limits = client.limits
+    named = {name: getattr(limits, name) for name in limits.__slots__}
+    return {name: value for name, value in named.items() if value}

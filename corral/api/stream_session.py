@@ -1,0 +1,157 @@
+"""Streams that outlive their connection: what was sent is kept for a while, and more clients can follow.
+
+compat: /v1/stream: a session has the id of the header `X-Conversation-Id`; offsets count bytes. For one event
+loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from typing import Any
+
+from starlette.types import Message
+
+MAX_BYTES = 4 << 20  # of one stream; older bytes are dropped
+TOTAL_BYTES = 256 << 20
+MAX_SESSIONS = 1024
+KEPT_S = 300  # after its end
+_EVENTS = b"text/event-stream"
+_BOUNDARY = b"\n\n"
+
+
+class StreamSession:
+    """Mutable: one stream. `n_dropped`: bytes at its beginning that are not kept."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.started_at = int(time.time())
+        self.ended_at = 0
+        self.n_dropped = 0
+        self.start: Message | None = None
+        self._bytes = bytearray()
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is an event stream, as far as is known."""
+        headers = dict(self.start["headers"]) if self.start is not None else {}
+        return bool(headers.get(b"content-type", b"").startswith(_EVENTS))
+
+    @property
+    def n_bytes(self) -> int:
+        return self.n_dropped + len(self._bytes)
+
+    @property
+    def n_kept(self) -> int:
+        return len(self._bytes)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.create_task(work)
+        self._task.add_done_callback(self._end)  # also of one that is cancelled before it begins
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def send(self, message: Message) -> None:
+        """Take in what the application answers."""
+        if message["type"] == "http.response.start":
+            self.start = message
+        self._bytes += message.get("body", b"")
+        n_over = len(self._bytes) - MAX_BYTES
+        if n_over > 0 and self.is_stream:
+            del self._bytes[:n_over]
+            self.n_dropped += n_over
+        self._wake()
+
+    async def started(self) -> Message | None:
+        """Wait for the start of the answer; None: there is none."""
+        while self.start is None and not self.ended_at:
+            await self._news.wait()
+        return self.start
+
+    async def follow(self, offset: int) -> AsyncGenerator[bytes]:
+        """Yield the bytes from an offset on, also those to come. Ends early if they are dropped before."""
+        while offset >= self.n_dropped:
+            news = self._news
+            part = bytes(self._bytes[offset - self.n_dropped :])
+            if part:
+                offset += len(part)
+                yield part
+            elif self.ended_at:
+                return
+            else:
+                await news.wait()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # the application has logged it
+        self.ended_at = int(time.time())
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+async def number_events(parts: AsyncGenerator[bytes], offset: int) -> AsyncGenerator[bytes]:
+    """Yield whole events with ids: the offset after each, at which `follow` continues."""
+    held = b""
+    async for part in parts:
+        *events, held = (held + part).split(_BOUNDARY)
+        for event in events:
+            offset += len(event) + len(_BOUNDARY)
+            yield b"id: %d\n" % offset + event + _BOUNDARY
+
+
+class StreamSessions:
+    """Mutable: the sessions of all keys, oldest first."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, str], StreamSession] = {}
+
+    async def open(self, owner: str, id: str) -> StreamSession:
+        """Begin a session; one with the same id is stopped."""
+        await self.remove(owner, id)
+        self._make_room()
+        session = self._sessions[owner, id] = StreamSession(id)
+        return session
+
+    def find(self, owner: str, id: str) -> StreamSession | None:
+        self._make_room()
+        return self._sessions.get((owner, id))
+
+    def lookup(self, owner: str, id: str) -> Iterator[StreamSession]:
+        """Yield the session of an id, and those of its variants `id::model`."""
+        self._make_room()
+        for (key, other), session in self._sessions.items():
+            if key == owner and (other == id or other.startswith(f"{id}::")):
+                yield session
+
+    async def remove(self, owner: str, id: str) -> None:
+        """Stop a stream and forget it, if there is one."""
+        session = self._sessions.pop((owner, id), None)
+        if session is not None:
+            await session.stop()
+
+    def forget(self, owner: str, session: StreamSession) -> None:
+        """Forget a session that is not a stream; a newer one with its id stays."""
+        if self._sessions.get((owner, session.id)) is session:
+            del self._sessions[owner, session.id]
+
+    async def close(self) -> None:
+        for owner, id in list(self._sessions):
+            await self.remove(owner, id)
+
+    def _make_room(self) -> None:
+        """Forget streams that ended long ago, and others that have ended if there are too many."""
+        now, n_bytes = time.time(), sum(session.n_kept for session in self._sessions.values())
+        for place, session in list(self._sessions.items()):
+            is_full = n_bytes > TOTAL_BYTES or len(self._sessions) >= MAX_SESSIONS
+            if session.ended_at and (is_full or session.ended_at + KEPT_S < now):
+                del self._sessions[place]
+                n_bytes -= session.n_kept

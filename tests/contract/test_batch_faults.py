@@ -1,0 +1,127 @@
+"""Batches on disks that fail, and the order of their lines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.api.batch import runner as runner_module
+from corral.api.batch.line import check_lines
+from corral.core.errors import CorralError, InsufficientStorage
+from corral.storage.batch_record import Outcome, Result
+from corral.storage.batch_store import BatchStore
+from corral.telemetry.middleware import RecordMiddleware
+from tests.contract.inline import Server
+from tests.tools.wait import wait_until_async
+
+COMPLETIONS = "/v1/completions"
+
+
+def line(id: str, **body: Any) -> str:
+    return json.dumps({"custom_id": id, "body": {"prompt": "a b", "max_tokens": 4, **body}}) + "\n"
+
+
+async def start(server: Server, text: str) -> str:
+    pytest.importorskip("python_multipart")
+    assert server.state.batches is not None
+    server.state.batches.start(RecordMiddleware(server.app, []))
+    form: dict[str, Any] = {"files": {"file": ("in.jsonl", text)}, "data": {"purpose": "batch"}}
+    file = (await server.http.post("/v1/files", **form)).json()
+    body = {"input_file_id": file["id"], "endpoint": COMPLETIONS}
+    return (await server.http.post("/v1/batches", json=body)).json()["id"]
+
+
+async def finish(server: Server, id: str) -> dict:
+    batch: dict = {}
+    while batch.get("status") not in ("completed", "failed", "cancelled", "expired"):
+        batch = (await server.http.get(f"/v1/batches/{id}")).json()
+        await asyncio.sleep(0.01)
+    return batch
+
+
+async def test_a_full_disk_pauses_a_batch(tmp_path, monkeypatch, caplog):
+    server = Server(batches_path=str(tmp_path))
+    store, write, n_failed = server.state.storage.batches, BatchStore.add_results, 0
+
+    def fail_first(self: BatchStore, id: str, results: Any) -> None:
+        nonlocal n_failed
+        if n_failed < 3:
+            n_failed += 1
+            raise InsufficientStorage("database or disk is full")
+        write(self, id, results)
+
+    monkeypatch.setattr(BatchStore, "add_results", fail_first)
+    monkeypatch.setattr(runner_module, "_FULL_S", 0.0)
+    assert store is not None
+    batch = await finish(server, await start(server, line("a") + line("b")))
+    assert (batch["status"], batch["request_counts"]["completed"]) == ("completed", 2)
+    assert "batches wait" in caplog.text
+    assert server.state.batches is not None
+    await server.state.batches.close()
+
+
+async def test_lines_wait_while_the_engine_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner_module, "_RETRY_S", 0.0)
+    server = Server(batches_path=str(tmp_path))
+    server.state.admission.drain()
+    id = await start(server, line("a"))
+    await wait_until_async(lambda: server.state.batches is not None and server.state.batches.find("", id))
+    await asyncio.sleep(0)
+    assert not server.engine.submitted
+    server.state.admission._is_draining = False
+    assert (await finish(server, id))["request_counts"]["completed"] == 1
+    assert server.state.batches is not None
+    await server.state.batches.close()
+
+
+async def test_a_file_in_use_is_not_deleted(tmp_path):
+    server = Server(batches_path=str(tmp_path))
+    server.engine.is_paused = True
+    id = await start(server, line("a"))
+    batch = (await server.http.get(f"/v1/batches/{id}")).json()
+    path = f"/v1/files/{batch['input_file_id']}"
+    assert (await server.http.delete(path)).status_code == 409
+    server.engine.is_paused = False
+    await finish(server, id)
+    assert (await server.http.delete(path)).json()["deleted"]
+    assert server.state.batches is not None
+    await server.state.batches.close()
+
+
+def test_lines_with_a_common_prefix_are_neighbours(tmp_path):
+    topics = ["x" * 600, "y" * 600, "z" * 600]
+    rows = [line(f"{t[0]}{i}", prompt=f"{t}{i}") for i in range(3) for t in topics]
+    (tmp_path / "in").write_text("".join(rows))
+    ids = [each.custom_id for each in check_lines(tmp_path / "in", COMPLETIONS).lines]
+    assert sorted("".join(id[0] for id in ids[i : i + 3]) for i in (0, 3, 6)) == ["xxx", "yyy", "zzz"]
+
+
+@pytest.mark.parametrize("n_cut", [1, 100, 5000, 20000])
+def test_a_torn_end_costs_only_what_was_not_whole(tmp_path: Path, n_cut: int):
+    store = BatchStore(tmp_path)
+    for i in range(1, 21):
+        store.add_results("b", [Result(i, Outcome.OK, b"x" * 500)])
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    for name in ("batches.sqlite", "batches.sqlite-wal"):
+        shutil.copy(tmp_path / name, torn / name)
+    wal = torn / "batches.sqlite-wal"
+    with wal.open("r+b") as file:
+        file.truncate(max(0, wal.stat().st_size - n_cut))
+    again = BatchStore(torn)
+    done = again.done_lines("b")
+    assert done == set(range(1, len(done) + 1))
+    assert len(done) >= 10
+    again.close()
+    store.close()
+
+
+def test_a_file_that_is_not_a_database_is_refused(tmp_path):
+    (tmp_path / "batches.sqlite").write_bytes(b"not a database" * 100)
+    with pytest.raises(CorralError, match="--batches"):
+        BatchStore(tmp_path)
