@@ -41,7 +41,6 @@ from corral.api.routes import (
     usage,
 )
 from corral.api.state import AppState
-from corral.core.settings import ServerSettings
 from corral.server import docs
 from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
 from corral.server.errors import add_error_handlers
@@ -52,7 +51,6 @@ from corral.server.release import MemoryRelease
 from corral.server.resumable import ResumableStreams
 from corral.server.static_routes import StaticRoutes
 from corral.telemetry.facts import ServerFacts
-from corral.telemetry.ledger import Ledger
 from corral.telemetry.live import Monitor
 
 _ROUTES = (

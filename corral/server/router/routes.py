@@ -14,9 +14,9 @@ from corral.api.dialects.messages.error import VERSION_HEADER
 from corral.api.dialects.messages.model_list import render_model as render_messages_model
 from corral.api.dialects.messages.model_list import render_models as render_messages_models
 from corral.api.dialects.ollama import schema
-from corral.api.dialects.ollama.model_list import render_process
+from corral.api.dialects.ollama.model_list import render_model, render_process
 from corral.api.router import Router
-from corral.api.state import state_of
+from corral.api.state import AppState, state_of
 from corral.api.trust import is_anonymous
 from corral.core.errors import NotFound, NotSupported
 from corral.gguf.preflight import read_header
@@ -99,22 +99,18 @@ async def model(request: Request, name: str) -> Response:
 async def tags(request: Request) -> Response:
     """All models, in ollama's shape."""
     visible = _registry(request).visible(client_of(request.scope))
-    started_at = state_of(request).started_at
-    return JsonResponse({"models": [_ollama_model(model, started_at) for model in visible]})
+    return JsonResponse({"models": [await _ollama_model(model, request) for model in visible]})
 
 
 @router.get("/api/ps", include_in_schema=False)
 async def processes(request: Request) -> Response:
     """The loaded models, in ollama's shape."""
     loaded = [
-        model
+        model.front.state
         for model in _registry(request).visible(client_of(request.scope))
         if model.state is ModelState.LOADED and model.front is not None
     ]
-    started_at = state_of(request).started_at
-    return JsonResponse(
-        {"models": [render_process(model.front.state.model, started_at) for model in loaded if model.front]}
-    )
+    return JsonResponse({"models": [await _ollama_process(state, request) for state in loaded]})
 
 
 @router.post("/api/show", include_in_schema=False)
@@ -151,11 +147,16 @@ def _messages_model(request: Request, model: ServedModel) -> dict[str, Any]:
     return render_messages_model(model.name, model.info, state.started_at, most)
 
 
-def _ollama_model(model: ServedModel, started_at: int) -> dict[str, Any]:
-    if model.is_open and model.front is not None:
-        from corral.api.dialects.ollama.model_list import render_model
+async def _ollama_process(state: AppState, request: Request) -> dict[str, Any]:
+    digest = await state.file_digest.read(state.model.path)
+    return render_process(state.model, state_of(request).started_at, digest, state.engine.unloads_in_s)
 
-        return render_model(model.front.state.model, started_at)
+
+async def _ollama_model(model: ServedModel, request: Request) -> dict[str, Any]:
+    if model.is_open and model.front is not None:
+        state = model.front.state
+        digest = await state.file_digest.read(state.model.path)
+        return render_model(state.model, state_of(request).started_at, digest)
     path = model.entry.settings.engine.model
     size = os.path.getsize(path) if os.path.isfile(path) else 0
     return {"name": model.name, "model": model.name, "size": size, "digest": "", "details": _details("")}
