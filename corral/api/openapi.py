@@ -191,7 +191,7 @@ def _finish(operation: dict[str, Any], common: Collection[int], schemas: dict[st
     given = {int(status): response for status, response in operation["responses"].items()}
     statuses = sorted({*given, *common})
     finished["responses"] = {
-        str(s): given[s] if s == 200 else _reference("responses", _name(s)) for s in statuses
+        str(s): given[s] if s < 300 else _reference("responses", _name(s)) for s in statuses
     }
     if body := operation.get("requestBody"):
         finished["requestBody"] = {**body, "content": _hoist(body["content"], schemas)}

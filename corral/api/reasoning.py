@@ -16,7 +16,7 @@ def raw_budget(body: GenerationFields, vocab: Vocab) -> ReasoningBudget | None:
     if not body.end_tags:
         message = f"needs 'reasoning_budget_end_tags' here, because there is no chat template: {_CHATS}"
         field = "reasoning_control" if body.reasoning_control else "reasoning_budget_tokens"
-        raise InvalidRequest(message, field=field)
+        raise InvalidRequest(message, field=body.name_of(field))
     start = body.reasoning_budget_start_tag
     is_open = not start or body.generation_prompt.rstrip().endswith(start.rstrip())
     return make_budget(body, body.reasoning_budget_tokens, start, body.end_tags, is_open, vocab)

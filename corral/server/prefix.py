@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
@@ -26,6 +25,9 @@ class PrefixRemoval:
         prefix = self._prefix
         if scope["type"] == "http":
             if scope["path"] == prefix:  # pages have relative links
+                # Imported here because it imports anyio, which would delay the first response at startup.
+                from starlette.responses import RedirectResponse
+
                 await RedirectResponse(f"{prefix}/")(scope, receive, send)
                 return
             if not scope["path"].startswith(f"{prefix}/"):

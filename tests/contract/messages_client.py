@@ -99,7 +99,7 @@ def accumulate(events: list[dict]) -> dict:
             is_open = False
         elif kind == "message_delta":
             assert not is_open
-            message |= {**event["delta"], "usage": {**message["usage"], **event["usage"]}}
+            message |= {**event["delta"], "usage": {**message.get("usage", {}), **event["usage"]}}
             message |= {k: v for k, v in event.items() if k in _LAST}
         else:
             assert kind == "ping"
@@ -107,19 +107,19 @@ def accumulate(events: list[dict]) -> dict:
 
 
 def without_id(message: dict) -> dict:
-    """What does not differ between two answers that say the same: ids are random, the cache is warmer."""
+    """What does not differ between two answers that say the same: ids are random, the cache is warmer, and
+    tokens that come at once count as reasoning together."""
     blocks = [{k: v for k, v in block.items() if k != "id"} for block in message["content"]]
     usage = message["usage"]
     n_prompt = sum(usage[k] for k in _PROMPT_TOKENS)
     assert sum(usage["cache_creation"].values()) == usage["cache_creation_input_tokens"]
     rest = {k: v for k, v in message.items() if k not in ("id", "usage", "cache_report")}
-    details = usage["output_tokens_details"]
+    assert 0 <= usage["output_tokens_details"]["thinking_tokens"] <= usage["output_tokens"]
     return {
         **rest,
         "content": blocks,
         "n_prompt": n_prompt,
         "n_output": usage["output_tokens"],
-        "of_output": details,
     }
 
 

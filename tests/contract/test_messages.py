@@ -456,7 +456,7 @@ async def test_bad_json_and_other_methods(server):
     assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
     response = await server.http.get("/v1/messages")
     assert (response.status_code, response.json()["type"]) == (405, "error")
-    response = await server.http.post("/v1/messages/batches/nowhere")
+    response = await server.http.post("/v1/messages/nowhere")
     assert (response.status_code, response.json()["error"]["type"]) == (404, "not_found_error")
 
 

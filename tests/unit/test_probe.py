@@ -75,8 +75,8 @@ def test_a_decode_that_fails_means_no_drafts(fails_at):
     assert probe(backend) == 1
 
 
-def test_a_model_that_cannot_cut_means_no_drafts():
-    assert probe(FakeBackend(can_cut=False)) == 1
+def test_a_model_that_cannot_cut_goes_back_to_a_partial_state():
+    assert probe(FakeBackend(can_cut=False)) == MAX_AHEAD
 
 
 def test_what_it_took_is_noted():

@@ -76,7 +76,11 @@ async def lookup(request: Request) -> Response:
     return JsonResponse([_render(session) for session in found])
 
 
-@router.delete("/v1/stream", openapi_extra=queries(_ID), responses=answers(None, 400))
+@router.delete(
+    "/v1/stream",
+    openapi_extra=queries(_ID),
+    responses={204: {"description": "Success."}, 400: {"description": "bad request"}},
+)
 async def stop(request: Request) -> Response:
     """Stop the stream of a conversation, and forget it."""
     await state_of(request).streams.remove(record_of(request).client.id, _id(request))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.api.dialects.ollama.option import parse_options
@@ -26,7 +27,9 @@ class ParsedOllama:
 
 
 def parse_chat(body: OllamaChatRequest, n_ctx: int) -> ParsedOllama:
-    return _parse_chat(body, _messages(body.messages), body.tools, n_ctx)
+    messages = _messages(body.messages)
+    images = [f"messages[{i}].images" for i in range(len(messages))]
+    return _parse_chat(body, messages, body.tools, n_ctx, images)
 
 
 def parse_generate(body: OllamaGenerateRequest, n_ctx: int) -> ParsedOllama:
@@ -39,16 +42,31 @@ def parse_generate(body: OllamaGenerateRequest, n_ctx: int) -> ParsedOllama:
         return _parse(CompletionRequest, body, n_ctx, prompt=body.prompt, **_schema(body))
     system = [{"role": "system", "content": body.system}] if body.system else []
     user = {"role": "user", "content": body.prompt, "images": body.images}
-    return _parse_chat(body, _messages([*system, user]), None, n_ctx)
+    return _parse_chat(
+        body, _messages([*system, user]), None, n_ctx, ["system", "images"][-len(system) - 1 :]
+    )
 
 
-def _parse_chat(body: AnswerFields, messages: list[Any], tools: Any, n_ctx: int) -> ParsedOllama:
+def _parse_chat(
+    body: AnswerFields, messages: list[Any], tools: Any, n_ctx: int, images: Sequence[str]
+) -> ParsedOllama:
+    """`images`: what the client calls the images of each message."""
     fields = {"messages": messages, "parallel_tool_calls": True, **_reasoning(body), **_format(body)}
     if tools is not None:
         fields["tools"] = tools
     if body.logprobs:
         fields |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
-    return _parse(ChatRequest, body, n_ctx, **fields)
+    parsed = _parse(ChatRequest, body, n_ctx, **fields)
+    return replace(parsed, names=parsed.names | _image_names(messages, images))
+
+
+def _image_names(messages: list[Any], images: Sequence[str]) -> dict[str, str]:
+    return {
+        f"messages[{i}].content[{k}].image_url": f"{name}[{k}]"
+        for i, (message, name) in enumerate(zip(messages, images, strict=False))
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        for k in range(len(message["content"]))
+    }
 
 
 def _parse(model: type[RequestT], body: AnswerFields, n_ctx: int, **fields: Any) -> ParsedOllama:

@@ -53,6 +53,7 @@ def parse_context(body: ContextFields, items: Placed, file_texts: Mapping[str, s
     names = {**transcript.names, **_tool_names(table, functions)}
     fields = {
         **generation_fields(body),
+        "stream_options": None,
         "messages": transcript.messages,
         "tools": functions or None,
         "tool_choice": choice,
