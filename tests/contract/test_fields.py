@@ -71,6 +71,7 @@ NOTHING_IS_DONE = (
     *("reasoning_format", "continue_final_message", "stream_options", "verbose", "thinking_forced_open"),
     *("reasoning_in_content", "chat_format", "chat_parser", "parse_tool_calls", "grammar_type"),
     "backend_sampling",
+    *("include[]", "chunking_strategy"),  # of a transcription
     "cache_control",  # that it is there counts
 )
 # Texts and lists without a limit of their own, which `--max-body-mb` bounds, and why that is enough.
@@ -109,6 +110,7 @@ BOUNDED: dict[str, Any] = {
     "prompt_cache_options": "an id counts, which has a limit",
     "diagnostics": "an id counts, which has a limit",
     "lora": "an item's number and scale count",
+    "file": "as long as media may be",
     "requests": "as many as a batch may have; each is checked when it runs",
     "grammar_triggers": "a type, a text with a limit and a number count",
     "state": "as long as the longest state of the model",
