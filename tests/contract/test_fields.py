@@ -110,6 +110,7 @@ BOUNDED: dict[str, Any] = {
     "prompt_cache_options": "an id counts, which has a limit",
     "diagnostics": "an id counts, which has a limit",
     "lora": "an item's number and scale count",
+    "output_expires_after": "two of its fields count",
     "file": "as long as media may be",
     "requests": "as many as a batch may have; each is checked when it runs",
     "grammar_triggers": "a type, a text with a limit and a number count",

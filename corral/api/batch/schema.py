@@ -44,6 +44,7 @@ class BatchRequest(RequestModel):
     endpoint: Endpoint = Field(description="Where the lines are sent.")
     completion_window: str = Field(
         "24h",
+        max_length=8,
         pattern=r"^[1-9]\d{0,4}[smhd]$",
         description="Time after which lines that have not run expire, as `24h` or `30m`.",
     )
