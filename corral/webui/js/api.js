@@ -2,6 +2,7 @@
 
 const ROOT = new URL("..", import.meta.url).pathname.replace(/\/$/, ""); // of the API, under `--api-prefix`
 const KEY = "corral.key";
+const MODEL = "corral.model";
 const PATIENCE_MS = 10_000; // for requests that do not run the model
 
 /** An error response of the server; `status` 0: there was no response. `type` and `details` are those of the API. */
@@ -36,6 +37,23 @@ export function apiKey() {
 export function setApiKey(key) {
   if (key) localStorage.setItem(KEY, key);
   else localStorage.removeItem(KEY);
+}
+
+/** The model that requests are for, where the server has several; empty: it has one, or none is chosen. */
+let model = "";
+
+export function lastModel() {
+  return localStorage.getItem(MODEL) ?? "";
+}
+
+export function setModel(name) {
+  model = name;
+  localStorage.setItem(MODEL, name);
+}
+
+function address(path) {
+  const query = model && `${path.includes("?") ? "&" : "?"}model=${encodeURIComponent(model)}`;
+  return ROOT + path + query;
 }
 
 /** Returns the JSON of a response; `options` as for `fetch`, with `json` for a body. Throws ServerError. */
@@ -73,7 +91,7 @@ async function send(path, { json, headers = {}, ...options }) {
   }
   let response;
   try {
-    response = await fetch(ROOT + path, { ...options, headers });
+    response = await fetch(address(path), { ...options, headers });
   } catch (error) {
     throw unlessAborted(error);
   }

@@ -1,7 +1,7 @@
 // The state and actions of the page: the server, the chats, running answers. Views render `state` and call methods;
 // nothing else changes it.
 
-import { ask, setApiKey } from "./api.js";
+import { ask, lastModel, setApiKey, setModel } from "./api.js";
 import { streamAnswer } from "./answer.js";
 import { keepDraft } from "./draft.js";
 import { failureOf } from "./failure.js";
@@ -14,6 +14,7 @@ import { claim, isClaimed } from "./claim.js";
 import { Saver } from "./saver.js";
 
 const RETRY_MS = 1500;
+const LOOK_MS = 300; // between two looks at a model that is loading
 const CLOSED = "The page was closed during this answer.";
 const GONE = "The connection to the server was lost during this answer. The text received so far is kept.";
 const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
@@ -34,6 +35,7 @@ export class ChatApp {
     fieldErrors: {},
     notice: null,
     nLocal: 0,
+    models: [],
   };
 
   #listeners = new Set();
@@ -65,6 +67,7 @@ export class ChatApp {
   async connect() {
     try {
       const props = await ask("/props");
+      if (props.role === "router" && "ui" in props) return await this.#findModels();
       if (!props.default_generation_settings?.params) return this.#set({ server: "locked" });
       const isNew = this.#store?.kind !== storeKind(props);
       if (isNew) await this.#openStore(props);
@@ -76,6 +79,31 @@ export class ChatApp {
       this.#set({ server: error.status === 503 ? "loading" : "down", reason: error.stage || error.message });
       this.#connectLater();
     }
+  }
+
+  /** Where the server has several models: chooses the last one that was used here, or one that is loaded. */
+  async #findModels() {
+    const { data } = await ask("/v1/models");
+    this.#set({ models: data.map(({ id }) => id) });
+    const found = data.find(({ id }) => id === lastModel()) ?? data.find(({ status }) => status?.value === "loaded");
+    if (found ?? data[0]) return this.useModel((found ?? data[0]).id);
+    this.#set({ server: "down", reason: "The server has no model." });
+    this.#connectLater();
+  }
+
+  /** Talks to this model from now on; the server loads it if necessary. */
+  async useModel(name) {
+    setModel(name);
+    for (let isAsked = false; ; isAsked = true) {
+      const { data } = await ask("/v1/models");
+      const { value, failed, reason, progress = 0 } = data.find(({ id }) => id === name)?.status ?? {};
+      if (value === "loaded" || value === "sleeping" || name !== lastModel()) break;
+      if (isAsked && failed) return this.#set({ server: "down", reason });
+      if (!isAsked) await ask("/models/load", { json: { model: name } }).catch((error) => this.tell(error.message, "bad"));
+      this.#set({ server: "loading", reason: `${name}: ${Math.round(100 * progress)} %` });
+      await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    }
+    return this.connect();
   }
 
   #connectLater() {

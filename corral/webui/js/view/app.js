@@ -6,10 +6,11 @@ import { Composer } from "./composer.js";
 import { useFocusBack } from "./focus.js";
 import { IconButton } from "./icon.js";
 import { KeyDialog } from "./key_dialog.js";
+import { ModelChoice } from "./model_choice.js";
 import { SettingsPanel } from "./settings_panel.js";
 import { Shortcuts, onShortcut } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
-import { Thread, modelName } from "./thread.js";
+import { Thread } from "./thread.js";
 
 const SERVER = {
   connecting: "Connecting to the server…",
@@ -33,7 +34,7 @@ export function App({ app }) {
   useEffect(() => {
     if (Object.values(state.fieldErrors).some(Boolean)) setOpen("settings");
   }, [state.fieldErrors]);
-  const { server, reason, chat, props, notice } = state;
+  const { server, reason, chat, notice } = state;
   const close = () => setOpen("");
   return html`<div class="app">
     <a class="skip" href="#composer">Skip to the message box</a>
@@ -42,7 +43,7 @@ export function App({ app }) {
       <header class="head">
         <${IconButton} icon="menu" label="Chats" class="plain icon-button phone-only" onClick=${() => setOpen("list")} />
         <h1>${titleOf(chat)}</h1>
-        <span class="model soft" title=${props?.model_path ?? ""}>${modelName(props)}</span>
+        <${ModelChoice} app=${app} state=${state} />
         <${IconButton}
           icon="sliders"
           label="Settings"
