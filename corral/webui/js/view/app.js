@@ -6,11 +6,10 @@ import { Composer } from "./composer.js";
 import { useFocusBack } from "./focus.js";
 import { IconButton } from "./icon.js";
 import { KeyDialog } from "./key_dialog.js";
-import { ModelChoice } from "./model_choice.js";
 import { SettingsPanel } from "./settings_panel.js";
 import { Shortcuts, onShortcut } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
-import { Thread } from "./thread.js";
+import { Thread, modelName } from "./thread.js";
 
 const SERVER = {
   connecting: "Connecting to the server…",
@@ -30,11 +29,15 @@ export function App({ app }) {
     addEventListener("keydown", listener);
     return () => removeEventListener("keydown", listener);
   }, []);
+  const [choice, setChoice] = useState(null);
+  useEffect(() => {
+    if (state.models.length > 1) import("./model_choice.js").then(setChoice);
+  }, [state.models]);
   useFocusBack(open);
   useEffect(() => {
     if (Object.values(state.fieldErrors).some(Boolean)) setOpen("settings");
   }, [state.fieldErrors]);
-  const { server, reason, chat, notice } = state;
+  const { server, reason, chat, props, notice } = state;
   const close = () => setOpen("");
   return html`<div class="app">
     <a class="skip" href="#composer">Skip to the message box</a>
@@ -43,7 +46,9 @@ export function App({ app }) {
       <header class="head">
         <${IconButton} icon="menu" label="Chats" class="plain icon-button phone-only" onClick=${() => setOpen("list")} />
         <h1>${titleOf(chat)}</h1>
-        <${ModelChoice} app=${app} state=${state} />
+        ${choice
+          ? html`<${choice.ModelChoice} app=${app} state=${state} />`
+          : html`<span class="model soft" title=${props?.model_path ?? ""}>${modelName(props)}</span>`}
         <${IconButton}
           icon="sliders"
           label="Settings"
