@@ -60,6 +60,13 @@ def scores(encoders):
 
 
 @pytest.fixture(scope="module")
+def hears(vision):
+    files = ("-m", vision / "llama-bpe.gguf", "--mmproj", vision / "mmproj-ultravox.gguf")
+    with CorralProcess(*files, "-c", 2048, *ONE_THREAD) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def many(models):
     with CorralProcess("--models-dir", models, "-c", 512, *ONE_THREAD) as server:
         yield server

@@ -115,20 +115,6 @@ def test_a_response_in_the_background_does_not_hold_up_the_end_of_a_server(tiny,
         assert client.responses.retrieve(id).status == "failed"
 
 
-def test_what_is_kept_survives_a_crash(tiny, folder, client, server):
-    response = client.responses.create(**ASK, **SEED)
-    conversation = client.conversations.create(items=[{"role": "user", "content": "Hello."}])
-    wait_until(lambda: len(list(folder.rglob(f"{conversation.id}.json"))))
-    wait_until(lambda: len(list(folder.rglob(f"{response.id}.json"))))
-    os.kill(server.process.pid, signal.SIGKILL)
-    with CorralProcess("-m", tiny, "-c", 4096, "-np", 2, "-t", 1, "--responses", folder) as other:
-        client = openai.OpenAI(base_url=f"{other.url}/v1", api_key="none", max_retries=0)
-        assert client.responses.retrieve(response.id) == response
-        more = client.responses.create(**{**ASK, "input": "more"}, previous_response_id=response.id)
-        assert more.usage.input_tokens > response.usage.input_tokens
-        assert [item.role for item in client.conversations.items.list(conversation.id)] == ["user"]
-
-
 def test_a_regular_expression_binds_the_text_of_a_tool(client):
     format = {"type": "grammar", "syntax": "regex", "definition": r'"[a-c]{2}\\"\n[0-9]{3}'}
     tool: Any = {"type": "custom", "name": "write", "format": format}
@@ -150,3 +136,17 @@ def test_a_conversation_is_compacted(client):
     answer = client.responses.create(**{**ASK, "input": [*items, {"role": "user", "content": "Go on."}]})
     assert answer.output_text
     assert not (answer.model_extra or {}).get("warnings")
+
+
+def test_what_is_kept_survives_a_crash(tiny, folder, client, server):
+    response = client.responses.create(**ASK, **SEED)
+    conversation = client.conversations.create(items=[{"role": "user", "content": "Hello."}])
+    wait_until(lambda: len(list(folder.rglob(f"{conversation.id}.json"))))
+    wait_until(lambda: len(list(folder.rglob(f"{response.id}.json"))))
+    os.kill(server.process.pid, signal.SIGKILL)
+    with CorralProcess("-m", tiny, "-c", 4096, "-np", 2, "-t", 1, "--responses", folder) as other:
+        client = openai.OpenAI(base_url=f"{other.url}/v1", api_key="none", max_retries=0)
+        assert client.responses.retrieve(response.id) == response
+        more = client.responses.create(**{**ASK, "input": "more"}, previous_response_id=response.id)
+        assert more.usage.input_tokens > response.usage.input_tokens
+        assert [item.role for item in client.conversations.items.list(conversation.id)] == ["user"]

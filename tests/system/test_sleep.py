@@ -43,9 +43,10 @@ def is_sleeping(server: CorralProcess) -> bool:
 
 
 def metrics_of(text: str) -> dict[str, float]:
-    """llama-server's metrics, by their names without labels."""
+    """llama-server's metrics, by their names without labels; an engine that is gone has no KV cache."""
     lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith("llamacpp:")]
-    return {name.partition("{")[0]: float(value) for name, _, value in lines}
+    values = {name.partition("{")[0]: float(value) for name, _, value in lines}
+    return {name: value for name, value in values.items() if not name.startswith("llamacpp:kv_cache")}
 
 
 def wait_for_sleep(server: CorralProcess) -> None:

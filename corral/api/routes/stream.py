@@ -70,7 +70,7 @@ async def follow(request: Request) -> Response:
 )
 async def lookup(request: Request) -> Response:
     """The streams of some conversations, as far as they are known."""
-    body = await parse_body(request, StreamLookupRequest, default={})
+    body = await parse_body(request, StreamLookupRequest)
     streams, owner = state_of(request).streams, record_of(request).client.id
     found = [session for id in dict.fromkeys(body.conversation_ids) for session in streams.lookup(owner, id)]
     return JsonResponse([_render(session) for session in found])

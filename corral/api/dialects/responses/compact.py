@@ -25,7 +25,7 @@ _KEPT = ("input", "instructions", "previous_response_id", "prompt_cache_key", "m
 def ask_summary(body: CompactRequest, n_ctx: int) -> ResponsesRequest:
     """Return the request that has the model write the summary."""
     given = {name: getattr(body, name) for name in _KEPT}
-    items = body.input or []
+    items = body.input if body.input != "" else []
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     asked = {"role": "user", "content": _ASK}
