@@ -99,10 +99,10 @@ def quiet_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
 
 
-def check_server(server: CorralProcess, engine: int) -> None:
-    """It is the same as before, and nothing happened that nobody thought of."""
-    assert server.engine.pid == engine, "".join(server.lines[-50:])
+def check_server(server: CorralProcess) -> None:
+    """No engine was lost (`keep_alive` may have unloaded it), and nothing happened that was not foreseen."""
     log = "".join(server.lines)
+    assert not re.search(r"; restart \d", log), log[-5000:]
     assert "Traceback" not in log, log[log.find("Traceback") :][:5000]
     assert "unexpected error" not in log
 
@@ -115,12 +115,11 @@ def test_every_answer_is_described(models, tmp_path):
     options += ["--lora-dir", tmp_path / "adapters", "-c", 512, "-np", 2]
     options += ["--max-predict", 4, "--no-context-shift"]
     with CorralProcess("-m", models / "llama-fim.gguf", *options) as server:
-        engine = server.engine.pid
         assert {*OTHER_NAMES, *ACTIONS} <= server.get("/openapi.json").json()["paths"].keys()
         plain = {"prompt": "hello", "n_predict": 8, "seed": 1, "temperature": 0}
         before = server.complete(**plain)["content"]
         found = attack(server, tmp_path, "--exclude-path-regex", f"{SCORES}|{ENDLESS}")
-        check_server(server, engine)
+        check_server(server)
         assert server.complete(**plain, system_prompt="")["content"] == before
     assert found["operations"] >= 32
     assert found["cases"] >= 2000
@@ -128,9 +127,8 @@ def test_every_answer_is_described(models, tmp_path):
 
 def test_every_score_is_described(encoders, tmp_path):
     with CorralProcess("-m", encoders / "bert-classify.gguf", "--reranking") as server:
-        engine = server.engine.pid
         found = attack(server, tmp_path, "--include-path-regex", SCORES)
-        check_server(server, engine)
+        check_server(server)
         answer = server.post("/rerank", query="a", documents=["b", "c"])
         assert answer.status_code == 200, answer.text
     assert found["operations"] == 6
