@@ -60,7 +60,7 @@ def _trigger_token(trigger: GrammarTrigger, vocab: Vocab) -> int:
     token = trigger.token if trigger.token >= 0 else vocab.token_of(trigger.value)
     if token is None or token >= vocab.n_tokens:
         raise InvalidRequest(
-            f"there is no token {trigger.value or trigger.token!r:.40}", field="grammar_triggers"
+            f"{trigger.value or trigger.token!r:.40} is not a token of the model", field="grammar_triggers"
         )
     return token
 

@@ -106,7 +106,7 @@ class _Generation(Extension):
 
 
 class _Generator(CodeGenerator):
-    """Evaluates nothing while it compiles, where there are no limits."""
+    """Folds no constants: compiling is not limited, rendering is."""
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
         if not isinstance(node, nodes.TemplateData):

@@ -111,7 +111,7 @@ class BatchStore:
     def find_batch(self, owner: str, id: str) -> BatchRecord:
         rows = self._db.read("SELECT record FROM batches WHERE id = ? AND owner = ?", id, owner)
         if not rows:
-            raise NotFound(f"there is no batch '{id:.64}'")
+            raise NotFound(f"batch '{id:.64}' not found")
         return _decode(rows, BatchRecord)[0]
 
     def list_batches(self, owner: str) -> list[BatchRecord]:

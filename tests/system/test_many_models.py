@@ -354,3 +354,14 @@ def test_the_command_lists_them(many):
     assert rows == statuses(many)
     assert "llama-bpe" in result.stdout
     assert run_corral("models", "--server", "http://127.0.0.1:1").returncode == 1
+
+
+def test_usage_and_resumable_streams_belong_to_the_server(shelf, tmp_path):
+    with CorralProcess("--models-dir", shelf, *FOR_TWO, "--ledger", tmp_path / "usage.db") as server:
+        body = {"model": "llama-bpe", "stream": True, **HELLO}
+        headers = {"X-Conversation-Id": "c1"}
+        sent = httpx.post(f"{server.url}/completion", json=body, headers=headers, timeout=START_S)
+        assert sent.status_code == 200
+        assert server.get("/v1/stream?conv_id=c1").text == sent.text
+        (day,) = server.get("/v1/usage").json()["data"]
+        assert (day["requests"], day["output_tokens"]) == (1, 8)

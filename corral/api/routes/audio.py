@@ -65,7 +65,7 @@ def _parse(parts: Sequence[Part]) -> tuple[TranscriptionRequest, ChatRequest]:
         elif part.filename is None:
             fields[part.name] = _value(part)
     if not fields.get("file"):
-        raise InvalidRequest("there is no audio", field="file")
+        raise InvalidRequest("must be an audio file", field="file")
     body = parse_request(TranscriptionRequest, fields)
     if "word" in body.timestamp_granularities:
         raise InvalidRequest("the model gives no times of words", field="timestamp_granularities[]")

@@ -89,7 +89,7 @@ async def find_batch(
     if batch is None:
         batch = await runner.on_disk(store.find_batch, owner, id)
     if (batch.endpoint == MESSAGES) != is_messages:
-        raise NotFound(f"there is no batch '{id:.64}'")
+        raise NotFound(f"batch '{id:.64}' not found")
     return batch
 
 
