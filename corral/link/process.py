@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -73,7 +74,8 @@ class EngineProcess(asyncio.Protocol):
     async def stop(self, timeout_s: float) -> None:
         """Ask it to exit, and wait until it has written its caches."""
         self.send(Stop())
-        await asyncio.wait({asyncio.ensure_future(self._gone.wait())}, timeout=timeout_s)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), timeout_s)
 
     async def close(self) -> int | None:
         """Make sure the process is gone; returns its exit code."""

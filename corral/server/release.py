@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import threading
 from collections.abc import Callable
 
 from starlette.types import Scope
@@ -25,7 +26,6 @@ class MemoryRelease:
     def __init__(self, trim: Callable[[], object] | None = None) -> None:
         self._trim = trim or _glibc_trim()
         self._timer: asyncio.TimerHandle | None = None
-        self._trimming: asyncio.Future[object] | None = None
 
     def on_request_end(self, scope: Scope, record: RequestRecord) -> None:  # noqa: ARG002
         if record.is_large and self._timer is None:
@@ -33,7 +33,7 @@ class MemoryRelease:
 
     def _run(self) -> None:
         self._timer = None
-        self._trimming = asyncio.ensure_future(asyncio.to_thread(self._trim))
+        threading.Thread(target=self._trim, daemon=True).start()  # no task: the loop may be closing
 
 
 def _glibc_trim() -> Callable[[], object]:
