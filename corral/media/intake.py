@@ -141,10 +141,15 @@ class Intake:
         """Load all media of a request; errors name the item. Tenants share no items."""
         unusable: dict[str, str] = {}
         encoded = await self._fetch(refs, info, unusable)
-        async with self._decoding:
-            blob, items = await self._decode(encoded, info.sample_rate, tenant, unusable)
-            await self._budget.hold(blob)
-        tokens = await self._engine.layout_media(items) if items else []
+        blob = Blob.create("media")
+        try:
+            async with self._decoding:
+                items = await self._decode(encoded, blob, info.sample_rate, tenant, unusable)
+                await self._budget.hold(blob)
+            tokens = await self._engine.layout_media(items) if items else []
+        except BaseException:
+            blob.close()  # so that a reference to the error does not keep the file
+            raise
         return LoadedMedia(items, tokens, blob, unusable)
 
     async def _fetch(
@@ -173,10 +178,9 @@ class Intake:
         return data
 
     async def _decode(
-        self, encoded: Sequence[_Encoded], rate: int, tenant: bytes, unusable: dict[str, str]
-    ) -> tuple[Blob, list[MediaItem]]:
+        self, encoded: Sequence[_Encoded], blob: Blob, rate: int, tenant: bytes, unusable: dict[str, str]
+    ) -> list[MediaItem]:
         """Decode the items into one file; duplicates are written once."""
-        blob = Blob.create("media")
         items: list[MediaItem] = []
         known: dict[bytes, MediaItem] = {}
         for number, ref, kind, data in encoded:
@@ -190,7 +194,7 @@ class Intake:
                 items.append(known[digest])
             if blob.n_bytes > MAX_DECODED_BYTES:
                 raise _too_much(MAX_DECODED_BYTES, "decoded", ref)
-        return blob, items
+        return items
 
 
 def _decode(kind: MediaKind, data: bytes, rate: int, tenant: bytes) -> tuple[Sample, bytes]:

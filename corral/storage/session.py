@@ -127,9 +127,10 @@ class SessionStore:
                 with self._refusing(info):
                     await (self._keep if info.n_bytes <= self._budget else self._spill)(info, blob)
                 return info
-        except CorralError:
+        except CorralError as error:
             blob.close()  # so that a reference to the error does not keep the bytes
-            raise
+            error.__context__ = None  # nor, by its frames, those of other sessions
+            raise error.with_traceback(None) from None
 
     async def _copy(self, name: str, new_name: str) -> SessionInfo:
         async with self._lock:

@@ -18,6 +18,7 @@ HEAVY = [
     "PIL",
     "anyio",
 ]
+UNLESS_FILELOCK = ["asyncio"] if sys.version_info >= (3, 11) else []  # that of Python 3.10 imports it
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,15 @@ HEAVY = [
         ("corral.server.run", HEAVY),
         (
             "corral.link.worker",
-            ["llguidance", "jinja2", "diskcache", "asyncio", "uvicorn", "starlette.applications", "rich"],
+            [
+                "llguidance",
+                "jinja2",
+                "diskcache",
+                "uvicorn",
+                "starlette.applications",
+                "rich",
+                *UNLESS_FILELOCK,
+            ],
         ),
         (
             "corral.link.tokenizer_worker",

@@ -314,7 +314,7 @@ class TestHostilePicture:
 
     def test_a_webp_canvas(self):
         body = b"WEBPVP8X" + struct.pack("<II", 10, 0) + (2**24 - 1).to_bytes(3, "little") * 2
-        with pytest.raises(BadMedia, match="too large"):
+        with pytest.raises(BadMedia):  # what Pillow says of it depends on its version
             decode_image(b"RIFF" + struct.pack("<I", len(body)) + body)
 
     def test_a_gif_frame_beyond_its_screen(self):
