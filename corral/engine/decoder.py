@@ -14,10 +14,10 @@ from corral.engine.ports import Evaluator
 class Decoder:
     """Mutable. One thread decodes; any thread may abort or ask how long it has been running."""
 
-    def __init__(self, backend: Evaluator, clock: Callable[[], float]) -> None:
+    def __init__(self, backend: Evaluator, cost: CostModel, clock: Callable[[], float]) -> None:
         self._backend = backend
         self._clock = clock
-        self.cost = CostModel()
+        self.cost = cost
         self._started = 0.0
         self._predicted_ms = 0.0
         self._abortable: int | None = None

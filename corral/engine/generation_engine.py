@@ -12,7 +12,9 @@ from corral.core.settings import EngineSettings
 from corral.engine.action import Actions
 from corral.engine.adapter import AdapterRegistry
 from corral.engine.control import Controls
+from corral.engine.copy_cost import CopyCost
 from corral.engine.coroutine import Coroutines, Wakeup
+from corral.engine.cost import CostModel
 from corral.engine.embedder import Embedder
 from corral.engine.engine import Engine
 from corral.engine.grouping import Grouping
@@ -40,11 +42,13 @@ class GenerationEngine(Engine):
         grouping = Grouping(settings.grp_attn_n, settings.grp_attn_w)
         ses1 = Ses1(backend, grouping)
         self._max_itl_ms = settings.max_itl_ms
-        self._kv = KvStore(backend, settings, ses1, grouping)
+        cost = CostModel()
+        copy_cost = CopyCost(cost, backend.is_exact, clock)
+        self._kv = KvStore(backend, settings, ses1, grouping, copy_cost)
         self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity)
         self._media = MediaEncoder(backend.projector, settings.cache_media_mib << 20, wakeup)
         self._embedder = Embedder(backend.open_encoder, clock, self._media)
-        self._runner = Runner(backend, settings, self._scheduler, self._kv, self._media, clock)
+        self._runner = Runner(backend, settings, self._scheduler, self._kv, self._media, cost, clock)
         self._decoder, self._speculation = self._runner.decoder, self._runner.speculation
         self._actions = Actions(self._scheduler, self._kv, ses1, coroutines, clock)
         adapters = AdapterRegistry(backend.adapters, self._adapters_in_use)

@@ -11,6 +11,7 @@ from corral.core.errors import CorralError
 from corral.core.media import cell_positions, n_positions
 from corral.core.settings import EngineSettings
 from corral.engine.checkpoint import Checkpoint, CheckpointRule, add_checkpoint
+from corral.engine.copy_cost import CopyCost
 from corral.engine.disk_cache import DiskCache
 from corral.engine.grouping import Grouping
 from corral.engine.ports import Backend
@@ -25,8 +26,16 @@ from corral.engine.slot import Slot
 
 
 class KvStore:
-    def __init__(self, backend: Backend, settings: EngineSettings, ses1: Ses1, grouping: Grouping) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        settings: EngineSettings,
+        ses1: Ses1,
+        grouping: Grouping,
+        copy_cost: CopyCost,
+    ) -> None:
         self._backend = backend
+        self._copy_cost = copy_cost
         self._grouping = grouping
         if self._grouping.is_active and not (backend.can_shift and backend.can_cut):
             raise CorralError("--grp-attn-n: this model does not support self-extend")
@@ -222,10 +231,11 @@ class KvStore:
         return self._trimmed(dst) if is_cut or not shared else self.trim(dst, n)
 
     def stash(self, slot: Slot, n_kept: int) -> None:
-        """Save a slot's tokens in host memory before it loses more than half of them."""
+        """Save a slot's tokens in host memory before it loses more than half of them, if that pays."""
         n = len(slot.tokens)
-        if self._keeps and n - n_kept >= MIN_REUSE and n_kept < n / 2:
-            saved = self._save(slot)
+        if self._keeps and n - n_kept >= MIN_REUSE and n_kept < n / 2 and self._copy_cost.pays:
+            with self._copy_cost.measure(n):
+                saved = self._save(slot)
             if saved is not None:
                 self.keep(saved)
 

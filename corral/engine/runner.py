@@ -29,7 +29,7 @@ from corral.engine.batch import (
 )
 from corral.engine.checkpointer import Checkpointer
 from corral.engine.coroutine import Coroutine, Reservations
-from corral.engine.cost import Load, load_of
+from corral.engine.cost import CostModel, Load, load_of
 from corral.engine.decoder import Decoder
 from corral.engine.generation import Generation, Work
 from corral.engine.kv import KvStore
@@ -56,6 +56,7 @@ class Runner(Worker):
         scheduler: Scheduler,
         kv: KvStore,
         media: MediaEncoder,
+        cost: CostModel,
         clock: Callable[[], float],
     ) -> None:
         self._backend = backend
@@ -64,8 +65,8 @@ class Runner(Worker):
         self._kv = kv
         self._media = media
         self._clock = clock
-        self.decoder = Decoder(backend, clock)
-        self.speculation = Speculation(backend, settings, self.decoder.cost)
+        self.decoder = Decoder(backend, cost, clock)
+        self.speculation = Speculation(backend, settings, cost)
         self.generation = Generation(backend, settings, scheduler, kv, self.speculation, clock)
         # Where answers depend on their neighbours anyway, everything shares a batch.
         mixes = backend.mixes_batches or not backend.is_exact

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from corral.core.chunk import ALIGNMENT, MIN_CHUNK, DecodeStatus, common_prefix
 from corral.core.errors import CorralError
 from corral.core.result import CacheReport, Tier
 from corral.core.settings import EngineSettings
+from corral.engine.copy_cost import CopyCost
+from corral.engine.cost import CostModel
 from corral.engine.grouping import Grouping
 from corral.engine.kv import KvStore
 from corral.engine.prefix import Origin, Prefix, replaces, usable
@@ -41,7 +44,9 @@ def wish(prompt: np.ndarray, accepts_shifted: bool = False) -> Any:
 
 def store(backend, grouping=None):
     grouping = grouping or Grouping()
-    return KvStore(backend, EngineSettings(model="fake", cache_ram_mib=0), Ses1(backend, grouping), grouping)
+    settings = EngineSettings(model="fake", cache_ram_mib=0)
+    copy_cost = CopyCost(CostModel(), is_free=True, clock=time.perf_counter)
+    return KvStore(backend, settings, Ses1(backend, grouping), grouping, copy_cost)
 
 
 runs = st.lists(st.integers(0, 2), max_size=40)

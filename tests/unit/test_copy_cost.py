@@ -1,0 +1,36 @@
+"""On a GPU a slot's state goes to host memory only if evaluating it again takes much longer than the copy."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.engine_harness import EngineHarness, task
+from tests.unit.fake import FakeBackend
+
+
+class SlowCopies(FakeBackend):
+    """Copies take as long as the test says."""
+
+    def __init__(self, seconds: float, is_exact: bool) -> None:
+        super().__init__(n_seq=1)
+        self.seconds, self.is_exact, self.n_saves = seconds, is_exact, 0
+        self.bench: EngineHarness
+
+    def save(self, seq, memory=None):
+        self.n_saves += 1
+        self.bench.now += self.seconds
+        return super().save(seq, memory)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_exact", "n_saves"),
+    [(1.0, True, 3), (1.0, False, 1), (0.0, False, 3)],
+    ids=["on a CPU always", "a slow copy is not tried again", "a fast copy pays"],
+)
+def test_states_are_copied_if_that_pays(seconds, is_exact, n_saves):
+    backend = SlowCopies(seconds, is_exact)
+    bench = backend.bench = EngineHarness(backend)
+    bench.engine.warm_up()
+    for i in range(4):
+        bench.run(task(i, [i + 1] * 80))
+    assert backend.n_saves == n_saves
