@@ -63,9 +63,9 @@ async def test_streams_go_on_token_exact(server, number):
         await stream.reach(10)
     lost = server.engine
     lost.send_signal(number)
-    while server.get("/health").status_code == 200:
+    while (health := server.get("/health")).status_code == 200:
         await asyncio.sleep(0.02)
-    assert server.get("/health").json()["error"]["type"] == "unavailable_error"
+    assert health.json()["error"]["type"] == "unavailable_error"
     assert await finish(streams) == undisturbed
     assert server.engine.pid != lost.pid
     assert server.get("/health").status_code == 200
