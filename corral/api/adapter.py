@@ -84,7 +84,7 @@ class AdapterStore:
             if names & {id, adapter.name}:
                 self._engine.free_adapter(id)
                 return self._adapters.pop(id)
-        raise NotFound(f"there is no adapter {name!r:.140}")
+        raise NotFound(f"adapter {name!r:.140} does not exist")
 
     def _find(self, name: str) -> Path:
         if self._directory is None:
@@ -92,7 +92,7 @@ class AdapterStore:
         file = check_name(name, "name").removesuffix(_SUFFIX) + _SUFFIX
         path = self._directory / file
         if path.is_symlink() or not path.is_file():
-            raise NotFound(f"there is no adapter '{file}' in --lora-dir")
+            raise NotFound(f"adapter '{file}' is not in --lora-dir")
         return path
 
 
@@ -116,7 +116,7 @@ def _parse_scale(item: Any, known: set[int], field: str) -> tuple[int, float]:
     id, scale = item.get("id"), item.get("scale")
     if isinstance(id, bool) or not isinstance(id, int) or id not in known:
         there = ", ".join(map(str, sorted(known))) or "none"
-        raise InvalidRequest(f"there is no adapter {id!r:.40}; available ids: {there}", field=field)
+        raise InvalidRequest(f"adapter {id!r:.40} does not exist; available ids: {there}", field=field)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= MAX_SCALE:
         given = "missing" if "scale" not in item else f"got {scale!r:.40}"
         raise InvalidRequest(

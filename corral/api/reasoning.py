@@ -14,7 +14,7 @@ def raw_budget(body: GenerationFields, vocab: Vocab) -> ReasoningBudget | None:
     if body.reasoning_budget_tokens < 0 and not body.reasoning_control:
         return None
     if not body.end_tags:
-        message = f"needs 'reasoning_budget_end_tags' here, because there is no chat template: {_CHATS}"
+        message = f"needs 'reasoning_budget_end_tags' here, because the model has no chat template: {_CHATS}"
         field = "reasoning_control" if body.reasoning_control else "reasoning_budget_tokens"
         raise InvalidRequest(message, field=body.name_of(field))
     start = body.reasoning_budget_start_tag

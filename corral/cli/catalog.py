@@ -107,7 +107,7 @@ def _joined(sections: Iterable[Section]) -> dict[str, list[Section]]:
 
 def _check_names(models: Sequence[CatalogModel], can_be_empty: bool) -> None:
     if not models and not can_be_empty:
-        raise UsageError("there are no models in --models-dir, --models-preset or [models.NAME]")
+        raise UsageError("no models found in --models-dir, --models-preset or [models.NAME]")
     seen: dict[str, str] = {}
     for model in models:
         for name in (model.name, *model.aliases):

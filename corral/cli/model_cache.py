@@ -106,4 +106,4 @@ def find_model(name: str, models: Sequence[CachedModel]) -> CachedModel:
         raise CorralError(f"'{name}' is ambiguous: {', '.join(model.name for model in alike)}")
     near = difflib.get_close_matches(name, [model.name for model in models], 1, 0.4)
     hint = f"; did you mean '{near[0]}'?" if near else "; `corral models` lists the cached models"
-    raise NotFound(f"there is no model '{name}' in the cache{hint}")
+    raise NotFound(f"model '{name}' is not in the cache{hint}")

@@ -32,5 +32,5 @@ class CacheStore:
     def remove(self, name: str) -> None:
         model = next((model for model in find_models() if model.name == name), None)
         if model is None:
-            raise NotFound(f"there is no model '{name}' in the cache")
+            raise NotFound(f"model '{name}' is not in the cache")
         remove_model(model)

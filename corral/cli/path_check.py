@@ -95,7 +95,7 @@ def _check_output(path: str) -> None:
         raise InvalidRequest("it is a directory, not a file")
     target = path if os.path.exists(path) else os.path.dirname(path) or "."
     if not os.path.exists(target):
-        raise InvalidRequest(f"there is no directory '{target}'")
+        raise InvalidRequest(f"directory '{target}' does not exist")
     if not os.access(target, os.W_OK):
         raise InvalidRequest("it cannot be written: Permission denied")
 

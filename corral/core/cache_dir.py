@@ -19,6 +19,4 @@ def cache_dir(environ: Mapping[str, str] = os.environ, platform: str = sys.platf
             return Path("~/Library/Caches/corral").expanduser()
         return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "corral"
     except RuntimeError:
-        raise CorralError(
-            "there is no home directory for the cache; set LLAMA_CACHE to a directory"
-        ) from None
+        raise CorralError("no home directory for the cache; set LLAMA_CACHE to a directory") from None

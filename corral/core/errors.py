@@ -118,7 +118,7 @@ class NotFound(CorralError):
 
 class NoSuchSlot(NotFound):
     def __init__(self, slot: int, n_slots: int) -> None:
-        super().__init__(f"there is no slot {slot}; slots are numbered from 0 to {n_slots - 1}")
+        super().__init__(f"slot {slot} does not exist; slots are numbered from 0 to {n_slots - 1}")
 
 
 class Conflict(CorralError):

@@ -21,7 +21,7 @@ from corral.core.result import Begun, Decodes, Embedded, Event, Failed, Heartbea
 from corral.core.task import Command, Embed
 from corral.engine.batch import MIN_PREFILL, chunk_size
 from corral.engine.coroutine import Reservations
-from corral.engine.cost import Load
+from corral.engine.cost import CostModel, Load
 from corral.engine.decoder import Decoder
 from corral.engine.media import MediaEncoder
 from corral.engine.pack import Input, merge, n_up_to, plan_limits, plan_pack
@@ -207,7 +207,7 @@ class Embedder(Worker):
         """Open the encoder on first use: it takes memory."""
         if self._opened is None:
             encoder = self._open_encoder()
-            self._opened = encoder, Decoder(encoder, self._clock)
+            self._opened = encoder, Decoder(encoder, CostModel(), self._clock)
         return self._opened
 
     def _run_packed(self, work: Sequence[tuple[_Embedding, Input]]) -> list[Event]:

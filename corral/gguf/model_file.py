@@ -90,7 +90,7 @@ def _read_others(path: str, parts: list[str]) -> list[GgufHeader]:
     if missing:
         names = ", ".join(f"'{os.path.basename(part)}'" for part in missing[:_MAX_NAMED])
         more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
-        raise _refusal(path, f"it has {len(parts)} parts, but there is no {names}{more} in its directory")
+        raise _refusal(path, f"it has {len(parts)} parts, but its directory lacks {names}{more}")
     headers = []
     for i, part in enumerate(parts[1:], 1):
         try:

@@ -65,7 +65,7 @@ class Adapters:
         digest = xxhash.xxh3_128()
         for id, scale in config:
             if id not in self._handles:
-                raise InvalidRequest(f"there is no adapter {id}", field="lora")
+                raise InvalidRequest(f"adapter {id} does not exist", field="lora")
             digest.update(self._prints[id] + struct.pack("<f", scale))
         return digest.digest()
 
@@ -95,7 +95,7 @@ class AdapterUse:
             return
         for id, _ in config:
             if id not in self._handles:
-                raise InvalidRequest(f"there is no adapter {id}", field="lora")
+                raise InvalidRequest(f"adapter {id} does not exist", field="lora")
         handles = (lib.llama_adapter_lora_p_ctypes * len(config))(*(self._handles[id] for id, _ in config))
         scales = (ctypes.c_float * len(config))(*(scale for _, scale in config))
         lib.llama_set_adapters_lora(self._context, handles, len(config), scales)

@@ -107,7 +107,7 @@ def _explain(error: OSError) -> CorralError:
 
 
 def _no_such_file() -> BadMedia:
-    return BadMedia("there is no such file under --media-path")
+    return BadMedia("file not found under --media-path")
 
 
 def _not_regular() -> BadMedia:

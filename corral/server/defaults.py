@@ -59,7 +59,9 @@ def check_tokens(sampling: SamplingParams, n_vocab: int) -> None:
     """Check token ids against the vocabulary."""
     for token, _ in sampling.logit_bias:
         if token >= n_vocab:
-            raise CorralError(f"--logit-bias: there is no token {token}; ids go from 0 to {n_vocab - 1}")
+            raise CorralError(
+                f"--logit-bias: token {token} does not exist; ids range from 0 to {n_vocab - 1}"
+            )
 
 
 def _default_constraint(server: ServerSettings) -> Constraint | None:

@@ -85,7 +85,7 @@ class BatchStore:
         rows = self._db.read("SELECT record FROM files WHERE id = ? AND owner = ?", id, owner)
         found = [file for file in _decode(rows, FileRecord) if not _is_over(file)]
         if not found:
-            raise NotFound(f"there is no file '{id:.64}'")
+            raise NotFound(f"file '{id:.64}' does not exist")
         return found[0]
 
     def list_files(self, owner: str) -> list[FileRecord]:

@@ -212,4 +212,4 @@ def _what_happened(chat_id: str, found: ChatInfo | None) -> str:
 
 
 def _unknown(chat_id: str) -> NotFound:
-    return NotFound(f"there is no chat '{chat_id}'")
+    return NotFound(f"chat '{chat_id}' does not exist")

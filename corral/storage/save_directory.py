@@ -102,7 +102,7 @@ class SaveDirectory:
             try:
                 fd = os.open(self._file(name), _READ, dir_fd=self._fd)
             except FileNotFoundError:
-                raise InvalidRequest(f"there is no file '{name}' in {self._option}") from None
+                raise InvalidRequest(f"file '{name}' does not exist in {self._option}") from None
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENXIO):  # link, socket
                     raise

@@ -200,7 +200,7 @@ class SessionStore:
     def _unknown(self, name: str) -> NotFound:
         names = [info.name for info in self.list()]
         listed = ", ".join([*names[:_N_NAMED], *(["..."] if len(names) > _N_NAMED else [])])
-        return NotFound(f"there is no session {render_id(name)!r}; sessions are {listed or 'none'}")
+        return NotFound(f"session {render_id(name)!r} does not exist; available sessions: {listed or 'none'}")
 
 
 def _rank(name: str) -> tuple[int, int, str]:

@@ -112,7 +112,7 @@ async def test_save_list_load_remove(server):
     assert await ask(server, "GET", "/chats") == []
     for method in ("GET", "DELETE"):
         error = await ask(server, method, f"/chats/{A}", 404)
-        assert error == {"code": 404, "message": f"there is no chat '{A}'", "type": "not_found_error"}
+        assert error == {"code": 404, "message": f"chat '{A}' does not exist", "type": "not_found_error"}
 
 
 async def test_answers_are_as_described(server):

@@ -263,7 +263,7 @@ def test_an_adapter_that_is_gone_stays_gone_and_the_others_keep_their_numbers(se
     assert tokens(server, [{"id": stays, "scale": 1.0}]) == expected["merged-embd"]
     assert tokens(server, A) == expected["merged-a"]
     error = post(server, "/completion", request([{"id": gone, "scale": 1.0}]), 400)
-    assert f"there is no adapter {gone}" in error["message"]
+    assert f"adapter {gone} does not exist" in error["message"]
     post(server, "/lora-adapters/unload", {"id": stays})
     assert load(server) == stays + 1
 
@@ -278,7 +278,7 @@ def test_the_engine_comes_back_without_a_file_that_is_gone(server, directory, mo
     kill(server)
     assert tokens(server) == expected["merged-ab"]
     engine = server.engine.pid
-    assert f"there is no adapter {id}" in post(server, "/completion", request(own), 400)["message"]
+    assert f"adapter {id} does not exist" in post(server, "/completion", request(own), 400)["message"]
     post(server, "/lora-adapters", own)
     post(server, "/completion", request(), 400)
     post(server, "/v1/embeddings", {"input": PROMPT}, 400)

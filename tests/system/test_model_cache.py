@@ -291,7 +291,7 @@ def test_the_command_removes_all_or_nothing(server, capsys):
     get(server, name="one.gguf")
     get(server, name="two.gguf")
     assert run_models(["rm", "one.gguf", "three.gguf"]) == 1
-    assert "corral: there is no model 'three.gguf' in the cache" in capsys.readouterr().err
+    assert "corral: model 'three.gguf' is not in the cache" in capsys.readouterr().err
     assert len(names()) == 2
     assert run_models(["rm", "-y", "one", "two", "one.gguf"]) == 0
     assert capsys.readouterr().out == "removed one.gguf (15.8 KiB)\nremoved two.gguf (15.8 KiB)\n"

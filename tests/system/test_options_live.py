@@ -355,7 +355,7 @@ REFUSED: dict[str, tuple[int, list[object], dict[str, str], str]] = {
     "a pipe": (1, ["-m", "{dir}/pipe"], {}, "model '{dir}/pipe': it is not a regular file"),
     "a text": (1, ["-m", "{dir}/text"], {}, "model '{dir}/text': it is not a GGUF file"),
     "a template": (2, ["--chat-template", "{{% no"], {}, "the chat template is not valid jinja"),
-    "a token": (1, ["-l", "999999+1"], {}, "--logit-bias: there is no token 999999"),
+    "a token": (1, ["-l", "999999+1"], {}, "--logit-bias: token 999999 does not exist"),
     "a directory as file": (2, ["--config", "{dir}"], {}, "--config: cannot read {dir}: "),
     "no number": (2, [], {"LLAMA_ARG_CTX_SIZE": ""}, "LLAMA_ARG_CTX_SIZE: '' is not an integer"),
     "no flag": (2, [], {"LLAMA_ARG_MLOCK": ""}, "LLAMA_ARG_MLOCK: '' is not on or off"),

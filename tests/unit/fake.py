@@ -270,7 +270,7 @@ class FakeAdapters:
     def lora_key(self, config: AdapterConfig) -> bytes:
         for id, _ in config:
             if id not in self.loaded:
-                raise InvalidRequest(f"there is no adapter {id}", field="lora")
+                raise InvalidRequest(f"adapter {id} does not exist", field="lora")
         what = repr([(self.loaded[id], scale) for id, scale in config])
         return hashlib.md5(what.encode()).digest() if config else b""
 

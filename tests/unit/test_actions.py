@@ -268,9 +268,9 @@ def test_a_slot_is_not_forked_into_itself():
 @pytest.mark.parametrize("verb", Verb)
 def test_slots_that_do_not_exist(file, verb, slot):
     lab = ActionHarness()
-    with refused(404, f"there is no slot {slot}; slots are numbered from 0 to 3"):
+    with refused(404, f"slot {slot} does not exist; slots are numbered from 0 to 3"):
         lab.do(verb, slot, file, source=1)
-    with refused(404, f"there is no slot {slot}; slots are numbered from 0 to 3"):
+    with refused(404, f"slot {slot} does not exist; slots are numbered from 0 to 3"):
         lab.do(Verb.FORK, 0, source=slot)
 
 

@@ -869,7 +869,7 @@ def test_an_adapter_that_is_not_there_is_the_end_of_who_wants_it(config):
     desk.run(task(0, LONG, lora=config))
     (failed,) = desk.of(0, Failed)
     assert (status_of(failed), failed.error.details) == (400, {"param": "lora"})
-    assert f"there is no adapter {config[-1][0]}" in failed.error.message
+    assert f"adapter {config[-1][0]} does not exist" in failed.error.message
     assert desk.tokens(1) == alone(task(1, OTHER, lora=A))
     assert LONG[:8] not in [content(desk, slot)[:8] for slot in range(4)]
 

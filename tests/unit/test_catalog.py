@@ -64,7 +64,7 @@ def test_a_directory_has_files_and_models_in_parts(tmp_path):
         ("[x]\nmodel = y\nctx-size = many\n", "[x] ctx-size: 'many' is not an integer"),
         ("version = 2\n", "only `version = 1`"),
         ("[x\n", "is not valid"),
-        ("", "there are no models"),
+        ("", "no models found"),
     ],
 )
 def test_what_a_preset_cannot_say(tmp_path, text, reason):

@@ -314,7 +314,7 @@ MISSING = [
 def test_what_is_not_inside_is_not_there(directory, url):
     with pytest.raises(BadMedia) as caught:
         LocalMedia(str(directory)).read(url.format(outside=directory.parent))
-    assert caught.value.message == "there is no such file under --media-path"
+    assert caught.value.message == "file not found under --media-path"
 
 
 LINKS: dict[str, Any] = {

@@ -115,7 +115,7 @@ class _Parser:
             if name not in self._rules:
                 raise self._error(f"rule '{name}' is not defined", at)
         if ROOT not in self._rules:
-            raise refusal(f"there is no rule '{ROOT}'")
+            raise refusal(f"the rule '{ROOT}' is missing")
         recursive = _find_left_recursion(self._rules)
         if recursive is not None:
             raise self._error(f"rule '{recursive}' is left-recursive", self._defined_at[recursive])

@@ -142,7 +142,7 @@ class Expander:
         name = schema["$ref"]
         found = self._root if name == "#" else resolve({"$ref": name}, self._root)
         if not found or found.get("$ref") == name:
-            raise NotExact("$ref", f"there is no {name!r:.100} in the schema")
+            raise NotExact("$ref", f"{name!r:.100} is not in the schema")
         return found
 
     def _take_all(self, cases: list[Case], schema: Schema) -> list[Case]:
