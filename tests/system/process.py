@@ -50,7 +50,14 @@ class CorralProcess:
         threading.Thread(target=self._read, daemon=True).start()
         self.url = ""
         if wait:
+            self._wait_ready()
+
+    def _wait_ready(self) -> None:
+        try:
             self.url = self.wait_for(r"ready on (\S+)")
+        except BaseException:
+            self.stop()  # nobody else can
+            raise
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -135,6 +135,8 @@ def test_lines_that_the_log_has_no_room_for_are_missing_there(tiny, disk):
             server.get(f"/full{i}")
         server.wait_for(f"--log-file: cannot write: {FULL}; lines will be missing in it")
         server.wait_for("GET /full59 404")
+        server.get("/last")
+        server.wait_for("GET /last 404")  # the file comes after stderr: now the line before is lost
         disk.free()
         server.get("/roomy")
         server.wait_for("GET /roomy 404")

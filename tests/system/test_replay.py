@@ -11,7 +11,7 @@ import pytest
 from tests.system.process import CorralProcess, Stream
 
 N_STREAMS = 8
-N_PREDICT = 48
+N_PREDICT = 32
 PROMPTS = [
     "Once upon a time",
     "The three most important things in life are",
