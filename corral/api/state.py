@@ -25,6 +25,7 @@ from corral.core.settings import ServerSettings, Settings
 from corral.media.intake import Intake
 from corral.media.local import LocalMedia
 from corral.media.source import MediaSource
+from corral.storage.journal import Journal
 from corral.telemetry.dispatcher import Telemetry
 
 
@@ -48,6 +49,7 @@ class AppState:
         self.adapters = AdapterStore(engine, server.lora_dir)
         self.defaults = Defaults(params, self.adapters, server.max_predict)
         self.storage: Storage = Storage(server, shared.storage if shared is not None else None)
+        self.journal = _open_journal(server)
         self.streams: StreamSessions = shared.streams if shared is not None else StreamSessions()
         self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
         self.file_digest = FileDigest()
@@ -77,6 +79,13 @@ class AppState:
 def state_of(request: Request) -> AppState:
     state: AppState = request.app.state.api
     return state
+
+
+def _open_journal(server: ServerSettings) -> Journal | None:
+    if not server.journal:
+        return None
+    n_bytes, age_s = server.journal_max_mib << 20, server.journal_max_age_s
+    return Journal(Path(server.journal), n_bytes, age_s, server.journal_fsync)
 
 
 def _media_source(server: ServerSettings) -> MediaSource:

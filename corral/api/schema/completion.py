@@ -73,6 +73,11 @@ class GenerationFields(SamplingFields, LlamaServerFields):
     echoes_prompt: ClassVar[bool] = False  # whether answers repeat it
 
     stream: Flag = Field(False, description="Send tokens as they come, as server-sent events.")
+    durable: Flag = Field(
+        False,
+        description="Continue the stream without its client, and give its events ids: the same request with "
+        "`Last-Event-ID` continues after that event, with `--journal` also after a restart of the server.",
+    )
     n_predict: Annotated[int, Whole, bounds("n_predict")] = param(
         "n_predict",
         _generation.n_predict,
