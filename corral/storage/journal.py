@@ -192,7 +192,7 @@ class _Shelf:
     def __init__(self, directory: SaveDirectory, max_bytes: int) -> None:
         self._directory = directory
         self._max_bytes = max_bytes
-        self._n_bytes = sum(file.n_bytes for file in directory.names())
+        self._n_bytes = self._size()
         self.files: dict[str, JournalFile] = {}
         self._ended_at: dict[str, float] = {}
 
@@ -226,10 +226,11 @@ class _Shelf:
             return
         self.files.pop(name, None)
         self._ended_at.pop(name, None)
-        found = self._directory.find(name)
-        if found is not None:
-            self._n_bytes -= found.n_bytes
-            self._directory.remove(name)
+        self._directory.remove(name)
+        self._n_bytes = self._size()
+
+    def _size(self) -> int:
+        return sum(file.n_bytes for file in self._directory.names())
 
     def sweep(self, now: float) -> None:
         for name in [name for name, ended_at in self._ended_at.items() if now > ended_at + KEPT_S]:
