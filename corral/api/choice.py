@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,6 +42,7 @@ class Choice:
     is_first: bool = True
     is_last: bool = False
     keeps_probs: bool = True  # what was streamed is not needed again
+    sign: Callable[[Choice], dict[str, Any]] | None = None  # makes its receipt
 
     @property
     def text(self) -> str:

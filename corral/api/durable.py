@@ -14,12 +14,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import Scope
 
-from corral import BUILD_INFO
 from corral.api.prepare import PreparedCompletion
 from corral.api.stream_session import StreamSession
 from corral.core.answer_id import SEED_BYTES, IdSource, draw_hex, use_source
 from corral.core.client import Client
 from corral.core.errors import CorralError, Unavailable
+from corral.core.libllama import BUILD
 from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult, Tokens
 from corral.storage.journal import Journal, JournalFile
 from corral.storage.journal_record import History, Opening, encode_end, encode_result
@@ -60,9 +60,9 @@ class DurableWork:
     @property
     def remarks(self) -> list[str]:
         """Warnings for the client."""
-        if self.opening.build == BUILD_INFO:
+        if self.opening.build == BUILD:
             return []
-        return [f"begun by build {self.opening.build}, continued by {BUILD_INFO}: tokens may differ"]
+        return [f"begun by build {self.opening.build}, continued by {BUILD}: tokens may differ"]
 
     def rename(self, id: str) -> None:
         """Give the request the id by which its client knows it."""
@@ -149,7 +149,7 @@ def new_opening(request: Request, client: Client, request_id: str, body: bytes, 
         body=body,
         seed=bytes.fromhex(draw_hex(SEED_BYTES)),
         created=int(time.time()),
-        build=BUILD_INFO,
+        build=BUILD,
         model=model,
         tasks=[],
     )

@@ -28,6 +28,7 @@ from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
 from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
+from corral.api.receipt_request import note_receipt, open_signer
 from corral.api.render.openai import OpenAIAnswer
 from corral.api.schema.completion import GenerationFields
 from corral.api.sse import Comment, Encoded, EventStream
@@ -52,6 +53,7 @@ async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
     state.model.require_generation()
     state.admission.check_queue(record_of(request).client)
     body = await parse_body(request, model)
+    note_receipt(request, body)
     begin_work(request, body)
     return body
 
@@ -61,8 +63,10 @@ async def respond(
 ) -> Response:
     """Run all tasks, and answer; cancel them if the client disconnects."""
     state, record, work = state_of(request), record_of(request), work_in(request.scope)
-    queue = state.telemetry.queue
+    queue, sign = state.telemetry.queue, await open_signer(request, prepared)
     choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream, work=work)
+    for choice in choices:
+        choice.sign = sign
     with at_end:
         if isinstance(renderer, OpenAIAnswer):
             at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))

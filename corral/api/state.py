@@ -18,6 +18,7 @@ from corral.api.live_answers import LiveAnswers
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
+from corral.api.receipt import ReceiptKey
 from corral.api.storage import Storage
 from corral.api.stream_session import StreamSessions
 from corral.core.params import GenerationParams
@@ -53,6 +54,7 @@ class AppState:
         self.streams: StreamSessions = shared.streams if shared is not None else StreamSessions()
         self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
         self.file_digest = FileDigest()
+        self.receipt_key = ReceiptKey(server.receipt_key) if server.receipt_key else None
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()
         self.runner = Runner(engine, telemetry)

@@ -219,7 +219,7 @@ async def test_another_build_says_so_and_another_model_does_not_continue(server,
     kept, whole = await copy_midway(server, tmp_path, "/completion", BODY)
     second = shutil.copytree(kept, tmp_path / "second")
     params = {"conv_id": ids(whole)[0].rpartition(".")[0]}
-    monkeypatch.setattr(durable, "BUILD_INFO", "b9-other")
+    monkeypatch.setattr(durable, "BUILD", "b9-other")
     async with continued(kept) as other:
         again = await other.http.get("/v1/stream", params=params)
         assert b"b9-other" in again.content

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from tests.system.durable import Reader, Reborn, by_choice
@@ -74,6 +75,39 @@ async def test_streams_continue_after_everything_is_killed(options):
         for first, second in zip(undisturbed, disturbed, strict=True):
             assert by_choice(first.events) == by_choice(second.events)
         await check_bytes(reborn, disturbed)
+
+
+async def test_the_openai_client_continues(options):
+    """Its own door: a response in the background; and a chat, with the id that its headers have."""
+    ask: Any = {"model": "any", "extra_body": {"seed": 1, "ignore_eos": True, "cache_prompt": False}}
+    response: Any = {**ask, "input": "hello", "max_output_tokens": 200, "background": True}
+    chat: Any = {**ask, "messages": MESSAGES, "max_tokens": 200}
+    chat["extra_body"] = {**chat["extra_body"], "durable": True}
+    with Reborn(*options) as reborn:
+        async with connect(reborn) as client:
+            stream = await client.responses.create(**response, stream=True)
+            seen = [await anext(stream) for _ in range(20)]
+            chunks = await client.chat.completions.create(**chat, stream=True)
+            first = await anext(chunks)
+            await reborn.kill()
+        async with connect(reborn) as client:
+            last = {"Last-Event-ID": f"{chunks.response.headers['x-conversation-id']}.0"}
+            again = await client.chat.completions.create(**chat, stream=True, extra_headers=last)
+            parts = [chunk async for chunk in again]
+            assert parts[0] == first
+            text = "".join(part.choices[0].delta.content or "" for part in parts)
+            whole = await client.chat.completions.create(**chat)
+            assert text == whole.choices[0].message.content
+            id, number = seen[0].response.id, seen[-1].sequence_number
+            rest = await client.responses.retrieve(id, stream=True, starting_after=number)
+            seen += [event async for event in rest]
+            assert [event.sequence_number for event in seen] == list(range(len(seen)))
+            undisturbed = await client.responses.create(**{**response, "background": False})
+            assert seen[-1].response.output_text == undisturbed.output_text
+
+
+def connect(reborn: Reborn) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{reborn.server.url}/v1", api_key="none", max_retries=20)
 
 
 @pytest.mark.slow

@@ -191,6 +191,11 @@ class CompletionRequest(GenerationFields):
     model_config = ConfigDict(
         json_schema_extra={"required": [], "anyOf": [{"required": [n]} for n in ("prompt", "system_prompt")]}
     )
+    receipt: Flag = Field(
+        False,
+        description="Return a signed `receipt` with every choice, from which it can be evaluated again "
+        "(`--receipt-key`).",
+    )
     prompt: Any = Field(
         description="A text, token ids, a mix of both, or a list of those; a list is answered with a list.",
         json_schema_extra=PROMPT,
