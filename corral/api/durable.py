@@ -121,7 +121,7 @@ class DurableWork:
             self._file = None
 
     def _is_repeated(self, choice: int, result: TaskResult, heard: set[tuple[int, type]]) -> bool:
-        """Whether a resumed task says what is no news for the client."""
+        """Whether a resumed task reports what the client already has."""
         if isinstance(result, Progress) and not self.keeps_progress:
             return True
         if isinstance(result, Progress | PromptProbs):

@@ -1,7 +1,7 @@
 """The journal of durable requests (`--journal`): a file for each, in a directory for each API key.
 
 A request's file only grows; it is removed some time after its end. Everything but the constructor runs in one
-thread, so that nothing else waits for the disk. What cannot be written is not durable any more, but goes on.
+thread, so that nothing else waits for the disk. What cannot be written continues, but is not durable.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class JournalFile:
             return True
         except OSError as error:
             why = error.strerror
-            _log.warning("--journal: a request goes on, but would not survive a restart: %s", why)
+            _log.warning("--journal: a request continues, but would not survive a restart: %s", why)
             self.close()
             self._shelf.remove(self._name, self)
             return False

@@ -122,15 +122,15 @@ def read_history(data: bytes) -> History | None:
     """Return what a file says up to its first damage; None: not even what was asked."""
     if not data.startswith(MAGIC):
         return None
-    opening, offset = _read(data, len(MAGIC), _opening_decoder)
-    if opening is None:
+    first = _read(data, len(MAGIC), _opening_decoder)
+    if first is None:
         return None
-    history = History(opening, offset)
+    history = History(*first)
     while True:
-        record, offset = _read(data, offset, _decoder)
-        if record is None or not _add(history, record):
+        found = _read(data, history.n_bytes, _decoder)
+        if found is None or not _add(history, found[0]):
             return history
-        history.n_bytes = offset
+        history.n_bytes = found[1]
 
 
 def _add(history: History, record: Record) -> bool:
@@ -149,19 +149,19 @@ def _add(history: History, record: Record) -> bool:
     return True
 
 
-def _read(data: bytes, offset: int, decoder: msgspec.msgpack.Decoder[T]) -> tuple[T | None, int]:
+def _read(data: bytes, offset: int, decoder: msgspec.msgpack.Decoder[T]) -> tuple[T, int] | None:
     """Return the record at an offset and the offset after it; None: it is torn or damaged."""
     start = offset + _HEAD.size
     if start > len(data):
-        return None, offset
+        return None
     n, checksum = _HEAD.unpack_from(data, offset)
     record = memoryview(data)[start : start + n]
     if len(record) < n or _checksum(record) != checksum:
-        return None, offset
+        return None
     try:
         return decoder.decode(record), start + n
     except _DAMAGED:
-        return None, offset
+        return None
 
 
 def _checksum(data: bytes | memoryview) -> int:

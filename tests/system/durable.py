@@ -12,6 +12,20 @@ from typing_extensions import Self
 
 from tests.system.process import START_S, CorralProcess
 
+CHAT = "/v1/chat/completions"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "parameters": {
+            "type": "object",
+            "properties": {"words": {"type": "array", "items": {"type": "string"}, "minItems": 40}},
+            "required": ["words"],
+        },
+    },
+}
+MESSAGES = [{"role": "user", "content": "hello world"}]
+
 
 class Reborn:
     """Mutable: the server of the moment."""

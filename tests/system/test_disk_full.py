@@ -103,7 +103,7 @@ def test_an_upload_that_there_is_no_room_for(tiny, tmp_path):
         assert list(tmp_path.iterdir()) == [tmp_path / ".sessions"]
 
 
-def test_a_durable_answer_goes_on_without_its_journal(tiny, disk):
+def test_a_durable_answer_continues_without_its_journal(tiny, disk):
     body = {"prompt": "a", "n_predict": 600, "ignore_eos": True, "stream": True, "durable": True}
     with CorralProcess("-m", tiny, "-c", 1024, "--journal", disk.path) as server:
         with httpx.stream("POST", server.url + "/completion", json=body, timeout=START_S) as response:
@@ -112,7 +112,7 @@ def test_a_durable_answer_goes_on_without_its_journal(tiny, disk):
             disk.fill()
             last = [line for line in lines if line.startswith("data: ")][-1]
         assert '"tokens_predicted":600' in last
-        server.wait_for(f"--journal: a request goes on, .*: {FULL}")
+        server.wait_for(f"--journal: a request continues, .*: {FULL}")
         assert not list(disk.path.glob("*/*.journal"))
         disk.free()
         assert server.post("/completion", **{**body, "n_predict": 4}).status_code == 200

@@ -10,21 +10,8 @@ import httpx
 import openai
 import pytest
 
-from tests.system.durable import Reader, Reborn, by_choice
+from tests.system.durable import CHAT, MESSAGES, TOOL, Reader, Reborn, by_choice
 
-CHAT = "/v1/chat/completions"
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "parameters": {
-            "type": "object",
-            "properties": {"words": {"type": "array", "items": {"type": "string"}, "minItems": 40}},
-            "required": ["words"],
-        },
-    },
-}
-MESSAGES = [{"role": "user", "content": "hello world"}]
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("/completion", {"prompt": "hello", "seed": 1}),
     ("/completion", {"prompt": "the", "seed": 2, "grammar": 'root ::= ("the cat sat on " [a-z]+ " and ")+'}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.core.client import ANONYMOUS
 from corral.core.params import GenerationParams
-from corral.core.result import Admitted, Done, StopType, Timings, TokenProb, TokenProbs, Tokens
+from corral.core.result import Admitted, Done, StopType, TaskResult, Timings, TokenProb, TokenProbs, Tokens
 from corral.core.task import Task
 from corral.core.top_probs import TopProbs
 from corral.storage.journal_record import Opening, encode_end, encode_opening, encode_result, read_history
@@ -38,7 +38,7 @@ OPENING = Opening(
     model="m",
     tasks=[Task(prompt=[1, 2], params=GenerationParams()), Task(prompt=[1, 2], params=GenerationParams())],
 )
-RESULTS = [
+RESULTS: list[tuple[int, TaskResult]] = [
     (0, Admitted(0, 1, 2)),
     (0, Tokens(task_id=0, tokens=[5], text="é", timings=_TIMINGS)),
     (1, Tokens(task_id=1, tokens=[70000, 3], text="", probs=_PROBS, timings=_TIMINGS)),
