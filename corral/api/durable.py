@@ -100,7 +100,8 @@ class DurableWork:
         heard: set[tuple[int, type]] = set()
         for choice, result, at in self.history.results if self.history is not None else ():
             heard.add((choice, type(result)))
-            self._source.now = at or self._source.now
+            if isinstance(result, Done):
+                self._source.now = at
             yield choice, result
         if self.session is not None:
             self.session.end_replay()
@@ -111,13 +112,19 @@ class DurableWork:
                     yield choice, result
         except Unavailable as error:
             if not error.retry_after_s:  # there is no engine: a later server continues
-                self._file = None
+                self._leave()
             raise
 
     def end(self) -> None:
         """The request has ended, or its server stops: then the journal takes nothing any more."""
         if self._file is not None and self._journal is not None:
             self._journal.post(self._file.end, encode_end(int(time.time())))
+            self._file = None
+
+    def _leave(self) -> None:
+        """Write no more, and do not say that the request has ended."""
+        if self._file is not None and self._journal is not None:
+            self._journal.post(self._file.close)
             self._file = None
 
     def _is_repeated(self, choice: int, result: TaskResult, heard: set[tuple[int, type]]) -> bool:

@@ -204,7 +204,10 @@ class _Shelf:
         """Return name, time of the last change and content of every file."""
         found = []
         for file in self._directory.names():
-            with os.fdopen(self._directory.open(file.name), "rb") as opened:
+            with (
+                contextlib.suppress(CorralError, OSError),
+                os.fdopen(self._directory.open(file.name), "rb") as opened,
+            ):
                 found.append((file.name, file.modified_ns / 1e9, opened.read(self._max_bytes)))
         return found
 
