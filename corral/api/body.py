@@ -13,6 +13,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.api.durable_request import keep_body
 from corral.api.json_encode import encode_json
 from corral.api.json_pieces import NotJson, parse_pieces
 from corral.api.schema.parse import RequestT, build, check_fields, is_built, parse_request
@@ -35,6 +36,7 @@ class JsonResponse(Response):
 
 async def parse_body(request: Request, model: type[RequestT], default: Any = None) -> RequestT:
     body, guard = await _receive(request, model)
+    keep_body(request, body)
     if not is_built(model):
         await asyncio.to_thread(build, model)
     if default is not None and not body:

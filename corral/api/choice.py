@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from corral.api.durable import DurableWork
 from corral.api.engine import Runner
 from corral.api.prepare import PreparedCompletion
 from corral.api.sse import StreamFormat
@@ -41,6 +42,7 @@ class Choice:
     is_first: bool = True
     is_last: bool = False
     keeps_probs: bool = True  # what was streamed is not needed again
+    sign: Callable[[Choice], dict[str, Any]] | None = None  # makes its receipt
 
     @property
     def text(self) -> str:
@@ -71,13 +73,21 @@ class Choice:
 
 
 async def start_choices(
-    prepared: PreparedCompletion, runner: Runner, record: RequestRecord, keeps_probs: bool
+    prepared: PreparedCompletion,
+    runner: Runner,
+    record: RequestRecord,
+    keeps_probs: bool,
+    work: DurableWork | None = None,
 ) -> list[Choice]:
+    """Submit the tasks, but not those that an earlier server has finished."""
     choices: list[Choice] = []
     n_sent = 0
     try:
         for index, (task, media) in enumerate(prepared.tasks):
-            task, stream = runner.submit(task, record, media)
+            if work is not None and work.ended(index):
+                stream = TaskStream(on_close=lambda: None)
+            else:
+                task, stream = runner.submit(task, record, media)
             is_first = index % prepared.n == 0
             choices.append(Choice(index, task, stream, is_first=is_first, keeps_probs=keeps_probs))
             n_sent += len(task.prompt) + len(task.params.sampling.logit_bias)
@@ -91,10 +101,13 @@ async def start_choices(
     return choices
 
 
-async def follow(choices: list[Choice]) -> AsyncIterator[tuple[Choice, TaskResult]]:
+async def follow(
+    choices: list[Choice], work: DurableWork | None = None
+) -> AsyncIterator[tuple[Choice, TaskResult]]:
     """Yield every result of every choice as it arrives; it is added to its choice before."""
     n_open = len(choices)
-    async for index, result in _results(choices):
+    results = _results(choices) if work is None else work.follow(_results(choices))
+    async for index, result in results:
         choice = choices[index]
         choice.add_result(result)
         n_open -= choice.done is not None
@@ -102,13 +115,15 @@ async def follow(choices: list[Choice]) -> AsyncIterator[tuple[Choice, TaskResul
         yield choice, result
 
 
-async def _results(choices: list[Choice]) -> AsyncIterator[tuple[int, TaskResult]]:
-    if len(choices) > 1:
-        async for pair in _merge([choice.stream for choice in choices]):
-            yield pair
-        return
-    async for result in choices[0].stream:
-        yield 0, result
+async def _results(choices: list[Choice]) -> AsyncGenerator[tuple[int, TaskResult]]:
+    """Yield the results of all choices that have not ended by the first call."""
+    running = [choice for choice in choices if choice.done is None]
+    if len(running) > 1:
+        async for i, result in _merge([choice.stream for choice in running]):
+            yield running[i].index, result
+    elif running:
+        async for result in running[0].stream:
+            yield running[0].index, result
 
 
 _Arrived = asyncio.Queue[tuple[int, TaskResult | BaseException | None]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import math
 import time
 from collections import deque
@@ -65,7 +66,7 @@ class FairPool:
             await self._wait(account)
         account.n_running += 1
         loop, began_at = asyncio.get_running_loop(), time.perf_counter()
-        future = self._threads.submit(partial(function, *args))
+        future = self._threads.submit(contextvars.copy_context().run, partial(function, *args))
         future.add_done_callback(partial(self._report, loop, client, began_at))
         return await asyncio.wrap_future(future)
 

@@ -130,6 +130,7 @@ Server and monitoring: The model, the server's settings, its health and what it 
   get /health | getHealth | Check that the server is healthy | /v1/health
   get /ready | getReadiness | Check that a request would be accepted now
   get /v1/usage | getUsage | Get the usage of the key by day
+  post /v1/receipts/replay | replayReceipt | Evaluate the answer of a receipt again
   get /metrics | getMetrics | Get metrics for Prometheus
   get /monitor/events | streamEvents | Stream what the server is doing
 """

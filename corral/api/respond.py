@@ -14,16 +14,21 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive
 
 from corral.api.admission import describe_position, queue_headers, watch_deadline
 from corral.api.body import parse_body
 from corral.api.choice import Choice, Renderer, follow, start_choices
 from corral.api.choice_size import choice_bytes, result_bytes
 from corral.api.disconnect import run_for_client
+from corral.api.durable import DurableWork, work_in
+from corral.api.durable_request import begin_work
+from corral.api.followed_stream import detach, receive_nothing
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
 from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
+from corral.api.receipt_request import note_receipt, open_signer
 from corral.api.render.openai import OpenAIAnswer
 from corral.api.schema.completion import GenerationFields
 from corral.api.sse import Comment, Encoded, EventStream
@@ -47,25 +52,36 @@ async def read_body(request: Request, model: type[FieldsT]) -> FieldsT:
     state = state_of(request)
     state.model.require_generation()
     state.admission.check_queue(record_of(request).client)
-    return await parse_body(request, model)
+    body = await parse_body(request, model)
+    note_receipt(request, body)
+    begin_work(request, body)
+    return body
 
 
 async def respond(
     request: Request, prepared: PreparedCompletion, renderer: Renderer, stream: bool
 ) -> Response:
     """Run all tasks, and answer; cancel them if the client disconnects."""
-    state, record = state_of(request), record_of(request)
-    queue = state.telemetry.queue
-    choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream)
+    state, record, work = state_of(request), record_of(request), work_in(request.scope)
+    queue, sign = state.telemetry.queue, await open_signer(request, prepared)
+    choices, at_end = await open_choices(state, record, prepared, keeps_probs=not stream, work=work)
+    for choice in choices:
+        choice.sign = sign
     with at_end:
         if isinstance(renderer, OpenAIAnswer):
             at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))
         place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
         if stream:
-            events = _events(state.pools, choices, renderer, at_end.pop_all())
+            events = _events(state.pools, choices, renderer, at_end.pop_all(), work)
             default_s = state.settings.server.sse_ping_s
             ping_s = default_s if prepared.ping_s is None else prepared.ping_s
-            return await _stream(request, queue, choices, events, renderer, ping_s)
+            if work is None:
+                return await _stream(request.receive, queue, choices, events, renderer, ping_s)
+            responding = _stream(receive_nothing, queue, choices, events, renderer, ping_s, is_exact=True)
+            if work.session is not None:
+                work.session.ping_s = max(0, ping_s)
+                return await responding
+            return await detach(request, state.streams, work.id, ping_s, responding)
         await run_for_client(_finish(choices), request.receive)
     waited_s = max(task.queue_s for task in record.tasks)
     n_bytes = sum(map(choice_bytes, choices))
@@ -82,13 +98,25 @@ async def run_whole(request: Request, prepared: PreparedCompletion) -> list[Choi
 
 
 async def open_choices(
-    state: AppState, record: RequestRecord, prepared: PreparedCompletion, keeps_probs: bool = True
+    state: AppState,
+    record: RequestRecord,
+    prepared: PreparedCompletion,
+    keeps_probs: bool = True,
+    work: DurableWork | None = None,
 ) -> tuple[list[Choice], contextlib.ExitStack]:
     """Start all tasks; closing the stack ends those that are not done."""
     queue, max_queue_ms = state.telemetry.queue, prepared.max_queue_ms
-    state.admission.check_queue(record.client, len(prepared.tasks), max_queue_ms)
-    choices = await start_choices(prepared, state.runner, record, keeps_probs)
     at_end = contextlib.ExitStack()
+    if work is not None and work.is_resumed:
+        max_queue_ms = -1  # an earlier server has admitted it
+    else:
+        state.admission.check_queue(record.client, len(prepared.tasks), max_queue_ms)
+    if work is not None:
+        prepared = await work.adopt(prepared)
+        at_end.callback(work.end)
+    with at_end:
+        choices = await start_choices(prepared, state.runner, record, keeps_probs, work)
+        at_end = at_end.pop_all()
     deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
     at_end.callback(_close, choices, deadline)
     at_end.callback(state.live.add(record.client, record.id, choices))
@@ -105,10 +133,14 @@ async def _finish(choices: list[Choice]) -> None:
 
 
 async def _events(
-    pools: Pools, choices: list[Choice], renderer: Renderer, at_end: contextlib.ExitStack
+    pools: Pools,
+    choices: list[Choice],
+    renderer: Renderer,
+    at_end: contextlib.ExitStack,
+    work: DurableWork | None,
 ) -> AsyncGenerator[Any]:
     with at_end:
-        async for choice, result in follow(choices):
+        async for choice, result in follow(choices, work):
             if result_bytes(choice, result) < PIECE_BYTES:
                 events: Sequence[Any] = renderer.events(choice, result)
             else:
@@ -131,18 +163,19 @@ def _close(choices: list[Choice], deadline: asyncio.TimerHandle | None) -> None:
 
 
 async def _stream(
-    request: Request,
+    receive: Receive,
     queue: QueueView,
     choices: list[Choice],
     events: AsyncGenerator[Any],
     renderer: Renderer,
     ping_s: int,
+    is_exact: bool = False,
 ) -> Response:
     """Await the first event before the status is sent, but no longer than until the first ping: an error
-    until then is an ordinary answer."""
+    until then is an ordinary answer. `is_exact`: send nothing that depends on time."""
     first, ids = asyncio.ensure_future(_first(events)), [choice.task.id for choice in choices]
     try:
-        await run_for_client(_wait_briefly(first, queue, ids, ping_s), request.receive)
+        await run_for_client(_wait_briefly(first, queue, ids, ping_s), receive)
         if first.done():
             first.result()  # raises what has ended it
         place = 0 if first.done() else queue.position(*ids)
@@ -150,8 +183,8 @@ async def _stream(
         await _drop(first, events)
         raise
     headers = queue_headers(place, queue.expected_s(place)) if place else None
-    announced = _announce(first, events, queue, ids)
-    return EventStream(announced, renderer.last, headers, renderer.stream_format, ping_s)
+    announced = _announce(first, events, queue, [] if is_exact else ids)
+    return EventStream(announced, renderer.last, headers, renderer.stream_format, -1 if is_exact else ping_s)
 
 
 async def _first(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
@@ -173,7 +206,7 @@ async def _announce(
     """Stream the position in the queue while it waits, then its events."""
     try:
         while not first.done():
-            if place := queue.position(*ids):
+            if ids and (place := queue.position(*ids)):
                 yield Comment(describe_position(queue, place))
             await asyncio.wait({first}, timeout=_COMMENT_S)
         yield first.result()

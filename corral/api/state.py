@@ -18,6 +18,7 @@ from corral.api.live_answers import LiveAnswers
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
+from corral.api.receipt import ReceiptKey
 from corral.api.storage import Storage
 from corral.api.stream_session import StreamSessions
 from corral.core.params import GenerationParams
@@ -25,6 +26,7 @@ from corral.core.settings import ServerSettings, Settings
 from corral.media.intake import Intake
 from corral.media.local import LocalMedia
 from corral.media.source import MediaSource
+from corral.storage.journal import Journal
 from corral.telemetry.dispatcher import Telemetry
 
 
@@ -48,9 +50,11 @@ class AppState:
         self.adapters = AdapterStore(engine, server.lora_dir)
         self.defaults = Defaults(params, self.adapters, server.max_predict)
         self.storage: Storage = Storage(server, shared.storage if shared is not None else None)
+        self.journal = _open_journal(server)
         self.streams: StreamSessions = shared.streams if shared is not None else StreamSessions()
         self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
         self.file_digest = FileDigest()
+        self.receipt_key = ReceiptKey(server.receipt_key) if server.receipt_key else None
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()
         self.runner = Runner(engine, telemetry)
@@ -77,6 +81,13 @@ class AppState:
 def state_of(request: Request) -> AppState:
     state: AppState = request.app.state.api
     return state
+
+
+def _open_journal(server: ServerSettings) -> Journal | None:
+    if not server.journal:
+        return None
+    n_bytes, age_s = server.journal_max_mib << 20, server.journal_max_age_s
+    return Journal(Path(server.journal), n_bytes, age_s, server.journal_fsync)
 
 
 def _media_source(server: ServerSettings) -> MediaSource:

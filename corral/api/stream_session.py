@@ -1,7 +1,7 @@
 """Streams that outlive their connection: what was sent is kept for a while, and more clients can follow.
 
-compat: /v1/stream: a session has the id of the header `X-Conversation-Id`; offsets count bytes. For one event
-loop.
+compat: /v1/stream: a session has the id of the header `X-Conversation-Id`; offsets count bytes. Events of a
+durable request have ids: `ID.OFFSET`, the offset after the event. For one event loop.
 """
 
 from __future__ import annotations
@@ -13,19 +13,28 @@ from typing import Any
 
 from starlette.types import Message
 
+from corral.api.disconnect import ClientGone
+
 MAX_BYTES = 4 << 20  # of one stream; older bytes are dropped
 TOTAL_BYTES = 256 << 20
 MAX_SESSIONS = 1024
 KEPT_S = 300  # after its end
 _EVENTS = b"text/event-stream"
 _BOUNDARY = b"\n\n"
+_PING = b": \n\n"
 
 
 class StreamSession:
-    """Mutable: one stream. `n_dropped`: bytes at its beginning that are not kept."""
+    """Mutable: one stream. `n_dropped`: bytes at its beginning that are not kept. `has_ids`: its clients get
+    ids of events. `ping_s`: between two comments that a waiting client gets, which the stream itself has not;
+    0: none. `is_replaying`: what an earlier server has sent is not complete yet. `error`: what ended it."""
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str, is_replaying: bool = False) -> None:
         self.id = id
+        self.has_ids = False
+        self.ping_s = 0.0
+        self.is_replaying = is_replaying
+        self.error: BaseException | None = None
         self.started_at = int(time.time())
         self.ended_at = 0
         self.n_dropped = 0
@@ -74,22 +83,42 @@ class StreamSession:
             await self._news.wait()
         return self.start
 
+    def end_replay(self) -> None:
+        self.is_replaying = False
+        self._wake()
+
+    async def has_offset(self, offset: int) -> bool:
+        """Whether the stream can be followed from there; waits for what an earlier server has sent."""
+        while self.is_replaying and not self.ended_at and (self.start is None or self.n_bytes < offset):
+            await self._news.wait()
+        return self.is_stream and self.n_dropped <= offset <= self.n_bytes
+
+    def events(self, offset: int, has_ids: bool = False) -> AsyncGenerator[bytes]:
+        """Yield the bytes from an offset on, with ids if the stream has them or the client asks for them."""
+        parts = self.follow(offset)
+        if not (self.has_ids or has_ids):
+            return parts
+        return number_events(parts, offset, f"{self.id}." if self.has_ids else "")
+
     async def follow(self, offset: int) -> AsyncGenerator[bytes]:
-        """Yield the bytes from an offset on, also those to come. Ends early if they are dropped before."""
+        """Yield the bytes from an offset on, also those to come. Raises ClientGone if they are dropped
+        before."""
+        is_between = True  # two events
         while offset >= self.n_dropped:
             news = self._news
             part = bytes(self._bytes[offset - self.n_dropped :])
             if part:
-                offset += len(part)
+                offset, is_between = offset + len(part), part.endswith(_BOUNDARY)
                 yield part
             elif self.ended_at:
                 return
-            else:
-                await news.wait()
+            elif not await _wait(news, self.ping_s) and is_between:
+                yield _PING
+        raise ClientGone
 
     def _end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.exception()  # the application has logged it
+            self.error = task.exception()  # the application has logged it
         self.ended_at = int(time.time())
         self._wake()
 
@@ -98,14 +127,26 @@ class StreamSession:
         self._news = asyncio.Event()
 
 
-async def number_events(parts: AsyncGenerator[bytes], offset: int) -> AsyncGenerator[bytes]:
+async def _wait(news: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for news; False: there are none for a while."""
+    try:
+        await asyncio.wait_for(news.wait(), timeout_s or None)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+async def number_events(parts: AsyncGenerator[bytes], offset: int, prefix: str = "") -> AsyncGenerator[bytes]:
     """Yield whole events with ids: the offset after each, at which `follow` continues."""
     held = b""
     async for part in parts:
+        if part is _PING:
+            yield part
+            continue
         *events, held = (held + part).split(_BOUNDARY)
         for event in events:
             offset += len(event) + len(_BOUNDARY)
-            yield b"id: %d\n" % offset + event + _BOUNDARY
+            yield b"id: %s%d\n" % (prefix.encode(), offset) + event + _BOUNDARY
 
 
 class StreamSessions:
@@ -119,6 +160,11 @@ class StreamSessions:
         await self.remove(owner, id)
         self._make_room()
         session = self._sessions[owner, id] = StreamSession(id)
+        return session
+
+    def restore(self, owner: str, id: str) -> StreamSession:
+        """Begin a session that an earlier server had."""
+        session = self._sessions[owner, id] = StreamSession(id, is_replaying=True)
         return session
 
     def find(self, owner: str, id: str) -> StreamSession | None:

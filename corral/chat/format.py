@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from corral.chat.grammar import Grammar
 from corral.chat.reader import Reader, ReaderSteps
 from corral.chat.tool import ToolUse
+from corral.core.answer_id import draw_bytes, draw_hex
 
 _ID_LETTERS = string.ascii_letters + string.digits
 
@@ -47,9 +47,9 @@ def has_all(*texts: str) -> Callable[[str], bool]:
 
 
 def long_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
+    return f"call_{draw_hex(12)}"
 
 
 def short_id() -> str:
     """Return an id of nine letters, as some templates require."""
-    return "".join(secrets.choice(_ID_LETTERS) for _ in range(9))
+    return "".join(_ID_LETTERS[byte % len(_ID_LETTERS)] for byte in draw_bytes(9))

@@ -10,9 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,13 +20,13 @@ from typing import Any
 import httpx
 
 from corral.cli.bar import progress_bar
+from corral.cli.connect import connect_url, start_server
 from corral.core.atomic_file import atomic_write
 from corral.core.errors import CorralError
 
 _ENDED = ("completed", "failed", "expired", "cancelled")
 _LOST = ("failed", "expired", "cancelled")  # a new one is created
 _POLL_S = 0.5
-_TIMEOUT_S = 600.0
 _MAX_SHOWN = 20  # errors
 _PART_BYTES = 1 << 20
 _MARK = "corral_input"  # in the metadata of a batch
@@ -74,44 +72,14 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 @contextmanager
 def _connect(options: argparse.Namespace, rest: list[str]) -> Iterator[httpx.Client]:
     if options.url:
-        headers = {"authorization": f"Bearer {options.api_key}"} if options.api_key else {}
-        base = options.url.rstrip("/").removesuffix("/v1")
-        with httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT_S) as http:
+        with connect_url(options.url, options.api_key) as http:
             yield http
         return
     kept = Path(f"{options.output}.batches")
     kept.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, _serve(f"{folder}/corral.sock", kept, rest) as http:
+    with start_server([*rest, "--batches", str(kept)]) as http:
         yield http
     shutil.rmtree(kept, ignore_errors=True)
-
-
-@contextmanager
-def _serve(socket: str, kept: Path, rest: list[str]) -> Iterator[httpx.Client]:
-    """Run a server on a Unix socket; its log is shown only if it fails to start."""
-    command = [sys.executable, "-m", "corral", *rest, "--host", socket, "--batches", str(kept), "--no-webui"]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            transport = httpx.HTTPTransport(uds=socket)
-            with httpx.Client(base_url="http://localhost", transport=transport, timeout=_TIMEOUT_S) as http:
-                while not _is_healthy(http):
-                    if process.poll() is not None:
-                        log.seek(0)
-                        text = log.read().decode("utf-8", "replace")
-                        raise CorralError(f"the server could not be started:\n{text}")
-                    time.sleep(_POLL_S / 5)
-                yield http
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _is_healthy(http: httpx.Client) -> bool:
-    try:
-        return http.get("/health").status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def _begin(http: httpx.Client, path: Path, window: str) -> dict[str, Any]:

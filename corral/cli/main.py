@@ -56,6 +56,8 @@ def run_command(name: str, args: Sequence[str]) -> int:
             from corral.cli.tune import run_tune as run
         case "batch":
             from corral.cli.batch import run_batch as run
+        case "replay":
+            from corral.cli.replay import run_replay as run
         case "completion":
             from corral.cli.help import run_completion as run
         case _:

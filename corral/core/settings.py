@@ -138,6 +138,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     responses_path: str = ""
     batches_path: str = ""
     ledger: str = ""
+    receipt_key: str = ""
+    journal: str = ""
+    journal_max_mib: int = 256  # of one API key
+    journal_max_age_s: float = 86400.0
+    journal_fsync: str = "second"
     metrics: bool = False
     verbosity: int = 3  # 0: nothing, 1: errors, 2: warnings, 3: info, 4: everything, including libllama
     log: bool = True

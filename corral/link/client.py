@@ -116,7 +116,8 @@ class EngineClient:
         task = msgspec.structs.replace(task, id=self._new_id(), fd=media.fd if media is not None else -1)
         id = task.id
         stream = TaskStream(on_close=lambda: self.cancel(id))
-        pending = PendingTask(task, stream, observer, media)
+        delivered: list[int] = list(task.resume) if isinstance(task, Task) else []
+        pending = PendingTask(task, stream, observer, media, delivered)
         observer.on_submit(task)
         try:
             if self.state is EngineState.READY and self.lifecycle.process:

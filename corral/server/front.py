@@ -16,6 +16,7 @@ import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
 
+from corral.api.durable_runner import DurableRunner, start_durable
 from corral.api.pools import n_prompt_threads
 from corral.api.state import AppState
 from corral.core.result import ModelInfo
@@ -54,6 +55,7 @@ class Front:
         self._tokenizer = Tokenizer(n_prompt_threads(settings.server) + 2, settings.server.engine_timeout_s)
         self._renderer = Renderer()
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
+        self._durable: DurableRunner | None = None
         self.app = create_app(self.state, hub.state.keys if hub is not None else None)
 
     @property
@@ -81,6 +83,7 @@ class Front:
         self._renderer.start()
         if self.state.batches is not None:
             self.state.batches.start(RecordMiddleware(self.app, self.observers))
+        self._durable = start_durable(self.state, RecordMiddleware(self.app, self.observers))
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
             self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)
@@ -126,10 +129,16 @@ class Front:
         await asyncio.to_thread(self._tokenizer.close)
         self._renderer.close()
         if self._is_alone:
+            if self.state.journal is not None:
+                self.state.journal.stop()
+            if self._durable is not None:
+                await self._durable.close()
             if self.state.batches is not None:
                 await self.state.batches.close()
             await self.state.streams.close()
             await self.state.responses.close()
+            if self.state.journal is not None:
+                await self.state.journal.close()
             await self.state.telemetry.ledger.close()
         await self.state.storage.sessions.close()
         if self.app.state.tracer is not None:

@@ -25,6 +25,7 @@ _PATHS = frozenset(
         "/infill",
         "/v1/responses",
         "/v1/messages",
+        "/v1/receipts/replay",
         "/api/chat",
         "/api/generate",
         "/api/embed",

@@ -1,19 +1,27 @@
-"""Requests with `X-Conversation-Id`: their streams continue without their client, in a session."""
+"""Streams that continue without their client: those with `X-Conversation-Id`, and clients that come back with
+`Last-Event-ID`."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.api.disconnect import ClientGone, run_for_client
-from corral.api.stream_session import StreamSession, StreamSessions
+from corral.api.durable import PREFIX
+from corral.api.error import ErrorAnswer
+from corral.api.followed_stream import FollowedStream, resume, session_in, set_session
+from corral.api.stream_session import StreamSessions
+from corral.core.errors import CorralError
 from corral.telemetry.scope import record_in
 
 HEADER = b"x-conversation-id"
 MAX_ID_CHARS = 512
+_LAST_ID = b"last-event-id"
 _PATHS = ("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completion", "/completions")
+_OTHER_PATHS = ("/infill", "/v1/messages", "/v1/responses")  # of durable streams
+_EVENT_ID = re.compile(rf"({PREFIX}[0-9a-f]{{32}})\.[0-9]{{1,10}}")
 
 
 class ResumableStreams:
@@ -24,32 +32,45 @@ class ResumableStreams:
         self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        id = _conversation(scope)
-        if not id:
+        if scope["type"] != "http" or scope["method"] != "POST" or session_in(scope) is not None:
             await self._app(scope, receive, send)
             return
+        id, last_id = _conversation(scope), _last_event(scope)
+        if last_id and (known := _stream_of(last_id) or id):
+            await self._resume(known, last_id, scope, receive, send)
+        elif id:
+            await self._begin(id, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _begin(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         owner = record_in(scope).client.id
         session = await self._sessions.open(owner, id)
-        request = _Request(receive)
-        session.run(self._app(scope, request, session.send))  # type: ignore[arg-type]
+        set_session(scope, session)
+        session.run(self._app(scope, _Request(receive), session.send))  # type: ignore[arg-type]
         start = await session.started()
-        if not session.is_stream:
-            self._sessions.forget(owner, session)
         if start is None:  # it was stopped before it began
             return
-        await send({**start})
-        with contextlib.suppress(ClientGone):
-            await run_for_client(_forward(session, send), receive)
+        if not session.is_stream:
+            self._sessions.forget(owner, session)
+        response = FollowedStream(session)
+        response.raw_headers, response.status_code = start["headers"], start["status"]
+        await response(scope, receive, send)
 
-
-async def _forward(session: StreamSession, send: Send) -> None:
-    n_sent = 0
-    async for part in session.follow(0):
-        n_sent += len(part)
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    if n_sent < session.n_bytes:
-        raise ClientGone  # it reads so slowly that bytes were dropped: its answer must not look whole
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    async def _resume(self, id: str, last_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Follow a stream after an event; the body of the request says nothing new."""
+        request = _Request(receive)
+        while not request.is_whole:
+            await request()
+        session = self._sessions.find(record_in(scope).client.id, id)
+        try:
+            response = await run_for_client(resume(session, last_id), receive)
+        except CorralError as error:
+            await ErrorAnswer(error)(scope, receive, send)
+        except ClientGone:
+            return
+        else:
+            await response(scope, receive, send)
 
 
 class _Request:
@@ -57,19 +78,31 @@ class _Request:
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._is_whole = False
+        self.is_whole = False
 
     async def __call__(self) -> Message:
-        if self._is_whole:
+        if self.is_whole:
             await asyncio.Event().wait()
         message = await self._receive()
-        self._is_whole = not message.get("more_body", False)
+        self.is_whole = not message.get("more_body", False)
         return message
 
 
 def _conversation(scope: Scope) -> str:
     """Return the id of a request's conversation, if it has one and can be a stream."""
-    if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in _PATHS:
-        return ""
-    found = next((value for name, value in scope["headers"] if name == HEADER), b"")
-    return str(found.decode("latin-1"))[:MAX_ID_CHARS]
+    return _header(scope, HEADER)[:MAX_ID_CHARS] if scope["path"] in _PATHS else ""
+
+
+def _last_event(scope: Scope) -> str:
+    return _header(scope, _LAST_ID) if scope["path"] in (*_PATHS, *_OTHER_PATHS) else ""
+
+
+def _stream_of(event_id: str) -> str:
+    """Return the stream that an event's id names; empty: none."""
+    found = _EVENT_ID.fullmatch(event_id)
+    return found[1] if found is not None else ""
+
+
+def _header(scope: Scope, wanted: bytes) -> str:
+    found = next((value for name, value in scope["headers"] if name == wanted), b"")
+    return str(found.decode("latin-1"))

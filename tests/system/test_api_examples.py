@@ -47,6 +47,7 @@ def generates(models, modifiers, vision, tmp_path_factory):
         path / "style.gguf",
     )
     places = ("--lora-dir", adapters, "--slot-save-path", saves, "--chats", chats, "--batches", batches)
+    places += ("--receipt-key", path / "key")
     with CorralProcess(
         *files, *places, "--slots", "--props", "--metrics", "-c", 2048, "-np", 2, *ONE_THREAD
     ) as server:

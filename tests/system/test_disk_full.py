@@ -103,6 +103,22 @@ def test_an_upload_that_there_is_no_room_for(tiny, tmp_path):
         assert list(tmp_path.iterdir()) == [tmp_path / ".sessions"]
 
 
+def test_a_durable_answer_continues_without_its_journal(tiny, disk):
+    body = {"prompt": "a", "n_predict": 600, "ignore_eos": True, "stream": True, "durable": True}
+    with CorralProcess("-m", tiny, "-c", 1024, "--journal", disk.path) as server:
+        with httpx.stream("POST", server.url + "/completion", json=body, timeout=START_S) as response:
+            lines = response.iter_lines()
+            next(line for line in lines if line.startswith("data: "))
+            disk.fill()
+            last = [line for line in lines if line.startswith("data: ")][-1]
+        assert '"tokens_predicted":600' in last
+        server.wait_for(f"--journal: a request continues, .*: {FULL}")
+        assert not list(disk.path.glob("*/*.journal"))
+        disk.free()
+        assert server.post("/completion", **{**body, "n_predict": 4}).status_code == 200
+        assert list(disk.path.glob("*/*.journal"))
+
+
 # The lookup cache and the log.
 
 
@@ -320,7 +336,9 @@ def test_a_file_that_may_not_be_read_is_said_at_the_start(tiny, tmp_path, humble
     assert "secret.gguf" in said
 
 
-@pytest.mark.parametrize("option", ["--slot-save-path", "--chats", "--responses", "--path", "--cache-disk"])
+@pytest.mark.parametrize(
+    "option", ["--slot-save-path", "--chats", "--responses", "--journal", "--path", "--cache-disk"]
+)
 def test_a_directory_that_may_not_be_used_is_said_at_the_start(tiny, tmp_path, humble, option):
     (tmp_path / "secret").mkdir(0)
     path = tmp_path / "secret" / "made" if option == "--cache-disk" else tmp_path / "secret"

@@ -32,15 +32,15 @@ class Answer:
 async def call(app: ASGIApp, path: str, body: bytes, client: Client, id: str) -> Answer:
     """Send a request of a batch of this client, and wait for the whole answer."""
     headers = {"content-type": "application/json", "content-length": str(len(body)), "x-request-id": id}
-    scope = _scope(path, headers)
+    scope = make_scope(path, headers)
     mark_internal(scope)
     answer = Answer(record_in(scope))
     answer.record.client = replace(client, is_batch=True)
-    await app(scope, _Receive(body), answer.send)
+    await app(scope, Receive(body), answer.send)
     return answer
 
 
-class _Receive:
+class Receive:
     """Returns the body, and then waits: this client never leaves."""
 
     def __init__(self, body: bytes) -> None:
@@ -53,7 +53,8 @@ class _Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
 
-def _scope(path: str, headers: dict[str, str]) -> Scope:
+def make_scope(path: str, headers: dict[str, str]) -> Scope:
+    """Return the scope of a request of the server itself."""
     encoded: list[Any] = [(name.encode(), value.encode()) for name, value in headers.items()]
     return {
         "type": "http",

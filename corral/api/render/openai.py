@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from typing import Any
 
 from corral import BUILD_INFO
@@ -15,6 +13,7 @@ from corral.api.render.cache_diagnostics import render_prompt_cache_diagnostics
 from corral.api.render.state import render_cache_report
 from corral.api.schema.openai import OpenAIFields
 from corral.api.sse import SSE
+from corral.core.answer_id import draw_hex, now
 
 
 class OpenAIAnswer:
@@ -29,11 +28,11 @@ class OpenAIAnswer:
         self._fields = body
         self.diagnosis: Diagnosis | None = None
         self._n_prompt = self._n_cached = self._n_generated = 0
-        self.id = f"{prefix}-{secrets.token_hex(16)}"
+        self.id = f"{prefix}-{draw_hex(16)}"
         self._frame = {
             "id": self.id,
             "object": kind,
-            "created": int(time.time()),
+            "created": now(),
             "model": body.model or context.model_name,
             "system_fingerprint": BUILD_INFO,
         }

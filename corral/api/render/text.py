@@ -43,7 +43,7 @@ class TextRenderer(OpenAIAnswer):
             return []
         events = self._echo_events(choice)
         end = self._render(choice, result.text, [], _finish_reason(result))
-        last = self._event(end | native.render_unmet(result))
+        last = self._event(end | native.render_end(choice))
         return [*events, {**last, **self._render_facts(choice)}, *self._usage_events(choice)]
 
     def answer(self, choices: list[Choice]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class TextRenderer(OpenAIAnswer):
 
     def _render_rest(self, choice: Choice) -> dict[str, Any]:
         rest = self._render(choice, choice.text, choice.probs, _finish_reason(choice.ended))
-        return rest | native.render_unmet(choice.ended)
+        return rest | native.render_end(choice)
 
     def _echo_events(self, choice: Choice) -> list[dict[str, Any]]:
         """Render the prompt before the first chunk of its answer."""

@@ -6,22 +6,22 @@ from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
-from corral.api.dialects.responses.page import parse_number
+from corral.api.disconnect import run_for_client
+from corral.api.followed_stream import resume
 from corral.api.openapi import EVENTS, answers, body_of, list_of, queries, query, shape
 from corral.api.router import Router
 from corral.api.schema.parse import RequestModel
 from corral.api.state import state_of
-from corral.api.stream_session import StreamSession, number_events
-from corral.core.errors import InvalidRequest, NotFound
+from corral.api.stream_session import StreamSession
+from corral.core.errors import InvalidRequest
 from corral.telemetry.scope import record_of
 
 router = Router()
 
 _MAX_IDS = 1024
-_MAX_OFFSET = 9_999_999_999
 _ID = query("conv_id", "ID of the conversation, as in the header `X-Conversation-Id`.", True, type="string")
 _FROM = query("from", "Offset of the first byte to send.", type="integer", minimum=0, default=0)
 _IDS = query(
@@ -50,17 +50,10 @@ class StreamLookupRequest(RequestModel):
 async def follow(request: Request) -> Response:
     """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is to come."""
     session = state_of(request).streams.find(record_of(request).client.id, _id(request))
-    if session is None or not session.is_stream:
-        raise NotFound("Stream not found or expired")
     last_id = request.headers.get("last-event-id")
-    offset = parse_number(last_id or request.query_params.get("from") or "0", "from", 0, _MAX_OFFSET)
-    if not session.n_dropped <= offset <= session.n_bytes:
-        raise InvalidRequest("Stream offset lost, please restart", field="from")
-    headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    events = session.follow(offset)
-    if last_id is not None or request.query_params.get("ids") in ("true", "1"):
-        events = number_events(events, offset)
-    return StreamingResponse(events, media_type=EVENTS, headers=headers)
+    has_ids = last_id is not None or request.query_params.get("ids") in ("true", "1")
+    place = last_id or request.query_params.get("from") or "0"
+    return await run_for_client(resume(session, place, has_ids), request.receive)
 
 
 @router.post(

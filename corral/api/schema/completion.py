@@ -73,6 +73,11 @@ class GenerationFields(SamplingFields, LlamaServerFields):
     echoes_prompt: ClassVar[bool] = False  # whether answers repeat it
 
     stream: Flag = Field(False, description="Send tokens as they come, as server-sent events.")
+    durable: Flag = Field(
+        False,
+        description="Continue the stream without its client, and give its events ids: the same request with "
+        "`Last-Event-ID` continues after that event, with `--journal` also after a restart of the server.",
+    )
     n_predict: Annotated[int, Whole, bounds("n_predict")] = param(
         "n_predict",
         _generation.n_predict,
@@ -185,6 +190,11 @@ class CompletionRequest(GenerationFields):
     echoes_prompt = True
     model_config = ConfigDict(
         json_schema_extra={"required": [], "anyOf": [{"required": [n]} for n in ("prompt", "system_prompt")]}
+    )
+    receipt: Flag = Field(
+        False,
+        description="Return a signed `receipt` with every choice, from which it can be evaluated again "
+        "(`--receipt-key`).",
     )
     prompt: Any = Field(
         description="A text, token ids, a mix of both, or a list of those; a list is answered with a list.",

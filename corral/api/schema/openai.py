@@ -24,6 +24,11 @@ class StreamOptions(RequestModel):
 
 class OpenAIFields(GenerationFields):
     stream_options: StreamOptions = Field(StreamOptions(), description="Options of the stream.")
+    receipt: Flag = Field(
+        False,
+        description="Return a signed `receipt` with every choice, from which it can be evaluated again "
+        "(`--receipt-key`).",
+    )
     user: Text = Field("", description=ACCEPTED)
     prompt_cache_key: Text = Field(
         "",

@@ -63,6 +63,39 @@ OPTIONS = (
         path=PathUse.OUTPUT,
     ),
     Option(
+        ("--receipt-key",),
+        "file with the key that receipts are signed with; it is made if it is missing (default: none, "
+        "receipts are refused)",
+        "FILE",
+        path=PathUse.OUTPUT,
+    ),
+    Option(
+        ("--journal",),
+        "directory for the journal of durable requests, separate for each API key: they continue after a "
+        "restart, or after the server was killed (default: none, their streams are kept in memory)",
+        path=PathUse.WRITE_DIRECTORY,
+    ),
+    Option(
+        ("--journal-max-mb",),
+        "most MiB of the journal of an API key; requests beyond are not durable",
+        "MiB",
+        limits=(1, None),
+        target="server.journal_max_mib",
+    ),
+    Option(
+        ("--journal-max-age",),
+        "most seconds after which the next server still continues a request",
+        "SECONDS",
+        limits=(0, None),
+        target="server.journal_max_age_s",
+    ),
+    Option(
+        ("--journal-fsync",),
+        "when the journal reaches the disk, for power failures: always, before a client gets a token; every "
+        "second; never, when the system writes it",
+        choices=("always", "second", "never"),
+    ),
+    Option(
         ("--embedding", "--embeddings"),
         "serve only embeddings; without it a generative model serves both",
         target="engine.embedding",

@@ -39,7 +39,11 @@ class NoEngine:
 
 def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp]) -> Starlette:
     """Raises CorralError if a file or directory in the settings is unusable."""
-    if settings.server.batches_path:
-        raise CorralError("--batches works with one model only: give it with -m")
+    for option, value in (
+        ("--batches", settings.server.batches_path),
+        ("--journal", settings.server.journal),
+    ):
+        if value:
+            raise CorralError(f"{option} works with one model only: give it with -m")
     state = AppState(settings, cast(Engine, NoEngine()), Telemetry(), default_params(settings))
     return create_app(state, first=router.routes, dispatch=dispatch)

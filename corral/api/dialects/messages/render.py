@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from typing import Any
 
@@ -20,6 +19,7 @@ from corral.api.model import RenderContext
 from corral.api.prepare_chat import PreparedChat
 from corral.api.render.native import render_unmet
 from corral.api.render.state import render_cache_report
+from corral.core.answer_id import draw_hex
 from corral.core.result import UNFINISHED, Admitted, Done, Progress, StopType, TaskResult, Tokens
 
 PING_S = 5.0  # between two signs of life while a prompt is evaluated
@@ -47,7 +47,7 @@ class MessagesRenderer:
         self.diagnosis: Diagnosis | None = None
         self._pinged_at = 0.0
         self._frame = {
-            "id": f"msg_{secrets.token_hex(12)}",
+            "id": f"msg_{draw_hex(12)}",
             "type": "message",
             "role": "assistant",
             "model": body.model or context.model_name,

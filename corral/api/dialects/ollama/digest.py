@@ -20,9 +20,17 @@ class FileDigest:
 
     async def read(self, path: str) -> str:
         """Return the digest; empty while a large file is read, or if it cannot be."""
+        task = self._start(path)
+        done, _ = await asyncio.wait({task}, timeout=_WAIT_S)
+        return task.result() if done else ""
+
+    async def wait(self, path: str) -> str:
+        """Return the digest when the whole file is read; empty if it cannot be."""
+        return await asyncio.shield(self._start(path))
+
+    def _start(self, path: str) -> asyncio.Task[str]:
         self._task = self._task or asyncio.create_task(asyncio.to_thread(compute_digest, Path(path)))
-        done, _ = await asyncio.wait({self._task}, timeout=_WAIT_S)
-        return self._task.result() if done else ""
+        return self._task
 
 
 def compute_digest(path: Path) -> str:

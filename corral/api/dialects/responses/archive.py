@@ -14,7 +14,7 @@ from corral.api.dialects.responses.run import Run
 from corral.api.dialects.responses.stored import UNFINISHED, StoredResponse
 from corral.chat.message import MAX_MESSAGES
 from corral.core.client import Client
-from corral.core.errors import CorralError, InvalidRequest, NotFound
+from corral.core.errors import CorralError, InvalidRequest, NotFound, Unavailable
 from corral.storage.document_store import DocumentStore
 
 
@@ -24,6 +24,7 @@ class Archive:
     def __init__(self, store: DocumentStore) -> None:
         self._store = store
         self._runs: dict[tuple[str, str], Run] = {}
+        self.restoring: set[tuple[str, str]] = set()  # client and id of those that will run again
         self._conversations: weakref.WeakValueDictionary[tuple[str, str], Conversation] = (
             weakref.WeakValueDictionary()
         )
@@ -48,6 +49,8 @@ class Archive:
         run.task.add_done_callback(lambda _: self._runs.pop((client.id, id)))
 
     def find_run(self, client: Client, id: str) -> Run | None:
+        if (client.id, id) in self.restoring:
+            raise Unavailable(f"response '{id:.128}' continues when the model is loaded")
         return self._runs.get((client.id, id))
 
     async def load_conversation(self, client: Client, id: str) -> Conversation:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import secrets
 from typing import Any
 
 from corral.api.dialects.responses.part import as_parts
 from corral.chat.message import MAX_MESSAGES
+from corral.core.answer_id import draw_hex
 from corral.core.errors import InvalidRequest
 
 Item = dict[str, Any]
@@ -28,7 +28,7 @@ _ROLES = ("user", "assistant", "system", "developer")
 
 
 def new_id(kind: str) -> str:
-    return f"{kind}_{secrets.token_hex(16)}"
+    return f"{kind}_{draw_hex(16)}"
 
 
 def is_id(id: str, kind: str) -> bool:

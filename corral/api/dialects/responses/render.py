@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +19,7 @@ from corral.api.prepare_chat import PreparedChat
 from corral.api.render import native
 from corral.api.render.cache_diagnostics import render_prompt_cache_diagnostics
 from corral.api.render.state import render_cache_report
+from corral.core.answer_id import now
 from corral.core.errors import CorralError
 from corral.core.params import SamplingParams
 from corral.core.result import UNFINISHED, Admitted, Done, TaskResult, TokenProbs, Tokens
@@ -136,7 +136,7 @@ class ResponsesRenderer:
         )
 
     def _end(self, status: str, events: Iterable[dict[str, Any]] = (), **fields: Any) -> Events:
-        self._response |= {"status": status, "completed_at": int(time.time()), **fields}
+        self._response |= {"status": status, "completed_at": now(), **fields}
         if warnings := [*self._warnings, *self._output.warnings]:
             self._response["warnings"] = warnings
         try:
@@ -176,7 +176,7 @@ def render_frame(id: str, body: ResponsesRequest, model: str, sampling: Sampling
     return {
         "id": id,
         "object": "response",
-        "created_at": int(time.time()),
+        "created_at": now(),
         "completed_at": None,
         "status": "in_progress",
         "background": body.background,

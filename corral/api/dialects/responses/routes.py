@@ -31,6 +31,7 @@ from corral.api.dialects.responses.schema import (
     ResponsesRequest,
 )
 from corral.api.dialects.responses.stored import replay
+from corral.api.durable import work_in
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.prepare_chat import PreparedChat, count_chat_tokens, mark_chat, prepare_chat
 from corral.api.respond import open_choices, read_body, respond
@@ -195,8 +196,11 @@ async def _run(
     """Start a response in the background; the request ends before it."""
     record = record_of(request)
     detached = RequestRecord(id=record.id, client=record.client)
-    choices, at_end = await open_choices(state_of(request), detached, prepared.completion)
-    run = Run(renderer, choices, at_end)
+    work = work_in(request.scope)
+    if work is not None:
+        work.rename(exchange.id)
+    choices, at_end = await open_choices(state_of(request), detached, prepared.completion, work=work)
+    run = Run(renderer, choices, at_end, work)
     exchange.archive.add_run(exchange.client, exchange.id, run)
     exchange.archive.keep(exchange.client, renderer.stored)
     return EventStream(run.follow(), format=_STREAM) if body.stream else JsonResponse(run.response)

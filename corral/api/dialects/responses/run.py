@@ -11,6 +11,7 @@ from typing import Any
 from corral.api.choice import Choice, follow
 from corral.api.dialects.responses.item import Item
 from corral.api.dialects.responses.render import ResponsesRenderer
+from corral.api.durable import DurableWork
 from corral.core.errors import CorralError
 
 _log = logging.getLogger("corral")
@@ -20,9 +21,14 @@ class Run:
     """Mutable: one running response."""
 
     def __init__(
-        self, renderer: ResponsesRenderer, choices: list[Choice], at_end: contextlib.ExitStack
+        self,
+        renderer: ResponsesRenderer,
+        choices: list[Choice],
+        at_end: contextlib.ExitStack,
+        work: DurableWork | None = None,
     ) -> None:
         self._renderer = renderer
+        self._durable = work
         self._at_end = at_end
         self._events = renderer.queue()
         self._is_ended = False
@@ -55,7 +61,7 @@ class Run:
         await asyncio.wait({self.task})
 
     async def _work(self, choices: list[Choice]) -> None:
-        async for choice, result in follow(choices):
+        async for choice, result in follow(choices, self._durable):
             self._add(self._renderer.events(choice, result))
 
     def _finish(self, task: asyncio.Task[None]) -> None:

@@ -1,0 +1,175 @@
+"""Durable requests: their streams can be continued, with `--journal` also after the server was killed.
+
+What a client gets is in the journal before. A later server prepares the request again, renders the recorded
+results to the same bytes, and has the engine continue the recorded tasks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import msgspec
+from starlette.requests import Request
+from starlette.types import Scope
+
+from corral.api.prepare import PreparedCompletion
+from corral.api.stream_session import StreamSession
+from corral.core.answer_id import SEED_BYTES, IdSource, draw_hex, use_source
+from corral.core.client import Client
+from corral.core.errors import CorralError, Unavailable
+from corral.core.libllama import BUILD
+from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult, Tokens
+from corral.storage.journal import Journal, JournalFile
+from corral.storage.journal_record import History, Opening, encode_end, encode_result
+
+Results = AsyncIterator[tuple[int, TaskResult]]
+
+PREFIX = "stream_"
+_KEY = "corral.durable"
+
+
+class DurableWork:
+    """Mutable: one durable request. `session` keeps its stream; a response in the background has none."""
+
+    def __init__(
+        self,
+        journal: Journal | None,
+        opening: Opening,
+        history: History | None = None,
+        session: StreamSession | None = None,
+    ) -> None:
+        self.opening = opening
+        self.session = session
+        self.keeps_progress = False
+        self.keeps_timings = False
+        self.history = history
+        self._journal = journal
+        self._file: JournalFile | None = None
+        self._source = IdSource(opening.seed, opening.created)
+
+    @property
+    def id(self) -> str:
+        return self.opening.id
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.history is not None
+
+    @property
+    def remarks(self) -> list[str]:
+        """Warnings for the client."""
+        if self.opening.build == BUILD:
+            return []
+        return [f"begun by build {self.opening.build}, continued by {BUILD}: tokens may differ"]
+
+    def rename(self, id: str) -> None:
+        """Give the request the id by which its client knows it."""
+        self.opening = msgspec.structs.replace(self.opening, id=id)
+
+    def draw_ids(self) -> None:
+        """Have the ids and times of the answer follow from the record."""
+        use_source(self._source)
+
+    def ended(self, choice: int) -> bool:
+        """Whether an earlier server has finished a choice."""
+        results = self.history.results if self.history is not None else []
+        return any(index == choice and isinstance(result, Done) for index, result, _ in results)
+
+    async def adopt(self, prepared: PreparedCompletion) -> PreparedCompletion:
+        """Record the tasks of a new request; return those of one that is resumed as they were recorded."""
+        if self.history is None:
+            tasks = [task for task, _ in prepared.tasks]
+            if self._journal is not None:
+                self.opening = msgspec.structs.replace(self.opening, tasks=tasks)
+                self._file = await self._journal.create(self.opening)
+            return prepared
+        if len(self.opening.tasks) != len(prepared.tasks):
+            raise CorralError("the journal has other tasks for this request")
+        if self._journal is not None and not self.history.ended_at:
+            self._file = await self._journal.reopen(self.history)
+        recorded = [
+            (msgspec.structs.replace(task, resume=self.history.tokens(i)), prepared.tasks[i][1])
+            for i, task in enumerate(self.opening.tasks)
+        ]
+        return replace(prepared, tasks=recorded)
+
+    async def follow(self, results: Results) -> Results:
+        """Yield the recorded results, then the new ones, each after it is written."""
+        heard: set[tuple[int, type]] = set()
+        for choice, result, at in self.history.results if self.history is not None else ():
+            heard.add((choice, type(result)))
+            if isinstance(result, Done):
+                self._source.now = at
+            yield choice, result
+        if self.session is not None:
+            self.session.end_replay()
+        try:
+            async for choice, result in results:
+                if not self._is_repeated(choice, result, heard):
+                    await self._record(choice, result)
+                    yield choice, result
+        except Unavailable as error:
+            if not error.retry_after_s:  # there is no engine: a later server continues
+                self._leave()
+            raise
+
+    def end(self) -> None:
+        """The request has ended, or its server stops: then the journal takes nothing any more."""
+        if self._file is not None and self._journal is not None:
+            self._journal.post(self._file.end, encode_end(int(time.time())))
+            self._file = None
+
+    def _leave(self) -> None:
+        """Write no more, and do not say that the request has ended."""
+        if self._file is not None and self._journal is not None:
+            self._journal.post(self._file.close)
+            self._file = None
+
+    def _is_repeated(self, choice: int, result: TaskResult, heard: set[tuple[int, type]]) -> bool:
+        """Whether a resumed task reports what the client already has."""
+        if isinstance(result, Progress) and not self.keeps_progress:
+            return True
+        if isinstance(result, Progress | PromptProbs):
+            return (choice, Tokens) in heard
+        return isinstance(result, Admitted) and (choice, Admitted) in heard
+
+    async def _record(self, choice: int, result: TaskResult) -> None:
+        now = int(time.time())
+        if isinstance(result, Done):
+            self._source.now = now
+        if self._file is None or self._journal is None:
+            return
+        data = encode_result(choice, result, now, self.keeps_timings)
+        if not await self._journal.run(self._file.append, data):
+            self._file = None
+
+
+def new_opening(request: Request, client: Client, request_id: str, body: bytes, model: str) -> Opening:
+    headers = {name: request.headers[name] for name in _HEADERS if name in request.headers}
+    return Opening(
+        id=PREFIX + draw_hex(16),
+        client=client,
+        path=request.url.path,
+        headers={**headers, "x-request-id": request_id},
+        body=body,
+        seed=bytes.fromhex(draw_hex(SEED_BYTES)),
+        created=int(time.time()),
+        build=BUILD,
+        model=model,
+        tasks=[],
+    )
+
+
+# Those that routes read.
+_HEADERS = ("content-type", "anthropic-version", "anthropic-beta", "x-conversation-id")
+
+
+def work_in(scope: Scope) -> DurableWork | None:
+    work: DurableWork | None = scope.get(_KEY)
+    return work
+
+
+def set_work(scope: Scope, work: DurableWork) -> None:
+    scope[_KEY] = work

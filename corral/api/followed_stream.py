@@ -1,0 +1,97 @@
+"""Answers that follow a stream session: its own client's, and those of clients that come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from corral.api.disconnect import ClientGone, run_for_client
+from corral.api.sse import SSE
+from corral.api.stream_session import StreamSession, StreamSessions
+from corral.core.errors import InvalidRequest, NotFound
+from corral.telemetry.scope import record_of
+
+MAX_OFFSET = 9_999_999_999
+_SESSION = "corral.session"
+_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+class FollowedStream(Response):
+    """Sends a stream from an offset on, until it ends or the client leaves."""
+
+    def __init__(self, session: StreamSession, offset: int = 0, has_ids: bool = False) -> None:
+        self.raw_headers = [(b"content-type", SSE.media_type.encode()), *_HEADERS]
+        if session.has_ids:
+            self.raw_headers.append((b"x-conversation-id", session.id.encode("latin-1")))
+        self._session = session
+        self._offset = offset
+        self._has_ids = has_ids
+        self.background = None
+        self.status_code = 200
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        with contextlib.suppress(ClientGone):
+            await run_for_client(self._forward(send), receive)
+
+    async def _forward(self, send: Send) -> None:
+        async with contextlib.aclosing(self._session.events(self._offset, self._has_ids)) as parts:
+            async for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def resume(session: StreamSession | None, place: str, has_ids: bool = False) -> FollowedStream:
+    """Follow a stream from a place on: an offset, or the id of the last event that a client has."""
+    if session is None:
+        raise NotFound("Stream not found or expired")
+    number = place.rpartition(".")[2] if session.has_ids else place
+    if not (number.isascii() and number.isdecimal() and int(number) <= MAX_OFFSET):
+        raise InvalidRequest("must be an offset, or the id of an event", field="from")
+    if not await session.has_offset(int(number)):
+        if not session.is_stream:
+            raise NotFound("Stream not found or expired")
+        raise InvalidRequest("Stream offset lost, please restart", field="from")
+    return FollowedStream(session, int(number), has_ids)
+
+
+async def detach(
+    request: Request,
+    sessions: StreamSessions,
+    session_id: str,
+    ping_s: float,
+    responding: Coroutine[Any, Any, Response],
+) -> Response:
+    """Run what answers the request in a session of its own, which its client only follows."""
+    session = await sessions.open(record_of(request).client.id, session_id)
+    session.has_ids, session.ping_s = True, max(0.0, ping_s)
+    session.run(_respond(responding, request.scope, session))
+    if await session.started() is not None:
+        return FollowedStream(session)
+    raise session.error or ClientGone
+
+
+async def _respond(responding: Coroutine[Any, Any, Response], scope: Scope, session: StreamSession) -> None:
+    response = await responding
+    await response(scope, receive_nothing, session.send)
+
+
+async def receive_nothing() -> Message:
+    """The client of this request never leaves."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def session_in(scope: Scope) -> StreamSession | None:
+    session: StreamSession | None = scope.get(_SESSION)
+    return session
+
+
+def set_session(scope: Scope, session: StreamSession) -> None:
+    scope[_SESSION] = session
