@@ -43,6 +43,10 @@ class CacheView:
         self._slots: dict[int, int] = {}  # by task
         self._done: dict[int, int] = {}  # evaluated prompt tokens, by task
 
+    @property
+    def n_blocks(self) -> int:
+        return self._index.n_blocks
+
     def n_cached(self, blocks: PromptBlocks) -> int:
         """Return how many of a prompt's first tokens need not be evaluated."""
         return max(self._index.n_cached(blocks.own), self._index.n_cached(blocks.shared))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
@@ -28,6 +29,7 @@ from corral.link.member import Member
 from corral.link.merged_observer import FleetObserver, MemberObserver, MergedObserver
 from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
+from corral.link.placement import EngineCost
 from corral.link.process import OpenEnd
 from corral.link.stream import TaskStream
 
@@ -81,6 +83,7 @@ class Fleet:
         self._dispatcher = Dispatcher(self._members)
         self._loading_adapter = asyncio.Lock()
         self._unfreed: set[int] = set()  # adapters that tasks still use
+        self._costs: defaultdict[str, EngineCost] = defaultdict(EngineCost)  # by fingerprint
 
     @property
     def state(self) -> EngineState:
@@ -132,6 +135,9 @@ class Fleet:
     def adapters_in_use(self) -> set[int]:
         all = (pending for member in self._members for pending in member.pending.values())
         return {id for pending in all for id, _ in pending.lora}
+
+    def cost_of(self, fingerprint: str) -> EngineCost:
+        return self._costs[fingerprint]
 
     def submit(
         self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None

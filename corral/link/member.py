@@ -51,6 +51,10 @@ class FleetOwner(Protocol):
     @property
     def n_each(self) -> int: ...
 
+    def cost_of(self, fingerprint: str) -> EngineCost:
+        """Return what answers of engines with this fingerprint take."""
+        ...
+
     @property
     def n_submitted(self) -> int: ...
 
@@ -95,7 +99,6 @@ class Member(EngineClient):
         self.is_draining = False
         self.view = CacheView()
         self.queue: list[int] = []  # the engine's order of waiting tasks
-        self._cost = EngineCost()
         self._left: dict[int, int] = {}  # prompt tokens to be evaluated, by task
         self._admitted_at: dict[int, float] = {}
 
@@ -137,14 +140,16 @@ class Member(EngineClient):
 
     @property
     def load_now(self) -> EngineLoad:
+        cost = self._fleet.cost_of(self.fingerprint)
         n_running = sum(pending.is_admitted for pending in self._pending.values())
         return EngineLoad(
             self.lifecycle.settings.n_parallel,
             n_running,
             len(self._pending) - n_running,
             sum(self._left.values()),
-            self._cost.token_ms or TOKEN_MS,
-            self._cost.service_ms or SERVICE_MS,
+            cost.token_ms or TOKEN_MS,
+            cost.service_ms or SERVICE_MS,
+            self.view.n_blocks,
         )
 
     def take_in(
@@ -256,7 +261,8 @@ class Member(EngineClient):
             self._left.pop(id, None)
         elif isinstance(result, Done):
             service_ms = (time.monotonic() - self._admitted_at.pop(id, time.monotonic())) * 1e3
-            self._cost.observe(result.timings.prompt_n, result.timings.prompt_ms, service_ms)
+            cost = self._fleet.cost_of(self.fingerprint)
+            cost.observe(result.timings.prompt_n, result.timings.prompt_ms, service_ms)
             self._left.pop(id, None)
         elif isinstance(result, Failed):
             self._leave(pending)

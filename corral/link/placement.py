@@ -1,14 +1,17 @@
 """Decide which engine gets a task: pure functions of what the engines have cached and what they do.
 
-The estimated time until an answer begins, in milliseconds:
+The cost of a task on an engine, in milliseconds:
 
-    (n_prompt - n_cached + n_ahead) * token_ms  +  queue  +  crowd
-      |                    |                        |          |
-      tokens to evaluate   of earlier prompts       |          streams that share its steps
-                                                    tasks that must end before a slot is free
+    (2 * (n_prompt - n_cached) + n_ahead) * token_ms  +  queue  +  crowd
+          |                      |                        |        |
+          tokens to evaluate     of earlier prompts       |        streams that share its steps
+                                                          tasks that must end before a slot is free
+
+Tokens to evaluate count twice: this task waits for them, and so do those after it.
 
 Engines that are about equally soon differ in what they still have to evaluate: the one with the most cached
-tokens wins, then the one that served the same conversation before, then the least busy one.
+tokens wins, then the one that served the same conversation before, then the one with the fewest tasks, then
+the one that has the least to lose.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field
 
 TOKEN_MS, SERVICE_MS = 1.0, 1000.0  # assumed until measured
 _WEIGHT = 0.2  # of the last task in the means
+_WORK = 2.0  # weight of tokens to evaluate
 _CROWD = 0.1  # share of an answer's time that streams in all other slots add to it
 _CLOSE = 0.1  # relative difference of estimates that is none
 _MIN_MEASURED = 16  # prompt tokens
@@ -25,7 +29,8 @@ _MIN_MEASURED = 16  # prompt tokens
 
 @dataclass(slots=True)
 class EngineCost:
-    """Mutable: what an engine's answers have taken so far."""
+    """Mutable: what answers have taken so far, on engines that compute alike: the difference between two of
+    those is what they happened to do."""
 
     token_ms: float = 0.0
     service_ms: float = 0.0
@@ -39,7 +44,8 @@ class EngineCost:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What an engine does. `n_ahead`: prompt tokens that it still has to evaluate."""
+    """What an engine does. `n_ahead`: prompt tokens that it still has to evaluate; `n_held`: how much it has
+    cached, in any unit."""
 
     n_slots: int
     n_running: int = 0
@@ -47,6 +53,7 @@ class EngineLoad:
     n_ahead: int = 0
     token_ms: float = TOKEN_MS
     service_ms: float = SERVICE_MS
+    n_held: int = 0
 
     @property
     def n_tasks(self) -> int:
@@ -76,12 +83,12 @@ def place(demand: Demand, loads: Mapping[int, EngineLoad]) -> int:
 
 
 def estimate_ms(demand: Demand, index: int, load: EngineLoad) -> float:
-    """Return the estimated time until the answer begins, and what its neighbours cost it."""
+    """Return the cost of a task on this engine."""
     n_left = max(1, demand.n_prompt - demand.cached.get(index, 0))
     n_before = max(0, 1 - load.n_free)
     crowd = min(load.n_tasks, load.n_slots) / load.n_slots
     return (
-        (n_left + load.n_ahead) * load.token_ms
+        (_WORK * n_left + load.n_ahead) * load.token_ms
         + n_before * load.service_ms / load.n_slots
         + _CROWD * crowd * load.service_ms
     )
@@ -102,8 +109,8 @@ def merge_queues(queues: Sequence[Sequence[int]]) -> list[int]:
     return [queue[i] for i in range(longest) for queue in queues if i < len(queue)]
 
 
-def _rank(demand: Demand, index: int, load: EngineLoad) -> tuple[int, bool, int, int]:
-    return -demand.cached.get(index, 0), index != demand.last, load.n_tasks, index
+def _rank(demand: Demand, index: int, load: EngineLoad) -> tuple[int, bool, int, int, int]:
+    return -demand.cached.get(index, 0), index != demand.last, load.n_tasks, load.n_held, index
 
 
 def _blend(old: float, new: float) -> float:

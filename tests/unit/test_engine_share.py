@@ -9,17 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core import cpu_set
-from corral.core.cpu_set import divide, machine_nodes
+from corral.core.cpu_set import Core, divide, machine_nodes
 from corral.core.settings import EngineSettings
 from corral.link.share import like_first, share_of
 
 
-def cores(*counts: int) -> list[list[tuple[int, ...]]]:
+def cores(*counts: int) -> list[list[Core]]:
     """Nodes with these numbers of cores, each with two hyper-threads."""
-    numbers, nodes = iter(range(1000)), []
-    for count in counts:
-        nodes.append([(cpu, cpu + 500) for cpu, _ in zip(numbers, range(count), strict=False)])
-    return nodes
+    starts = [sum(counts[:i]) for i in range(len(counts))]
+    return [
+        [(cpu, cpu + 500) for cpu in range(start, start + count)]
+        for start, count in zip(starts, counts, strict=True)
+    ]
 
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=4), st.integers(1, 12))

@@ -59,6 +59,11 @@ def test_a_conversation_stays_where_it_was_if_nothing_else_decides():
     assert place(Demand(50, {0: 0}, last=1), {0: IDLE, 1: EngineLoad(4, 4, 4)}) == 0
 
 
+def test_an_idle_fleet_fills_all_its_caches():
+    held = {0: EngineLoad(4, n_held=9), 1: EngineLoad(4, n_held=3), 2: EngineLoad(4, n_held=5)}
+    assert place(Demand(100), held) == 1
+
+
 def test_streams_share_an_engine_only_if_there_is_no_empty_one():
     assert place(Demand(10), {0: EngineLoad(4, n_running=3), 1: IDLE}) == 1
 
@@ -90,11 +95,12 @@ def test_a_task_moves_only_to_a_free_slot(loads):
 
 @given(st.lists(st.lists(st.integers(), unique=True)))
 def test_a_merged_queue_keeps_every_order(queues):
-    queues = [[(i, each) for each in queue] for i, queue in enumerate(queues)]
-    merged = merge_queues(queues)
-    assert sorted(merged) == sorted(each for queue in queues for each in queue)
-    for i, queue in enumerate(queues):
-        assert [each for each in merged if each[0] == i] == queue
+    n = len(queues)
+    numbered = [[n * each + i for each in queue] for i, queue in enumerate(queues)]
+    merged = merge_queues(numbered)
+    assert sorted(merged) == sorted(each for queue in numbered for each in queue)
+    for i, queue in enumerate(numbered):
+        assert [each for each in merged if each % n == i] == queue
 
 
 def test_costs_are_measured():
