@@ -22,6 +22,7 @@ from corral.link.placement import Demand, estimate_ms, place, plan_transfer
 replace = msgspec.structs.replace
 _MAX_CONVERSATIONS = 65536
 _MAX_COMPARED = 8  # waiting tasks of which one may move
+_MAX_SPREAD = 2  # engines that a task may crash before it waits for the last one's successor
 _NO_BLOCKS = PromptBlocks((), ())
 _log = logging.getLogger("corral")
 
@@ -79,7 +80,7 @@ class Dispatcher:
     def _heirs(self, member: Member, pending: PendingTask) -> list[Member]:
         """Return the engines that may continue a task."""
         is_over = member.state is EngineState.FAILED
-        if _is_pinned(pending) and not is_over:
+        if not is_over and (_is_pinned(pending) or pending.n_crashes >= _MAX_SPREAD):
             return []
         others = [other for other in self._members if other is not member]
         found = [other for other in others if other.is_open]

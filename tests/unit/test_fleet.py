@@ -237,19 +237,21 @@ async def test_if_all_engines_are_lost_the_first_one_that_is_back_gets_the_tasks
         assert all(answer.processes[-1] == 4 for answer in answers)
 
 
-async def test_a_task_that_takes_too_many_engines_down_fails_alone():
+async def test_a_task_that_takes_too_many_engines_down_fails_and_leaves_one_alone():
     async with started() as fleet:
-        bad = Answer(fleet)
+        bad, good = Answer(fleet), Answer(fleet, [7] * 100, id_slot=4)
+        good.admit()
+        good.say(1)
         for i in range(MAX_CRASHES):
+            assert len(bad.processes) == i + 1
             bad.admit()
-            n = len(bad.processes)
             bad.process.die()
-            if i < MAX_CRASHES - 1:
-                await wait_until_async(lambda n=n: len(bad.processes) > n)
             await be_ready(3 + i)
         with pytest.raises(CorralError):
             await bad.results
-        assert fleet.state is EngineState.READY
+        good.end()
+        assert await good.is_done() == [1]
+        assert good.processes == [2], "the second engine that was lost got the task back"
 
 
 async def test_a_waiting_task_moves_to_a_free_slot():
