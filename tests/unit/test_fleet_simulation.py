@@ -20,4 +20,4 @@ def test_placement_evaluates_little_more_than_one_giant_cache():
     assert {each.n_prompt for each in (ours, *others)} == {least.n_prompt}
     assert least.n_evaluated <= ours.n_evaluated < 1.3 * least.n_evaluated
     assert all(each.n_evaluated > 1.5 * ours.n_evaluated for each in others[2:]), "those do not look"
-    assert ours.wait_p50_s <= min(each.wait_p50_s for each in others)
+    assert ours.wait_p50_s < min(each.wait_p50_s for each in others[2:])
