@@ -25,7 +25,7 @@ from corral.core.result import (
     Tokens,
 )
 from corral.core.settings import EngineSettings
-from corral.core.task import Cancel, FreeAdapter, LoadAdapter, SlotAction, Task, Verb
+from corral.core.task import Cancel, FreeAdapter, LoadAdapter, SlotAction, Stop, Task, Verb
 from corral.link import lifecycle, member, restart
 from corral.link.fleet import Fleet
 from corral.link.idle import Idle
@@ -48,6 +48,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(lifecycle, "LOOK_S", 0.005)
     monkeypatch.setattr(restart, "_FIRST_S", 0.0)
     monkeypatch.setattr(Process, "all", [])
+    monkeypatch.setattr(Answer, "all", [])
     monkeypatch.setattr(Process, "spawn_errors", [])
 
 
@@ -74,16 +75,27 @@ async def started(n: int = 3, fingerprints: str = "aaa", telemetry: Telemetry | 
         for process in Process.all:
             process.die()
         await fleet.lifecycle.close()
+        await asyncio.gather(*Answer.all, return_exceptions=True)
+
+
+async def commands_of(process: Process, kind: type = object) -> list:
+    """What a process was sent, once it was sent a command of this kind."""
+    await wait_until_async(lambda: any(isinstance(command, kind) for command in process.commands))
+    return process.commands
 
 
 class Answer:
     """A task in a fleet, and what came of it."""
 
+    all: list[asyncio.Task] = []
+
     def __init__(self, fleet: Fleet, prompt: list[int] = LONG, tenant: bytes = b"", **params) -> None:
         task = Task(prompt=prompt, params=GenerationParams(**params), tenant=tenant)
         telemetry = fleet._merged.observer
+        assert isinstance(telemetry, Telemetry)
         self.task, self.stream = fleet.submit(task, telemetry.follow(RequestRecord()))
         self.results = asyncio.create_task(self._collect())
+        Answer.all.append(self.results)
 
     async def _collect(self) -> list:
         return [result async for result in self.stream]
@@ -156,8 +168,7 @@ async def test_a_slot_is_copied_to_another_engine_through_a_file():
     async with started() as fleet:
         copying = asyncio.create_task(fleet.act(SlotAction(verb=Verb.FORK, slot=4, source=1, tenant=b"t")))
         for n, verb, slot in ((0, Verb.SAVE, 1), (2, Verb.RESTORE, 0)):
-            await wait_until_async(lambda n=n: Process.all[n].commands)
-            (action,) = Process.all[n].commands
+            (action,) = await commands_of(Process.all[n])
             assert (action.verb, action.slot, action.source, action.tenant) == (verb, slot, -1, b"t")
             assert action.fd == -1 or action.fd > 2
             Process.all[n].say(SlotReport(task_id=action.id, id_slot=slot, n_tokens=7))
@@ -299,7 +310,7 @@ async def test_engines_are_unloaded_when_none_has_work_and_wake_together(monkeyp
         assert not any(process.is_told_to_stop for process in Process.all), "one of them has work"
         answer.end()
         for process in Process.all[:2]:
-            await wait_until_async(lambda process=process: process.is_told_to_stop)
+            await commands_of(process, Stop)
             process.die(0)
         await wait_until_async(lambda: fleet.state is EngineState.SLEEPING)
         answer = Answer(fleet)
@@ -312,8 +323,7 @@ async def test_an_adapter_is_loaded_into_all_engines_and_freed_when_none_uses_it
     async with started() as fleet:
         loading = asyncio.create_task(fleet.load_adapter("/a"))
         for process in Process.all[:3]:
-            await wait_until_async(lambda process=process: process.commands)
-            (command,) = process.commands
+            (command,) = await commands_of(process)
             assert isinstance(command, LoadAdapter)
             process.say(AdapterLoaded(command.id, AdapterInfo(0, "/a")))
         assert (await loading).id == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.fleet.policy import CachedPrefix, ConsistentHash, LeastLoaded, RoundRobin, TextTree
+from bench.fleet.policy import CachedPrefix, ConsistentHash, LeastLoaded, Policy, RoundRobin, TextTree
 from bench.fleet.simulation import simulate
 from bench.fleet.workload import Scale
 
@@ -14,7 +14,7 @@ GIANT = replace(SMALL, n_engines=1, n_slots=32, n_cached_blocks=4 * SMALL.n_cach
 
 def test_placement_evaluates_little_more_than_one_giant_cache():
     least = simulate(GIANT, RoundRobin())
-    policies = [CachedPrefix(), TextTree(4), ConsistentHash(4), LeastLoaded(), RoundRobin()]
+    policies: list[Policy] = [CachedPrefix(), TextTree(4), ConsistentHash(4), LeastLoaded(), RoundRobin()]
     ours, *others = (simulate(SMALL, policy) for policy in policies)
     assert {each.n_turns for each in (ours, *others)} == {least.n_turns}
     assert {each.n_prompt for each in (ours, *others)} == {least.n_prompt}

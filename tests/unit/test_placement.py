@@ -37,7 +37,7 @@ def test_the_engine_that_has_the_prompt_gets_it():
 
 
 def test_a_long_queue_outweighs_a_cached_prompt():
-    full = EngineLoad(4, n_running=4, n_waiting=8)
+    full = EngineLoad(4, n_running=4, n_waiting=8, service_ms=4000.0)
     assert place(Demand(1000, {0: 960}), {0: full, 1: IDLE}) == 1
     slow = EngineLoad(4, token_ms=20.0)
     assert place(Demand(1000, {0: 960}), {0: full, 1: slow}) == 0, "evaluating takes longer than waiting"
