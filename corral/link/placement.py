@@ -2,10 +2,10 @@
 
 The cost of a task on an engine, in milliseconds:
 
-    (3 * (n_prompt - n_cached) + n_ahead) * token_ms  +  queue  +  crowd
-          |                      |                        |        |
-          tokens to evaluate     of earlier prompts       |        streams that share its steps
-                                                          tasks that must end before a slot is free
+    (3.5 * (n_prompt - n_cached) + n_ahead) * token_ms  +  queue  +  crowd
+           |                       |                       |        |
+           tokens to evaluate      of earlier prompts      |        streams that share its steps
+                                                           tasks that must end before a slot is free
 
 Tokens to evaluate count more than once: this task waits for them, and so do the streams next to it and the
 prompts after it. `bench/fleet` shows what the weights do.
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 TOKEN_MS, SERVICE_MS = 1.0, 1000.0  # assumed until measured
 _WEIGHT = 0.2  # of the last task in the means
-_WORK = 3.0  # weight of tokens to evaluate
+_WORK = 3.5  # weight of tokens to evaluate
 _CROWD = 0.1  # share of an answer's time that streams in all other slots add to it
 _CLOSE = 0.1  # relative difference of estimates that is none
 _MIN_MEASURED = 16  # prompt tokens

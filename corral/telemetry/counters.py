@@ -48,7 +48,7 @@ class TokenCounters:
         self._decodes = Decodes(0, 0)
 
     def lose(self, task_ids: Iterable[int]) -> None:
-        """Note that an engine is lost that had these tasks; there are others."""
+        """Note that one of several engines is lost, which had these tasks."""
         self._embedding.difference_update(task_ids)
 
     def on_decodes(self, decodes: Decodes) -> None:
