@@ -85,6 +85,8 @@ def run_many(configuration: Configuration) -> None:
     from corral.server.router.run import serve_many  # slow import, needed only here
 
     settings = configuration.settings
+    if settings.server.n_engines > 1:
+        raise UsageError("--engines serves one model; with many models each has one engine")
     catalog = read_catalog(configuration)
     store = CacheStore(configuration) if settings.server.models_cache else None
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -61,6 +61,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     adapters: list[AdapterInfo] = []
     media: list[MediaKind] = []  # supported kinds
     sample_rate: int = 0  # of audio
+    fingerprint: str = ""  # equal for engines that compute the same bits: build, CPU, model, KV cache
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -158,6 +159,19 @@ class Decodes(msgspec.Struct, frozen=True, array_like=True, tag="decodes"):
 
     n: int
     n_busy: int
+
+
+class Stashed(msgspec.Struct, frozen=True, array_like=True, tag="stashed"):
+    """The tokens of a slot are in host memory too, as this state; reported if the settings ask for it."""
+
+    id_slot: int
+    state: int
+
+
+class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="dropped"):
+    """These states are gone from host memory."""
+
+    states: list[int]
 
 
 class Tier(str, enum.Enum):
@@ -310,4 +324,5 @@ LastResult = Done | Embedded
 TaskResult = Admitted | Progress | PromptProbs | Tokens | Done | Failed | EmbedResult
 Answer = SlotReport | AdapterLoaded | MediaLayout | Controlled
 LifeEvent = Loading | Planned | Opened | Ready | LoadFailed | Heartbeat  # about the engine itself
-Event = LifeEvent | Queue | Decodes | Answer | TaskResult
+CacheEvent = Stashed | Dropped
+Event = LifeEvent | Queue | Decodes | CacheEvent | Answer | TaskResult

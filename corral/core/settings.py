@@ -94,6 +94,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     attention: str = ""
     verbose: bool = False
     is_gated: bool = False  # report the memory plan, and wait for permission to load
+    reports_states: bool = False  # what comes into host memory and leaves it, for placement among engines
+    cpus: tuple[int, ...] = ()  # CPUs that the process may use; (): as it was started
 
     @property
     def only_embeds(self) -> bool:
@@ -207,6 +209,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_remote_media: bool = False
     media_path: str = ""
     embd_normalize: int = 2
+    n_engines: int = 1
     models_dir: str = ""
     models_preset: str = ""
     models_max: int = 4  # loaded at once; 0: no limit

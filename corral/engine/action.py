@@ -168,7 +168,7 @@ class Actions(Worker):
         if self._kv.is_worth_keeping(slot):
             saved = yield from self._copy_out(slot, *others)
             if saved is not None:
-                self._kv.keep(saved)
+                self._kv.keep(saved, slot)
 
     def _copy_out(
         self, slot: Slot, *others: Slot, exclusive: int | None = None

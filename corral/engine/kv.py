@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from corral.core.chunk import Memory, TokenArray
 from corral.core.errors import CorralError
 from corral.core.media import cell_positions, n_positions
+from corral.core.result import CacheEvent
 from corral.core.settings import EngineSettings
 from corral.engine.checkpoint import Checkpoint, CheckpointRule, add_checkpoint
 from corral.engine.copy_cost import CopyCost
@@ -23,6 +24,7 @@ from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import NEVER, Saved
 from corral.engine.ses1 import Ses1
 from corral.engine.slot import Slot
+from corral.engine.state_journal import StateJournal
 
 
 class KvStore:
@@ -46,7 +48,9 @@ class KvStore:
             n_bytes = int(settings.cache_disk_gib * 2**30)
             self._disk = DiskCache(settings.cache_disk, n_bytes, ses1, backend.n_ctx, self.n_fixed_saved)
         n_bytes = settings.cache_ram_mib << 20 if settings.cache_ram_mib >= 0 else sys.maxsize
-        self._ram = RamCache(n_bytes, self.n_fixed_saved, self._disk.put if self._disk else lambda _: None)
+        self._journal = StateJournal(settings.reports_states)
+        on_evict = self._disk.put if self._disk else lambda _: None
+        self._ram = RamCache(n_bytes, self.n_fixed_saved, on_evict, self._journal.drop)
         self._keeps = n_bytes > 0 or self._disk is not None
         self._checkpoint_bytes = n_bytes or sys.maxsize
         can_cut = backend.can_cut_states or grouping.is_active
@@ -237,7 +241,7 @@ class KvStore:
             with self._copy_cost.measure(n):
                 saved = self._save(slot)
             if saved is not None:
-                self.keep(saved)
+                self.keep(saved, slot)
 
     def evict(self, slot: Slot) -> None:
         """Empty a slot, and keep its tokens in host memory."""
@@ -294,9 +298,13 @@ class KvStore:
     def is_worth_keeping(self, slot: Slot) -> bool:
         return self._keeps and len(slot.tokens) >= MIN_REUSE
 
-    def keep(self, saved: Saved) -> None:
+    def keep(self, saved: Saved, slot: Slot) -> None:
         """Save the content of a slot that is about to be replaced."""
-        self._ram.put(saved)
+        self._journal.stash(slot.id, self._ram.put(saved))
+
+    def take_news(self) -> list[CacheEvent]:
+        """Return what came into host memory and left it since the last call."""
+        return self._journal.take()
 
     def load(self, slot: Slot, saved: Saved) -> bool:
         """Replace the content of a slot. False: there is no room for it now, and the slot is empty."""

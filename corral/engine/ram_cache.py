@@ -14,9 +14,12 @@ from corral.engine.saved import Saved
 
 
 class _States(LRUCache[int, Saved]):
-    def __init__(self, n_bytes: int, on_evict: Callable[[Saved], None]) -> None:
+    def __init__(
+        self, n_bytes: int, on_evict: Callable[[Saved], None], on_drop: Callable[[int], None]
+    ) -> None:
         super().__init__(n_bytes, getsizeof=lambda saved: saved.n_bytes)
         self.on_evict = on_evict
+        self.on_drop = on_drop
         self.n_reserved = 0
 
     @property
@@ -31,6 +34,7 @@ class _States(LRUCache[int, Saved]):
     def popitem(self) -> tuple[int, Saved]:
         key, saved = super().popitem()
         self.on_evict(saved)
+        self.on_drop(key)
         return key, saved
 
 
@@ -46,9 +50,11 @@ class RamCache:
         budget_bytes: int,
         n_fixed: Callable[[int], int] = lambda _: 0,
         on_evict: Callable[[Saved], None] = lambda _: None,
+        on_drop: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`on_drop`: called with the number of every state that is gone."""
         self._n_fixed = n_fixed
-        self._states = _States(budget_bytes, on_evict)
+        self._states = _States(budget_bytes, on_evict, on_drop)
         self._keys = itertools.count()
 
     def __iter__(self) -> Iterator[Saved]:
@@ -73,14 +79,16 @@ class RamCache:
         saved = self._states[key] = self._states.pop(key)
         return saved
 
-    def put(self, saved: Saved) -> None:
-        """Keep a state, or pass it on at once if it exceeds the budget."""
+    def put(self, saved: Saved) -> int:
+        """Keep a state, or pass it on at once if it exceeds the budget; return its number, -1: not kept."""
         if saved.n_bytes > self._states.room:
             self._states.on_evict(saved)
-            return
+            return -1
         self._drop(lambda old: replaces(saved, old, self._n_fixed))
-        self._states[next(self._keys)] = saved
+        key = next(self._keys)
+        self._states[key] = saved
         self._states.fit()
+        return key
 
     def forget(self, tokens: TokenArray) -> None:
         """Drop all states that are a prefix of `tokens`."""
@@ -89,3 +97,4 @@ class RamCache:
     def _drop(self, condition: Callable[[Saved], bool]) -> None:
         for key in [key for key, saved in self._states.items() if condition(saved)]:
             del self._states[key]
+            self._states.on_drop(key)

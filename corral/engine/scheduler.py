@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from corral.core.chunk import TokenArray
-from corral.core.result import Admitted, CacheReport, Queue
+from corral.core.result import Admitted, CacheEvent, CacheReport, Queue
 from corral.engine.coroutine import NO_RESERVATIONS, Reservations
 from corral.engine.fair_queue import FairQueue
 from corral.engine.kv import KvStore
@@ -148,7 +148,9 @@ class Scheduler:
         self._has_freed_room = False
         return True
 
-    def admit(self, now: float, reserved: Reservations = NO_RESERVATIONS) -> list[Admitted | Queue]:
+    def admit(
+        self, now: float, reserved: Reservations = NO_RESERVATIONS
+    ) -> list[Admitted | Queue | CacheEvent]:
         """Give free slots to waiting requests, then decide what their prompts start from."""
         self._reserved = reserved
         self._queue.tick(now)
@@ -162,7 +164,8 @@ class Scheduler:
                     self._assign(slot, request)
                     if request.negative is not None:
                         self._assign(self._find_negative_slot(request.negative), request.negative)
-        events: list[Admitted | Queue] = list(self._place_prompts(now))
+        admitted = list(self._place_prompts(now))
+        events: list[Admitted | Queue | CacheEvent] = [*self._kv.take_news(), *admitted]
         if self._queue and now - self._queue_sent >= _QUEUE_S:
             self._queue_sent = now
             events.append(Queue([request.id for request in self._queue]))

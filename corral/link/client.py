@@ -8,7 +8,8 @@ stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from corral.core.modifier import AdapterInfo, ScaledFile
 from corral.core.result import (
     AdapterLoaded,
     Answer,
+    CacheEvent,
     Controlled,
     ControlOutcome,
     Decodes,
@@ -47,7 +49,7 @@ from corral.core.task import (
 from corral.link.lifecycle import EngineLifecycle, EngineState
 from corral.link.observer import EngineObserver, TaskObserver
 from corral.link.pending_task import MAX_CRASHES, MediaFile, PendingTask, charge_crash, suspects
-from corral.link.process import EngineProcess
+from corral.link.process import EngineEnd, OpenEnd
 from corral.link.restart import Life
 from corral.link.stream import TaskStream
 
@@ -68,10 +70,14 @@ class EngineClient:
         sleep_idle_s: float = -1.0,
         on_loading: Callable[[Loading], None] = lambda _: None,
         on_restart: Callable[[str], None] = lambda _: None,
+        open_end: OpenEnd | None = None,
+        ids: Iterator[int] | None = None,
     ) -> None:
+        """`ids`: of tasks and commands, if other clients need different ones."""
         self.lifecycle = EngineLifecycle(
-            settings, timeout_s, self, n_failures, sleep_idle_s, on_loading, on_restart
+            settings, timeout_s, self, n_failures, sleep_idle_s, on_loading, on_restart, open_end
         )
+        self._ids = ids or itertools.count()
         self._observer = observer
         self._pending: dict[int, PendingTask] = {}
         self._answers: dict[int, asyncio.Future[Answer]] = {}
@@ -217,17 +223,11 @@ class EngineClient:
         files = [ScaledFile("") if id in gone else file for id, file in enumerate(settings.lora)]
         return msgspec.structs.replace(settings, lora=tuple(files))
 
-    def on_ready(self, info: ModelInfo, process: EngineProcess) -> None:
+    def on_ready(self, info: ModelInfo, process: EngineEnd) -> None:
         self._has_completed = False
         self._observer.on_slots(info.n_slots)
         for pending in list(self._pending.values()):
-            try:
-                self._send(process, pending, pending.resumed())
-                if pending.is_paused:
-                    id, task_id = self._new_id(), pending.task.id
-                    process.send(Control(id=id, task_id=task_id, verb=ControlVerb.PAUSE))
-            except Unavailable as error:
-                self._fail(pending, error)
+            self._send_again(process, pending)
         for id in self._freed:
             process.send(FreeAdapter(id))
 
@@ -257,11 +257,13 @@ class EngineClient:
             self.cancel(pending.task.id)
             pending.stream.fail(error)
 
-    def on_event(self, event: Queue | Decodes | Answer | TaskResult) -> None:
+    def on_event(self, event: Queue | Decodes | CacheEvent | Answer | TaskResult) -> None:
         if isinstance(event, Queue):
             self._observer.on_queue(event.task_ids)
         elif isinstance(event, Decodes):
             self._observer.on_decodes(event)
+        elif isinstance(event, CacheEvent):
+            pass  # asked for only where there are several engines
         elif isinstance(event, Answer) or event.task_id in self._answers:
             self._answer(event)
         else:
@@ -269,7 +271,7 @@ class EngineClient:
 
     def _new_id(self) -> int:
         self._n_ids += 1
-        return self._n_ids - 1
+        return next(self._ids)
 
     async def _wait_ready(self) -> None:
         """Wait for a ready engine; raises if there will never be one."""
@@ -305,7 +307,7 @@ class EngineClient:
             if not answer.done() or answer.cancelled():
                 process.send(Cancel(command.id))
 
-    def _send(self, process: EngineProcess, pending: PendingTask, task: Task | Embed) -> None:
+    def _send(self, process: EngineEnd, pending: PendingTask, task: Task | Embed) -> None:
         try:
             process.send(task, task.fd)
             pending.is_sent = True
@@ -313,6 +315,16 @@ class EngineClient:
             pass  # the process is gone; the next one gets the task
         except OSError:
             raise Unavailable("the media could not be sent to the engine") from None
+
+    def _send_again(self, process: EngineEnd, pending: PendingTask) -> None:
+        """Send a task that another engine may have begun."""
+        try:
+            self._send(process, pending, pending.resumed())
+            if pending.is_paused:
+                id, task_id = self._new_id(), pending.task.id
+                process.send(Control(id=id, task_id=task_id, verb=ControlVerb.PAUSE))
+        except Unavailable as error:
+            self._fail(pending, error)
 
     def _deliver(self, result: TaskResult) -> None:
         pending = self._pending.get(result.task_id)

@@ -20,6 +20,7 @@ import msgspec
 from corral.core.errors import CorralError, EngineDied, Unavailable
 from corral.core.result import (
     Answer,
+    CacheEvent,
     Decodes,
     Event,
     Heartbeat,
@@ -38,7 +39,7 @@ from corral.core.transcoding import OFF
 from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
 from corral.link.owner import EngineOwner
-from corral.link.process import EngineProcess
+from corral.link.process import EngineEnd, EngineProcess, OpenEnd
 from corral.link.restart import Life, RestartPolicy
 
 FLUSH_S = 60.0  # for an engine to write its caches to disk on exit
@@ -71,7 +72,7 @@ class EngineListener(Protocol):
         """Return the settings for a new engine."""
         ...
 
-    def on_ready(self, info: ModelInfo, process: EngineProcess) -> None: ...
+    def on_ready(self, info: ModelInfo, process: EngineEnd) -> None: ...
 
     def on_lost(self, ready_s: float | None) -> Life:
         """Handle an engine lost `ready_s` after it was ready; return what it was doing."""
@@ -85,7 +86,7 @@ class EngineListener(Protocol):
         """Fail everything: there will be no engine any more."""
         ...
 
-    def on_event(self, event: Queue | Decodes | Answer | TaskResult) -> None: ...
+    def on_event(self, event: Queue | Decodes | CacheEvent | Answer | TaskResult) -> None: ...
 
 
 class EngineLifecycle:
@@ -100,17 +101,19 @@ class EngineLifecycle:
         sleep_idle_s: float,
         on_loading: Callable[[Loading], None],
         on_restart: Callable[[str], None],
+        open_end: OpenEnd | None = None,
     ) -> None:
         """`n_failures`: how many engines in a row may fail without work. `sleep_idle_s`: negative:
-        never unload."""
+        never unload. `open_end`: another kind of engine than a process of this machine."""
         self.settings = settings
         self._listener = listener
         self._timeout_s = timeout_s
         self._sleep_idle_s = sleep_idle_s
         self._on_loading = on_loading
         self._on_restart = on_restart
+        self._open_end = open_end
         self._policy = RestartPolicy(n_failures)
-        self.process: EngineProcess | None = None
+        self.process: EngineEnd | None = None
         self._main: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[ModelInfo] = asyncio.get_running_loop().create_future()
         self._opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -264,7 +267,7 @@ class EngineLifecycle:
         return await self._recover()
 
     async def _run_once(self) -> None:
-        process = self.process = EngineProcess(self._on_events)
+        process = self.process = (self._open_end or EngineProcess)(self._on_events)
         self._unloaded.clear()
         self._heartbeat, self._ready_at, self.loading = HeartbeatMonitor(self._timeout_s), None, Loading()
         try:
@@ -280,7 +283,7 @@ class EngineLifecycle:
             code = await asyncio.shield(process.close())
         self._lost_because = self._lost_because or f"the engine process ended with {exit_name(code)}"
 
-    async def _outlive(self, process: EngineProcess) -> None:
+    async def _outlive(self, process: EngineEnd) -> None:
         """Wait until the process is gone; kill it if necessary."""
         while True:
             try:
@@ -288,7 +291,7 @@ class EngineLifecycle:
             except asyncio.TimeoutError:
                 self._look(process)
 
-    def _look(self, process: EngineProcess) -> None:
+    def _look(self, process: EngineEnd) -> None:
         if reason := self._heartbeat.check():
             self._lose(process, reason)
         elif self._stopped_at is not None:
@@ -301,7 +304,7 @@ class EngineLifecycle:
                 fields = {"seconds": self._idle.limit_s(self._listener.n_submitted)}
                 _log.info("idle for %(seconds)g s: engine unloaded until the next request", fields)
 
-    def _lose(self, process: EngineProcess, reason: str) -> None:
+    def _lose(self, process: EngineEnd, reason: str) -> None:
         self._lost_because = reason
         process.kill()
 
@@ -324,7 +327,7 @@ class EngineLifecycle:
         _log.error("the engine is down: %(reason)s; giving up", {"reason": self._lost_because})
         self._listener.on_down(Unavailable(f"The engine is down: {self._lost_because}"))
 
-    def _fall_asleep(self, process: EngineProcess) -> None:
+    def _fall_asleep(self, process: EngineEnd) -> None:
         """Unload the engine; requests wait for the next one."""
         self.state = EngineState.SLEEPING
         self._stopped_at = time.monotonic()
@@ -332,7 +335,7 @@ class EngineLifecycle:
         process.send(Stop())
         self._listener.on_sleep()
 
-    async def _admit(self, planned: Planned, process: EngineProcess) -> None:
+    async def _admit(self, planned: Planned, process: EngineEnd) -> None:
         assert self._owner is not None
         try:
             await self._owner.admit(planned)
@@ -342,14 +345,14 @@ class EngineLifecycle:
         else:
             process.send(Proceed())
 
-    def _on_events(self, process: EngineProcess, events: list[Event]) -> None:
+    def _on_events(self, process: EngineEnd, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, LifeEvent):
                 self._on_life_event(event, process)
             else:
                 self._listener.on_event(event)
 
-    def _on_life_event(self, event: LifeEvent, process: EngineProcess) -> None:
+    def _on_life_event(self, event: LifeEvent, process: EngineEnd) -> None:
         if isinstance(event, Heartbeat):
             if reason := self._heartbeat.on_beat(event):
                 self._lose(process, reason)

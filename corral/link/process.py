@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from corral.core.result import Event
 from corral.core.settings import EngineSettings
@@ -35,10 +36,34 @@ def spawn_module(
     return process, log
 
 
+class EngineEnd(Protocol):
+    """An engine as the front reaches it: `EngineProcess`, or an engine elsewhere."""
+
+    async def spawn(self, settings: EngineSettings) -> None:
+        """Start it; raises OSError if that fails."""
+        ...
+
+    def send(self, command: Command | Proceed, fd: int = -1) -> None: ...
+
+    def kill(self) -> None: ...
+
+    async def wait(self) -> None:
+        """Return when it is gone."""
+        ...
+
+    async def stop(self, timeout_s: float) -> None: ...
+
+    async def close(self) -> int | None: ...
+
+
+OnEvents = Callable[[EngineEnd, list[Event]], None]
+OpenEnd = Callable[[OnEvents], EngineEnd]
+
+
 class EngineProcess(asyncio.Protocol):
     """An engine process. Events are passed on as they arrive; `wait` returns when the process is gone."""
 
-    def __init__(self, on_events: Callable[[EngineProcess, list[Event]], None]) -> None:
+    def __init__(self, on_events: OnEvents) -> None:
         self._on_events = on_events
         self._frames = FrameAssembler()
         self._gone = asyncio.Event()

@@ -19,7 +19,7 @@ class TaskStream:
     def __init__(self, on_close: Callable[[], None]) -> None:
         self._results: collections.deque[TaskResult] = collections.deque()
         self._wake = asyncio.Event()
-        self._on_close = on_close
+        self.on_close = on_close  # another engine may get the task
         self._error: CorralError | None = None
         self._is_over = False
         self._n_probs = 0  # in results that wait
@@ -40,12 +40,12 @@ class TaskStream:
     def give_up(self, error: CorralError) -> None:
         """Fail the stream and cancel the task."""
         self.fail(error)
-        self._on_close()
+        self.on_close()
 
     def close(self) -> None:
         if not self._is_over:
             self._is_over = True
-            self._on_close()
+            self.on_close()
 
     async def __aiter__(self) -> AsyncIterator[TaskResult]:
         try:

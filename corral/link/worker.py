@@ -6,6 +6,7 @@ decode when its task is cancelled. A heartbeat thread shows that the process is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -31,6 +32,7 @@ from corral.link.log import log_to_front
 from corral.llama.backend import LlamaBackend
 from corral.llama.context_size import total_ctx
 from corral.llama.encoder import Encoder
+from corral.llama.engine_fingerprint import engine_fingerprint
 from corral.llama.library import log_patches
 from corral.llama.model import Model
 from corral.llama.multimodal import Projector
@@ -60,6 +62,7 @@ def main() -> None:
             channel.send([measure_need(settings)])
             if channel.receive() is None:
                 os._exit(0)
+        _stay_on(settings.cpus)
         plan = fit_memory(settings)
         settings = plan.settings if plan is not None else settings
         engine, info = _open(settings, channel, inbox)
@@ -72,9 +75,17 @@ def main() -> None:
         raise SystemExit(1) from None
     heartbeat.engine = engine
     threading.Thread(target=_read_commands, args=(channel, engine, inbox), daemon=True).start()
-    channel.send([Ready(msgspec.structs.replace(info, weights=weights), settings)])
+    info = msgspec.structs.replace(info, weights=weights, fingerprint=engine_fingerprint(settings))
+    channel.send([Ready(info, settings)])
     loop.run(engine, inbox)
     os._exit(0)
+
+
+def _stay_on(cpus: tuple[int, ...]) -> None:
+    """Let the threads that this thread starts from now on run only on these CPUs."""
+    if cpus and hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(OSError):  # a CPU may be gone
+            os.sched_setaffinity(0, cpus)
 
 
 def _open(settings: EngineSettings, channel: BlockingChannel, inbox: loop.Inbox) -> tuple[Engine, ModelInfo]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import os
 import re
 from collections.abc import Sequence
 
-import psutil
-
-from corral.core.control_group import cpu_quota
+from corral.core.cpu_set import physical_cores as physical_cores
 from corral.core.settings import DEFAULT_UBATCH, EngineSettings
 from corral.llama import library
 from corral.llama.cache_type import is_quantized
@@ -86,10 +82,3 @@ def notes_on_locking(log: Sequence[str]) -> list[str]:
         "unlimited` before the start (LimitMEMLOCK=infinity for systemd, --ulimit memlock=-1 for "
         "docker)"
     ]
-
-
-def physical_cores() -> int:
-    """Return the physical cores that this process may use; hyper-threads would only wait for each other."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = math.ceil(cpu_quota() or allowed)
-    return max(1, min(allowed, quota, psutil.cpu_count(logical=False) or allowed))

@@ -17,11 +17,11 @@ import msgspec
 from starlette.applications import Starlette
 
 from corral.api.durable_runner import DurableRunner, start_durable
+from corral.api.engine import Engine
 from corral.api.pools import n_prompt_threads
 from corral.api.state import AppState
 from corral.core.result import ModelInfo
 from corral.core.settings import ServerSettings, Settings
-from corral.link.client import EngineClient
 from corral.link.renderer import Renderer
 from corral.link.tokenizer import Tokenizer
 from corral.server.access import Keys
@@ -43,7 +43,7 @@ class Front:
     def __init__(
         self,
         settings: Settings,
-        engine: EngineClient,
+        engine: Engine,
         telemetry: Telemetry,
         hub: Starlette | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
@@ -31,6 +31,7 @@ from corral.telemetry.dispatcher import Telemetry
 from corral.telemetry.middleware import RecordMiddleware
 
 if TYPE_CHECKING:
+    from corral.link.fleet import Fleet
     from corral.server.front import Front
     from corral.text.vocab import Vocab
 
@@ -77,15 +78,7 @@ class _Life:
         self._locate = locate
         self._reporter = reporter
         self._telemetry = Telemetry()
-        self._engine = EngineClient(
-            settings.engine,
-            server.engine_timeout_s,
-            self._telemetry,
-            server.engine_restarts,
-            server.sleep_idle_s,
-            on_loading=reporter.loading,
-            on_restart=reporter.restarting,
-        )
+        self._engine = _open_engine(settings, self._telemetry, reporter)
         self._loading_app = LoadingApp(lambda: self._engine.loading)
         guarded = HostControl(self._loading_app, allowed_names(server, listener.reach))
         prefixed = under_prefix(guarded, server.api_prefix)
@@ -165,7 +158,22 @@ class _Life:
         return await asyncio.to_thread(front.read_vocabulary, path)
 
 
-def _import_front(settings: Settings, engine: EngineClient, telemetry: Telemetry) -> Front:
+def _open_engine(settings: Settings, telemetry: Telemetry, reporter: Reporter) -> EngineClient | Fleet:
+    server = settings.server
+    common: dict[str, Any] = {
+        "n_failures": server.engine_restarts,
+        "sleep_idle_s": server.sleep_idle_s,
+        "on_loading": reporter.loading,
+        "on_restart": reporter.restarting,
+    }
+    if server.n_engines == 1:
+        return EngineClient(settings.engine, server.engine_timeout_s, telemetry, **common)
+    from corral.link.fleet import Fleet  # few servers need it
+
+    return Fleet(settings.engine, server.n_engines, server.engine_timeout_s, telemetry, **common)
+
+
+def _import_front(settings: Settings, engine: EngineClient | Fleet, telemetry: Telemetry) -> Front:
     from corral.server.front import Front
 
     return Front(settings, engine, telemetry)

@@ -6,7 +6,7 @@ Work repeated after an engine was lost counts again; tokens delivered to clients
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from corral.core.result import Admitted, Begun, Decodes, Done, Embedded, Progress, TaskResult, Tokens, Vectors
@@ -46,6 +46,10 @@ class TokenCounters:
     def lose_engine(self) -> None:
         self._embedding.clear()
         self._decodes = Decodes(0, 0)
+
+    def lose(self, task_ids: Iterable[int]) -> None:
+        """Note that one of several engines is lost, which had these tasks."""
+        self._embedding.difference_update(task_ids)
 
     def on_decodes(self, decodes: Decodes) -> None:
         self.n_decodes += decodes.n - self._decodes.n

@@ -52,6 +52,13 @@ class Telemetry:
         self.queue.n_slots = n_slots
         self.queue.lose_engine()
 
+    def on_engine_slots(self, slots: range, n_slots: int, lost: Sequence[int]) -> None:
+        """The same for one of several engines."""
+        self.slots.reset_range(slots, n_slots)
+        self.counters.lose(lost)
+        self.queue.n_slots = n_slots
+        self.queue.lose(lost)
+
     def on_queue(self, task_ids: Sequence[int]) -> None:
         self.queue.sort(task_ids)
 

@@ -54,4 +54,6 @@ class ServerFacts:
 
 
 def kv_use(facts: ServerFacts) -> tuple[int, int]:
-    return facts.telemetry.slots.kv_use(facts.engine.info, facts.settings.engine.kv_unified)
+    settings = facts.settings
+    is_unified, n_engines = settings.engine.kv_unified, settings.server.n_engines
+    return facts.telemetry.slots.kv_use(facts.engine.info, is_unified, n_engines)

@@ -68,6 +68,11 @@ class QueueView:
         self._running.clear()
         self._positions.clear()
 
+    def lose(self, task_ids: Sequence[int]) -> None:
+        """Return these tasks to the queue, for another engine."""
+        found = [id for id in task_ids if self._running.pop(id, None) is not None]
+        self._waiting = {**dict.fromkeys(found), **self._waiting}
+
     def sort(self, task_ids: Sequence[int]) -> None:
         """Adopt the engine's order, which may not include the latest tasks yet."""
         self._positions = {id: i for i, id in enumerate(task_ids, 1) if id in self._waiting}

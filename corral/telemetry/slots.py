@@ -46,16 +46,22 @@ class SlotTable:
         """Tokens in all slots, idle ones included."""
         return sum(view.n_held for view in self.views)
 
-    def kv_use(self, info: ModelInfo | None, is_unified: bool) -> tuple[int, int]:
+    def kv_use(self, info: ModelInfo | None, is_unified: bool, n_engines: int = 1) -> tuple[int, int]:
         """Return the tokens in the KV cache, and its capacity."""
         if info is None:
             return 0, 0
-        capacity = info.n_ctx * (1 if is_unified else info.n_slots)
+        capacity = info.n_ctx * (n_engines if is_unified else info.n_slots)
         return min(self.n_held, capacity), capacity
 
     def reset(self, n_slots: int) -> None:
         self.views = [SlotView(id) for id in range(n_slots)]
         self._by_task = {}
+
+    def reset_range(self, slots: range, n_slots: int) -> None:
+        """Reset the slots of one of several engines, which have `n_slots` together."""
+        views = [*self.views, *map(SlotView, range(len(self.views), n_slots))][:n_slots]
+        self.views = [SlotView(view.id) if view.id in slots else view for view in views]
+        self._by_task = {id: view for id, view in self._by_task.items() if view.id not in slots}
 
     def on_result(self, result: TaskResult, task: Task) -> None:
         if isinstance(result, Admitted):

@@ -13,6 +13,14 @@ OPTIONS = (
         target="engine.n_parallel",
     ),
     Option(
+        ("--engines",),
+        "engine processes of the same model, for machines with several NUMA nodes or GPUs, and to continue at "
+        "once when one is lost; each has its own slots (-np) and context (-c), they share the weights and "
+        "divide cores, --cache-ram, --cache-disk and --device",
+        limits=(1, 64),
+        target="server.n_engines",
+    ),
+    Option(
         ("-cb", "--cont-batching"),
         "evaluate prompts while answers are generated; otherwise prompts wait until all slots are done",
         negative=("-nocb", "--no-cont-batching"),

@@ -1,0 +1,34 @@
+"""What comes into host memory and leaves it, for a front that places tasks by what engines have cached."""
+
+from __future__ import annotations
+
+from corral.core.result import CacheEvent, Dropped, Stashed
+
+
+class StateJournal:
+    """Mutable; keeps nothing unless it `is_read`."""
+
+    def __init__(self, is_read: bool) -> None:
+        self._is_read = is_read
+        self._events: list[CacheEvent] = []
+        self._dropped: list[int] = []
+
+    def stash(self, id_slot: int, state: int) -> None:
+        """Note a state that was kept; one that had to leave at once was none."""
+        if self._is_read and state >= 0 and state not in self._dropped:
+            self._flush()
+            self._events.append(Stashed(id_slot, state))
+
+    def drop(self, state: int) -> None:
+        if self._is_read:
+            self._dropped.append(state)
+
+    def take(self) -> list[CacheEvent]:
+        self._flush()
+        events, self._events = self._events, []
+        return events
+
+    def _flush(self) -> None:
+        if self._dropped:
+            self._events.append(Dropped(self._dropped))
+            self._dropped = []

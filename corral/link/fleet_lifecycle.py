@@ -1,0 +1,70 @@
+"""Start and stop several engines together. The first one loads alone: it chooses what fits, and maps the
+weights that the others share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from corral.core.cpu_set import divide, machine_nodes, physical_cores
+from corral.core.errors import Unavailable
+from corral.core.result import Loading, ModelInfo
+from corral.core.settings import EngineSettings
+from corral.link.lifecycle import EngineLifecycle, EngineState, shutting_down
+from corral.link.share import like_first, share_of
+
+
+class FleetLifecycle:
+    """`EngineLifecycle`'s interface for the server."""
+
+    def __init__(self, settings: EngineSettings, lifecycles: Sequence[EngineLifecycle]) -> None:
+        self.settings = settings
+        self._lifecycles = lifecycles
+        self._starts: list[asyncio.Task[ModelInfo]] = []
+        self.loading = Loading()
+        self.is_closing = False
+
+    async def start(self) -> ModelInfo:
+        """Start all engines; returns once all have loaded the model, raises if one fails."""
+        shares = self._shares()
+        first, *others = self._lifecycles
+        first.settings = shares[0]
+        info = await self._start(first)
+        for lifecycle, share in zip(others, shares[1:], strict=True):
+            lifecycle.settings = like_first(first.settings, share)
+        await asyncio.gather(*map(self._start, others))
+        return msgspec.structs.replace(info, n_slots=info.n_slots * len(self._lifecycles))
+
+    async def opened(self) -> str:
+        return await self._lifecycles[0].opened()
+
+    def check_up(self) -> None:
+        """Raise if there will be no engine to wait for."""
+        if self.is_closing:
+            raise shutting_down()
+        if all(lifecycle.state is EngineState.FAILED for lifecycle in self._lifecycles):
+            raise Unavailable(f"The engines are down: {self._lifecycles[0].down_because}")
+
+    def dismiss(self) -> None:
+        self.is_closing = True
+        for lifecycle in self._lifecycles:
+            lifecycle.dismiss()
+
+    async def close(self) -> None:
+        self.dismiss()
+        await asyncio.gather(*(lifecycle.close() for lifecycle in self._lifecycles))
+        for start in self._starts:
+            start.cancel()
+        await asyncio.gather(*self._starts, return_exceptions=True)
+
+    async def _start(self, lifecycle: EngineLifecycle) -> ModelInfo:
+        start = asyncio.create_task(lifecycle.start())
+        self._starts.append(start)
+        return await start
+
+    def _shares(self) -> list[EngineSettings]:
+        n = len(self._lifecycles)
+        n_cores, cores = physical_cores(), divide(machine_nodes(), n)
+        return [share_of(self.settings, index, n, cores[index], n_cores) for index in range(n)]

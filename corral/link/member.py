@@ -1,0 +1,287 @@
+"""One engine of several: an `EngineClient` that says what it has cached and does, and hands its tasks over.
+
+Its tasks belong to it only as long as its engine runs: `FleetOwner` finds another engine for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from corral.core.errors import Unavailable
+from corral.core.modifier import ScaledFile
+from corral.core.result import (
+    Admitted,
+    Answer,
+    CacheEvent,
+    Decodes,
+    Done,
+    Failed,
+    LastResult,
+    ModelInfo,
+    Progress,
+    Queue,
+    SlotReport,
+    Stashed,
+    TaskResult,
+    Tokens,
+)
+from corral.core.settings import EngineSettings
+from corral.core.task import Cancel, Embed, SlotAction, Task
+from corral.link.cache_view import CacheView, PromptBlocks
+from corral.link.client import EngineClient, TaskT
+from corral.link.lifecycle import EngineState
+from corral.link.observer import EngineObserver, TaskObserver
+from corral.link.pending_task import MediaFile, PendingTask
+from corral.link.placement import SERVICE_MS, TOKEN_MS, EngineCost, EngineLoad
+from corral.link.process import EngineEnd, EngineProcess, OnEvents, OpenEnd
+from corral.link.restart import Life
+from corral.link.slot_range import NumberedEnd
+from corral.link.stream import TaskStream
+
+FleetEvent = Queue | Decodes | CacheEvent | Answer | TaskResult
+
+
+class FleetOwner(Protocol):
+    """What an engine asks of the others."""
+
+    @property
+    def n_each(self) -> int: ...
+
+    def cost_of(self, fingerprint: str) -> EngineCost:
+        """Return what answers of engines with this fingerprint take."""
+        ...
+
+    @property
+    def n_submitted(self) -> int: ...
+
+    @property
+    def is_busy(self) -> bool: ...
+
+    @property
+    def adapters_in_use(self) -> set[int]: ...
+
+    def on_ready(self, member: Member) -> None: ...
+
+    def on_lost(self, member: Member) -> None:
+        """Find other engines for the tasks of this one."""
+        ...
+
+    def has_others(self, member: Member) -> bool:
+        """Whether another engine can have its tasks."""
+        ...
+
+    def on_room(self) -> None:
+        """A slot may be free, or an adapter unused."""
+        ...
+
+
+class Member(EngineClient):
+    def __init__(
+        self,
+        fleet: FleetOwner,
+        index: int,
+        settings: EngineSettings,
+        timeout_s: float,
+        observer: EngineObserver,
+        ids: Iterator[int],
+        open_end: OpenEnd | None = None,
+        **options: Any,
+    ) -> None:
+        """`options`: of `EngineClient`."""
+        super().__init__(settings, timeout_s, observer, open_end=self._open_numbered, ids=ids, **options)
+        self._fleet = fleet
+        self._open_inner = open_end
+        self.index = index
+        self.is_draining = False
+        self.view = CacheView()
+        self.queue: list[int] = []  # the engine's order of waiting tasks
+        self._left: dict[int, int] = {}  # prompt tokens to be evaluated, by task
+        self._admitted_at: dict[int, float] = {}
+
+    @property
+    def slots(self) -> range:
+        """The numbers of its slots among those of all engines."""
+        n = self._fleet.n_each
+        return range(self.index * n, (self.index + 1) * n)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.info.fingerprint if self.info is not None else ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can take tasks now."""
+        return self.state is EngineState.READY and not (self.is_silent or self.is_draining)
+
+    @property
+    def n_submitted(self) -> int:
+        return self._fleet.n_submitted
+
+    @property
+    def n_own(self) -> int:
+        """Number of its own tasks and commands so far."""
+        return super().n_submitted
+
+    @property
+    def is_busy(self) -> bool:
+        return self._fleet.is_busy
+
+    @property
+    def has_work(self) -> bool:
+        return super().is_busy
+
+    @property
+    def pending(self) -> Mapping[int, PendingTask]:
+        return self._pending
+
+    @property
+    def load_now(self) -> EngineLoad:
+        cost = self._fleet.cost_of(self.fingerprint)
+        n_running = sum(pending.is_admitted for pending in self._pending.values())
+        return EngineLoad(
+            self.lifecycle.settings.n_parallel,
+            n_running,
+            len(self._pending) - n_running,
+            sum(self._left.values()),
+            cost.token_ms or TOKEN_MS,
+            cost.service_ms or SERVICE_MS,
+            self.view.n_blocks,
+        )
+
+    def take_in(
+        self, task: TaskT, blocks: PromptBlocks, observer: TaskObserver, media: MediaFile | None
+    ) -> tuple[TaskT, TaskStream]:
+        """Submit a task whose prompt has these blocks."""
+        task, stream = self.submit(task, observer, media)
+        self._expect(task, blocks)
+        return task, stream
+
+    def adopt(self, pending: PendingTask, blocks: PromptBlocks) -> None:
+        """Take over a task of another engine."""
+        id = pending.task.id
+        pending.stream.on_close = lambda: self.cancel(id)
+        pending.is_sent = pending.is_admitted = False
+        self._pending[id] = pending
+        self._n_ids += 1
+        self._expect(pending.task, blocks)
+        if self.state is EngineState.READY and self.lifecycle.process is not None:
+            self._send_again(self.lifecycle.process, pending)
+
+    def hand_over(self, task_id: int) -> PendingTask:
+        """Give a task away; its results of this engine are ignored from now on."""
+        pending = self._pending.pop(task_id)
+        self._leave(pending)
+        if self.lifecycle.process is not None:
+            self.lifecycle.process.send(Cancel(task_id))
+        return pending
+
+    def add_adapter(self, path: str) -> None:
+        """Have the next engine load an adapter, and replace the present one, which could not."""
+        settings = self.lifecycle.settings
+        self.lifecycle.settings = msgspec.structs.replace(settings, lora=(*settings.lora, ScaledFile(path)))
+        if self.lifecycle.process is not None:
+            self.lifecycle.process.kill()
+
+    def cancel(self, task_id: int) -> None:
+        pending = self._pending.get(task_id)
+        super().cancel(task_id)
+        if pending is not None:
+            self._leave(pending)
+            self._fleet.on_room()
+
+    def engine_settings(self, settings: EngineSettings) -> EngineSettings:
+        gone = self._freed - self._fleet.adapters_in_use
+        files = [ScaledFile("") if id in gone else file for id, file in enumerate(settings.lora)]
+        return msgspec.structs.replace(settings, lora=tuple(files))
+
+    def on_ready(self, info: ModelInfo, process: EngineEnd) -> None:
+        super().on_ready(info, process)
+        self._fleet.on_ready(self)
+
+    def on_lost(self, ready_s: float | None) -> Life:
+        life = super().on_lost(ready_s)
+        self._forget()
+        self._fleet.on_lost(self)
+        return life
+
+    def on_sleep(self) -> None:
+        super().on_sleep()
+        self._forget()
+        self._fleet.on_lost(self)
+
+    def on_down(self, error: Unavailable) -> None:
+        if self._fleet.has_others(self):
+            self._forget()
+            self._fleet.on_lost(self)
+        super().on_down(error)
+
+    def on_event(self, event: FleetEvent) -> None:
+        if isinstance(event, CacheEvent):
+            self._note_states(event)
+            return
+        if isinstance(event, Queue):
+            self.queue = event.task_ids
+        elif not isinstance(event, (Decodes, Answer)) and event.task_id in self._pending:
+            self._note(event, self._pending[event.task_id])
+        super().on_event(event)
+        if isinstance(event, (LastResult, Failed)):
+            self._fleet.on_room()
+
+    async def act(self, action: SlotAction, fd: int = -1) -> SlotReport:
+        report = await super().act(action, fd)
+        self.view.on_action(action, report)
+        return report
+
+    def _open_numbered(self, on_events: OnEvents) -> EngineEnd:
+        open_end = self._open_inner or EngineProcess
+        return NumberedEnd(on_events, lambda: self.slots.start, open_end)
+
+    def _note_states(self, event: CacheEvent) -> None:
+        if isinstance(event, Stashed):
+            self.view.on_stashed(event)
+        else:
+            self.view.on_dropped(event)
+
+    def _note(self, result: TaskResult, pending: PendingTask) -> None:
+        """Note what a result says about the engine's cache and costs, before the result is delivered."""
+        task, id = pending.task, result.task_id
+        if isinstance(task, Embed):
+            return
+        self.view.on_result(result, task, pending.delivered)
+        if isinstance(result, Admitted):
+            self._left[id] = len(task.prompt) - result.n_cached
+            self._admitted_at[id] = time.monotonic()
+        elif isinstance(result, Progress):
+            self._left[id] = len(task.prompt) - result.n_past
+        elif isinstance(result, Tokens):
+            self._left.pop(id, None)
+        elif isinstance(result, Done):
+            service_ms = (time.monotonic() - self._admitted_at.pop(id, time.monotonic())) * 1e3
+            cost = self._fleet.cost_of(self.fingerprint)
+            cost.observe(result.timings.prompt_n, result.timings.prompt_ms, service_ms)
+            self._left.pop(id, None)
+        elif isinstance(result, Failed):
+            self._leave(pending)
+
+    def _expect(self, task: Task | Embed, blocks: PromptBlocks) -> None:
+        if isinstance(task, Task):
+            self._left[task.id] = len(task.prompt) - self.view.n_cached(blocks)
+            self.view.on_submit(task, blocks)
+
+    def _leave(self, pending: PendingTask) -> None:
+        id = pending.task.id
+        self._left.pop(id, None)
+        self._admitted_at.pop(id, None)
+        if isinstance(pending.task, Task):
+            self.view.on_end(pending.task)
+
+    def _forget(self) -> None:
+        """Forget what the engine had."""
+        self.view.clear()
+        self._left.clear()
+        self._admitted_at.clear()
+        self.queue = []

@@ -1,0 +1,392 @@
+"""Several engines that come and go as the test wants them to: every task ends, and where it should."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import msgspec
+import pytest
+
+from corral.core.errors import CorralError, Unavailable
+from corral.core.modifier import AdapterInfo
+from corral.core.params import GenerationParams
+from corral.core.result import (
+    AdapterLoaded,
+    Admitted,
+    Decodes,
+    Done,
+    LoadFailed,
+    Queue,
+    Ready,
+    SlotReport,
+    StopType,
+    Timings,
+    Tokens,
+)
+from corral.core.settings import EngineSettings
+from corral.core.task import Cancel, FreeAdapter, LoadAdapter, SlotAction, Stop, Task, Verb
+from corral.link import lifecycle, member, restart
+from corral.link.fleet import Fleet
+from corral.link.idle import Idle
+from corral.link.lifecycle import EngineState
+from corral.link.pending_task import MAX_CRASHES
+from corral.telemetry.dispatcher import Telemetry
+from corral.telemetry.record import RequestRecord
+from tests.tools.wait import wait_until_async
+from tests.unit.fake import FakeBackend
+from tests.unit.fake_process import Process
+
+N_EACH = 2
+TIMINGS = Timings(cache_n=0, prompt_n=1, prompt_ms=1.0, predicted_n=1, predicted_ms=1.0)
+LONG = list(range(640))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(member, "EngineProcess", Process)
+    monkeypatch.setattr(lifecycle, "LOOK_S", 0.005)
+    monkeypatch.setattr(restart, "_FIRST_S", 0.0)
+    monkeypatch.setattr(Process, "all", [])
+    monkeypatch.setattr(Answer, "all", [])
+    monkeypatch.setattr(Process, "spawn_errors", [])
+
+
+async def be_ready(n: int, fingerprint: str = "same") -> Process:
+    """Have the n-th process ever be ready."""
+    await wait_until_async(lambda: len(Process.all) > n and hasattr(Process.all[n], "settings"))
+    process = Process.all[n]
+    info = msgspec.structs.replace(FakeBackend().info(), n_slots=N_EACH, fingerprint=fingerprint)
+    process.say(Ready(info, process.settings))
+    return process
+
+
+@contextlib.asynccontextmanager
+async def started(n: int = 3, fingerprints: str = "aaa", telemetry: Telemetry | None = None, **options):
+    settings = EngineSettings(model="fake.gguf", n_parallel=N_EACH)
+    fleet = Fleet(settings, n, 10.0, telemetry or Telemetry(), **options)
+    starting = asyncio.create_task(fleet.lifecycle.start())
+    for i in range(n):
+        await be_ready(i, fingerprints[i])
+    await starting
+    try:
+        yield fleet
+    finally:
+        for process in Process.all:
+            process.die()
+        await fleet.lifecycle.close()
+        await asyncio.gather(*Answer.all, return_exceptions=True)
+
+
+async def commands_of(process: Process, kind: type = object) -> list:
+    """What a process was sent, once it was sent a command of this kind."""
+    await wait_until_async(lambda: any(isinstance(command, kind) for command in process.commands))
+    return process.commands
+
+
+class Answer:
+    """A task in a fleet, and what came of it."""
+
+    all: list[asyncio.Task] = []
+
+    def __init__(self, fleet: Fleet, prompt: list[int] = LONG, tenant: bytes = b"", **params) -> None:
+        task = Task(prompt=prompt, params=GenerationParams(**params), tenant=tenant)
+        telemetry = fleet._merged.observer
+        assert isinstance(telemetry, Telemetry)
+        self.task, self.stream = fleet.submit(task, telemetry.follow(RequestRecord()))
+        self.results = asyncio.create_task(self._collect())
+        Answer.all.append(self.results)
+
+    async def _collect(self) -> list:
+        return [result async for result in self.stream]
+
+    @property
+    def processes(self) -> list[int]:
+        """The numbers of the processes that got it."""
+        return [n for n, process in enumerate(Process.all) if self.task.id in process.task_ids]
+
+    @property
+    def process(self) -> Process:
+        return Process.all[self.processes[-1]]
+
+    @property
+    def sent(self) -> Task:
+        return [each for each in self.process.commands if isinstance(each, Task) and each.id == self.task.id][
+            -1
+        ]
+
+    def admit(self, id_slot: int = 0) -> None:
+        self.process.say(Admitted(self.task.id, id_slot, 0))
+
+    def say(self, *tokens: int) -> None:
+        self.process.say(Tokens(task_id=self.task.id, tokens=list(tokens), text="", timings=TIMINGS))
+
+    def end(self) -> None:
+        self.process.say(
+            Done(
+                task_id=self.task.id,
+                stop_type=StopType.EOS,
+                truncated=False,
+                has_new_line=False,
+                n_past=len(self.task.prompt),
+                timings=TIMINGS,
+            )
+        )
+
+    async def is_done(self) -> list[int]:
+        results = await self.results
+        assert isinstance(results[-1], Done)
+        return [token for result in results if isinstance(result, Tokens) for token in result.tokens]
+
+
+async def test_slots_are_numbered_through_all_engines():
+    telemetry = Telemetry()
+    async with started(telemetry=telemetry) as fleet:
+        assert fleet.info.n_slots == 3 * N_EACH == telemetry.queue.n_slots
+        assert [view.id for view in telemetry.slots.views] == list(range(6))
+        answer = Answer(fleet, id_slot=3)
+        assert answer.processes == [1]
+        assert answer.sent.params.id_slot == 1
+        answer.admit(1)
+        assert telemetry.slots.views[3].is_processing
+        answer.end()
+        results = await answer.results
+        assert results[0].id_slot == 3
+
+
+async def test_an_action_goes_to_the_engine_of_its_slot():
+    async with started() as fleet:
+        acting = asyncio.create_task(fleet.act(SlotAction(verb=Verb.ERASE, slot=5)))
+        await wait_until_async(lambda: Process.all[2].commands)
+        (action,) = Process.all[2].commands
+        assert action.slot == 1
+        Process.all[2].say(SlotReport(task_id=action.id, id_slot=1, n_tokens=7))
+        assert (await acting).id_slot == 5
+
+
+async def test_a_slot_is_copied_to_another_engine_through_a_file():
+    async with started() as fleet:
+        copying = asyncio.create_task(fleet.act(SlotAction(verb=Verb.FORK, slot=4, source=1, tenant=b"t")))
+        for n, verb, slot in ((0, Verb.SAVE, 1), (2, Verb.RESTORE, 0)):
+            (action,) = await commands_of(Process.all[n])
+            assert (action.verb, action.slot, action.source, action.tenant) == (verb, slot, -1, b"t")
+            assert action.fd == -1 or action.fd > 2
+            Process.all[n].say(SlotReport(task_id=action.id, id_slot=slot, n_tokens=7))
+        assert (await copying).id_slot == 4
+
+
+async def test_answers_to_one_prompt_share_an_engine_and_others_do_not():
+    async with started() as fleet:
+        first, second = Answer(fleet, tenant=b"x"), Answer(fleet, tenant=b"x")
+        other = Answer(fleet, list(range(700, 1400)))
+        assert first.processes == second.processes
+        assert other.processes != first.processes
+        for answer in (first, second, other):
+            answer.admit()
+            answer.end()
+        assert Answer(fleet, [*LONG, 1, 2, 3], tenant=b"x").processes == first.processes
+        assert Answer(fleet, tenant=b"y").processes != first.processes, "it may not reuse it"
+
+
+async def test_a_conversation_stays_although_it_has_too_few_tokens_for_a_block():
+    async with started() as fleet:
+        Answer(fleet, list(range(900, 1000))).admit()
+        first = Answer(fleet, [1], prompt_cache_key="mine")
+        first.admit()
+        first.end()
+        assert first.processes == [1]
+        assert Answer(fleet, [2], prompt_cache_key="mine").processes == [1]
+
+
+async def test_a_lost_engines_tasks_continue_at_once_on_another():
+    telemetry = Telemetry()
+    async with started(telemetry=telemetry) as fleet:
+        answer = Answer(fleet)
+        answer.admit()
+        answer.say(5)
+        answer.say(6)
+        lost = answer.process
+        assert telemetry.queue.n_running == 1
+        lost.die()
+        await wait_until_async(lambda: len(answer.processes) == 2)
+        assert answer.sent.resume == [5, 6]
+        assert fleet.state is EngineState.READY
+        assert (telemetry.queue.n_running, telemetry.queue.n_waiting) == (0, 1)
+        assert not any(view.is_processing for view in telemetry.slots.views)
+        lost.say(Tokens(task_id=answer.task.id, tokens=[99], text="", timings=TIMINGS))
+        answer.admit()
+        answer.say(7)
+        answer.end()
+        assert await answer.is_done() == [5, 6, 7]
+        await be_ready(3)
+        assert fleet.n_restarts == 1
+
+
+async def test_a_task_continues_only_where_the_same_is_computed():
+    async with started(fingerprints="aba") as fleet:
+        begun, fresh = Answer(fleet, id_slot=2), Answer(fleet, LONG[::-1], id_slot=3)
+        for i, answer in enumerate((begun, fresh)):
+            answer.admit(i)
+        begun.say(1)
+        Process.all[1].die()
+        await wait_until_async(lambda: len(Process.all) == 4)
+        assert begun.processes == fresh.processes == [1], "one differs, the other one wants its slot"
+        await be_ready(3, "b")
+        assert begun.processes == fresh.processes == [1, 3]
+
+
+async def test_if_all_engines_are_lost_the_first_one_that_is_back_gets_the_tasks():
+    async with started() as fleet:
+        answers = [Answer(fleet, [i] * 100) for i in range(3)]
+        for answer in answers:
+            answer.admit()
+        for process in Process.all[:3]:
+            process.die()
+        await wait_until_async(lambda: len(Process.all) == 6)
+        assert fleet.state is EngineState.RESTARTING
+        await be_ready(4)
+        assert all(answer.processes[-1] == 4 for answer in answers)
+
+
+async def test_a_task_that_takes_too_many_engines_down_fails_and_leaves_one_alone():
+    async with started() as fleet:
+        bad, good = Answer(fleet), Answer(fleet, [7] * 100, id_slot=4)
+        good.admit()
+        good.say(1)
+        for i in range(MAX_CRASHES):
+            assert len(bad.processes) == i + 1
+            bad.admit()
+            bad.process.die()
+            await be_ready(3 + i)
+        with pytest.raises(CorralError):
+            await bad.results
+        good.end()
+        assert await good.is_done() == [1]
+        assert good.processes == [2], "the second engine that was lost got the task back"
+
+
+async def test_a_waiting_task_moves_to_a_free_slot():
+    async with started(2) as fleet:
+        answers = [Answer(fleet, [i] * 100) for i in range(4)]
+        for answer in answers:
+            answer.admit()
+        late = Answer(fleet, [9] * 100)
+        (n,) = late.processes
+        Process.all[n].say(Queue([late.task.id]))
+        for answer in answers:
+            if answer.processes != [n]:
+                answer.end()
+        assert late.processes == [0, 1]
+        assert Cancel(late.task.id) in Process.all[n].commands
+        assert sum(len(process.task_ids) for process in Process.all) == 6
+
+
+async def test_a_drained_engine_is_replaced_without_an_error():
+    async with started(2) as fleet:
+        answer = Answer(fleet, id_slot=0)
+        answer.admit()
+        answer.say(1)
+        draining = asyncio.create_task(fleet.drain(0))
+        await wait_until_async(lambda: Process.all[0].is_told_to_stop)
+        assert answer.processes == [0, 1]
+        assert Answer(fleet, [3]).processes == [1]
+        Process.all[0].die(0)
+        await be_ready(2)
+        await draining
+        assert fleet.n_restarts == 0
+        answer.end()
+        assert await answer.is_done() == [1]
+
+
+async def test_engines_are_unloaded_when_none_has_work_and_wake_together(monkeypatch):
+    looks, check = [], Idle.check
+    monkeypatch.setattr(Idle, "check", lambda *values: looks.append(values) or check(*values))
+    async with started(2) as fleet:
+        answer = Answer(fleet)
+        fleet.keep_idle(0.0)
+        looks.clear()
+        await wait_until_async(lambda: len(looks) > 10)
+        assert fleet.state is EngineState.READY
+        assert not any(process.is_told_to_stop for process in Process.all), "one of them has work"
+        answer.end()
+        for process in Process.all[:2]:
+            await commands_of(process, Stop)
+            process.die(0)
+        await wait_until_async(lambda: fleet.state is EngineState.SLEEPING)
+        answer = Answer(fleet)
+        await be_ready(2)
+        await be_ready(3)
+        assert len(answer.processes) == 1
+
+
+async def test_an_adapter_is_loaded_into_all_engines_and_freed_when_none_uses_it():
+    async with started() as fleet:
+        loading = asyncio.create_task(fleet.load_adapter("/a"))
+        for process in Process.all[:3]:
+            (command,) = await commands_of(process)
+            assert isinstance(command, LoadAdapter)
+            process.say(AdapterLoaded(command.id, AdapterInfo(0, "/a")))
+        assert (await loading).id == 0
+        answer = Answer(fleet, lora=((0, 1.0),))
+        fleet.free_adapter(0)
+        assert not any(FreeAdapter(0) in process.commands for process in Process.all)
+        answer.end()
+        assert all(FreeAdapter(0) in process.commands for process in Process.all)
+
+
+async def test_an_engine_that_lost_an_adapter_is_replaced_by_one_that_has_it():
+    async with started(2) as fleet:
+        loading = asyncio.create_task(fleet.load_adapter("/a"))
+        await wait_until_async(lambda: Process.all[0].commands)
+        Process.all[0].say(AdapterLoaded(Process.all[0].commands[0].id, AdapterInfo(0, "/a")))
+        await wait_until_async(lambda: Process.all[1].commands)
+        Process.all[1].die()
+        assert (await loading).id == 0
+        await wait_until_async(
+            lambda: any(p.settings.lora for p in Process.all[2:] if hasattr(p, "settings"))
+        )
+
+
+async def test_what_engines_have_evaluated_is_summed():
+    telemetry = Telemetry()
+    async with started(2, telemetry=telemetry):
+        Process.all[0].say(Decodes(5, 9))
+        Process.all[1].say(Decodes(2, 3))
+        assert (telemetry.counters.n_decodes, telemetry.counters.n_busy) == (7, 12)
+        Process.all[0].die()
+        replacement = await be_ready(2)
+        replacement.say(Decodes(1, 1))
+        assert (telemetry.counters.n_decodes, telemetry.counters.n_busy) == (8, 13)
+
+
+async def test_a_start_fails_if_one_engine_cannot_load():
+    settings = EngineSettings(model="fake.gguf", n_parallel=N_EACH)
+    fleet = Fleet(settings, 2, 10.0, Telemetry())
+    starting = asyncio.create_task(fleet.lifecycle.start())
+    await be_ready(0)
+    await wait_until_async(lambda: len(Process.all) > 1)
+    Process.all[1].say(LoadFailed("no memory"))
+    Process.all[1].die(1)
+    with pytest.raises(CorralError, match="no memory"):
+        await starting
+    Process.all[0].die()
+    await fleet.lifecycle.close()
+
+
+async def test_nothing_waits_for_engines_that_are_all_down():
+    async with started(2, n_failures=0) as fleet:
+        for process in Process.all[:2]:
+            process.die()
+        await wait_until_async(lambda: fleet.state is EngineState.FAILED)
+        assert fleet.down_because
+        with pytest.raises(Unavailable):
+            Answer(fleet)
+
+
+async def test_a_shutdown_ends_every_task():
+    async with started() as fleet:
+        answers = [Answer(fleet, [i] * 100) for i in range(8)]
+        fleet.lifecycle.dismiss()
+        for answer in answers:
+            with pytest.raises(Unavailable):
+                await answer.results
