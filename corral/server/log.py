@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from logging.handlers import QueueHandler, QueueListener
+from logging.handlers import QueueListener
 
 import orjson
 
@@ -133,8 +133,8 @@ class TextFormatter(logging.Formatter):
         return f"{when} {level}{source}"
 
 
-class _LineQueue(queue.Queue["logging.LogRecord | None"]):
-    """A queue of formatted records that is bounded by characters."""
+class _LineQueue(queue.Queue["str | None"]):
+    """A queue of lines that is bounded by characters."""
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
@@ -143,23 +143,23 @@ class _LineQueue(queue.Queue["logging.LogRecord | None"]):
     def _qsize(self) -> int:
         return self._n_chars
 
-    def _put(self, item: logging.LogRecord | None) -> None:
+    def _put(self, item: str | None) -> None:
         super()._put(item)
         self._n_chars += _n_chars(item)
 
-    def _get(self) -> logging.LogRecord | None:
-        item: logging.LogRecord | None = super()._get()
+    def _get(self) -> str | None:
+        item: str | None = super()._get()
         self._n_chars -= _n_chars(item)
         return item
 
 
-class _LineHandler(QueueHandler, ABC):
+class _LineHandler(logging.Handler, ABC):
     """Writes lines directly or, once detached, from a thread: a blocked reader then stalls no caller, and
     lines beyond `_MAX_CHARS` are dropped and counted."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._lines = _LineQueue(_MAX_CHARS)
-        super().__init__(self._lines)
         self._listener: _Listener | None = None
         self.n_dropped = 0
 
@@ -172,11 +172,17 @@ class _LineHandler(QueueHandler, ABC):
             self._listener = _Listener(self._lines, self)
             self._listener.start()
 
-    def enqueue(self, record: logging.LogRecord) -> None:
-        if self._listener is None:
-            return self.write(record.msg)
+    def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.put_nowait(record)
+            line = self.format(record)
+        except Exception:
+            self.handleError(record)
+            return
+        if self._listener is None:
+            self.write(line)
+            return
+        try:
+            self._lines.put_nowait(line)
         except queue.Full:
             self.n_dropped += 1
 
@@ -202,8 +208,8 @@ class _Listener(QueueListener):
         self._handler = handler
         self._n_reported = 0
 
-    def handle(self, record: logging.LogRecord) -> None:
-        self._handler.write(record.msg)
+    def handle(self, line: str) -> None:  # type: ignore[override]
+        self._handler.write(line)
         n = self._handler.n_dropped - self._n_reported
         if n and self._lines.empty():
             self._n_reported += n
@@ -214,8 +220,8 @@ class _Listener(QueueListener):
             time.sleep(_PAUSE_S)  # else each line of a busy server wakes this thread
 
 
-def _n_chars(record: logging.LogRecord | None) -> int:
-    return 1 if record is None else len(record.msg) + 1
+def _n_chars(line: str | None) -> int:
+    return 1 if line is None else len(line) + 1
 
 
 class _Stderr(_LineHandler):

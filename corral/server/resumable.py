@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,11 +24,11 @@ class ResumableStreams:
         self._app = app
         self._sessions = sessions
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         id = _conversation(scope)
-        if not id:
-            await self._app(scope, receive, send)
-            return
+        return self._run(id, scope, receive, send) if id else self._app(scope, receive, send)
+
+    async def _run(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         owner = record_in(scope).client.id
         session = await self._sessions.open(owner, id)
         request = _Request(receive)
