@@ -112,6 +112,7 @@ class TextFormatter(logging.Formatter):
         super().__init__()
         self._is_dated = is_dated
         self._has_colors = has_colors
+        self._second, self._when = -1, ""  # of the last line
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -119,18 +120,22 @@ class TextFormatter(logging.Formatter):
             text = f"{text}\n{self.formatException(record.exc_info)}"
         if details := getattr(record, "details", ""):
             text = f"{text}\n{details}"
-        line = self._prefix(record) + "\n  ".join(map(_escape, text.split("\n")))
+        if not text.isprintable():
+            text = "\n  ".join(map(_escape, text.split("\n")))
+        line = self._prefix(record) + text
         color = _COLORS.get(record.levelno) if self._has_colors else None
         return f"{color}{line}{_PLAIN}" if color else line
 
     def _prefix(self, record: logging.LogRecord) -> str:
         if record.levelno >= logging.CRITICAL and not self._is_dated:
             return f"{_OURS}: "
-        moment = time.localtime(record.created)
-        when = time.strftime("%Y-%m-%d %H:%M:%S" if self._is_dated else "%H:%M:%S", moment)
+        second = int(record.created)
+        if second != self._second:
+            form = "%Y-%m-%d %H:%M:%S" if self._is_dated else "%H:%M:%S"
+            self._second, self._when = second, time.strftime(form, time.localtime(second))
         level = "" if record.levelno <= logging.INFO else f"{_level_name(record)}: "
         source = "" if record.name == _OURS else f"{_SOURCES.get(record.name, record.name)}: "
-        return f"{when} {level}{source}"
+        return f"{self._when} {level}{source}"
 
 
 class _LineQueue(queue.Queue["str | None"]):

@@ -43,7 +43,8 @@ class AccessLog:
             return
         work = _work(record)
         text = _LINE + (", key %(key)s" if record.client.name else "") + ", %(id)s"
-        text += "".join(part for name, part in _WORK.items() if name in work)
+        if work:
+            text += "".join(part for name, part in _WORK.items() if name in work)
         fields = {**_fields(scope, record), **work}
         # Not `_log.log`, which would look for the caller.
         _log.handle(logging.LogRecord(_log.name, level, __file__, 0, text, (fields,), None))

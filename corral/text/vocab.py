@@ -75,7 +75,7 @@ class Vocab:
         self.eos_text = self._text_of(table.eos)
         self.fim = table.fim
         self.chat_templates = table.chat_templates
-        self.token_of = functools.lru_cache(maxsize=256)(self._token_of)
+        self.token_of: Callable[[str], int | None] = functools.lru_cache(maxsize=256)(self._token_of)
         self.tokenize_soon: TokenizeSoon | None = None  # of short texts, on the event loop
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
