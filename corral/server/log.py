@@ -32,6 +32,7 @@ _OURS = "corral"
 _SOURCES = {"corral.engine": "engine", "corral.tokenizer": "tokenizer", "uvicorn.error": "http"}
 _DEFAULT_NAME = "corral"  # of new files without --log-file
 _MAX_CHARS = 8 << 20  # of lines in the queue
+_WRITTEN_CHARS = 64 << 10  # at once
 _FLUSH_S = 2.0
 _PAUSE_S = 0.01
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -157,6 +158,21 @@ class _LineQueue(queue.Queue["str | None"]):
         self._n_chars -= _n_chars(item)
         return item
 
+    def take(self, n_chars: int) -> list[str]:
+        """Return further lines up to a size, without waiting; `written` says when they are done with."""
+        lines: list[str] = []
+        with self.mutex:
+            while self.queue and self.queue[0] is not None and n_chars > 0:
+                line = self._get()
+                assert line is not None
+                lines.append(line)
+                n_chars -= _n_chars(line)
+        return lines
+
+    def written(self, n: int) -> None:
+        for _ in range(n):
+            self.task_done()
+
 
 class _LineHandler(logging.Handler, ABC):
     """Writes lines directly or, once detached, from a thread: a blocked reader then stalls no caller, and
@@ -169,8 +185,8 @@ class _LineHandler(logging.Handler, ABC):
         self.n_dropped = 0
 
     @abstractmethod
-    def write(self, line: str) -> None:
-        """Write a line; must not raise."""
+    def write(self, text: str) -> None:
+        """Write one line or several; must not raise."""
 
     def detach(self) -> None:
         if self._listener is None:
@@ -214,7 +230,9 @@ class _Listener(QueueListener):
         self._n_reported = 0
 
     def handle(self, line: str) -> None:  # type: ignore[override]
-        self._handler.write(line)
+        more = self._lines.take(_WRITTEN_CHARS)
+        self._handler.write("\n".join([line, *more]))
+        self._lines.written(len(more))
         n = self._handler.n_dropped - self._n_reported
         if n and self._lines.empty():
             self._n_reported += n
@@ -230,10 +248,10 @@ def _n_chars(line: str | None) -> int:
 
 
 class _Stderr(_LineHandler):
-    """Looks up `sys.stderr` for every line, since a progress bar replaces it."""
+    """Looks up `sys.stderr` every time, since a progress bar replaces it."""
 
-    def write(self, line: str) -> None:
-        text = f"{line}\n"
+    def write(self, text: str) -> None:
+        text = f"{text}\n"
         out, own = sys.stderr, sys.__stderr__
         with contextlib.suppress(OSError, ValueError):  # it was closed
             if own is not None and out is own:
@@ -252,9 +270,9 @@ class _File(_LineHandler):
         self._fd = fd
         self._is_torn = False
 
-    def write(self, line: str) -> None:
+    def write(self, text: str) -> None:
         try:
-            data = f"{line}\n".encode("utf-8", "backslashreplace")
+            data = f"{text}\n".encode("utf-8", "backslashreplace")
             # Start a new line after a partly written one.
             write_all(self._fd, b"\n" + data if self._is_torn else data)
             self._is_torn = False

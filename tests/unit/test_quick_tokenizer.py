@@ -11,7 +11,7 @@ import pytest
 
 from corral.core.errors import InvalidRequest
 from corral.link import restart
-from corral.link.frame import LENGTH_BYTES, BlockingChannel
+from corral.link.frame import LENGTH_BYTES, BlockingChannel, decode_segments
 from corral.link.quick_tokenizer import QuickTokenizer
 from corral.link.tokenizer import Tokenizer
 from tests.unit import test_tokenizer as threads
@@ -43,7 +43,7 @@ class Process(threads.Process):
     def _serve(self, channel: BlockingChannel) -> None:
         own = threads.Channel(cast(Any, self))
         while (body := channel.receive()) is not None:
-            segments = threads.decode_segments(body)
+            segments = decode_segments(body)
             self.frames.append([text.decode() for text, _, _ in segments])
             if HANGS.encode() in [text for text, _, _ in segments]:
                 self.gone.wait(GENEROUS_S)
@@ -95,7 +95,7 @@ async def test_texts_get_their_own_tokens(quick):
 async def test_what_comes_meanwhile_leaves_together(quick):
     texts = [chr(ord("a") + i) for i in range(8)]
     assert await asyncio.gather(*(ask(quick, text) for text in texts)) == [[ord(text)] for text in texts]
-    assert Process.all[0].frames == [["a"], texts[1:]]
+    assert cast(Process, Process.all[0]).frames == [["a"], texts[1:]]
 
 
 async def test_a_client_that_goes_leaves_the_others_their_tokens(quick):
