@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ from corral.api.body import JsonResponse
 from corral.api.disconnect import run_for_client
 from corral.api.engine import Runner
 from corral.api.piece_response import LONG_BYTES, respond_json
-from corral.api.pools import Pools, body_bytes
+from corral.api.pools import SHORT_BYTES, Pools, body_bytes
 from corral.api.prepare import PrepareContext
 from corral.api.prepare_embedding import Fit, Inputs
 from corral.api.state import state_of
+from corral.api.vocab import Vocab
 from corral.core.chunk import FloatArray
 from corral.core.errors import CorralError, InvalidRequest, NotSupported
 from corral.core.pooling import Pooling
@@ -29,6 +30,7 @@ from corral.telemetry.scope import record_of
 
 FLOAT_CHARS, BASE64_CHARS = 14, 6  # of a number in an answer, about
 _FLOAT_BYTES = 4
+_SHORT_ANSWER_BYTES = 64 << 10  # rendered faster than a thread wakes up
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,16 @@ async def prepare_embedding(
     """`tokenize` makes inputs of the content in a thread. `n_chars`: of a number in the answer, about."""
     base = context.baseline(media)
     max_numbers = context.max_response_bytes // n_chars
-    fit = Fit(base.vocab, context.model.info.encoder, truncate, base, max_numbers)
-    inputs = await context.pools.run_sized(body_bytes(request), tokenize, *content, fit)
+
+    def run(vocab: Vocab) -> Inputs:
+        own = replace(base, vocab=vocab)
+        return tokenize(*content, Fit(vocab, context.model.info.encoder, truncate, own, max_numbers))
+
+    n_sent = body_bytes(request)
+    if n_sent < SHORT_BYTES and media is None:
+        inputs = await context.pools.run_short(base.vocab, run)
+    else:
+        inputs = await context.pools.run_sized(n_sent, run, base.vocab)
     attached = media.of(*inputs.tokens) if media is not None else None
     client = record_of(request).client
     task = Embed(
@@ -80,6 +90,8 @@ async def respond(pools: Pools, vectors: Sequence[FloatArray], render: Callable[
     n_bytes = sum(rows.nbytes for rows in vectors) * FLOAT_CHARS // _FLOAT_BYTES
     if n_bytes >= LONG_BYTES:
         return await respond_json(pools, render, n_bytes)
+    if n_bytes < _SHORT_ANSWER_BYTES:
+        return JsonResponse(render())
     return await pools.run_prompt(lambda: JsonResponse(render()))
 
 

@@ -8,12 +8,17 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from corral.api.fair_pool import FairPool
+from corral.api.vocab import Vocab
 from corral.core.settings import ServerSettings
 from corral.telemetry.scope import current_record
+from corral.text.vocab import Segment, UnknownTexts
+from corral.text.vocab import Vocab as TextVocab
 
 T = TypeVar("T")
 
+SHORT_BYTES = 4 << 10  # of a request whose text is tokenized without a thread that waits for it
 LARGE_BYTES = 1 << 20  # of a request or its answer, that prompts should not have to wait for
+_MAX_ASKS = 3
 _PROMPT_THREADS, _MAX_PROMPT_THREADS = 4, 32  # they wait for the tokenizer most of the time
 
 
@@ -28,6 +33,20 @@ class Pools:
     async def run_prompt(self, function: Callable[..., T], *args: Any) -> T:
         """Run work on prompts, which are bounded by the context."""
         return await self._prompts.run(current_record().client, function, *args)
+
+    async def run_short(self, vocab: Vocab, function: Callable[[Vocab], T]) -> T:
+        """Run pure and cheap work on short texts on the event loop, where the vocabulary allows that: again
+        with the tokens of texts that it asks for. Else it is work on prompts."""
+        if not isinstance(vocab, TextVocab) or vocab.tokenize_soon is None:
+            return await self.run_prompt(function, vocab)
+        known: dict[Segment, list[int]] = {}
+        for _ in range(_MAX_ASKS):
+            try:
+                return function(vocab.knowing(known))
+            except UnknownTexts as unknown:
+                found = await vocab.tokenize_soon(unknown.segments)
+                known.update(zip(unknown.segments, found, strict=True))
+        return await self.run_prompt(function, vocab)
 
     async def run_chat(self, function: Callable[..., T], *args: Any) -> T:
         """Run what renders a template, which may be slow, in a pool that other prompts do not wait for."""

@@ -20,7 +20,7 @@ from corral.api.disconnect import run_for_client
 from corral.api.engine import Runner, new_task
 from corral.api.model import ModelFacts
 from corral.api.params import Baseline, cap_warnings, idle_warnings, prepare_bound_params
-from corral.api.pools import Pools, body_bytes
+from corral.api.pools import SHORT_BYTES, Pools, body_bytes
 from corral.api.prompt import as_list, content_of, refuse_hopeless, tokenize_mixed
 from corral.api.schema.completion import CompletionRequest, GenerationFields
 from corral.api.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt, prepare_system_prompt
@@ -35,6 +35,7 @@ T = TypeVar("T")
 BodyT = TypeVar("BodyT", bound=CompletionRequest)
 
 MAX_PROMPTS = 1024
+_CHEAP_TEXTS = ("prompt", "model")
 _SHORT_BYTES = 64 << 10  # of a body whose media are marked on the event loop
 
 
@@ -187,8 +188,20 @@ async def prepare_prompts(
     prompt, media, _ = await context.load_media(request, mark)
     if media is not None:
         body = body.model_copy(update={"prompt": prompt})
-    plan = await context.pools.run_prompt(plan_tasks, body, context.baseline(media))
+    base = context.baseline(media)
+    if media is None and body_bytes(request) < SHORT_BYTES and _is_plain(body):
+        plan = await context.pools.run_short(
+            base.vocab, lambda vocab: plan_tasks(body, replace(base, vocab=vocab))
+        )
+    else:
+        plan = await context.pools.run_prompt(plan_tasks, body, base)
     return await context.make_tasks(request, body, plan, media)
+
+
+def _is_plain(body: CompletionRequest) -> bool:
+    """Whether all but the prompt are numbers, so that nothing takes long to plan."""
+    given = body.model_fields_set.intersection(type(body).model_fields).difference(_CHEAP_TEXTS)
+    return all(isinstance(getattr(body, name), int | float | None) for name in given)
 
 
 def plan_completion(body: CompletionRequest, base: Baseline) -> TaskPlan:

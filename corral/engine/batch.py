@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from corral.core.chunk import ALIGNMENT, MIN_CHUNK
 
@@ -13,8 +14,7 @@ NO_LIMIT = 2**31
 MIN_PREFILL = 16  # prompt tokens that every waiting prompt gets in a step, so that none starves
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """The next token of a stream, for its slot. Different adapter sets are never in the same batch."""
 
     slot: int
@@ -35,8 +35,7 @@ class Prompt:
     n_max: int = NO_LIMIT
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """`n` tokens of a slot's pending ones."""
 
     slot: int

@@ -23,6 +23,7 @@ from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.coroutine import as_corral_error
 from corral.engine.guidance import guide
 from corral.engine.kv import KvStore
+from corral.engine.plain_stream import add_plain, draw_plain
 from corral.engine.ports import Backend
 from corral.engine.prompt_probs import prompt_probs
 from corral.engine.report import whole_report
@@ -60,12 +61,16 @@ class Generation:
 
     def advance(self, work: Sequence[Work], chunks: Sequence[Chunk]) -> list[Event]:
         """Draw the tokens that follow a batch that was evaluated."""
+        drawn = draw_plain(work, self._backend)
         for i, (slot, request, n) in enumerate(work):
             if slot.request is request:
                 self._kv.extend(slot, request.pending[:n])
-                request.evaluated(n)
                 try:
-                    self._advance(i, slot, request, chunks[i])
+                    if i in drawn:
+                        self._advance_plain(drawn[i], slot, request)
+                    else:
+                        request.evaluated(n)
+                        self._advance(i, slot, request, chunks[i])
                 except Exception as error:
                     self._fail(slot, request, as_corral_error(error))
         if self._is_spoiled:
@@ -132,6 +137,22 @@ class Generation:
                 self._kv.shift(slot, n_keep, n_discard)
                 slot.shifted_from = min(slot.shifted_from, n_keep)
                 request.truncated = True
+
+    def _advance_plain(self, drawn: int | Exception, slot: Slot, request: Request) -> None:
+        """Append the token that was drawn after its one pending token."""
+        if isinstance(drawn, Exception):
+            raise drawn
+        n_free = self._backend.n_ctx - 2 - len(slot.tokens)
+        has_room = n_free >= 0 or self._may_shift(request)
+        now = self._clock()
+        text = add_plain(request, drawn, self._backend.vocab, has_room, now)
+        if not request.is_stopped:
+            if not request.text.is_mid_character:
+                self._events.append(request.take_tokens(text, now))
+            return
+        rest = request.finish_text()
+        self._events.append(request.take_tokens(text, now))
+        self._finish(slot, request, rest)
 
     def _advance(self, i: int, slot: Slot, request: Request, chunk: Chunk) -> None:
         # An adapter may overflow in any chunk, and that soon corrupts other sequences.

@@ -92,6 +92,8 @@ class KvStore:
 
     def position(self, slot: Slot, n: int | None = None) -> int:
         """Return the position of the slot's next token, or of the one after its first `n`."""
+        if n is None and not self._backend.has_planes:
+            return self._grouping.position(len(slot.tokens))
         return self._position(slot.tokens.view if n is None else slot.tokens.view[:n])
 
     def _position(self, tokens: TokenArray) -> int:

@@ -323,3 +323,8 @@ class Backend(Evaluator, StatePort, Protocol):
         """Open the same model for embeddings."""
 
     def open_sampler(self, params: SamplingParams, prompt: Sequence[int], grammar: Any = None) -> Sampler: ...
+
+    def sample_together(
+        self, samplers: Sequence[Any], rows: Sequence[FloatArray], indexes: Sequence[int]
+    ) -> list[int | Exception]:
+        """Draw a token with each sampler, as `sample` would; or return why there is none."""

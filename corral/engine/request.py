@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class Phase(enum.Enum):
     GENERATING = "generating"  # one token per step
 
 
+T = TypeVar("T")
 _NO_TOKENS = np.zeros(0, np.int32)
 
 
@@ -71,6 +72,7 @@ class Request:
         self.fetched: Saved | None = None  # the prefix of its prompt, from disk
         self.media: PromptMedia | None = None
         self.draft: TokenArray = _NO_TOKENS
+        self.is_plain: bool | None = None  # see `plain_stream.py`; None: not known yet
         self.is_redoing = False  # its pending tokens were evaluated once, with a draft that was wrong
         self.draft_length = DraftLength()
         self.n_drafted = 0
@@ -89,6 +91,11 @@ class Request:
     @property
     def id(self) -> int:
         return self.task.id
+
+    @property
+    def is_unguarded(self) -> bool:
+        """Whether neither repetitions nor long reasoning end it."""
+        return self._guard is None and self._reasoning is None
 
     @property
     def is_batch(self) -> bool:
@@ -295,6 +302,13 @@ class Request:
         if self.negative is not None:
             self.negative._append(token)
 
+    def append_plain(self, token: int, now: float) -> None:
+        """Append a token of a stream whose one pending token is evaluated."""
+        self._t_last = now
+        self.generated.append(token)
+        self._unsent.append(token)
+        self.pending = np.array([token], np.int32)
+
     def note_forced(self) -> None:
         """Record that the next token is not drawn."""
         self._forced.append(self.n_generated)
@@ -325,17 +339,9 @@ class Request:
     def take_tokens(self, text: str, now: float) -> Tokens:
         """Return all tokens that were not delivered yet, and are certain, as a result."""
         n_held = self.retry.n_held if self.retry is not None else 0
-        n, n_probs = max(len(self._unsent) - n_held, 0), max(len(self._unsent_probs) - n_held, 0)
-        result = Tokens(
-            task_id=self.id,
-            tokens=self._unsent[:n],
-            text=text,
-            probs=self._unsent_probs[:n_probs],
-            timings=self.timings(now),
-        )
-        self._unsent = self._unsent[n:]
-        self._unsent_probs = self._unsent_probs[n_probs:]
-        return result
+        tokens, self._unsent = _split(self._unsent, n_held)
+        probs, self._unsent_probs = _split(self._unsent_probs, n_held)
+        return Tokens(task_id=self.id, tokens=tokens, text=text, probs=probs, timings=self.timings(now))
 
     def done(self, n_past: int, rest: str, now: float) -> Done:
         """Return the end as a result; `n_past` tokens are in its slot, `rest` is the last of its text."""
@@ -386,3 +392,9 @@ class Request:
         if self.sampler is not None:
             self.sampler.close()
             self.sampler = None
+
+
+def _split(unsent: list[T], n_held: int) -> tuple[list[T], list[T]]:
+    """Return what can be sent, and what is held back at the end."""
+    n = max(len(unsent) - n_held, 0)
+    return unsent[:n], unsent[n:]

@@ -243,7 +243,7 @@ class Runner(Worker):
         return [pair for pair in running if not pair[1].is_batch] if self.yields else running
 
     def _plan_drafts(self, streams: Sequence[tuple[Slot, Request]]) -> list[BatchPlan]:
-        if self.speculation.n_exact == 1:
+        if self.speculation.n_exact == 1 or not any(r.task.params.speculative.n_max for _, r in streams):
             return []
         rooms = [
             self.generation.room_ahead(slot, request)

@@ -33,7 +33,7 @@ class Tokenizer:
     ) -> None:
         """`n_channels`: how many threads can tokenize at once. `timeout_s`: time limit for a short text."""
         self._n_channels = n_channels
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._make = make
         self._policy = RestartPolicy(n_failures=sys.maxsize)
         self._changed = threading.Condition()  # guards everything below
@@ -85,10 +85,11 @@ class Tokenizer:
             self._is_resting, self._rested, self._process = True, process, None
         process.kill()
 
-    def tokenize_all(self, segments: Sequence[Segment]) -> list[list[int]]:
+    def tokenize_all(self, segments: Sequence[Segment], n_crashes: int = 0) -> list[list[int]]:
+        """`n_crashes`: of processes that these texts were in."""
         frame = encode_frame([(text.encode(), add, parse) for text, add, parse in segments])
-        limit_s = self._timeout_s + len(frame) / _BYTES_PER_S
-        n_crashes, n_late = 0, 0
+        limit_s = self.timeout_s + len(frame) / _BYTES_PER_S
+        n_late = 0
         while n_crashes < MAX_TRIES and n_late < MAX_TRIES:
             is_suspect = n_crashes > 0
             process, channel = self._enter(is_suspect)
@@ -122,6 +123,28 @@ class Tokenizer:
             self._process.n_running += 1
             return self._process, self._process.idle.pop()
 
+    def enter_quick(self) -> TokenizerProcess | None:
+        """Return the process for short texts that nobody waits for in a thread; None: it is not ready."""
+        with self._changed:
+            if self._process is None or self._n_suspects or self._refusal:
+                return None
+            self._process.n_running += 1
+            return self._process
+
+    def leave_quick(self, process: TokenizerProcess, is_lost: bool) -> None:
+        with self._changed:
+            self._note_end(process, is_lost)
+        if is_lost:
+            process.kill()
+
+    def _note_end(self, process: TokenizerProcess, is_lost: bool) -> None:
+        process.n_running -= 1
+        process.has_answered |= not is_lost
+        process.was_busy |= is_lost
+        if is_lost and self._process is process:
+            self._process = None  # before the watcher notices, so that no retry enters it
+        self._changed.notify_all()
+
     def _can_enter(self, is_suspect: bool) -> bool:
         process = self._process
         if process is None or not process.idle:
@@ -133,16 +156,11 @@ class Tokenizer:
     ) -> None:
         with self._changed:
             self._n_suspects -= is_suspect
-            process.n_running -= 1
-            process.has_answered |= not is_lost
-            process.was_busy |= is_lost
-            if is_lost and self._process is process:
-                self._process = None  # before the watcher notices, so that no retry enters it
+            self._note_end(process, is_lost)
             if self._process is process:
                 process.idle.append(channel)
             else:
                 channel.close()
-            self._changed.notify_all()
         if is_lost:
             process.kill()  # if it is still alive
 

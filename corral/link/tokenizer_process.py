@@ -19,7 +19,7 @@ class TokenizerProcess:
     """One tokenizer process. `Tokenizer` takes channels from `idle`, returns them, and keeps the counts."""
 
     def __init__(self, n_channels: int) -> None:
-        pairs = [socket.socketpair() for _ in range(1 + n_channels)]
+        pairs = [socket.socketpair() for _ in range(2 + n_channels)]
         fds = [theirs.fileno() for _, theirs in pairs]
         try:
             self._process, self._log = spawn_module("corral.link.tokenizer_worker", fds, "corral.tokenizer")
@@ -28,7 +28,9 @@ class TokenizerProcess:
         finally:
             for _, theirs in pairs:
                 theirs.close()
-        self._life, *self.idle = (BlockingChannel(ours) for ours, _ in pairs)
+        *others, (quick, _) = pairs
+        self._life, *self.idle = (BlockingChannel(ours) for ours, _ in others)
+        self._quick = [quick]  # until it is taken or closed, whichever thread comes first
         self.n_running = 0
         self.has_answered = False
         self.was_busy = False  # when it ended
@@ -49,6 +51,10 @@ class TokenizerProcess:
             raise CorralError(answer.message)
         return answer
 
+    def take_quick(self) -> socket.socket | None:
+        """Return the socket for short texts, to its only user, who closes it; None: too late."""
+        return self._quick.pop() if self._quick else None
+
     def wait(self) -> None:
         """Block until it is gone."""
         self._life.ask(b"", None)  # it sends nothing more
@@ -63,4 +69,6 @@ class TokenizerProcess:
         self._log.join(_LAST_LINES_S)
         for channel in (self._life, *self.idle):
             channel.close()
+        if (quick := self.take_quick()) is not None:
+            quick.close()
         return f"the tokenizer process ended with {exit_name(code)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corral.core.chunk import Chunk, Memory, State, TokenArray
+from corral.core.chunk import Chunk, FloatArray, Memory, State, TokenArray
 from corral.core.errors import InvalidRequest
 from corral.core.modifier import AdapterInfo
 from corral.core.params import Constraint, SamplingParams, SchemaCheck
@@ -25,6 +25,7 @@ from corral.llama.drafter import Drafter
 from corral.llama.encoder import Encoder, encoder_info
 from corral.llama.fingerprint import model_fingerprint
 from corral.llama.hardware import flash_attn_type, prompt_piece, thread_counts, uses_gpu
+from corral.llama.joint_draw import JointDraw
 from corral.llama.kv_cache import can_move_keys, fit_cache
 from corral.llama.library import lib
 from corral.llama.model import Model
@@ -65,6 +66,7 @@ class LlamaBackend(Context):
         self._model = model
         self._settings = settings
         self._candidates = Candidates(model.vocab.n_tokens)
+        self._joint_draw = JointDraw(self.n_seq)
         self._compilers = ThreadPoolExecutor(1, "compiler")
         self.fingerprint = model_fingerprint(settings)
         self._has_grown = False
@@ -165,6 +167,11 @@ class LlamaBackend(Context):
         self, params: SamplingParams, prompt: Sequence[int], grammar: Matcher | None = None
     ) -> Sampler:
         return Sampler(self.vocab, self._candidates, params, prompt, self.n_ctx, grammar)
+
+    def sample_together(
+        self, samplers: Sequence[Sampler], rows: Sequence[FloatArray], indexes: Sequence[int]
+    ) -> list[int | Exception]:
+        return self._joint_draw.sample(samplers, rows, indexes)
 
     def open_checker(self, checks: Sequence[SchemaCheck]) -> Checker:
         from corral.grammar.check import Checker  # few servers need it

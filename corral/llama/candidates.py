@@ -133,5 +133,5 @@ def single_weights(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     top = logits.max()
     if top == -np.inf:
         return softmax_weights(logits)
-    rounded: npt.NDArray[np.float32] = np.exp((logits - top).astype(np.float64)).astype(np.float32)
+    rounded: npt.NDArray[np.float32] = np.exp(logits - top, dtype=np.float64).astype(np.float32)
     return rounded.astype(np.float64)

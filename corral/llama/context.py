@@ -41,7 +41,10 @@ class Context:
         self._logits_type = ctypes.c_float * model.vocab.n_tokens
         self._batch = Batch(int(lib.llama_n_batch(self.handle)))
         self._rows: list[int] = []
-        self._views: dict[int, FloatArray] = {}  # libllama keeps writing to the same few addresses
+        # Libllama keeps writing to the same few addresses.
+        self._views: dict[int, FloatArray] = {}
+        self._tables: dict[tuple[int, int], list[FloatArray]] = {}
+        self._table: list[FloatArray] = []  # the rows of a batch with one for every token
         self._unsettled: set[int] = set()
         # Compacting saves and loads a sequence: with a sliding window that would lose cells, and a
         # unified KV buffer always has gaps.
@@ -96,6 +99,7 @@ class Context:
         self.handle = handle
         self._memory = lib.llama_get_memory(handle)
         self._views.clear()
+        self._tables.clear()
         self._adapter_use.move_to(handle)
 
     def _take_out(self) -> list[tuple[int, State]]:
@@ -139,6 +143,7 @@ class Context:
         """Evaluate the chunks in one batch; embedding rows need a separate batch. Unless the status is OK,
         parts of the batch may remain in the KV cache."""
         self._unsettled.clear()
+        self._table = []
         if chunks[0].encoded is not None:
             self._rows = [len(chunks[0].tokens) - 1]
             return decode_rows(self.handle, chunks[0])
@@ -148,12 +153,25 @@ class Context:
     def logits(self, i: int, back: int = 0) -> FloatArray:
         """Return the logits after the i-th chunk of the last batch, or `back` tokens before its end; valid
         until the next decode."""
+        if self._table and not back:
+            return self._table[i]
         row = lib.llama_get_logits_ith(self.handle, self._rows[i] - back)
         address = ctypes.addressof(row.contents)
+        if i == 0 and self._batch.is_dense and len(self._rows) > 1:
+            self._table = self._open_table(address, len(self._rows))
+            return self._table[0]
         view = self._views.get(address)
         if view is None:
             view = self._views[address] = np.ctypeslib.as_array(self._logits_type.from_address(address))
         return view
+
+    def _open_table(self, address: int, n: int) -> list[FloatArray]:
+        """Return views of rows one after another, as libllama orders the outputs of a batch."""
+        table = self._tables.get((address, n))
+        if table is None:
+            whole = np.ctypeslib.as_array((self._logits_type * n).from_address(address))
+            table = self._tables[address, n] = list(whole)
+        return table
 
     def abort(self) -> None:
         """Make the running decode return ABORTED soon."""

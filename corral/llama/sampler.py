@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Mirostat's `mu` and draws, XTC's tosses, and the state of adaptive-p.
 _Progress = tuple[float, int, int, AdaptiveState | None]
+_CERTAIN = np.ones(1)
 _REDRAW_STRIDE = 0x9E3779B1  # between the seeds of redraws
 
 
@@ -59,6 +60,7 @@ class Sampler:
         self._grammar = grammar
         self._accepted: list[int] = []
         self._xtc = self._find_xtc()
+        self._is_stateless = self._mirostat is None and self._xtc is None and self._adaptive is None
         self._progress = [self._count_draws()]  # after each token
         self._banned: list[int] = []  # by the draw that is under way
         self._n_redraw = 0
@@ -71,6 +73,12 @@ class Sampler:
     def is_finished(self) -> bool:
         return self._grammar is not None and self._grammar.is_finished
 
+    @property
+    def can_join(self) -> bool:
+        """Whether its draws depend on nothing but the logits, the seed and the index."""
+        is_free = self._grammar is None and not self._params.n_probs
+        return self._is_stateless and is_free and not self._is_greedy
+
     def sample(
         self, logits: FloatArray, index: int, redraw: Redraw | None = None
     ) -> tuple[int, TokenProbs | None]:
@@ -78,6 +86,9 @@ class Sampler:
         if redraw is not None:
             return self._sample_other(logits, index, redraw)
         token, ids, weights = self._choose(logits, index)
+        if self._is_stateless and not self._params.n_probs:
+            self.accept(token)
+            return token, None
         return self._take(logits, token, ids, weights)
 
     def _sample_other(self, logits: FloatArray, index: int, redraw: Redraw) -> tuple[int, TokenProbs | None]:
@@ -101,15 +112,15 @@ class Sampler:
         """Return the token to take, and what it was drawn from."""
         if self._is_greedy:
             token = self._find_best(logits)
-            return token, np.array([token], np.int32), np.array([1.0])
+            return token, np.array([token], np.int32), _CERTAIN
         ids, weights = self._narrow(logits, index)
-        cumulative = np.cumsum(weights)
-        choice = int(cumulative.searchsorted(self._draw(index) * cumulative[-1]))
+        cumulative = weights.cumsum()
+        choice = int(cumulative.searchsorted(self.point(index) * cumulative[-1]))
         if not weights[choice]:  # a draw of exactly 0
             choice = int(np.flatnonzero(weights)[0])
         return int(ids[choice]), ids, weights
 
-    def _draw(self, index: int) -> float:
+    def point(self, index: int) -> float:
         """Return the random number for the token at `index`."""
         twister = self._twister
         if self._n_redraw:
@@ -134,7 +145,7 @@ class Sampler:
             self._mirostat.observe(float(weights[at] / np.cumsum(weights)[-1]), len(ids))
         elif self._adaptive is not None:
             self._adaptive.observe(int(np.flatnonzero(ids == token)[0]))
-        self._accept(token)
+        self.accept(token)
         return token, self._probs(logits, token, ids, weights) if self._params.n_probs else None
 
     def rewind(self, n: int) -> bool:
@@ -168,8 +179,8 @@ class Sampler:
 
     def force(self, logits: FloatArray, index: int, token: int) -> None:
         """Accept `token` as the one drawn at `index` by an engine that was lost."""
-        if self._mirostat is None and self._xtc is None and self._adaptive is None:
-            self._accept(token)
+        if self._is_stateless:
+            self.accept(token)
             return
         ids, weights = self._narrow(logits, index)
         at = np.flatnonzero(ids == token)
@@ -178,13 +189,13 @@ class Sampler:
             self._mirostat.observe(float(prob), len(ids))
         elif self._adaptive is not None and len(at):
             self._adaptive.observe(int(at[0]))
-        self._accept(token)
+        self.accept(token)
 
     def forced(self, n: int) -> Iterator[int]:
         """Yield tokens that the grammar forces; each is accepted when taken."""
         if self._grammar is not None and n > 0:
             for token in self._grammar.forced()[:n]:
-                self._accept(token)
+                self.accept(token)
                 yield token
 
     def prepare(self) -> None:
@@ -208,15 +219,19 @@ class Sampler:
         self, logits: FloatArray, index: int
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         """Return the remaining candidates and their weights."""
-        candidates = self._candidates
-        _refuse_nonsense(self._load(logits))
-        for stage in self._stages:
-            stage.apply(candidates, index)
-        ids, left = candidates.remaining()
+        ids, left = self.narrow(logits, index)
         if self._adaptive is not None:
             return ids, self._adaptive.reweight(left)
         weights = single_weights(left)
         return self._mirostat.truncate(ids, weights / weights.sum()) if self._mirostat else (ids, weights)
+
+    def narrow(self, logits: FloatArray, index: int) -> tuple[npt.NDArray[np.int32], FloatArray]:
+        """Return the candidates that all stages leave, and their logits, until the next call."""
+        candidates = self._candidates
+        _refuse_nonsense(self._load(logits))
+        for stage in self._stages:
+            stage.apply(candidates, index)
+        return candidates.remaining()
 
     def _load(self, logits: FloatArray) -> np.float32:
         """Fill the candidates. Biased logits are changed in place and restored: a copy costs more."""
@@ -243,9 +258,9 @@ class Sampler:
             return self._candidates.load_best(logits, self._n_best)
         return self._candidates.load_some(logits, allowed, self._n_best)
 
-    def _accept(self, token: int) -> None:
+    def accept(self, token: int) -> None:
         self._accepted.append(token)
-        self._progress.append(self._count_draws())
+        self._progress.append(self._progress[0] if self._is_stateless else self._count_draws())
         if self._grammar is not None:
             self._grammar.accept(token)
         for stage in self._stages:
@@ -267,5 +282,5 @@ class Sampler:
 
 
 def _refuse_nonsense(best: np.float32) -> None:
-    if np.isnan(best) or best == np.inf:
+    if best != best or best == np.inf:  # is NaN: a call of numpy's takes ten times as long
         raise NonFiniteLogits

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -102,7 +102,7 @@ class AccessControl:
         self._keys = keys
         self._is_public = is_public
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http" and not is_internal(scope):
             client = self._keys.find(_shown(scope))
             if client is not None:
@@ -110,9 +110,8 @@ class AccessControl:
             elif self._lets_in(scope):
                 mark_anonymous(scope)
             else:
-                await ErrorAnswer(Unauthorized(), _ASKING)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+                return ErrorAnswer(Unauthorized(), _ASKING)(scope, receive, send)
+        return self._app(scope, receive, send)
 
     def _lets_in(self, scope: Scope) -> bool:
         if scope["method"] == "OPTIONS":

@@ -44,6 +44,7 @@ from corral.api.routes import (
 from corral.api.state import AppState
 from corral.server import docs
 from corral.server.access import PUBLIC_PATHS, AccessControl, Keys
+from corral.server.boundary import App
 from corral.server.errors import add_error_handlers
 from corral.server.head import HeadRequests
 from corral.server.page import open_page, ui_settings
@@ -75,7 +76,7 @@ def create_app(
     middleware after access control.
     """
     routes = [*first, *(route for module in _ROUTES for route in module.router.routes)]
-    app = Starlette(routes=[*docs.router.routes, *routes])
+    app = App(routes=[*docs.router.routes, *routes])
     app.router.redirect_slashes = False
     app.state.api, app.state.models = state, None
     app.state.metrics = app.state.tracer = None

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import urllib.parse
 from dataclasses import dataclass
-from typing import cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from corral.api.error import ErrorAnswer
 from corral.core.errors import InvalidRequest
-from corral.server.header_name import HeadTransport, canonical_head
+from corral.server.cycle import open_cycle
+from corral.server.header_name import canonical_head
 
 _LOOKS = 4  # checks per timeout
 _LOOKS_AT_SENDER = 10  # checks per time limit of the sender
@@ -177,10 +178,26 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._take_host_of_target()
-        super().on_headers_complete()
-        self.cycle.transport = cast(asyncio.Transport, HeadTransport(self.transport))
+        self._complete_scope()
+        version = self.scope["http_version"]
+        earlier = self.cycle
+        self.cycle = open_cycle(self, keep_alive=version != "1.0" and self.parser.should_keep_alive())
+        if earlier is None or earlier.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:  # one after another
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
         self._n_unread = 0
         self._expect(Awaited.BODY)
+
+    def _complete_scope(self) -> None:
+        target = httptools.parse_url(self.url)
+        path = target.path.decode("ascii")
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        self.scope["http_version"] = self.parser.get_http_version()
+        self.scope["path"] = urllib.parse.unquote(path) if "%" in path else path
+        self.scope["raw_path"] = target.path
+        self.scope["query_string"] = target.query or b""
 
     def on_body(self, body: bytes) -> None:
         self._n_unread = 0

@@ -31,6 +31,7 @@ _ASKED = "access-control-request-"
 _PREFLIGHT_VARY = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers"
 _EXPOSE = "access-control-expose-headers"
 _QUEUE = b"x-queue-"
+_VARY = (b"vary", b"Origin")
 
 _Fields = list[tuple[str, str]]
 
@@ -105,20 +106,23 @@ class Cors:
         self._app = app
         self._policy = policy
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        if any(name == b"origin" for name, _ in scope["headers"]):
+            return self._answer_page(scope, receive, send)
+        return self._app(scope, receive, _adding_vary(send))
+
+    async def _answer_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Imported here because they import anyio, which would delay the first response at startup.
         from starlette.datastructures import Headers
         from starlette.responses import Response
 
         headers = Headers(scope=scope)
-        has_origin = "origin" in headers
         origin = ", ".join(headers.getlist("origin"))  # more than one is invalid
-        is_admitted = has_origin and self._policy.admits(origin)
+        is_admitted = self._policy.admits(origin)
         fields = self._fields(origin) if is_admitted else []
-        if has_origin and scope["method"] == "OPTIONS" and f"{_ASKED}method" in headers:
+        if scope["method"] == "OPTIONS" and f"{_ASKED}method" in headers:
             fields += [
                 *(self._preflight_fields(origin, headers) if is_admitted else ()),
                 ("vary", _PREFLIGHT_VARY),
@@ -127,7 +131,7 @@ class Cors:
             return
         fields += [*([(_EXPOSE, "X-Request-Id, Retry-After")] if is_admitted else ()), ("vary", "Origin")]
         send = _adding(send, fields)
-        if not has_origin or is_admitted or self._lets_pass(scope["method"], origin, headers):
+        if is_admitted or self._lets_pass(scope["method"], origin, headers):
             await self._app(scope, receive, send)
             return
         error = Forbidden(
@@ -160,6 +164,15 @@ class Cors:
 def _allowed(names: tuple[str, ...], asked: str, has_credentials: bool) -> str:
     """Return the allowed names. With credentials `*` is taken literally, so echo the requested names."""
     return asked if asked and ANY in names and has_credentials else ", ".join(names)
+
+
+def _adding_vary(send: Send) -> Send:
+    def answer(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), _VARY]
+        return send(message)
+
+    return answer
 
 
 def _adding(send: Send, fields: _Fields) -> Send:

@@ -22,6 +22,7 @@ from corral.api.pools import n_prompt_threads
 from corral.api.state import AppState
 from corral.core.result import ModelInfo
 from corral.core.settings import ServerSettings, Settings
+from corral.link.quick_tokenizer import QuickTokenizer
 from corral.link.renderer import Renderer
 from corral.link.tokenizer import Tokenizer
 from corral.server.access import Keys
@@ -53,6 +54,7 @@ class Front:
         self.state = AppState(settings, engine, telemetry, default_params(settings), shared)
         self._is_alone = hub is None
         self._tokenizer = Tokenizer(n_prompt_threads(settings.server) + 2, settings.server.engine_timeout_s)
+        self._quick = QuickTokenizer(self._tokenizer)
         self._renderer = Renderer()
         self._system_text = read_system_prompt(settings.server.system_prompt_file)
         self._durable: DurableRunner | None = None
@@ -91,7 +93,9 @@ class Front:
     def read_vocabulary(self, path: str) -> Vocab:
         """Read the vocabulary; call from any thread, and only after the engine process has loaded the
         file."""
-        return self._tokenizer.open(VocabFile(path, self.state.settings.engine.overrides))
+        vocab = self._tokenizer.open(VocabFile(path, self.state.settings.engine.overrides))
+        vocab.tokenize_soon = self._quick.tokenize_all
+        return vocab
 
     async def open(self, info: ModelInfo, vocab: Vocab, path: str) -> None:
         """Serve the model once the engine is ready. `path`: as in the options, or where the file was
@@ -126,6 +130,7 @@ class Front:
         self._renderer.rest()
 
     async def close(self) -> None:
+        self._quick.close()
         await asyncio.to_thread(self._tokenizer.close)
         self._renderer.close()
         if self._is_alone:

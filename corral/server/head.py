@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,10 +16,12 @@ class HeadRequests:
         self._app = app
         self._routes = routes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or scope["method"] != "HEAD" or not self._has_only_get(scope):
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        return self._answer(scope, send)
+
+    async def _answer(self, scope: Scope, send: Send) -> None:
         answer, asked = _Headers(send), {**scope, "method": "GET"}
         await self._app(asked, answer.receive, answer.send)
         scope.update({**asked, "method": "HEAD"})  # the matched route, for the log

@@ -6,8 +6,9 @@ A malicious page can let its own domain resolve to this machine and then send re
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,6 +26,7 @@ _LOCAL = "localhost"
 _PRIVATE = (".local", ".internal", ".home.arpa", ".lan", ".home", ".corp", ".intranet", ".private")
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\s\[\]:/?#@\\,*]{1,255})(?::([0-9]{0,5}))?")
 _MAX_SHOWN = 100
+_MAX_KNOWN = 64  # values whose verdict is remembered
 
 
 class Host(NamedTuple):
@@ -102,13 +104,11 @@ class HostControl:
     def __init__(self, app: ASGIApp, names: HostNames) -> None:
         self._app = app
         self._names = names
+        self._problem_of = functools.lru_cache(maxsize=_MAX_KNOWN)(self._find_problem)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         error = self._problem(scope) if scope["type"] == "http" else None
-        if error is None:
-            await self._app(scope, receive, send)
-        else:
-            await ErrorAnswer(error)(scope, receive, send)
+        return (self._app if error is None else ErrorAnswer(error))(scope, receive, send)
 
     def _problem(self, scope: Scope) -> CorralError | None:
         values = [value for name, value in scope["headers"] if name == b"host"]
@@ -116,7 +116,10 @@ class HostControl:
             return None
         if len(values) != 1:
             return InvalidRequest("a request must have exactly one Host header")
-        text = values[0].decode("latin-1")
+        return self._problem_of(values[0])
+
+    def _find_problem(self, value: bytes) -> CorralError | None:
+        text = value.decode("latin-1")
         host = parse_host(text)
         if host is None and text and self._names.is_any:
             return InvalidRequest("the Host header is not a valid host name")

@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from logging.handlers import QueueHandler, QueueListener
+from logging.handlers import QueueListener
 
 import orjson
 
@@ -32,6 +32,7 @@ _OURS = "corral"
 _SOURCES = {"corral.engine": "engine", "corral.tokenizer": "tokenizer", "uvicorn.error": "http"}
 _DEFAULT_NAME = "corral"  # of new files without --log-file
 _MAX_CHARS = 8 << 20  # of lines in the queue
+_WRITTEN_CHARS = 64 << 10  # at once
 _FLUSH_S = 2.0
 _PAUSE_S = 0.01
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -112,6 +113,7 @@ class TextFormatter(logging.Formatter):
         super().__init__()
         self._is_dated = is_dated
         self._has_colors = has_colors
+        self._second, self._when = -1, ""  # of the last line
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -119,22 +121,26 @@ class TextFormatter(logging.Formatter):
             text = f"{text}\n{self.formatException(record.exc_info)}"
         if details := getattr(record, "details", ""):
             text = f"{text}\n{details}"
-        line = self._prefix(record) + "\n  ".join(map(_escape, text.split("\n")))
+        if not text.isprintable():
+            text = "\n  ".join(map(_escape, text.split("\n")))
+        line = self._prefix(record) + text
         color = _COLORS.get(record.levelno) if self._has_colors else None
         return f"{color}{line}{_PLAIN}" if color else line
 
     def _prefix(self, record: logging.LogRecord) -> str:
         if record.levelno >= logging.CRITICAL and not self._is_dated:
             return f"{_OURS}: "
-        moment = time.localtime(record.created)
-        when = time.strftime("%Y-%m-%d %H:%M:%S" if self._is_dated else "%H:%M:%S", moment)
+        second = int(record.created)
+        if second != self._second:
+            form = "%Y-%m-%d %H:%M:%S" if self._is_dated else "%H:%M:%S"
+            self._second, self._when = second, time.strftime(form, time.localtime(second))
         level = "" if record.levelno <= logging.INFO else f"{_level_name(record)}: "
         source = "" if record.name == _OURS else f"{_SOURCES.get(record.name, record.name)}: "
-        return f"{when} {level}{source}"
+        return f"{self._when} {level}{source}"
 
 
-class _LineQueue(queue.Queue["logging.LogRecord | None"]):
-    """A queue of formatted records that is bounded by characters."""
+class _LineQueue(queue.Queue["str | None"]):
+    """A queue of lines that is bounded by characters."""
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
@@ -143,40 +149,61 @@ class _LineQueue(queue.Queue["logging.LogRecord | None"]):
     def _qsize(self) -> int:
         return self._n_chars
 
-    def _put(self, item: logging.LogRecord | None) -> None:
+    def _put(self, item: str | None) -> None:
         super()._put(item)
         self._n_chars += _n_chars(item)
 
-    def _get(self) -> logging.LogRecord | None:
-        item: logging.LogRecord | None = super()._get()
+    def _get(self) -> str | None:
+        item: str | None = super()._get()
         self._n_chars -= _n_chars(item)
         return item
 
+    def take(self, n_chars: int) -> list[str]:
+        """Return further lines up to a size, without waiting; `written` says when they are done with."""
+        lines: list[str] = []
+        with self.mutex:
+            while self.queue and self.queue[0] is not None and n_chars > 0:
+                line = self._get()
+                assert line is not None
+                lines.append(line)
+                n_chars -= _n_chars(line)
+        return lines
 
-class _LineHandler(QueueHandler, ABC):
+    def written(self, n: int) -> None:
+        for _ in range(n):
+            self.task_done()
+
+
+class _LineHandler(logging.Handler, ABC):
     """Writes lines directly or, once detached, from a thread: a blocked reader then stalls no caller, and
     lines beyond `_MAX_CHARS` are dropped and counted."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._lines = _LineQueue(_MAX_CHARS)
-        super().__init__(self._lines)
         self._listener: _Listener | None = None
         self.n_dropped = 0
 
     @abstractmethod
-    def write(self, line: str) -> None:
-        """Write a line; must not raise."""
+    def write(self, text: str) -> None:
+        """Write one line or several; must not raise."""
 
     def detach(self) -> None:
         if self._listener is None:
             self._listener = _Listener(self._lines, self)
             self._listener.start()
 
-    def enqueue(self, record: logging.LogRecord) -> None:
-        if self._listener is None:
-            return self.write(record.msg)
+    def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.put_nowait(record)
+            line = self.format(record)
+        except Exception:
+            self.handleError(record)
+            return
+        if self._listener is None:
+            self.write(line)
+            return
+        try:
+            self._lines.put_nowait(line)
         except queue.Full:
             self.n_dropped += 1
 
@@ -202,8 +229,10 @@ class _Listener(QueueListener):
         self._handler = handler
         self._n_reported = 0
 
-    def handle(self, record: logging.LogRecord) -> None:
-        self._handler.write(record.msg)
+    def handle(self, line: str) -> None:  # type: ignore[override]
+        more = self._lines.take(_WRITTEN_CHARS)
+        self._handler.write("\n".join([line, *more]))
+        self._lines.written(len(more))
         n = self._handler.n_dropped - self._n_reported
         if n and self._lines.empty():
             self._n_reported += n
@@ -214,15 +243,15 @@ class _Listener(QueueListener):
             time.sleep(_PAUSE_S)  # else each line of a busy server wakes this thread
 
 
-def _n_chars(record: logging.LogRecord | None) -> int:
-    return 1 if record is None else len(record.msg) + 1
+def _n_chars(line: str | None) -> int:
+    return 1 if line is None else len(line) + 1
 
 
 class _Stderr(_LineHandler):
-    """Looks up `sys.stderr` for every line, since a progress bar replaces it."""
+    """Looks up `sys.stderr` every time, since a progress bar replaces it."""
 
-    def write(self, line: str) -> None:
-        text = f"{line}\n"
+    def write(self, text: str) -> None:
+        text = f"{text}\n"
         out, own = sys.stderr, sys.__stderr__
         with contextlib.suppress(OSError, ValueError):  # it was closed
             if own is not None and out is own:
@@ -241,9 +270,9 @@ class _File(_LineHandler):
         self._fd = fd
         self._is_torn = False
 
-    def write(self, line: str) -> None:
+    def write(self, text: str) -> None:
         try:
-            data = f"{line}\n".encode("utf-8", "backslashreplace")
+            data = f"{text}\n".encode("utf-8", "backslashreplace")
             # Start a new line after a partly written one.
             write_all(self._fd, b"\n" + data if self._is_torn else data)
             self._is_torn = False

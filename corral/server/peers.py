@@ -6,9 +6,11 @@ logged address: any client can send it.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import logging
 import os
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -33,9 +35,11 @@ _REFUSED = ErrorAnswer(
         "start it with --api-key and send the key, or with --allow-unauthenticated to serve all clients"
     )
 )
+_FORWARDED = b"x-forwarded-"
 _log = logging.getLogger("corral")
 
 
+@functools.lru_cache(maxsize=256)
 def is_private(address: str) -> bool:
     """Whether the address is of this machine or a private network, including IPv4 mapped to IPv6."""
     found = parse_address(address)
@@ -69,7 +73,7 @@ def guard_peers(app: ASGIApp, server: ServerSettings, reach: Reach) -> ASGIApp:
     """Return the application for allowed clients only, with the client address that a trusted proxy
     reports."""
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")  # as uvicorn reads it
-    forwarded: ASGIApp = ProxyHeadersMiddleware(app, trusted)  # type: ignore[arg-type, assignment]
+    forwarded = Forwarded(app, trusted)
     return PeerControl(forwarded) if is_private_only(server, reach) else forwarded
 
 
@@ -79,9 +83,19 @@ class PeerControl:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         client = scope.get("client")
-        if scope["type"] == "http" and not (client and is_private(str(client[0]))):
-            await _REFUSED(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+        is_refused = scope["type"] == "http" and not (client and is_private(str(client[0])))
+        return (_REFUSED if is_refused else self._app)(scope, receive, send)
+
+
+class Forwarded:
+    """ASGI middleware: take what a trusted proxy says about its client, if it says anything."""
+
+    def __init__(self, app: ASGIApp, trusted: str) -> None:
+        self._app = app
+        self._proxied: ASGIApp = ProxyHeadersMiddleware(app, trusted)  # type: ignore[arg-type, assignment]
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        says = any(name.startswith(_FORWARDED) for name, _ in scope.get("headers", ()))
+        return (self._proxied if says else self._app)(scope, receive, send)

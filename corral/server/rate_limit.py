@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -51,18 +52,16 @@ class RateLimit:
         self._ledger = ledger
         self._running: Counter[str] = Counter()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         client = record_in(scope).client if scope["type"] == "http" and scope["path"] in _PATHS else None
         if client is None or not client.limits or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         headers, error = self._check(client, is_internal(scope))
         if error is not None:
             if not is_internal(scope):
                 self._ledger.on_refused(client)
-            await ErrorAnswer(error, headers)(scope, receive, send)
-            return
-        await self._run(client, headers, scope, receive, send)
+            return ErrorAnswer(error, headers)(scope, receive, send)
+        return self._run(client, headers, scope, receive, send)
 
     async def _run(
         self,
@@ -72,10 +71,10 @@ class RateLimit:
         receive: Receive,
         send: Send,
     ) -> None:
-        async def send_with_limits(message: Message) -> None:
+        def send_with_limits(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *headers]
-            await send(message)
+            return send(message)
 
         n = not is_internal(scope)
         self._running[client.id] += n

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,17 +32,13 @@ class ResumableStreams:
         self._app = app
         self._sessions = sessions
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or scope["method"] != "POST" or session_in(scope) is not None:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         id, last_id = _conversation(scope), _last_event(scope)
         if last_id and (known := _stream_of(last_id) or id):
-            await self._resume(known, last_id, scope, receive, send)
-        elif id:
-            await self._begin(id, scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            return self._resume(known, last_id, scope, receive, send)
+        return self._begin(id, scope, receive, send) if id else self._app(scope, receive, send)
 
     async def _begin(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         owner = record_in(scope).client.id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,13 +17,12 @@ class StaticRoutes:
         self._router = router
         self._routes = _static_routes(routes)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         route = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if route is None:
-            await self._router(scope, receive, send)
-            return
-        scope.update(endpoint=route.endpoint, path_params={})
-        await route.handle(scope, receive, send)
+            return self._router(scope, receive, send)
+        scope["endpoint"], scope["path_params"] = route.endpoint, {}
+        return route.handle(scope, receive, send)
 
 
 def _static_routes(routes: Sequence[ApiRoute]) -> dict[tuple[str, str], ApiRoute]:

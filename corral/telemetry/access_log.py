@@ -5,6 +5,7 @@ Requests for files of a page and health checks are logged at DEBUG.
 
 from __future__ import annotations
 
+import functools
 import logging
 import urllib.parse
 from typing import Any
@@ -42,8 +43,11 @@ class AccessLog:
             return
         work = _work(record)
         text = _LINE + (", key %(key)s" if record.client.name else "") + ", %(id)s"
-        text += "".join(part for name, part in _WORK.items() if name in work)
-        _log.log(level, text, {**_fields(scope, record), **work})
+        if work:
+            text += "".join(part for name, part in _WORK.items() if name in work)
+        fields = {**_fields(scope, record), **work}
+        # Not `_log.log`, which would look for the caller.
+        _log.handle(logging.LogRecord(_log.name, level, __file__, 0, text, (fields,), None))
 
 
 def _is_file(scope: Scope, record: RequestRecord) -> bool:
@@ -104,9 +108,13 @@ def _rate(what: str, n: int, ms: float) -> dict[str, Any]:
 
 
 def _path(scope: Scope) -> str:
-    """Return the path as sent, with characters that could end a line percent-encoded."""
     raw = scope.get("raw_path")
-    path = raw.decode("latin-1") if raw is not None else scope["path"]
+    return _quoted(raw[: 2 * _MAX_PATH].decode("latin-1") if raw is not None else scope["path"])
+
+
+@functools.lru_cache(maxsize=256)
+def _quoted(path: str) -> str:
+    """Return the path as sent, with characters that could end a line percent-encoded."""
     return urllib.parse.quote(path.partition("?")[0], safe="/%:@!$&'()*+,;=~")[:_MAX_PATH]
 
 

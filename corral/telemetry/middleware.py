@@ -6,9 +6,9 @@ The id is the client's own (`X-Request-Id`) or a new one, and is returned in the
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
-import uuid
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
@@ -21,6 +21,7 @@ LEFT = 499  # the client disconnected before the response was complete
 _BROKEN = 500
 _STOPPED = 503
 _REQUEST_ID = b"x-request-id"
+_ID_BYTES = 16
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -88,4 +89,4 @@ def _request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == _REQUEST_ID and _ID.fullmatch(value):
             return str(value.decode("ascii"))
-    return uuid.uuid4().hex
+    return os.urandom(_ID_BYTES).hex()

@@ -35,11 +35,11 @@ class SlotTable:
 
     @property
     def n_idle(self) -> int:
-        return sum(not view.is_processing for view in self.views)
+        return len(self.views) - self.n_busy
 
     @property
     def n_busy(self) -> int:
-        return len(self.views) - self.n_idle
+        return len(self._by_task)
 
     @property
     def n_held(self) -> int:

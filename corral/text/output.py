@@ -18,6 +18,7 @@ class OutputText:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = StopFinder(stop)
         self._indent = IndentGuard(n_indent)
+        self._is_free = not any(stop) and n_indent <= 0  # nothing ends it
         self.has_new_line = False
 
     @property
@@ -33,6 +34,8 @@ class OutputText:
         return self._indent.is_violated
 
     def feed(self, piece: bytes) -> str:
+        if self._is_free:
+            return self._note(self._utf8.decode(piece))
         return self._note(self._indent.feed(self._stop.feed(self._utf8.decode(piece))))
 
     def finish(self) -> str:

@@ -6,9 +6,10 @@ Read-only: safe from any thread.
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +22,14 @@ _PIECE_TOKENS = 16384
 
 Segment = tuple[str, bool, bool]  # text, add_special, parse_special
 TokenizeAll = Callable[[Sequence[Segment]], list[list[int]]]
+TokenizeSoon = Callable[[Sequence[Segment]], Awaitable[list[list[int]]]]
+
+
+class UnknownTexts(Exception):
+    """Texts that are not tokenized yet; see `Vocab.knowing`."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
 
 
 class VocabFile(msgspec.Struct, frozen=True):
@@ -66,7 +75,8 @@ class Vocab:
         self.eos_text = self._text_of(table.eos)
         self.fim = table.fim
         self.chat_templates = table.chat_templates
-        self.token_of = functools.lru_cache(maxsize=256)(self._token_of)
+        self.token_of: Callable[[str], int | None] = functools.lru_cache(maxsize=256)(self._token_of)
+        self.tokenize_soon: TokenizeSoon | None = None  # of short texts, on the event loop
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         return self.tokenize_all([(text, add_special, parse_special)])[0]
@@ -77,6 +87,20 @@ class Vocab:
         for tokens in found:
             check_known(tokens)
         return found
+
+    def knowing(self, known: Mapping[Segment, list[int]]) -> Vocab:
+        """Return a vocabulary that never waits: it has the tokens of these texts, and raises UnknownTexts for
+        others."""
+
+        def look_up(segments: Sequence[Segment]) -> list[list[int]]:
+            unknown = [segment for segment in segments if segment not in known]
+            if unknown:
+                raise UnknownTexts(unknown)
+            return [list(known[segment]) for segment in segments]
+
+        other = copy.copy(self)
+        other._tokenize_all, other.token_of = look_up, other._token_of
+        return other
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """Return the bytes of one token; a control token has none unless `special`."""

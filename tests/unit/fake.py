@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.core.chunk import Chunk, DecodeStatus
+from corral.core.chunk import Chunk, DecodeStatus, FloatArray
 from corral.core.draw import Redraw
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.fim import FimTokens
@@ -495,6 +495,19 @@ class FakeBackend:
     ) -> FakeSampler:
         self.samplers.append(FakeSampler(params, grammar))
         return self.samplers[-1]
+
+    def sample_together(
+        self, samplers: Sequence[Any], rows: Sequence[FloatArray], indexes: Sequence[int]
+    ) -> list[int | Exception]:
+        return [_sample(*each) for each in zip(samplers, rows, indexes, strict=True)]
+
+
+def _sample(sampler: Any, logits: FloatArray, index: int) -> int | Exception:
+    try:
+        token: int = sampler.sample(logits, index)[0]
+    except Exception as error:
+        return error
+    return token
 
 
 class SteppedEmbedder(Embedder):

@@ -19,10 +19,10 @@ class Blocked(log._LineHandler):
         self.is_reading = threading.Event()
         self.is_asked = threading.Event()
 
-    def write(self, line: str) -> None:
+    def write(self, text: str) -> None:
         self.is_asked.set()
         self.is_reading.wait()
-        self.lines.append(line)
+        self.lines += text.split("\n")
 
     def put(self, line: str) -> None:
         self.handle(logging.makeLogRecord({"msg": line, "levelno": logging.INFO}))

@@ -13,7 +13,7 @@ from corral.api.body import JsonResponse, parse_body
 from corral.api.json_encode import Rows
 from corral.api.openapi import answers, body_of
 from corral.api.piece_response import respond_json
-from corral.api.pools import body_bytes
+from corral.api.pools import SHORT_BYTES, body_bytes
 from corral.api.prompt import tokenize_mixed
 from corral.api.router import Router
 from corral.api.schema.answer import CONTENT, TOKENS
@@ -37,7 +37,11 @@ async def tokenize(request: Request) -> Response:
     state, vocab = state_of(request), state_of(request).model.vocab
     body = await parse_body(request, TokenizeRequest)
     max_bytes = state.settings.server.max_response_mib << 20
-    tokens = await state.pools.run_sized(body_bytes(request), _tokenize, body, vocab, max_bytes)
+    n_sent = body_bytes(request)
+    if n_sent < SHORT_BYTES:
+        tokens = await state.pools.run_short(vocab, lambda vocab: _tokenize(body, vocab, max_bytes))
+    else:
+        tokens = await state.pools.run_sized(n_sent, _tokenize, body, vocab, max_bytes)
     n_bytes = _n_bytes(tokens, body)
     render, free = partial(_render_tokens, tokens, body, vocab), partial(free_tokens, tokens)
     return await respond_json(state.pools, render, n_bytes, on_end=free)

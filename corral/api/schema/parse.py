@@ -99,7 +99,7 @@ def check_fields(model: type[RequestModel], data: Any, is_whole: bool = True) ->
 def _ignored(request: RequestModel) -> list[str]:
     """Warn about ignored fields; a body may have any number of them, a response only a few."""
     names = list(request.model_extra or ())
-    known = {name: field for field, others in _names_of(type(request)).items() for name in others}
+    known = _fields_by_name(type(request))
     warnings = [
         f"Field '{name}' was ignored: it is an alias of '{request.name_of(known[name])}', which is set too"
         if name in known
@@ -113,11 +113,14 @@ def _ignored(request: RequestModel) -> list[str]:
 
 def _sent_names(model: type[RequestModel], data: dict[str, Any]) -> dict[str, str]:
     """Return the first name of each field that has a value; that one is used."""
-    found = {
-        field: next((name for name in names if data.get(name) is not None), "")
-        for field, names in _names_of(model).items()
-    }
-    return {field: name for field, name in found.items() if name}
+    fields, names = _fields_by_name(model), _names_of(model)
+    given = {fields[name] for name, value in data.items() if value is not None and name in fields}
+    return {field: next(name for name in names[field] if data.get(name) is not None) for field in given}
+
+
+@cache
+def _fields_by_name(model: type[BaseModel]) -> dict[str, str]:
+    return {name: field for field, names in _names_of(model).items() for name in names}
 
 
 @cache
