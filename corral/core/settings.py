@@ -94,6 +94,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     attention: str = ""
     verbose: bool = False
     is_gated: bool = False  # report the memory plan, and wait for permission to load
+    host_limit: int = 0  # bytes of host memory that permission can be got for; 0: unknown
 
     @property
     def only_embeds(self) -> bool:

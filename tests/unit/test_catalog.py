@@ -30,12 +30,13 @@ def test_the_command_line_wins_over_a_section_and_that_over_all(tmp_path):
 
 
 def test_keys_that_only_sections_have(tmp_path):
-    own = "[a]\nmodel = a\npin = false\nttl = 5\nalias = x,y\nport = 1\n"
-    text = f"[*]\npin = true\n{own}[u/m:Q4]\n[b]\nhf-repo = u/b\n"
+    own = "[a]\nmodel = a\npin = false\nttl = 5\ngroup = big, gpu\nalias = x,y\nport = 1\n"
+    text = f"[*]\ngroup = one\n{own}[u/m:Q4]\n[b]\npin = on\ngroup =\nhf-repo = u/b\n"
     found = read(tmp_path, text)
     assert [found[name].is_pinned for name in ("a", "b")] == [False, True]
     assert (found["a"].aliases, found["a"].settings.server.sleep_idle_s) == (("x", "y"), 5.0)
     assert found["a"].settings.server.alias == "a"
+    assert [found[name].groups for name in ("a", "u/m:Q4", "b")] == [("big", "gpu"), ("one",), ()]
     assert found["u/m:Q4"].settings.server.hf_repo == "u/m:Q4"
 
 
@@ -62,6 +63,7 @@ def test_a_directory_has_files_and_models_in_parts(tmp_path):
         ("[x]\nctx-size = 3\n", "set `model` to a file"),
         ("[x]\nmodel = y\nalias = b\n[b]\nmodel = z\n", "are both called 'b'"),
         ("[x]\nmodel = y\nctx-size = many\n", "[x] ctx-size: 'many' is not an integer"),
+        ("[x]\nmodel = y\ngroup = g\npin = on\n[z]\nmodel = y\ngroup = f, g\n", "'x' is pinned"),
         ("version = 2\n", "only `version = 1`"),
         ("[x\n", "is not valid"),
         ("", "there are no models"),
