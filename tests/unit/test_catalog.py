@@ -40,6 +40,49 @@ def test_keys_that_only_sections_have(tmp_path):
     assert found["u/m:Q4"].settings.server.hf_repo == "u/m:Q4"
 
 
+DOCUMENTED = """version = 1
+
+; (Optional) This section provides global settings shared across all presets.
+; If the same key is defined in a specific preset, it will override the value in this global section.
+[*]
+c = 8192
+n-gpu-layers = 8
+
+; If the key corresponds to an existing model on the server,
+; this will be used as the default config for that model
+[ggml-org/MY-MODEL-GGUF:Q8_0]
+; string value
+chat-template = chatml
+; numeric value
+n-gpu-layers = 123
+; flag value (for certain flags, you need to use the "no-" prefix for negation)
+jinja = true
+; shorthand argument (for example, context size)
+c = 4096
+; environment variable name
+LLAMA_ARG_CACHE_RAM = 0
+; file paths are relative to server's CWD
+model-draft = ./my-models/draft.gguf
+; but it's RECOMMENDED to use absolute path
+model-draft = /Users/abc/my-models/draft.gguf
+
+; If the key does NOT correspond to an existing model,
+; you need to specify at least the model path or HF repo
+[custom_model]
+model = /Users/abc/my-awesome-model-Q4_K_M.gguf
+"""  # of llama-server's README
+
+
+def test_llama_servers_documented_preset_is_read_as_it_is(tmp_path):
+    found = read(tmp_path, DOCUMENTED)
+    first, second = (found[name].settings for name in ("ggml-org/MY-MODEL-GGUF:Q8_0", "custom_model"))
+    assert (first.server.hf_repo, first.server.chat_template) == ("ggml-org/MY-MODEL-GGUF:Q8_0", "chatml")
+    assert (first.engine.n_gpu_layers, first.engine.n_ctx, first.engine.cache_ram_mib) == (123, 4096, 0)
+    assert first.engine.model_draft == "/Users/abc/my-models/draft.gguf"
+    assert (second.engine.n_gpu_layers, second.engine.n_ctx) == (8, 8192)
+    assert second.engine.model == "/Users/abc/my-awesome-model-Q4_K_M.gguf"
+
+
 def test_one_model_given_is_the_only_one(tmp_path):
     assert not serves_many(configure(["--models-dir", str(tmp_path), "-m", "x.gguf"], {}))
     assert not serves_many(configure([], {}))

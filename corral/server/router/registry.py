@@ -266,16 +266,19 @@ class Registry:
                 each.is_draining = False
 
     def _residents(self, other: ServedModel) -> Iterator[Resident]:
-        for model in self.models.values():
-            if model is not other and model.is_granted:
-                entry = model.entry
-                is_rival = not {*entry.groups}.isdisjoint(other.entry.groups)
-                yield Resident(
-                    model.name, model.needs, model.used_at, model.is_busy, entry.is_pinned, is_rival
-                )
-        for model in self._retired:
-            if model is not other and model.is_granted:
-                yield Resident(f"{model.name}, replaced", model.needs, model.used_at, is_busy=True)
+        every = list(self.models.items())
+        every += [(f"{model.name}, replaced", model) for model in self._retired]
+        for name, model in every:
+            if model is other or not model.is_granted:
+                continue
+            yield Resident(
+                name,
+                model.needs,
+                model.used_at,
+                is_busy=model.is_busy or model in self._retired,
+                is_pinned=model.entry.is_pinned and model not in self._retired,
+                is_rival=not {*model.entry.groups}.isdisjoint(other.entry.groups),
+            )
 
     def _budget(self) -> Budget:
         margin = self._server.models_margin_mib << 20
