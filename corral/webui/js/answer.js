@@ -19,7 +19,7 @@ export async function* streamAnswer(chat, path, begun, { signal, onProgress, mod
   if (!message.finish) throw new ServerError(0, "The connection was lost.");
 }
 
-/** Tells how far a model is that is not loaded yet. */
+/** Returns the state of a model that is not loaded yet, as text. */
 export function stateText({ value, progress, queue_position: place }) {
   return `model ${value}${place ? `, ${place} in the queue` : progress ? ` ${Math.round(100 * progress.value)} %` : ""}`;
 }
