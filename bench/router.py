@@ -72,7 +72,8 @@ async def _compare(model: str, n_rounds: int, n_tokens: int) -> None:
 def _report(name: str, pairs: Sequence[tuple[float, float]]) -> None:
     ratios = sorted(other / one for one, other in pairs)
     one, other = (statistics.median(each) for each in zip(*pairs, strict=True))
-    spread = f"{ratios[0]:.3f} to {ratios[-1]:.3f}"
+    least = [min(each) for each in zip(*pairs, strict=True)]
+    spread = f"{ratios[0]:.3f} to {ratios[-1]:.3f}; least {least[0]:.1f} and {least[1]:.1f}"
     sys.stdout.write(
         f"{name}: {one:.1f} and {other:.1f} us a token, {statistics.median(ratios):.3f} x ({spread})\n"
     )
