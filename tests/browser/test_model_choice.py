@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.chat_page import ChatPage
+from tests.system.downloads import serve_downloads
 from tests.system.process import CorralProcess
 from tests.tools.tiny_models import llama_bpe
 
@@ -96,3 +97,16 @@ def test_the_monitor_has_lanes_for_each_model_and_the_memory_of_all(page: Page, 
     for field in ("needed", "used"):
         expect(page.locator(f"[data-memory={field}]")).to_have_text(re.compile("[MG]iB$"))
     assert page.locator(".memory").first.locator("i").count() == 2
+
+
+def test_the_first_model_is_downloaded_on_the_page(page: Page, models, tmp_path, problems):
+    problems.allow("ERR_")  # the page still looks for news while the server stops
+    with serve_downloads(models / "llama-bpe.gguf", tmp_path) as server:
+        page.goto(server.url)
+        page.get_by_role("button", name="Models", exact=True).click()
+        page.get_by_label("Model to download").fill("user/m:Q4_K_M")
+        page.get_by_role("button", name="Download", exact=True).click()
+        row = page.locator("tr", has_text="user/m:Q4_K_M")
+        expect(row).to_have_attribute("data-state", re.compile("unloaded|loading|loaded"))
+        page.get_by_role("button", name="Close", exact=True).click()
+        expect(page.get_by_text(re.compile("Answers come from m"))).to_be_visible()

@@ -84,8 +84,7 @@ export class ChatApp {
   async #meetModels() {
     const { ManyModels } = await import("./many_models.js");
     this.many ??= new ManyModels(this, (changes) => this.#set(changes));
-    await this.many.begin();
-    if (!this.state.models.length) this.#connectLater();
+    if (!(await this.many.begin())) this.#connectLater();
   }
 
   #connectLater() {

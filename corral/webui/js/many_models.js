@@ -16,12 +16,14 @@ export class ManyModels {
     this.#set = set;
   }
 
-  /** Chooses the model that was last used here, or one that is loaded. */
+  /** Chooses the model that was last used here, or one that is loaded. Returns whether there is one. */
   async begin() {
-    const models = await this.refresh();
+    const models = (await this.refresh()).filter(({ status }) => status.value !== "downloading");
     const found = models.find(({ id }) => id === lastModel()) ?? models.find(({ status }) => status.value === "loaded");
-    if (found ?? models[0]) await this.use((found ?? models[0]).id);
-    else this.#set({ server: "down", reason: "The server has no model." });
+    const chosen = found ?? models[0];
+    if (chosen) await this.use(chosen.id);
+    else this.#set({ server: "loading", reason: "there is none yet: download one under Models" });
+    return Boolean(chosen);
   }
 
   async refresh() {
