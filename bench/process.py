@@ -27,6 +27,10 @@ class Process:
     _process: subprocess.Popen[str]
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def mb(self) -> float:
         """Resident memory, without that of its own children."""
         return float(psutil.Process(self._process.pid).memory_info().rss) / 1e6

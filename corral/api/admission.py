@@ -33,6 +33,10 @@ class Admission:
         """Finish running requests and accept no new ones; `/ready` reports it."""
         self._is_draining = True
 
+    @property
+    def is_draining(self) -> bool:
+        return self._is_draining
+
     def check_health(self, tells_why: bool = True) -> None:
         """Raise unless there is an engine, or a sleeping one that can wake up. `tells_why`: include the
         reason, which may contain paths."""

@@ -19,6 +19,10 @@ class ModelDirectory(Protocol):
         """Return a row of the list. Raises NotFound."""
         ...
 
+    async def reload(self, request: Request) -> None:
+        """Read directories, presets and configuration again. Raises InvalidRequest if they are invalid."""
+        ...
+
     async def load(self, request: Request, name: str) -> None:
         """Begin to load a model."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -22,6 +23,7 @@ _MADE = "made "  # files that Corral made from others
 _FIRST_PART = "-00001-of-"
 _PROJECTOR = "mmproj"
 _SUFFIX = ".gguf"
+T = TypeVar("T")
 _BY_NAME = {name: option for option in OPTIONS for name in option.names}
 
 
@@ -49,6 +51,7 @@ def read_catalog(configuration: Configuration) -> list[CatalogModel]:
     ]
     models += [entry for entry in cached if entry.name not in sources]
     _check_names(models, can_be_empty=server.models_cache)
+    _check_groups(models)
     return models
 
 
@@ -86,16 +89,17 @@ def _model(
         name=name,
         settings=Settings(engine=engine, server=server, sampling=settings.sampling),
         aliases=tuple(alias for alias in aliases if alias != name),
-        is_pinned=_last(section.pin for section in sections),
-        loads_on_startup=_last(section.load_on_startup for section in sections),
+        is_pinned=_last((section.pin for section in sections), False),
+        loads_on_startup=_last((section.load_on_startup for section in sections), False),
+        groups=_last((section.groups for section in sections), ()),
         allowed_keys=tuple(key for section in sections for key in section.allowed_keys),
         source=source,
     )
 
 
-def _last(values: Iterable[bool | None]) -> bool:
+def _last(values: Iterable[T | None], default: T) -> T:
     said = [value for value in values if value is not None]
-    return bool(said and said[-1])
+    return said[-1] if said else default
 
 
 def _joined(sections: Iterable[Section]) -> dict[str, list[Section]]:
@@ -114,6 +118,17 @@ def _check_names(models: Sequence[CatalogModel], can_be_empty: bool) -> None:
             if name in seen:
                 raise UsageError(f"the models '{seen[name]}' and '{model.name}' are both called '{name}'")
             seen[name] = model.name
+
+
+def _check_groups(models: Sequence[CatalogModel]) -> None:
+    for pinned in (model for model in models if model.is_pinned):
+        others = [
+            model.name for model in models if model is not pinned and {*model.groups} & {*pinned.groups}
+        ]
+        if others:
+            raise UsageError(
+                f"'{pinned.name}' is pinned, so '{others[0]}' of its group could never be loaded"
+            )
 
 
 def _scan(directory: Path) -> Iterator[tuple[str, list[Given]]]:

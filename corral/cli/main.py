@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if configuration.command:
             return _run_option(configuration)
         hide_secrets(args, [one for values in configuration.given.values() for one in values])
-        return _serve(configuration)
+        return _serve(configuration, args)
     except CorralError as error:
         report_fatal(error.message)
         return _USAGE_STATUS if isinstance(error, UsageError) else 1
@@ -79,7 +79,7 @@ def run(settings: Settings, console: Console, locate: Locate | None = None) -> N
         console.close()
 
 
-def run_many(configuration: Configuration) -> None:
+def run_many(configuration: Configuration, args: Sequence[str]) -> None:
     from corral.cli.catalog import read_catalog
     from corral.cli.model_store import CacheStore
     from corral.server.router.run import serve_many  # slow import, needed only here
@@ -93,7 +93,9 @@ def run_many(configuration: Configuration) -> None:
     log_in_background()
     console = Console(settings)
     try:
-        _run_loop(serve_many(catalog, settings, console, _locate, store))
+        _run_loop(
+            serve_many(catalog, settings, console, _locate, store, lambda: read_catalog(configure(args)))
+        )
     finally:
         console.close()
 
@@ -117,7 +119,7 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
         uvloop.run(main)
 
 
-def _serve(configuration: Configuration) -> int:
+def _serve(configuration: Configuration, args: Sequence[str]) -> int:
     from corral.cli.catalog import serves_many
     from corral.cli.model_source import remote_name, resolve_model
     from corral.cli.path_check import check_adapters, check_paths
@@ -133,7 +135,7 @@ def _serve(configuration: Configuration) -> int:
     check_paths(configuration)
     settings = configuration.settings
     if serves_many(configuration):
-        run_many(configuration)
+        run_many(configuration, args)
         return 0
     if server.models_dir or server.models_preset:
         _log.warning("--models-dir and --models-preset are ignored: a model is given, which is the only one")

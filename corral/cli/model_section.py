@@ -31,6 +31,7 @@ class Section:
     given: list[Given] = field(default_factory=list)
     pin: bool | None = None
     load_on_startup: bool | None = None
+    groups: tuple[str, ...] | None = None
     allowed_keys: tuple[str, ...] = ()
 
 
@@ -78,7 +79,9 @@ def _add(section: Section, label: str, key: str, value: Any) -> None:
         case "load-on-startup":
             section.load_on_startup = _switch(label, text)
         case "allowed-keys":
-            section.allowed_keys = tuple(name.strip() for name in text.split(",") if name.strip())
+            section.allowed_keys = _names(text)
+        case "group":
+            section.groups = _names(text)
         case "stop-timeout" | "dedup-cache-models":
             pass  # compat: --models-preset: an engine writes its caches and exits by itself
         case "ttl":
@@ -100,6 +103,10 @@ def _read(section: str, key: str, label: str, text: str) -> list[Given]:
     if option.is_flag and not isinstance(option.default, bool):
         return [give(option, (), source, label)] if _switch(label, text) else []
     return [give(option, _args(option, text), source, label)]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _args(option: Option, text: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ class CatalogModel(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     is_pinned: bool = False  # never unloaded to make room
     loads_on_startup: bool = False
+    groups: tuple[str, ...] = ()  # it is never loaded together with another model of these
     allowed_keys: tuple[str, ...] = ()  # names of API keys; empty: all
     source: str = "preset"  # preset, models_dir, config or cache
 

@@ -96,6 +96,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_gated: bool = False  # report the memory plan, and wait for permission to load
     reports_states: bool = False  # what comes into host memory and leaves it, for placement among engines
     cpus: tuple[int, ...] = ()  # CPUs that the process may use; (): as it was started
+    host_limit: int = 0  # bytes of host memory that permission can be got for; 0: unknown
 
     @property
     def only_embeds(self) -> bool:

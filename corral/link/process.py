@@ -89,6 +89,10 @@ class EngineProcess(asyncio.Protocol):
                 socket.send_fds(self._parcels, [b"."], [fd])
             self._transport.write(encode_frame(command))
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()

@@ -36,7 +36,7 @@ from corral.llama.engine_fingerprint import engine_fingerprint
 from corral.llama.library import log_patches
 from corral.llama.model import Model
 from corral.llama.multimodal import Projector
-from corral.memory.probe import fit_memory, measure_need
+from corral.memory.probe import fit_limit, fit_memory, measure_need
 from corral.tuning.encoding import with_encoding
 
 BEAT_S = 0.5
@@ -59,6 +59,7 @@ def main() -> None:
         )
         log_patches()
         if settings.is_gated:
+            settings = fit_limit(settings)
             channel.send([measure_need(settings)])
             if channel.receive() is None:
                 os._exit(0)

@@ -62,6 +62,21 @@ def fit_memory(settings: EngineSettings, machine: Machine | None = None) -> Plan
     return plan
 
 
+def fit_limit(settings: EngineSettings) -> EngineSettings:
+    """Return what `--fit on` chooses for the memory that permission can be got for. What cannot fit is
+    unchanged, so that the refusal has its numbers."""
+    if settings.fit != "on":
+        return settings
+    start(settings)
+    devices = {device.name: device.memory()[1] for device in used_devices(settings)}
+    limits = Machine(settings.host_limit or None, {name: total for name, total in devices.items() if total})
+    try:
+        plan = fit_memory(settings, limits)
+    except CorralError:
+        return settings
+    return settings if plan is None else plan.settings
+
+
 def measure_need(settings: EngineSettings) -> Planned:
     """Return what the engine needs on each device, and what its GPUs have."""
     start(settings)

@@ -30,13 +30,57 @@ def test_the_command_line_wins_over_a_section_and_that_over_all(tmp_path):
 
 
 def test_keys_that_only_sections_have(tmp_path):
-    own = "[a]\nmodel = a\npin = false\nttl = 5\nalias = x,y\nport = 1\n"
-    text = f"[*]\npin = true\n{own}[u/m:Q4]\n[b]\nhf-repo = u/b\n"
+    own = "[a]\nmodel = a\npin = false\nttl = 5\ngroup = big, gpu\nalias = x,y\nport = 1\n"
+    text = f"[*]\ngroup = one\n{own}[u/m:Q4]\n[b]\npin = on\ngroup =\nhf-repo = u/b\n"
     found = read(tmp_path, text)
     assert [found[name].is_pinned for name in ("a", "b")] == [False, True]
     assert (found["a"].aliases, found["a"].settings.server.sleep_idle_s) == (("x", "y"), 5.0)
     assert found["a"].settings.server.alias == "a"
+    assert [found[name].groups for name in ("a", "u/m:Q4", "b")] == [("big", "gpu"), ("one",), ()]
     assert found["u/m:Q4"].settings.server.hf_repo == "u/m:Q4"
+
+
+DOCUMENTED = """version = 1
+
+; (Optional) This section provides global settings shared across all presets.
+; If the same key is defined in a specific preset, it will override the value in this global section.
+[*]
+c = 8192
+n-gpu-layers = 8
+
+; If the key corresponds to an existing model on the server,
+; this will be used as the default config for that model
+[ggml-org/MY-MODEL-GGUF:Q8_0]
+; string value
+chat-template = chatml
+; numeric value
+n-gpu-layers = 123
+; flag value (for certain flags, you need to use the "no-" prefix for negation)
+jinja = true
+; shorthand argument (for example, context size)
+c = 4096
+; environment variable name
+LLAMA_ARG_CACHE_RAM = 0
+; file paths are relative to server's CWD
+model-draft = ./my-models/draft.gguf
+; but it's RECOMMENDED to use absolute path
+model-draft = /Users/abc/my-models/draft.gguf
+
+; If the key does NOT correspond to an existing model,
+; you need to specify at least the model path or HF repo
+[custom_model]
+model = /Users/abc/my-awesome-model-Q4_K_M.gguf
+"""  # of llama-server's README
+
+
+def test_llama_servers_documented_preset_is_read_as_it_is(tmp_path):
+    found = read(tmp_path, DOCUMENTED)
+    first, second = (found[name].settings for name in ("ggml-org/MY-MODEL-GGUF:Q8_0", "custom_model"))
+    assert (first.server.hf_repo, first.server.chat_template) == ("ggml-org/MY-MODEL-GGUF:Q8_0", "chatml")
+    assert (first.engine.n_gpu_layers, first.engine.n_ctx, first.engine.cache_ram_mib) == (123, 4096, 0)
+    assert first.engine.model_draft == "/Users/abc/my-models/draft.gguf"
+    assert (second.engine.n_gpu_layers, second.engine.n_ctx) == (8, 8192)
+    assert second.engine.model == "/Users/abc/my-awesome-model-Q4_K_M.gguf"
 
 
 def test_one_model_given_is_the_only_one(tmp_path):
@@ -62,6 +106,7 @@ def test_a_directory_has_files_and_models_in_parts(tmp_path):
         ("[x]\nctx-size = 3\n", "set `model` to a file"),
         ("[x]\nmodel = y\nalias = b\n[b]\nmodel = z\n", "are both called 'b'"),
         ("[x]\nmodel = y\nctx-size = many\n", "[x] ctx-size: 'many' is not an integer"),
+        ("[x]\nmodel = y\ngroup = g\npin = on\n[z]\nmodel = y\ngroup = f, g\n", "'x' is pinned"),
         ("version = 2\n", "only `version = 1`"),
         ("[x\n", "is not valid"),
         ("", "no models found"),

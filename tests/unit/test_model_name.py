@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
 from corral.core.errors import TooLarge
-from corral.server.router.name import _scan, find_name, is_long, query_of, read_body
+from corral.server.router.name import _scan, find_name, has_flag, is_long, query_of, read_body
 
 TEXTS = st.text(max_size=8) | st.sampled_from(['"model"', '{"model": "no"}', "model", "\\", '\\"'])
 VALUES = TEXTS | st.lists(TEXTS, max_size=2) | st.dictionaries(TEXTS, TEXTS, max_size=2)
@@ -40,6 +40,14 @@ def test_long_bodies_are_scanned():
     assert is_long(body)
     assert find_name(body, "model", "name") == "last"
     assert find_name(b'{"name": "b"}', "model", "name") == "b"
+
+
+@pytest.mark.parametrize("prompt", ["x", "x" * 100_000])
+def test_flags_in_short_and_long_bodies(prompt):
+    inner = {"stream": True, "text": '"stream": true'}
+    for said in ({"stream": True}, {"stream": False}, {"stream": "true"}, {"stream": 1}, {}):
+        body = json.dumps({"inner": inner, "prompt": prompt, **said}).encode()
+        assert has_flag(body, "stream") == (said.get("stream") is True)
 
 
 def test_the_first_value_of_a_query_counts():

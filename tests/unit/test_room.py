@@ -37,6 +37,15 @@ def test_busy_and_pinned_ones_stay():
     assert plan_room({"CPU": 60}, [resident("a", 60, 1, is_pinned=True)], BUDGET, also_busy=True) is None
 
 
+def test_a_rival_goes_though_there_is_room_and_is_waited_for_if_busy():
+    rival, other = resident("a", 10, 2, is_rival=True), resident("b", 10, 1)
+    assert plan_room({"CPU": 10}, [rival, other], BUDGET) == ["a"]
+    assert plan_room({"CPU": 90}, [rival, other], BUDGET) == ["a"]
+    busy = resident("a", 10, 2, is_rival=True, is_busy=True)
+    assert plan_room({"CPU": 10}, [busy, other], BUDGET) is None
+    assert plan_room({"CPU": 10}, [busy, other], BUDGET, also_busy=True) == ["a"]
+
+
 def test_the_number_of_models_is_a_limit_too():
     two = [resident("a", 1, 2), resident("b", 1, 1)]
     assert plan_room({"CPU": 1}, two, Budget({}, 2)) == ["b"]
@@ -60,21 +69,24 @@ def test_what_can_never_fit_is_refused_with_the_numbers():
 
 @given(
     st.integers(0, 120),
-    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.booleans(), st.booleans()), max_size=6),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), *[st.booleans()] * 3), max_size=6),
     st.integers(0, 4),
 )
 def test_plans_hold(n, rows, n_models):
     residents = [
-        resident(str(i), size, used_at, is_busy=busy, is_pinned=pinned)
-        for i, (size, used_at, busy, pinned) in enumerate(rows)
+        resident(str(i), size, used_at, is_busy=busy, is_pinned=pinned and not rival, is_rival=rival)
+        for i, (size, used_at, busy, pinned, rival) in enumerate(rows)
     ]
     budget = Budget({"CPU": 100}, n_models)
     victims = plan_room({"CPU": n}, residents, budget)
     stuck = [each.needs for each in residents if each.is_busy or each.is_pinned]
-    assert (victims is not None) == budget.holds([{"CPU": n}, *stuck])
+    is_blocked = any(each.is_rival and each.is_busy for each in residents)
+    assert (victims is not None) == (budget.holds([{"CPU": n}, *stuck]) and not is_blocked)
     gone = [each for each in residents if each.name in (victims or ())]
     assert not any(each.is_busy or each.is_pinned for each in gone)
     if victims is not None:
+        assert all(each in gone for each in residents if each.is_rival)
         kept = [each.needs for each in residents if each not in gone]
         assert budget.holds([{"CPU": n}, *kept])
-        assert not any(budget.holds([{"CPU": n}, *kept, each.needs]) for each in gone)
+        stayers = [each for each in gone if not each.is_rival]
+        assert not any(budget.holds([{"CPU": n}, *kept, each.needs]) for each in stayers)

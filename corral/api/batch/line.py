@@ -44,9 +44,9 @@ class _Fault(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-def check_lines(path: Path, endpoint: str) -> Checked:
-    """Read a whole input file; in a thread."""
-    check = _Check(endpoint)
+def check_lines(path: Path, endpoint: str, has_many_models: bool = False) -> Checked:
+    """Read a whole input file; in a thread. `has_many_models`: lines may name different ones."""
+    check = _Check(endpoint, has_many_models)
     start = 0
     with path.open("rb") as file:
         for number, text in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), 1):
@@ -71,8 +71,9 @@ def read_line(path: Path, line: Line) -> bytes:
 class _Check:
     """Mutable: what is known of a file so far."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, has_many_models: bool) -> None:
         self._endpoint = endpoint
+        self._has_many_models = has_many_models
         self._lines: list[Line] = []
         self._errors: list[dict[str, Any]] = []
         self._ids: set[str] = set()
@@ -120,7 +121,7 @@ class _Check:
         model = body.get("model")
         if isinstance(model, str) and self._endpoint != MESSAGES:
             self._model = self._model or model
-            if model != self._model:
+            if model != self._model and not self._has_many_models:
                 raise _Fault("mismatched_model", f"must be '{self._model:.64}' in all lines", "body.model")
 
 
@@ -136,7 +137,8 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _prefixes(body: dict[str, Any]) -> bytes:
-    """Return hashes of the beginnings of a prompt: sorted by them, lines with the longest common ones are
-    neighbours."""
+    """Return hashes of the model and of the beginnings of a prompt: sorted by them, lines with the longest
+    common ones are neighbours."""
     text = orjson.dumps([body.get(name) for name in _ABOUT])
-    return b"".join(xxhash.xxh64_digest(text[:n]) for n in _PREFIXES)
+    model = orjson.dumps(body.get("model"))
+    return b"".join(xxhash.xxh64_digest(part) for part in (model, *(text[:n] for n in _PREFIXES)))

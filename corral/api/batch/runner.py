@@ -40,9 +40,14 @@ class BatchRunner:
     """Mutable: the batches that have not ended."""
 
     def __init__(
-        self, store: BatchStore, is_ready: Callable[[], bool], n_parallel: Callable[[], int]
+        self,
+        store: BatchStore,
+        is_ready: Callable[[], bool],
+        n_parallel: Callable[[], int],
+        has_many_models: bool = False,
     ) -> None:
-        """`is_ready`: whether the server can run requests. `n_parallel`: how many at once."""
+        """`is_ready`: whether the server can run requests. `n_parallel`: how many at once. `has_many_models`:
+        lines may name different ones."""
         self._store = store
         self._is_ready = is_ready
         self._n_parallel = n_parallel
@@ -51,6 +56,7 @@ class BatchRunner:
         self._runs: dict[str, _Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._app: ASGIApp | None = None
+        self._has_many_models = has_many_models
 
     def start(self, app: ASGIApp) -> None:
         """Continue what an earlier server has left; `app` runs the lines."""
@@ -116,7 +122,10 @@ class BatchRunner:
         batch = run.batch
         try:
             checked = await asyncio.to_thread(
-                check_lines, self._store.path_of(batch.input_file_id), batch.endpoint
+                check_lines,
+                self._store.path_of(batch.input_file_id),
+                batch.endpoint,
+                self._has_many_models,
             )
             if checked.errors and not batch.total:
                 await self._refuse(batch, checked)

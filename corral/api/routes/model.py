@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from corral.api.body import JsonResponse
 from corral.api.model_directory import ModelDirectory
-from corral.api.openapi import answers
+from corral.api.openapi import answers, queries, query
 from corral.api.router import PathParameter, Router
 from corral.api.schema.answer import MODEL, MODELS
 from corral.api.state import AppState, state_of
@@ -17,19 +17,27 @@ from corral.core.errors import NotFound
 from corral.core.result import ModelInfo
 
 router = Router()
+RELOAD = query("reload", "1: read `--models-dir`, `--models-preset` and `--config` again.", type="string")
 
 
-@router.get("/v1/models", responses=answers(MODELS))
-@router.get("/models", responses=answers(MODELS))
+@router.get("/v1/models", openapi_extra=queries(RELOAD), responses=answers(MODELS, 400))
+@router.get("/models", openapi_extra=queries(RELOAD), responses=answers(MODELS, 400))
 async def models(request: Request) -> Response:
     """All models."""
     state = state_of(request)
     directory: ModelDirectory | None = request.app.state.models
     if directory is not None:
-        return JsonResponse({"object": "list", **directory.render(request)})
+        return JsonResponse(await list_models(request, directory))
     name, info = state.model.name, state.engine.info
     data = [_render(state)]
     return JsonResponse({"object": "list", "data": data, "models": [render_capabilities(name, info)]})
+
+
+async def list_models(request: Request, directory: ModelDirectory) -> dict[str, Any]:
+    """Render the list of a server that has many models, after `?reload=1` as it is then."""
+    if request.query_params.get("reload", "").lower() in ("1", "true"):
+        await directory.reload(request)
+    return {"object": "list", **directory.render(request)}
 
 
 @router.get("/v1/models/{name:path}", responses=answers(MODEL, 404))

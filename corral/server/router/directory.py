@@ -5,34 +5,43 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
 
 from corral.api.routes.model import render_capabilities, render_meta
 from corral.api.trust import is_anonymous
+from corral.core.catalog import CatalogModel
 from corral.core.client import Client
-from corral.core.errors import InvalidRequest, NotFound, Unavailable
+from corral.core.errors import CorralError, InvalidRequest, NotFound, Unavailable
 from corral.core.media_item import MediaKind
 from corral.server.router.dispatch import client_of
 from corral.server.router.download import Downloads
 from corral.server.router.model import ModelState, ModelStore, ServedModel
 from corral.server.router.registry import Registry
+from corral.server.router.status import render_status
 
 MAX_WATCHERS = 32
 STATUS = "model_status"
 _MAX_EVENTS = 1000  # that wait for a slow client
 _STEP = 0.05  # of the progress between two events
-_STAGES = ("text_model", "spec_model", "mmproj_model")
 
 
 class Directory:
     """A `ModelDirectory`."""
 
-    def __init__(self, registry: Registry, store: ModelStore | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        store: ModelStore | None = None,
+        read: Callable[[], Sequence[CatalogModel]] | None = None,
+    ) -> None:
+        """`read`: read the catalog again; it blocks."""
         self._registry = registry
         self._downloads = Downloads(registry, store, self._send)
+        self._read = read
+        self._reloading = asyncio.Lock()
         self._started_at = int(time.time())
         self._loads: set[asyncio.Task[None]] = set()
         self._watchers: set[asyncio.Queue[dict[str, Any] | None]] = set()
@@ -44,6 +53,7 @@ class Directory:
         return {
             "data": [*(self._row(request, model) for model in visible), *self._downloads.rows()],
             "models": [render_capabilities(model.name, model.info) for model in visible],
+            "memory": {"limit": self._registry.host_bytes},
         }
 
     def render_one(self, request: Request, name: str) -> dict[str, Any]:
@@ -77,6 +87,16 @@ class Directory:
 
     async def remove(self, request: Request, name: str) -> None:
         await self._downloads.remove(self._registry.find(name, client_of(request.scope)))
+
+    async def reload(self, request: Request) -> None:
+        if self._read is None or is_anonymous(request):
+            return
+        async with self._reloading:
+            try:
+                self._registry.update(await asyncio.to_thread(self._read))
+            except CorralError as error:
+                raise InvalidRequest(f"the models are as before: {error.message}") from None
+        self._send({"model": "*", "event": "models_reload", "data": {}})
 
     async def stop_downloads(self) -> None:
         await self._downloads.close()
@@ -137,49 +157,21 @@ class Directory:
             "object": "model",
             "created": self._started_at,
             "owned_by": "llamacpp",
-            "status": render_status(model, self._place(model), tells_why=not is_anonymous(request)),
+            "status": render_status(model, self._registry.place(model), tells_why=not is_anonymous(request)),
             "architecture": {"input_modalities": ["text", *inputs], "output_modalities": ["text"]},
             "source": entry.source,
+            "groups": list(entry.groups),
             "can_remove": self._downloads.can_remove(model),
             "size": _size(model),
             "memory": {
                 "needed": sum(model.needs.values()) or None,
                 "is_held": model.is_granted,
+                "used": model.used_bytes,
                 "is_pinned": entry.is_pinned,
             },
             "meta": info and render_meta(info),
             **({} if is_anonymous(request) else {"path": entry.settings.engine.model}),
         }
-
-    def _place(self, model: ServedModel) -> int | None:
-        waiting = self._registry.waiting
-        return waiting.index(model.name) + 1 if model.name in waiting else None
-
-
-def render_status(model: ServedModel, place: int | None = None, tells_why: bool = True) -> dict[str, Any]:
-    """Render a state. compat: /models: a model that failed is unloaded, with the failure next to it.
-
-    `tells_why`: with the reason, which may contain paths.
-    """
-    state, failure = model.state, model.failure
-    if state is ModelState.FAILED:
-        reason = failure.error.message if failure is not None else "the engine is down"
-        retry_s = round(failure.retry_after_s, 1) if failure is not None else 0.0
-        return {
-            "value": ModelState.UNLOADED.value,
-            "failed": True,
-            "exit_code": 1,
-            **({"reason": reason} if tells_why else {}),
-            "retry_after": retry_s,
-        }
-    status: dict[str, Any] = {"value": state.value}
-    if state in (ModelState.LOADING, ModelState.DOWNLOADING):
-        loading = model.loading
-        progress = {"stages": list(_STAGES), "current": _STAGES[0], "value": round(loading.progress, 3)}
-        status["progress"] = {**progress, "stage": loading.stage.value}
-    if place is not None:
-        status["queue_position"] = place
-    return status
 
 
 def _event(model: ServedModel) -> dict[str, Any]:

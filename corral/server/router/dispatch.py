@@ -17,6 +17,7 @@ from corral.server.router.model import ServedModel
 from corral.server.router.name import ReadBody, find_name, is_long, query_of, read_body
 from corral.server.router.registry import Registry
 from corral.server.router.role import Role, choose, has_body, role_of
+from corral.server.router.waiting import WaitingStream, wants_progress
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.scope import record_in
 
@@ -70,16 +71,34 @@ class ModelDispatch:
         if model.is_open and model.front is not None and _needs_no_engine(scope):
             await model.front.app(scope, receive, send)
             return
-        entering = self._registry.enter(model, self._autoloads(scope))
-        if isinstance(receive, ReadBody) and not model.is_up:
-            await run_for_client(entering, receive.rest)
+        autoload = self._autoloads(scope)
+        if model.is_up or not isinstance(receive, ReadBody):
+            await self._registry.enter(model, autoload)
+        elif await _wants_progress(receive, path):
+            await self._serve_waiting(model, scope, receive, send)
+            return
         else:
-            await entering
+            await run_for_client(self._registry.enter(model, autoload), receive.rest)
+        await self._serve_ready(model, scope, receive, send)
+
+    async def _serve_ready(self, model: ServedModel, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             assert model.front is not None
             await model.front.app(scope, receive, send)
         finally:
             self._registry.leave(model)
+
+    async def _serve_waiting(self, model: ServedModel, scope: Scope, receive: ReadBody, send: Send) -> None:
+        entering = self._registry.enter(model, self._autoloads(scope))
+        stream = WaitingStream(scope, send, self._registry, model)
+        try:
+            await stream.wait(entering, receive.rest, self._server.sse_ping_s)
+        except CorralError as error:
+            if not stream.has_begun:
+                raise
+            await stream.fail(error)
+            return
+        await self._serve_ready(model, scope, receive, stream.send)
 
     def _autoloads(self, scope: Scope) -> bool:
         if is_anonymous_in(scope):
@@ -120,3 +139,10 @@ async def _find_in_body(content: bytes, path: str) -> str | None:
     if is_long(content):
         return await asyncio.to_thread(find_name, content, *fields)
     return find_name(content, *fields)
+
+
+async def _wants_progress(body: ReadBody, path: str) -> bool:
+    content = body.content
+    if is_long(content):
+        return await asyncio.to_thread(wants_progress, path, content)
+    return wants_progress(path, content)

@@ -11,9 +11,10 @@ from typing import cast
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from corral.api.batch.runner import BatchRunner
 from corral.api.engine import Engine
 from corral.api.state import AppState
-from corral.core.errors import CorralError, Unavailable
+from corral.core.errors import Unavailable
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
 from corral.link.lifecycle import EngineState
@@ -37,13 +38,17 @@ class NoEngine:
         raise Unavailable("the request names no model")
 
 
-def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp]) -> Starlette:
-    """Raises CorralError if a file or directory in the settings is unusable."""
-    for option, value in (
-        ("--batches", settings.server.batches_path),
-        ("--journal", settings.server.journal),
-    ):
-        if value:
-            raise CorralError(f"{option} works with one model only: give it with -m")
+def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp], n_parallel: int = 1) -> Starlette:
+    """Raises CorralError if a file or directory in the settings is unusable. `n_parallel`: lines of batches
+    that run at once."""
+    if settings.server.journal:
+        raise CorralError("--journal works with one model only: give it with -m")
     state = AppState(settings, cast(Engine, NoEngine()), Telemetry(), default_params(settings))
+    if state.storage.batches is not None:
+        state.batches = BatchRunner(
+            state.storage.batches,
+            lambda: not state.admission.is_draining,
+            lambda: n_parallel,
+            has_many_models=True,
+        )
     return create_app(state, first=router.routes, dispatch=dispatch)

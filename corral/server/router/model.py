@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+import psutil
 from starlette.applications import Starlette
 
 from corral.api.state import AppState
 from corral.core.catalog import CatalogModel
 from corral.core.errors import CorralError, EngineDied, InsufficientStorage
 from corral.core.result import Loading, ModelInfo, Planned, Stage
-from corral.core.settings import Settings
+from corral.core.settings import EngineSettings, Settings
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
 from corral.link.pending_task import MAX_CRASHES
@@ -65,6 +66,8 @@ class Failure:
 
 class Admitter(Protocol):
     """The registry, as a model sees it."""
+
+    def host_limit(self, model: ServedModel) -> int: ...
 
     async def admit(self, model: ServedModel, planned: Planned) -> None: ...
 
@@ -129,7 +132,7 @@ class ServedModel:
         match self._engine.state:
             case EngineState.FAILED:
                 return ModelState.FAILED
-            case EngineState.SLEEPING:
+            case EngineState.SLEEPING if self.loading_task is None:
                 return ModelState.UNLOADED if self.was_unloaded else ModelState.SLEEPING
             case EngineState.READY:
                 return ModelState.LOADED
@@ -159,6 +162,17 @@ class ServedModel:
             return True
         is_wanted = self.n_waiting > 0 and not self.is_draining
         return is_wanted or (self._engine is not None and self._engine.is_busy)
+
+    @property
+    def used_bytes(self) -> int:
+        """The host memory that its engine really uses now."""
+        process = self._engine.lifecycle.process if self._engine is not None and self.is_granted else None
+        if process is None or process.pid is None:
+            return 0
+        try:
+            return int(psutil.Process(process.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
 
     def touch(self) -> None:
         self.used_at = time.monotonic()
@@ -197,7 +211,7 @@ class ServedModel:
         hub: AppState = self._around.hub.state.api
         server, telemetry = settings.server, Telemetry(hub.telemetry.ledger)
         engine = self._engine = EngineClient(
-            settings.engine,
+            self._limited(settings.engine),
             server.engine_timeout_s,
             telemetry,
             server.engine_restarts,
@@ -294,6 +308,11 @@ class ServedModel:
             own.mkdir(mode=0o700, exist_ok=True)
         server = msgspec.structs.replace(settings.server, slot_save_path=os.fspath(own))
         return msgspec.structs.replace(settings, server=server)
+
+    def _limited(self, engine: EngineSettings) -> EngineSettings:
+        others = max(0, engine.cache_ram_mib) << 20
+        limit = self._registry.host_limit(self)
+        return msgspec.structs.replace(engine, host_limit=max(1, limit - others) if limit else 0)
 
     def _note_early(self, loading: Loading) -> None:
         self._early = loading

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from typing import Any
 from urllib.parse import parse_qs
 
 import orjson
@@ -14,7 +15,7 @@ from corral.core.errors import TooLarge
 from corral.text.json_depth import SLICE_BYTES, JsonDepth
 
 _MAX_FOUND = 10_000  # occurrences of a name in a long body
-_STRING = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.){0,1024}")')
+_SCALAR = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.){0,1024}"|true|false)')
 
 
 def query_of(scope: Scope) -> dict[str, str]:
@@ -67,16 +68,27 @@ def is_long(body: bytes) -> bool:
 def find_name(body: bytes, *fields: str) -> str | None:
     """Return the first of these fields of a JSON object that is a string; None without one."""
     if is_long(body):
-        return next((name for field in fields if (name := _scan(body, field)) is not None), None)
-    try:
-        values = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    found = [values.get(field) for field in fields] if isinstance(values, dict) else []
+        found = (_scan(body, field) for field in fields)
+    else:
+        values = _parse(body)
+        found = (values.get(field) for field in fields)
     return next((name for name in found if isinstance(name, str)), None)
 
 
-def _scan(body: bytes, field: str) -> str | None:
+def has_flag(body: bytes, field: str) -> bool:
+    """Whether a field of a JSON object is true."""
+    return (_scan(body, field) if is_long(body) else _parse(body).get(field)) is True
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        values = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _scan(body: bytes, field: str) -> str | bool | None:
     """Find a field of the outermost object without parsing the others."""
     key, depth = f'"{field}"'.encode(), JsonDepth()
     at = begin = 0
@@ -86,9 +98,10 @@ def _scan(body: bytes, field: str) -> str | None:
             return None
         depth.feed(body[begin:at])
         begin = at + len(key)
-        if depth.place == (1, False) and (found := _STRING.match(body, begin)):
+        if depth.place == (1, False) and (found := _SCALAR.match(body, begin)):
             try:
-                return str(orjson.loads(found[1]))
+                value: str | bool = orjson.loads(found[1])
+                return value
             except orjson.JSONDecodeError:
                 return None
         depth.feed(key)

@@ -44,6 +44,7 @@ class Registry:
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._wakers: set[asyncio.Task[None]] = set()
+        self._retired: set[ServedModel] = set()  # no longer in the catalog, but they still hold memory
         self.waiting: list[str] = []  # names of models that wait for memory, the next one first
         self.listeners: list[Listener] = []
         self._is_closing = False
@@ -71,6 +72,26 @@ class Registry:
         self.models.pop(model.name, None)
         self._names = {name: each for name, each in self._names.items() if each is not model}
         await model.close()
+
+    @property
+    def host_bytes(self) -> int | None:
+        """The host memory for all models; None: unlimited."""
+        return self._host_bytes
+
+    def place(self, model: ServedModel) -> int | None:
+        """Return the place of a model among those that wait for memory, from 1."""
+        return self.waiting.index(model.name) + 1 if model.name in self.waiting else None
+
+    def update(self, catalog: Sequence[CatalogModel]) -> None:
+        """Have the models of a new catalog. Those that are gone or have changed end their requests first."""
+        new = {entry.name: entry for entry in catalog}
+        for model in list(self.models.values()):
+            if not _is_same(model.entry, new.get(model.name)):
+                self._retire(model)
+        for entry in catalog:
+            if entry.name not in self.models:
+                self.add(entry)
+        self.models = {name: self.models[name] for name in new}
 
     async def enter(self, model: ServedModel, autoload: bool = True) -> None:
         """Have a model ready for a request, and count that until `leave`. Raises CorralError."""
@@ -128,15 +149,21 @@ class Registry:
 
     async def close(self) -> None:
         self._is_closing = True
-        tasks = [model.loading_task for model in self.models.values() if model.loading_task is not None]
+        every = [*self.models.values(), *self._retired]
+        tasks = [model.loading_task for model in every if model.loading_task is not None]
         for task in (*tasks, *self._wakers):
             task.cancel()
         await asyncio.gather(*tasks, *self._wakers, return_exceptions=True)
-        await asyncio.gather(*(model.close() for model in self.models.values()))
+        await asyncio.gather(*(model.close() for model in every))
 
     def dismiss(self) -> None:
-        for model in self.models.values():
+        for model in (*self.models.values(), *self._retired):
             model.dismiss()
+
+    def host_limit(self, model: ServedModel) -> int:
+        """Return the most host memory that a model can get, in bytes; 0: unknown."""
+        held = sum(each.needs.get(HOST, 0) for each in self._residents(model) if each.is_pinned)
+        return max(1, self._host_bytes - held) if self._host_bytes is not None else 0
 
     async def admit(self, model: ServedModel, planned: Planned) -> None:
         """Wait until there is memory for a new engine, and count it as used."""
@@ -165,6 +192,23 @@ class Registry:
         changed.set()
         for listener in list(self.listeners):
             listener(model)
+
+    def _retire(self, model: ServedModel) -> None:
+        del self.models[model.name]
+        self._names = {name: each for name, each in self._names.items() if each is not model}
+        if model.front is not None or model.loading_task is not None:
+            self._retired.add(model)
+            task = asyncio.create_task(self._let_go(model))
+            self._wakers.add(task)
+            task.add_done_callback(self._wakers.discard)
+
+    async def _let_go(self, model: ServedModel) -> None:
+        while model.loading_task is not None or model.n_waiting:
+            await self._wait_for_change(1.0)
+        await self.unload(model)
+        await model.close()
+        self._retired.discard(model)
+        self.on_change(model)
 
     async def _wake(self, model: ServedModel) -> None:
         try:
@@ -213,7 +257,7 @@ class Registry:
                 if victims is None:
                     if time.monotonic() - since > _PATIENCE_S and not drained:
                         busy = plan_room(model.needs, residents, budget, also_busy=True) or ()
-                        drained = [self.models[name] for name in busy]
+                        drained = [self.models[name] for name in busy if name in self.models]
                         for each in drained:
                             each.is_draining = True
                     await self._wait_for_change(1.0)
@@ -222,9 +266,19 @@ class Registry:
                 each.is_draining = False
 
     def _residents(self, other: ServedModel) -> Iterator[Resident]:
-        for model in self.models.values():
-            if model is not other and model.is_granted:
-                yield Resident(model.name, model.needs, model.used_at, model.is_busy, model.entry.is_pinned)
+        every = list(self.models.items())
+        every += [(f"{model.name}, replaced", model) for model in self._retired]
+        for name, model in every:
+            if model is other or not model.is_granted:
+                continue
+            yield Resident(
+                name,
+                model.needs,
+                model.used_at,
+                is_busy=model.is_busy or model in self._retired,
+                is_pinned=model.entry.is_pinned and model not in self._retired,
+                is_rival=not {*model.entry.groups}.isdisjoint(other.entry.groups),
+            )
 
     def _budget(self) -> Budget:
         margin = self._server.models_margin_mib << 20
@@ -236,7 +290,11 @@ class Registry:
         """Find what GPUs have for models: what is free, and what others hold. One that is loading would count
         twice."""
         others = list(self._residents(model))
-        is_loading = any(self.models[each.name].state is ModelState.LOADING for each in others)
+        is_loading = any(
+            each.is_granted and each.state is ModelState.LOADING
+            for each in self.models.values()
+            if each is not model
+        )
         for device, (free, total) in planned.gpus.items():
             if device not in self._gpu_bytes or not is_loading:
                 held = sum(each.needs.get(device, 0) for each in others)
@@ -276,6 +334,11 @@ def host_budget(server: ServerSettings) -> int | None:
         return server.models_memory_mib << 20
     free = available_bytes()
     return None if free is None else max(0, free - (server.models_margin_mib << 20))
+
+
+def _is_same(old: CatalogModel, new: CatalogModel | None) -> bool:
+    """Whether an entry need not be replaced. That of a download has more than a scan of the cache finds."""
+    return new is not None and (old == new or old.source == new.source == "cache")
 
 
 def _allows(model: ServedModel, client: Client | None) -> bool:

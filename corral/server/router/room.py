@@ -20,6 +20,7 @@ class Resident:
     used_at: float
     is_busy: bool = False
     is_pinned: bool = False
+    is_rival: bool = False  # of a group of the new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,15 @@ def plan_room(
 ) -> list[str] | None:
     """Return the models to unload, the least recently used first; None: it must wait for busy ones.
 
-    `also_busy`: plan as if these were idle.
+    `also_busy`: plan as if these were idle. Rivals always go.
     """
-    kept = {each.name: each.needs for each in residents}
-    idle = [each for each in residents if not each.is_pinned and (also_busy or not each.is_busy)]
-    victims: list[str] = []
+    rivals = [each for each in residents if each.is_rival]
+    if not also_busy and any(each.is_busy for each in rivals):
+        return None
+    others = [each for each in residents if not each.is_rival]
+    kept = {each.name: each.needs for each in others}
+    idle = [each for each in others if not each.is_pinned and (also_busy or not each.is_busy)]
+    victims = [each.name for each in rivals]
     for each in sorted(idle, key=lambda each: each.used_at):
         if budget.holds([needs, *kept.values()]):
             break

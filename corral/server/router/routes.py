@@ -16,6 +16,7 @@ from corral.api.dialects.messages.model_list import render_models as render_mess
 from corral.api.dialects.ollama import schema
 from corral.api.dialects.ollama.model_list import render_model, render_process
 from corral.api.router import Router
+from corral.api.routes.model import list_models
 from corral.api.state import AppState, state_of
 from corral.api.trust import is_anonymous
 from corral.core.errors import NotFound, NotSupported
@@ -81,7 +82,7 @@ async def metrics(request: Request) -> Response:
 async def models(request: Request) -> Response:
     """All models, in the format of the API that the request names."""
     if VERSION_HEADER.decode() not in request.headers:
-        return JsonResponse({"object": "list", **request.app.state.models.render(request)})
+        return JsonResponse(await list_models(request, request.app.state.models))
     visible = _registry(request).visible(client_of(request.scope))
     return JsonResponse(render_messages_models([_messages_model(request, model) for model in visible]))
 

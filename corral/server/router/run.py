@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from starlette.types import ASGIApp
@@ -29,6 +29,8 @@ from corral.server.tls import open_tls
 from corral.telemetry.access_log import AccessLog
 from corral.telemetry.middleware import RecordMiddleware
 
+Read = Callable[[], Sequence[CatalogModel]]  # the catalog again; it blocks
+
 
 class ManyReporter(Protocol):
     """Reports to the user at the terminal."""
@@ -42,12 +44,13 @@ async def serve_many(
     reporter: ManyReporter,
     locate: Locate,
     store: ModelStore | None = None,
+    read: Read | None = None,
 ) -> None:
     """Serve until a signal. Raises CorralError if an option is invalid."""
     tls = open_tls(settings.server)
     with open_listener(settings.server) as listener:
         warn_without_key(settings.server, listener)
-        await _Life(catalog, settings, reporter, listener, tls, locate, store).run()
+        await _Life(catalog, settings, reporter, listener, tls, locate, store, read).run()
 
 
 class _Life:
@@ -60,11 +63,13 @@ class _Life:
         tls: ssl.SSLContext | None,
         locate: Locate,
         store: ModelStore | None,
+        read: Read | None,
     ) -> None:
         server = settings.server
         self._reporter = reporter
         self._names = [entry.name for entry in catalog]
-        self._hub = hub = create_hub(settings, self._make_dispatch)
+        n_parallel = max((entry.settings.engine.n_parallel for entry in catalog), default=1)
+        self._hub = hub = create_hub(settings, self._make_dispatch, n_parallel)
         guarded = HostControl(hub, allowed_names(server, listener.reach))
         known = guard_peers(Cors(guarded, cors_policy(server)), server, listener.reach)
         observers = [AccessLog(), *hub.state.observers, ModelObserver()]
@@ -80,7 +85,7 @@ class _Life:
         self._server.keys = hub.state.keys
         around = Surroundings(hub, self._server.connections, locate)
         self.registry = hub.state.registry = Registry(catalog, server, around)
-        self._directory = hub.state.models = Directory(self.registry, store)
+        self._directory = hub.state.models = Directory(self.registry, store, read)
         self._settings = settings
 
     async def run(self) -> None:
@@ -88,6 +93,10 @@ class _Life:
         self._hub.state.monitor.start()
         if self._hub.state.metrics is not None:
             self._hub.state.metrics.watch_connections(lambda: len(self._server.connections))
+        batches = self._hub.state.api.batches
+        if batches is not None:
+            observers = [*self._hub.state.observers, ModelObserver()]
+            batches.start(RecordMiddleware(self._hub, observers))
         self._drain.join(
             self._hub.state.api.admission.drain, self._hub.state.monitor.close, self._directory.close
         )
@@ -103,6 +112,8 @@ class _Life:
                 task.cancel()
             await asyncio.gather(*starters, return_exceptions=True)
             await self._directory.stop_downloads()
+            if batches is not None:
+                await batches.close()
             await self.registry.close()
             state: AppState = self._hub.state.api
             with contextlib.suppress(asyncio.CancelledError):

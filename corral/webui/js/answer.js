@@ -5,16 +5,23 @@ import { requestFields } from "./settings.js";
 import { tokensOf } from "./token.js";
 
 /** Yields the message as it grows. `path`: the messages before it; `begun`: its beginning, which is continued.
- * `onProgress` gets the queue position and the progress of the prompt. Throws ServerError. */
-export async function* streamAnswer(chat, path, begun, { signal, onProgress }) {
+ * `onProgress` gets the queue position and the progress of the prompt. `model`: not the page's. Throws ServerError. */
+export async function* streamAnswer(chat, path, begun, { signal, onProgress, model }) {
   const options = { json: requestOf(chat, path, begun), signal, onComment: (text) => onProgress({ waiting: text }) };
   let message = { ...begun };
-  for await (const chunk of events("/v1/chat/completions", options)) {
+  const query = model ? `?model=${encodeURIComponent(model)}` : "";
+  for await (const chunk of events("/v1/chat/completions" + query, options)) {
+    if (chunk.model_progress) onProgress({ waiting: stateText(chunk.model_progress) });
     if (chunk.prompt_progress) onProgress({ prompt: chunk.prompt_progress });
     message = fold(message, chunk);
     yield message;
   }
   if (!message.finish) throw new ServerError(0, "The connection was lost.");
+}
+
+/** Returns the state of a model that is not loaded yet, as text. */
+export function stateText({ value, progress, queue_position: place }) {
+  return `model ${value}${place ? `, ${place} in the queue` : progress ? ` ${Math.round(100 * progress.value)} %` : ""}`;
 }
 
 function requestOf(chat, path, begun) {

@@ -42,6 +42,11 @@ export function setApiKey(key) {
 /** The model that requests are for, where the server has several; empty: it has one, or none is chosen. */
 let model = "";
 
+/** The model as a field of a message. */
+export function currentModel() {
+  return model ? { model } : {};
+}
+
 export function lastModel() {
   return localStorage.getItem(MODEL) ?? "";
 }
@@ -52,8 +57,8 @@ export function setModel(name) {
 }
 
 function address(path) {
-  const query = model && `${path.includes("?") ? "&" : "?"}model=${encodeURIComponent(model)}`;
-  return ROOT + path + query;
+  const query = model && !/[?&]model=/.test(path) && `${path.includes("?") ? "&" : "?"}model=${encodeURIComponent(model)}`;
+  return ROOT + path + (query || "");
 }
 
 /** Returns the JSON of a response; `options` as for `fetch`, with `json` for a body. Throws ServerError. */

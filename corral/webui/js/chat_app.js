@@ -1,7 +1,7 @@
 // The state and actions of the page: the server, the chats, running answers. Views render `state` and call methods;
 // nothing else changes it.
 
-import { ask, lastModel, setApiKey, setModel } from "./api.js";
+import { ask, currentModel, setApiKey } from "./api.js";
 import { streamAnswer } from "./answer.js";
 import { keepDraft } from "./draft.js";
 import { failureOf } from "./failure.js";
@@ -14,7 +14,6 @@ import { claim, isClaimed } from "./claim.js";
 import { Saver } from "./saver.js";
 
 const RETRY_MS = 1500;
-const LOOK_MS = 300; // between two looks at a model that is loading
 const CLOSED = "The page was closed during this answer.";
 const GONE = "The connection to the server was lost during this answer. The text received so far is kept.";
 const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
@@ -67,7 +66,7 @@ export class ChatApp {
   async connect() {
     try {
       const props = await ask("/props");
-      if (props.role === "router" && "ui" in props) return await this.#findModels();
+      if (props.role === "router" && "ui" in props) return await this.#meetModels();
       if (!props.default_generation_settings?.params) return this.#set({ server: "locked" });
       const isNew = this.#store?.kind !== storeKind(props);
       if (isNew) await this.#openStore(props);
@@ -81,29 +80,11 @@ export class ChatApp {
     }
   }
 
-  /** Where the server has several models: chooses the last one that was used here, or one that is loaded. */
-  async #findModels() {
-    const { data } = await ask("/v1/models");
-    this.#set({ models: data.map(({ id }) => id) });
-    const found = data.find(({ id }) => id === lastModel()) ?? data.find(({ status }) => status?.value === "loaded");
-    if (found ?? data[0]) return this.useModel((found ?? data[0]).id);
-    this.#set({ server: "down", reason: "The server has no model." });
-    this.#connectLater();
-  }
-
-  /** Talks to this model from now on; the server loads it if necessary. */
-  async useModel(name) {
-    setModel(name);
-    for (let isAsked = false; ; isAsked = true) {
-      const { data } = await ask("/v1/models");
-      const { value, failed, reason, progress = 0 } = data.find(({ id }) => id === name)?.status ?? {};
-      if (value === "loaded" || value === "sleeping" || name !== lastModel()) break;
-      if (isAsked && failed) return this.#set({ server: "down", reason });
-      if (!isAsked) await ask("/models/load", { json: { model: name } }).catch((error) => this.tell(error.message, "bad"));
-      this.#set({ server: "loading", reason: `${name}: ${Math.round(100 * progress)} %` });
-      await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
-    }
-    return this.connect();
+  /** Where the server has several models: `many` knows them, and which one is used. */
+  async #meetModels() {
+    const { ManyModels } = await import("./many_models.js");
+    this.many ??= new ManyModels(this, (changes) => this.#set(changes));
+    if (!(await this.many.begin())) this.#connectLater();
   }
 
   #connectLater() {
@@ -188,6 +169,7 @@ export class ChatApp {
     this.#open.set(chat.id, chat);
     const editing = chat.id === this.state.chat.id ? this.state.editing : [];
     this.#set({ chat, editing, fieldErrors: {} });
+    this.many?.recall(chat);
     history.replaceState(null, "", chat.leaf ? `#/chat/${chat.id}` : location.pathname);
   }
 
@@ -332,7 +314,7 @@ export class ChatApp {
   }
 
   #answer(id, parent) {
-    this.#change(id, (chat) => tree.addMessage(chat, parent, { role: "assistant" }));
+    this.#change(id, (chat) => tree.addMessage(chat, parent, { role: "assistant", ...currentModel() }));
     return this.#write(id, this.#open.get(id).leaf);
   }
 

@@ -56,6 +56,7 @@ function checkedMessage(given, id) {
 }
 
 const OPTIONAL = {
+  model: text,
   reasoning: text,
   images: (value, name) => list(value, name).map((url) => image(url, name)),
   toolCalls: (value, name) => list(value, name).map((call) => toolCall(object(call, name), name)),

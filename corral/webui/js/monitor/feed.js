@@ -13,9 +13,22 @@ export class Feed {
    * this computer's clock is ahead of the server's. `snapshot`: the last known state, or null. */
   state = { link: "connecting", reason: "", nTries: 0, lag: 0, snapshot: null, prompts: false };
 
+  #model;
   #listeners = new Set();
   #controller = null;
   #retry = 0;
+
+  /** `model`: one of many, empty: the only one. */
+  constructor(model = "") {
+    this.#model = model;
+  }
+
+  close() {
+    clearTimeout(this.#retry);
+    const controller = this.#controller;
+    this.#controller = null;
+    controller?.abort();
+  }
 
   subscribe(listener) {
     this.#listeners.add(listener);
@@ -39,8 +52,8 @@ export class Feed {
     const controller = (this.#controller = new AbortController());
     let watchdog = 0;
     try {
-      const path = this.state.prompts ? `${PATH}?prompts=true` : PATH;
-      for await (const event of events(path, { signal: controller.signal })) {
+      const query = new URLSearchParams({ ...(this.#model && { model: this.#model }), ...(this.state.prompts && { prompts: "true" }) });
+      for await (const event of events(query.size ? `${PATH}?${query}` : PATH, { signal: controller.signal })) {
         clearTimeout(watchdog);
         watchdog = setTimeout(() => controller.abort(), SILENT_MS);
         this.#take(event);

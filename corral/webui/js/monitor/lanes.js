@@ -8,16 +8,16 @@ const SPAN_MS = 60_000;
 const EPOCH_MS = 600_000;
 const TICKS = [60, 45, 30, 15, 0];
 
-export function Lanes({ snapshot, lag, isLive, prompts, onPrompts }) {
+export function Lanes({ title = "Slots", snapshot, lag, isLive, prompts, onPrompts }) {
   const [shown, setShown] = useState(null);
   const lanes = useRef(null);
   const { slots, segments, samples, queue, engine } = snapshot;
   const base = Math.floor(snapshot.now / EPOCH_MS) * EPOCH_MS; // the origin of positions, which keeps them small
   useScroll(lanes, base, snapshot.now, lag, isLive);
   const segment = segments.find((each) => each.n === shown);
-  return html`<section class="lanes-panel" aria-labelledby="lanes-title">
+  return html`<section class="lanes-panel" aria-label=${title}>
     <div class="title">
-      <h2 id="lanes-title">Slots</h2>
+      <h2>${title}</h2>
       <ul class="legend" aria-hidden="true">
         <li class="prefill">prompt</li>
         <li class="cached">cached part</li>

@@ -31,7 +31,7 @@ export function App({ app }) {
   }, []);
   const [choice, setChoice] = useState(null);
   useEffect(() => {
-    if (state.models.length > 1) import("./model_choice.js").then(setChoice);
+    if (app.many) import("./model_choice.js").then(setChoice);
   }, [state.models]);
   useFocusBack(open);
   useEffect(() => {

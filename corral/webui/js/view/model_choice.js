@@ -1,9 +1,30 @@
-// A choice of the model, where the server has several.
+// A choice of the model, where the server has several, and a dialog with all of them.
 
-import { html } from "../html.js";
+import { html, useState } from "../html.js";
+import { modelText } from "./model_text.js";
+import { ModelList } from "./model_list.js";
 
-export function ModelChoice({ app, state: { models, props } }) {
-  return html`<select class="model" aria-label="Model" onChange=${(event) => app.useModel(event.target.value)}>
-    ${models.map((name) => html`<option key=${name} value=${name} selected=${name === props?.model_alias}>${name}</option>`)}
-  </select>`;
+export function ModelChoice({ app, state }) {
+  const { models, props } = state;
+  const [opened, setOpened] = useState(""); // list or compare
+  const [comparison, setComparison] = useState(null);
+  const compare = async () => {
+    setComparison(await import("./comparison.js"));
+    setOpened("compare");
+  };
+  const close = (name) => () => setOpened((now) => (now === name ? "" : now));
+  const chosen = models.filter(({ status }) => status.value !== "downloading");
+  return html`<select
+      class="model"
+      aria-label="Model"
+      onFocus=${() => app.many.refresh()}
+      onChange=${(event) => app.many.use(event.target.value)}
+    >
+      ${chosen.map(
+        (row) => html`<option key=${row.id} value=${row.id} selected=${row.id === props?.model_alias}>${modelText(row)}</option>`,
+      )}
+    </select>
+    <button type="button" onClick=${() => setOpened("list")}>Models</button>
+    ${opened === "list" && html`<${ModelList} app=${app} models=${models} onCompare=${compare} onClose=${close("list")} />`}
+    ${opened === "compare" && html`<${comparison.Comparison} app=${app} state=${state} onClose=${close("compare")} />`}`;
 }

@@ -1,0 +1,149 @@
+"""Tell a client that streams how far its model is, while it waits for it: `return_progress` asks for that.
+
+The status line is sent before the model is ready, so that an error becomes the last event of the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+from corral.api.disconnect import run_for_client
+from corral.api.error import render_error_for
+from corral.api.json_encode import encode_json
+from corral.api.sse import SSE, encode_event
+from corral.core.errors import CorralError
+from corral.server.router.model import ServedModel
+from corral.server.router.name import has_flag
+from corral.server.router.registry import Registry
+from corral.server.router.status import render_status
+
+_CHAT = ("/v1/chat/completions", "/chat/completions")
+_TEXT = ("/v1/completions",)
+_NATIVE = ("/completion", "/completions", "/infill")
+_OBJECTS = {**dict.fromkeys(_CHAT, "chat.completion.chunk"), **dict.fromkeys(_TEXT, "text_completion")}
+_N_STEPS = 20  # of the progress, each an event
+_HEADERS = [
+    (b"content-type", SSE.media_type.encode()),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def wants_progress(path: str, body: bytes) -> bool:
+    """Whether a request streams and asks for progress; may block if the body is long."""
+    is_known = path in _OBJECTS or path in _NATIVE
+    return is_known and has_flag(body, "stream") and has_flag(body, "return_progress")
+
+
+class WaitingStream:
+    """Mutable: the stream of one request, of which `send` gets the answer of the model's application."""
+
+    def __init__(self, scope: Scope, send: Send, registry: Registry, model: ServedModel) -> None:
+        self._scope = scope
+        self._send = send
+        self._registry = registry
+        self._model = model
+        self._has_begun = False
+        self._error: list[bytes] | None = None  # pieces of an answer that is none
+
+    async def wait(self, entering: Coroutine[Any, Any, None], receive: Receive, ping_s: float) -> None:
+        """Send the states of the model until it is ready. Raises CorralError before the first of them, and
+        ClientGone."""
+        await run_for_client(self._report(asyncio.ensure_future(entering), ping_s), receive)
+
+    async def fail(self, error: CorralError) -> None:
+        """End the stream with an error."""
+        _, body, _ = render_error_for(self._scope, error)
+        await self._put(encode_event(body), more=False)
+
+    @property
+    def has_begun(self) -> bool:
+        return self._has_begun
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the model's application."""
+        if not self._has_begun:
+            await self._send(message)
+        elif message["type"] == "http.response.start":
+            self._error = [] if message["status"] != 200 else None
+        elif self._error is None:
+            await self._send(message)
+        else:
+            self._error.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                await self._put(b"data: " + b"".join(self._error) + b"\n\n", more=False)
+
+    async def _report(self, entering: asyncio.Future[None], ping_s: float) -> None:
+        changed = asyncio.Event()
+        changed.set()  # what fails at once has failed by now
+        with _listening(self._registry, lambda _: changed.set()):
+            entering.add_done_callback(lambda _: changed.set())
+            try:
+                await self._follow(entering, changed, ping_s)
+            except BaseException:
+                entering.cancel()
+                await asyncio.wait({entering})
+                if not entering.cancelled() and entering.exception() is None:
+                    self._registry.leave(self._model)
+                raise
+        entering.result()
+
+    async def _follow(self, entering: asyncio.Future[None], changed: asyncio.Event, ping_s: float) -> None:
+        shown: Any = None
+        while not entering.done():
+            in_time = await _wait(changed, ping_s)
+            changed.clear()
+            now = self._place, self._model.state, self._model.loading.stage, self._step
+            if not entering.done() and (now != shown or not in_time):
+                shown = now
+                await self._tell()
+
+    async def _tell(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        event = _frame(self._scope["path"])
+        status = render_status(self._model, self._place)
+        await self._put(
+            b"data: " + encode_json({**event, "model": self._model.name, "model_progress": status}) + b"\n\n"
+        )
+
+    async def _put(self, body: bytes, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    @property
+    def _place(self) -> int | None:
+        return self._registry.place(self._model)
+
+    @property
+    def _step(self) -> int:
+        return int(self._model.loading.progress * _N_STEPS)
+
+
+@contextlib.contextmanager
+def _listening(registry: Registry, listener: Callable[[ServedModel], None]) -> Iterator[None]:
+    registry.listeners.append(listener)
+    try:
+        yield
+    finally:
+        registry.listeners.remove(listener)
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), timeout_s if timeout_s > 0 else None)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+def _frame(path: str) -> dict[str, Any]:
+    """Return an event of the path's API that has no text."""
+    if path in _NATIVE:
+        return {"content": "", "tokens": [], "stop": False}
+    return {"object": _OBJECTS[path], "choices": []}

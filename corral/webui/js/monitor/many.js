@@ -1,0 +1,99 @@
+// The monitor of a server for many models: their memory, as planned and as it is, and a group of lanes for each.
+
+import { html, useEffect, useState } from "../html.js";
+import { ask, setApiKey } from "../api.js";
+import { nextTheme } from "../theme.js";
+import { IconButton } from "../view/icon.js";
+import { KeyDialog } from "../view/key_dialog.js";
+import { Feed } from "./feed.js";
+import { bytes } from "./format.js";
+import { Lanes } from "./lanes.js";
+
+const LOOK_MS = 1000;
+const MAX_GROUPS = 4; // browsers open few connections to a server
+const HUES = 67; // degrees between the colours of two models
+
+export function ManyApp() {
+  const [list, setList] = useState(null);
+  const [trouble, setTrouble] = useState("connecting"); // empty: none; locked: a key is required
+  const [nTries, setTries] = useState(0);
+  useEffect(() => {
+    const look = () =>
+      ask("/v1/models").then(
+        (found) => (setList(found), setTrouble("")),
+        (error) => setTrouble(error.wantsKey ? "locked" : error.message),
+      );
+    look();
+    const timer = setInterval(look, LOOK_MS);
+    return () => clearInterval(timer);
+  }, [nTries]);
+  const models = list?.data ?? [];
+  const held = models.filter(({ memory }) => memory?.is_held);
+  const shown = held.filter(({ status }) => status.value === "loaded").slice(0, MAX_GROUPS);
+  const useKey = (key) => (setApiKey(key), setTries(nTries + 1));
+  return html`<header class="head">
+      <a href="./" class="back">← Chat</a>
+      <h1>Monitor</h1>
+      <span class="soft model">${models.length} models, ${held.length} in memory</span>
+      <${IconButton} icon="theme" label="Light, dark or system theme" onClick=${nextTheme} />
+    </header>
+    <main class=${trouble ? "stale" : ""}>
+      ${trouble && html`<p class="status" role="status">${trouble}</p>`}
+      ${list && html`<${Memory} models=${models} held=${held} limit=${list.memory?.limit} />`}
+      ${shown.map(({ id }) => html`<${Group} key=${`${id} ${nTries}`} model=${id} />`)}
+      ${list && !shown.length && html`<p class="soft">Models appear here when they are loaded.</p>`}
+    </main>
+    ${trouble === "locked" && html`<${KeyDialog} key=${nTries} onKey=${useKey} />`}`;
+}
+
+/** Memory as two bars of the same length: what was planned for each model, and what its engine uses. */
+function Memory({ models, held, limit }) {
+  const most = Math.max(limit ?? 0, total(held, "needed"), total(held, "used"), 1);
+  const bar = (field) => html`<div class="share memory" aria-hidden="true">
+    ${held.map(({ id, memory }) => {
+      const style = { width: `${(100 * (memory[field] ?? 0)) / most}%`, background: colour(models, id) };
+      return html`<i key=${id} style=${style} title=${`${id}: ${bytes(memory[field] ?? 0)}`}></i>`;
+    })}
+  </div>`;
+  const row = (name, field) => html`<p>
+    ${name}: <strong data-memory=${field}>${bytes(total(held, field))}</strong>
+    <span class="soft">${limit ? ` of ${bytes(limit)}` : ""}</span>
+  </p>`;
+  return html`<section aria-labelledby="memory-title">
+    <h2 id="memory-title">Memory</h2>
+    ${row("Planned", "needed")} ${bar("needed")} ${row("Used", "used")} ${bar("used")}
+    <dl class="facts">
+      ${held.map(({ id, memory }) => [
+        html`<dt key=${`name ${id}`}><span style=${{ color: colour(models, id) }}>■</span> ${id}</dt>`,
+        html`<dd key=${`memory ${id}`}>${bytes(memory.used)} of ${bytes(memory.needed ?? 0)} planned</dd>`,
+      ])}
+    </dl>
+  </section>`;
+}
+
+function Group({ model }) {
+  const [feed] = useState(() => new Feed(model));
+  const [state, setState] = useState(feed.state);
+  useEffect(() => {
+    const leave = feed.subscribe(setState);
+    feed.connect();
+    return () => (leave(), feed.close());
+  }, []);
+  if (!state.snapshot) return null;
+  return html`<${Lanes}
+    title=${model}
+    snapshot=${state.snapshot}
+    lag=${state.lag}
+    isLive=${state.link === "open"}
+    prompts=${state.prompts}
+    onPrompts=${(on) => feed.askForPrompts(on)}
+  />`;
+}
+
+function total(held, field) {
+  return held.reduce((sum, { memory }) => sum + (memory[field] ?? 0), 0);
+}
+
+function colour(models, id) {
+  return `hsl(${models.findIndex((each) => each.id === id) * HUES} 60% 50%)`;
+}

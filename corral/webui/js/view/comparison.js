@@ -1,0 +1,80 @@
+// Two models side by side on the same prompt, with the system prompt and the settings of the chat.
+
+import { html, useEffect, useRef, useState } from "../html.js";
+import { streamAnswer } from "../answer.js";
+import { addStyle } from "./late_style.js";
+import { Markdown } from "./markdown.js";
+import { useModal } from "./modal.js";
+import { modelText } from "./model_text.js";
+
+const BEGUN = { role: "assistant", content: "" };
+
+addStyle("models.css");
+
+export function Comparison({ app, state, onClose }) {
+  const dialog = useModal();
+  const usable = state.models.filter(({ status }) => status.value !== "downloading");
+  const first = usable.find(({ id }) => id === state.props?.model_alias) ?? usable[0];
+  const second = usable.find((row) => row !== first) ?? first;
+  const [names, setNames] = useState([first.id, second.id]);
+  const [answers, setAnswers] = useState([{}, {}]);
+  const running = useRef(null);
+  useEffect(() => () => running.current?.abort(), []);
+  const isBusy = answers.some(({ isWriting }) => isWriting);
+  const change = (side, news) => setAnswers((before) => before.map((each, i) => (i === side ? { ...each, ...news } : each)));
+  const ask = (event) => {
+    event.preventDefault();
+    if (isBusy) return running.current.abort();
+    running.current = new AbortController();
+    const prompt = new FormData(event.target).get("prompt");
+    names.forEach((name, side) => answer(state.chat, prompt, name, running.current.signal, (news) => change(side, news)));
+    return undefined;
+  };
+  return html`<dialog ref=${dialog} class="comparison" onClose=${onClose} aria-labelledby="comparison-title">
+    <h2 id="comparison-title">Compare two models</h2>
+    <form onSubmit=${ask}>
+      <textarea name="prompt" rows="3" required aria-label="Prompt for both models"></textarea>
+      <button class="primary">${isBusy ? "Stop" : "Ask both"}</button>
+    </form>
+    <div class="sides">
+      ${names.map(
+        (name, side) => html`<section key=${side} aria-label=${side ? "Second model" : "First model"}>
+          <select aria-label=${side ? "Second model" : "First model"} disabled=${isBusy}
+            onChange=${({ target }) => setNames(names.map((each, i) => (i === side ? target.value : each)))}>
+            ${usable.map((row) => html`<option key=${row.id} value=${row.id} selected=${row.id === name}>${modelText(row)}</option>`)}
+          </select>
+          <${Side} answer=${answers[side]} />
+        </section>`,
+      )}
+    </div>
+    <form method="dialog" class="row end"><button>Close</button></form>
+  </dialog>`;
+}
+
+function Side({ answer: { message, waiting, error, isWriting } }) {
+  const { content, reasoning, timings } = message ?? {};
+  return html`<div class="side" aria-busy=${Boolean(isWriting)}>
+    ${isWriting && !content && !reasoning && html`<p class="soft" role="status">${waiting || "Waiting for the first token"}</p>`}
+    ${reasoning && html`<details><summary>Reasoning</summary><div class="said">${reasoning}</div></details>`}
+    ${content && html`<${Markdown} text=${content} isWriting=${isWriting} />`}
+    ${error && html`<p class="error" role="alert">${error}</p>`}
+    ${timings &&
+    html`<p class="soft timings">
+      ${timings.predicted_n} tokens, ${timings.predicted_per_second.toFixed(1)} per second; the first after${" "}
+      ${(timings.prompt_ms / 1000).toFixed(2)} s
+    </p>`}
+  </div>`;
+}
+
+/** Has a model answer; `tell` gets what changes. */
+async function answer(chat, content, model, signal, tell) {
+  tell({ message: null, waiting: "", error: "", isWriting: true });
+  try {
+    const onProgress = ({ waiting }) => waiting && tell({ waiting });
+    const asked = [{ role: "user", content }];
+    for await (const message of streamAnswer(chat, asked, BEGUN, { signal, onProgress, model })) tell({ message });
+  } catch (error) {
+    if (error.name !== "AbortError") tell({ error: error.message });
+  }
+  tell({ isWriting: false });
+}

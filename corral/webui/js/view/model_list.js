@@ -1,0 +1,70 @@
+// All models of the server: sizes and states, load and unload, downloads with their progress.
+
+import { html, useEffect, useState } from "../html.js";
+import { addStyle } from "./late_style.js";
+import { useModal } from "./modal.js";
+import { sizeText, statusText } from "./model_text.js";
+
+const LOOK_MS = 700;
+const IN_MEMORY = ["loading", "loaded", "downloading"];
+
+addStyle("models.css");
+
+export function ModelList({ app, models, onCompare, onClose }) {
+  const dialog = useModal();
+  useEffect(() => {
+    app.many.refresh();
+    const timer = setInterval(() => app.many.refresh(), LOOK_MS);
+    return () => clearInterval(timer);
+  }, []);
+  const nUsable = models.filter(({ status }) => status.value !== "downloading").length;
+  return html`<dialog ref=${dialog} class="models" onClose=${onClose} aria-labelledby="models-title">
+    <h2 id="models-title">Models</h2>
+    <table>
+      <thead>
+        <tr><th>Model</th><th>File</th><th>Memory</th><th>State</th><th></th></tr>
+      </thead>
+      <tbody>
+        ${models.map((row) => html`<${Row} key=${row.id} row=${row} app=${app} />`)}
+      </tbody>
+    </table>
+    <${Download} app=${app} />
+    <form method="dialog" class="row end">
+      ${nUsable > 1 && html`<button type="button" onClick=${onCompare}>Compare two</button>`}
+      <button class="primary">Close</button>
+    </form>
+  </dialog>`;
+}
+
+function Row({ row: { id, size, memory, status }, app }) {
+  const isIn = IN_MEMORY.includes(status.value);
+  const act = () => (isIn ? app.many.unload(id) : app.many.load(id));
+  const label = status.value === "downloading" ? "Cancel" : isIn ? "Unload" : "Load";
+  return html`<tr data-state=${status.value}>
+    <th scope="row">${id}</th>
+    <td>${size ? sizeText(size) : ""}</td>
+    <td>${memory?.needed ? sizeText(memory.needed) : ""}</td>
+    <td class=${status.failed ? "error" : ""}>
+      ${status.progress && html`<progress max="1" value=${status.progress.value}></progress>`} ${statusText(status)}
+    </td>
+    <td><button type="button" aria-label=${`${label} ${id}`} onClick=${act}>${label}</button></td>
+  </tr>`;
+}
+
+function Download({ app }) {
+  const [name, setName] = useState("");
+  const begin = (event) => {
+    event.preventDefault();
+    app.many.download(name.trim()).then(() => setName(""));
+  };
+  return html`<form class="row" onSubmit=${begin}>
+    <input
+      required
+      aria-label="Model to download"
+      placeholder="user/model:Q4_K_M"
+      value=${name}
+      onInput=${(event) => setName(event.target.value)}
+    />
+    <button>Download</button>
+  </form>`;
+}

@@ -1,0 +1,21 @@
+// Models in words.
+
+import { stateText } from "../answer.js";
+
+const UNITS = ["B", "kB", "MB", "GB", "TB"];
+
+export function modelText({ id, size, status }) {
+  return [id, size && sizeText(size), status.failed ? "failed" : status.value].filter(Boolean).join(" · ");
+}
+
+export function sizeText(n) {
+  const unit = Math.min(UNITS.length - 1, Math.floor(Math.log10(Math.max(1, n)) / 3));
+  const value = n / 1000 ** unit;
+  return `${value.toFixed(unit && value < 100 ? 1 : 0)} ${UNITS[unit]}`;
+}
+
+/** The state of a model, with what is left to wait for. */
+export function statusText(status) {
+  if (status.failed) return `failed: ${status.reason ?? "see the server's log"}`;
+  return status.progress || status.queue_position ? stateText(status).replace("model ", "") : status.value;
+}
