@@ -31,8 +31,9 @@ function requestOf(chat, path, begun) {
   };
 }
 
-/** Returns a message in the format of the API. */
-export function wireMessage({ role, content, images = [], toolCalls = [], toolCallId }) {
+/** Returns a message in the format of the API. Files come first: a prompt that begins with the same ones is evaluated
+ * once, whatever is asked about them. */
+export function wireMessage({ role, content, images = [], files = [], audio = [], toolCalls = [], toolCallId }) {
   if (role === "tool") return { role, content, tool_call_id: toolCallId };
   if (toolCalls.length) {
     const calls = toolCalls.map(({ id, name, arguments: text }) => ({
@@ -42,9 +43,23 @@ export function wireMessage({ role, content, images = [], toolCalls = [], toolCa
     }));
     return { role, content: content || null, tool_calls: calls };
   }
-  if (!images.length) return { role, content };
-  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
-  return { role, content: [...parts, ...(content ? [{ type: "text", text: content }] : [])] };
+  const shown = files.map(({ name, text }) => `--- File: ${name} ---\n${text}\n\n`).join("");
+  if (images.length + audio.length === 0) return { role, content: shown + content };
+  const media = [
+    ...images.map((url) => ({ type: "image_url", image_url: { url } })),
+    ...audio.map(({ url }) => ({ type: "input_audio", input_audio: audioOf(url) })),
+  ];
+  return { role, content: [...textPart(shown), ...media, ...textPart(content)] };
+}
+
+function textPart(text) {
+  return text ? [{ type: "text", text }] : [];
+}
+
+/** `data:audio/wav;base64,…` in the format of the API. */
+function audioOf(url) {
+  const [, format, data] = url.match(/^data:audio\/(\w+);base64,(.*)$/s);
+  return { data, format };
 }
 
 /** Returns the message extended by a chunk. */

@@ -288,16 +288,16 @@ export class ChatApp {
 
   // Answers
 
-  send(content, images = []) {
+  send(content, images = [], { files = [], audio = [] } = {}) {
     const { chat } = this.state;
-    return this.#say(chat.id, chat.leaf, { role: "user", content, ...(images.length ? { images } : {}) });
+    return this.#say(chat.id, chat.leaf, { role: "user", content, ...onlyFull({ images, files, audio }) });
   }
 
   /** Adds an edited message as a new branch. The model answers it unless it is an edited answer. */
   edit(messageId, content) {
     const { chat } = this.state;
-    const { role, parent, images } = chat.messages[messageId];
-    const message = { role, content, ...(images ? { images } : {}) };
+    const { role, parent, images, files, audio } = chat.messages[messageId];
+    const message = { role, content, ...onlyFull({ images, files, audio }) };
     if (role !== "assistant") return this.#say(chat.id, parent, message);
     return this.#change(chat.id, (each) => tree.addMessage(each, parent, message), true);
   }
@@ -411,6 +411,10 @@ function storeKind(props) {
 
 function onlyFields(settings) {
   return Object.fromEntries(Object.entries(settings).filter(([name]) => FIELD_NAMES.has(name)));
+}
+
+function onlyFull(lists) {
+  return Object.fromEntries(Object.entries(lists).filter(([, list]) => list?.length));
 }
 
 function fileName(title) {

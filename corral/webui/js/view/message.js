@@ -4,6 +4,7 @@ import { html, useMemo, useState } from "../html.js";
 import { copyText } from "../clipboard.js";
 import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
+import { Lazy } from "./lazy.js";
 import { Markdown } from "./markdown.js";
 import { Remedies } from "./remedies.js";
 import { Timings } from "./timings.js";
@@ -19,6 +20,8 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
   return useMemo(
     () => html`<article class="message ${message.role}" aria-label=${NAMES[message.role]} data-id=${message.id}>
       <h3 class="author">${NAMES[message.role]}</h3>
+      ${(message.files || message.audio) &&
+      html`<${Lazy} from="./file_chips.js" view="SentFiles" files=${message.files} audio=${message.audio} />`}
       ${message.images?.length > 0 && html`<${Images} images=${message.images} />`}
       ${message.reasoning && html`<${Reasoning} text=${message.reasoning} isOver=${Boolean(message.content) || !isWriting} />`}
       ${isEditing
