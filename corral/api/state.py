@@ -15,6 +15,8 @@ from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
 from corral.api.engine import Engine, Runner
 from corral.api.live_answers import LiveAnswers
+from corral.api.mcp.config import read_config
+from corral.api.mcp.sessions import McpSessions
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
@@ -50,6 +52,7 @@ class AppState:
         self.storage: Storage = Storage(server, shared.storage if shared is not None else None)
         self.streams: StreamSessions = shared.streams if shared is not None else StreamSessions()
         self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
+        self.mcp: McpSessions | None = shared.mcp if shared is not None else _open_mcp(server)
         self.file_digest = FileDigest()
         self.pools = Pools(n_prompt_threads(server))
         self.prompt_history = PromptHistory()
@@ -77,6 +80,10 @@ class AppState:
 def state_of(request: Request) -> AppState:
     state: AppState = request.app.state.api
     return state
+
+
+def _open_mcp(server: ServerSettings) -> McpSessions | None:
+    return McpSessions(read_config(server.mcp_servers_config)) if server.mcp_servers_config else None
 
 
 def _media_source(server: ServerSettings) -> MediaSource:

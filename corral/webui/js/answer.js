@@ -5,9 +5,10 @@ import { requestFields } from "./settings.js";
 import { tokensOf } from "./token.js";
 
 /** Yields the message as it grows. `path`: the messages before it; `begun`: its beginning, which is continued.
- * `onProgress` gets the queue position and the progress of the prompt. Throws ServerError. */
-export async function* streamAnswer(chat, path, begun, { signal, onProgress }) {
-  const options = { json: requestOf(chat, path, begun), signal, onComment: (text) => onProgress({ waiting: text }) };
+ * `onProgress` gets the queue position and the progress of the prompt. `tools`: besides those of the settings. Throws
+ * ServerError. */
+export async function* streamAnswer(chat, path, begun, { signal, onProgress, tools = [] }) {
+  const options = { json: requestOf(chat, path, begun, tools), signal, onComment: (text) => onProgress({ waiting: text }) };
   let message = { ...begun };
   for await (const chunk of events("/v1/chat/completions", options)) {
     if (chunk.prompt_progress) onProgress({ prompt: chunk.prompt_progress });
@@ -17,13 +18,15 @@ export async function* streamAnswer(chat, path, begun, { signal, onProgress }) {
   if (!message.finish) throw new ServerError(0, "The connection was lost.");
 }
 
-function requestOf(chat, path, begun) {
+function requestOf(chat, path, begun, tools) {
   const messages = path.map(wireMessage);
   if (begun.content) messages.push({ role: "assistant", content: begun.content });
   if (chat.system.trim()) messages.unshift({ role: "system", content: chat.system });
+  const fields = requestFields(chat.settings);
   return {
     messages,
-    ...requestFields(chat.settings),
+    ...fields,
+    ...(tools.length ? { tools: [...(fields.tools ?? []), ...tools] } : {}),
     stream: true,
     stream_options: { include_usage: true },
     timings_per_token: true,

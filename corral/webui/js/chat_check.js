@@ -63,6 +63,8 @@ const OPTIONAL = {
   audio: (value, name) => list(value, name).map((each) => audio(object(each, name), name)),
   toolCalls: (value, name) => list(value, name).map((call) => toolCall(object(call, name), name)),
   toolCallId: text,
+  ms: time,
+  isError: Boolean,
   error: text,
   remedies: (value, name) => list(value, name).map((each) => text(each, name)),
   finish: text,

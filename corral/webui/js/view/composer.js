@@ -14,6 +14,7 @@ export function Composer({ app, state }) {
   const [text, setText] = useState("");
   const [parts, setParts] = useState(NOTHING);
   const [refusal, setRefusal] = useState(""); // why a file was not added
+  const [showsTools, setShowsTools] = useState(false);
   const area = useRef(null);
   const file = useRef(null);
   const isBusy = Boolean(running[chat.id]);
@@ -77,6 +78,7 @@ export function Composer({ app, state }) {
         aria-label="Files"
         onChange=${(event) => add([...event.target.files]).then(() => (file.current.value = ""))}
       />
+      <${IconButton} icon="tool" label="Tools" pressed=${app.hasTools} onClick=${() => setShowsTools(true)} />
       ${props?.modalities?.audio &&
       html`<${Lazy}
         from="./recorder.js"
@@ -103,7 +105,8 @@ export function Composer({ app, state }) {
             <${Icon} name="send" />
           </button>`}
     </div>
-  </form>`;
+  </form>
+  ${showsTools && html`<${Lazy} from="./tools_dialog.js" view="ToolsDialog" app=${app} onClose=${() => setShowsTools(false)} />`}`;
 }
 
 /** Fits the height to the text, up to a limit in the style sheet. */

@@ -14,7 +14,7 @@ import { ToolCalls, ToolResult } from "./tool_calls.js";
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 
 /** `siblings`: ids of the message and its alternatives. An unchanged message is not rendered again. */
-export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, app }) {
+export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, runs, app }) {
   const [showsTokens, setShowsTokens] = useState(false);
   const isWriting = message.state === "writing" && isBusy;
   return useMemo(
@@ -28,7 +28,7 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
         ? html`<${Editor} message=${message} app=${app} onDone=${() => app.closeEditor(message.id)} />`
         : html`<${Body} message=${message} isWriting=${isWriting} showsTokens=${showsTokens} />`}
       ${message.toolCalls?.length > 0 &&
-      html`<${ToolCalls} message=${message} isOpen=${isLast && !isBusy} app=${app} />`}
+      html`<${ToolCalls} message=${message} isOpen=${isLast && (!isBusy || Boolean(runs))} runs=${runs} app=${app} />`}
       ${isWriting && html`<${Waiting} message=${message} progress=${progress} />`}
       <${Ending} message=${message} isLast=${isLast} isBusy=${isBusy} app=${app} />
       <footer class="tools">
@@ -44,12 +44,12 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
         ${message.timings && html`<${Timings} timings=${message.timings} nCtx=${nCtx} isWriting=${isWriting} />`}
       </footer>
     </article>`,
-    [message, siblings.join(), isLast, isBusy, progress, nCtx, isEditing, showsTokens],
+    [message, siblings.join(), isLast, isBusy, progress, nCtx, isEditing, showsTokens, runs],
   );
 }
 
 function Body({ message, isWriting, showsTokens }) {
-  if (message.role === "tool") return html`<${ToolResult} text=${message.content} />`;
+  if (message.role === "tool") return html`<${ToolResult} message=${message} />`;
   if (message.role === "user") return html`<div class="said">${message.content}</div>`;
   if (showsTokens && message.tokens) return html`<${TokenView} tokens=${message.tokens} />`;
   return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
