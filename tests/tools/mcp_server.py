@@ -19,7 +19,12 @@ HOSTILE = "<img src=x onerror=hack()><script>hack()</script>\n[x](javascript:hac
 
 
 def tool(name: str, about: str, **properties: Any) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
     return {"name": name, "description": about, "inputSchema": schema}
 
 
