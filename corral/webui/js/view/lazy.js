@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../html.js";
 
 const loaded = new Map(); // views by the path of their module and their name
 
-/** Renders a view of another module; nothing until it is loaded. `from`: its path beside this file. */
+/** Renders a view of another module; nothing until it is loaded. `from`: its path relative to this file. */
 export function Lazy({ from, view, ...props }) {
   const key = `${from} ${view}`;
   const [, setKey] = useState("");
