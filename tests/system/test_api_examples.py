@@ -50,10 +50,10 @@ def generates(models, modifiers, vision, tmp_path_factory):
     )
     tools = {"mcpServers": {"small": {"command": sys.executable, "args": [mcp_server.__file__]}}}
     (path / "mcp.json").write_text(json.dumps(tools))
-    places = ("--mcp-servers-config", path / "mcp.json")
-    places += ("--lora-dir", adapters, "--slot-save-path", saves, "--chats", chats, "--batches", batches)
+    server_tools = ("--mcp-servers-config", path / "mcp.json")
+    places = ("--lora-dir", adapters, "--slot-save-path", saves, "--chats", chats, "--batches", batches)
     with CorralProcess(
-        *files, *places, "--slots", "--props", "--metrics", "-c", 2048, "-np", 2, *ONE_THREAD
+        *files, *places, *server_tools, "--slots", "--props", "--metrics", "-c", 2048, "-np", 2, *ONE_THREAD
     ) as server:
         yield server
 

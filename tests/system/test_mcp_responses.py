@@ -171,7 +171,7 @@ def test_no_calls_are_allowed(client):
 def test_what_is_refused(client, tool):
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(model="x", input="Go.", tools=[{"type": "mcp", **tool}])
-    assert caught.value.body["param"].startswith("tools[0]")
+    assert str(caught.value.param).startswith("tools[0]")
 
 
 def test_not_in_the_background(client):

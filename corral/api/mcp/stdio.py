@@ -70,7 +70,8 @@ class StdioTransport:
         if id is None:
             await self._write(message)
             return None
-        answer = self._waiting[id] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[id] = answer
         try:
             await self._write(message)
             return await answer

@@ -29,7 +29,7 @@ export function drawPages(file, name, nBefore = 0) {
   return withDocument(file, name, async (document) => {
     const n = document.numPages;
     if (n + nBefore > MAX_IMAGES) {
-      throw new Error(`${name} has ${n} pages; a message can have at most ${MAX_IMAGES} images.`);
+      throw refusal(`${name} has ${n} pages; a message can have at most ${MAX_IMAGES} images.`);
     }
     const images = [];
     for (let i = 1; i <= n; i += 1) images.push(await draw(await document.getPage(i), `${name}, page ${i}`));
@@ -43,10 +43,12 @@ async function withDocument(file, name, work) {
   const worker = new library.PDFWorker({ port: thread });
   let timer;
   const timeout = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`${name} takes too long to read.`)), PATIENCE_MS);
+    timer = setTimeout(() => reject(refusal(`${name} takes too long to read.`)), PATIENCE_MS);
   });
   try {
     return await Promise.race([timeout, opened(data, worker, name).then(work)]);
+  } catch (error) {
+    throw error.isRefusal ? error : new Error(`${name} cannot be read as a PDF.`); // the library names no file
   } finally {
     clearTimeout(timer);
     worker.destroy();
@@ -68,9 +70,12 @@ async function opened(data, worker, name) {
   try {
     return await library.getDocument(options).promise;
   } catch (error) {
-    if (error.name === "PasswordException") throw new Error(`${name} is protected by a password.`);
-    throw new Error(`${name} cannot be read as a PDF.`);
+    throw error.name === "PasswordException" ? refusal(`${name} is protected by a password.`) : error;
   }
+}
+
+function refusal(message) {
+  return Object.assign(new Error(message), { isRefusal: true });
 }
 
 async function textOf(page) {

@@ -73,6 +73,7 @@ export class McpClient {
       throw new Error("The MCP server cannot be reached from this page.");
     }
     this.#session = response.headers.get("mcp-session-id") || this.#session;
+    if (response.status === 404) this.#version = ""; // the session has ended
     if (!response.ok) throw new Error(`The MCP server returned status ${response.status}.`);
     return message.id === undefined ? null : read(response, message.id);
   }

@@ -131,7 +131,7 @@ async function found(title, list, server) {
 
 /** Tools that the server runs. compat: GET and POST /tools of llama-server. */
 async function listServed() {
-  const tools = await ask("/tools");
+  const tools = await ask("/tools", { signal: AbortSignal.timeout(PATIENCE_MS) }); // some servers start slowly
   return tools.map(({ tool, display_name: title, definition }) => ({
     id: `server/${tool}`,
     name: definition.function.name,
