@@ -166,13 +166,14 @@ def test_a_tool_of_the_server_with_a_hostile_result(page, corral):
     assert page.evaluate("window.isHacked") is None
 
 
-def test_a_failing_tool_and_a_long_result(chat, page):
+def test_a_failing_tool_and_a_long_result(chat, page, problems):
+    problems.allow("status of 400")  # even so it may be too long for a model with few words
     sent = force(page, ("small_fail", {}), ("small_big", {"n": 100_000}))
     turn_on(chat, "small_fail", "small_big", always=True)
     chat.say("Try.")
     finish(chat, 2)
     assert sent[1][-1]["content"] == "it went wrong"
-    assert len(sent[2][-1]["content"]) < 21_000
+    assert len(sent[2][-1]["content"]) < 2200
     assert "100000 characters" in sent[2][-1]["content"]
     expect(page.locator("article.tool .result").first).to_contain_text("Failed")
 

@@ -20,7 +20,7 @@ export async function runCalls(app, toolbox, chatId, message, which) {
       const call = message.toolCalls[i];
       app.setCallRun(message.id, i, { isRunning: true });
       try {
-        app.setCallRun(message.id, i, await runCall(toolbox.find(call.name), call, signal));
+        app.setCallRun(message.id, i, await runCall(toolbox.find(call.name), call, signal, toolbox.maxResultChars));
       } catch {
         app.setCallRun(message.id, i, null); // stopped: it can be asked for again
         return;

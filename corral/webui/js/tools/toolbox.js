@@ -7,6 +7,7 @@ import { McpClient, textOf } from "./mcp.js";
 const KEY = "corral.tools";
 const NAME = /[^A-Za-z0-9_-]/g;
 const MAX_NAME_CHARS = 64;
+const MIN_RESULT_CHARS = 1000;
 const MAX_RESULT_CHARS = 20_000;
 const PATIENCE_MS = 120_000;
 const DEFAULT_STEPS = 10;
@@ -27,6 +28,12 @@ export class Toolbox {
 
   get tools() {
     return this.sources.flatMap(({ tools }) => tools);
+  }
+
+  /** Returns the length of a result that leaves room in the context: a token is about four characters. */
+  get maxResultChars() {
+    const nCtx = this.#props?.default_generation_settings?.n_ctx ?? 0;
+    return Math.min(MAX_RESULT_CHARS, Math.max(MIN_RESULT_CHARS, nCtx));
   }
 
   /** Finds all tools; a source that fails has none, and says why. */
@@ -93,9 +100,9 @@ export class Toolbox {
 }
 
 /** Runs a call; resolves to { content, isError, ms } whatever happens, unless `signal` stops it. */
-export async function runCall(tool, call, signal) {
+export async function runCall(tool, call, signal, maxChars) {
   const begun = performance.now();
-  const end = (content, isError) => ({ content: shortened(String(content)), isError, ms: Math.round(performance.now() - begun) });
+  const end = (content, isError) => ({ content: shortened(String(content), maxChars), isError, ms: Math.round(performance.now() - begun) });
   try {
     const patience = AbortSignal.timeout(PATIENCE_MS);
     return end(await tool.run(argumentsOf(call), AbortSignal.any([signal, patience])), false);
@@ -116,9 +123,9 @@ function argumentsOf({ arguments: text }) {
   return value;
 }
 
-function shortened(text) {
-  if (text.length <= MAX_RESULT_CHARS) return text;
-  return `${text.slice(0, MAX_RESULT_CHARS)}\n[cut: ${text.length} characters in all]`;
+function shortened(text, maxChars) {
+  if (text.length <= maxChars) return text;
+  return `${text.slice(0, maxChars)}\n[cut: ${text.length} characters in all]`;
 }
 
 async function found(title, list, server) {

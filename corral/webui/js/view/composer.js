@@ -2,7 +2,6 @@
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { draftOf, keepDraft } from "../draft.js";
-import { Attachments } from "./attachments.js";
 import { filesOf, hasFiles, useFileDrop } from "./file_drop.js";
 import { Icon, IconButton } from "./icon.js";
 import { Lazy } from "./lazy.js";
@@ -65,7 +64,13 @@ export function Composer({ app, state }) {
   };
   return html`<form class="composer ${isOver ? "over" : ""}" onSubmit=${(event) => (event.preventDefault(), send())}>
     ${refusal && html`<p class="refusal error" role="alert">${refusal}</p>`}
-    <${Attachments} images=${images} onRemove=${(at) => setParts({ ...parts, images: images.filter((_, i) => i !== at) })} />
+    ${images.length > 0 &&
+    html`<${Lazy}
+      from="./attachments.js"
+      view="Attachments"
+      images=${images}
+      onRemove=${(at) => setParts({ ...parts, images: images.filter((_, i) => i !== at) })}
+    />`}
     ${files.length + audio.length > 0 &&
     html`<${Lazy} from="./file_chips.js" view="FileChips" parts=${parts} onChange=${setParts} props=${props} />`}
     <div class="composer-row">

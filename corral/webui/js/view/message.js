@@ -8,7 +8,6 @@ import { Lazy } from "./lazy.js";
 import { Markdown } from "./markdown.js";
 import { Remedies } from "./remedies.js";
 import { Timings } from "./timings.js";
-import { TokenView } from "./token_view.js";
 import { ToolCalls, ToolResult } from "./tool_calls.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
@@ -51,7 +50,7 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
 function Body({ message, isWriting, showsTokens }) {
   if (message.role === "tool") return html`<${ToolResult} message=${message} />`;
   if (message.role === "user") return html`<div class="said">${message.content}</div>`;
-  if (showsTokens && message.tokens) return html`<${TokenView} tokens=${message.tokens} />`;
+  if (showsTokens && message.tokens) return html`<${Lazy} from="./token_view.js" view="TokenView" tokens=${message.tokens} />`;
   return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
 }
 
