@@ -139,6 +139,17 @@ LIBRARIES = (
         note="only on the monitor; wrapped as a module",
     ),
     Library(
+        "PDF.js",
+        "pdfjs-dist",
+        "6.5.438",
+        "Apache-2.0",
+        (
+            File("build/pdf.min.mjs", "pdfjs/pdf.mjs", without_map),
+            File("build/pdf.worker.min.mjs", "pdfjs/pdf.worker.mjs", without_map),
+        ),
+        note="loaded with the first PDF; without its fonts, character maps and WebAssembly decoders",
+    ),
+    Library(
         "Swagger-UI",
         "swagger-ui-dist",
         "5.34.1",

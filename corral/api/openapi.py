@@ -41,6 +41,7 @@ ERRORS = {
     431: "the request's headers are too large",
     500: "the model or the server failed",
     501: "not supported by this server or its model: `message` names the option that enables it",
+    502: "an MCP server failed, or its tool did",
     503: "the model is loading, the engine is restarting, or the queue is full: retry later",
     507: "out of memory or disk space",
 }

@@ -112,6 +112,9 @@ LoRA adapters: List, weight, load and unload adapters.
   post /lora-adapters | setAdapterScales | Set the scales of the adapters
   post /lora-adapters/load | loadAdapter | Load an adapter
   post /lora-adapters/unload | unloadAdapter | Unload an adapter
+Tools: Tools of MCP servers that the server runs (`--mcp-servers-config`).
+  get /tools | listTools | List the tools
+  post /tools | callTool | Call a tool
 Saved chats: Conversations of the page that the server keeps (`--chats`).
   get /chats | listChats | List the saved chats
   get /chats/{id} | getChat | Get a saved chat

@@ -15,6 +15,8 @@ from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
 from corral.api.engine import Engine, Runner
 from corral.api.live_answers import LiveAnswers
+from corral.api.mcp.config import read_config
+from corral.api.mcp.sessions import McpSessions
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
@@ -53,6 +55,7 @@ class AppState:
         self.journal = _open_journal(server)
         self.streams: StreamSessions = shared.streams if shared is not None else StreamSessions()
         self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
+        self.mcp: McpSessions | None = shared.mcp if shared is not None else _open_mcp(server)
         self.file_digest = FileDigest()
         self.receipt_key = ReceiptKey(server.receipt_key) if server.receipt_key else None
         self.pools = Pools(n_prompt_threads(server))
@@ -88,6 +91,10 @@ def _open_journal(server: ServerSettings) -> Journal | None:
         return None
     n_bytes, age_s = server.journal_max_mib << 20, server.journal_max_age_s
     return Journal(Path(server.journal), n_bytes, age_s, server.journal_fsync)
+
+
+def _open_mcp(server: ServerSettings) -> McpSessions | None:
+    return McpSessions(read_config(server.mcp_servers_config)) if server.mcp_servers_config else None
 
 
 def _media_source(server: ServerSettings) -> MediaSource:

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from corral.api.mcp.config import parse_config
 from corral.cli.configuration import Configuration
 from corral.cli.given import Given, UsageError
 from corral.cli.options import value
@@ -174,6 +175,7 @@ _CONTENTS: Mapping[str, Callable[[str], object]] = {
     "server.chat_template_file": lambda path: value.check_template(_read_text(path)),
     "server.grammar_file": lambda path: value.grammar([_read_text(path)]),
     "server.api_key_file": _check_keys,
+    "server.mcp_servers_config": lambda path: parse_config(_read_text(path)),
     "server.ui_config_file": lambda path: value.json_object([_read_text(path)]),
 }
 

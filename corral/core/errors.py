@@ -13,6 +13,7 @@
       Conflict                  409  conflict_error
       TooManyRequests           429  rate_limit_error
       NotSupported              501  not_supported_error
+      McpError                  502  mcp_error
       Unavailable               503  unavailable_error
       InsufficientStorage       507  insufficient_storage_error
 
@@ -137,6 +138,13 @@ class TooManyRequests(CorralError):
 class NotSupported(CorralError):
     status = 501
     type = "not_supported_error"
+
+
+class McpError(CorralError):
+    """An MCP server failed, or returned an error. The message is the server's, or says what happened."""
+
+    status = 502
+    type = "mcp_error"
 
 
 class Unavailable(CorralError):

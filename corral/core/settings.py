@@ -137,6 +137,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ui: bool = True
     ui_config: str = ""
     ui_config_file: str = ""
+    ui_mcp_origins: tuple[str, ...] = ()
+    mcp_servers_config: str = ""
     chats_path: str = ""
     responses_path: str = ""
     batches_path: str = ""

@@ -39,6 +39,7 @@ from corral.api.routes import (
     status,
     stream,
     token,
+    tools,
     usage,
 )
 from corral.api.state import AppState
@@ -60,7 +61,7 @@ _ROUTES = (
     *(messages, message_batches, ollama, responses, conversations),
     *(models, status, metrics, monitor, model, completion, infill, chat, control, audio, chats),
     *(embedding, rank, adapter, token, slot, session),
-    *(file, batch, usage, stream, receipt),
+    *(file, batch, usage, stream, receipt, tools),
 )
 
 

@@ -141,6 +141,8 @@ class Front:
             if self.state.batches is not None:
                 await self.state.batches.close()
             await self.state.streams.close()
+            if self.state.mcp is not None:
+                await self.state.mcp.close()
             await self.state.responses.close()
             if self.state.journal is not None:
                 await self.state.journal.close()

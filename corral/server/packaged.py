@@ -12,6 +12,7 @@ import hashlib
 import mimetypes
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,6 @@ _POLICY = (
     "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
 )
 _HEADERS = {
-    "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -42,13 +42,15 @@ class _Copy(NamedTuple):
     digest: str
 
 
-def packaged_response(path: str, scope: Scope) -> Response:
-    """Return the file, or 304 if the client has it already. Raises OSError."""
+def packaged_response(path: str, scope: Scope, origins: Sequence[str] = ()) -> Response:
+    """Return the file, or 304 if the client has it already. Raises OSError. `origins`: others that its
+    scripts may call."""
     stat = os.stat(path)
     copy, asked = _read(path, stat.st_mtime_ns, stat.st_size), Headers(scope=scope)
     is_packed = bool(copy.packed) and _accepts_gzip(asked.get("accept-encoding", ""))
     etag = f'"{copy.digest}-gzip"' if is_packed else f'"{copy.digest}"'
-    headers = {**_HEADERS, "etag": etag}
+    policy = f"{_POLICY}; connect-src 'self' {' '.join(origins)}" if origins else _POLICY
+    headers = {**_HEADERS, "content-security-policy": policy, "etag": etag}
     if _has_it(etag, asked.get("if-none-match", "")):
         return Response(status_code=304, headers=headers)
     body = copy.packed if is_packed else copy.plain

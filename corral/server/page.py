@@ -6,6 +6,7 @@ Never serves a file outside of the directory or a hidden one.
 from __future__ import annotations
 
 import mimetypes
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -44,7 +45,9 @@ def open_page(server: ServerSettings) -> ASGIApp | None:
     if not server.ui:
         return None
     register_types()
-    own = Page(directory=FOLDER, html=True, follow_symlink=True)  # installers may link files
+    own = Page(
+        server.ui_mcp_origins, directory=FOLDER, html=True, follow_symlink=True
+    )  # installers may link files
     return OtherPage(open_static(server.static_path), own) if server.static_path else own
 
 
@@ -92,13 +95,19 @@ class StaticDirectory(StaticFiles):
 
 
 class Page(StaticDirectory):
+    """The packaged web UI. `origins`: others that its scripts may call."""
+
+    def __init__(self, origins: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(**options)
+        self._origins = origins
+
     async def get_response(self, path: str, scope: Scope) -> Response:
         # Caching uses the ETag of the content, not the date, so drop conditional headers.
         found = await super().get_response(_PAGES.get(scope["path"], path), {**scope, "headers": []})
         if not isinstance(found, FileResponse):
             return found
         try:
-            return await run_in_threadpool(packaged_response, str(found.path), scope)
+            return await run_in_threadpool(packaged_response, str(found.path), scope, self._origins)
         except OSError:
             raise HTTPException(404) from None
 

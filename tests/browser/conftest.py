@@ -23,9 +23,10 @@ def browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     assert program, "there is no Chromium; `make dev` installs one"
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # it has none for root
+    microphone = ["--use-fake-device-for-media-stream"]  # pages still need the permission
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=sandbox)
+        browser = playwright.chromium.launch(executable_path=program, args=[*sandbox, *microphone])
         yield browser
         browser.close()
 

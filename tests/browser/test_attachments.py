@@ -149,7 +149,7 @@ def test_files_of_an_event(page, corral, event, names):
     page.goto(corral.url + "/js/attachment.js")
     found = page.evaluate(
         f"""async () => {{
-          const {{ filesOf, hasFiles }} = await import("/js/attachment.js");
+          const {{ filesOf, hasFiles }} = await import("/js/view/file_drop.js");
           const data = new DataTransfer();
           data.items.add(new File(["x"], "a.png", {{ type: "image/png" }}));
           data.items.add(new File(["x"], "b.txt", {{ type: "text/plain" }}));

@@ -232,5 +232,6 @@ def test_markdown_tables_code_and_formulas(corral, new_context):
     assert chat.page.evaluate("navigator.clipboard.readText()").strip() == "print('hi')"
 
 
-def test_a_model_that_does_not_see_takes_no_pictures(chat, page):
-    expect(page.get_by_role("button", name="Add images")).to_have_count(0)
+def test_a_model_that_does_not_hear_takes_no_recordings(chat, page):
+    expect(page.get_by_role("button", name="Add files")).to_be_visible()
+    expect(page.get_by_role("button", name="Record audio")).to_have_count(0)

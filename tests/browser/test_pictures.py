@@ -33,7 +33,7 @@ def test_a_picture_is_seen_and_sent(chat, page, way):
     page.on("request", lambda r: bodies.append(r.post_data_json) if "chat/completions" in r.url else None)
     if way == "upload":
         file = {"name": "red.png", "mimeType": "image/png", "buffer": png()}
-        page.get_by_label("Images", exact=True).set_input_files(file)
+        page.get_by_label("Files", exact=True).set_input_files(file)
     else:
         box = chat.box.element_handle()
         page.evaluate(TRANSFER, [box, way, base64.b64encode(png()).decode()])
@@ -52,14 +52,14 @@ def test_a_picture_is_seen_and_sent(chat, page, way):
 
 def test_a_picture_can_be_taken_out_again(chat, page):
     files = [{"name": f"{c}.png", "mimeType": "image/png", "buffer": png(c)} for c in ("red", "blue")]
-    page.get_by_label("Images", exact=True).set_input_files(files)
+    page.get_by_label("Files", exact=True).set_input_files(files)
     expect(page.locator(".composer img")).to_have_count(2)
     page.locator(".composer").get_by_role("button", name="Remove").first.click()
     expect(page.locator(".composer img")).to_have_count(1)
 
 
-def test_what_is_no_picture_is_refused(chat, page):
-    file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"notes"}
-    page.get_by_label("Images", exact=True).set_input_files(file)
-    expect(page.locator(".composer").get_by_role("alert")).to_contain_text("notes.txt")
+def test_what_is_no_file_to_read_is_refused(chat, page):
+    file = {"name": "notes.bin", "mimeType": "application/octet-stream", "buffer": b"\0\1\2"}
+    page.get_by_label("Files", exact=True).set_input_files(file)
+    expect(page.locator(".composer").get_by_role("alert")).to_contain_text("notes.bin")
     expect(page.locator(".composer img")).to_have_count(0)

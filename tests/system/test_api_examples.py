@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.system.document import ROOT, marked_blocks, run_block
 from tests.system.downloads import serve_downloads
 from tests.system.process import CorralProcess, wait_until
+from tests.tools import mcp_server
 from tools.api_reference import SOURCE, Endpoint, endpoints
 
 EXAMPLES = [
@@ -46,10 +48,13 @@ def generates(models, modifiers, vision, tmp_path_factory):
         "--lora",
         path / "style.gguf",
     )
+    tools = {"mcpServers": {"small": {"command": sys.executable, "args": [mcp_server.__file__]}}}
+    (path / "mcp.json").write_text(json.dumps(tools))
+    server_tools = ("--mcp-servers-config", path / "mcp.json")
     places = ("--lora-dir", adapters, "--slot-save-path", saves, "--chats", chats, "--batches", batches)
     places += ("--receipt-key", path / "key")
     with CorralProcess(
-        *files, *places, "--slots", "--props", "--metrics", "-c", 2048, "-np", 2, *ONE_THREAD
+        *files, *places, *server_tools, "--slots", "--props", "--metrics", "-c", 2048, "-np", 2, *ONE_THREAD
     ) as server:
         yield server
 

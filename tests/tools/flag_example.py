@@ -32,6 +32,7 @@ _WORDS = {
     "--api-prefix": "/api/v2",
     "--tags": "small,fast",
     "--allowed-hosts": "example.com,*.example.org",
+    "--ui-mcp-origins": "https://mcp.example.com,http://127.0.0.1:9000",
     "--cors-origins": "https://example.com,localhost",
     "--cors-methods": "GET",
     "--cors-headers": "Authorization,X-Api-Key",

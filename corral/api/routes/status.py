@@ -23,6 +23,7 @@ from corral.core.errors import NotSupported, Unavailable
 from corral.core.media_item import MediaKind
 from corral.grammar.keyword import render_support
 from corral.link.lifecycle import EngineState
+from corral.telemetry.scope import record_of
 from corral.telemetry.slots import SlotView
 
 router = Router()
@@ -109,6 +110,8 @@ async def props(request: Request) -> Response:
             "chats": state.storage.chats is not None,
             "ui": server.ui,
             "ui_settings": request.app.state.ui_settings,
+            "ui_mcp_origins": server.ui_mcp_origins,
+            "endpoint_tools": state.mcp is not None and bool(state.mcp.names(record_of(request).client)),
             # compat: /props: as they were called before.
             "webui": server.ui,
             "webui_settings": request.app.state.ui_settings,

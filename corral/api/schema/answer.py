@@ -30,6 +30,8 @@ PROPS = shape(
     chats="boolean?",
     ui="boolean?",
     ui_settings="object?",
+    ui_mcp_origins="array?",
+    endpoint_tools="boolean?",
     is_sleeping="boolean",
     build_info="string",
     json_schema="object",
@@ -148,6 +150,8 @@ SAVED_CHAT: Schema = {
 }
 CHAT_SAVED = shape(id="string", updatedAt="integer", revision="string")
 CHAT_REMOVED = shape(id="string", success="boolean")
+TOOL_LIST = list_of(shape(tool="string", display_name="string", type="string", definition="object"))
+TOOL_RESULT = shape(content="array", isError="boolean?", structuredContent="object?")
 CHATS = list_of(
     shape(
         id="string",

@@ -35,6 +35,18 @@ OPTIONS = (
         path=PathUse.TEXT,
     ),
     Option(
+        ("--ui-mcp-origins",),
+        "origins of MCP servers that the web UI may call, as https://mcp.example.com (default: none)",
+        "ORIGINS",
+        parse=value.origins,
+    ),
+    Option(
+        ("--mcp-servers-config",),
+        'JSON file with MCP servers that this server starts or calls, in the usual form, {"mcpServers": '
+        "{...}}; keys that may use them can run their tools (default: none)",
+        path=PathUse.TEXT,
+    ),
+    Option(
         ("--chats",),
         "directory for the conversations of the web UI, separate for each API key, so that other "
         "browsers see them too (default: none, they stay in the browser)",

@@ -15,7 +15,7 @@ _SCHEDULING = "the operating system places threads; use taskset, numactl or nice
 _CHOSEN = "Corral chooses it"
 _DRAFTS = "lookup drafts adapt their length by themselves; --lookup, --draft and -md select them"
 _DRAFT_MODEL = "Corral places a draft model by itself; -md and --threads-draft apply to it"
-_NO_TOOLS = "Corral runs no tools itself; clients get tool calls and answer them"
+_NO_TOOLS = "Corral runs only tools of MCP servers: see --mcp-servers-config and --ui-mcp-origins"
 _PRESETS = "there are no presets; name the model with -hf"
 
 
@@ -191,7 +191,6 @@ SERVER = (
     ),
     _refused(("--tools",), "built-in tools", _NO_TOOLS, "TOOL,..."),
     _refused(("--tools-runtime",), "where tools run", _NO_TOOLS, "OPTION"),
-    _refused(("--mcp-servers-config",), "file with MCP servers", _NO_TOOLS, "FNAME"),
     _refused(("--mcp-servers-json",), "MCP servers", _NO_TOOLS, "JSON"),
     _refused(("-ag", "--agent"), "run tools in the server", _NO_TOOLS, negative=("-no-ag", "--no-agent")),
     _noted(

@@ -17,6 +17,7 @@ from corral.gguf.file_type import TRANSCODABLE
 _MAX_NEAR = 5
 _JINJA = ("{{", "{%")
 _PREFIX = re.compile(r"(/[\w.~-]+)+", re.ASCII)
+_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
 _OFF = ("0", "false", "no", "disabled")
 _BIAS = re.compile(r"(\d{1,9})([+-])(\d{1,9}(?:\.\d{1,9})?|inf)")
 
@@ -36,6 +37,15 @@ def path_prefix(args: list[str]) -> str:
 def names(args: list[str]) -> tuple[str, ...]:
     """Parse `A,B`."""
     return tuple(name.strip() for name in args[0].split(",") if name.strip())
+
+
+def origins(args: list[str]) -> tuple[str, ...]:
+    """Parse `A,B` of origins, which become part of a header."""
+    found = names(args)
+    for origin in found:
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(f"'{origin}' is not an origin such as https://mcp.example.com")
+    return found
 
 
 def keys(args: list[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from corral.api.batch.runner import BatchRunner
 from corral.api.engine import Engine
 from corral.api.state import AppState
-from corral.core.errors import Unavailable
+from corral.core.errors import CorralError, Unavailable
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
 from corral.link.lifecycle import EngineState

@@ -119,6 +119,8 @@ class _Life:
             with contextlib.suppress(asyncio.CancelledError):
                 await state.responses.close()
             await state.streams.close()
+            if state.mcp is not None:
+                await state.mcp.close()
             await state.telemetry.ledger.close()
             await state.storage.sessions.close()
 

@@ -5,9 +5,10 @@ import { requestFields } from "./settings.js";
 import { tokensOf } from "./token.js";
 
 /** Yields the message as it grows. `path`: the messages before it; `begun`: its beginning, which is continued.
- * `onProgress` gets the queue position and the progress of the prompt. `model`: not the page's. Throws ServerError. */
-export async function* streamAnswer(chat, path, begun, { signal, onProgress, model }) {
-  const options = { json: requestOf(chat, path, begun), signal, onComment: (text) => onProgress({ waiting: text }) };
+ * `onProgress` gets the queue position and the progress of the prompt. `tools`: besides those of the settings. `model`: not
+ * the page's. Throws ServerError. */
+export async function* streamAnswer(chat, path, begun, { signal, onProgress, model, tools = [] }) {
+  const options = { json: requestOf(chat, path, begun, tools), signal, onComment: (text) => onProgress({ waiting: text }) };
   let message = { ...begun };
   const query = model ? `?model=${encodeURIComponent(model)}` : "";
   for await (const chunk of events("/v1/chat/completions" + query, options)) {
@@ -24,13 +25,15 @@ export function stateText({ value, progress, queue_position: place }) {
   return `model ${value}${place ? `, ${place} in the queue` : progress ? ` ${Math.round(100 * progress.value)} %` : ""}`;
 }
 
-function requestOf(chat, path, begun) {
+function requestOf(chat, path, begun, tools) {
   const messages = path.map(wireMessage);
   if (begun.content) messages.push({ role: "assistant", content: begun.content });
   if (chat.system.trim()) messages.unshift({ role: "system", content: chat.system });
+  const fields = requestFields(chat.settings);
   return {
     messages,
-    ...requestFields(chat.settings),
+    ...fields,
+    ...(tools.length ? { tools: [...(fields.tools ?? []), ...tools] } : {}),
     stream: true,
     stream_options: { include_usage: true },
     timings_per_token: true,
@@ -38,8 +41,9 @@ function requestOf(chat, path, begun) {
   };
 }
 
-/** Returns a message in the format of the API. */
-export function wireMessage({ role, content, images = [], toolCalls = [], toolCallId }) {
+/** Returns a message in the format of the API. Files come first: a prompt that begins with the same ones is evaluated
+ * once, whatever is asked about them. */
+export function wireMessage({ role, content, images = [], files = [], audio = [], toolCalls = [], toolCallId }) {
   if (role === "tool") return { role, content, tool_call_id: toolCallId };
   if (toolCalls.length) {
     const calls = toolCalls.map(({ id, name, arguments: text }) => ({
@@ -49,9 +53,23 @@ export function wireMessage({ role, content, images = [], toolCalls = [], toolCa
     }));
     return { role, content: content || null, tool_calls: calls };
   }
-  if (!images.length) return { role, content };
-  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
-  return { role, content: [...parts, ...(content ? [{ type: "text", text: content }] : [])] };
+  const shown = files.map(({ name, text }) => `--- File: ${name} ---\n${text}\n\n`).join("");
+  if (images.length + audio.length === 0) return { role, content: shown + content };
+  const media = [
+    ...images.map((url) => ({ type: "image_url", image_url: { url } })),
+    ...audio.map(({ url }) => ({ type: "input_audio", input_audio: audioOf(url) })),
+  ];
+  return { role, content: [...textPart(shown), ...media, ...textPart(content)] };
+}
+
+function textPart(text) {
+  return text ? [{ type: "text", text }] : [];
+}
+
+/** `data:audio/wav;base64,…` in the format of the API. */
+function audioOf(url) {
+  const [, format, data] = url.match(/^data:audio\/(\w+);base64,(.*)$/s);
+  return { data, format };
 }
 
 /** Returns the message extended by a chunk. */

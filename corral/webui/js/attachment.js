@@ -7,17 +7,7 @@ const MAX_SIDE = 2048; // pixels
 const MAX_PIXELS = 100_000_000;
 const SENT_AS_THEY_ARE = new Set(["image/png", "image/jpeg", "image/webp"]);
 const QUALITIES = [0.92, 0.8, 0.6];
-const USABLE = "Supported: images (PNG, JPEG, WebP, GIF, AVIF, BMP). Copy and paste the text of other files.";
-
-/** Whether pasted or dragged data is files. A copied image with text counts as text. */
-export function hasFiles({ clipboardData, dataTransfer }) {
-  const types = (clipboardData ?? dataTransfer)?.types ?? [];
-  return types.includes("Files") && !(clipboardData && types.includes("text/plain"));
-}
-
-export function filesOf({ clipboardData, dataTransfer }) {
-  return [...(clipboardData ?? dataTransfer).files];
-}
+const USABLE = "Supported: images (PNG, JPEG, WebP, GIF, AVIF, BMP).";
 
 /** Returns [{ name, url, bytes }] with data URLs; the message has `nBefore` images already. Throws an Error with the
  * reason and the supported formats. */

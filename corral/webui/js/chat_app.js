@@ -16,11 +16,13 @@ import { Saver } from "./saver.js";
 const RETRY_MS = 1500;
 const CLOSED = "The page was closed during this answer.";
 const GONE = "The connection to the server was lost during this answer. The text received so far is kept.";
+const TOOLS = "corral.tools"; // in local storage while a tool is on
 const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
 
 export class ChatApp {
   /** server: connecting, loading, ready, down or locked (it requires a key). `fieldErrors`: the server's errors for
-   * settings. `running`: the progress of running answers, by chat. `editing`: ids of the messages in an editor. */
+   * settings. `running`: the progress of running answers, by chat. `editing`: ids of the messages in an editor.
+   * `callRuns`: results of tool calls that wait for others, by message and index. */
   state = {
     server: "connecting",
     reason: "",
@@ -31,6 +33,7 @@ export class ChatApp {
     chat: tree.newChat(),
     editing: [],
     running: {},
+    callRuns: {},
     fieldErrors: {},
     notice: null,
     nLocal: 0,
@@ -45,6 +48,7 @@ export class ChatApp {
   #unwatch = () => {};
   #local = null;
   #retry = 0;
+  #toolbox = null;
 
   subscribe(listener) {
     this.#listeners.add(listener);
@@ -94,6 +98,7 @@ export class ChatApp {
 
   useKey(key) {
     setApiKey(key);
+    this.#toolbox = null;
     this.#store = null; // chats on the server belong to the old key
     this.#open.clear();
     this.#set({ chat: tree.newChat() });
@@ -270,25 +275,25 @@ export class ChatApp {
 
   // Answers
 
-  send(content, images = []) {
+  send(content, images = [], { files = [], audio = [] } = {}) {
     const { chat } = this.state;
-    return this.#say(chat.id, chat.leaf, { role: "user", content, ...(images.length ? { images } : {}) });
+    return this.#say(chat.id, chat.leaf, { role: "user", content, ...onlyFull({ images, files, audio }) });
   }
 
   /** Adds an edited message as a new branch. The model answers it unless it is an edited answer. */
   edit(messageId, content) {
     const { chat } = this.state;
-    const { role, parent, images } = chat.messages[messageId];
-    const message = { role, content, ...(images ? { images } : {}) };
+    const { role, parent, images, files, audio } = chat.messages[messageId];
+    const message = { role, content, ...onlyFull({ images, files, audio }) };
     if (role !== "assistant") return this.#say(chat.id, parent, message);
     return this.#change(chat.id, (each) => tree.addMessage(each, parent, message), true);
   }
 
-  answerCalls(messageId, results) {
-    const { id } = this.state.chat;
+  answerCalls(messageId, results, id = this.state.chat.id) {
+    this.#set({ callRuns: { ...this.state.callRuns, [messageId]: undefined } });
     let parent = messageId;
-    for (const { toolCallId, content } of results) {
-      this.#change(id, (chat) => tree.addMessage(chat, parent, { role: "tool", toolCallId, content }));
+    for (const { isRunning: _, ...result } of results) {
+      this.#change(id, (chat) => tree.addMessage(chat, parent, { role: "tool", ...result }));
       parent = this.#open.get(id).leaf;
     }
     return this.#answer(id, parent);
@@ -305,6 +310,48 @@ export class ChatApp {
 
   stop(id = this.state.chat.id) {
     this.#controllers.get(id)?.abort();
+  }
+
+  // Tools
+
+  get hasTools() {
+    return localStorage.getItem(TOOLS) !== null;
+  }
+
+  /** Returns the tools that the model may call; `isFresh`: look for them again. */
+  toolbox(isFresh = false) {
+    if (isFresh) this.#toolbox = null;
+    this.#toolbox ??= import("./tools/toolbox.js").then(({ Toolbox }) => new Toolbox(this.state.props).load());
+    return this.#toolbox;
+  }
+
+  toolsChanged() {
+    this.#set({});
+  }
+
+  setCallRun(messageId, i, run) {
+    const { callRuns } = this.state;
+    this.#set({ callRuns: { ...callRuns, [messageId]: { ...callRuns[messageId], [i]: run } } });
+  }
+
+  /** Does something in a chat that the user can stop. */
+  async whileRunning(id, work) {
+    const controller = new AbortController();
+    this.#controllers.set(id, controller);
+    this.#setRunning(id, {});
+    try {
+      await work(controller.signal);
+    } finally {
+      this.#controllers.delete(id);
+      this.#setRunning(id, null);
+    }
+  }
+
+  async #runAllowed(toolbox, id, messageId) {
+    const path = tree.ancestry(this.#open.get(id), messageId);
+    if (!path.at(-1).toolCalls?.length) return;
+    const { runAllowed } = await import("./tools/loop.js");
+    await runAllowed(this, toolbox, id, path);
   }
 
   #say(id, parent, message) {
@@ -331,7 +378,10 @@ export class ChatApp {
     const path = tree.ancestry(chat, begun.parent);
     const options = { signal: controller.signal, onProgress: (news) => this.#setRunning(id, news) };
     let end = { state: "done" };
+    let toolbox = null;
     try {
+      if (this.hasTools) toolbox = await this.toolbox();
+      if (toolbox) options.tools = toolbox.definitions();
       for await (const message of frames(streamAnswer(chat, path, begun, options))) {
         this.#change(id, (each) => tree.changeMessage(each, messageId, message));
       }
@@ -343,6 +393,7 @@ export class ChatApp {
       this.#change(id, (each) => tree.changeMessage(each, messageId, end), true);
       release();
     }
+    if (toolbox && end.state === "done") await this.#runAllowed(toolbox, id, messageId);
   }
 
   #setRunning(id, progress) {
@@ -393,6 +444,10 @@ function storeKind(props) {
 
 function onlyFields(settings) {
   return Object.fromEntries(Object.entries(settings).filter(([name]) => FIELD_NAMES.has(name)));
+}
+
+function onlyFull(lists) {
+  return Object.fromEntries(Object.entries(lists).filter(([, list]) => list?.length));
 }
 
 function fileName(title) {

@@ -1,6 +1,7 @@
 // Validates chats from files. Only known fields are copied, each with its type. Errors name the chat and the field.
 
 const ID = /^[0-9a-f]{32}$/;
+const AUDIO = /^data:audio\/(?:wav|mp3|flac|ogg);base64,[A-Za-z0-9+/=]*$/;
 const IMAGE = /^data:image\/[\w.+-]{1,64}[;,]/i;
 const ROLES = ["user", "assistant", "tool"];
 const STATES = ["done", "writing", "stopped", "failed", "interrupted"];
@@ -59,8 +60,12 @@ const OPTIONAL = {
   model: text,
   reasoning: text,
   images: (value, name) => list(value, name).map((url) => image(url, name)),
+  files: (value, name) => list(value, name).map((each) => file(object(each, name), name)),
+  audio: (value, name) => list(value, name).map((each) => audio(object(each, name), name)),
   toolCalls: (value, name) => list(value, name).map((call) => toolCall(object(call, name), name)),
   toolCallId: text,
+  ms: time,
+  isError: Boolean,
   error: text,
   remedies: (value, name) => list(value, name).map((each) => text(each, name)),
   finish: text,
@@ -115,6 +120,17 @@ function time(value, name) {
 function image(value, name) {
   if (typeof value === "string" && IMAGE.test(value)) return value;
   throw new Error(`'${name}' must be data URLs of images`);
+}
+
+function file({ name, text: content, nPages, nTokens, state }, field) {
+  const numbers = Object.entries({ nPages, nTokens }).filter(([, n]) => Number.isSafeInteger(n) && n >= 0);
+  const more = state === undefined ? {} : { state: text(state, field) };
+  return { name: text(name, field), text: text(content, field), ...Object.fromEntries(numbers), ...more };
+}
+
+function audio({ name, url }, field) {
+  if (typeof url === "string" && AUDIO.test(url)) return { name: text(name, field), url };
+  throw new Error(`'${field}' must be data URLs of audio`);
 }
 
 /** Copies JSON, with limited depth and without `__proto__`. */

@@ -7,11 +7,11 @@ export function failureOf(error) {
     return { error: tooLong(error.details), remedies: ["shorten", "back", "new"] };
   }
   if (error.status === 413) {
-    return { error: "This conversation with its images exceeds the server's size limit.", remedies: ["shorten", "back", "new"] };
+    return { error: "This conversation with its files exceeds the server's size limit.", remedies: ["shorten", "back", "new"] };
   }
   if (error.status !== 501) return { error: error.message, remedies: ["again"] };
   if (!error.field.startsWith("messages")) return { error: error.message, remedies: [] };
-  return { error: "This conversation contains an image, which this model does not support.", remedies: ["back", "new"] };
+  return { error: "This conversation contains an image or audio, which this model does not support.", remedies: ["back", "new"] };
 }
 
 function tooLong({ n_prompt_tokens: nPrompt, n_ctx: nCtx }) {

@@ -81,7 +81,7 @@ export function titleOf(chat) {
   if (chat.title) return chat.title;
   const first = pathOf(chat).find((message) => message.role === "user");
   const text = (first?.content ?? "").trim().replace(/\s+/g, " ");
-  if (!text) return first?.images?.length ? "Image" : "New chat";
+  if (!text) return first?.files?.[0]?.name ?? (first?.images?.length ? "Image" : "New chat");
   return text.length > 60 ? `${text.slice(0, 59)}…` : text;
 }
 

@@ -35,6 +35,9 @@ class Output:
         self._skips_text = False
         self._n_unclear = 0  # tokens that may belong to whatever comes next
         self._logprobs: list[Any] = []  # the same of their probabilities
+        self.hosted: frozenset[str] = frozenset()  # namespaces whose calls this server runs
+        self.hosted_calls: list[Item] = []
+        self.n_calls = 0  # that the client has to run
 
     def feed(self, text: str, n_tokens: int = 0, logprobs: Sequence[Any] = ()) -> Events:
         """Parse more text, of `n_tokens` tokens, and return the events it causes."""
@@ -98,6 +101,9 @@ class Output:
 
     def _add_arguments(self, text: str) -> Events:
         assert self._call is not None
+        if self._is_hosted(self._call):
+            self._call.arguments += text
+            return []
         is_custom = self._tools.origin(self._call.name).kind == "custom"
         delta = self._call.feed_input(text) if is_custom else text
         return [*self._show_call(), *self.writer.add(delta)] if delta else []
@@ -109,6 +115,7 @@ class Output:
         if call.is_shown:
             return []
         call.is_shown = True
+        self.n_calls += 1
         origin = self._tools.origin(call.name)
         own: Item = {"call_id": call.id, "name": origin.name}
         if origin.namespace:
@@ -139,11 +146,23 @@ class Output:
         """Close the open item, and a call that was not shown yet."""
         call = self._call
         events: Events = []
-        if call is not None and not call.is_shown:
+        if call is not None and self._is_hosted(call):
+            self._keep_hosted(call)
+        elif call is not None and not call.is_shown:
             is_custom = self._tools.origin(call.name).kind == "custom"
             events = [*self._show_call(), *([] if is_custom else self.writer.add("{}"))]
         self._call = None
         return [*events, *self._close_item(status)]
+
+    def _is_hosted(self, call: _Call) -> bool:
+        return self._tools.origin(call.name).namespace in self.hosted
+
+    def _keep_hosted(self, call: _Call) -> None:
+        origin = self._tools.origin(call.name)
+        arguments = call.arguments or "{}"
+        self.hosted_calls.append(
+            {"server_label": origin.namespace, "name": origin.name, "arguments": arguments}
+        )
 
     def _close_item(self, status: str) -> Events:
         if self.writer.type == "reasoning" and self._seals:
@@ -159,14 +178,14 @@ class _Call:
         self.id = id
         self.name = name
         self.is_shown = False
-        self._arguments = ""
+        self.arguments = ""
         self._n_shown = 0
 
     def feed_input(self, text: str) -> str:
         """Return the new part of the text for a custom tool."""
-        self._arguments += text
+        self.arguments += text
         try:
-            value = from_json(self._arguments, allow_partial="trailing-strings")
+            value = from_json(self.arguments, allow_partial="trailing-strings")
         except ValueError:
             return ""
         known = value.get(CUSTOM_INPUT) if isinstance(value, dict) else None

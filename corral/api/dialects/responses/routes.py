@@ -13,9 +13,11 @@ from corral.api.body import JsonResponse, parse_body
 from corral.api.diagnose import begin_diagnosis
 from corral.api.dialects.named_event import named_events
 from corral.api.dialects.place import renaming
+from corral.api.dialects.responses.agent import respond_with_tools
 from corral.api.dialects.responses.compact import CompactionRenderer, ask_summary
 from corral.api.dialects.responses.error import render_event
 from corral.api.dialects.responses.exchange import Exchange, open_exchange, parse_exchange
+from corral.api.dialects.responses.mcp import is_mcp
 from corral.api.dialects.responses.page import QUERIES, parse_number, render_page
 from corral.api.dialects.responses.parse import ParsedResponses
 from corral.api.dialects.responses.render import ResponsesRenderer, render_frame
@@ -60,7 +62,7 @@ _Id = Annotated[str, PathParameter("ID of the response.")]
 @router.post(
     "/v1/responses",
     openapi_extra=body_of(ResponsesRequest),
-    responses=answers(RESPONSE, 404, 501, 507, also=[EVENTS]),
+    responses=answers(RESPONSE, 404, 501, 502, 507, also=[EVENTS]),
 )
 async def create(request: Request) -> Response:
     """Answer a conversation, in the shape of OpenAI's Responses API."""
@@ -68,6 +70,8 @@ async def create(request: Request) -> Response:
     if body.background and not body.store:
         raise InvalidRequest("needs 'store': true", field="background")
     exchange = await open_exchange(request, body)
+    if (sessions := state_of(request).mcp) is not None and is_mcp(body.tools):
+        return await respond_with_tools(request, body, exchange, sessions)
     parsed = await parse_exchange(request, body, exchange)
     with renaming(parsed.names):
         prepared = await prepare_chat(request, parsed.chat, state_of(request).prepare)

@@ -100,7 +100,9 @@ class ContextFields(GenerationFields):
         None, description="The conversation that this response continues, and is added to."
     )
     tools: Any = Field(
-        None, description="Functions and custom tools the model may call.", json_schema_extra=_TOOLS
+        None,
+        description="Functions, custom tools and MCP servers of the operator the model may call.",
+        json_schema_extra=_TOOLS,
     )
     tool_choice: Any = Field(
         None,
@@ -147,7 +149,7 @@ class ResponsesRequest(ContextFields):
     stream_options: ResponsesStreamOptions | None = Field(None, description="Options of the stream.")
     metadata: Metadata = Field(default_factory=dict, description="Kept with the response.")
     max_tool_calls: Annotated[int, Whole, limits(0)] | None = Field(
-        None, description="Accepted; it limits tools that the server would run, of which there are none."
+        None, description="The most calls to tools of MCP servers; then the model answers without."
     )
     user: Text = Field("", description=ACCEPTED)
     safety_identifier: Any = Field(None, description=ACCEPTED)

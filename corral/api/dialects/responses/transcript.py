@@ -13,6 +13,7 @@ from typing import Any
 
 from corral.api.dialects.remarks import Remarks
 from corral.api.dialects.responses.item import Item
+from corral.api.dialects.responses.mcp import DECLINED, output_text
 from corral.api.dialects.responses.part import Part, as_parts, parse_part, parse_text, plain, require_text
 from corral.api.dialects.responses.tool import CUSTOM_INPUT, flat_name
 from corral.core.errors import InvalidRequest
@@ -46,6 +47,7 @@ class Transcript:
         self._file_texts = file_texts
         self._remarks = remarks
         self._turn: _Turn | None = None
+        self._asked: dict[str, Item] = {}  # approvals
 
     def add(self, item: Item, place: str) -> None:
         kind = item["type"]
@@ -55,6 +57,14 @@ class Transcript:
             self._add_call(item, place)
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self._add_output(item, place)
+        elif kind == "mcp_call":
+            self._add_mcp_call(item, output_text(item), place)
+        elif kind == "mcp_approval_request":
+            self._asked[item["id"]] = item
+        elif kind == "mcp_approval_response":
+            self._add_approval(item, place)
+        elif kind == "mcp_list_tools":
+            return  # the functions are in the tools
         elif kind == "reasoning":
             self._add_reasoning(item, place)
         elif kind in ("compaction", "compaction_summary"):
@@ -105,6 +115,25 @@ class Transcript:
         where = f"{place}.output"
         parts = self._parse(as_parts(item.get("output"), where), where)
         self._add_parts("tool", parts, place, where, tool_call_id=require_text(item, "call_id", place))
+
+    def _add_mcp_call(self, item: Item, output: str, place: str) -> None:
+        """Add a call that a server has run, or did not run, with what the model should know of it."""
+        name = flat_name(require_text(item, "name", place), require_text(item, "server_label", place))
+        function = {"name": name, "arguments": require_text(item, "arguments", place)}
+        turn = self._open(place)
+        turn.calls.append({"id": item["id"], "type": "function", "function": function})
+        turn.places.append(place)
+        self.finish()
+        self._add_parts("tool", [{"type": "text", "text": output}], place, place, tool_call_id=item["id"])
+
+    def _add_approval(self, item: Item, place: str) -> None:
+        """Approved calls run, and follow as items of their own."""
+        asked = self._asked.get(str(item.get("approval_request_id")))
+        if asked is None:
+            raise InvalidRequest("names no request", field=f"{place}.approval_request_id")
+        if item.get("approve") is not True:
+            reason = item.get("reason")
+            self._add_mcp_call(asked, f"{DECLINED} {reason}" if isinstance(reason, str) else DECLINED, place)
 
     def _add_reasoning(self, item: Item, place: str) -> None:
         self._remarks.check_keys(item, _OF_REASONING, place)

@@ -31,6 +31,9 @@ _KINDS = {
 }
 
 
+_REPORTED = ("mcp_call", "mcp_list_tools")  # with events of their own
+
+
 class ItemWriter:
     """Mutable: items are numbered without gaps, and one is closed before the next is opened."""
 
@@ -84,6 +87,36 @@ class ItemWriter:
         self.type = ""
         return [*events, {"type": "response.output_item.done", "output_index": self._index, "item": item}]
 
+    def add_whole(self, item: Item) -> Events:
+        """Add an item that comes at once."""
+        return [*self.begin_whole(item), *self.end_whole(item)]
+
+    def begin_whole(self, item: Item) -> Events:
+        """Add an item that is not written by the model."""
+        assert not self.type, "an item is open"
+        self.items.append(item)
+        self.cuts.append([])
+        events = [{"type": "response.output_item.added", "output_index": self._index, "item": _unended(item)}]
+        kind = item["type"]
+        if kind in _REPORTED:
+            events.append(self._report(f"response.{kind}.in_progress"))
+        if kind == "mcp_call":
+            named = {"delta": "delta", "done": "arguments"}
+            events += [
+                self._report(f"response.mcp_call_arguments.{end}", **{field: item["arguments"]})
+                for end, field in named.items()
+            ]
+        return events
+
+    def end_whole(self, item: Item) -> Events:
+        self.items[-1] = item
+        kind, end = item["type"], "failed" if item.get("error") else "completed"
+        events = [self._report(f"response.{kind}.{end}")] if kind in _REPORTED else []
+        return [*events, {"type": "response.output_item.done", "output_index": self._index, "item": item}]
+
+    def _report(self, type: str, **fields: Any) -> dict[str, Any]:
+        return {"type": type, "item_id": self.items[-1]["id"], "output_index": self._index, **fields}
+
     @property
     def _index(self) -> int:
         return len(self.items) - 1
@@ -98,6 +131,9 @@ def replay_items(items: Sequence[Item], cuts: Sequence[Cuts]) -> Iterator[dict[s
     """Yield the events of complete items, as they were sent."""
     writer = ItemWriter()
     for item, cut in zip(items, cuts, strict=True):
+        if item["type"] not in _KINDS:
+            yield from writer.add_whole(item)
+            continue
         yield from writer.open(_blank(item))
         text, logprobs = _text_of(item), _logprobs_of(item)
         for n_chars, n_probs in (each if isinstance(each, list) else (each, 0) for each in cut):
@@ -115,6 +151,13 @@ def _fill(item: Item, text: str, logprobs: list[Any]) -> Item:
     if item["type"] == "message":
         part["logprobs"] = list(logprobs)
     return {**item, "content": [part]}
+
+
+def _unended(item: Item) -> Item:
+    """Return an item as it is announced: a call without arguments and output, a list without tools."""
+    if item["type"] == "mcp_call":
+        return {**item, "status": "in_progress", "arguments": "", "output": None, "error": None}
+    return {**item, "tools": []} if item["type"] == "mcp_list_tools" else item
 
 
 def _blank(item: Item) -> Item:

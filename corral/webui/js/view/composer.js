@@ -1,26 +1,28 @@
-// The message box: text, images by button, paste and drop (anywhere on the page), send and stop.
+// The message box: text, files by button, paste and drop (anywhere on the page), recordings, send and stop.
 
 import { html, useEffect, useRef, useState } from "../html.js";
-import { filesOf, hasFiles, readImages } from "../attachment.js";
 import { draftOf, keepDraft } from "../draft.js";
-import { Attachments } from "./attachments.js";
-import { useFileDrop } from "./file_drop.js";
+import { filesOf, hasFiles, useFileDrop } from "./file_drop.js";
 import { Icon, IconButton } from "./icon.js";
+import { Lazy } from "./lazy.js";
+
+const NOTHING = { images: [], files: [], audio: [] };
 
 export function Composer({ app, state }) {
   const { chat, running, props, server } = state;
   const [text, setText] = useState("");
-  const [images, setImages] = useState([]);
+  const [parts, setParts] = useState(NOTHING);
   const [refusal, setRefusal] = useState(""); // why a file was not added
+  const [showsTools, setShowsTools] = useState(false);
   const area = useRef(null);
   const file = useRef(null);
   const isBusy = Boolean(running[chat.id]);
-  const sees = Boolean(props?.modalities?.vision);
-  const canSend = server === "ready" && !isBusy && (text.trim() !== "" || images.length > 0);
+  const { images, files, audio } = parts;
+  const canSend = server === "ready" && !isBusy && (text.trim() !== "" || images.length + files.length + audio.length > 0);
 
   useEffect(() => {
     setText(draftOf(chat.id));
-    setImages([]);
+    setParts(NOTHING);
     setRefusal("");
     area.current.focus();
   }, [chat.id]);
@@ -34,15 +36,17 @@ export function Composer({ app, state }) {
   const send = () => {
     if (!canSend) return;
     write("");
-    setImages([]);
-    app.send(text.trim(), images.map(({ url }) => url));
+    setParts(NOTHING);
+    app.send(text.trim(), images.map(({ url }) => url), { files: files.map(({ source: _, ...kept }) => kept), audio });
   };
-  const add = async (files) => {
+  const add = async (given) => {
     setRefusal("");
     try {
-      requireSight(props, files);
-      const more = await readImages(files, images.length);
-      setImages((before) => [...before, ...more]);
+      if (!props) throw new Error(`${given[0]?.name || "That"} cannot be added before the server is ready.`);
+      const { vision: sees, audio: hears } = props.modalities ?? {};
+      const { readAll } = await import("../files/read.js");
+      const more = await readAll(given, { images: images.length, files: files.length }, { sees, hears });
+      setParts((now) => Object.fromEntries(Object.entries(now).map(([kind, items]) => [kind, [...items, ...more[kind]]])));
     } catch (error) {
       setRefusal(error.message);
     }
@@ -60,19 +64,33 @@ export function Composer({ app, state }) {
   };
   return html`<form class="composer ${isOver ? "over" : ""}" onSubmit=${(event) => (event.preventDefault(), send())}>
     ${refusal && html`<p class="refusal error" role="alert">${refusal}</p>`}
-    <${Attachments} images=${images} onRemove=${(at) => setImages(images.filter((_, i) => i !== at))} />
+    ${images.length > 0 &&
+    html`<${Lazy}
+      from="./attachments.js"
+      view="Attachments"
+      images=${images}
+      onRemove=${(at) => setParts({ ...parts, images: images.filter((_, i) => i !== at) })}
+    />`}
+    ${files.length + audio.length > 0 &&
+    html`<${Lazy} from="./file_chips.js" view="FileChips" parts=${parts} onChange=${setParts} props=${props} />`}
     <div class="composer-row">
-      ${sees &&
-      html`<${IconButton} icon="image" label="Add images" onClick=${() => file.current.click()} />
-        <input
-          ref=${file}
-          type="file"
-          accept="image/*"
-          multiple
-          hidden
-          aria-label="Images"
-          onChange=${(event) => add([...event.target.files]).then(() => (file.current.value = ""))}
-        />`}
+      <${IconButton} icon="clip" label="Add files" onClick=${() => file.current.click()} />
+      <input
+        ref=${file}
+        type="file"
+        multiple
+        hidden
+        aria-label="Files"
+        onChange=${(event) => add([...event.target.files]).then(() => (file.current.value = ""))}
+      />
+      <${IconButton} icon="tool" label="Tools" pressed=${app.hasTools} onClick=${() => setShowsTools(true)} />
+      ${props?.modalities?.audio &&
+      html`<${Lazy}
+        from="./recorder.js"
+        view="Recorder"
+        onError=${setRefusal}
+        onAudio=${(item) => setParts((now) => ({ ...now, audio: [...now.audio, item] }))}
+      />`}
       <textarea
         id="composer"
         ref=${area}
@@ -92,15 +110,8 @@ export function Composer({ app, state }) {
             <${Icon} name="send" />
           </button>`}
     </div>
-  </form>`;
-}
-
-/** Throws an Error unless the model supports images. */
-function requireSight(props, [file]) {
-  const name = file?.name || "That";
-  if (!props) throw new Error(`${name} cannot be added before the server is ready.`);
-  if (props.modalities?.vision) return;
-  throw new Error(`${name} cannot be added: this model supports only text. Copy and paste the text of the file instead.`);
+  </form>
+  ${showsTools && html`<${Lazy} from="./tools_dialog.js" view="ToolsDialog" app=${app} onClose=${() => setShowsTools(false)} />`}`;
 }
 
 /** Fits the height to the text, up to a limit in the style sheet. */

@@ -1,7 +1,16 @@
 // Files dropped anywhere on the page, which the browser would otherwise open instead of the page.
 
 import { useEffect, useRef, useState } from "../html.js";
-import { filesOf, hasFiles } from "../attachment.js";
+
+/** Whether pasted or dragged data is files. A copied image with text counts as text. */
+export function hasFiles({ clipboardData, dataTransfer }) {
+  const types = (clipboardData ?? dataTransfer)?.types ?? [];
+  return types.includes("Files") && !(clipboardData && types.includes("text/plain"));
+}
+
+export function filesOf({ clipboardData, dataTransfer }) {
+  return [...(clipboardData ?? dataTransfer).files];
+}
 
 /** Returns whether files are dragged over the page; `onFiles` gets dropped ones. */
 export function useFileDrop(onFiles) {

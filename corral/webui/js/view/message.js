@@ -4,28 +4,30 @@ import { html, useMemo, useState } from "../html.js";
 import { copyText } from "../clipboard.js";
 import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
+import { Lazy } from "./lazy.js";
 import { Markdown } from "./markdown.js";
 import { Remedies } from "./remedies.js";
 import { Timings } from "./timings.js";
-import { TokenView } from "./token_view.js";
 import { ToolCalls, ToolResult } from "./tool_calls.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 
 /** `siblings`: ids of the message and its alternatives. An unchanged message is not rendered again. */
-export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, app }) {
+export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, runs, app }) {
   const [showsTokens, setShowsTokens] = useState(false);
   const isWriting = message.state === "writing" && isBusy;
   return useMemo(
     () => html`<article class="message ${message.role}" aria-label=${NAMES[message.role]} data-id=${message.id}>
       <h3 class="author">${NAMES[message.role]}</h3>
+      ${(message.files || message.audio) &&
+      html`<${Lazy} from="./file_chips.js" view="SentFiles" files=${message.files} audio=${message.audio} />`}
       ${message.images?.length > 0 && html`<${Images} images=${message.images} />`}
       ${message.reasoning && html`<${Reasoning} text=${message.reasoning} isOver=${Boolean(message.content) || !isWriting} />`}
       ${isEditing
         ? html`<${Editor} message=${message} app=${app} onDone=${() => app.closeEditor(message.id)} />`
         : html`<${Body} message=${message} isWriting=${isWriting} showsTokens=${showsTokens} />`}
       ${message.toolCalls?.length > 0 &&
-      html`<${ToolCalls} message=${message} isOpen=${isLast && !isBusy} app=${app} />`}
+      html`<${ToolCalls} message=${message} isOpen=${isLast && (!isBusy || Boolean(runs))} runs=${runs} app=${app} />`}
       ${isWriting && html`<${Waiting} message=${message} progress=${progress} />`}
       <${Ending} message=${message} isLast=${isLast} isBusy=${isBusy} app=${app} />
       <footer class="tools">
@@ -41,14 +43,14 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
         ${message.timings && html`<${Timings} timings=${message.timings} nCtx=${nCtx} isWriting=${isWriting} />`}
       </footer>
     </article>`,
-    [message, siblings.join(), isLast, isBusy, progress, nCtx, isEditing, showsTokens],
+    [message, siblings.join(), isLast, isBusy, progress, nCtx, isEditing, showsTokens, runs],
   );
 }
 
 function Body({ message, isWriting, showsTokens }) {
-  if (message.role === "tool") return html`<${ToolResult} text=${message.content} />`;
+  if (message.role === "tool") return html`<${ToolResult} message=${message} />`;
   if (message.role === "user") return html`<div class="said">${message.content}</div>`;
-  if (showsTokens && message.tokens) return html`<${TokenView} tokens=${message.tokens} />`;
+  if (showsTokens && message.tokens) return html`<${Lazy} from="./token_view.js" view="TokenView" tokens=${message.tokens} />`;
   return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
 }
 

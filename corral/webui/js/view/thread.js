@@ -8,7 +8,7 @@ import { Message } from "./message.js";
 const NEAR_PX = 80;
 
 export function Thread({ app, state }) {
-  const { chat, running, editing, props } = state;
+  const { chat, running, editing, props, callRuns } = state;
   const frame = useRef(null);
   const inner = useRef(null);
   const follows = useRef(true);
@@ -51,6 +51,7 @@ export function Thread({ app, state }) {
             isBusy=${isBusy}
             isEditing=${editing.includes(message.id)}
             progress=${i === path.length - 1 ? running[chat.id] : undefined}
+            runs=${callRuns[message.id]}
             nCtx=${props?.default_generation_settings?.n_ctx ?? 0}
             app=${app}
           />`,

@@ -2,11 +2,14 @@
 
 import { html, useState } from "../html.js";
 import { Icon } from "./icon.js";
+import { Lazy } from "./lazy.js";
+import { pretty } from "./pretty.js";
 
 /** `isOpen`: the results are missing. */
 export function ToolCalls({ message, isOpen, app }) {
   const { toolCalls } = message;
   const [results, setResults] = useState({});
+  if (isOpen && app.hasTools) return html`<${Lazy} from="./tool_runs.js" view="ToolRuns" message=${message} app=${app} />`;
   const send = (event) => {
     event.preventDefault();
     const answers = toolCalls.map(({ id }) => ({ toolCallId: id, content: results[id] ?? "" }));
@@ -32,15 +35,7 @@ export function ToolCalls({ message, isOpen, app }) {
   </form>`;
 }
 
-export function ToolResult({ text }) {
-  return html`<pre class="tool-result"><code>${pretty(text)}</code></pre>`;
-}
-
-/** Formats JSON; anything else, also incomplete JSON, is returned as it is. */
-function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
+export function ToolResult({ message: { content, ms, isError } }) {
+  if (ms !== undefined) return html`<${Lazy} from="./tool_runs.js" view="Result" content=${content} ms=${ms} isError=${isError} />`;
+  return html`<pre class="tool-result"><code>${pretty(content)}</code></pre>`;
 }

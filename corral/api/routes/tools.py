@@ -1,0 +1,79 @@
+"""`GET /tools` and `POST /tools`: the tools of MCP servers that the operator has configured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.body import JsonResponse, parse_body
+from corral.api.disconnect import run_for_client
+from corral.api.mcp.config import OPTION
+from corral.api.mcp.session import McpTool
+from corral.api.mcp.sessions import McpSessions
+from corral.api.openapi import answers, body_of
+from corral.api.router import Router
+from corral.api.schema.answer import TOOL_LIST, TOOL_RESULT
+from corral.api.schema.field import Flag
+from corral.api.schema.parse import RequestModel
+from corral.api.state import state_of
+from corral.core.errors import Forbidden, InvalidRequest, NotFound
+from corral.telemetry.scope import record_of
+
+router = Router()
+
+
+class ToolCallRequest(RequestModel):
+    tool: str = Field(max_length=256, description="Name of the tool, as `GET /tools` lists it.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Its arguments.")
+    stream: Flag = Field(False, description="Not supported: results come whole.")
+
+
+@router.get("/tools", responses=answers(TOOL_LIST, 403))
+async def tools(request: Request) -> Response:
+    """The tools that this key may call, of all MCP servers that work."""
+    sessions = _sessions(request)
+    found = await run_for_client(sessions.all_tools(record_of(request).client), request.receive)
+    return JsonResponse([_render(tool) for tool in found])
+
+
+@router.post("/tools", openapi_extra=body_of(ToolCallRequest), responses=answers(TOOL_RESULT, 403, 404, 502))
+async def call_tool(request: Request) -> Response:
+    """Call a tool, and return the result as its MCP server sent it; long texts are cut."""
+    sessions, client = _sessions(request), record_of(request).client
+    body = await parse_body(request, ToolCallRequest)
+    if body.stream:
+        raise InvalidRequest("results come whole", field="stream")
+    return JsonResponse(await run_for_client(_call(sessions, client, body), request.receive))
+
+
+async def _call(sessions: McpSessions, client: Any, body: ToolCallRequest) -> dict[str, Any]:
+    for server in sessions.names(client):
+        if not body.tool.startswith(f"{server}_"):
+            continue
+        name = body.tool.removeprefix(f"{server}_")
+        if any(tool.name == name for tool in await sessions.tools(client, server)):
+            return await sessions.call(client, server, name, body.params)
+    raise NotFound(f"there is no tool '{body.tool:.64}'")
+
+
+def _sessions(request: Request) -> McpSessions:
+    sessions = state_of(request).mcp
+    if sessions is None:
+        # compat: /tools: 403 where it is off.
+        raise Forbidden(f"this feature is disabled: the server runs no tools without {OPTION}")
+    return sessions
+
+
+def _render(tool: McpTool) -> dict[str, Any]:
+    function = {"name": tool.full_name, "description": tool.description, "parameters": tool.schema}
+    return {
+        "display_name": tool.full_name,
+        "tool": tool.full_name,
+        "type": "mcp",
+        "permissions": {"write": tool.annotations.get("readOnlyHint") is not True},
+        "uses_cwd": False,
+        "definition": {"type": "function", "function": function},
+    }

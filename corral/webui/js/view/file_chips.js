@@ -1,0 +1,124 @@
+// The files of an unsent message: their tokens, and what to do with those that are too long.
+
+import { html, useEffect, useRef, useState } from "../html.js";
+import { countTokens, cutText, roomFor, summarize } from "../files/length.js";
+import { Icon, IconButton } from "./icon.js";
+import { loadStyle } from "./lazy.js";
+
+await loadStyle("files");
+
+/** `parts`: { images, files, audio } of the message; `onChange` gets a function from parts to parts. */
+export function FileChips({ parts, onChange, props }) {
+  const { files, audio } = parts;
+  const nCtx = props?.default_generation_settings?.n_ctx ?? 0;
+  const room = roomFor(nCtx);
+  const nAll = files.reduce((sum, { nTokens = 0 }) => sum + nTokens, 0);
+  const change = (file, changed) => onChange((now) => ({ ...now, files: now.files.map((each) => (each === file ? changed : each)) }));
+  const remove = (kind, item) => onChange((now) => ({ ...now, [kind]: now[kind].filter((each) => each !== item) }));
+  return html`<ul class="file-chips" aria-label="Files of this message">
+    ${files.map(
+      (file, i) => html`<${FileChip}
+        key=${i}
+        file=${file}
+        nCtx=${nCtx}
+        room=${Math.max(Math.floor(room / files.length), room - (nAll - (file.nTokens ?? 0)))}
+        isLong=${nAll > room}
+        sees=${Boolean(props?.modalities?.vision)}
+        nImages=${parts.images.length}
+        onFile=${(changed) => change(file, changed)}
+        onImages=${(more) =>
+          onChange((now) => ({ ...now, images: [...now.images, ...more], files: now.files.filter((each) => each !== file) }))}
+        onRemove=${() => remove("files", file)}
+      />`,
+    )}
+    ${audio.map(
+      (item, i) => html`<li key=${`a${i}`} class="file-chip">
+        <${Icon} name="mic" /> <span class="file-name">${item.name}</span>
+        <audio controls src=${item.url}></audio>
+        <${IconButton} icon="close" label="Remove ${item.name}" onClick=${() => remove("audio", item)} />
+      </li>`,
+    )}
+  </ul>`;
+}
+
+function FileChip({ file, nCtx, room, isLong, sees, nImages, onFile, onImages, onRemove }) {
+  const [work, setWork] = useState(""); // what is being done
+  const [error, setError] = useState("");
+  const controller = useRef(null);
+  useEffect(() => {
+    if (file.nTokens !== undefined) return;
+    countTokens(file.text).then(
+      (nTokens) => onFile({ ...file, nTokens }),
+      ({ message }) => setError(message),
+    );
+  }, [file]);
+  useEffect(() => () => controller.current?.abort(), []);
+  const run = async (label, action) => {
+    controller.current = new AbortController();
+    setWork(label);
+    setError("");
+    try {
+      await action(controller.current.signal);
+    } catch (problem) {
+      if (problem.name !== "AbortError") setError(problem.message);
+    }
+    setWork("");
+  };
+  const cut = () =>
+    run("Cutting…", async () => {
+      const text = await cutText(file.text, file.nTokens, room);
+      onFile({ ...file, text, nTokens: await countTokens(text), state: "cut", source: undefined });
+    });
+  const shorten = () =>
+    run("Summarizing…", async (signal) => {
+      const onProgress = (i, n) => setWork(`Summarizing part ${i} of ${n}…`);
+      const text = await summarize(file.name, file.text, file.nTokens, room, nCtx, { signal, onProgress });
+      onFile({ ...file, text, nTokens: await countTokens(text), state: "summarized", source: undefined });
+    });
+  const draw = () =>
+    run("Drawing the pages…", async () => {
+      const { drawPages } = await import("../files/pdf.js");
+      onImages(await drawPages(file.source, file.name, nImages));
+    });
+  const isOver = isLong && file.nTokens > room;
+  return html`<li class="file-chip ${isOver ? "long" : ""}">
+    <${Icon} name="file" />
+    <span class="file-name" title=${file.name}>${file.name}</span>
+    <span class="soft">${details(file)}</span>
+    ${work
+      ? html`<span class="soft" role="status">${work}</span>
+          <button type="button" onClick=${() => controller.current.abort()}>Stop</button>`
+      : html`${isOver &&
+          html`<span class="file-offer">
+            <span>Too long: about ${count(room)} tokens fit.</span>
+            <button type="button" onClick=${cut}>Cut to fit</button>
+            <button type="button" onClick=${shorten}>Summarize in parts</button>
+          </span>`}
+          ${sees && file.source && html`<button type="button" onClick=${draw}>Send pages as images</button>`}`}
+    ${error && html`<span class="error" role="alert">${error}</span>`}
+    <${IconButton} icon="close" label="Remove ${file.name}" onClick=${onRemove} />
+  </li>`;
+}
+
+/** The files of a message that was sent: their texts can be opened. */
+export function SentFiles({ files = [], audio = [] }) {
+  return html`<div class="sent-files">
+    ${files.map(
+      (file, i) => html`<details key=${i} class="sent-file">
+        <summary><${Icon} name="file" /> <span class="file-name">${file.name}</span> <span class="soft">${details(file)}</span></summary>
+        <pre>${file.text}</pre>
+      </details>`,
+    )}
+    ${audio.map((item, i) => html`<audio key=${i} controls src=${item.url} aria-label=${item.name} title=${item.name}></audio>`)}
+  </div>`;
+}
+
+function details({ nPages, nTokens, text, state }) {
+  const size = nTokens === undefined ? `${count(text.length)} characters` : `${count(nTokens)} ${nTokens === 1 ? "token" : "tokens"}`;
+  const pages = nPages && `${count(nPages)} ${nPages === 1 ? "page" : "pages"}`;
+  return [pages, size, state].filter(Boolean).join(" · ");
+}
+
+function count(n) {
+  return n.toLocaleString("en");
+}

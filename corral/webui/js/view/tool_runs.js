@@ -1,0 +1,74 @@
+// Calls that the page can run: their arguments, the question whether they may run, their results.
+
+import { html, useEffect, useState } from "../html.js";
+import { decline, isOverLimit, runCalls } from "../tools/loop.js";
+import { pathOf } from "../tree.js";
+import { Icon } from "./icon.js";
+import { loadStyle } from "./lazy.js";
+import { pretty } from "./pretty.js";
+
+await loadStyle("tools");
+
+/** The calls of the last message, which have no results yet. */
+export function ToolRuns({ message, app }) {
+  const [toolbox, setToolbox] = useState(null);
+  const [results, setResults] = useState({}); // of calls that the page cannot run
+  useEffect(() => {
+    app.toolbox().then(setToolbox);
+  }, []);
+  if (!toolbox) return null;
+  const { chat, callRuns } = app.state;
+  const runs = callRuns[message.id] ?? {};
+  const isOver = isOverLimit(toolbox, pathOf(chat));
+  const own = message.toolCalls.map(({ name }, i) => !toolbox.find(name) && !runs[i]);
+  const send = (event) => {
+    event.preventDefault();
+    for (const i of own.keys()) if (own[i]) app.setCallRun(message.id, i, { content: results[i] ?? "" });
+    runCalls(app, toolbox, chat.id, message, []);
+  };
+  return html`<form class="calls" onSubmit=${send}>
+    ${isOver &&
+    html`<p class="soft" role="status">The model has called tools ${toolbox.config.maxSteps} times in a row. Nothing more runs without your yes.</p>`}
+    ${message.toolCalls.map(
+      (call, i) => html`<section class="call" key=${i} aria-label="Call to ${call.name}">
+        <h4><${Icon} name="tool" /> ${call.name}</h4>
+        <pre><code>${pretty(call.arguments)}</code></pre>
+        ${own[i]
+          ? html`<label>
+              Result
+              <textarea rows="2" value=${results[i] ?? ""} onInput=${(event) => setResults({ ...results, [i]: event.target.value })}></textarea>
+            </label>`
+          : html`<${Run} run=${runs[i]} call=${call} i=${i} message=${message} toolbox=${toolbox} app=${app} />`}
+      </section>`,
+    )}
+    ${own.some(Boolean) && html`<button type="submit">Send ${own.filter(Boolean).length > 1 ? "the results" : "the result"}</button>`}
+  </form>`;
+}
+
+function Run({ run, call, i, message, toolbox, app }) {
+  const { id } = app.state.chat;
+  if (run?.isRunning) return html`<p class="soft" role="status"><span class="writing"></span> Running…</p>`;
+  if (run) return html`<${Result} ...${run} />`;
+  const tool = toolbox.find(call.name);
+  const allow = (isAlways) => {
+    if (isAlways) toolbox.setAlways(tool, true);
+    runCalls(app, toolbox, id, message, [i]);
+  };
+  return html`<p class="row permission" role="group" aria-label="May ${call.name} run?">
+    <button type="button" class="primary" onClick=${() => allow(false)}>Allow once</button>
+    <button type="button" onClick=${() => allow(true)}>Always allow</button>
+    <button type="button" onClick=${() => decline(app, id, message, i)}>Do not allow</button>
+  </p>`;
+}
+
+/** The result of a call: text from elsewhere, shown as it is. */
+export function Result({ content, isError, ms }) {
+  return html`<div class="result">
+    <p class="soft">${isError ? "Failed" : "Result"}${ms !== undefined && ` after ${duration(ms)}`}</p>
+    <pre class="tool-result"><code>${pretty(content)}</code></pre>
+  </div>`;
+}
+
+function duration(ms) {
+  return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
+}

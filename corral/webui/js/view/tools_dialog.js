@@ -1,0 +1,109 @@
+// The tools that the model may call: which are on, and which run without a question.
+
+import { html, useEffect, useState } from "../html.js";
+import { IconButton } from "./icon.js";
+import { loadStyle } from "./lazy.js";
+import { useModal } from "./modal.js";
+
+const MAX_STEPS = 100;
+
+await loadStyle("tools");
+
+export function ToolsDialog({ app, onClose }) {
+  const dialog = useModal();
+  const [toolbox, setToolbox] = useState(null);
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    app.toolbox(true).then(setToolbox);
+  }, []);
+  const change = (action) => {
+    action();
+    app.toolsChanged();
+    redraw((n) => n + 1);
+  };
+  const reload = async (servers) => {
+    toolbox.change({ servers });
+    await toolbox.load();
+    change(() => {});
+  };
+  const { servers } = toolbox?.config ?? {};
+  return html`<dialog class="toolbox" ref=${dialog} onClose=${onClose} aria-labelledby="tools-title">
+    <h2 id="tools-title">Tools</h2>
+    <p class="soft">The model can call the tools that are on. Each call is shown, and runs only if you allow it.</p>
+    ${!toolbox && html`<p role="status">Looking for tools…</p>`}
+    ${toolbox?.sources.map(
+      (source, i) => html`<section key=${i} aria-label=${source.title}>
+        <h3>
+          ${source.title}
+          ${source.server &&
+          html`<${IconButton}
+            icon="trash"
+            label="Remove ${source.title}"
+            onClick=${() => reload(servers.filter((each) => each !== source.server))}
+          />`}
+        </h3>
+        ${source.error && html`<p class="error" role="alert">${source.error}</p>`}
+        <ul>
+          ${source.tools.map((tool) => html`<${Tool} key=${tool.id} tool=${tool} toolbox=${toolbox} change=${change} />`)}
+        </ul>
+      </section>`,
+    )}
+    ${toolbox && html`<${AddServer} origins=${app.state.props?.ui_mcp_origins ?? []} onAdd=${(server) => reload([...servers, server])} />`}
+    ${toolbox &&
+    html`<label class="steps">
+      Rounds of calls without a question, at most
+      <input
+        type="number"
+        min="1"
+        max=${MAX_STEPS}
+        value=${toolbox.config.maxSteps}
+        onChange=${({ target }) =>
+          change(() => toolbox.change({ maxSteps: Math.min(MAX_STEPS, Math.max(1, Math.round(target.valueAsNumber) || 1)) }))}
+      />
+    </label>`}
+    <form method="dialog"><button class="primary">Close</button></form>
+  </dialog>`;
+}
+
+function Tool({ tool, toolbox, change }) {
+  const isOn = toolbox.isOn(tool);
+  return html`<li>
+    <label>
+      <input type="checkbox" checked=${isOn} onChange=${({ target }) => change(() => toolbox.setOn(tool, target.checked))} />
+      <span>${tool.title} <span class="about soft">${tool.description}</span></span>
+    </label>
+    ${isOn &&
+    html`<select
+      aria-label="Calls to ${tool.title}"
+      value=${toolbox.isAlways(tool) ? "always" : "ask"}
+      onChange=${({ target }) => change(() => toolbox.setAlways(tool, target.value === "always"))}
+    >
+      <option value="ask">Ask</option>
+      <option value="always">Always allow</option>
+    </select>`}
+  </li>`;
+}
+
+/** Only addresses that the operator allows can be reached: the page's policy blocks others. */
+function AddServer({ origins, onAdd }) {
+  const [error, setError] = useState("");
+  if (!origins.length) return null;
+  const add = (event) => {
+    event.preventDefault();
+    const { name, url, token } = Object.fromEntries(new FormData(event.target));
+    if (!URL.canParse(url) || !origins.includes(new URL(url).origin)) return setError(`Allowed: ${origins.join(", ")}`);
+    setError("");
+    event.target.reset();
+    return onAdd({ name: name.trim(), url, token });
+  };
+  return html`<section aria-label="Add an MCP server">
+    <h3>Add an MCP server</h3>
+    <form class="add" onSubmit=${add}>
+      <label>Name <input name="name" required maxlength="32" /></label>
+      <label>Address <input name="url" type="url" required placeholder="${origins[0]}/mcp" /></label>
+      <label>Token <input name="token" type="password" autocomplete="off" /></label>
+      <button>Add</button>
+    </form>
+    ${error && html`<p class="error" role="alert">${error}</p>`}
+  </section>`;
+}
