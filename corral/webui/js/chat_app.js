@@ -3,7 +3,7 @@
 
 import { ask, lastModel, setApiKey, setModel } from "./api.js";
 import { streamAnswer } from "./answer.js";
-import { keepDraft } from "./draft.js";
+import { draftOf, keepDraft } from "./draft.js";
 import { failureOf } from "./failure.js";
 import { openRemoteStore } from "./remote.js";
 import { FIELDS, defaultsOf } from "./settings.js";
@@ -36,6 +36,8 @@ export class ChatApp {
     notice: null,
     nLocal: 0,
     models: [],
+    nDrafts: 0, // times that something else than the message box has written a draft
+    panel: null, // what is open over the page: { name: a file in panel/, and its properties }
   };
 
   #listeners = new Set();
@@ -59,6 +61,15 @@ export class ChatApp {
 
   tell(text, kind = "info") {
     this.#set({ notice: text ? { text, kind } : null });
+  }
+
+  openPanel(name, fields = {}) {
+    this.#set({ panel: { name, ...fields } });
+  }
+
+  /** Closes this panel, unless another one is open by now. */
+  closePanel(panel) {
+    if (panel === this.state.panel) this.#set({ panel: null });
   }
 
   // The server
@@ -146,7 +157,7 @@ export class ChatApp {
   async #list() {
     if (!this.#store) return;
     const { query } = this.state;
-    const chats = query ? await this.#store.search(query) : await this.#store.list();
+    const chats = await this.findChats(query);
     if (query === this.state.query) this.#set({ chats });
   }
 
@@ -172,6 +183,13 @@ export class ChatApp {
     const created = tree.newChat(chat.system || settings.system || "", onlyFields(settings));
     if (draft) keepDraft(created.id, draft);
     this.#show(created);
+  }
+
+  /** Adds text to the message box. */
+  writeDraft(text) {
+    const { chat, nDrafts } = this.state;
+    keepDraft(chat.id, [draftOf(chat.id).trimEnd(), text].filter(Boolean).join("\n"));
+    this.#set({ nDrafts: nDrafts + 1 });
   }
 
   async openChat(id) {
@@ -200,16 +218,26 @@ export class ChatApp {
     await this.#list();
   }
 
-  async rename(id, title) {
-    if (this.#open.has(id)) return this.#change(id, (chat) => ({ ...chat, title }), true);
+  /** Changes fields of a chat, which need not be open. */
+  async changeChat(id, fields) {
+    if (this.#open.has(id)) return this.#change(id, (chat) => ({ ...chat, ...fields }), true);
     const chat = await this.#store.load(id);
-    if (chat) await this.#saver.save({ ...chat, title });
+    if (chat) await this.#saver.save({ ...chat, ...fields }, true);
+  }
+
+  loadChat(id) {
+    return this.#open.get(id) ?? this.#store.load(id);
+  }
+
+  /** Returns the chats with this text, newest first; all of them without a text. */
+  async findChats(text) {
+    return (await (text ? this.#store?.search(text) : this.#store?.list())) ?? [];
   }
 
   async exportChats(ids) {
     const wanted = ids ?? (await this.#store.list()).map(({ id }) => id);
-    const chats = (await Promise.all(wanted.map((id) => this.#open.get(id) ?? this.#store.load(id)))).filter(Boolean);
-    transfer.download(ids ? `${fileName(tree.titleOf(chats[0]))}.json` : "chats.json", transfer.exportChats(chats));
+    const chats = (await Promise.all(wanted.map((id) => this.loadChat(id)))).filter(Boolean);
+    transfer.download(ids ? `${transfer.fileName(tree.titleOf(chats[0]))}.json` : "chats.json", transfer.exportChats(chats));
   }
 
   async importChats(text) {
@@ -411,8 +439,4 @@ function storeKind(props) {
 
 function onlyFields(settings) {
   return Object.fromEntries(Object.entries(settings).filter(([name]) => FIELD_NAMES.has(name)));
-}
-
-function fileName(title) {
-  return title.replace(/[^\p{L}\p{N} _-]/gu, "").trim().slice(0, 60) || "chat";
 }

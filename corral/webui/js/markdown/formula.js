@@ -1,5 +1,6 @@
 // Renders formulas with KaTeX once it is loaded; invalid ones stay as text.
 
+import { loadStyle } from "../style.js";
 import { formulaOf } from "./formula_syntax.js";
 
 const FOLDER = new URL("../../vendor/katex/", import.meta.url);
@@ -61,13 +62,4 @@ async function load() {
   } catch {
     loading = null;
   }
-}
-
-function loadStyle(url) {
-  const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href: url.href });
-  return new Promise((resolve, reject) => {
-    link.addEventListener("load", resolve);
-    link.addEventListener("error", () => (link.remove(), reject(new Error("no style for formulas"))));
-    document.head.append(link);
-  });
 }

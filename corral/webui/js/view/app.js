@@ -6,6 +6,7 @@ import { Composer } from "./composer.js";
 import { useFocusBack } from "./focus.js";
 import { IconButton } from "./icon.js";
 import { KeyDialog } from "./key_dialog.js";
+import { Panel } from "./panel.js";
 import { SettingsPanel } from "./settings_panel.js";
 import { Shortcuts, onShortcut } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
@@ -68,6 +69,7 @@ export function App({ app }) {
     </main>
     ${open === "settings" && html`<${SettingsPanel} app=${app} state=${state} onClose=${close} />`}
     ${open === "keys" && html`<${Shortcuts} onClose=${() => setOpen((now) => (now === "keys" ? "" : now))} />`}
+    <${Panel} app=${app} state=${state} onOpen=${setOpen} />
     ${server === "locked" && html`<${KeyDialog} onKey=${(key) => app.useKey(key)} />`}
   </div>`;
 }

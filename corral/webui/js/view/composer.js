@@ -24,6 +24,10 @@ export function Composer({ app, state }) {
     setRefusal("");
     area.current.focus();
   }, [chat.id]);
+  useEffect(() => {
+    setText(draftOf(chat.id));
+    area.current.focus();
+  }, [state.nDrafts]);
   useEffect(() => grow(area.current), [text]);
 
   const write = (value) => {
@@ -62,6 +66,7 @@ export function Composer({ app, state }) {
     ${refusal && html`<p class="refusal error" role="alert">${refusal}</p>`}
     <${Attachments} images=${images} onRemove=${(at) => setImages(images.filter((_, i) => i !== at))} />
     <div class="composer-row">
+      <${IconButton} icon="book" label="Prompts" onClick=${() => app.openPanel("prompts")} />
       ${sees &&
       html`<${IconButton} icon="image" label="Add images" onClick=${() => file.current.click()} />
         <input
