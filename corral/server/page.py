@@ -18,11 +18,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
+from corral.server import artifact_policy
 from corral.server.defaults import text_of
 from corral.server.packaged import packaged_response
 
 FOLDER = Path(__file__).parents[1] / "webui"
-_PAGES = {"/monitor": "monitor.html", "/favicon.ico": "icon.svg"}
+_PAGES = {
+    "/monitor": "monitor.html",
+    "/favicon.ico": "icon.svg",
+    **dict.fromkeys(artifact_policy.PATHS, artifact_policy.FILE),
+}
 _SHARED = "/completion.js"
 _HIDDEN_BUT_KNOWN = ".well-known"
 _READING = ("GET", "HEAD")
@@ -98,7 +103,7 @@ class Page(StaticDirectory):
         if not isinstance(found, FileResponse):
             return found
         try:
-            return await run_in_threadpool(packaged_response, str(found.path), scope)
+            return await run_in_threadpool(_packaged, Path(found.path), scope)
         except OSError:
             raise HTTPException(404) from None
 
@@ -118,6 +123,12 @@ class OtherPage:
             if error.status_code != 404 or scope["path"] != _SHARED:
                 raise
             await self._own(scope, receive, send)
+
+
+def _packaged(path: Path, scope: Scope) -> Response:
+    if path.name != artifact_policy.FILE:
+        return packaged_response(str(path), scope)
+    return packaged_response(str(path), scope, artifact_policy.artifact_headers(scope["path"], path))
 
 
 def _is_hidden(name: str) -> bool:
