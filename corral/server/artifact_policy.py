@@ -1,7 +1,7 @@
 """The Content-Security-Policy of the frames in which the page previews what a model has written.
 
-Such a document has an origin of its own (`sandbox`), reaches no host, this one included, and is framed by this
-server's pages only. `/artifact/still` runs nothing but the script of `webui/artifact.html` itself.
+Such a document has an origin of its own (`sandbox`), reaches no host, this one included, and only pages of
+this server may frame it. `/artifact/still` runs nothing but the script of `webui/artifact.html` itself.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ FILE = "artifact.html"
 PATHS = ("/artifact/still", "/artifact/run")
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.S)
 _COMMON = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; media-src data: blob:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
+    "media-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from types import TracebackType
@@ -33,10 +34,8 @@ class Canary:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for each in (self._stream, self._datagram):
-            try:
+            with contextlib.suppress(OSError):  # nobody is connected
                 each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # nobody is connected
             each.close()
 
     def _accept(self) -> None:

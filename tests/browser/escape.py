@@ -49,7 +49,8 @@ SCRIPTS = [
     "open('http://CANARY/open')",
     "const f = Object.assign(document.createElement('form'), { action: 'http://CANARY/form' });"
     "document.documentElement.append(f); f.submit()",
-    "const a = Object.assign(document.createElement('a'), { href: 'http://CANARY/a', ping: 'http://CANARY/ping' });"
+    "const a = Object.assign(document.createElement('a'), { href: 'http://CANARY/a' });"
+    "a.ping = 'http://CANARY/ping';"
     "document.documentElement.append(a); a.click(); a.target = '_blank'; a.click()",
     "const l = Object.assign(document.createElement('link'), { rel: 'preconnect', href: 'http://CANARY/' });"
     "document.head.append(l)",

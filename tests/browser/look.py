@@ -15,10 +15,11 @@ PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch":
 def is_inside(element: Locator) -> bool:
     """Whether all of it is on the screen."""
     box, size = element.bounding_box(), element.page.viewport_size
-    assert box and size
+    assert box
+    assert size
     return (
-        0 <= box["x"]
-        and 0 <= box["y"]
+        box["x"] >= 0
+        and box["y"] >= 0
         and box["x"] + box["width"] <= size["width"] + 1
         and box["y"] + box["height"] <= size["height"] + 1
     )

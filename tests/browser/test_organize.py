@@ -15,9 +15,10 @@ FILL = """async (n) => {
   const hex = (i) => i.toString(16).padStart(32, "0");
   const chatOf = (i) => {
     const id = hex(n + i);
-    const message = { id, parent: null, role: "user", content: `about number${i}x`, state: "done", createdAt: i };
-    return { id: hex(i), title: `Chat ${i}`, createdAt: i, updatedAt: i, revision: hex(i), system: "", settings: {},
-             leaf: id, messages: { [id]: message } };
+    const content = `about number${i}x`;
+    const message = { id, parent: null, role: "user", content, state: "done", createdAt: i };
+    return { id: hex(i), title: `Chat ${i}`, createdAt: i, updatedAt: i, revision: hex(i),
+             system: "", settings: {}, leaf: id, messages: { [id]: message } };
   };
   const { openDatabase } = await import("/js/records.js");
   const database = await (await openDatabase()).open();
@@ -176,7 +177,8 @@ def test_searches_among_many_chats_read_them_once(chat, page):
              window.nReads = 0;
              const { openCursor, getAll } = IDBObjectStore.prototype;
              const count = (read) => function (...given) { nReads += 1; return read.apply(this, given); };
-             Object.assign(IDBObjectStore.prototype, { openCursor: count(openCursor), getAll: count(getAll) });
+             const counted = { openCursor: count(openCursor), getAll: count(getAll) };
+             Object.assign(IDBObjectStore.prototype, counted);
            }"""
     )
     for i in (99, 999):

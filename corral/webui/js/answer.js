@@ -1,20 +1,36 @@
-// One answer of the model: the request, and the message that grows from its stream.
+// Answers of the model: the request, and the messages that grow from its stream.
 
 import { ServerError, events } from "./api.js";
 import { requestFields } from "./settings.js";
 import { tokensOf } from "./token.js";
 
-/** Yields the message as it grows. `path`: the messages before it; `begun`: its beginning, which is continued.
- * `onProgress` gets the queue position and the progress of the prompt. Throws ServerError. */
-export async function* streamAnswer(chat, path, begun, { signal, onProgress }) {
-  const options = { json: requestOf(chat, path, begun), signal, onComment: (text) => onProgress({ waiting: text }) };
-  let message = { ...begun };
-  for await (const chunk of events("/v1/chat/completions", options)) {
+/** Yields the messages as they grow. `path`: the messages before them; `begun`: their beginnings, of which a single one is
+ * continued. `onProgress` gets the queue position and the progress of the prompt. Throws ServerError. */
+export async function* streamAnswers(chat, path, begun, { signal, onProgress }) {
+  const n = begun.length > 1 ? { n: begun.length } : {};
+  const json = { ...requestOf(chat, path, begun[0]), ...n };
+  const messages = begun.map((each) => ({ ...each }));
+  for await (const chunk of events("/v1/chat/completions", { json, signal, onComment: (text) => onProgress({ waiting: text }) })) {
     if (chunk.prompt_progress) onProgress({ prompt: chunk.prompt_progress });
-    message = fold(message, chunk);
-    yield message;
+    const at = chunk.choices?.[0]?.index ?? 0;
+    messages[at] = fold(messages[at], chunk);
+    yield [...messages];
   }
-  if (!message.finish) throw new ServerError(0, "The connection was lost.");
+  if (messages.some(({ finish }) => !finish)) throw new ServerError(0, "The connection was lost.");
+}
+
+/** Yields at most 30 values per second, and the last one. */
+export async function* frames(values) {
+  let shownAt = 0;
+  let last;
+  for await (const value of values) {
+    last = value;
+    if (performance.now() - shownAt < 33) continue;
+    shownAt = performance.now();
+    yield last;
+    last = undefined;
+  }
+  if (last) yield last;
 }
 
 function requestOf(chat, path, begun) {

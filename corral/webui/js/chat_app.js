@@ -2,7 +2,7 @@
 // nothing else changes it.
 
 import { ask, lastModel, setApiKey, setModel } from "./api.js";
-import { streamAnswer } from "./answer.js";
+import { frames, streamAnswers } from "./answer.js";
 import { draftOf, keepDraft } from "./draft.js";
 import { failureOf } from "./failure.js";
 import { openRemoteStore } from "./remote.js";
@@ -10,12 +10,11 @@ import { FIELDS, defaultsOf } from "./settings.js";
 import { openLocalStore } from "./store.js";
 import * as transfer from "./transfer.js";
 import * as tree from "./tree.js";
-import { claim, isClaimed } from "./claim.js";
+import { claim, withoutLeftovers } from "./claim.js";
 import { Saver } from "./saver.js";
 
 const RETRY_MS = 1500;
 const LOOK_MS = 300; // between two looks at a model that is loading
-const CLOSED = "The page was closed during this answer.";
 const GONE = "The connection to the server was lost during this answer. The text received so far is kept.";
 const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
 
@@ -345,8 +344,23 @@ export class ChatApp {
     return this.#answer(chat.id, chat.messages[messageId].parent);
   }
 
-  continueAnswer(messageId) {
-    return this.#write(this.state.chat.id, messageId);
+  /** Generates several answers at once, as alternatives to this one. */
+  answerAgain(messageId, n) {
+    const { id, messages } = this.state.chat;
+    if (this.state.running[id]) return undefined;
+    const ids = Array.from({ length: n }, () => {
+      this.#change(id, (chat) => tree.addMessage(chat, messages[messageId].parent, { role: "assistant" }));
+      return this.#open.get(id).leaf;
+    });
+    return this.#write(id, ids);
+  }
+
+  /** Continues an answer; with other text, as a new branch. */
+  continueAnswer(messageId, content = this.state.chat.messages[messageId].content) {
+    const { chat } = this.state;
+    if (content === chat.messages[messageId].content) return this.#write(chat.id, [messageId]);
+    this.edit(messageId, content);
+    return this.#write(chat.id, [this.state.chat.leaf]);
   }
 
   stop(id = this.state.chat.id) {
@@ -361,32 +375,33 @@ export class ChatApp {
 
   #answer(id, parent) {
     this.#change(id, (chat) => tree.addMessage(chat, parent, { role: "assistant" }));
-    return this.#write(id, this.#open.get(id).leaf);
+    return this.#write(id, [this.#open.get(id).leaf]);
   }
 
-  /** Generates a message, or continues it. */
-  async #write(id, messageId) {
+  /** Generates messages, or continues a single one. */
+  async #write(id, messageIds) {
     if (this.state.running[id]) return;
     const controller = new AbortController();
     const release = await claim(id);
     this.#controllers.set(id, controller);
     this.#setRunning(id, {});
     const chat = this.#open.get(id);
-    const { error: _, finish: __, ...begun } = { ...chat.messages[messageId], state: "writing" };
-    this.#change(id, (each) => tree.changeMessage(each, messageId, { ...begun, error: "", finish: "" }), true);
-    const path = tree.ancestry(chat, begun.parent);
+    const begun = messageIds.map((each) => ({ ...chat.messages[each], state: "writing", error: "", finish: "" }));
+    this.#change(id, (each) => tree.changeMessages(each, begun), true);
+    const path = tree.ancestry(chat, begun[0].parent);
     const options = { signal: controller.signal, onProgress: (news) => this.#setRunning(id, news) };
     let end = { state: "done" };
     try {
-      for await (const message of frames(streamAnswer(chat, path, begun, options))) {
-        this.#change(id, (each) => tree.changeMessage(each, messageId, message));
+      for await (const messages of frames(streamAnswers(chat, path, begun, options))) {
+        this.#change(id, (each) => tree.changeMessages(each, messages));
       }
     } catch (error) {
       end = this.#failed(error);
     } finally {
       this.#controllers.delete(id);
       this.#setRunning(id, null);
-      this.#change(id, (each) => tree.changeMessage(each, messageId, end), true);
+      const ended = messageIds.map((each) => ({ id: each, ...(this.#open.get(id).messages[each].finish ? { state: "done" } : end) }));
+      this.#change(id, (each) => tree.changeMessages(each, ended), true);
       release();
     }
   }
@@ -406,27 +421,6 @@ export class ChatApp {
     this.#connectLater();
     return { state: "interrupted", error: GONE, remedies: ["again"] };
   }
-}
-
-/** Yields at most 30 messages per second, and the last one. */
-async function* frames(messages) {
-  let shownAt = 0;
-  let last;
-  for await (const message of messages) {
-    last = message;
-    if (performance.now() - shownAt < 33) continue;
-    shownAt = performance.now();
-    yield last;
-    last = undefined;
-  }
-  if (last) yield last;
-}
-
-/** Returns the chat with abandoned answers marked as interrupted. */
-async function withoutLeftovers(chat) {
-  const left = Object.values(chat.messages).filter(({ state }) => state === "writing");
-  if (!left.length || (await isClaimed(chat.id))) return chat;
-  return left.reduce((each, { id }) => tree.changeMessage(each, id, { state: "interrupted", error: CLOSED }), chat);
 }
 
 function titled(chat) {

@@ -37,6 +37,7 @@ function draw(node) {
   if (isTooMuch(drawn)) return;
   node.replaceChildren(...drawn.childNodes);
   node.classList.add("is-drawn");
+  node.dataset.tex = written;
 }
 
 function isTooMuch(drawn) {
@@ -56,7 +57,7 @@ function isTooMuch(drawn) {
 }
 
 async function load() {
-  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), loadStyle(new URL("katex.css", FOLDER))]);
+  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), import("./formula_copy.js"), loadStyle(new URL("katex.css", FOLDER))]);
   try {
     katex = (await loading)[0].default;
   } catch {

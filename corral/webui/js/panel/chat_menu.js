@@ -35,6 +35,7 @@ export function Panel({ app, state, id, onClose }) {
           <${Icon} name="pin" /> ${head.pinned ? "Unpin" : "Pin"}
         </button>
         <button type="button" onClick=${act(() => share(app, id))}><${Icon} name="share" /> Share as an HTML file</button>
+        <button type="button" onClick=${act(() => title(app, id))}><${Icon} name="edit" /> Title by the model</button>
       </div>
       <form onSubmit=${move}>
         <label class="field">
@@ -45,6 +46,11 @@ export function Panel({ app, state, id, onClose }) {
         <p class="row end"><button class="primary">Move</button></p>
       </form>`}
   </dialog>`;
+}
+
+async function title(app, id) {
+  const { writeTitle } = await import("../titles.js");
+  await writeTitle(app, id).catch((error) => app.tell(error.message, "bad"));
 }
 
 async function share(app, id) {

@@ -1,5 +1,6 @@
 // The commands of the palette that make sense at the moment.
 
+import { isOn, setOn, watchIdle } from "../titles.js";
 import { nextTheme } from "../theme.js";
 import { promptsOf } from "../prompts.js";
 
@@ -8,7 +9,7 @@ export function commandsOf(app, state, onOpen) {
   return [...ofPage(app, state, onOpen), ...ofChat(app, state), ...ofPrompts(app)];
 }
 
-function ofPage(app, { chats }, onOpen) {
+function ofPage(app, { chats, props }, onOpen) {
   return [
     command("New chat", "Alt+N", () => app.newChat()),
     command("Settings of this chat", "Alt+S", () => onOpen("settings")),
@@ -20,6 +21,9 @@ function ofPage(app, { chats }, onOpen) {
     chats.length > 0 && command("Export all chats", "", () => app.exportChats()),
     command("Import chats", "", () => document.querySelector(".sidebar-foot input[type=file]").click()),
     command("Change the theme", "", nextTheme),
+    isOn(props)
+      ? command("Titles by the model: switch off", "", () => setOn(false))
+      : command("Titles by the model: switch on", "", () => (setOn(true), watchIdle(app))),
     command("Monitor", "", () => location.assign("monitor")),
     command("Keys", "Alt+/", () => onOpen("keys")),
   ].filter(Boolean);
@@ -32,6 +36,8 @@ function ofChat(app, { chat, running }) {
   return [
     running[chat.id] && command("Stop the answer", "Esc", () => app.stop()),
     isAnswer && command("Regenerate the last answer", "Alt+R", () => app.regenerate(last.id)),
+    isAnswer && command("Compare answers", "", () => app.openPanel("compare", { id: last.id })),
+    last.timings && command("Cost and context of the last answer", "", () => app.openPanel("context", { id: last.id })),
     isAnswer && command("Edit the last answer", "", () => app.openEditor(last.id)),
     command(chat.pinned ? "Unpin this chat" : "Pin this chat", "", () => app.changeChat(chat.id, { pinned: !chat.pinned })),
     command("Organize and share this chat", "", () => app.openPanel("chat_menu", { id: chat.id })),

@@ -34,6 +34,10 @@ export function App({ app }) {
   useEffect(() => {
     if (state.models.length > 1) import("./model_choice.js").then(setChoice);
   }, [state.models]);
+  useEffect(() => {
+    const isWanted = localStorage.getItem("corral.titles") === "on" || state.props?.ui_settings?.titles;
+    if (isWanted) import("../titles.js").then(({ watchIdle }) => watchIdle(app));
+  }, [state.props]);
   useFocusBack(open);
   useEffect(() => {
     if (Object.values(state.fieldErrors).some(Boolean)) setOpen("settings");

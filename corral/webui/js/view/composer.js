@@ -12,6 +12,7 @@ export function Composer({ app, state }) {
   const [text, setText] = useState("");
   const [images, setImages] = useState([]);
   const [refusal, setRefusal] = useState(""); // why a file was not added
+  const [reasoning, setReasoning] = useState(null); // the switch, for a model that reasons
   const area = useRef(null);
   const file = useRef(null);
   const isBusy = Boolean(running[chat.id]);
@@ -30,6 +31,9 @@ export function Composer({ app, state }) {
   }, [state.nDrafts]);
   useEffect(() => grow(area.current), [text]);
 
+  useEffect(() => {
+    if (/think|reasoning_effort/.test(props?.chat_template)) import("./reasoning_switch.js").then(setReasoning);
+  }, [props]);
   const write = (value) => {
     setText(value);
     setRefusal("");
@@ -78,6 +82,7 @@ export function Composer({ app, state }) {
           aria-label="Images"
           onChange=${(event) => add([...event.target.files]).then(() => (file.current.value = ""))}
         />`}
+      ${reasoning && html`<${reasoning.ReasoningSwitch} app=${app} chat=${chat} levels=${reasoning.levelsOf(props)} />`}
       <textarea
         id="composer"
         ref=${area}

@@ -109,6 +109,9 @@ function Control({ id, field, value, app, hasError }) {
     const onChange = (event) => set(event.target.value.split("\n").filter(Boolean).map(unescaped));
     return html`<textarea rows="2" ...${more} value=${lines} onChange=${onChange}></textarea>`;
   }
+  if (kind === "text") {
+    return html`<input ...${more} value=${value} onChange=${(event) => set(event.target.value.trim() || undefined)} />`;
+  }
   if (kind === "json" || kind === "code") {
     const onBlur = async (event) => app.setFieldError(name, await checkForm(name, event.target.value));
     return html`<textarea
