@@ -152,7 +152,7 @@ LIBRARIES = (
         "11.17.2",
         "MIT",
         (File("dist/mermaid.tiny.js", "mermaid.js"),),
-        note="loaded with the first diagram, into its frame; without mind maps, architecture diagrams and KaTeX",
+        note="loaded with the first diagram, into its frame; without mind maps and architecture diagrams",
     ),
     Library(
         "Swagger-UI",

@@ -17,7 +17,8 @@ PATHS = ("/artifact/still", "/artifact/run")
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.S)
 _COMMON = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
-    "media-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
+    "media-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
+    "sandbox allow-scripts"
 )
 
 

@@ -95,7 +95,7 @@ def test_the_differences_of_branches(chat, page):
     expect(diff.locator("ins", has_text="green")).to_be_visible()
     expect(diff.locator("ins", has_text="today")).to_be_visible()
     expect(diff.locator("b, i")).to_have_count(0)
-    page.get_by_label("To", exact=True).select_option("Branch 3")
+    page.get_by_label("To branch", exact=True).select_option("Branch 3")
     expect(diff.locator("ins", has_text="Nothing")).to_be_visible()
 
 
@@ -249,7 +249,8 @@ def share(chat: ChatPage, tmp_path):
     return file
 
 
-def test_a_chat_as_a_file(chat, new_page, tmp_path):
+def test_a_chat_as_a_file(chat, new_page, tmp_path, problems):
+    problems.allow("file:///.*Shown.html$")
     text = "Some **bold** text, $x^2$ and\n\n```python\nprint('hi')\n```\n"
     show_answer(chat, text, reasoning="Hm.", images=[PIXEL])
     file = share(chat, tmp_path)
@@ -266,6 +267,7 @@ def test_a_chat_as_a_file(chat, new_page, tmp_path):
 
 
 def test_a_file_of_a_hostile_chat(chat, page, new_page, tmp_path, problems):
+    problems.allow("file:///.*scriptwindow[^/]*.html$")
     ids = [f"{i:032x}" for i in range(3)]
     call = {"id": HOSTILE, "name": HOSTILE, "arguments": HOSTILE}
     svg = "data:image/svg+xml,<svg onload=hack()>"

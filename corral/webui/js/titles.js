@@ -11,7 +11,7 @@ const TASK = "Write a title of at most six words for the conversation above, in 
 
 let isWatched = false;
 
-/** Whether titles are written in idle time; `false` unless somebody has switched it on in this browser or for this server. */
+/** Whether titles are written in idle time; off by default. */
 export function isOn(props) {
   const chosen = localStorage.getItem(KEY);
   return chosen === null ? props?.ui_settings?.titles === true : chosen === "on";

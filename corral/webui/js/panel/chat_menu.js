@@ -1,4 +1,4 @@
-// What can be done with a chat beside renaming and removing it: pin it, put it into a folder, share it.
+// More actions on a chat: pin it, put it into a folder, share it, let the model write its title.
 
 import { html, useEffect, useState } from "../html.js";
 import { Icon, IconButton } from "../view/icon.js";

@@ -81,7 +81,7 @@ function Differences({ chat, ids, first }) {
       ${["From", "To"].map(
         (label, side) => html`<label key=${label}>
           ${label}
-          <select value=${pair[side]} onChange=${choose(side)}>
+          <select aria-label="${label} branch" value=${pair[side]} onChange=${choose(side)}>
             ${ids.map((each, i) => html`<option key=${each} value=${i}>Branch ${i + 1}</option>`)}
           </select>
         </label>`,
