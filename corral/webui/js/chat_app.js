@@ -5,10 +5,8 @@ import { ask, lastModel, setApiKey, setModel } from "./api.js";
 import { frames, streamAnswers } from "./answer.js";
 import { draftOf, keepDraft } from "./draft.js";
 import { failureOf } from "./failure.js";
-import { openRemoteStore } from "./remote.js";
 import { FIELDS, defaultsOf } from "./settings.js";
 import { openLocalStore } from "./store.js";
-import * as transfer from "./transfer.js";
 import * as tree from "./tree.js";
 import { claim, withoutLeftovers } from "./claim.js";
 import { Saver } from "./saver.js";
@@ -132,7 +130,7 @@ export class ChatApp {
   async #openStore(props) {
     this.#unwatch();
     this.#local ??= await openLocalStore();
-    this.#store = storeKind(props) === "server" ? await openRemoteStore() : this.#local;
+    this.#store = storeKind(props) === "server" ? await (await import("./remote.js")).openRemoteStore() : this.#local;
     this.#saver = new Saver(this.#store, (chat, theirs) => this.#saved(chat, theirs), (text) => this.tell(text, "bad"));
     this.#unwatch = this.#store.onChange(() => this.#refresh());
     if (!this.#store.isLasting && this.#store.kind === "browser") {
@@ -236,13 +234,15 @@ export class ChatApp {
   async exportChats(ids) {
     const wanted = ids ?? (await this.#store.list()).map(({ id }) => id);
     const chats = (await Promise.all(wanted.map((id) => this.loadChat(id)))).filter(Boolean);
+    const transfer = await import("./transfer.js");
     transfer.download(ids ? `${transfer.fileName(tree.titleOf(chats[0]))}.json` : "chats.json", transfer.exportChats(chats));
   }
 
   async importChats(text) {
     try {
       const taken = (await this.#store.list()).map(({ id }) => id);
-      const chats = transfer.importChats(text, taken);
+      const { importChats } = await import("./transfer.js");
+      const chats = importChats(text, taken);
       for (const chat of chats) await this.#store.save(chat);
       await this.#list();
       this.tell(`${chats.length} ${chats.length === 1 ? "chat was" : "chats were"} imported.`);
@@ -254,7 +254,8 @@ export class ChatApp {
 
   /** Moves the chats of this browser to the server. */
   async moveToServer() {
-    const n = await transfer.moveChats(this.#local, this.#store);
+    const { moveChats } = await import("./transfer.js");
+    const n = await moveChats(this.#local, this.#store);
     this.#set({ nLocal: 0 });
     await this.#list();
     this.tell(`${n} ${n === 1 ? "chat was" : "chats were"} moved to the server.`);

@@ -1,15 +1,16 @@
 // One message and its actions.
 
-import { html, useLayoutEffect, useMemo, useState } from "../html.js";
+import { html, useEffect, useLayoutEffect, useMemo, useState } from "../html.js";
 import { copyText } from "../clipboard.js";
+import { loadStyle } from "../style.js";
 import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
 import { Markdown } from "./markdown.js";
 import { Remedies } from "./remedies.js";
 import { Timings } from "./timings.js";
-import { TokenView } from "./token_view.js";
 import { ToolCalls, ToolResult } from "./tool_calls.js";
 
+const TOKENS = new URL("../../css/tokens.css", import.meta.url);
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 
 /** `siblings`: ids of the message and its alternatives. An unchanged message is not rendered again. */
@@ -53,8 +54,16 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
 function Body({ message, isWriting, showsTokens }) {
   if (message.role === "tool") return html`<${ToolResult} text=${message.content} />`;
   if (message.role === "user") return html`<div class="said">${message.content}</div>`;
-  if (showsTokens && message.tokens) return html`<${TokenView} tokens=${message.tokens} />`;
+  if (showsTokens && message.tokens) return html`<${Tokens} tokens=${message.tokens} />`;
   return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
+}
+
+function Tokens({ tokens }) {
+  const [view, setView] = useState(null);
+  useEffect(() => {
+    Promise.all([import("./token_view.js"), loadStyle(TOKENS)]).then(([loaded]) => setView(loaded));
+  }, []);
+  return view && html`<${view.TokenView} tokens=${tokens} />`;
 }
 
 function Images({ images }) {
