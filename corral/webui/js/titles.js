@@ -25,7 +25,8 @@ export function setOn(isWanted) {
 export async function writeTitle(app, id) {
   const chat = await app.loadChat(id);
   const title = chat && (await titleBy(chat));
-  if (title) await app.changeChat(id, { title });
+  const isUnchanged = (await app.loadChat(id))?.title === chat?.title;
+  if (title && isUnchanged) await app.changeChat(id, { title });
 }
 
 /** Watches the page from now on, and writes titles of chats that have none of their own while no answer runs. */

@@ -57,8 +57,9 @@ export class CodeBlock {
     button.type = "button";
     button.addEventListener("click", async () => {
       button.disabled = true;
-      const { togglePreview } = await import("./preview.js");
-      await togglePreview(this.element, this.language, this.#text).finally(() => (button.disabled = false));
+      const preview = import("./preview.js").then((m) => m.togglePreview(this.element, this.language, this.#text));
+      await preview.catch(() => {}); // the server cannot be reached: the code remains
+      button.disabled = false;
       button.textContent = this.element.classList.contains("is-previewed") ? "Code" : "Preview";
     });
     return button;

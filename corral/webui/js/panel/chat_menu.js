@@ -12,7 +12,7 @@ export function Panel({ app, state, id, onClose }) {
     app.findChats("").then((chats) => {
       setHead(chats.find((each) => each.id === id));
       setFolders([...new Set(chats.map(({ folder }) => folder).filter(Boolean))].sort());
-    });
+    }, onClose);
   }, [id, state.chats]);
   const act = (action) => async () => {
     onClose();

@@ -39,7 +39,7 @@ export function Panel({ app, state, id, onClose }) {
         ? html`<button type="button" onClick=${() => app.stop()}>Stop</button>`
         : N_MORE.map(
             (n) => html`<button key=${n} type="button" onClick=${() => app.answerAgain(id, n)}>
-              ${n === 1 ? "1 more answer" : `${n} more`}
+              ${n} more
             </button>`,
           )}
     </p>

@@ -14,7 +14,8 @@ export function Panel({ app, state, onOpen, onClose }) {
   const [at, setAt] = useState(0);
   useEffect(() => {
     let isOld = false;
-    app.findChats(query.trim()).then((found) => isOld || setChats(found.slice(0, MAX_CHATS)));
+    const show = (found) => isOld || setChats(found.slice(0, MAX_CHATS));
+    app.findChats(query.trim()).then(show, () => show([]));
     return () => (isOld = true);
   }, [query]);
   const items = [...matching(commandsOf(app, state, onOpen), query), ...chats.map((chat) => chatItem(app, chat))];

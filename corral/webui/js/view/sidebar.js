@@ -33,7 +33,7 @@ export function Sidebar({ app, state, isOpen, onClose }) {
         type="search"
         placeholder="Search chats"
         value=${query}
-        onFocus=${() => app.findChats(" ") /* the first search has to read all chats */}
+        onFocus=${() => app.findChats(" ").catch(() => {}) /* the first search has to read all chats */}
         onInput=${(event) => app.search(event.target.value)}
       />
     </label>
@@ -69,10 +69,10 @@ export function Sidebar({ app, state, isOpen, onClose }) {
 /** Chats of an age, or in a folder that can be closed. */
 function Group({ name, isFolder, children }) {
   if (!isFolder) return html`<li><h2>${name}</h2><ul>${children}</ul></li>`;
-  const closed = JSON.parse(localStorage.getItem(CLOSED) ?? "[]");
+  const closed = (localStorage.getItem(CLOSED) ?? "").split("\n");
   const onToggle = ({ target }) => {
     const others = closed.filter((each) => each !== name);
-    localStorage.setItem(CLOSED, JSON.stringify(target.open ? others : [...others, name]));
+    localStorage.setItem(CLOSED, (target.open ? others : [...others, name]).join("\n"));
   };
   return html`<li class="folder">
     <details open=${!closed.includes(name)} onToggle=${onToggle}>
