@@ -95,7 +95,7 @@ def test_a_script_that_never_ends_does_not_stop_the_page(chat, page):
 def test_a_diagram(chat):
     block = preview(chat, "mermaid", GRAPH)
     inside = block.frame_locator("iframe")
-    expect(inside.locator("svg").get_by_text("Start").first).to_be_visible()
+    expect(inside.locator("svg text", has_text="Start")).to_be_visible()
 
 
 HOSTILE_GRAPHS = [
