@@ -180,6 +180,14 @@ def test_reasoning_is_switched_where_one_writes(chat, page):
     expect(switch).to_have_value("none")
 
 
+def test_the_switch_leaves_room_to_write_on_a_phone(new_page, corral):
+    chat = ChatPage(new_page(**PHONE), corral.url).open()
+    expect(chat.page.get_by_label("Reasoning", exact=True)).to_be_visible()
+    box = chat.box.bounding_box()
+    assert box
+    assert box["width"] > 300
+
+
 def force_title(page, title: str) -> None:
     """The model writes this when it is asked for a title."""
 

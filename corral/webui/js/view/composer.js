@@ -30,10 +30,10 @@ export function Composer({ app, state }) {
     area.current.focus();
   }, [state.nDrafts]);
   useEffect(() => grow(area.current), [text]);
-
   useEffect(() => {
     if (/think|reasoning_effort/.test(props?.chat_template)) import("./reasoning_switch.js").then(setReasoning);
   }, [props]);
+
   const write = (value) => {
     setText(value);
     setRefusal("");

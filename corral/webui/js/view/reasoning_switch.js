@@ -12,6 +12,7 @@ export function levelsOf(props) {
 }
 
 export function ReasoningSwitch({ app, chat, levels }) {
+  if (!levels.length) return null; // another model was chosen
   const value = chat.settings.reasoning_effort ?? "";
   const change = (event) => app.setSetting("reasoning_effort", event.target.value || undefined);
   return html`<select class="reasoning-switch" aria-label="Reasoning" value=${value} onChange=${change}>
