@@ -240,12 +240,12 @@ def test_prompts_are_kept_changed_and_deleted(chat, page):
 
 def test_a_system_prompt_is_a_preset(chat, page):
     chat.set("System prompt", "You are a pirate.")
-    page.get_by_role("button", name="Keep this system prompt").click()
+    page.get_by_role("button", name="Keep as a prompt").click()
     page.locator("dialog").get_by_label("Name", exact=True).fill("Pirate")
     page.locator("dialog").get_by_role("button", name="Save").click()
     page.keyboard.press("Escape")
     chat.set("System prompt", "")
-    page.get_by_role("button", name="Choose a system prompt").click()
+    page.get_by_role("button", name="Choose from the prompts").click()
     page.get_by_role("button", name="Pirate system You are a pirate.").click()
     expect(page.get_by_label("System prompt", exact=True)).to_have_value("You are a pirate.")
 

@@ -19,10 +19,10 @@ export function SettingsPanel({ app, state, onClose }) {
       <div class="field-head">
         <label for="system-prompt">System prompt</label>
         <span>
-          <${IconButton} icon="book" label="Choose a system prompt" onClick=${() => app.openPanel("prompts", { isSystem: true })} />
+          <${IconButton} icon="book" label="Choose from the prompts" onClick=${() => app.openPanel("prompts", { isSystem: true })} />
           <${IconButton}
             icon="plus"
-            label="Keep this system prompt"
+            label="Keep as a prompt"
             disabled=${!chat.system.trim()}
             onClick=${() => app.openPanel("prompts", { isSystem: true, text: chat.system })}
           />
