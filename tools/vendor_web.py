@@ -150,6 +150,22 @@ LIBRARIES = (
         note="loaded with the first PDF; without its fonts, character maps and WebAssembly decoders",
     ),
     Library(
+        "jsdiff",
+        "diff",
+        "9.0.0",
+        "BSD-3-Clause",
+        (File("dist/diff.min.js", "diff.mjs", as_module),),
+        note="loaded with the first comparison; wrapped as a module",
+    ),
+    Library(
+        "Mermaid",
+        "@mermaid-js/tiny",
+        "11.17.2",
+        "MIT",
+        (File("dist/mermaid.tiny.js", "mermaid.js"),),
+        note="loaded with the first diagram, into its frame; without mind maps and architecture diagrams",
+    ),
+    Library(
         "Swagger-UI",
         "swagger-ui-dist",
         "5.34.1",

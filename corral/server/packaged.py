@@ -12,7 +12,7 @@ import hashlib
 import mimetypes
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ _HEADERS = {
     "cache-control": "no-cache",  # revalidate always, so that modules of two versions are never mixed
     "vary": "accept-encoding",
 }
+_NO_HEADERS: Mapping[str, str] = {}
 _WORTH_IT = 0.9  # maximum ratio of compressed to plain size
 _NO_GZIP = re.compile(r"q=0(\.0*)?")
 
@@ -42,15 +43,19 @@ class _Copy(NamedTuple):
     digest: str
 
 
-def packaged_response(path: str, scope: Scope, origins: Sequence[str] = ()) -> Response:
-    """Return the file, or 304 if the client has it already. Raises OSError. `origins`: others that its
-    scripts may call."""
+def page_policy(origins: Sequence[str]) -> Mapping[str, str]:
+    """Return the headers that let scripts of a page call other origins."""
+    policy = f"{_POLICY}; connect-src 'self' {' '.join(origins)}"
+    return {"content-security-policy": policy} if origins else _NO_HEADERS
+
+
+def packaged_response(path: str, scope: Scope, others: Mapping[str, str] = _NO_HEADERS) -> Response:
+    """Return the file, or 304 if the client has it already. `others` replace headers. Raises OSError."""
     stat = os.stat(path)
     copy, asked = _read(path, stat.st_mtime_ns, stat.st_size), Headers(scope=scope)
     is_packed = bool(copy.packed) and _accepts_gzip(asked.get("accept-encoding", ""))
     etag = f'"{copy.digest}-gzip"' if is_packed else f'"{copy.digest}"'
-    policy = f"{_POLICY}; connect-src 'self' {' '.join(origins)}" if origins else _POLICY
-    headers = {**_HEADERS, "content-security-policy": policy, "etag": etag}
+    headers = {**_HEADERS, **others, "etag": etag}
     if _has_it(etag, asked.get("if-none-match", "")):
         return Response(status_code=304, headers=headers)
     body = copy.packed if is_packed else copy.plain

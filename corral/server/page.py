@@ -19,11 +19,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
+from corral.server import artifact_policy
 from corral.server.defaults import text_of
-from corral.server.packaged import packaged_response
+from corral.server.packaged import packaged_response, page_policy
 
 FOLDER = Path(__file__).parents[1] / "webui"
-_PAGES = {"/monitor": "monitor.html", "/favicon.ico": "icon.svg"}
+_PAGES = {
+    "/monitor": "monitor.html",
+    "/favicon.ico": "icon.svg",
+    **dict.fromkeys(artifact_policy.PATHS, artifact_policy.FILE),
+}
 _SHARED = "/completion.js"
 _HIDDEN_BUT_KNOWN = ".well-known"
 _READING = ("GET", "HEAD")
@@ -107,9 +112,16 @@ class Page(StaticDirectory):
         if not isinstance(found, FileResponse):
             return found
         try:
-            return await run_in_threadpool(packaged_response, str(found.path), scope, self._origins)
+            return await run_in_threadpool(self._packaged, Path(found.path), scope)
         except OSError:
             raise HTTPException(404) from None
+
+    def _packaged(self, path: Path, scope: Scope) -> Response:
+        if path.name == artifact_policy.FILE:
+            headers = artifact_policy.artifact_headers(scope["path"], path)
+        else:
+            headers = page_policy(self._origins)
+        return packaged_response(str(path), scope, headers)
 
 
 class OtherPage:

@@ -12,13 +12,15 @@ import fcntl
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import orjson
 import xxhash
+from cachetools import LRUCache
 
 from corral.core.errors import Conflict, CorralError, InsufficientStorage, InvalidRequest, NotFound, TooLarge
 from corral.core.file import file_error
@@ -28,10 +30,19 @@ from corral.text.json_depth import check_json
 
 MAX_CHATS = 10_000
 MAX_BYTES = 256 << 20  # of one chat: it must fit in memory
+MAX_TEXT_BYTES = 256 << 20  # of texts in memory for searches, of all keys together
 SUFFIX = ".json"
 
 _log = logging.getLogger("corral")
 _ID = re.compile(CHAT_ID)
+
+
+TextCache: TypeAlias = "LRUCache[str, str]"  # the texts of chats in lower case, by revision
+
+
+def new_text_cache() -> TextCache:
+    """Only the thread of searches may use it."""
+    return LRUCache(MAX_TEXT_BYTES, getsizeof=sys.getsizeof)
 
 
 class ChatInfo(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,6 +54,8 @@ class ChatInfo(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: int
     revision: str
     n_bytes: int = msgspec.field(name="bytes")
+    pinned: bool = False
+    folder: str = ""
 
 
 class Precondition(msgspec.Struct, frozen=True):
@@ -59,8 +72,9 @@ class Precondition(msgspec.Struct, frozen=True):
 
 
 class ChatFolder:
-    def __init__(self, directory: SaveDirectory) -> None:
+    def __init__(self, directory: SaveDirectory, texts: TextCache | None = None) -> None:
         self._directory = directory
+        self._texts = new_text_cache() if texts is None else texts
         self._lock = threading.Lock()
         self._known: dict[str, tuple[SavedFile, ChatInfo | None]] = {}  # None: not a chat
 
@@ -81,7 +95,7 @@ class ChatFolder:
     def search(self, text: str) -> Sequence[ChatInfo]:
         """Find the chats with this text in title or messages."""
         wanted = text.casefold()
-        return [info for info in self.list() if self._has(info.id, wanted)]
+        return [info for info in self.list() if self._has(info, wanted)]
 
     def load(self, chat_id: str) -> bytes:
         """Return the chat as JSON, with its revision."""
@@ -146,12 +160,18 @@ class ChatFolder:
         self._known[file.name] = (file, info)
         return info
 
-    def _has(self, chat_id: str, wanted: str) -> bool:
+    def _has(self, info: ChatInfo, wanted: str) -> bool:
+        text = self._texts.get(info.revision)
+        if text is not None:
+            return wanted in text
         try:
-            _, chat = self._read(chat_id)
+            data, chat = self._read(info.id)
         except CorralError:  # removed meanwhile
             return False
-        return any(wanted in text.casefold() for text in texts_of(chat))
+        text = "\0".join(texts_of(chat)).casefold()
+        with contextlib.suppress(ValueError):  # larger than the whole cache
+            self._texts[_revision(data)] = text
+        return wanted in text
 
     def _read(self, chat_id: str) -> tuple[bytes, dict[str, Any]]:
         """Return a file's content and the chat in it. Raises NotFound if it is not a chat."""
@@ -197,7 +217,14 @@ def _parse(data: bytes, chat_id: str) -> dict[str, Any]:
 
 def _describe(chat: dict[str, Any], data: bytes) -> ChatInfo:
     return ChatInfo(
-        chat["id"], chat["title"], chat["createdAt"], chat["updatedAt"], _revision(data), len(data)
+        chat["id"],
+        chat["title"],
+        chat["createdAt"],
+        chat["updatedAt"],
+        _revision(data),
+        len(data),
+        chat.get("pinned") is True,
+        chat.get("folder", ""),
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.core.client import Client
-from corral.storage.chat_folder import SUFFIX, ChatFolder, ChatInfo, Precondition
+from corral.storage.chat_folder import SUFFIX, ChatFolder, ChatInfo, Precondition, new_text_cache
 from corral.storage.save_directory import SaveDirectory
 from corral.storage.saved_chat import check_chat
 
@@ -30,6 +30,7 @@ class ChatStore:
         """`path` must be a writable directory."""
         self._directory = SaveDirectory(path, option="--chats")
         self._folders: dict[str, ChatFolder] = {}
+        self._texts = new_text_cache()
         self._opening = threading.Lock()
         self._threads = concurrent.futures.ThreadPoolExecutor(_N_THREADS, "chats")
         self._searching = concurrent.futures.ThreadPoolExecutor(1, "chats-search")
@@ -60,7 +61,9 @@ class ChatStore:
         with self._opening:
             folder = self._folders.get(name)
             if folder is None or folder.is_gone:
-                folder = self._folders[name] = ChatFolder(self._directory.subdirectory(name, SUFFIX))
+                folder = self._folders[name] = ChatFolder(
+                    self._directory.subdirectory(name, SUFFIX), self._texts
+                )
             return folder
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from corral.core.errors import InvalidRequest
 
 MAX_TITLE_CHARS = 1000
+MAX_FOLDER_CHARS = 100
 MAX_SEARCH_CHARS = 1000
 MAX_TIME_MS = 2**53 - 1  # the largest exact integer in JavaScript
 _NAMES = {str: "a string", dict: "an object", int: "an integer"}
@@ -36,6 +37,8 @@ def check_chat(data: Any, chat_id: str) -> dict[str, Any]:
             raise InvalidRequest("must be a time in milliseconds", field=field)
     _typed(chat, "system", str)
     _typed(chat, "settings", dict)
+    if len(_typed({"folder": "", **chat}, "folder", str)) > MAX_FOLDER_CHARS:
+        raise InvalidRequest(f"may have at most {MAX_FOLDER_CHARS} characters", field="folder")
     if chat["leaf"] is not None:
         _typed(chat, "leaf", str)
     for message in _typed(chat, "messages", dict).values():

@@ -104,6 +104,8 @@ async def test_save_list_load_remove(server):
         "createdAt": 1000,
         "updatedAt": 2000,
         "revision": saved["revision"],
+        "pinned": False,
+        "folder": "",
     }
     assert n_bytes > 100
     loaded = await ask(server, "GET", f"/chats/{A}")

@@ -67,6 +67,32 @@ def test_the_file_is_the_chat_and_for_its_owner_alone(folder, tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_the_list_has_pins_and_folders(folder):
+    info = folder.save(chat(pinned=True, folder="Work"), ANYTHING)
+    assert (info.pinned, info.folder) == (True, "Work")
+    assert folder.list() == [info]
+
+
+@pytest.mark.parametrize("value", [5, None, "x" * 101])
+def test_a_folder_is_a_short_name(value):
+    with pytest.raises(InvalidRequest) as caught:
+        chat(folder=value)
+    assert caught.value.details["param"] == "folder"
+
+
+def test_searches_see_what_has_changed_since_the_last_one(folder, tmp_path):
+    folder.save(chat(), ANYTHING)
+    folder.save(chat(B, content="a zebra"), ANYTHING)
+    assert [info.id for info in folder.search("ZEBRA")] == [B]
+    folder.save(chat(B, title="Zebras", content="a lion"), ANYTHING)
+    assert [info.id for info in folder.search("lion")] == [B]
+    (tmp_path / f"{A}.json").write_bytes(orjson.dumps(chat(content="a lioness")))
+    assert {info.id for info in folder.search("lion")} == {A, B}
+    folder.remove(B)
+    assert [info.id for info in folder.search("lion")] == [A]
+    assert folder.search("foxes\na lioness") == [], "no text goes on in the next one"
+
+
 def test_the_list_is_newest_first(folder):
     times = {A: 5, B: 7, "c" * 32: 6, "d" * 32: 7}
     for chat_id, updated_at in times.items():

@@ -145,6 +145,8 @@ SAVED_CHAT: Schema = {
         settings="object",
         leaf="string|null",
         messages=_MESSAGE_TREE,
+        pinned="boolean",
+        folder="string",
     ),
     "required": ["title", "messages"],
 }
@@ -160,5 +162,7 @@ CHATS = list_of(
         updatedAt="integer",
         revision="string",
         bytes="integer",
+        pinned="boolean",
+        folder="string",
     )
 )

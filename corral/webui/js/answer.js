@@ -1,23 +1,40 @@
-// One answer of the model: the request, and the message that grows from its stream.
+// Answers of the model: the request, and the messages that grow from its stream.
 
 import { ServerError, events } from "./api.js";
 import { requestFields } from "./settings.js";
 import { tokensOf } from "./token.js";
 
-/** Yields the message as it grows. `path`: the messages before it; `begun`: its beginning, which is continued.
- * `onProgress` gets the queue position and the progress of the prompt. `tools`: besides those of the settings. `model`: not
- * the page's. Throws ServerError. */
-export async function* streamAnswer(chat, path, begun, { signal, onProgress, model, tools = [] }) {
-  const options = { json: requestOf(chat, path, begun, tools), signal, onComment: (text) => onProgress({ waiting: text }) };
-  let message = { ...begun };
+/** Yields the messages as they grow. `path`: the messages before them; `begun`: their beginnings, of which a single one is
+ * continued. `onProgress` gets the queue position and the progress of the prompt. `tools`: besides those of the settings.
+ * `model`: not the page's. Throws ServerError. */
+export async function* streamAnswers(chat, path, begun, { signal, onProgress, model, tools = [] }) {
+  const n = begun.length > 1 ? { n: begun.length } : {};
+  const json = { ...requestOf(chat, path, begun[0], tools), ...n };
+  const messages = begun.map((each) => ({ ...each }));
   const query = model ? `?model=${encodeURIComponent(model)}` : "";
-  for await (const chunk of events("/v1/chat/completions" + query, options)) {
+  const onComment = (text) => onProgress({ waiting: text });
+  for await (const chunk of events("/v1/chat/completions" + query, { json, signal, onComment })) {
     if (chunk.model_progress) onProgress({ waiting: stateText(chunk.model_progress) });
     if (chunk.prompt_progress) onProgress({ prompt: chunk.prompt_progress });
-    message = fold(message, chunk);
-    yield message;
+    const at = chunk.choices?.[0]?.index ?? 0;
+    messages[at] = fold(messages[at], chunk);
+    yield [...messages];
   }
-  if (!message.finish) throw new ServerError(0, "The connection was lost.");
+  if (messages.some(({ finish }) => !finish)) throw new ServerError(0, "The connection was lost.");
+}
+
+/** Yields at most 30 values per second, and the last one. */
+export async function* frames(values) {
+  let shownAt = 0;
+  let last;
+  for await (const value of values) {
+    last = value;
+    if (performance.now() - shownAt < 33) continue;
+    shownAt = performance.now();
+    yield last;
+    last = undefined;
+  }
+  if (last) yield last;
 }
 
 /** Returns the state of a model that is not loaded yet, as text. */

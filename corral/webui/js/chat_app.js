@@ -2,19 +2,16 @@
 // nothing else changes it.
 
 import { ask, currentModel, setApiKey } from "./api.js";
-import { streamAnswer } from "./answer.js";
-import { keepDraft } from "./draft.js";
+import { frames, streamAnswers } from "./answer.js";
+import { draftOf, keepDraft } from "./draft.js";
 import { failureOf } from "./failure.js";
-import { openRemoteStore } from "./remote.js";
 import { FIELDS, defaultsOf } from "./settings.js";
 import { openLocalStore } from "./store.js";
-import * as transfer from "./transfer.js";
 import * as tree from "./tree.js";
-import { claim, isClaimed } from "./claim.js";
+import { claim, withoutLeftovers } from "./claim.js";
 import { Saver } from "./saver.js";
 
 const RETRY_MS = 1500;
-const CLOSED = "The page was closed during this answer.";
 const GONE = "The connection to the server was lost during this answer. The text received so far is kept.";
 const TOOLS = "corral.tools"; // in local storage while a tool is on
 const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
@@ -38,6 +35,8 @@ export class ChatApp {
     notice: null,
     nLocal: 0,
     models: [],
+    nDrafts: 0, // times that something else than the message box has written a draft
+    panel: null, // what is open over the page: { name: a file in panel/, and its properties }
   };
 
   #listeners = new Set();
@@ -62,6 +61,15 @@ export class ChatApp {
 
   tell(text, kind = "info") {
     this.#set({ notice: text ? { text, kind } : null });
+  }
+
+  openPanel(name, fields = {}) {
+    this.#set({ panel: { name, ...fields } });
+  }
+
+  /** Closes this panel, unless another one is open by now. */
+  closePanel(panel) {
+    if (panel === this.state.panel) this.#set({ panel: null });
   }
 
   // The server
@@ -108,7 +116,7 @@ export class ChatApp {
   async #openStore(props) {
     this.#unwatch();
     this.#local ??= await openLocalStore();
-    this.#store = storeKind(props) === "server" ? await openRemoteStore() : this.#local;
+    this.#store = storeKind(props) === "server" ? await (await import("./remote.js")).openRemoteStore() : this.#local;
     this.#saver = new Saver(this.#store, (chat, theirs) => this.#saved(chat, theirs), (text) => this.tell(text, "bad"));
     this.#unwatch = this.#store.onChange(() => this.#refresh());
     if (!this.#store.isLasting && this.#store.kind === "browser") {
@@ -132,7 +140,7 @@ export class ChatApp {
   async #list() {
     if (!this.#store) return;
     const { query } = this.state;
-    const chats = query ? await this.#store.search(query) : await this.#store.list();
+    const chats = await this.findChats(query);
     if (query === this.state.query) this.#set({ chats });
   }
 
@@ -158,6 +166,13 @@ export class ChatApp {
     const created = tree.newChat(chat.system || settings.system || "", onlyFields(settings));
     if (draft) keepDraft(created.id, draft);
     this.#show(created);
+  }
+
+  /** Adds text to the message box. */
+  writeDraft(text) {
+    const { chat, nDrafts } = this.state;
+    keepDraft(chat.id, [draftOf(chat.id).trimEnd(), text].filter(Boolean).join("\n"));
+    this.#set({ nDrafts: nDrafts + 1 });
   }
 
   async openChat(id) {
@@ -187,22 +202,34 @@ export class ChatApp {
     await this.#list();
   }
 
-  async rename(id, title) {
-    if (this.#open.has(id)) return this.#change(id, (chat) => ({ ...chat, title }), true);
+  /** Changes fields of a chat, which need not be open. */
+  async changeChat(id, fields) {
+    if (this.#open.has(id)) return this.#change(id, (chat) => ({ ...chat, ...fields }), true);
     const chat = await this.#store.load(id);
-    if (chat) await this.#saver.save({ ...chat, title });
+    if (chat) await this.#saver.save({ ...chat, ...fields }, true);
+  }
+
+  loadChat(id) {
+    return this.#open.get(id) ?? this.#store.load(id);
+  }
+
+  /** Returns the chats with this text, newest first; all of them without a text. */
+  async findChats(text) {
+    return (await (text ? this.#store?.search(text) : this.#store?.list())) ?? [];
   }
 
   async exportChats(ids) {
     const wanted = ids ?? (await this.#store.list()).map(({ id }) => id);
-    const chats = (await Promise.all(wanted.map((id) => this.#open.get(id) ?? this.#store.load(id)))).filter(Boolean);
-    transfer.download(ids ? `${fileName(tree.titleOf(chats[0]))}.json` : "chats.json", transfer.exportChats(chats));
+    const chats = (await Promise.all(wanted.map((id) => this.loadChat(id)))).filter(Boolean);
+    const transfer = await import("./transfer.js");
+    transfer.download(ids ? `${transfer.fileName(tree.titleOf(chats[0]))}.json` : "chats.json", transfer.exportChats(chats));
   }
 
   async importChats(text) {
     try {
       const taken = (await this.#store.list()).map(({ id }) => id);
-      const chats = transfer.importChats(text, taken);
+      const { importChats } = await import("./transfer.js");
+      const chats = importChats(text, taken);
       for (const chat of chats) await this.#store.save(chat);
       await this.#list();
       this.tell(`${chats.length} ${chats.length === 1 ? "chat was" : "chats were"} imported.`);
@@ -214,7 +241,8 @@ export class ChatApp {
 
   /** Moves the chats of this browser to the server. */
   async moveToServer() {
-    const n = await transfer.moveChats(this.#local, this.#store);
+    const { moveChats } = await import("./transfer.js");
+    const n = await moveChats(this.#local, this.#store);
     this.#set({ nLocal: 0 });
     await this.#list();
     this.tell(`${n} ${n === 1 ? "chat was" : "chats were"} moved to the server.`);
@@ -304,8 +332,23 @@ export class ChatApp {
     return this.#answer(chat.id, chat.messages[messageId].parent);
   }
 
-  continueAnswer(messageId) {
-    return this.#write(this.state.chat.id, messageId);
+  /** Generates several answers at once, as alternatives to this one. */
+  answerAgain(messageId, n) {
+    const { id, messages } = this.state.chat;
+    if (this.state.running[id]) return undefined;
+    const ids = Array.from({ length: n }, () => {
+      this.#change(id, (chat) => tree.addMessage(chat, messages[messageId].parent, { role: "assistant", ...currentModel() }));
+      return this.#open.get(id).leaf;
+    });
+    return this.#write(id, ids);
+  }
+
+  /** Continues an answer; with other text, as a new branch. */
+  continueAnswer(messageId, content = this.state.chat.messages[messageId].content) {
+    const { chat } = this.state;
+    if (content === chat.messages[messageId].content) return this.#write(chat.id, [messageId]);
+    this.edit(messageId, content);
+    return this.#write(chat.id, [this.state.chat.leaf]);
   }
 
   stop(id = this.state.chat.id) {
@@ -362,38 +405,39 @@ export class ChatApp {
 
   #answer(id, parent) {
     this.#change(id, (chat) => tree.addMessage(chat, parent, { role: "assistant", ...currentModel() }));
-    return this.#write(id, this.#open.get(id).leaf);
+    return this.#write(id, [this.#open.get(id).leaf]);
   }
 
-  /** Generates a message, or continues it. */
-  async #write(id, messageId) {
+  /** Generates messages, or continues a single one. */
+  async #write(id, messageIds) {
     if (this.state.running[id]) return;
     const controller = new AbortController();
     const release = await claim(id);
     this.#controllers.set(id, controller);
     this.#setRunning(id, {});
     const chat = this.#open.get(id);
-    const { error: _, finish: __, ...begun } = { ...chat.messages[messageId], state: "writing" };
-    this.#change(id, (each) => tree.changeMessage(each, messageId, { ...begun, error: "", finish: "" }), true);
-    const path = tree.ancestry(chat, begun.parent);
+    const begun = messageIds.map((each) => ({ ...chat.messages[each], state: "writing", error: "", finish: "" }));
+    this.#change(id, (each) => tree.changeMessages(each, begun), true);
+    const path = tree.ancestry(chat, begun[0].parent);
     const options = { signal: controller.signal, onProgress: (news) => this.#setRunning(id, news) };
     let end = { state: "done" };
     let toolbox = null;
     try {
       if (this.hasTools) toolbox = await this.toolbox();
       if (toolbox) options.tools = toolbox.definitions();
-      for await (const message of frames(streamAnswer(chat, path, begun, options))) {
-        this.#change(id, (each) => tree.changeMessage(each, messageId, message));
+      for await (const messages of frames(streamAnswers(chat, path, begun, options))) {
+        this.#change(id, (each) => tree.changeMessages(each, messages));
       }
     } catch (error) {
       end = this.#failed(error);
     } finally {
       this.#controllers.delete(id);
       this.#setRunning(id, null);
-      this.#change(id, (each) => tree.changeMessage(each, messageId, end), true);
+      const ended = messageIds.map((each) => ({ id: each, ...(this.#open.get(id).messages[each].finish ? { state: "done" } : end) }));
+      this.#change(id, (each) => tree.changeMessages(each, ended), true);
       release();
     }
-    if (toolbox && end.state === "done") await this.#runAllowed(toolbox, id, messageId);
+    if (toolbox && end.state === "done" && messageIds.length === 1) await this.#runAllowed(toolbox, id, messageIds[0]);
   }
 
   #setRunning(id, progress) {
@@ -413,27 +457,6 @@ export class ChatApp {
   }
 }
 
-/** Yields at most 30 messages per second, and the last one. */
-async function* frames(messages) {
-  let shownAt = 0;
-  let last;
-  for await (const message of messages) {
-    last = message;
-    if (performance.now() - shownAt < 33) continue;
-    shownAt = performance.now();
-    yield last;
-    last = undefined;
-  }
-  if (last) yield last;
-}
-
-/** Returns the chat with abandoned answers marked as interrupted. */
-async function withoutLeftovers(chat) {
-  const left = Object.values(chat.messages).filter(({ state }) => state === "writing");
-  if (!left.length || (await isClaimed(chat.id))) return chat;
-  return left.reduce((each, { id }) => tree.changeMessage(each, id, { state: "interrupted", error: CLOSED }), chat);
-}
-
 function titled(chat) {
   return { ...chat, title: tree.titleOf(chat) };
 }
@@ -448,8 +471,4 @@ function onlyFields(settings) {
 
 function onlyFull(lists) {
   return Object.fromEntries(Object.entries(lists).filter(([, list]) => list?.length));
-}
-
-function fileName(title) {
-  return title.replace(/[^\p{L}\p{N} _-]/gu, "").trim().slice(0, 60) || "chat";
 }

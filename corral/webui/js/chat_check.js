@@ -6,6 +6,7 @@ const IMAGE = /^data:image\/[\w.+-]{1,64}[;,]/i;
 const ROLES = ["user", "assistant", "tool"];
 const STATES = ["done", "writing", "stopped", "failed", "interrupted"];
 const MAX_TITLE_CHARS = 1000;
+const MAX_FOLDER_CHARS = 100;
 const MAX_MESSAGES = 100_000;
 const MAX_DEPTH = 40;
 
@@ -24,6 +25,8 @@ export function checkedChat(value) {
     settings: plain(object(given.settings ?? {}, "settings"), "settings"),
     leaf,
     messages,
+    ...(given.pinned === true ? { pinned: true } : {}),
+    ...(given.folder ? { folder: text(given.folder, "folder").slice(0, MAX_FOLDER_CHARS) } : {}),
   };
 }
 

@@ -1,5 +1,9 @@
 // Tracks with browser locks which chats have a running answer in some tab.
 
+import { changeMessage } from "./tree.js";
+
+const CLOSED = "The page was closed during this answer.";
+
 /** Locks a chat until the returned function is called or the tab is closed. */
 export async function claim(id) {
   if (!navigator.locks) return () => {};
@@ -14,7 +18,14 @@ export async function claim(id) {
   return release;
 }
 
-export async function isClaimed(id) {
+/** Returns the chat with abandoned answers marked as interrupted. */
+export async function withoutLeftovers(chat) {
+  const left = Object.values(chat.messages).filter(({ state }) => state === "writing");
+  if (!left.length || (await isClaimed(chat.id))) return chat;
+  return left.reduce((each, { id }) => changeMessage(each, id, { state: "interrupted", error: CLOSED }), chat);
+}
+
+async function isClaimed(id) {
   const { held } = (await navigator.locks?.query()) ?? { held: [] };
   return held.some((lock) => lock.name === name(id));
 }

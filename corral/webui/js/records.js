@@ -106,8 +106,8 @@ export class Memory {
   }
 }
 
-function headOf({ id, title, createdAt, updatedAt, revision }) {
-  return { id, title, createdAt, updatedAt, revision };
+function headOf({ id, title, createdAt, updatedAt, revision, pinned = false, folder = "" }) {
+  return { id, title, createdAt, updatedAt, revision, pinned, folder };
 }
 
 function openIndexed(onLost) {

@@ -13,6 +13,7 @@ export const FIELDS = [
   field("max_tokens", "Max tokens", "integer", "Main", "Tokens to generate; -1: until the model stops.", -1),
   field("seed", "Seed", "integer", "Main", "The same seed gives the same answer; -1: random.", -1),
   field("stop", "Stop strings", "list", "Main", "Texts that end the answer, one per line."),
+  field("reasoning_effort", "Reasoning effort", "text", "Main", "none, low, medium or high, for models that reason; empty: the model's default."),
   field("repeat_penalty", "Repeat penalty", "number", "Repetition", "Values above 1 make repetition less likely.", 0, 3, 0.05),
   field("repeat_last_n", "Repeat window", "integer", "Repetition", "Tokens to look back; -1: all.", -1),
   field("presence_penalty", "Presence penalty", "number", "Repetition", "Subtracted once for tokens that occurred.", -2, 2, 0.1),
@@ -44,7 +45,7 @@ export const FIELDS = [
 ];
 
 /** Not in `/props`, or in another format than in requests. */
-const OWN_DEFAULTS = { seed: -1, json_schema: "", tools: "" };
+const OWN_DEFAULTS = { seed: -1, reasoning_effort: "", json_schema: "", tools: "" };
 const RANDOM_SEED = 4294967295;
 
 const GIVEN_PRESETS = {

@@ -2,7 +2,6 @@
 
 import { Memory, openDatabase } from "./records.js";
 import { Conflict, SaveQueue } from "./save_queue.js";
-import { searchText } from "./transfer.js";
 import { newId, titleOf } from "./tree.js";
 
 export { Conflict } from "./save_queue.js";
@@ -25,10 +24,13 @@ class LocalStore {
   #queue = new SaveQueue((chat, revision) => this.#put(chat, revision));
   #channel = new BroadcastChannel(CHANNEL);
   #listeners = new Set();
+  #index = null; // of the texts, from the first search on
+  #heads = null; // for searches, until something changes
 
   constructor(records) {
     this.#records = records;
     this.#channel.onmessage = ({ data }) => {
+      this.#heads = null;
       for (const listener of this.#listeners) listener([data]);
     };
   }
@@ -42,10 +44,9 @@ class LocalStore {
   }
 
   async search(text) {
-    const wanted = text.toLowerCase();
-    const found = new Set();
-    await this.#records.each((chat) => searchText(chat).includes(wanted) && found.add(chat.id));
-    return (await this.list()).filter(({ id }) => found.has(id));
+    this.#index ??= import("./text_index.js").then(({ TextIndex }) => new TextIndex(this.#records));
+    this.#heads ??= this.list().catch((error) => this.#forgetHeads(error));
+    return (await this.#index).search(text, await this.#heads);
   }
 
   load(id) {
@@ -78,7 +79,13 @@ class LocalStore {
     return saved;
   }
 
+  #forgetHeads(error) {
+    this.#heads = null;
+    throw error;
+  }
+
   #tell(id) {
+    this.#heads = null;
     if (this.isLasting) this.#channel.postMessage(id);
   }
 }

@@ -31,8 +31,8 @@ export function importChats(text, taken = []) {
 }
 
 /** Lets the browser save a file. */
-export function download(name, text) {
-  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+export function download(name, text, type = "application/json") {
+  const url = URL.createObjectURL(new Blob([text], { type }));
   const link = document.createElement("a");
   link.href = url;
   link.download = name;
@@ -40,10 +40,9 @@ export function download(name, text) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000); // some browsers start later
 }
 
-/** Returns the searchable text in lower case. */
-export function searchText(chat) {
-  const contents = Object.values(chat.messages).map(({ content }) => content);
-  return [chat.title, ...contents].join("\n").toLowerCase();
+/** Returns a name for a file about this. */
+export function fileName(title) {
+  return title.replace(/[^\p{L}\p{N} _-]/gu, "").trim().slice(0, 60) || "chat";
 }
 
 /** Moves all chats of a store to another one; each is removed once it is copied. Returns the number. */

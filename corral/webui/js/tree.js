@@ -33,6 +33,11 @@ export function changeMessage(chat, id, changes) {
   return { ...chat, messages: { ...chat.messages, [id]: { ...chat.messages[id], ...changes } } };
 }
 
+/** Changes several messages, each named by its `id`. */
+export function changeMessages(chat, changes) {
+  return changes.reduce((each, fields) => changeMessage(each, fields.id, fields), chat);
+}
+
 /** Returns a function from a message to the ids of its siblings and itself, oldest first. */
 export function siblings(chat) {
   const byParent = new Map();

@@ -5,6 +5,7 @@ import { runsOf } from "./colour.js";
 
 const MAX_COLOURED = 50_000; // characters
 const SHOWN_MS = 1_500;
+const PREVIEWED = ["html", "svg", "mermaid"];
 
 /** A block of code that may grow. */
 export class CodeBlock {
@@ -19,7 +20,9 @@ export class CodeBlock {
     this.#copy.setAttribute("aria-label", "Copy the code");
     this.#copy.addEventListener("click", () => this.#copyCode());
     const head = element("div", "code-head");
-    head.append(element("span", "code-language", language || "text"), this.#copy);
+    head.append(element("span", "code-language", language || "text"));
+    if (PREVIEWED.includes(language)) head.append(this.#previewButton());
+    head.append(this.#copy);
     const lines = element("pre");
     lines.tabIndex = 0; // so that it can be scrolled with keys
     lines.append(this.#code);
@@ -47,6 +50,19 @@ export class CodeBlock {
       }
     } while (text !== this.#text);
     this.#colouring = null;
+  }
+
+  #previewButton() {
+    const button = element("button", "plain code-copy code-preview", "Preview");
+    button.type = "button";
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      const preview = import("./preview.js").then((m) => m.togglePreview(this.element, this.language, this.#text));
+      await preview.catch(() => {}); // the server cannot be reached: the code remains
+      button.disabled = false;
+      button.textContent = this.element.classList.contains("is-previewed") ? "Code" : "Preview";
+    });
+    return button;
   }
 
   async #copyCode() {

@@ -1,5 +1,6 @@
 // Renders formulas with KaTeX once it is loaded; invalid ones stay as text.
 
+import { loadStyle } from "../style.js";
 import { formulaOf } from "./formula_syntax.js";
 
 const FOLDER = new URL("../../vendor/katex/", import.meta.url);
@@ -36,6 +37,7 @@ function draw(node) {
   if (isTooMuch(drawn)) return;
   node.replaceChildren(...drawn.childNodes);
   node.classList.add("is-drawn");
+  node.dataset.tex = written;
 }
 
 function isTooMuch(drawn) {
@@ -55,19 +57,10 @@ function isTooMuch(drawn) {
 }
 
 async function load() {
-  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), loadStyle(new URL("katex.css", FOLDER))]);
+  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), import("./formula_copy.js"), loadStyle(new URL("katex.css", FOLDER))]);
   try {
     katex = (await loading)[0].default;
   } catch {
     loading = null;
   }
-}
-
-function loadStyle(url) {
-  const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href: url.href });
-  return new Promise((resolve, reject) => {
-    link.addEventListener("load", resolve);
-    link.addEventListener("error", () => (link.remove(), reject(new Error("no style for formulas"))));
-    document.head.append(link);
-  });
 }

@@ -6,6 +6,7 @@ import { Composer } from "./composer.js";
 import { useFocusBack } from "./focus.js";
 import { IconButton } from "./icon.js";
 import { KeyDialog } from "./key_dialog.js";
+import { Panel } from "./panel.js";
 import { SettingsPanel } from "./settings_panel.js";
 import { Shortcuts, onShortcut } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
@@ -33,6 +34,10 @@ export function App({ app }) {
   useEffect(() => {
     if (app.many) import("./model_choice.js").then(setChoice);
   }, [state.models]);
+  useEffect(() => {
+    const isWanted = localStorage.getItem("corral.titles") === "on" || state.props?.ui_settings?.titles;
+    if (isWanted) import("../titles.js").then(({ watchIdle }) => watchIdle(app));
+  }, [state.props]);
   useFocusBack(open);
   useEffect(() => {
     if (Object.values(state.fieldErrors).some(Boolean)) setOpen("settings");
@@ -68,6 +73,7 @@ export function App({ app }) {
     </main>
     ${open === "settings" && html`<${SettingsPanel} app=${app} state=${state} onClose=${close} />`}
     ${open === "keys" && html`<${Shortcuts} onClose=${() => setOpen((now) => (now === "keys" ? "" : now))} />`}
+    <${Panel} app=${app} state=${state} onOpen=${setOpen} />
     ${server === "locked" && html`<${KeyDialog} onKey=${(key) => app.useKey(key)} />`}
   </div>`;
 }

@@ -1,15 +1,15 @@
 // Two models side by side on the same prompt, with the system prompt and the settings of the chat.
 
 import { html, useEffect, useRef, useState } from "../html.js";
-import { streamAnswer } from "../answer.js";
-import { addStyle } from "./late_style.js";
+import { streamAnswers } from "../answer.js";
+import { loadOwnStyle } from "../style.js";
 import { Markdown } from "./markdown.js";
 import { useModal } from "./modal.js";
 import { modelText } from "./model_text.js";
 
 const BEGUN = { role: "assistant", content: "" };
 
-addStyle("models.css");
+await loadOwnStyle("models");
 
 export function Comparison({ app, state, onClose }) {
   const dialog = useModal();
@@ -72,7 +72,7 @@ async function answer(chat, content, model, signal, tell) {
   try {
     const onProgress = ({ waiting }) => waiting && tell({ waiting });
     const asked = [{ role: "user", content }];
-    for await (const message of streamAnswer(chat, asked, BEGUN, { signal, onProgress, model })) tell({ message });
+    for await (const [message] of streamAnswers(chat, asked, [BEGUN], { signal, onProgress, model })) tell({ message });
   } catch (error) {
     if (error.name !== "AbortError") tell({ error: error.message });
   }

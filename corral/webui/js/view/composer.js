@@ -14,6 +14,7 @@ export function Composer({ app, state }) {
   const [parts, setParts] = useState(NOTHING);
   const [refusal, setRefusal] = useState(""); // why a file was not added
   const [showsTools, setShowsTools] = useState(false);
+  const [reasoning, setReasoning] = useState(null); // the switch, for a model that reasons
   const area = useRef(null);
   const file = useRef(null);
   const isBusy = Boolean(running[chat.id]);
@@ -26,7 +27,14 @@ export function Composer({ app, state }) {
     setRefusal("");
     area.current.focus();
   }, [chat.id]);
+  useEffect(() => {
+    setText(draftOf(chat.id));
+    area.current.focus();
+  }, [state.nDrafts]);
   useEffect(() => grow(area.current), [text]);
+  useEffect(() => {
+    if (/think|reasoning_effort/.test(props?.chat_template)) import("./reasoning_switch.js").then(setReasoning);
+  }, [props]);
 
   const write = (value) => {
     setText(value);
@@ -74,6 +82,7 @@ export function Composer({ app, state }) {
     ${files.length + audio.length > 0 &&
     html`<${Lazy} from="./file_chips.js" view="FileChips" parts=${parts} onChange=${setParts} props=${props} />`}
     <div class="composer-row">
+      <${IconButton} icon="book" label="Prompts" onClick=${() => app.openPanel("prompts")} />
       <${IconButton} icon="clip" label="Add files" onClick=${() => file.current.click()} />
       <input
         ref=${file}
@@ -91,6 +100,7 @@ export function Composer({ app, state }) {
         onError=${setRefusal}
         onAudio=${(item) => setParts((now) => ({ ...now, audio: [...now.audio, item] }))}
       />`}
+      ${reasoning && html`<${reasoning.ReasoningSwitch} app=${app} chat=${chat} levels=${reasoning.levelsOf(props)} />`}
       <textarea
         id="composer"
         ref=${area}

@@ -3,9 +3,9 @@
 import { html, useEffect, useRef, useState } from "../html.js";
 import { countTokens, cutText, roomFor, summarize } from "../files/length.js";
 import { Icon, IconButton } from "./icon.js";
-import { loadStyle } from "./lazy.js";
+import { loadOwnStyle } from "../style.js";
 
-await loadStyle("files");
+await loadOwnStyle("files");
 
 /** `parts`: { images, files, audio } of the message; `onChange` gets a function from parts to parts. */
 export function FileChips({ parts, onChange, props }) {

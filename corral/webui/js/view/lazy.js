@@ -14,14 +14,3 @@ export function Lazy({ from, view, ...props }) {
   const View = loaded.get(key);
   return View ? html`<${View} ...${props} />` : null;
 }
-
-/** Adds a style sheet to the page; resolves when it applies. */
-export function loadStyle(name) {
-  const href = new URL(`../../css/${name}.css`, import.meta.url).href;
-  if (document.querySelector(`link[href="${href}"]`)) return Promise.resolve();
-  const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href });
-  return new Promise((resolve) => {
-    link.onload = link.onerror = resolve;
-    document.head.append(link);
-  });
-}

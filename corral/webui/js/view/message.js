@@ -1,6 +1,6 @@
 // One message and its actions.
 
-import { html, useMemo, useState } from "../html.js";
+import { html, useLayoutEffect, useMemo, useState } from "../html.js";
 import { copyText } from "../clipboard.js";
 import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
@@ -40,7 +40,12 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
           onEdit=${() => app.openEditor(message.id)}
           onTokens=${() => setShowsTokens(!showsTokens)}
         />
-        ${message.timings && html`<${Timings} timings=${message.timings} nCtx=${nCtx} isWriting=${isWriting} />`}
+        ${message.timings && html`<${Timings}
+          timings=${message.timings}
+          nCtx=${nCtx}
+          isWriting=${isWriting}
+          onOpen=${() => app.openPanel("context", { id: message.id })}
+        />`}
       </footer>
     </article>`,
     [message, siblings.join(), isLast, isBusy, progress, nCtx, isEditing, showsTokens, runs],
@@ -98,7 +103,8 @@ function Ending({ message, isLast, isBusy, app }) {
   return html`<div class="ending ${isBad ? "bad" : ""}" role=${isBad ? "alert" : undefined}>
     <span>${text}</span>
     ${canGoOn &&
-    html`<button type="button" onClick=${() => app.continueAnswer(message.id)}><${Icon} name="go" /> Continue</button>`}
+    html`<button type="button" onClick=${() => app.continueAnswer(message.id)}><${Icon} name="go" /> Continue</button>
+      <button type="button" onClick=${() => app.openEditor(message.id)}><${Icon} name="edit" /> Edit the end</button>`}
     ${isLast && !isBusy && isBad && html`<${Remedies} message=${message} app=${app} />`}
   </div>`;
 }
@@ -131,7 +137,8 @@ function Actions({ message, isBusy, app, showsTokens, onEdit, onTokens }) {
     <${IconButton} icon=${isCopied ? "check" : "copy"} label=${isCopied ? "Copied" : "Copy"} onClick=${copy} />
     ${message.role !== "tool" && html`<${IconButton} icon="edit" label="Edit" disabled=${isBusy} onClick=${onEdit} />`}
     ${message.role === "assistant" &&
-    html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy} onClick=${() => app.regenerate(message.id)} />`}
+    html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy} onClick=${() => app.regenerate(message.id)} />
+      <${IconButton} icon="columns" label="Compare answers" onClick=${() => app.openPanel("compare", { id: message.id })} />`}
     ${message.tokens &&
     html`<${IconButton} icon="tokens" label="Probabilities" pressed=${showsTokens} onClick=${onTokens} />`}
     <${IconButton} icon="trash" label="Delete" disabled=${isBusy} onClick=${remove} />
@@ -145,6 +152,13 @@ function Editor({ message, app, onDone }) {
     onDone();
     if (text !== message.content) app.edit(message.id, text);
   };
+  const goOn = () => {
+    onDone();
+    app.continueAnswer(message.id, text);
+  };
+  useLayoutEffect(() => {
+    if (message.role === "assistant") area.current.setSelectionRange(text.length, text.length);
+  }, []);
   const onKeyDown = (event) => {
     if (event.key === "Escape") onDone();
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save();
@@ -159,6 +173,7 @@ function Editor({ message, app, onDone }) {
       onKeyDown=${onKeyDown}
     ></textarea>
     <div class="row">
+      ${message.role === "assistant" && html`<button type="button" onClick=${goOn}><${Icon} name="go" /> Continue from here</button>`}
       <button type="button" class="primary" onClick=${save}>${message.role === "user" ? "Send as a new branch" : "Save as a new branch"}</button>
       <button type="button" onClick=${onDone}>Cancel</button>
     </div>

@@ -1,14 +1,14 @@
 // All models of the server: sizes and states, load and unload, downloads with their progress.
 
 import { html, useEffect, useState } from "../html.js";
-import { addStyle } from "./late_style.js";
+import { loadOwnStyle } from "../style.js";
 import { useModal } from "./modal.js";
 import { sizeText, statusText } from "./model_text.js";
 
 const LOOK_MS = 700;
 const IN_MEMORY = ["loading", "loaded", "downloading"];
 
-addStyle("models.css");
+await loadOwnStyle("models");
 
 export function ModelList({ app, models, onCompare, onClose }) {
   const dialog = useModal();

@@ -15,15 +15,27 @@ export function SettingsPanel({ app, state, onClose }) {
       <h2>Settings</h2>
       <${IconButton} icon="close" label="Close the settings" onClick=${onClose} />
     </div>
-    <label class="field">
-      <span>System prompt</span>
+    <div class="field">
+      <div class="field-head">
+        <label for="system-prompt">System prompt</label>
+        <span>
+          <${IconButton} icon="book" label="Choose from the prompts" onClick=${() => app.openPanel("prompts", { isSystem: true })} />
+          <${IconButton}
+            icon="plus"
+            label="Keep as a prompt"
+            disabled=${!chat.system.trim()}
+            onClick=${() => app.openPanel("prompts", { isSystem: true, text: chat.system })}
+          />
+        </span>
+      </div>
       <textarea
+        id="system-prompt"
         rows="3"
         placeholder="Instructions for the model"
         value=${chat.system}
         onInput=${(event) => app.setSystem(event.target.value)}
       ></textarea>
-    </label>
+    </div>
     <${Presets} app=${app} settings=${chat.settings} />
     ${GROUPS.map(
       (group) => html`<details key=${group} open=${isOpen(group)}>
@@ -96,6 +108,9 @@ function Control({ id, field, value, app, hasError }) {
     const lines = (value || []).map(escaped).join("\n");
     const onChange = (event) => set(event.target.value.split("\n").filter(Boolean).map(unescaped));
     return html`<textarea rows="2" ...${more} value=${lines} onChange=${onChange}></textarea>`;
+  }
+  if (kind === "text") {
+    return html`<input ...${more} value=${value} onChange=${(event) => set(event.target.value.trim() || undefined)} />`;
   }
   if (kind === "json" || kind === "code") {
     const onBlur = async (event) => app.setFieldError(name, await checkForm(name, event.target.value));

@@ -6,6 +6,7 @@ import { isModalOpen, useModal } from "./modal.js";
 const SHORTCUTS = [
   ["Enter", "send; Shift+Enter begins a line"],
   ["Esc", "stop the answer, or close what is open"],
+  ["Ctrl+K", "commands, prompts and chats by name"],
   ["Alt+N", "new chat"],
   ["Alt+K", "search chats"],
   ["Alt+S", "settings"],
@@ -14,14 +15,18 @@ const SHORTCUTS = [
 ];
 
 export function onShortcut(event, app, setOpen) {
-  if (isModalOpen()) return; // the dialog handles keys, and Escape closes it
+  if (isModalOpen()) return undefined; // the dialog handles keys, and Escape closes it
   const { chat, running } = app.state;
   if (event.key === "Escape") {
     if (running[chat.id]) app.stop();
     else setOpen("");
-    return;
+    return undefined;
   }
-  if (!event.altKey || event.ctrlKey || event.metaKey) return;
+  if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.code === "KeyK") {
+    event.preventDefault();
+    return app.openPanel("palette");
+  }
+  if (!event.altKey || event.ctrlKey || event.metaKey) return undefined;
   const actions = {
     KeyN: () => app.newChat(),
     KeyK: () => {
@@ -33,9 +38,9 @@ export function onShortcut(event, app, setOpen) {
     Slash: () => setOpen("keys"),
   };
   const action = actions[event.code];
-  if (!action) return;
+  if (!action) return undefined;
   event.preventDefault();
-  action();
+  return action();
 }
 
 export function Shortcuts({ onClose }) {

@@ -1,15 +1,20 @@
 // The list of chats: new, search, rename, remove, import and export.
 
-import { html, useRef, useState } from "../html.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { titleOf } from "../tree.js";
 import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
 import { nextTheme } from "../theme.js";
 
 const DAY_MS = 86_400_000;
+const N_SHOWN = 100; // chats of a group: more would make every change slow
+const CLOSED = "corral.folders.closed";
 
 export function Sidebar({ app, state, isOpen, onClose }) {
   const { chats, chat, running, query, nLocal } = state;
+  const [nShown, setShown] = useState(N_SHOWN);
+  useEffect(() => setShown(N_SHOWN), [query]);
+  const shown = groups(chats, nShown);
   const pick = (action) => (event) => {
     event?.preventDefault();
     action();
@@ -28,14 +33,13 @@ export function Sidebar({ app, state, isOpen, onClose }) {
         type="search"
         placeholder="Search chats"
         value=${query}
+        onFocus=${() => app.findChats(" ").catch(() => {}) /* the first search has to read all chats */}
         onInput=${(event) => app.search(event.target.value)}
       />
     </label>
     <ul class="chats">
-      ${groups(chats).map(
-        ([name, members]) => html`<li key=${name}>
-          <h2>${name}</h2>
-          <ul>
+      ${shown.map(
+        ({ key, name, members }) => html`<${Group} key=${key} name=${name} isFolder=${key === `folder ${name}`}>
             ${members.map(
               (each) =>
                 html`<${Entry}
@@ -47,9 +51,10 @@ export function Sidebar({ app, state, isOpen, onClose }) {
                   onPick=${pick(() => app.openChat(each.id))}
                 />`,
             )}
-          </ul>
-        </li>`,
+        </${Group}>`,
       )}
+      ${shown.some(({ isCut }) => isCut) &&
+      html`<li><button type="button" class="plain" onClick=${() => setShown(nShown + N_SHOWN)}>Show more of ${chats.length} chats</button></li>`}
       ${chats.length === 0 && html`<li class="soft empty">${query ? "Nothing found." : "Chats appear here."}</li>`}
     </ul>
     ${nLocal > 0 &&
@@ -59,6 +64,22 @@ export function Sidebar({ app, state, isOpen, onClose }) {
     </p>`}
     <${Foot} app=${app} isReady=${state.props !== null} hasChats=${chats.length > 0} />
   </nav>`;
+}
+
+/** Chats of an age, or in a folder that can be closed. */
+function Group({ name, isFolder, children }) {
+  if (!isFolder) return html`<li><h2>${name}</h2><ul>${children}</ul></li>`;
+  const closed = (localStorage.getItem(CLOSED) ?? "").split("\n");
+  const onToggle = ({ target }) => {
+    const others = closed.filter((each) => each !== name);
+    localStorage.setItem(CLOSED, (target.open ? others : [...others, name]).join("\n"));
+  };
+  return html`<li class="folder">
+    <details open=${!closed.includes(name)} onToggle=${onToggle}>
+      <summary><${Icon} name="folder" /> ${name}</summary>
+      <ul>${children}</ul>
+    </details>
+  </li>`;
 }
 
 function Foot({ app, isReady, hasChats }) {
@@ -81,7 +102,7 @@ function Entry({ entry, isShown, isRunning, app, onPick }) {
   const [isRenaming, setRenaming] = useState(false);
   const rename = (title) => {
     setRenaming(false);
-    if (title.trim() && title !== entry.title) app.rename(entry.id, title.trim());
+    if (title.trim() && title !== entry.title) app.changeChat(entry.id, { title: title.trim() });
   };
   if (isRenaming) {
     return html`<li><${TitleField} title=${entry.title} onDone=${rename} onCancel=${() => setRenaming(false)} /></li>`;
@@ -94,6 +115,7 @@ function Entry({ entry, isShown, isRunning, app, onPick }) {
     <span class="entry-tools">
       <${IconButton} icon="edit" label="Rename" onClick=${() => setRenaming(true)} />
       <${IconButton} icon="download" label="Export" onClick=${() => app.exportChats([entry.id])} />
+      <${IconButton} icon="more" label="More" onClick=${() => app.openPanel("chat_menu", { id: entry.id })} />
       <${IconButton} icon="trash" label="Delete" onClick=${() => confirmed(entry) && app.removeChat(entry.id)} />
     </span>
   </li>`;
@@ -118,8 +140,21 @@ function confirmed({ title }) {
   return confirm(`Delete the chat "${title || "New chat"}"? This cannot be undone.`);
 }
 
-/** Groups chats by the time of their last change. */
-function groups(chats) {
+/** Groups chats, the first of each group: pinned ones, folders by name, the others by the time of their last change. */
+function groups(chats, nShown) {
+  const byKey = new Map();
+  for (const chat of chats) {
+    const group = groupOf(chat);
+    if (!byKey.has(group.key)) byKey.set(group.key, { ...group, members: [] });
+    byKey.get(group.key).members.push(chat);
+  }
+  const sorted = [...byKey.values()].sort((a, b) => a.rank - b.rank || a.name.localeCompare(b.name));
+  return sorted.map((group) => ({ ...group, members: group.members.slice(0, nShown), isCut: group.members.length > nShown }));
+}
+
+function groupOf({ pinned, folder, updatedAt }) {
+  if (pinned) return { key: "pinned", name: "Pinned", rank: 0 };
+  if (folder) return { key: `folder ${folder}`, name: folder, rank: 1 };
   const today = new Date().setHours(0, 0, 0, 0);
   const ages = [
     ["Today", today],
@@ -127,10 +162,6 @@ function groups(chats) {
     ["Last seven days", today - 7 * DAY_MS],
     ["Earlier", -Infinity],
   ];
-  const named = new Map();
-  for (const chat of chats) {
-    const [name] = ages.find(([, since]) => chat.updatedAt >= since);
-    named.set(name, [...(named.get(name) ?? []), chat]);
-  }
-  return [...named];
+  const at = ages.findIndex(([, since]) => updatedAt >= since);
+  return { key: ages[at][0], name: ages[at][0], rank: 2 + at };
 }

@@ -2,10 +2,10 @@
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 import { joinTokens } from "../token.js";
-import { loadStyle } from "./lazy.js";
+import { loadOwnStyle } from "../style.js";
 import { nearestBelow } from "./token_line.js";
 
-await loadStyle("tokens");
+await loadOwnStyle("tokens");
 
 const N_SHADES = 10;
 const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍" };

@@ -4,10 +4,10 @@ import { html, useEffect, useState } from "../html.js";
 import { decline, isOverLimit, runCalls } from "../tools/loop.js";
 import { pathOf } from "../tree.js";
 import { Icon } from "./icon.js";
-import { loadStyle } from "./lazy.js";
+import { loadOwnStyle } from "../style.js";
 import { pretty } from "./pretty.js";
 
-await loadStyle("tools");
+await loadOwnStyle("tools");
 
 /** The calls of the last message, which have no results yet. */
 export function ToolRuns({ message, app }) {

@@ -2,12 +2,12 @@
 
 import { html, useEffect, useState } from "../html.js";
 import { IconButton } from "./icon.js";
-import { loadStyle } from "./lazy.js";
+import { loadOwnStyle } from "../style.js";
 import { useModal } from "./modal.js";
 
 const MAX_STEPS = 100;
 
-await loadStyle("tools");
+await loadOwnStyle("tools");
 
 export function ToolsDialog({ app, onClose }) {
   const dialog = useModal();

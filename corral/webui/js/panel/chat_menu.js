@@ -1,0 +1,59 @@
+// More actions on a chat: pin it, put it into a folder, share it, let the model write its title.
+
+import { html, useEffect, useState } from "../html.js";
+import { Icon, IconButton } from "../view/icon.js";
+import { useModal } from "../view/modal.js";
+
+export function Panel({ app, state, id, onClose }) {
+  const dialog = useModal();
+  const [head, setHead] = useState(null);
+  const [folders, setFolders] = useState([]);
+  useEffect(() => {
+    app.findChats("").then((chats) => {
+      setHead(chats.find((each) => each.id === id));
+      setFolders([...new Set(chats.map(({ folder }) => folder).filter(Boolean))].sort());
+    }, onClose);
+  }, [id, state.chats]);
+  const act = (action) => async () => {
+    onClose();
+    await action();
+  };
+  const move = (event) => {
+    event.preventDefault();
+    const folder = new FormData(event.target).get("folder").trim();
+    onClose();
+    app.changeChat(id, { folder });
+  };
+  return html`<dialog ref=${dialog} class="chat-menu" aria-labelledby="chat-menu-title" onClose=${onClose}>
+    <header class="panel-head">
+      <h2 id="chat-menu-title">${head?.title || "Chat"}</h2>
+      <${IconButton} icon="close" label="Close" onClick=${onClose} />
+    </header>
+    ${head &&
+    html`<div class="menu">
+        <button type="button" onClick=${act(() => app.changeChat(id, { pinned: !head.pinned }))}>
+          <${Icon} name="pin" /> ${head.pinned ? "Unpin" : "Pin"}
+        </button>
+        <button type="button" onClick=${act(() => share(app, id))}><${Icon} name="share" /> Share as an HTML file</button>
+        <button type="button" onClick=${act(() => title(app, id))}><${Icon} name="edit" /> Title by the model</button>
+      </div>
+      <form onSubmit=${move}>
+        <label class="field">
+          Folder
+          <input name="folder" list="folders" maxlength="100" placeholder="No folder" value=${head.folder} />
+        </label>
+        <datalist id="folders">${folders.map((name) => html`<option key=${name} value=${name}></option>`)}</datalist>
+        <p class="row end"><button class="primary">Move</button></p>
+      </form>`}
+  </dialog>`;
+}
+
+async function title(app, id) {
+  const { writeTitle } = await import("../titles.js");
+  await writeTitle(app, id).catch((error) => app.tell(error.message, "bad"));
+}
+
+async function share(app, id) {
+  const { shareChat } = await import("../share.js");
+  await shareChat(await app.loadChat(id));
+}

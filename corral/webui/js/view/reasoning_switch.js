@@ -1,0 +1,21 @@
+// A quick switch of reasoning, where the model's chat template knows one.
+
+import { html } from "../html.js";
+
+const LEVELS = { "": "Reasoning", none: "No reasoning", low: "Low effort", medium: "Medium effort", high: "High effort" };
+
+/** Returns the levels that the template of the server's model has. */
+export function levelsOf(props) {
+  const template = props?.chat_template ?? "";
+  if (template.includes("reasoning_effort")) return Object.keys(LEVELS);
+  return /enable_thinking|<think>/.test(template) ? ["", "none"] : [];
+}
+
+export function ReasoningSwitch({ app, chat, levels }) {
+  if (!levels.length) return null; // another model was chosen
+  const value = chat.settings.reasoning_effort ?? "";
+  const change = (event) => app.setSetting("reasoning_effort", event.target.value || undefined);
+  return html`<select class="reasoning-switch" aria-label="Reasoning" value=${value} onChange=${change}>
+    ${levels.map((level) => html`<option key=${level} value=${level}>${LEVELS[level]}</option>`)}
+  </select>`;
+}
