@@ -56,8 +56,9 @@ class ReceiptKey:
         signed = orjson.dumps(_canonical({**receipt, "signature": None}), option=orjson.OPT_SORT_KEYS)
         return "hmac-sha256:" + hmac.new(self._key, signed, hashlib.sha256).hexdigest()
 
-    def accepts(self, receipt: dict[str, Any]) -> bool:
-        signature = receipt.get("signature")
+    def accepts(self, receipt: Any) -> bool:
+        """Whether it is a receipt with this key's signature; may take a while."""
+        signature = receipt.get("signature") if isinstance(receipt, dict) else None
         return isinstance(signature, str) and hmac.compare_digest(
             signature.encode("utf-8", "replace"), self.sign(receipt).encode()
         )

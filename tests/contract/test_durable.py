@@ -17,6 +17,7 @@ import pytest
 
 from corral.api import durable, stream_session
 from corral.api.durable_runner import start_durable
+from corral.core.task import Task
 from corral.storage.journal_record import read_history
 from corral.telemetry.middleware import RecordMiddleware
 from tests.contract.inline import Server
@@ -173,6 +174,7 @@ async def test_another_server_sends_the_same_bytes(server, tmp_path, path):
         assert timeless(again.content) == timeless(whole)
         assert ids(again.content)[:-2] == ids(whole)[:-2]
         (task,) = other.engine.submitted
+        assert isinstance(task, Task)
         assert 0 < len(task.resume) < 30
         last = ids(whole)[3]
         rest = await other.http.post(path, json=body_for(path), headers={"last-event-id": last})

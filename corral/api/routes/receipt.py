@@ -45,7 +45,7 @@ async def replay(request: Request) -> Response:
     state.model.require_generation()
     state.admission.check_queue(client)
     receipt = (await parse_body(request, ReceiptRequest)).receipt
-    if not isinstance(receipt, dict) or not state.receipt_key.accepts(receipt):
+    if not await state.pools.run_text(state.receipt_key.accepts, receipt):
         raise InvalidRequest("is not signed by this server", field="receipt")
     task = read_task(receipt, state.defaults.system_prompt.tokens, state.model.info.n_ctx, client)
     digest = await state.file_digest.wait(state.model.path)
