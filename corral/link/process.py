@@ -39,6 +39,11 @@ def spawn_module(
 class EngineEnd(Protocol):
     """An engine as the front reaches it: `EngineProcess`, or an engine elsewhere."""
 
+    @property
+    def pid(self) -> int | None:
+        """Its process, if that runs on this machine."""
+        ...
+
     async def spawn(self, settings: EngineSettings) -> None:
         """Start it; raises OSError if that fails."""
         ...

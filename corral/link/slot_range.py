@@ -25,6 +25,10 @@ class NumberedEnd:
         self._first = first
         self._end = open_end(self._receive)
 
+    @property
+    def pid(self) -> int | None:
+        return self._end.pid
+
     async def spawn(self, settings: EngineSettings) -> None:
         await self._end.spawn(settings)
 

@@ -52,9 +52,20 @@ def generates(models, modifiers, vision, tmp_path_factory):
     (path / "mcp.json").write_text(json.dumps(tools))
     server_tools = ("--mcp-servers-config", path / "mcp.json")
     places = ("--lora-dir", adapters, "--slot-save-path", saves, "--chats", chats, "--batches", batches)
-    places += ("--receipt-key", path / "key")
+    signed = ("--receipt-key", path / "key")
     with CorralProcess(
-        *files, *places, *server_tools, "--slots", "--props", "--metrics", "-c", 2048, "-np", 2, *ONE_THREAD
+        *files,
+        *places,
+        *signed,
+        *server_tools,
+        "--slots",
+        "--props",
+        "--metrics",
+        "-c",
+        2048,
+        "-np",
+        2,
+        *ONE_THREAD,
     ) as server:
         yield server
 

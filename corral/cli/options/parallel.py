@@ -14,8 +14,8 @@ OPTIONS = (
     ),
     Option(
         ("--engines",),
-        "engine processes of the same model, for several NUMA nodes or GPUs, and to continue at "
-        "once when one is lost; each has its own slots (-np) and context (-c), they share the weights and "
+        "engine processes of the same model, for machines with several NUMA nodes or GPUs, and to continue "
+        "at once when one is lost; each has its own slots (-np) and context (-c), they share the weights and "
         "divide cores, --cache-ram, --cache-disk and --device",
         limits=(1, 64),
         target="server.n_engines",
