@@ -24,7 +24,7 @@ _Encoded = tuple[bytes, bool, bool]
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Texts, and what becomes of them: their tokens, or how many processes they were in that died."""
+    """Texts, and their answer: tokens, or the number of processes that died with them."""
 
     segments: list[_Encoded]
     answer: asyncio.Future[list[list[int]] | int]
@@ -53,7 +53,7 @@ class QuickTokenizer:
         return await asyncio.to_thread(self._tokenizer.tokenize_all, segments, n_crashes)
 
     def close(self) -> None:
-        """Give up what waits; call it before the tokenizer is closed."""
+        """Leave what waits to threads; call it before the tokenizer is closed."""
         if self._line is not None:
             self._line.lose()
 

@@ -91,7 +91,7 @@ def create_app(
         from corral.server.vertex import add_vertex  # few servers run there
 
         add_vertex(app, os.environ)
-    app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)
+    app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)  # type: ignore[assignment]
     app.add_middleware(ResumableStreams, sessions=state.streams)
     app.add_middleware(HeadRequests, routes=lambda: app.routes)
     if dispatch is not None:

@@ -57,7 +57,7 @@ class KnownErrors:
 
 
 class Bugs:
-    """ASGI middleware around all others: the exception is logged by its handler, and goes on."""
+    """ASGI middleware around all others: the handler logs the exception, which is raised again."""
 
     def __init__(self, app: ASGIApp, handler: Handler) -> None:
         self._app = app

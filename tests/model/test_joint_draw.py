@@ -9,15 +9,15 @@ import pytest
 
 from corral.cli.default_model import find_default_model
 from corral.core.errors import NonFiniteLogits
-from corral.core.params import SamplingParams
+from corral.core.params import DEFAULT_SAMPLERS, SamplingParams
 from corral.llama import library
 from corral.llama.candidates import Candidates
 from corral.llama.joint_draw import JointDraw
 from corral.llama.model import Model
 from corral.llama.sampler import Sampler
-from tests.model.test_seeded_draws import ADAPTIVE, logits_of
 
 N_STEPS = 40
+ADAPTIVE = (*DEFAULT_SAMPLERS, "adaptive_p")
 ALL = [
     SamplingParams(seed=1),
     SamplingParams(seed=2, temperature=1.5, top_k=100, top_p=1.0, min_p=0.0),
@@ -32,6 +32,12 @@ ALL = [
     SamplingParams(seed=11, n_probs=2),
     SamplingParams(seed=12, dry_multiplier=0.8),
 ]
+
+
+def logits_of(index, n_vocab):
+    """Sometimes nearly certain, sometimes flat."""
+    rng = np.random.default_rng(index)
+    return rng.normal(0, rng.choice([0.5, 2, 4, 12]), n_vocab).astype(np.float32)
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from corral.link import restart
 from corral.link.frame import LENGTH_BYTES, BlockingChannel, decode_segments
 from corral.link.quick_tokenizer import QuickTokenizer
 from corral.link.tokenizer import Tokenizer
-from tests.unit import test_tokenizer as threads
-from tests.unit.test_tokenizer import FILE, GENEROUS_S, HANGS, KILLS
+from tests.unit import fake_tokenizer as threads
+from tests.unit.fake_tokenizer import FILE, GENEROUS_S, HANGS, KILLS
 
 N_CHANNELS = 2
 
