@@ -106,7 +106,7 @@ def test_a_stream_that_waits_tells_how_far_its_model_is(server, path):
     about = {**HELLO, "messages": [{"role": "user", "content": "Hi"}]}
     told = events(stream(server, path, model="one", **about).text)
     progress = [event["model_progress"] for event in told if "model_progress" in event]
-    assert progress[0]["value"] == "loading"
+    assert (progress[0]["value"], progress[0]["progress"]["value"]) == ("loading", 0)
     assert "model_progress" not in told[-1]
     again = stream(server, path, model="one", **about)
     assert "model_progress" not in again.text

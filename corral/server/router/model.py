@@ -141,7 +141,11 @@ class ServedModel:
     @property
     def loading(self) -> Loading:
         """The progress of the current start."""
-        return self._early or (self._engine.loading if self._engine is not None else Loading())
+        if self._early is not None:
+            return self._early
+        if self._engine is None or self._engine.state is EngineState.SLEEPING:
+            return Loading()
+        return self._engine.loading
 
     @property
     def is_open(self) -> bool:

@@ -17,7 +17,7 @@ from corral.api.error import render_error_for
 from corral.api.json_encode import encode_json
 from corral.api.sse import SSE, encode_event
 from corral.core.errors import CorralError
-from corral.server.router.model import ServedModel
+from corral.server.router.model import ModelState, ServedModel
 from corral.server.router.name import has_flag
 from corral.server.router.registry import Registry
 from corral.server.router.status import render_status
@@ -95,13 +95,19 @@ class WaitingStream:
 
     async def _follow(self, entering: asyncio.Future[None], changed: asyncio.Event, ping_s: float) -> None:
         shown: Any = None
-        while not entering.done():
+        while self._is_waiting(entering):
             in_time = await _wait(changed, ping_s)
             changed.clear()
             now = self._place, self._model.state, self._model.loading.stage, self._step
-            if not entering.done() and (now != shown or not in_time):
+            if self._is_waiting(entering) and (now != shown or not in_time):
                 shown = now
                 await self._tell()
+
+    def _is_waiting(self, entering: asyncio.Future[None]) -> bool:
+        """Whether the engine does not run yet: a model that was loaded before takes requests earlier."""
+        if not entering.done():
+            return True
+        return entering.exception() is None and self._model.state is ModelState.LOADING
 
     async def _tell(self) -> None:
         if not self._has_begun:
