@@ -22,7 +22,7 @@ FOREIGN = (
     "--add-host --against --allow-shlib-undefined --build --build-arg --cacert --data-binary",
     "--extra-index-url --gpus --install --json --no-cache-dir --no-deps --now --only --only-binary",
     "--n-repeats --n-streams --requests --rm --rounds --seconds --server --stop-timeout",
-    "--target --text --tools --url --yes",
+    "--target --text --tokens --tools --url --yes",
     "--cache --chat_format --clip_model_path --config.file --config_file",
     "--n_ctx --n_gpu_layers --n_threads --spec-type",
     "--enable-lora --enable-prefix-caching --gpu-memory-utilization --lora-modules --max-model-len",
