@@ -108,8 +108,8 @@ class Dispatcher:
         if _is_pinned(pending) or (pending.delivered and full.fingerprint != free.fingerprint):
             return False
         demand = self._demand(pending.task, _blocks(pending.task), [free])
-        # Its own prompt is part of what the full engine has to do.
-        stays_ms = estimate_ms(Demand(0), full.index, full.load_now)
+        n_left, others = full.load_without(pending.task.id)
+        stays_ms = estimate_ms(Demand(n_left), full.index, others)
         return estimate_ms(demand, free.index, free.load_now) < stays_ms
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -151,6 +152,11 @@ class Member(EngineClient):
             cost.service_ms or SERVICE_MS,
             self.view.n_blocks,
         )
+
+    def load_without(self, task_id: int) -> tuple[int, EngineLoad]:
+        """Return the prompt tokens that a waiting task still needs here, and the load apart from it."""
+        load, n_left = self.load_now, self._left.get(task_id, 0)
+        return n_left, replace(load, n_waiting=load.n_waiting - 1, n_ahead=load.n_ahead - n_left)
 
     def take_in(
         self, task: TaskT, blocks: PromptBlocks, observer: TaskObserver, media: MediaFile | None
