@@ -279,7 +279,7 @@ def test_a_file_of_a_hostile_chat(chat, page, new_page, tmp_path, problems):
     ids = [f"{i:032x}" for i in range(3)]
     call = {"id": HOSTILE, "name": HOSTILE, "arguments": HOSTILE}
     svg = "data:image/svg+xml,<svg onload=hack()>"
-    fields = [
+    fields: list[dict[str, object]] = [
         {"role": "user", "content": HOSTILE, "images": [svg, PIXEL]},
         {"role": "assistant", "content": HOSTILE, "reasoning": HOSTILE, "toolCalls": [call]},
         {"role": "tool", "content": HOSTILE, "toolCallId": HOSTILE},
