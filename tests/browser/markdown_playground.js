@@ -7,7 +7,7 @@
     ("P BR HR H1 H2 H3 H4 H5 H6 BLOCKQUOTE UL OL LI PRE CODE EM STRONG DEL A IMG SPAN TABLE THEAD TBODY TR TH TD " +
       "DIV BUTTON SECTION").split(" "),
   );
-  const ATTRIBUTES = /^(?:href|title|src|alt|align|start|class|rel|target|tabindex|role|aria-label|type|dir|data-tex)$/;
+  const ATTRIBUTES = /^(?:href|title|src|alt|align|start|class|rel|target|tabindex|role|aria-label|type|dir)$/;
 
   for (const name of ["base", "markdown"]) {
     document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: `/css/${name}.css` }));
