@@ -59,9 +59,10 @@ function isTooMuch(drawn) {
 }
 
 async function load() {
-  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), import("./formula_copy.js"), loadStyle(new URL("katex.css", FOLDER))]);
+  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), loadStyle(new URL("katex.css", FOLDER))]);
   try {
     katex = (await loading)[0].default;
+    import("./formula_copy.js").catch(() => {}); // then formulas are copied as they look
   } catch {
     loading = null;
   }
