@@ -1,4 +1,4 @@
-"""A port on which nobody should ever connect or send."""
+"""A port to which nothing should be sent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Canary:
                     said = connection.recv(200)
                 except OSError:
                     said = b""
-                self.arrived.append(said.decode("latin-1").split("\r\n")[0] or "a connection")
+                if said:  # browsers open connections ahead of time, which no policy stops
+                    self.arrived.append(said.decode("latin-1").split("\r\n")[0])
 
     def _receive(self) -> None:
         while True:

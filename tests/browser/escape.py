@@ -52,8 +52,6 @@ SCRIPTS = [
     "const a = Object.assign(document.createElement('a'), { href: 'http://CANARY/a' });"
     "a.ping = 'http://CANARY/ping';"
     "document.documentElement.append(a); a.click(); a.target = '_blank'; a.click()",
-    "const l = Object.assign(document.createElement('link'), { rel: 'preconnect', href: 'http://CANARY/' });"
-    "document.head.append(l)",
     _PEER,
     f"document.documentElement.append(document.createRange().createContextualFragment(`{_QUOTED}`))",
     f"const d = document.createElement('div'); d.attachShadow({{ mode: 'closed' }}).innerHTML = `{_QUOTED}`;"

@@ -16,6 +16,8 @@ const SETTINGS = {
 const MAX_DEPTH = 200; // nested elements: browsers fail on thousands
 const MAX_NODES = 20_000;
 
+export const sources = new WeakMap(); // what was written, by the node of a formula
+
 let katex = null;
 let loading = null;
 
@@ -37,7 +39,7 @@ function draw(node) {
   if (isTooMuch(drawn)) return;
   node.replaceChildren(...drawn.childNodes);
   node.classList.add("is-drawn");
-  node.dataset.tex = written;
+  sources.set(node, written);
 }
 
 function isTooMuch(drawn) {
@@ -57,9 +59,10 @@ function isTooMuch(drawn) {
 }
 
 async function load() {
-  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), import("./formula_copy.js"), loadStyle(new URL("katex.css", FOLDER))]);
+  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), loadStyle(new URL("katex.css", FOLDER))]);
   try {
     katex = (await loading)[0].default;
+    import("./formula_copy.js").catch(() => {}); // then formulas are copied as they look
   } catch {
     loading = null;
   }

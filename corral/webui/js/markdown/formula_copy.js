@@ -1,8 +1,9 @@
 // Copies formulas as LaTeX: those in a selection, or the one that is clicked.
 
 import { copyText } from "../clipboard.js";
+import { sources } from "./formula.js";
 
-const FORMULA = ".formula[data-tex]";
+const FORMULA = ".formula.is-drawn";
 const SHOWN_MS = 1_200;
 
 document.addEventListener("copy", onCopy);
@@ -13,7 +14,7 @@ function onCopy(event) {
   if (selection.isCollapsed || selection.rangeCount === 0) return;
   const range = selection.getRangeAt(0);
   const within = (range.commonAncestorContainer.parentElement ?? document.body).closest(FORMULA);
-  const text = within ? within.dataset.tex : textOf(range);
+  const text = within ? sources.get(within) : textOf(range);
   if (text === null) return;
   event.clipboardData.setData("text/plain", text);
   event.preventDefault();
@@ -25,7 +26,8 @@ function textOf(range) {
   copy.append(range.cloneContents());
   const formulas = copy.querySelectorAll(FORMULA);
   if (!formulas.length) return null;
-  for (const each of formulas) each.replaceWith(each.dataset.tex);
+  const drawn = [...document.querySelectorAll(FORMULA)].filter((each) => range.intersectsNode(each));
+  for (const [i, each] of formulas.entries()) each.replaceWith(sources.get(drawn[i]) ?? "");
   document.body.append(copy); // only what is laid out has line breaks in its innerText
   const text = copy.innerText;
   copy.remove();
@@ -35,7 +37,7 @@ function textOf(range) {
 async function onClick({ target }) {
   const formula = target.closest?.(FORMULA);
   if (!formula || !getSelection().isCollapsed) return;
-  await copyText(formula.dataset.tex);
+  await copyText(sources.get(formula));
   formula.classList.add("is-copied");
   setTimeout(() => formula.classList.remove("is-copied"), SHOWN_MS);
 }

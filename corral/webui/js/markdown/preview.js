@@ -35,7 +35,7 @@ function runBar(whole, text) {
     whole.querySelector("iframe").replaceWith(frame("run", text));
     run.textContent = "Run again";
   });
-  bar.append(run, made("span", "soft", "They reach neither this page nor the network."));
+  bar.append(run, made("span", "soft", "They cannot reach this page, nor load or send anything."));
   return bar;
 }
 
