@@ -124,7 +124,7 @@ class Tokenizer:
             return self._process, self._process.idle.pop()
 
     def enter_quick(self) -> TokenizerProcess | None:
-        """Return the process for short texts, which occupy no thread; None: it is not ready."""
+        """Return the process for short texts that need no thread; None: it is not ready."""
         with self._changed:
             if self._process is None or self._n_suspects or self._refusal:
                 return None
