@@ -26,6 +26,7 @@ _POLICY = (
     "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
 )
 _HEADERS = {
+    "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",

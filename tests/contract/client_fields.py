@@ -234,6 +234,7 @@ _FOREIGN_ITEMS = (
     "LocalShellCall LocalShellCallOutput ShellCall ShellCallOutput ApplyPatchCall ApplyPatchCallOutput "
     "McpListTools McpApprovalRequest McpApprovalResponse McpCall CompactionTrigger Program ProgramOutput "
 )
+REPLAYED = ("McpListTools", "McpApprovalRequest", "McpCall")  # of earlier answers: test_mcp_responses.py
 _FOREIGN_TOOLS = (
     "ToolChoiceTypesParam ToolChoiceMcpParam ToolChoiceSpecificProgrammaticToolCallingParam "
     "ToolChoiceApplyPatchParam ToolChoiceShellParam FileSearchToolParam ComputerToolParam "

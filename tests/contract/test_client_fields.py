@@ -12,7 +12,7 @@ import pytest
 from typing_extensions import is_typeddict
 
 from tests.contract import client_fields
-from tests.contract.client_fields import Fields, Route
+from tests.contract.client_fields import REPLAYED, Fields, Route
 from tests.contract.client_types import fields_of, sample, walk
 from tests.contract.inline import Server
 from tests.contract.scripted import ScriptedBackend
@@ -156,6 +156,6 @@ async def test_other_fields_are_named(server, route):
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.foreign], ids=lambda route: route.path)
 async def test_objects_of_other_servers_are_named(server, route):
     for spot in spots_of(route):
-        if spot.is_foreign:
+        if spot.is_foreign and spot.name not in REPLAYED:
             status, answer = await ask(server, spot, spot.value)
             assert status == 400 or answer["warnings"], (spot.name, answer)

@@ -62,7 +62,7 @@ SWEPT = [path for path in PLAIN if path not in ALIASES]
 OWN_TESTS = {
     *("/v1/files", "/v1/batches", "/v1/messages/batches", "/v1/streams/lookup", "/v1/receipts/replay"),
     *("/v1/audio/transcriptions", "/audio/transcriptions"),
-    *("/models", "/models/load", "/models/unload"),
+    *("/models", "/models/load", "/models/unload", "/tools"),
 }
 NOTHING_IS_DONE = (
     *("metadata", "store", "service_tier", "safety_identifier"),
@@ -86,6 +86,7 @@ BOUNDED: dict[str, Any] = {
     "penalty_prompt": CONTEXT,
     "system_prompt": CONTEXT,
     "input": CONTEXT,
+    "params": "they go to the tool as they are; the limit is that of bodies",
     "content": CONTEXT + "; /tokenize takes texts of any length, in a thread of their own",
     "inputs": CONTEXT,
     "query": CONTEXT,

@@ -9,10 +9,9 @@ from collections import OrderedDict
 from typing import Any
 
 from corral.api.mcp.config import McpServer
-from corral.api.mcp.http import HttpTransport
 from corral.api.mcp.session import McpTool, Session
 from corral.api.mcp.stdio import start_process
-from corral.api.mcp.transport import Message
+from corral.api.mcp.transport import Message, Transport
 from corral.core.client import Client
 from corral.core.errors import McpError, NotFound, Unavailable
 
@@ -84,7 +83,7 @@ class McpSessions:
         if (lost := self._sessions.pop(key, None)) is not None:
             await lost.transport.close()
         await self._make_room()
-        transport = await start_process(server) if server.command else HttpTransport(server)
+        transport = await start_process(server) if server.command else _connect(server)
         session = Session(server.name, transport, server.timeout_s)
         try:
             await session.open()
@@ -101,3 +100,9 @@ class McpSessions:
                 raise Unavailable("too many MCP servers are running")
             with contextlib.suppress(McpError):
                 await self._sessions.pop(idle).transport.close()
+
+
+def _connect(server: McpServer) -> Transport:
+    from corral.api.mcp.http import HttpTransport  # httpx takes long to import
+
+    return HttpTransport(server)
