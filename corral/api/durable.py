@@ -17,9 +17,9 @@ from starlette.types import Scope
 from corral.api.prepare import PreparedCompletion
 from corral.api.stream_session import StreamSession
 from corral.core.answer_id import SEED_BYTES, IdSource, draw_hex, use_source
+from corral.core.build import BUILD
 from corral.core.client import Client
 from corral.core.errors import CorralError, Unavailable
-from corral.core.libllama import BUILD
 from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult, Tokens
 from corral.storage.journal import Journal, JournalFile
 from corral.storage.journal_record import History, Opening, encode_end, encode_result

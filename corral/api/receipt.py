@@ -23,9 +23,9 @@ import orjson
 from corral.api.choice import Choice
 from corral.api.render.native import render_generation_settings
 from corral.core.answer_id import now
+from corral.core.build import BUILD
 from corral.core.client import Client
 from corral.core.errors import ContextExceeded, CorralError, InvalidRequest
-from corral.core.libllama import BUILD
 from corral.core.result import StopType
 from corral.core.task import Task
 

@@ -1,4 +1,7 @@
-"""The libllama that Corral is built for: that of llama-cpp-python, with the patches in native/patches."""
+"""The libllama that Corral is built for: that of llama-cpp-python, with the patches in native/patches.
+
+Imports only the standard library: native/build.py reads this before anything is installed.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,9 @@ import importlib.util
 import re
 from pathlib import Path
 
-from corral import BUILD_INFO
-
 PACKAGE = "llama_cpp"
 VERSION = "0.3.36"  # of llama-cpp-python
 PATCH_SET = 4  # as native/patches/0001 makes libllama report it
-BUILD = f"{BUILD_INFO}, llama-cpp-python {VERSION} with patch set {PATCH_SET}"
 BUNDLE = Path(__file__).parents[1] / "_native"  # only in wheels: see setup.py
 
 

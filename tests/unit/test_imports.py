@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from corral.core import libllama
+
 HEAVY = [
     "numpy",
     "starlette.applications",
@@ -70,3 +72,11 @@ def test_the_package_of_the_bindings_is_whole_for_others():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("True Llama\n", "")
+
+
+def test_the_pin_of_libllama_is_read_before_anything_is_installed():
+    code = f"import runpy; print(runpy.run_path({libllama.__file__!r})['VERSION'])"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=300
+    )
+    assert (done.stdout.strip(), done.stderr) == (libllama.VERSION, "")

@@ -14,8 +14,8 @@ from corral.api.receipt import read_task
 from corral.api.router import Router
 from corral.api.schema.receipt import ReceiptRequest
 from corral.api.state import state_of
+from corral.core.build import BUILD
 from corral.core.errors import InvalidRequest, NotSupported
-from corral.core.libllama import BUILD
 from corral.core.result import Tokens
 from corral.link.stream import TaskStream
 from corral.telemetry.scope import record_of
