@@ -21,21 +21,24 @@ class Decoder:
         self._started = 0.0
         self._predicted_ms = 0.0
         self._abortable: int | None = None
+        self._yields = False
         self._abort_lock = threading.Lock()
         self.decodes = Decodes(0, 0)
 
-    def decode(self, chunks: Sequence[Chunk], load: Load, only_of: int | None) -> DecodeStatus:
+    def decode(
+        self, chunks: Sequence[Chunk], load: Load, only_of: int | None, yields: bool = False
+    ) -> DecodeStatus:
         """Evaluate chunks. `only_of`: the task that alone needs the result, so that the decode can be aborted
-        with it."""
+        with it; `yields`: it can be aborted for any task that comes first."""
         self._predicted_ms = self.cost.predict_ms(load)
         self._started = started = self._clock()
-        self._abortable = only_of
+        self._abortable, self._yields = only_of, yields
         try:
             status = self._backend.decode(chunks)
         finally:
             self._started = 0.0
             with self._abort_lock:
-                self._abortable = None
+                self._abortable, self._yields = None, False
                 self._backend.clear_abort()
         if status is DecodeStatus.OK:
             self.cost.observe(load, (self._clock() - started) * 1e3)
@@ -46,6 +49,12 @@ class Decoder:
         """Abort the decode if it works only for this task."""
         with self._abort_lock:
             if self._abortable == task_id:
+                self._backend.abort()
+
+    def abort_if_yielding(self) -> None:
+        """Abort the decode if all its work comes after that of a new task."""
+        with self._abort_lock:
+            if self._yields:
                 self._backend.abort()
 
     def heartbeat(self) -> Heartbeat:

@@ -1,6 +1,6 @@
 """The engine: takes commands, and steps while there is work.
 
-One thread calls everything except `abort_if_running` and `heartbeat`. Knows tokens and text, not JSON or
+One thread calls everything except `abort_if_...` and `heartbeat`. Knows tokens and text, not JSON or
 HTTP; results go to `emit`.
 """
 
@@ -129,6 +129,11 @@ class Engine:
         """From any thread: abort the evaluation if it works only for this task."""
         for worker in self._workers:
             worker.abort_if_running(task_id)
+
+    def abort_if_yielding(self) -> None:
+        """From any thread: abort the evaluation of nothing but batches, since other work has come."""
+        for worker in self._workers:
+            worker.abort_if_yielding()
 
     def heartbeat(self) -> Heartbeat:
         """From any thread: report how long the current evaluation has been running."""

@@ -100,6 +100,9 @@ class Runner(Worker):
     def abort_if_running(self, task_id: int) -> None:
         self.decoder.abort_if_running(task_id)
 
+    def abort_if_yielding(self) -> None:
+        self.decoder.abort_if_yielding()
+
     @property
     def decodes(self) -> Decodes:
         return self.decoder.decodes
@@ -278,7 +281,8 @@ class Runner(Worker):
             only = work[0][1].positive or work[0][1]
             self._backend.apply_lora(only.task.params.lora)
             is_own = len(work) == 1 and work[0][2] > 1
-            status = self.decoder.decode(chunks, load_of(chunks), only.id if is_own else None)
+            only_of = only.id if is_own else None
+            status = self.decoder.decode(chunks, load_of(chunks), only_of, self._can_yield(work))
         except CorralError as error:
             return self._fail(work, error)
         if status is DecodeStatus.OK:
@@ -288,6 +292,14 @@ class Runner(Worker):
             return events
         events = self._rewind(work)
         return events + self._relieve(work) if status is DecodeStatus.NO_ROOM else events
+
+    def _can_yield(self, work: Sequence[Work]) -> bool:
+        """Whether it is all of batches, has prompts, and can be evaluated again at little cost."""
+        return (
+            all(request.is_batch for _, request, _ in work)
+            and any(n > 1 for _, _, n in work)
+            and all(request.segment is None and self._kv.can_rewind(slot) for slot, request, _ in work)
+        )
 
     def _mark(self, slot: Slot, request: Request, n: int) -> int:
         """Mark where a draft begins, if only that allows to take it back; returns how many tokens to

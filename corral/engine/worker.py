@@ -23,7 +23,7 @@ class Batch:
 
 
 class Worker:
-    """Every hook is optional. The engine's thread calls all but `abort_if_running` and `heartbeat`."""
+    """Every hook is optional. The engine's thread calls all but `abort_if_...` and `heartbeat`."""
 
     handles: tuple[type[Command], ...] = ()
     yields = False  # whether lines of batches have to pause, because some worker `is_urgent`
@@ -61,6 +61,9 @@ class Worker:
 
     def abort_if_running(self, task_id: int) -> None:
         """From any thread: abort the evaluation if it works only for this task."""
+
+    def abort_if_yielding(self) -> None:
+        """From any thread: abort the evaluation if all its work comes after that of a new task."""
 
     @property
     def decodes(self) -> Decodes:

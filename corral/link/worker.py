@@ -146,6 +146,8 @@ def _read_commands(channel: BlockingChannel, engine: Engine, inbox: loop.Inbox) 
         inbox.put(command)
         if isinstance(command, Cancel):
             engine.abort_if_running(command.task_id)
+        elif isinstance(command, Task | Embed) and not command.is_batch:
+            engine.abort_if_yielding()
 
 
 if __name__ == "__main__":
