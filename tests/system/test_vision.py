@@ -505,7 +505,7 @@ def test_files_come_from_one_directory(llava):
         f"file://{directory}/../outside.png",
         "file:no",
     ):
-        assert "no such file under --media-path" in refused(llava, url)
+        assert "file not found under --media-path" in refused(llava, url)
     assert "not a regular file" in refused(llava, "file:link.png")
     assert "image 1: " in refused(llava, "file:up/outside.png")
     assert "image 1: " in refused(llava, "file:///etc/passwd")
