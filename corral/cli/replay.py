@@ -48,7 +48,7 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--api-key", metavar="KEY", default=os.environ.get("LLAMA_API_KEY", ""))
     options, rest = parser.parse_known_args(args)
     if options.url and rest:
-        parser.error(f"with --url there are no options of a server: {' '.join(rest)}")
+        parser.error(f"--url cannot be combined with server options: {' '.join(rest)}")
     return options, rest
 
 

@@ -45,7 +45,7 @@ class McpSessions:
         """Raises NotFound and McpError."""
         session = await self._session(client, server)
         if not any(tool.name == name for tool in session.tools):
-            raise NotFound(f"there is no tool '{name:.64}'")
+            raise NotFound(f"tool '{name:.64}' does not exist")
         return await session.call(name, arguments)
 
     async def close(self) -> None:
@@ -66,7 +66,7 @@ class McpSessions:
     async def _session(self, client: Client, name: str) -> Session:
         server, key = self._servers.get(name), (client.id, name)
         if server is None or not server.serves(client):
-            raise NotFound(f"there is no MCP server '{name:.64}'")
+            raise NotFound(f"MCP server '{name:.64}' does not exist")
         session = self._sessions.get(key)
         if session is not None and session.transport.is_open:
             self._sessions.move_to_end(key)

@@ -56,7 +56,7 @@ async def _call(sessions: McpSessions, client: Any, body: ToolCallRequest) -> di
         name = body.tool.removeprefix(f"{server}_")
         if any(tool.name == name for tool in await sessions.tools(client, server)):
             return await sessions.call(client, server, name, body.params)
-    raise NotFound(f"there is no tool '{body.tool:.64}'")
+    raise NotFound(f"tool '{body.tool:.64}' does not exist")
 
 
 def _sessions(request: Request) -> McpSessions:
