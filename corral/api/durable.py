@@ -111,7 +111,7 @@ class DurableWork:
                     await self._record(choice, result)
                     yield choice, result
         except Unavailable as error:
-            if not error.retry_after_s:  # there is no engine: a later server continues
+            if not error.retry_after_s:  # the engine is gone for good: a later server continues
                 self._leave()
             raise
 

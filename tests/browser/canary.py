@@ -34,7 +34,7 @@ class Canary:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for each in (self._stream, self._datagram):
-            with contextlib.suppress(OSError):  # nobody is connected
+            with contextlib.suppress(OSError):  # the socket is not connected
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 

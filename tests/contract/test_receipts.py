@@ -1,4 +1,4 @@
-"""Receipts: what they say, that nobody else can write them, and that they evaluate to the same answer."""
+"""Receipts: their content, that only this server can sign them, and that they evaluate to the same answer."""
 
 from __future__ import annotations
 
