@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from corral.llama.vocab import Vocab
 from corral.text.vocab import VocabFile
 
 _STACK_BYTES = 256 << 20  # some tokenizers recurse per character of a long text
+_MIN_STACK_BYTES = 1 << 20
 _log = logging.getLogger("corral")
 
 
@@ -49,9 +51,18 @@ def _open(file: VocabFile, life: BlockingChannel) -> Vocab:
 
 
 def _serve_all(vocab: Vocab, channels: list[BlockingChannel]) -> None:
-    threading.stack_size(_STACK_BYTES)
+    threading.stack_size(_stack_bytes(len(channels)))
     for channel in channels:
         threading.Thread(target=_serve, args=(vocab, channel), daemon=True).start()
+
+
+def _stack_bytes(n_threads: int) -> int:
+    """A quarter of the address space at most, where `ulimit -v` limits it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return _STACK_BYTES
+    page = resource.getpagesize()
+    return max(_MIN_STACK_BYTES, min(_STACK_BYTES, limit // (4 * n_threads) // page * page))
 
 
 def _serve(vocab: Vocab, channel: BlockingChannel) -> None:

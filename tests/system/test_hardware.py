@@ -60,6 +60,7 @@ def test_a_context_that_nobody_asked_for_shrinks(small, tmp_path):
         n_ctx = int(re.search(r"using -c (\d+)", chosen)[1])
         assert 8192 <= n_ctx < 524288
         assert server.get("/props").json()["default_generation_settings"]["n_ctx"] == n_ctx
+        assert not any("tokenizer" in line for line in server.lines), "its threads' stacks fit into the limit"
 
 
 def test_without_a_plan_libllama_says_it(small):
