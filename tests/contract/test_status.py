@@ -215,7 +215,9 @@ async def test_slots_are_off_unless_asked_for():
 
 
 async def test_a_model_has_several_names():
-    settings = configure(["-m", "fake.gguf", "--alias", "tiny, fim,code,", "--tags", "chat,small"], {}).settings
+    settings = configure(
+        ["-m", "fake.gguf", "--alias", "tiny, fim,code,", "--tags", "chat,small"], {}
+    ).settings
     server = Server(settings=settings)
     (model,) = (await server.http.get("/v1/models")).json()["data"]
     assert (model["id"], model["aliases"]) == ("code", ["code", "fim", "tiny"])
