@@ -139,6 +139,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ui_config_file: str = ""
     ui_mcp_origins: tuple[str, ...] = ()
     mcp_servers_config: str = ""
+    mcp_servers_json: str = ""
     chats_path: str = ""
     responses_path: str = ""
     batches_path: str = ""

@@ -51,6 +51,12 @@ OPTIONS = (
         path=PathUse.TEXT,
     ),
     Option(
+        ("--mcp-servers-json",),
+        "the same as JSON, in addition to those of the file",
+        "JSON",
+        parse=value.mcp_servers,
+    ),
+    Option(
         ("--chats",),
         "directory for the conversations of the web UI, separate for each API key, so that other "
         "browsers see them too (default: none, they stay in the browser)",
