@@ -55,7 +55,7 @@ class ModelFacts:
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self.path = settings.engine.model
-        self._alias = settings.server.alias
+        self._alias = next(iter(settings.server.aliases), "")
         self._only_embeds = settings.engine.only_embeds
         self._is_verbose = settings.engine.verbose
         self._engine = engine

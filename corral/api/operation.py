@@ -47,8 +47,9 @@ Resumable streams: Streams that continue without their client (`X-Conversation-I
   delete /v1/stream | stopStream | Stop a stream
   post /v1/streams/lookup | lookupStreams | Find streams by their conversations
 OpenAI's Responses API: The same conversations, which the server can keep.
-  post /v1/responses | createResponse | Create a response (OpenAI)
-  post /v1/responses/input_tokens | countResponseTokens | Count the tokens of a response (OpenAI)
+  post /v1/responses | createResponse | Create a response (OpenAI) | /responses
+  post /v1/responses/input_tokens | countResponseTokens | Count the tokens of a response (OpenAI) |
+    /responses/input_tokens
   post /v1/responses/compact | compactResponse | Replace a conversation by a summary (OpenAI)
   get /v1/responses/{id} | getResponse | Get a response, or its events
   delete /v1/responses/{id} | deleteResponse | Delete a response

@@ -15,7 +15,7 @@ from corral.api.dialects.ollama.digest import FileDigest
 from corral.api.dialects.responses.archive import Archive
 from corral.api.engine import Engine, Runner
 from corral.api.live_answers import LiveAnswers
-from corral.api.mcp.config import read_config
+from corral.api.mcp.config import read_servers
 from corral.api.mcp.sessions import McpSessions
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
@@ -94,7 +94,9 @@ def _open_journal(server: ServerSettings) -> Journal | None:
 
 
 def _open_mcp(server: ServerSettings) -> McpSessions | None:
-    return McpSessions(read_config(server.mcp_servers_config)) if server.mcp_servers_config else None
+    if not (server.mcp_servers_config or server.mcp_servers_json):
+        return None
+    return McpSessions(read_servers(server.mcp_servers_config, server.mcp_servers_json))
 
 
 def _media_source(server: ServerSettings) -> MediaSource:

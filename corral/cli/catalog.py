@@ -83,7 +83,7 @@ def _model(
         server = msgspec.structs.replace(server, hf_repo=name)
     if not any(each.option.target == "engine.cache_ram_mib" for each in given):
         engine = msgspec.structs.replace(engine, cache_ram_mib=CACHE_RAM_MIB)
-    aliases = tuple(alias.strip() for alias in server.alias.split(",") if alias.strip())
+    aliases = server.aliases
     server = msgspec.structs.replace(server, alias=name)
     return CatalogModel(
         name=name,

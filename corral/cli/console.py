@@ -65,7 +65,7 @@ class Console:
 
     def ready(self, address: str, info: ModelInfo) -> None:
         self.close()
-        name = self._settings.server.alias or self._name
+        name = next(iter(self._settings.server.aliases), self._name)
         fields = {
             "address": address,
             "model": name,

@@ -111,7 +111,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    host: str = "127.0.0.1"  # or the path of a socket that ends with .sock
+    host: str = "127.0.0.1"  # addresses, or paths of sockets that end with .sock, with commas between
     port: int = 8080
     n_threads_http: int = -1  # -1: asyncio's default
     api_keys: tuple[str, ...] = ()
@@ -139,6 +139,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ui_config_file: str = ""
     ui_mcp_origins: tuple[str, ...] = ()
     mcp_servers_config: str = ""
+    mcp_servers_json: str = ""
     chats_path: str = ""
     responses_path: str = ""
     batches_path: str = ""
@@ -161,7 +162,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     hf_file: str = ""
     hf_token: str = ""
     offline: bool = False
-    alias: str = ""
+    alias: str = ""  # names with commas between
     tags: tuple[str, ...] = ()
     slots: bool = False
     props: bool = False
@@ -221,8 +222,21 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     models_memory_mib: int = 0  # of all engines together; 0: what is free at the start
     models_margin_mib: int = 512  # to leave free of what was found to be free
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return _split(self.host) or ("",)
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """compat: the first in alphabetical order is the model's id."""
+        return tuple(sorted(set(_split(self.alias))))
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineSettings
     server: ServerSettings = ServerSettings()
     sampling: SamplingParams = SamplingParams()  # defaults of requests
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part for part in map(str.strip, text.split(",")) if part)

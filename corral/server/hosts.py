@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from corral.api.error import ErrorAnswer
 from corral.core.errors import CorralError, Forbidden, InvalidRequest
 from corral.core.settings import ServerSettings
-from corral.server.listen import Reach, is_loopback, parse_address, without_brackets
+from corral.server.listen import SOCKET_SUFFIX, Reach, is_loopback, parse_address, without_brackets
 from corral.server.peers import is_private_only
 
 ANY = "*"
@@ -94,7 +94,7 @@ def allowed_names(server: ServerSettings, reach: Reach) -> HostNames:
     admits_private = is_private_only(server, reach) and not server.allowed_hosts
     if not (admits_private or reach is Reach.LOCAL or server.allowed_hosts):
         return HostNames((ANY,))
-    own = [server.host] if reach is not Reach.UNIX and _parse_name(server.host) else []
+    own = [host for host in server.hosts if not host.endswith(SOCKET_SUFFIX) and _parse_name(host)]
     return HostNames((*own, *server.allowed_hosts), admits_private)
 
 

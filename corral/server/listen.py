@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 
+SOCKET_SUFFIX = ".sock"
 UNIX = "unix:"  # precedes a path, as http:// precedes a host
 _BACKLOG = 2048
 _ANSWER_S = 5.0  # for the owner of an existing socket file to respond
@@ -31,8 +32,8 @@ _REMEDIES = {
 }
 
 
-class Reach(enum.Enum):
-    """Where clients can connect from."""
+class Reach(enum.IntEnum):
+    """Where clients can connect from, the widest last."""
 
     UNIX = enum.auto()  # processes that may open the file
     LOCAL = enum.auto()  # this machine
@@ -49,20 +50,31 @@ class Listener:
 @contextlib.contextmanager
 def open_listener(server: ServerSettings) -> Iterator[Listener]:
     """Listen until the context ends. Raises CorralError that names the option at fault."""
-    if server.host.endswith(".sock"):
-        with _unix_socket(server.host) as bound:
-            yield Listener([bound], UNIX + server.host, Reach.UNIX)
-        return
-    sockets = _internet_sockets(server.host, server.port, server.reuse_port)
-    try:
-        is_public = not all(is_loopback(bound.getsockname()[0]) for bound in sockets)
+    sockets: list[socket.socket] = []
+    port = server.port
+    with contextlib.ExitStack() as open_sockets:
+        for host in server.hosts:
+            if host.endswith(SOCKET_SUFFIX):
+                sockets.append(open_sockets.enter_context(_unix_socket(host)))
+                continue
+            bound = _internet_sockets(host, port, server.reuse_port)
+            sockets += map(open_sockets.enter_context, bound)
+            port = bound[0].getsockname()[1]  # with --port 0 the first socket chooses it for all
         scheme = "https" if server.ssl_cert_file else "http"
-        host, port = sockets[0].getsockname()[:2]
-        address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        yield Listener(sockets, address, Reach.PUBLIC if is_public else Reach.LOCAL)
-    finally:
-        for bound in sockets:
-            bound.close()
+        yield Listener(sockets, _address_of(sockets[0], scheme), max(map(_reach_of, sockets)))
+
+
+def _address_of(bound: socket.socket, scheme: str) -> str:
+    if bound.family == socket.AF_UNIX:
+        return UNIX + str(bound.getsockname())
+    host, port = bound.getsockname()[:2]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _reach_of(bound: socket.socket) -> Reach:
+    if bound.family == socket.AF_UNIX:
+        return Reach.UNIX
+    return Reach.LOCAL if is_loopback(bound.getsockname()[0]) else Reach.PUBLIC
 
 
 @functools.lru_cache(256)

@@ -25,6 +25,7 @@ _PATHS = frozenset(
         "/completions",
         "/infill",
         "/v1/responses",
+        "/responses",
         "/v1/messages",
         "/v1/receipts/replay",
         "/api/chat",

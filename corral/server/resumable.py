@@ -21,7 +21,7 @@ HEADER = b"x-conversation-id"
 MAX_ID_CHARS = 512
 _LAST_ID = b"last-event-id"
 _PATHS = ("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completion", "/completions")
-_OTHER_PATHS = ("/infill", "/v1/messages", "/v1/responses")  # of durable streams
+_OTHER_PATHS = ("/infill", "/v1/messages", "/v1/responses", "/responses")  # of durable streams
 _EVENT_ID = re.compile(rf"({PREFIX}[0-9a-f]{{32}})\.[0-9]{{1,10}}")
 
 

@@ -36,6 +36,8 @@ PLAIN: dict[str, Any] = {
     "/v1/messages/count_tokens": MESSAGES,
     "/v1/responses": RESPONSES,
     "/v1/responses/input_tokens": {"input": "hello"},
+    "/responses": RESPONSES,
+    "/responses/input_tokens": {"input": "hello"},
     "/v1/responses/compact": {"input": "hello"},
     "/v1/conversations": {"metadata": {"a": "b"}},
     f"/v1/conversations/{CONVERSATION}": {"metadata": {"a": "b"}},

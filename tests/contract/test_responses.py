@@ -760,3 +760,16 @@ async def test_a_server_that_stops_cancels_what_runs(tmp_path):
     await server.state.responses.close()
     found = await get(on_disk(tmp_path), f"/v1/responses/{queued['id']}")
     assert found["status"] == "cancelled"
+
+
+async def test_progress_and_timings_in_events(server):
+    asked = {"input": "x" * 40, "max_output_tokens": 3, "return_progress": True, "timings_per_token": True}
+    events = await stream_events(server, **asked)
+    reports = [event for event in events if "prompt_progress" in event]
+    assert {event["type"] for event in reports} == {"response.in_progress"}
+    assert reports[-1]["prompt_progress"]["total"] >= reports[-1]["prompt_progress"]["processed"] > 0
+    timed = {event["type"] for event in events if "timings" in event}
+    assert timed >= {"response.output_text.delta", events[-1]["type"]}
+    assert "warnings" not in events[-1]["response"]
+    numbers = [event["sequence_number"] for event in events if event not in reports]
+    assert numbers == list(range(len(numbers)))

@@ -214,6 +214,18 @@ async def test_slots_are_off_unless_asked_for():
     assert "slots" not in (await server.http.get("/health?include_slots")).json()
 
 
+async def test_a_model_has_several_names():
+    settings = configure(
+        ["-m", "fake.gguf", "--alias", "tiny, fim,code,", "--tags", "chat,small"], {}
+    ).settings
+    server = Server(settings=settings)
+    (model,) = (await server.http.get("/v1/models")).json()["data"]
+    assert (model["id"], model["aliases"]) == ("code", ["code", "fim", "tiny"])
+    assert model["tags"] == ["chat", "small"]
+    for name in ("code", "fim", "tiny"):
+        assert (await server.http.get(f"/v1/models/{name}")).status_code == 200
+
+
 async def test_props():
     settings = configure(["-m", "fake.gguf", "--alias", "pet", "-s", "42", "-n", "7"], {}).settings
     server = Server(settings=settings)

@@ -103,6 +103,26 @@ def test_all_addresses_of_a_name_have_the_same_port(tiny):
                 client.connect(address)
 
 
+@needs_ipv6
+def test_several_addresses_and_a_socket(sock, tiny):
+    with CorralProcess("-m", tiny, "-c", 512, "--host", f"127.0.0.1,::1,{sock}") as server:
+        port = server.url.rpartition(":")[2]
+        assert server.url == f"http://127.0.0.1:{port}"
+        for url in (server.url, f"http://[::1]:{port}"):
+            assert httpx.get(f"{url}/health", timeout=START_S).status_code == 200
+        with over(sock) as http:
+            assert http.get("/health").status_code == 200
+        assert server.stop() == 0
+    assert not sock.exists()
+
+
+def test_one_address_that_cannot_be_used_ends_the_start(sock, tiny):
+    result = run("-m", tiny, "--port", 0, "--host", f"{sock},192.0.2.1")
+    assert result.returncode == 1
+    assert "192.0.2.1" in result.stderr
+    assert not sock.exists()
+
+
 def test_a_client_that_does_nothing_is_cut_off(tiny, tmp_path):
     n_bytes = 256 << 20
     with open(tmp_path / "large.bin", "wb") as file:

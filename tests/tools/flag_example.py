@@ -10,6 +10,7 @@ _WORDS = {
     "--grammar": 'root::="a"',
     "--json-schema": "{}",
     "--ui-config": '{"a":1}',
+    "--mcp-servers-json": '{"mcpServers":{}}',
     "--reverse-prompt": "User:",
     "--lora": "a.gguf,b.gguf",
     "--lora-scaled": "a.gguf 0.5",

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from corral.api.mcp.config import parse_config
+from corral.api.mcp.config import parse_config, read_config, read_servers
+from corral.cli.configuration import configure
+from corral.cli.given import UsageError
 from corral.core.client import Client
 from corral.core.errors import CorralError
 
@@ -71,3 +73,17 @@ def test_what_is_no_server(fields):
 def test_what_is_no_name(name):
     with pytest.raises(CorralError):
         parse(**{name: {"command": "x"}})
+
+
+def test_servers_of_the_option_replace_those_of_the_file(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}')
+    found = read_servers(str(path), '{"mcpServers": {"b": {"command": "z"}}}')
+    assert [(server.name, server.command) for server in found] == [("a", ("x",)), ("b", ("z",))]
+    assert read_servers(str(path), "") == read_config(str(path))
+
+
+def test_the_option_is_checked_at_the_start():
+    assert configure(["--mcp-servers-json", '{"mcpServers": {}}'], {}).settings.server.mcp_servers_json
+    with pytest.raises(UsageError, match="--mcp-servers-json"):
+        configure(["--mcp-servers-json", "no JSON"], {})

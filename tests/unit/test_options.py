@@ -337,12 +337,12 @@ def test_a_variable_of_no_option_is_a_warning(name, likely):
         ("mistral", "mistral-v1"),
     ],
 )
-def test_a_chat_template_is_a_known_name_or_jinja(value, near):
+def test_a_chat_template_is_a_known_name_or_a_text(value, near):
     for argv, environ in ((["--chat-template", value], {}), ([], {"LLAMA_ARG_CHAT_TEMPLATE": value})):
         with pytest.raises(UsageError) as error:
             configure(argv, environ)
         assert near in error.value.message
-    for text in ("", "chatml", "{{ messages }}", "{% for m in messages %}{% endfor %}"):
+    for text in ("", "chatml", "{{ messages }}", "no Jinja at all", "{% for m in messages %}{% endfor %}"):
         assert parse("--chat-template", text).server.chat_template == text
     with pytest.raises(UsageError, match="--chat-template-file"):
         parse("--chat-template", "my/template.jinja")

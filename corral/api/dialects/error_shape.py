@@ -45,7 +45,7 @@ _SHAPES = (
     ),
     ErrorShape(
         name="Responses",
-        prefixes=("/v1/responses", "/v1/conversations", "/v1/files", "/v1/batches"),
+        prefixes=("/v1/responses", "/responses", "/v1/conversations", "/v1/files", "/v1/batches"),
         render=responses.render_error,
         statuses=responses.STATUSES,
         schema=responses.SCHEMA,

@@ -33,9 +33,9 @@ class Remarks:
             if name not in known and name not in self.common and value is not None:
                 self.warn(f"{place}.{name:.{MAX_NAME_CHARS}}", "is unknown and was ignored")
 
-    def check_effect(self, body: GenerationFields) -> None:
-        """Warn about fields that have an effect in other APIs only."""
-        for name in sorted(body.model_fields_set.intersection(WITHOUT_EFFECT)):
+    def check_effect(self, body: GenerationFields, *effective: str) -> None:
+        """Warn about fields that have an effect in other APIs only. `effective`: those that have one here."""
+        for name in sorted(body.model_fields_set.intersection(WITHOUT_EFFECT).difference(effective)):
             self.warn(body.name_of(name), "has no effect on this route")
 
 

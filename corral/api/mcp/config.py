@@ -1,6 +1,6 @@
-"""Read `--mcp-servers-config`: the MCP servers that the operator lets this server start or call.
+"""Read `--mcp-servers-config` and `--mcp-servers-json`: the MCP servers that this server may start or call.
 
-The file has the usual form,
+They have the usual form,
 `{"mcpServers": {name: {"command", "args", "env", "cwd"} or {"url", "headers"}}}`. An entry may also have
 `timeout_ms`, `disabled`, and `keys`: the names of the API keys that may use it.
 """
@@ -42,6 +42,12 @@ class McpServer:
 
     def serves(self, client: Client) -> bool:
         return self.keys is None or client.name in self.keys
+
+
+def read_servers(path: str, text: str) -> tuple[McpServer, ...]:
+    """Return the servers of a file and those of a text, which replace servers of the same name."""
+    found = (*(read_config(path) if path else ()), *(parse_config(text) if text else ()))
+    return tuple({server.name: server for server in found}.values())
 
 
 def read_config(path: str) -> tuple[McpServer, ...]:

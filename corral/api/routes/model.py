@@ -47,7 +47,7 @@ async def model(request: Request, name: Annotated[str, PathParameter("Name of th
     directory: ModelDirectory | None = request.app.state.models
     if directory is not None:
         return JsonResponse(directory.render_one(request, name))
-    if name != state.model.name:
+    if name not in (state.model.name, *state.settings.server.aliases):
         raise NotFound(f"model '{name:.256}' not found")
     return JsonResponse(_render(state))
 
@@ -83,7 +83,7 @@ def _render(state: AppState) -> dict[str, Any]:
     name, info, server = state.model.name, state.engine.info, state.settings.server
     return {
         "id": name,
-        "aliases": [server.alias] if server.alias else [],
+        "aliases": list(server.aliases),
         "tags": list(server.tags),
         "object": "model",
         "created": state.started_at,

@@ -95,7 +95,12 @@ OPTIONS = (
         parse=value.encoding,
         repeats=False,
     ),
-    Option(("-a", "--alias"), "name of the model in responses (default: its path)", "NAME"),
+    Option(
+        ("-a", "--alias"),
+        "names of the model, with commas between them; responses contain the first in alphabetical order "
+        "(default: its file name)",
+        "NAME,...",
+    ),
     Option(
         ("--tags",),
         "tags of the model in GET /v1/models, with commas between them",

@@ -6,7 +6,11 @@ from corral.cli.options import value
 from corral.cli.options.option import Option, PathUse
 
 OPTIONS = (
-    Option(("--host",), "address to listen on, or the path of a Unix socket that ends with .sock", "HOST"),
+    Option(
+        ("--host",),
+        "address to listen on, or the path of a Unix socket that ends with .sock; several with commas",
+        "HOST,...",
+    ),
     Option(("--port",), "port to listen on; 0: any free one", "PORT", limits=(0, 65535)),
     Option(
         ("--path",),
@@ -45,6 +49,12 @@ OPTIONS = (
         'JSON file with MCP servers that this server starts or calls, in the usual form, {"mcpServers": '
         "{...}}; keys that may use them can run their tools (default: none)",
         path=PathUse.TEXT,
+    ),
+    Option(
+        ("--mcp-servers-json",),
+        "the same as JSON, in addition to those of the file",
+        "JSON",
+        parse=value.mcp_servers,
     ),
     Option(
         ("--chats",),

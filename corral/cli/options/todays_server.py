@@ -191,7 +191,6 @@ SERVER = (
     ),
     _refused(("--tools",), "built-in tools", _NO_TOOLS, "TOOL,..."),
     _refused(("--tools-runtime",), "where tools run", _NO_TOOLS, "OPTION"),
-    _refused(("--mcp-servers-json",), "MCP servers", _NO_TOOLS, "JSON"),
     _refused(("-ag", "--agent"), "run tools in the server", _NO_TOOLS, negative=("-no-ag", "--no-agent")),
     _noted(
         ("--reasoning-preserve",),

@@ -15,7 +15,7 @@ from corral.core.transcoding import AUTO, OFF, TUNED
 from corral.gguf.file_type import TRANSCODABLE
 
 _MAX_NEAR = 5
-_JINJA = ("{{", "{%")
+_OF_TEXTS = ("{{", "{%", " ")  # a template, or text without Jinja; no name has them
 _PREFIX = re.compile(r"(/[\w.~-]+)+", re.ASCII)
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?")
 _OFF = ("0", "false", "no", "disabled")
@@ -87,7 +87,7 @@ def template(args: list[str]) -> str:
     from corral.chat.named import NAMES  # needed only here
 
     name = args[0]
-    if any(mark in name for mark in _JINJA):
+    if any(mark in name for mark in _OF_TEXTS):
         check_template(name)
         return name
     if not name or name in NAMES:
@@ -133,6 +133,16 @@ def json_text(args: list[str]) -> str:
 def json_object(args: list[str]) -> str:
     if json_text(args) and not isinstance(orjson.loads(args[0]), dict):
         raise ValueError("must be a JSON object")
+    return args[0]
+
+
+def mcp_servers(args: list[str]) -> str:
+    from corral.api.mcp.config import parse_config  # slow import
+
+    try:
+        parse_config(args[0])
+    except CorralError as error:
+        raise ValueError(error.message) from None
     return args[0]
 
 

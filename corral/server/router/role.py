@@ -33,6 +33,7 @@ _PATHS = {
         *("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completion", "/completions"),
         *("/infill", "/apply-template", "/v1/chat/completions/input_tokens"),
         *("/chat/completions/input_tokens", "/v1/responses", "/v1/responses/input_tokens"),
+        *("/responses", "/responses/input_tokens"),
         *("/v1/responses/compact", "/v1/audio/transcriptions", "/audio/transcriptions"),
         *("/v1/chat/completions/control", "/chat/completions/control", "/completion/control"),
         *("/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate"),

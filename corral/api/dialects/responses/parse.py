@@ -62,7 +62,7 @@ def parse_context(body: ContextFields, items: Placed, file_texts: Mapping[str, s
         **_format_fields(body, names, remarks),
         **(_answer_fields(body, remarks) if isinstance(body, ResponsesRequest) else {}),
     }
-    remarks.check_effect(body)
+    remarks.check_effect(body, "return_progress", "timings_per_token")
     warnings = [*nested_warnings(body, _NESTED), *remarks.warnings]
     chat = parse_request(ChatRequest, fields).with_remarks_of(body, warnings)
     return ParsedResponses(chat, names, table)

@@ -22,7 +22,7 @@ from corral.api.render.state import render_cache_report
 from corral.core.answer_id import now
 from corral.core.errors import CorralError
 from corral.core.params import SamplingParams
-from corral.core.result import UNFINISHED, Admitted, Done, TaskResult, TokenProbs, Tokens
+from corral.core.result import UNFINISHED, Admitted, Done, Progress, TaskResult, TokenProbs, Tokens
 
 Events = list[dict[str, Any]]
 Keep = Callable[[StoredResponse], None]
@@ -46,6 +46,7 @@ class ResponsesRenderer:
         self.stream_format = named_events(self.fail)
         self._context = context
         self._n_top = (body.top_logprobs or 0) if wants_logprobs(body) else None
+        self._reports_progress, self._reports_timings = body.return_progress, body.timings_per_token
         self._warnings = list(prepared.completion.warnings)
         self._input = input
         self._keep = keep
@@ -73,11 +74,13 @@ class ResponsesRenderer:
         return self._number(opening_events(self._response, is_queued=True))
 
     def events(self, choice: Choice, result: TaskResult) -> Events:
-        if isinstance(result, Admitted):
-            return self._begin()
+        if isinstance(result, Admitted | Progress):
+            return [*self._begin(), *self._progress(choice, result)]
         if isinstance(result, Tokens):
             logprobs = self._render_probs(result.probs, choice.task.params.sampling)
             fed = self._output.feed(result.text, len(result.tokens), logprobs)
+            if fed and self._reports_timings:
+                fed[-1] = {**fed[-1], "timings": native.render_timings(result.timings)}
             return [*self._begin(), *self._number(fed)]
         if isinstance(result, Done):
             return [*self._begin(), *self._finish(choice, result)]
@@ -108,6 +111,14 @@ class ResponsesRenderer:
             return self._number([opening_event(self._response, "in_progress")])
         return self._number(opening_events(self._response, is_queued=False))
 
+    def _progress(self, choice: Choice, result: Admitted | Progress) -> Events:
+        """Repeat the last number: a stored response is sent again without progress, numbered the same."""
+        if not self._reports_progress:
+            return []
+        progress = native.render_prompt_progress(choice, result, self._reports_timings)
+        event = {**opening_event(self._response, "in_progress"), "sequence_number": self._n_events - 1}
+        return [{**event, **progress}]
+
     def _feed_steps(self, choice: Choice) -> None:
         """Feed the output in the steps of a stream, so that both give the same items."""
         n_seen = 0
@@ -125,7 +136,7 @@ class ResponsesRenderer:
         if self.diagnosis is not None:
             found = render_prompt_cache_diagnostics(self.diagnosis, choice.n_cached)
             diagnostics["prompt_cache_diagnostics"] = found
-        return self._end(
+        ending = self._end(
             "completed" if is_whole else "incomplete",
             events,
             incomplete_details=reason,
@@ -134,6 +145,9 @@ class ResponsesRenderer:
             usage=self._usage(choice, done),
             **render_cache_report(choice, self._context.piece),
         )
+        if self._reports_timings:
+            ending[-1]["timings"] = native.render_timings(done.timings)
+        return ending
 
     def _end(self, status: str, events: Iterable[dict[str, Any]] = (), **fields: Any) -> Events:
         self._response |= {"status": status, "completed_at": now(), **fields}
