@@ -134,6 +134,24 @@ async def test_twelve_answers_do_not_change_when_engines_are_lost(server, undist
     assert server.get("/health").json()["status"] == "ok"
 
 
+async def test_answers_do_not_change_when_engines_are_replaced(server, undisturbed):
+    before = {engine.pid for engine in server.engines}
+    n_restarts = [engine["n_restarts"] for engine in server.get("/engines").json()["engines"]]
+    answers = ask(server)
+    for answer in answers:
+        await answer.reach(5)
+    async with httpx.AsyncClient(timeout=START_S, base_url=server.url, verify=False) as http:
+        for engine in range(N_ENGINES):
+            response = await http.post(f"/engines/{engine}/drain")
+            assert response.json() == {"success": True}
+    assert await finish(answers) == undisturbed
+    engines = server.get("/engines").json()["engines"]
+    assert not before & {engine["pid"] for engine in engines}
+    assert [engine["n_restarts"] for engine in engines] == n_restarts
+    assert server.post(f"/engines/{N_ENGINES}/drain").status_code == 404
+    assert server.post("/engines/x/drain").status_code == 404
+
+
 async def test_interrupted_answers_do_not_wait_for_a_new_engine(server):
     """The new one is stopped before it can do anything."""
     body = {"n_predict": 400, "ignore_eos": True}
