@@ -236,7 +236,7 @@ class EngineClient:
         life = Life(ready_s, bool(suspects(pending) or self._answers), self._has_completed)
         self._has_completed = False
         for each in charge_crash(pending):
-            message = f"the engine died {MAX_CRASHES} times while working on this request"
+            message = f"the engine died {each.n_lost} times while working on this request"
             self._fail(each, CorralError(message))
         self._fail_answers(Unavailable("the engine was lost, and with it the contents of its slots"))
         return life

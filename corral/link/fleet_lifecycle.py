@@ -64,7 +64,7 @@ class FleetLifecycle:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something that continues without its caller, and is given up when the engines are closed."""
+        """Do something that continues without its caller, and is cancelled when the engines are closed."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
