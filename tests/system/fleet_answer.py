@@ -48,6 +48,7 @@ class Answer:
     @property
     def said(self) -> Any:
         """All that does not depend on time."""
+        assert "error" not in self.events[-1], self.events[-1]
         if "choices" not in self.events[0]:
             assert [event["stop"] for event in self.events[:-1]] == [False] * (len(self.events) - 1)
             tokens = [token for event in self.events for token in event["tokens"]]
