@@ -34,7 +34,7 @@ class Client:
     tenant: bytes = b""
     is_batch: bool = False
     limits: Limits = NO_LIMITS
-    is_admin: bool = False  # sees the usage of all keys
+    is_admin: bool = False  # sees the usage of all keys, and may replace engines
 
 
 ANONYMOUS = Client()

@@ -236,13 +236,9 @@ class EngineClient:
         life = Life(ready_s, bool(suspects(pending) or self._answers), self._has_completed)
         self._has_completed = False
         for each in charge_crash(pending):
-            message = f"the engine died {MAX_CRASHES} times while working on this request"
+            message = f"the engine died {each.n_lost} times while working on this request"
             self._fail(each, CorralError(message))
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(
-                    Unavailable("the engine was lost, and with it the contents of its slots")
-                )
+        self._fail_answers(Unavailable("the engine was lost, and with it the contents of its slots"))
         return life
 
     def on_sleep(self) -> None:
@@ -250,9 +246,7 @@ class EngineClient:
         self._observer.on_slots(self.info.n_slots)
 
     def on_down(self, error: Unavailable) -> None:
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(error)
+        self._fail_answers(error)
         for pending in list(self._pending.values()):
             self.cancel(pending.task.id)
             pending.stream.fail(error)
@@ -348,6 +342,11 @@ class EngineClient:
             answer.set_result(result)
         elif isinstance(result, Failed):
             answer.set_exception(CorralError.from_info(result.error))
+
+    def _fail_answers(self, error: Unavailable) -> None:
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
 
     def _fail(self, pending: PendingTask, error: CorralError) -> None:
         del self._pending[pending.task.id]

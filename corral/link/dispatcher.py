@@ -54,6 +54,15 @@ class Dispatcher:
             if heirs := self._heirs(member, pending):
                 self._move(pending, member, heirs)
 
+    def relieve(self, member: Member) -> None:
+        """Move the tasks of an engine that is to be replaced: what waits, and what finds a free slot."""
+        for pending in list(member.pending.values()):
+            heirs = self._heirs(member, pending)
+            if pending.is_admitted:
+                heirs = [heir for heir in heirs if heir.load_now.n_free > 0]
+            if heirs:
+                self._move(pending, member, heirs)
+
     def even_out(self) -> None:
         """Move waiting tasks from engines without a free slot to engines with one, if they start earlier."""
         while plan := plan_transfer({m.index: m.load_now for m in self._members if m.is_open}):

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -23,6 +23,7 @@ from corral.core.settings import EngineSettings
 from corral.core.task import ControlVerb, SlotAction, Verb
 from corral.link.client import TaskT
 from corral.link.dispatcher import Dispatcher
+from corral.link.engine_drain import EngineDrain
 from corral.link.fleet_lifecycle import FleetLifecycle
 from corral.link.lifecycle import EngineState
 from corral.link.member import Member
@@ -81,6 +82,7 @@ class Fleet:
         ]
         self.lifecycle = FleetLifecycle(settings, [member.lifecycle for member in self._members])
         self._dispatcher = Dispatcher(self._members)
+        self._drain = EngineDrain(self._members, self._dispatcher)
         self._loading_adapter = asyncio.Lock()
         self._unfreed: set[int] = set()  # adapters that tasks still use
         self._costs: defaultdict[str, EngineCost] = defaultdict(EngineCost)  # by fingerprint
@@ -117,6 +119,10 @@ class Fleet:
     @property
     def unloads_in_s(self) -> float | None:
         return self._members[0].unloads_in_s
+
+    @property
+    def engines(self) -> Sequence[Member]:
+        return self._members
 
     @property
     def n_each(self) -> int:
@@ -195,16 +201,12 @@ class Fleet:
             member.keep_idle(limit_s)
 
     async def drain(self, index: int) -> None:
-        """Replace an engine: its tasks continue on others at once, and the next one finds its files."""
-        member = self._members[index]
-        member.is_draining = True
+        """Replace an engine; its tasks continue on others. Continues without its caller."""
         try:
-            self._dispatcher.hand_over(member)
-            await member.lifecycle.unload()
-            member.lifecycle.load_again()
-            await member.load()
-        finally:
-            member.is_draining = False
+            await self.lifecycle.run(self._drain.replace(self._members[index]))
+        except asyncio.CancelledError:
+            self.lifecycle.check_up()
+            raise
         self.on_room()
 
     def on_ready(self, member: Member) -> None:

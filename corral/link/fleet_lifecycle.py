@@ -4,7 +4,8 @@ weights that the others share."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +16,8 @@ from corral.core.settings import EngineSettings
 from corral.link.lifecycle import EngineLifecycle, EngineState, shutting_down
 from corral.link.share import like_first, share_of
 
+T = TypeVar("T")
+
 
 class FleetLifecycle:
     """`EngineLifecycle`'s interface for the server."""
@@ -22,7 +25,7 @@ class FleetLifecycle:
     def __init__(self, settings: EngineSettings, lifecycles: Sequence[EngineLifecycle]) -> None:
         self.settings = settings
         self._lifecycles = lifecycles
-        self._starts: list[asyncio.Task[ModelInfo]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.loading = Loading()
         self.is_closing = False
 
@@ -55,14 +58,20 @@ class FleetLifecycle:
     async def close(self) -> None:
         self.dismiss()
         await asyncio.gather(*(lifecycle.close() for lifecycle in self._lifecycles))
-        for start in self._starts:
-            start.cancel()
-        await asyncio.gather(*self._starts, return_exceptions=True)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something that continues without its caller, and is cancelled when the engines are closed."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
 
     async def _start(self, lifecycle: EngineLifecycle) -> ModelInfo:
-        start = asyncio.create_task(lifecycle.start())
-        self._starts.append(start)
-        return await start
+        return await self.run(lifecycle.start())
 
     def _shares(self) -> list[EngineSettings]:
         n = len(self._lifecycles)

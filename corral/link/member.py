@@ -110,6 +110,12 @@ class Member(EngineClient):
         return range(self.index * n, (self.index + 1) * n)
 
     @property
+    def pid(self) -> int | None:
+        """Its process, if there is one on this machine."""
+        process = self.lifecycle.process
+        return process.pid if process is not None and self.state is EngineState.READY else None
+
+    @property
     def fingerprint(self) -> str:
         return self.info.fingerprint if self.info is not None else ""
 
@@ -134,6 +140,11 @@ class Member(EngineClient):
     @property
     def has_work(self) -> bool:
         return super().is_busy
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether commands wait for its answers."""
+        return bool(self._answers)
 
     @property
     def pending(self) -> Mapping[int, PendingTask]:
@@ -216,6 +227,7 @@ class Member(EngineClient):
 
     def on_sleep(self) -> None:
         super().on_sleep()
+        self._fail_answers(Unavailable("the engine was replaced, and with it the contents of its slots"))
         self._forget()
         self._fleet.on_lost(self)
 

@@ -14,7 +14,8 @@ from corral.core.task import Control, ControlVerb, Embed, Task
 from corral.link.observer import TaskObserver
 from corral.link.stream import TaskStream
 
-MAX_CRASHES = 3  # engines that a task may crash
+MAX_CRASHES = 3  # engines that a task may crash without a new token
+MAX_LOST = 12  # engines that may be lost while they work on a task
 
 
 class MediaFile(Protocol):
@@ -38,14 +39,25 @@ class PendingTask:
     observer: TaskObserver
     media: MediaFile | None = None
     delivered: list[int] = field(default_factory=list)
-    n_crashes: int = 0
+    n_crashes: int = 0  # since its last token
     is_sent: bool = False  # sent to the current engine
     is_admitted: bool = False  # admitted by the current engine
     is_paused: bool = False
+    n_lost: int = 0  # engines that worked on it
+    n_at_crash: int = 0  # delivered tokens when the last of them was lost
 
     @property
     def lora(self) -> AdapterConfig:
         return self.task.lora if isinstance(self.task, Embed) else self.task.params.lora
+
+    def charge_crash(self) -> bool:
+        """Charge the task with a crash; return whether it must not be sent again. One that got new tokens
+        since the last crash did not cause that: it would have caused the same one again."""
+        is_new = len(self.delivered) > self.n_at_crash
+        self.n_crashes = 1 if is_new else self.n_crashes + 1
+        self.n_at_crash = len(self.delivered)
+        self.n_lost += 1
+        return self.n_crashes >= MAX_CRASHES or self.n_lost >= MAX_LOST
 
     def resumed(self) -> Task | Embed:
         """Return the task for another engine, with the tokens already delivered."""
@@ -75,9 +87,7 @@ def suspects(pending: Collection[PendingTask]) -> list[PendingTask]:
 
 def charge_crash(pending: Collection[PendingTask]) -> list[PendingTask]:
     """Charge the suspects with a crash; return those charged too often, which must not be sent again."""
-    charged = suspects(pending)
-    for each in charged:
-        each.n_crashes += 1
+    over = [each for each in suspects(pending) if each.charge_crash()]
     for each in pending:
         each.is_sent = each.is_admitted = False
-    return [each for each in charged if each.n_crashes >= MAX_CRASHES]
+    return over

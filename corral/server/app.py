@@ -26,6 +26,7 @@ from corral.api.routes import (
     completion,
     control,
     embedding,
+    engine,
     file,
     infill,
     metrics,
@@ -61,7 +62,7 @@ _ROUTES = (
     *(messages, message_batches, ollama, responses, conversations),
     *(models, status, metrics, monitor, model, completion, infill, chat, control, audio, chats),
     *(embedding, rank, adapter, token, slot, session),
-    *(file, batch, usage, stream, receipt, tools),
+    *(engine, file, batch, usage, stream, receipt, tools),
 )
 
 

@@ -90,6 +90,12 @@ def many(models):
 
 
 @pytest.fixture(scope="module")
+def several(models):
+    with CorralProcess("-m", models / "llama-bpe.gguf", "--engines", 2, "-c", 512, *ONE_THREAD) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def downloads(models, tmp_path_factory):
     with serve_downloads(models / "llama-bpe.gguf", tmp_path_factory.mktemp("cache")) as server:
         assert server.post("/models", model="user/old:Q8_0").status_code == 200

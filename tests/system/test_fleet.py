@@ -4,13 +4,13 @@ their beginning is cached."""
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.system.fleet_answer import Answer
 from tests.system.process import START_S, CorralProcess
 from tests.tools.family import TOOLS
 
@@ -23,61 +23,6 @@ def server(tiny):
     options = ["-c", 1024 * N_SLOTS, "-np", N_SLOTS, "--engines", N_ENGINES, "--engine-timeout", 2]
     with CorralProcess("-m", tiny, *options, "-t", 1, "--batch-exact", "--slots", "--metrics") as server:
         yield server
-
-
-class Answer:
-    """A streamed answer of any route: what every choice says, and how it ends."""
-
-    def __init__(self, url: str, path: str, body: dict[str, Any]) -> None:
-        self.events: list[dict] = []
-        self._progress = asyncio.Event()
-        self.task = asyncio.create_task(self._run(url + path, {**body, "stream": True}))
-
-    async def _run(self, url: str, body: dict[str, Any]) -> None:
-        async with (
-            httpx.AsyncClient(timeout=START_S) as http,
-            http.stream("POST", url, json=body) as response,
-        ):
-            assert response.status_code == 200, await response.aread()
-            async for line in response.aiter_lines():
-                if line.startswith("data: {"):
-                    self.events.append(json.loads(line.removeprefix("data: ")))
-                    self._progress.set()
-
-    async def reach(self, n: int) -> None:
-        while len(self.events) < n and not self.task.done():
-            self._progress.clear()
-            waiter = asyncio.create_task(self._progress.wait())
-            await asyncio.wait({waiter, self.task}, return_when=asyncio.FIRST_COMPLETED)
-            waiter.cancel()
-
-    @property
-    def said(self) -> Any:
-        """All that does not depend on time."""
-        if "choices" not in self.events[0]:
-            assert [event["stop"] for event in self.events[:-1]] == [False] * (len(self.events) - 1)
-            tokens = [token for event in self.events for token in event["tokens"]]
-            text = "".join(event["content"] for event in self.events)
-            return text, tokens, self.events[-1]["stop_type"], self.events[-1]["tokens_predicted"]
-        said: dict[int, list] = {}
-        for event in self.events:
-            for choice in event["choices"]:
-                said.setdefault(choice["index"], []).append(
-                    (_timeless(choice["delta"]), choice["finish_reason"])
-                )
-        return [_joined(said[index]) for index in sorted(said)]
-
-
-def _timeless(delta: dict[str, Any]) -> dict[str, Any]:
-    calls = [{**call, "id": ""} for call in delta.get("tool_calls") or []]
-    return {**delta, "tool_calls": calls} if calls else delta
-
-
-def _joined(parts: list[tuple[dict, str | None]]) -> tuple[str, str, list[str | None]]:
-    text = "".join(delta.get("content") or "" for delta, _ in parts)
-    calls = [call["function"] for delta, _ in parts for call in delta.get("tool_calls", [])]
-    arguments = "".join(call.get("name", "") + call.get("arguments", "") for call in calls)
-    return text, arguments, [reason for _, reason in parts if reason]
 
 
 def ask(server: CorralProcess) -> list[Answer]:
@@ -132,6 +77,24 @@ async def test_twelve_answers_do_not_change_when_engines_are_lost(server, undist
         server.engines[0].send_signal(number)
     assert await finish(answers) == undisturbed
     assert server.get("/health").json()["status"] == "ok"
+
+
+async def test_answers_do_not_change_when_engines_are_replaced(server, undisturbed):
+    before = {engine.pid for engine in server.engines}
+    n_restarts = [engine["n_restarts"] for engine in server.get("/engines").json()["engines"]]
+    answers = ask(server)
+    for answer in answers:
+        await answer.reach(5)
+    async with httpx.AsyncClient(timeout=START_S, base_url=server.url, verify=False) as http:
+        for engine in range(N_ENGINES):
+            response = await http.post(f"/engines/{engine}/drain")
+            assert response.json() == {"success": True}
+    assert await finish(answers) == undisturbed
+    engines = server.get("/engines").json()["engines"]
+    assert not before & {engine["pid"] for engine in engines}
+    assert [engine["n_restarts"] for engine in engines] == n_restarts
+    assert server.post(f"/engines/{N_ENGINES}/drain").status_code == 404
+    assert server.post("/engines/x/drain").status_code == 404
 
 
 async def test_interrupted_answers_do_not_wait_for_a_new_engine(server):

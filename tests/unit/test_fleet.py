@@ -8,7 +8,7 @@ import contextlib
 import msgspec
 import pytest
 
-from corral.core.errors import CorralError, Unavailable
+from corral.core.errors import Conflict, CorralError, Unavailable
 from corral.core.modifier import AdapterInfo
 from corral.core.params import GenerationParams
 from corral.core.result import (
@@ -296,6 +296,65 @@ async def test_a_drained_engine_is_replaced_without_an_error():
         assert fleet.n_restarts == 0
         answer.end()
         assert await answer.is_done() == [1]
+
+
+async def test_a_stream_stays_in_a_drained_engine_until_another_has_a_free_slot():
+    async with started(2) as fleet:
+        others = [Answer(fleet, [i], id_slot=N_EACH + i) for i in range(N_EACH)]
+        for i, other in enumerate(others):
+            other.admit(i)
+        answer = Answer(fleet, id_slot=0)
+        answer.admit()
+        answer.say(1)
+        draining = asyncio.create_task(fleet.drain(0))
+        await wait_until_async(lambda: fleet.engines[0].is_draining)
+        answer.say(2)
+        assert answer.processes == [0]
+        others[0].end()
+        await wait_until_async(lambda: answer.processes == [0, 1])
+        assert answer.sent.resume == [1, 2]
+        await commands_of(Process.all[0], Stop)
+        Process.all[0].die(0)
+        await be_ready(2)
+        await draining
+        answer.end()
+        assert await answer.is_done() == [1, 2]
+
+
+async def test_what_asks_for_a_slot_of_a_drained_engine_gets_it_in_the_next_one():
+    async with started(2) as fleet:
+        draining = asyncio.create_task(fleet.drain(0))
+        await wait_until_async(lambda: Process.all[0].is_told_to_stop)
+        pinned = Answer(fleet, id_slot=1)
+        assert pinned.processes == []
+        Process.all[0].die(0)
+        await be_ready(2)
+        await draining
+        assert pinned.processes == [2]
+
+
+async def test_engines_are_drained_one_after_the_other():
+    async with started(2) as fleet:
+        draining = [asyncio.create_task(fleet.drain(i)) for i in range(2)]
+        for i in range(2):
+            await commands_of(Process.all[i], Stop)
+            assert not any(each.is_told_to_stop for each in Process.all[i + 1 :])
+            Process.all[i].die(0)
+            await be_ready(2 + i)
+            await draining[i]
+        Process.all[3].die()
+        await wait_until_async(lambda: fleet.engines[1].state is not EngineState.READY)
+        for i in range(2):
+            with pytest.raises(Conflict):
+                await fleet.drain(i)
+
+
+async def test_a_shutdown_does_not_wait_for_a_drained_engine():
+    async with started(2) as fleet:
+        draining = asyncio.create_task(fleet.drain(0))
+        await commands_of(Process.all[0], Stop)
+    with pytest.raises(Unavailable):
+        await draining
 
 
 async def test_engines_are_unloaded_when_none_has_work_and_wake_together(monkeypatch):

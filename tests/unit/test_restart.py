@@ -9,7 +9,7 @@ from corral.core.result import Heartbeat
 from corral.core.task import Task
 from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
-from corral.link.pending_task import MAX_CRASHES, PendingTask, charge_crash, suspects
+from corral.link.pending_task import MAX_CRASHES, MAX_LOST, PendingTask, charge_crash, suspects
 from corral.link.restart import SOUND_S, Life, RestartPolicy
 from corral.link.stream import TaskStream
 
@@ -221,3 +221,24 @@ def test_another_limit_counts_until_the_next_task():
     assert idle.check(1, is_busy=False)
     assert idle.left_s(2, is_busy=False) is None
     assert not idle.check(2, is_busy=False)
+
+
+def test_a_task_that_gets_new_tokens_between_crashes_did_not_cause_them_but_has_a_limit():
+    one = entry(0)
+    for n in range(1, MAX_LOST):
+        one.is_admitted = True
+        one.delivered.append(n)
+        assert charge_crash([one]) == []
+    one.is_admitted = True
+    one.delivered.append(MAX_LOST)
+    assert charge_crash([one]) == [one]
+
+
+def test_a_task_that_gets_no_new_token_between_crashes_is_over():
+    one = entry(0)
+    one.delivered += [1, 2]
+    for _ in range(MAX_CRASHES - 1):
+        one.is_admitted = True
+        assert charge_crash([one]) == []
+    one.is_admitted = True
+    assert charge_crash([one]) == [one]

@@ -1,0 +1,81 @@
+"""`/engines`: the engines of a server with several, and replacing one of them without an error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.body import JsonResponse
+from corral.api.openapi import answers, list_of, shape
+from corral.api.router import PathParameter, Router
+from corral.api.schema.answer import SUCCESS
+from corral.api.state import state_of
+from corral.core.client import ANONYMOUS, Client
+from corral.core.errors import Forbidden, NotFound, NotSupported
+from corral.telemetry.scope import record_of
+
+if TYPE_CHECKING:
+    from corral.link.fleet import Fleet
+    from corral.link.member import Member
+
+router = Router()
+
+_Engine = Annotated[str, PathParameter("Number of the engine.", {"type": "integer", "minimum": 0})]
+_ENGINE = shape(
+    id="integer",
+    state="string",
+    pid="integer|null",
+    slots=list_of({"type": "integer"}),
+    n_running="integer",
+    n_waiting="integer",
+    n_restarts="integer",
+    fingerprint="string",
+)
+
+
+@router.get("/engines", responses=answers(shape(engines=list_of(_ENGINE)), 501))
+async def engines(request: Request) -> Response:
+    """What every engine is doing."""
+    return JsonResponse({"engines": [_render(engine) for engine in _fleet(request).engines]})
+
+
+@router.post("/engines/{id_engine}/drain", responses=answers(SUCCESS, 403, 404, 409, 501))
+async def drain(request: Request, id_engine: _Engine) -> Response:
+    """Replace an engine: its requests continue on others; the answer comes when the next one is ready."""
+    _require_admin(record_of(request).client)
+    fleet = _fleet(request)
+    ids = [str(engine.index) for engine in fleet.engines]
+    if id_engine not in ids:
+        raise NotFound(f"there is no engine {id_engine:.64}; engines are numbered from 0 to {ids[-1]}")
+    await fleet.drain(ids.index(id_engine))
+    return JsonResponse({"success": True})
+
+
+def _require_admin(client: Client) -> None:
+    if not client.is_admin and client is not ANONYMOUS:
+        raise Forbidden("this needs the key of an administrator: NAME,admin:KEY in --api-key-file")
+
+
+def _fleet(request: Request) -> Fleet:
+    from corral.link.fleet import Fleet  # few servers have one
+
+    engine = state_of(request).engine
+    if not isinstance(engine, Fleet):
+        raise NotSupported("This server has one engine. Start it with `--engines`")
+    return engine
+
+
+def _render(engine: Member) -> dict[str, Any]:
+    load = engine.load_now
+    return {
+        "id": engine.index,
+        "state": "draining" if engine.is_draining else engine.state.value,
+        "pid": engine.pid,
+        "slots": list(engine.slots),
+        "n_running": load.n_running,
+        "n_waiting": load.n_waiting,
+        "n_restarts": engine.n_restarts,
+        "fingerprint": engine.fingerprint,
+    }

@@ -1,0 +1,61 @@
+"""Replace an engine while the others serve: its tasks move or end, its process ends, the next one loads.
+
+A task that runs moves when another engine has a free slot, and continues there with the next token; until
+then it stays. New tasks go elsewhere, except those that ask for one of its slots: they wait for the next
+engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from corral.core.errors import Conflict
+from corral.link.client import READY_S
+from corral.link.dispatcher import Dispatcher
+from corral.link.lifecycle import EngineState
+from corral.link.member import Member
+
+LIMIT_S = 60.0  # for tasks and commands that find no other slot
+_log = logging.getLogger("corral")
+
+
+class EngineDrain:
+    """Replaces one engine at a time; others wait for their turn."""
+
+    def __init__(self, members: Sequence[Member], dispatcher: Dispatcher) -> None:
+        self._members = members
+        self._dispatcher = dispatcher
+        self._turn = asyncio.Lock()
+
+    async def replace(self, member: Member) -> None:
+        """Return when the next engine is ready. Raises Conflict if it is not ready itself, or no other is."""
+        async with self._turn:
+            self._check(member)
+            member.is_draining = True
+            try:
+                await self._empty(member)
+                await member.lifecycle.unload()
+                member.lifecycle.load_again()
+                await member.load()
+            finally:
+                member.is_draining = False
+        _log.info("engine %(index)d was replaced", {"index": member.index})
+
+    def _check(self, member: Member) -> None:
+        if member.state is not EngineState.READY:
+            raise Conflict(f"engine {member.index} is {member.state.value}")
+        if not any(other.is_open for other in self._members if other is not member):
+            raise Conflict("no other engine is ready")
+
+    async def _empty(self, member: Member) -> None:
+        """Wait for what cannot move, but only for what is there now."""
+        ids, deadline = set(member.pending), time.monotonic() + LIMIT_S
+        self._dispatcher.relieve(member)
+        while ids & member.pending.keys() or member.is_asked:
+            if member.state is not EngineState.READY or time.monotonic() > deadline:
+                return
+            await asyncio.sleep(READY_S)
+            self._dispatcher.relieve(member)
