@@ -21,6 +21,7 @@ from corral.core.build import BUILD
 from corral.core.client import Client
 from corral.core.errors import CorralError, Unavailable
 from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult, Tokens
+from corral.core.task import Task
 from corral.storage.journal import Journal, JournalFile
 from corral.storage.journal_record import History, Opening, encode_end, encode_result
 
@@ -58,6 +59,11 @@ class DurableWork:
         return self.history is not None
 
     @property
+    def outlives_client(self) -> bool:
+        """Whether the request continues when its client leaves."""
+        return True
+
+    @property
     def remarks(self) -> list[str]:
         """Warnings for the client."""
         if self.opening.build == BUILD:
@@ -90,7 +96,7 @@ class DurableWork:
         if self._journal is not None and not self.history.ended_at:
             self._file = await self._journal.reopen(self.history)
         recorded = [
-            (msgspec.structs.replace(task, resume=self.history.tokens(i)), prepared.tasks[i][1])
+            (resumed_task(task, self.history, i), prepared.tasks[i][1])
             for i, task in enumerate(self.opening.tasks)
         ]
         return replace(prepared, tasks=recorded)
@@ -160,6 +166,12 @@ def new_opening(request: Request, client: Client, request_id: str, body: bytes, 
         model=model,
         tasks=[],
     )
+
+
+def resumed_task(task: Task, history: History, choice: int) -> Task:
+    """Return a task that continues where the records of its answer end."""
+    given, resume = history.given(choice) or task.given, history.tokens(choice)
+    return msgspec.structs.replace(task, given=given, resume=resume)
 
 
 # Those that routes read.

@@ -246,11 +246,24 @@ class Generation:
         if request.sampler is None:
             params, words = request.task.params, text_tokens(request.task.prompt)
             request.sampler = self._backend.open_sampler(params.sampling, words, request.grammar)
-        if request.is_budget_spent:
+            self._take_given(logits, slot, request)
+        if request.is_stopped:
+            self._finish(slot, request, request.finish_text())
+        elif request.is_budget_spent:
             request.stop_type = StopType.LIMIT
             self._finish(slot, request, "")
         else:
             self._draw(logits, slot, request)
+
+    def _take_given(self, logits: FloatArray, slot: Slot, request: Request) -> None:
+        """Take in the given beginning of the answer, as if it had been drawn."""
+        assert request.sampler is not None
+        for index, token in enumerate(request.task.given):
+            request.sampler.force(logits, index, token)
+            request.take_given(token, self._piece(request, token))
+            self._check_stop(slot, request, token, "")
+            if request.is_stopped:
+                return
 
     def _draw(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """Draw the next token, and append those that a grammar forces after it."""

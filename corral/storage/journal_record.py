@@ -17,7 +17,17 @@ import msgspec
 import xxhash
 
 from corral.core.client import Client
-from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult, Timings, TokenProbs, Tokens
+from corral.core.result import (
+    Admitted,
+    Done,
+    Edited,
+    Progress,
+    PromptProbs,
+    TaskResult,
+    Timings,
+    TokenProbs,
+    Tokens,
+)
 from corral.core.task import Task
 from corral.core.top_probs import decode_hook, encode_hook
 
@@ -59,7 +69,7 @@ class Other(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """Another result of a choice, and its time in Unix seconds."""
 
     choice: int
-    result: Admitted | Progress | PromptProbs | Done
+    result: Admitted | Progress | PromptProbs | Edited | Done
     time: int
 
 
@@ -92,9 +102,22 @@ class History:
         done = {choice for choice, result, _ in self.results if isinstance(result, Done)}
         return len(done) == len(self.opening.tasks)
 
+    def given(self, choice: int) -> list[int]:
+        """Return the beginning of an answer that was edited."""
+        edits = [
+            result for index, result, _ in self.results if index == choice and isinstance(result, Edited)
+        ]
+        return edits[-1].tokens if edits else []
+
     def tokens(self, choice: int) -> list[int]:
-        results = (result for index, result, _ in self.results if index == choice)
-        return [token for result in results if isinstance(result, Tokens) for token in result.tokens]
+        """Return the tokens that were drawn after it."""
+        tokens: list[int] = []
+        for index, result, _ in self.results:
+            if index == choice and isinstance(result, Tokens):
+                tokens += result.tokens
+            elif index == choice and isinstance(result, Edited):
+                tokens = []
+        return tokens
 
 
 def encode_opening(opening: Opening) -> bytes:
