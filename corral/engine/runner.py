@@ -217,6 +217,7 @@ class Runner(Worker):
             self._scheduler.add(again)
 
     def plan(self, ms: float) -> list[Batch]:
+        self.decoder.must_yield = False
         return [Batch(partial(self._run, plan)) for plan in self._plan(ms)]
 
     def _plan(self, ms: float) -> list[BatchPlan]:
@@ -275,7 +276,7 @@ class Runner(Worker):
             for s, n in parts
             if s.request is not None and s.request.swapped is None
         ]
-        if not work:
+        if not work or (self.decoder.must_yield and all(request.is_batch for _, request, _ in work)):
             return []
         chunks = [self._chunk(slot, request, n) for slot, request, n in work]
         try:
