@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.choice import Choice
-from corral.api.durable import DurableWork, new_opening, resumed_task, set_work
+from corral.api.durable import DurableWork, new_opening, set_work
 from corral.api.durable_request import model_identity
 from corral.api.live_answers import Live, Source
 from corral.api.prepare import PreparedCompletion
@@ -46,7 +46,7 @@ class ForkedWork(DurableWork):
             self._file = await self._journal.create(self.opening)
         for choice, result, _ in self.history.results:
             await self._record(choice, result)
-        tasks = [resumed_task(task, self.history, i) for i, (task, _) in enumerate(prepared.tasks)]
+        tasks = [self.history.resumed(task, i) for i, (task, _) in enumerate(prepared.tasks)]
         media = [media for _, media in prepared.tasks]
         return replace(prepared, tasks=list(zip(tasks, media, strict=True)))
 
@@ -56,15 +56,15 @@ async def fork(request: Request, live: Live, source: Source, seed: int | None) -
     base = secrets.randbelow(RANDOM_SEED) if seed is None else seed
     pairs = zip(live.choices, source.prepared.tasks, strict=True)
     tasks = [(_seeded(choice, base), media) for choice, (_, media) in pairs]
-    work = _new_work(request, live, source, [task for task, _ in tasks])
+    work = _new_work(request, live, [task for task, _ in tasks])
     set_work(request.scope, work)
     work.draw_ids()
     prepared = replace(source.prepared, tasks=tasks)
     return await respond(request, prepared, source.renderer.fork(), source.is_stream)
 
 
-def _new_work(request: Request, live: Live, source: Source, tasks: list[Task]) -> ForkedWork:
-    opening, first = _opening(request, tasks), source.work
+def _new_work(request: Request, live: Live, tasks: list[Task]) -> ForkedWork:
+    opening, first = _opening(request, tasks), live.work
     results = [(choice.index, said, 0) for choice in live.choices for said in _said(choice)]
     if first is None or not first.outlives_client:
         return ForkedWork(None, opening, History(opening, 0, results))

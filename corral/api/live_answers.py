@@ -13,7 +13,7 @@ from corral.api.engine import Engine
 from corral.api.prepare import PreparedCompletion
 from corral.core.client import Client
 from corral.core.result import ControlOutcome
-from corral.core.task import ControlVerb
+from corral.core.task import ControlVerb, apply_control
 from corral.link.pending_task import MediaFile
 from corral.telemetry.record import RequestRecord
 
@@ -42,7 +42,6 @@ class Source:
     prepared: PreparedCompletion
     renderer: ChangeableRenderer
     is_stream: bool
-    work: DurableWork | None
 
     def can_change(self, choice: Choice) -> bool:
         """Whether the answer depends on nothing but its tokens, and nothing certifies how it came about."""
@@ -58,6 +57,7 @@ class Live:
     """Mutable: the choices of an answer, and the timer that ends its pause."""
 
     choices: Sequence[Choice]
+    work: DurableWork | None = None
     source: Source | None = None
     timer: asyncio.TimerHandle | None = None
 
@@ -80,9 +80,11 @@ class LiveAnswers:
         self._live: dict[tuple[str, str], Live] = {}
         self._resuming: set[asyncio.Task[ControlOutcome]] = set()
 
-    def add(self, client: Client, id: str, choices: Sequence[Choice]) -> Callable[[], None]:
+    def add(
+        self, client: Client, id: str, choices: Sequence[Choice], work: DurableWork | None = None
+    ) -> Callable[[], None]:
         """Make an answer known under an id; returns what forgets it."""
-        return self._add((client.id, id), Live(choices))
+        return self._add((client.id, id), Live(choices, work))
 
     def add_alias(self, client: Client, id: str, alias: str) -> Callable[[], None]:
         """Make an answer known under another id too; returns what forgets that."""
@@ -107,15 +109,23 @@ class LiveAnswers:
         """Control all choices of an answer that have not ended; returns the first outcome that is not done,
         if there is any."""
         live = self.find(client, id)
-        running = [choice.task.id for choice in live.choices if choice.done is None] if live else []
+        running = [choice for choice in live.choices if choice.done is None] if live else []
         if live is None or not running:
             return ControlOutcome.UNKNOWN
         if verb in (ControlVerb.PAUSE, ControlVerb.RESUME):
             live.stop_timer()
         if verb is ControlVerb.PAUSE:
             live.timer = asyncio.get_running_loop().call_later(MAX_PAUSE_S, self._resume, client, id)
-        outcomes = [await self._engine.control(task, verb, n_predict) for task in running]
+        outcomes = [await self._control(live, choice, verb, n_predict) for choice in running]
         return next((one for one in outcomes if one is not ControlOutcome.DONE), ControlOutcome.DONE)
+
+    async def _control(self, live: Live, choice: Choice, verb: ControlVerb, n_predict: int) -> ControlOutcome:
+        outcome = await self._engine.control(choice.task.id, verb, n_predict)
+        if outcome is ControlOutcome.DONE:
+            choice.task = apply_control(choice.task, verb, n_predict)
+            if live.work is not None:
+                live.work.note_control(choice.index, verb, n_predict)
+        return outcome
 
     def _resume(self, client: Client, id: str) -> None:
         resuming = asyncio.ensure_future(self.control(client, id, ControlVerb.RESUME))

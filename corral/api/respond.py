@@ -36,6 +36,7 @@ from corral.api.sse import Comment, Encoded, EventStream
 from corral.api.state import AppState, state_of
 from corral.api.vocab import Vocab
 from corral.core.result import TaskResult
+from corral.core.task import ControlVerb
 from corral.telemetry.queue import QueueView
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.scope import record_of
@@ -71,7 +72,7 @@ async def respond(
     with at_end:
         live = state.live.find(record.client, record.id)
         if live is not None and isinstance(renderer, ChangeableRenderer):
-            live.source = Source(record, prepared, renderer, stream, work)
+            live.source = Source(record, prepared, renderer, stream)
         if isinstance(renderer, OpenAIAnswer):
             at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))
         place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
@@ -123,7 +124,9 @@ async def open_choices(
         at_end = at_end.pop_all()
     deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
     at_end.callback(_close, choices, deadline)
-    at_end.callback(state.live.add(record.client, record.id, choices))
+    at_end.callback(state.live.add(record.client, record.id, choices, work))
+    if work is not None and work.is_paused:
+        await state.live.control(record.client, record.id, ControlVerb.PAUSE)
     _log_tasks(record.id, choices)
     if state.settings.server.log_prompts:
         _log_prompts(record.id, choices, state.model.vocab)

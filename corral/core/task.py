@@ -73,6 +73,17 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, tag="control"):
     n_predict: int = -1
 
 
+def apply_control(task: Task, verb: ControlVerb, n_predict: int) -> Task:
+    """Return a task that runs as if it had been controlled, in another engine; a pause is not part of it."""
+    params = task.params
+    if verb is ControlVerb.LIMIT:
+        params = msgspec.structs.replace(params, n_predict=n_predict)
+    elif verb is ControlVerb.END_REASONING and params.reasoning_budget is not None:
+        budget = msgspec.structs.replace(params.reasoning_budget, n_tokens=0)
+        params = msgspec.structs.replace(params, reasoning_budget=budget)
+    return msgspec.structs.replace(task, params=params)
+
+
 class Verb(str, enum.Enum):
     SAVE = "save"
     RESTORE = "restore"

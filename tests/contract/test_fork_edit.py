@@ -249,3 +249,29 @@ async def _find_stream(server: ScriptedServer, action: str):
     sessions = server.state.streams._sessions
     await wait_until_async(lambda: len(sessions) == (1 if action == "edit" else 2))
     return [*sessions.values()][-1]
+
+
+async def test_another_server_knows_the_limit_and_the_pause(tmp_path):
+    (tmp_path / "journal").mkdir()
+    async with (
+        journaled(tmp_path / "journal", "a" * 50) as server,
+        Running(server, "/completion", durable=True, n_predict=40) as running,
+    ):
+        await running.say(4)
+        assert (await running.control("limit", n_predict=12))["success"]
+        assert (await running.control("pause"))["success"]
+        stream = await _find_stream(server, "edit")
+        await server.state.journal.run(lambda: None)  # all is written
+        killed = shutil.copytree(tmp_path / "journal", tmp_path / "killed")
+        assert (await running.control("stop"))["success"]
+    async with journaled(killed, "b" * 50) as again:
+        await wait_until_async(lambda: bool(again.state.live._live))
+        (live,) = set(again.state.live._live.values())
+        await wait_until_async(lambda: live.timer is not None and again.engine.is_waiting)
+        assert live.choices[0].done is None
+        ((_, id),) = again.state.live._live
+        resume = {"id": id, "action": "resume"}
+        assert (await post(again, CHAT + "/control", json=resume))["success"]
+        followed = await again.http.get("/v1/stream", params={"conv_id": stream.id})
+    last = events(followed.text)[-1]
+    assert (last["tokens_predicted"], last["stop_type"]) == (12, "limit")
