@@ -40,6 +40,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
         return [*self.prompt, *self.given] if self.given else self.prompt
 
     @property
+    def n_known(self) -> int:
+        """The length of the answer that its client has already."""
+        return len(self.given) + len(self.resume)
+
+    @property
     def own_prompt(self) -> list[int]:
         """The text tokens of the prompt, without the server's system prompt."""
         return text_tokens(self.prompt[self.params.n_system :])

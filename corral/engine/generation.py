@@ -21,6 +21,7 @@ from corral.core.result import Admitted, Event, Failed, Progress, PromptProbs, S
 from corral.core.settings import EngineSettings
 from corral.engine.context_shift import plan_shift, spare_media
 from corral.engine.coroutine import as_corral_error
+from corral.engine.given import take_given
 from corral.engine.guidance import guide
 from corral.engine.kv import KvStore
 from corral.engine.plain_stream import add_plain, draw_plain
@@ -246,7 +247,7 @@ class Generation:
         if request.sampler is None:
             params, words = request.task.params, text_tokens(request.task.prompt)
             request.sampler = self._backend.open_sampler(params.sampling, words, request.grammar)
-            self._take_given(logits, slot, request)
+            take_given(logits, request, self._piece, partial(self._check_stop, slot))
         if request.is_stopped:
             self._finish(slot, request, request.finish_text())
         elif request.is_budget_spent:
@@ -254,16 +255,6 @@ class Generation:
             self._finish(slot, request, "")
         else:
             self._draw(logits, slot, request)
-
-    def _take_given(self, logits: FloatArray, slot: Slot, request: Request) -> None:
-        """Take in the given beginning of the answer, as if it had been drawn."""
-        assert request.sampler is not None
-        for index, token in enumerate(request.task.given):
-            request.sampler.force(logits, index, token)
-            request.take_given(token, self._piece(request, token))
-            self._check_stop(slot, request, token, "")
-            if request.is_stopped:
-                return
 
     def _draw(self, logits: FloatArray, slot: Slot, request: Request) -> None:
         """Draw the next token, and append those that a grammar forces after it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import weakref
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from corral.engine.ports import Sampler
 from corral.engine.prompt_media import PromptMedia, Segment
 from corral.engine.reasoning import ReasoningLimit
 from corral.engine.repetition import RepetitionGuard
-from corral.engine.retry import Held, Retry
+from corral.engine.retry import Held, Retry, split_held
 from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.text.output import OutputText
@@ -30,7 +30,6 @@ class Phase(enum.Enum):
     GENERATING = "generating"  # one token per step
 
 
-T = TypeVar("T")
 _NO_TOKENS = np.zeros(0, np.int32)
 
 
@@ -166,7 +165,7 @@ class Request:
     def _send(self, certain: Iterable[Held]) -> str:
         """Return the text of tokens that are not taken back any more, unless a lost engine has sent it."""
         texts = [(held.index, self.text.feed(held.piece)) for held in certain]
-        return "".join(text for index, text in texts if index >= self._n_known)
+        return "".join(text for index, text in texts if index >= self.task.n_known)
 
     def finish_text(self) -> str:
         """Return the rest of the text."""
@@ -193,26 +192,14 @@ class Request:
     @property
     def repeated_token(self) -> int | None:
         """The next token, if a lost engine had delivered it already."""
-        if self.n_generated >= self._n_known:
+        if self.n_generated >= self.task.n_known:
             return None
         return self.task.resume[self.n_generated - len(self.task.given)]
 
     @property
     def is_repeating(self) -> bool:
         """Whether everything so far had been delivered by a lost engine."""
-        return self.n_generated <= self._n_known
-
-    @property
-    def _n_known(self) -> int:
-        """The length of the answer that its client has already."""
-        return len(self.task.given) + len(self.task.resume)
-
-    def take_given(self, token: int, piece: bytes) -> None:
-        """Take in the next token of the answer's beginning, which was evaluated with the prompt."""
-        self.generated.append(token)
-        if self._guard is not None:
-            self.is_running_away = self._guard.is_too_much(token)
-        self.feed(token, piece)
+        return self.n_generated <= self.task.n_known
 
     @property
     def is_evaluating_prompt(self) -> bool:
@@ -352,8 +339,8 @@ class Request:
     def take_tokens(self, text: str, now: float) -> Tokens:
         """Return all tokens that were not delivered yet, and are certain, as a result."""
         n_held = self.retry.n_held if self.retry is not None else 0
-        tokens, self._unsent = _split(self._unsent, n_held)
-        probs, self._unsent_probs = _split(self._unsent_probs, n_held)
+        tokens, self._unsent = split_held(self._unsent, n_held)
+        probs, self._unsent_probs = split_held(self._unsent_probs, n_held)
         return Tokens(task_id=self.id, tokens=tokens, text=text, probs=probs, timings=self.timings(now))
 
     def done(self, n_past: int, rest: str, now: float) -> Done:
@@ -406,9 +393,3 @@ class Request:
         if self.sampler is not None:
             self.sampler.close()
             self.sampler = None
-
-
-def _split(unsent: list[T], n_held: int) -> tuple[list[T], list[T]]:
-    """Return what can be sent, and what is held back at the end."""
-    n = max(len(unsent) - n_held, 0)
-    return unsent[:n], unsent[n:]

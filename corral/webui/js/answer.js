@@ -7,7 +7,7 @@ import { tokensOf } from "./token.js";
 
 /** Yields the messages as they grow. `path`: the messages before them; `begun`: their beginnings, of which a single one is
  * continued. `onProgress` gets the queue position and the progress of the prompt. `tools`: besides those of the settings.
- * `model`: not the page's. `isDurable`: it goes on without this page. Throws ServerError. */
+ * `model`: not the page's. `isDurable`: it continues without this page. Throws ServerError. */
 export async function* streamAnswers(chat, path, begun, { model, tools = [], isDurable = false, ...options }) {
   const n = begun.length > 1 ? { n: begun.length } : {};
   const json = { ...requestOf(chat, path, begun[0], tools), ...n, ...(isDurable ? { durable: true } : {}) };
