@@ -21,8 +21,9 @@ from corral.core.build import BUILD
 from corral.core.client import Client
 from corral.core.errors import CorralError, Unavailable
 from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult, Tokens
+from corral.core.task import ControlVerb
 from corral.storage.journal import Journal, JournalFile
-from corral.storage.journal_record import History, Opening, encode_end, encode_result
+from corral.storage.journal_record import History, Opening, encode_control, encode_end, encode_result
 
 Results = AsyncIterator[tuple[int, TaskResult]]
 
@@ -58,6 +59,16 @@ class DurableWork:
         return self.history is not None
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the client of an earlier server has paused it."""
+        return self.history is not None and self.history.is_paused
+
+    @property
+    def outlives_client(self) -> bool:
+        """Whether the request continues when its client leaves."""
+        return True
+
+    @property
     def remarks(self) -> list[str]:
         """Warnings for the client."""
         if self.opening.build == BUILD:
@@ -90,8 +101,7 @@ class DurableWork:
         if self._journal is not None and not self.history.ended_at:
             self._file = await self._journal.reopen(self.history)
         recorded = [
-            (msgspec.structs.replace(task, resume=self.history.tokens(i)), prepared.tasks[i][1])
-            for i, task in enumerate(self.opening.tasks)
+            (self.history.resumed(task, i), prepared.tasks[i][1]) for i, task in enumerate(self.opening.tasks)
         ]
         return replace(prepared, tasks=recorded)
 
@@ -114,6 +124,11 @@ class DurableWork:
             if not error.retry_after_s:  # the engine is gone for good: a later server continues
                 self._leave()
             raise
+
+    def note_control(self, choice: int, verb: ControlVerb, n_predict: int) -> None:
+        """Record how the client has controlled a choice, for a later server."""
+        if self._file is not None and self._journal is not None:
+            self._journal.post(self._file.append, encode_control(choice, verb, n_predict))
 
     def end(self) -> None:
         """The request has ended, or its server stops: then the journal takes nothing any more."""

@@ -5,22 +5,66 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-from corral.api.choice import Choice
+from corral.api.choice import Choice, Renderer
+from corral.api.durable import DurableWork
 from corral.api.engine import Engine
+from corral.api.prepare import PreparedCompletion
 from corral.core.client import Client
 from corral.core.result import ControlOutcome
-from corral.core.task import ControlVerb
+from corral.core.task import ControlVerb, apply_control
+from corral.link.pending_task import MediaFile
+from corral.telemetry.record import RequestRecord
 
 MAX_PAUSE_S = 600.0  # a paused answer keeps its slot
 
 
+@runtime_checkable
+class ChangeableRenderer(Renderer, Protocol):
+    """Renders answers that can be forked and edited."""
+
+    def fork(self) -> ChangeableRenderer:
+        """Return a renderer for another answer to the same request."""
+        ...
+
+    def locate(self, choice: Choice, n_chars: int) -> int | None:
+        """Return the place in the generated text after `n_chars` characters of what the client has last: its
+        content, or its reasoning before. None: there is no such place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an answer is made from."""
+
+    record: RequestRecord
+    prepared: PreparedCompletion
+    renderer: ChangeableRenderer
+    is_stream: bool
+
+    def can_change(self, choice: Choice) -> bool:
+        """Whether the answer depends on nothing but its tokens, and nothing certifies how it came about."""
+        constraint = choice.task.params.constraint
+        return choice.sign is None and not (constraint is not None and constraint.checks)
+
+    def media(self, choice: Choice) -> MediaFile | None:
+        return self.prepared.tasks[choice.index][1]
+
+
 @dataclass(slots=True, eq=False)
-class _Live:
+class Live:
     """Mutable: the choices of an answer, and the timer that ends its pause."""
 
     choices: Sequence[Choice]
+    work: DurableWork | None = None
+    source: Source | None = None
     timer: asyncio.TimerHandle | None = None
+
+    def running(self, index: int) -> Choice | None:
+        """Return a choice that has not ended."""
+        choice = self.choices[index] if index < len(self.choices) else None
+        return choice if choice is not None and not choice.stream.is_over else None
 
     def stop_timer(self) -> None:
         if self.timer is not None:
@@ -33,18 +77,23 @@ class LiveAnswers:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._live: dict[tuple[str, str], _Live] = {}
+        self._live: dict[tuple[str, str], Live] = {}
         self._resuming: set[asyncio.Task[ControlOutcome]] = set()
 
-    def add(self, client: Client, id: str, choices: Sequence[Choice]) -> Callable[[], None]:
+    def add(
+        self, client: Client, id: str, choices: Sequence[Choice], work: DurableWork | None = None
+    ) -> Callable[[], None]:
         """Make an answer known under an id; returns what forgets it."""
-        return self._add((client.id, id), _Live(choices))
+        return self._add((client.id, id), Live(choices, work))
 
     def add_alias(self, client: Client, id: str, alias: str) -> Callable[[], None]:
         """Make an answer known under another id too; returns what forgets that."""
         return self._add((client.id, alias), self._live[client.id, id])
 
-    def _add(self, key: tuple[str, str], live: _Live) -> Callable[[], None]:
+    def find(self, client: Client, id: str) -> Live | None:
+        return self._live.get((client.id, id))
+
+    def _add(self, key: tuple[str, str], live: Live) -> Callable[[], None]:
         self._live[key] = live
 
         def forget() -> None:
@@ -59,16 +108,24 @@ class LiveAnswers:
     ) -> ControlOutcome:
         """Control all choices of an answer that have not ended; returns the first outcome that is not done,
         if there is any."""
-        live = self._live.get((client.id, id))
-        running = [choice.task.id for choice in live.choices if choice.done is None] if live else []
+        live = self.find(client, id)
+        running = [choice for choice in live.choices if choice.done is None] if live else []
         if live is None or not running:
             return ControlOutcome.UNKNOWN
         if verb in (ControlVerb.PAUSE, ControlVerb.RESUME):
             live.stop_timer()
         if verb is ControlVerb.PAUSE:
             live.timer = asyncio.get_running_loop().call_later(MAX_PAUSE_S, self._resume, client, id)
-        outcomes = [await self._engine.control(task, verb, n_predict) for task in running]
+        outcomes = [await self._control(live, choice, verb, n_predict) for choice in running]
         return next((one for one in outcomes if one is not ControlOutcome.DONE), ControlOutcome.DONE)
+
+    async def _control(self, live: Live, choice: Choice, verb: ControlVerb, n_predict: int) -> ControlOutcome:
+        outcome = await self._engine.control(choice.task.id, verb, n_predict)
+        if outcome is ControlOutcome.DONE:
+            choice.task = apply_control(choice.task, verb, n_predict)
+            if live.work is not None:
+                live.work.note_control(choice.index, verb, n_predict)
+        return outcome
 
     def _resume(self, client: Client, id: str) -> None:
         resuming = asyncio.ensure_future(self.control(client, id, ControlVerb.RESUME))

@@ -25,6 +25,7 @@ from corral.api.durable import DurableWork, work_in
 from corral.api.durable_request import begin_work
 from corral.api.followed_stream import detach, receive_nothing
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
+from corral.api.live_answers import ChangeableRenderer, Source
 from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
@@ -35,6 +36,7 @@ from corral.api.sse import Comment, Encoded, EventStream
 from corral.api.state import AppState, state_of
 from corral.api.vocab import Vocab
 from corral.core.result import TaskResult
+from corral.core.task import ControlVerb
 from corral.telemetry.queue import QueueView
 from corral.telemetry.record import RequestRecord
 from corral.telemetry.scope import record_of
@@ -68,6 +70,9 @@ async def respond(
     for choice in choices:
         choice.sign = sign
     with at_end:
+        live = state.live.find(record.client, record.id)
+        if live is not None and isinstance(renderer, ChangeableRenderer):
+            live.source = Source(record, prepared, renderer, stream)
         if isinstance(renderer, OpenAIAnswer):
             at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))
         place = queue.position(*(choice.task.id for choice in choices)) if queue.n_excess() else 0
@@ -75,14 +80,14 @@ async def respond(
             events = _events(state.pools, choices, renderer, at_end.pop_all(), work)
             default_s = state.settings.server.sse_ping_s
             ping_s = default_s if prepared.ping_s is None else prepared.ping_s
-            if work is None:
+            if work is None or not work.outlives_client:
                 return await _stream(request.receive, queue, choices, events, renderer, ping_s)
             responding = _stream(receive_nothing, queue, choices, events, renderer, ping_s, is_exact=True)
             if work.session is not None:
                 work.session.ping_s = max(0, ping_s)
                 return await responding
             return await detach(request, state.streams, work.id, ping_s, responding)
-        await run_for_client(_finish(choices), request.receive)
+        await run_for_client(_finish(choices, work), request.receive)
     waited_s = max(task.queue_s for task in record.tasks)
     n_bytes = sum(map(choice_bytes, choices))
     headers = queue_headers(place, waited_s) if place else None
@@ -119,7 +124,9 @@ async def open_choices(
         at_end = at_end.pop_all()
     deadline = watch_deadline(queue, {c.task.id: c.stream for c in choices}, max_queue_ms)
     at_end.callback(_close, choices, deadline)
-    at_end.callback(state.live.add(record.client, record.id, choices))
+    at_end.callback(state.live.add(record.client, record.id, choices, work))
+    if work is not None and work.is_paused:
+        await state.live.control(record.client, record.id, ControlVerb.PAUSE)
     _log_tasks(record.id, choices)
     if state.settings.server.log_prompts:
         _log_prompts(record.id, choices, state.model.vocab)
@@ -127,8 +134,8 @@ async def open_choices(
     return choices, at_end
 
 
-async def _finish(choices: list[Choice]) -> None:
-    async for _ in follow(choices):
+async def _finish(choices: list[Choice], work: DurableWork | None = None) -> None:
+    async for _ in follow(choices, work):
         pass
 
 

@@ -12,17 +12,20 @@ from corral.core.params import GenerationParams
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
-    """Generate from `prompt`. `resume`: tokens that a lost engine had already delivered.
+    """Generate from `prompt`. `given`: the beginning of the answer, written or drawn elsewhere. `resume`:
+    tokens that a lost engine had already delivered.
 
-        | prompt | resume | new tokens ...
-                 |<silent>|<-- results -->
+        | prompt | given | resume | new tokens ...
+                 |<-- silent ---->|<-- results -->
 
-    They are evaluated again one by one, without results, before new tokens are sampled.
+    Those given are evaluated like the prompt. The others are evaluated again one by one, without results,
+    before new tokens are sampled.
     """
 
     id: int = -1
     prompt: list[int]
     params: GenerationParams
+    given: list[int] = []
     resume: list[int] = []
     media: list[MediaItem] = []  # of the prompt, in order; their bytes are in the file `fd`
     fd: int = -1
@@ -30,6 +33,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     weight: float = 1.0
     tenant: bytes = b""  # KV state of one tenant is never reused for another
     is_batch: bool = False  # yields to tasks that are not
+
+    @property
+    def evaluated(self) -> list[int]:
+        """What is evaluated before the first token is drawn."""
+        return [*self.prompt, *self.given] if self.given else self.prompt
+
+    @property
+    def n_known(self) -> int:
+        """The length of the answer that its client has already."""
+        return len(self.given) + len(self.resume)
 
     @property
     def own_prompt(self) -> list[int]:
@@ -63,6 +76,17 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, tag="control"):
     task_id: int
     verb: ControlVerb
     n_predict: int = -1
+
+
+def apply_control(task: Task, verb: ControlVerb, n_predict: int) -> Task:
+    """Return a task that runs as if it had been controlled, in another engine; a pause is not part of it."""
+    params = task.params
+    if verb is ControlVerb.LIMIT:
+        params = msgspec.structs.replace(params, n_predict=n_predict)
+    elif verb is ControlVerb.END_REASONING and params.reasoning_budget is not None:
+        budget = msgspec.structs.replace(params.reasoning_budget, n_tokens=0)
+        params = msgspec.structs.replace(params, reasoning_budget=budget)
+    return msgspec.structs.replace(task, params=params)
 
 
 class Verb(str, enum.Enum):

@@ -22,6 +22,7 @@ class Decoder:
         self._predicted_ms = 0.0
         self._abortable: int | None = None
         self._yields = False
+        self.must_yield = False  # other work has come since the step was planned
         self._abort_lock = threading.Lock()
         self.decodes = Decodes(0, 0)
 
@@ -52,8 +53,9 @@ class Decoder:
                 self._backend.abort()
 
     def abort_if_yielding(self) -> None:
-        """Abort the decode if all its work comes after that of a new task."""
+        """Abort the decode if all its work comes after that of a new task; what is planned like it waits."""
         with self._abort_lock:
+            self.must_yield = True
             if self._yields:
                 self._backend.abort()
 

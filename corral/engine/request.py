@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import weakref
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from corral.engine.ports import Sampler
 from corral.engine.prompt_media import PromptMedia, Segment
 from corral.engine.reasoning import ReasoningLimit
 from corral.engine.repetition import RepetitionGuard
-from corral.engine.retry import Held, Retry
+from corral.engine.retry import Held, Retry, split_held
 from corral.engine.reuse_key import ReuseKey
 from corral.engine.saved import Saved
 from corral.text.output import OutputText
@@ -30,7 +30,6 @@ class Phase(enum.Enum):
     GENERATING = "generating"  # one token per step
 
 
-T = TypeVar("T")
 _NO_TOKENS = np.zeros(0, np.int32)
 
 
@@ -48,7 +47,7 @@ class Request:
         self.task = task
         self.arrival = arrival
         self.reuse_key = ReuseKey(lora_key, task.tenant)
-        self.prompt: TokenArray = np.array(task.prompt, np.int32)
+        self.prompt: TokenArray = np.array(task.evaluated, np.int32)
         self.pending: TokenArray = self.prompt
         self.phase = Phase.QUEUED
         self.text = OutputText(task.params.stop, task.params.n_indent)
@@ -115,7 +114,7 @@ class Request:
     @property
     def delivered(self) -> list[int]:
         """The tokens that were sent, by this request or by those that it repeats."""
-        sent = self.generated[: self.n_generated - len(self._unsent)]
+        sent = self.generated[len(self.task.given) : self.n_generated - len(self._unsent)]
         return max(sent, self.task.resume, key=len)
 
     @property
@@ -166,7 +165,7 @@ class Request:
     def _send(self, certain: Iterable[Held]) -> str:
         """Return the text of tokens that are not taken back any more, unless a lost engine has sent it."""
         texts = [(held.index, self.text.feed(held.piece)) for held in certain]
-        return "".join(text for index, text in texts if index >= len(self.task.resume))
+        return "".join(text for index, text in texts if index >= self.task.n_known)
 
     def finish_text(self) -> str:
         """Return the rest of the text."""
@@ -193,13 +192,14 @@ class Request:
     @property
     def repeated_token(self) -> int | None:
         """The next token, if a lost engine had delivered it already."""
-        resume = self.task.resume
-        return resume[self.n_generated] if self.n_generated < len(resume) else None
+        if self.n_generated >= self.task.n_known:
+            return None
+        return self.task.resume[self.n_generated - len(self.task.given)]
 
     @property
     def is_repeating(self) -> bool:
         """Whether everything so far had been delivered by a lost engine."""
-        return self.n_generated <= len(self.task.resume)
+        return self.n_generated <= self.task.n_known
 
     @property
     def is_evaluating_prompt(self) -> bool:
@@ -288,7 +288,7 @@ class Request:
 
     def add(self, token: int, probs: TokenProbs | None, now: float) -> None:
         """Append the token that was drawn."""
-        if not self.generated:
+        if not self._t_first:
             self._t_first = now
         self._t_last = now
         self.generated.append(token)
@@ -339,8 +339,8 @@ class Request:
     def take_tokens(self, text: str, now: float) -> Tokens:
         """Return all tokens that were not delivered yet, and are certain, as a result."""
         n_held = self.retry.n_held if self.retry is not None else 0
-        tokens, self._unsent = _split(self._unsent, n_held)
-        probs, self._unsent_probs = _split(self._unsent_probs, n_held)
+        tokens, self._unsent = split_held(self._unsent, n_held)
+        probs, self._unsent_probs = split_held(self._unsent_probs, n_held)
         return Tokens(task_id=self.id, tokens=tokens, text=text, probs=probs, timings=self.timings(now))
 
     def done(self, n_past: int, rest: str, now: float) -> Done:
@@ -384,6 +384,7 @@ class Request:
             draft_n_accepted=self.n_accepted,
             draft_steps=self.n_verified,
             accepted_per_pos=tuple(self._accepted_per_pos),
+            given_n=len(self.task.given),
         )
 
     def close(self) -> None:
@@ -392,9 +393,3 @@ class Request:
         if self.sampler is not None:
             self.sampler.close()
             self.sampler = None
-
-
-def _split(unsent: list[T], n_held: int) -> tuple[list[T], list[T]]:
-    """Return what can be sent, and what is held back at the end."""
-    n = max(len(unsent) - n_held, 0)
-    return unsent[:n], unsent[n:]

@@ -12,11 +12,14 @@ engine that continues after the last one that was sent draws the same.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from corral.core.chunk import FloatArray
 from corral.core.draw import Redraw
 from corral.core.result import Violation
 from corral.engine.ports import Checker
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -182,3 +185,9 @@ class Retry:
             return []
         sent, self._certain = self._certain, []
         return sent
+
+
+def split_held(unsent: list[T], n_held: int) -> tuple[list[T], list[T]]:
+    """Return what can be sent, and what is held back at the end."""
+    n = max(len(unsent) - n_held, 0)
+    return unsent[:n], unsent[n:]

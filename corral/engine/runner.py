@@ -134,15 +134,16 @@ class Runner(Worker):
 
     def _open(self, task: Task, arrival: int) -> Request:
         """Open a request, and its negative if it has one; raises if it cannot be served."""
-        tokens = np.array(task.prompt, np.int32)
+        tokens = np.array(task.evaluated, np.int32)
         needs_media = bool(task.media) or has_media(tokens)
         media = self._media.open(task.fd, (task.media, tokens))[0] if needs_media else None
         n_ctx, guidance = self._backend.n_ctx, task.params.guidance
         if guidance is not None and guidance.scale == 1.0:
             guidance = None
         for prompt in (task.prompt, guidance.negative if guidance else ()):
-            if len(prompt) >= n_ctx:
-                raise ContextExceeded(len(prompt), n_ctx)
+            n_tokens = len(prompt) + len(task.given)
+            if n_tokens >= n_ctx:
+                raise ContextExceeded(n_tokens, n_ctx)
         lora_key = self._backend.adapters.lora_key(task.params.lora)
         request = Request(task, arrival, lora_key)
         request.media = media
@@ -216,6 +217,7 @@ class Runner(Worker):
             self._scheduler.add(again)
 
     def plan(self, ms: float) -> list[Batch]:
+        self.decoder.must_yield = False
         return [Batch(partial(self._run, plan)) for plan in self._plan(ms)]
 
     def _plan(self, ms: float) -> list[BatchPlan]:
@@ -274,7 +276,7 @@ class Runner(Worker):
             for s, n in parts
             if s.request is not None and s.request.swapped is None
         ]
-        if not work:
+        if not work or (self.decoder.must_yield and all(request.is_batch for _, request, _ in work)):
             return []
         chunks = [self._chunk(slot, request, n) for slot, request, n in work]
         try:

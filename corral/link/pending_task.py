@@ -10,7 +10,7 @@ import msgspec
 
 from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterConfig
-from corral.core.task import Control, ControlVerb, Embed, Task
+from corral.core.task import Control, ControlVerb, Embed, Task, apply_control
 from corral.link.observer import TaskObserver
 from corral.link.stream import TaskStream
 
@@ -69,15 +69,9 @@ class PendingTask:
         """Note what was changed, so that another engine continues in the same way."""
         if isinstance(self.task, Embed):
             return
-        params = self.task.params
-        if control.verb is ControlVerb.LIMIT:
-            params = msgspec.structs.replace(params, n_predict=control.n_predict)
-        elif control.verb is ControlVerb.END_REASONING and params.reasoning_budget is not None:
-            budget = msgspec.structs.replace(params.reasoning_budget, n_tokens=0)
-            params = msgspec.structs.replace(params, reasoning_budget=budget)
-        elif control.verb in (ControlVerb.PAUSE, ControlVerb.RESUME):
+        if control.verb in (ControlVerb.PAUSE, ControlVerb.RESUME):
             self.is_paused = control.verb is ControlVerb.PAUSE
-        self.task = msgspec.structs.replace(self.task, params=params)
+        self.task = apply_control(self.task, control.verb, control.n_predict)
 
 
 def suspects(pending: Collection[PendingTask]) -> list[PendingTask]:

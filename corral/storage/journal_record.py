@@ -17,8 +17,18 @@ import msgspec
 import xxhash
 
 from corral.core.client import Client
-from corral.core.result import Admitted, Done, Progress, PromptProbs, TaskResult, Timings, TokenProbs, Tokens
-from corral.core.task import Task
+from corral.core.result import (
+    Admitted,
+    Done,
+    Edited,
+    Progress,
+    PromptProbs,
+    TaskResult,
+    Timings,
+    TokenProbs,
+    Tokens,
+)
+from corral.core.task import ControlVerb, Task, apply_control
 from corral.core.top_probs import decode_hook, encode_hook
 
 MAGIC = b"CORRAL-J1\n"
@@ -59,8 +69,16 @@ class Other(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """Another result of a choice, and its time in Unix seconds."""
 
     choice: int
-    result: Admitted | Progress | PromptProbs | Done
+    result: Admitted | Progress | PromptProbs | Edited | Done
     time: int
+
+
+class Controlled(msgspec.Struct, frozen=True, array_like=True, tag="c"):
+    """The client has controlled a choice."""
+
+    choice: int
+    verb: ControlVerb
+    n_predict: int
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="e"):
@@ -69,7 +87,7 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     time: int
 
 
-Record = Step | Other | End
+Record = Step | Other | Controlled | End
 T = TypeVar("T")
 _opening_decoder = msgspec.msgpack.Decoder(Opening)
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record, dec_hook=decode_hook)
@@ -84,7 +102,22 @@ class History:
     opening: Opening
     n_bytes: int
     results: list[tuple[int, TaskResult, int]] = field(default_factory=list)  # choice, result, time
+    controls: list[Controlled] = field(default_factory=list)
     ended_at: int = 0
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client has paused the answer."""
+        pauses = [each.verb for each in self.controls if each.verb in (ControlVerb.PAUSE, ControlVerb.RESUME)]
+        return bool(pauses) and pauses[-1] is ControlVerb.PAUSE
+
+    def resumed(self, task: Task, choice: int) -> Task:
+        """Return a task that continues where the records of its answer end."""
+        for control in self.controls:
+            if control.choice == choice:
+                task = apply_control(task, control.verb, control.n_predict)
+        given, resume = self.given(choice) or task.given, self.tokens(choice)
+        return msgspec.structs.replace(task, given=given, resume=resume)
 
     @property
     def is_complete(self) -> bool:
@@ -92,9 +125,22 @@ class History:
         done = {choice for choice, result, _ in self.results if isinstance(result, Done)}
         return len(done) == len(self.opening.tasks)
 
+    def given(self, choice: int) -> list[int]:
+        """Return the beginning of an answer that was edited."""
+        edits = [
+            result for index, result, _ in self.results if index == choice and isinstance(result, Edited)
+        ]
+        return edits[-1].tokens if edits else []
+
     def tokens(self, choice: int) -> list[int]:
-        results = (result for index, result, _ in self.results if index == choice)
-        return [token for result in results if isinstance(result, Tokens) for token in result.tokens]
+        """Return the tokens that were drawn after it."""
+        tokens: list[int] = []
+        for index, result, _ in self.results:
+            if index == choice and isinstance(result, Tokens):
+                tokens += result.tokens
+            elif index == choice and isinstance(result, Edited):
+                tokens = []
+        return tokens
 
 
 def encode_opening(opening: Opening) -> bytes:
@@ -108,6 +154,10 @@ def encode_result(choice: int, result: TaskResult, time: int, keeps_timings: boo
     if result.probs or keeps_timings:
         values += [result.probs, result.timings if keeps_timings else None]
     return frame(_encode(values))
+
+
+def encode_control(choice: int, verb: ControlVerb, n_predict: int) -> bytes:
+    return frame(_encode(Controlled(choice, verb, n_predict)))
 
 
 def encode_end(time: int) -> bytes:
@@ -140,6 +190,9 @@ def _add(history: History, record: Record) -> bool:
         return True
     if not 0 <= record.choice < len(history.opening.tasks):
         return False
+    if isinstance(record, Controlled):
+        history.controls.append(record)
+        return True
     if isinstance(record, Other):
         history.results.append((record.choice, record.result, record.time))
         return True

@@ -241,3 +241,25 @@ async def test_what_is_stopped_does_not_continue(server, tmp_path):
     kept = shutil.copytree(tmp_path / "journal", tmp_path / "killed")
     async with continued(kept) as other:
         assert (await other.http.get("/v1/stream", params={"conv_id": "tea"})).status_code == 404
+
+
+async def test_a_conversation_gets_the_items_of_a_restored_response_once(tmp_path):
+    (tmp_path / "journal").mkdir()
+    stored = {"responses_path": str(tmp_path / "responses")}
+    (tmp_path / "responses").mkdir()
+    async with continued(tmp_path / "journal", **stored) as server:
+        conversation = (await server.http.post("/v1/conversations", json={})).json()["id"]
+        place = f"/v1/conversations/{conversation}/items"
+        body = {"input": "hi", "conversation": conversation, "stream": True, "durable": True}
+        answered = await server.http.post("/v1/responses", json={**body, "max_output_tokens": 8})
+        assert answered.status_code == 200, answered.text
+        before = (await server.http.get(place)).json()["data"]
+        assert len(before) == 2
+        assert server.state.journal is not None
+        await server.state.journal.run(lambda: None)  # all is written
+        kept = shutil.copytree(tmp_path / "journal", tmp_path / "kept")
+    async with continued(kept, **stored) as again:
+        stream = answered.headers["x-conversation-id"]
+        followed = await again.http.get("/v1/stream", params={"conv_id": stream})
+        assert timeless(followed.content) == timeless(answered.content)
+        assert (await again.http.get(place)).json()["data"] == before

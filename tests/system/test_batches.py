@@ -225,8 +225,8 @@ def test_messages_of_anthropic(server):
             client.messages.batches.retrieve(batch.id)
 
 
-def test_a_batch_survives_kills_of_everything(tiny, tmp_path):
-    n, n_kills = 90, 2
+@pytest.mark.parametrize(("n", "n_kills"), [(90, 2), pytest.param(1000, 5, marks=pytest.mark.slow)])
+def test_a_batch_survives_kills_of_everything(tiny, tmp_path, n, n_kills):
     server = start(tiny, tmp_path / "kept")
     with client_of(server) as client:
         batch = submit(client, lines(n, max_tokens=24, seed=None))
@@ -235,7 +235,7 @@ def test_a_batch_survives_kills_of_everything(tiny, tmp_path):
             before = client.batches.retrieve(batch.id).request_counts.completed
 
             def has_more(client=client, before=before) -> bool:
-                return client.batches.retrieve(batch.id).request_counts.completed >= before + 10
+                return client.batches.retrieve(batch.id).request_counts.completed >= before + n // 9
 
             wait_until(has_more, 0.05)
         family = [server.engine.pid, server.tokenizer.pid, server.process.pid]

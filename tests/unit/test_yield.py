@@ -46,6 +46,17 @@ def test_the_prompt_of_a_batch_is_aborted(n_seq):
     assert set(backend.batches[0][0].tokens.tolist()) == {7}
 
 
+def test_nor_do_other_prompts_of_batches_run_before_the_new_task():
+    backend = Busy(n_seq=4)
+    bench = backend.bench = EngineHarness(backend)
+    lines = [task(id, [3 + id, 4, 5] * 30) for id in (10, 11, 12)]
+    bench.run(*(msgspec.structs.replace(line, is_batch=True) for line in lines))
+    assert backend.statuses.count("aborted") == 1
+    assert set(backend.batches[0][0].tokens.tolist()) == {7}
+    for line in lines:
+        assert bench.tokens(line.id) == alone(line)
+
+
 def test_other_prompts_are_not():
     assert "aborted" not in run(is_batch=False, n_seq=2).statuses
 

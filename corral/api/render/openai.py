@@ -79,7 +79,7 @@ class OpenAIAnswer:
         self._n_generated += timings.predicted_n
         if choice.is_first:
             self._n_prompt += len(choice.task.prompt)
-            self._n_cached += timings.cache_n
+            self._n_cached += min(timings.cache_n, len(choice.task.prompt))
 
     def _render_usage(self) -> dict[str, Any]:
         return {

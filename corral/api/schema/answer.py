@@ -28,6 +28,7 @@ PROPS = shape(
     modalities=shape(vision="boolean", audio="boolean"),
     chat_template="string?",
     chats="boolean?",
+    durable="boolean?",
     ui="boolean?",
     ui_settings="object?",
     ui_mcp_origins="array?",

@@ -1,23 +1,43 @@
 // Answers of the model: the request, and the messages that grow from its stream.
 
-import { ServerError, events } from "./api.js";
+import { ServerError } from "./api.js";
+import { lastingEvents } from "./durable.js";
 import { requestFields } from "./settings.js";
 import { tokensOf } from "./token.js";
 
 /** Yields the messages as they grow. `path`: the messages before them; `begun`: their beginnings, of which a single one is
  * continued. `onProgress` gets the queue position and the progress of the prompt. `tools`: besides those of the settings.
- * `model`: not the page's. Throws ServerError. */
-export async function* streamAnswers(chat, path, begun, { signal, onProgress, model, tools = [] }) {
+ * `model`: not the page's. `isDurable`: it continues without this page. Throws ServerError. */
+export async function* streamAnswers(chat, path, begun, { model, tools = [], isDurable = false, ...options }) {
   const n = begun.length > 1 ? { n: begun.length } : {};
-  const json = { ...requestOf(chat, path, begun[0], tools), ...n };
-  const messages = begun.map((each) => ({ ...each }));
+  const json = { ...requestOf(chat, path, begun[0], tools), ...n, ...(isDurable ? { durable: true } : {}) };
   const query = model ? `?model=${encodeURIComponent(model)}` : "";
+  yield* growAnswers("/v1/chat/completions" + query, begun, { json, ...options });
+}
+
+/** Yields the messages of a second answer as they grow; `json`: what to fork. */
+export function forkAnswers(json, begun, options) {
+  return growAnswers("/v1/chat/completions/control", begun, { json, ...options });
+}
+
+/** Yields the messages of an answer that another page has begun. */
+export function followAnswers(stream, begun, options) {
+  return growAnswers("", begun, { stream, ...options });
+}
+
+/** `onAnswer` gets the server's id of the answer, `onStream` that of its stream. */
+async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, ...options }) {
+  const starts = begun.map(({ content }) => content);
+  const messages = begun.map((each) => ({ ...each }));
   const onComment = (text) => onProgress({ waiting: text });
-  for await (const chunk of events("/v1/chat/completions" + query, { json, signal, onComment })) {
+  const onWait = () => onProgress({ waiting: "the connection is lost" });
+  let id = "";
+  for await (const chunk of lastingEvents(path, { onComment, onWait, ...options })) {
     if (chunk.model_progress) onProgress({ waiting: stateText(chunk.model_progress) });
     if (chunk.prompt_progress) onProgress({ prompt: chunk.prompt_progress });
+    if (chunk.id && chunk.id !== id) onAnswer((id = chunk.id));
     const at = chunk.choices?.[0]?.index ?? 0;
-    messages[at] = fold(messages[at], chunk);
+    messages[at] = fold(messages[at], chunk, starts[at]);
     yield [...messages];
   }
   if (messages.some(({ finish }) => !finish)) throw new ServerError(0, "The connection was lost.");
@@ -89,11 +109,15 @@ function audioOf(url) {
   return { data, format };
 }
 
-/** Returns the message extended by a chunk. */
-function fold(message, chunk) {
+/** Returns the message extended by a chunk, or cut by it; `start`: what of it the model did not write. */
+function fold(message, chunk, start) {
   const next = { ...message };
   const choice = chunk.choices?.[0];
   const delta = choice?.delta ?? {};
+  const { content: nContent, reasoning_content: nReasoning } = choice?.edit ?? {};
+  if (nContent !== undefined) next.content = start + first(next.content.slice(start.length), nContent);
+  if (nReasoning !== undefined) next.reasoning = first(next.reasoning ?? "", nReasoning);
+  if (choice?.edit) next.tokens = undefined; // they are not those of the text any more
   if (delta.content) next.content += delta.content;
   if (delta.reasoning_content) next.reasoning = (next.reasoning ?? "") + delta.reasoning_content;
   if (delta.tool_calls) next.toolCalls = foldCalls(next.toolCalls ?? [], delta.tool_calls);
@@ -102,6 +126,11 @@ function fold(message, chunk) {
   if (chunk.timings) next.timings = chunk.timings;
   if (chunk.usage) next.usage = chunk.usage;
   return next;
+}
+
+/** Returns the first `n` code points of a text. */
+function first(text, n) {
+  return [...text].slice(0, n).join("");
 }
 
 function foldCalls(calls, deltas) {

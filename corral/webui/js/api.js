@@ -72,19 +72,27 @@ export async function ask(path, options = {}) {
   }
 }
 
-/** Yields the parsed events of a stream until the last one; `onComment` gets its comments. Throws ServerError, also
- * for an event that is an error. */
-export async function* events(path, { onComment = () => {}, ...options } = {}) {
+/** Yields the parsed events of a stream; returns whether the last one has come. `onComment` gets its comments, `onOpen` the
+ * response, `onId` the id of every event that was handled. Throws ServerError, also for an event that is an error. */
+export async function* events(path, { onComment = () => {}, onOpen = () => {}, onId = () => {}, ...options } = {}) {
   const response = await send(path, options);
+  if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) {
+    throw new ServerError(409, (await response.json()).message ?? "The server does not stream.");
+  }
+  onOpen(response);
+  let id = "";
   for await (const line of lines(response.body)) {
     if (line.startsWith(":")) onComment(line.slice(1).trim());
+    if (line.startsWith("id:")) id = line.slice(3).trim();
     if (!line.startsWith("data:")) continue;
     const text = line.slice(5).trim();
-    if (text === "[DONE]") return;
+    if (text === "[DONE]") return true;
     const event = JSON.parse(text);
     if (event.error) throw errorOf(event.error.code, event);
     yield event;
+    if (id) onId(id);
   }
+  return false;
 }
 
 async function send(path, { json, headers = {}, ...options }) {

@@ -2,13 +2,15 @@
 // nothing else changes it.
 
 import { ask, currentModel, setApiKey } from "./api.js";
-import { frames, streamAnswers } from "./answer.js";
+import { followAnswers, forkAnswers, frames, streamAnswers } from "./answer.js";
 import { draftOf, keepDraft } from "./draft.js";
 import { failureOf } from "./failure.js";
 import { FIELDS, defaultsOf } from "./settings.js";
 import { openLocalStore } from "./store.js";
 import * as tree from "./tree.js";
-import { claim, withoutLeftovers } from "./claim.js";
+import { CLOSED, claim, leftovers, withoutLeftovers } from "./claim.js";
+import { endStream } from "./durable.js";
+import { LiveAnswers } from "./live.js";
 import { Saver } from "./saver.js";
 
 const RETRY_MS = 1500;
@@ -39,8 +41,9 @@ export class ChatApp {
     panel: null, // what is open over the page: { name: a file in panel/, and its properties }
   };
 
+  live = new LiveAnswers();
   #listeners = new Set();
-  #controllers = new Map();
+  #controllers = new Map(); // of running answers, by chat: a set
   #open = new Map(); // chats that are shown or have a running answer, by id
   #store = null;
   #saver = null;
@@ -177,8 +180,13 @@ export class ChatApp {
 
   async openChat(id) {
     const chat = this.#open.get(id) ?? (await this.#store.load(id));
-    if (chat) this.#show(this.state.running[id] ? chat : await withoutLeftovers(chat));
-    else {
+    if (chat) {
+      const left = this.state.running[id] || !this.state.props?.durable ? [] : await leftovers(chat);
+      this.#show(this.state.running[id] ? chat : await withoutLeftovers(chat, left));
+      for (const name of new Set(left.map(({ stream }) => stream.id))) {
+        this.#follow(id, left.filter(({ stream }) => stream.id === name));
+      }
+    } else {
       this.tell("This chat no longer exists.", "warn");
       this.newChat();
     }
@@ -343,16 +351,45 @@ export class ChatApp {
     return this.#write(id, ids);
   }
 
-  /** Continues an answer; with other text, as a new branch. */
-  continueAnswer(messageId, content = this.state.chat.messages[messageId].content) {
+  /** Continues an answer; with other text, as a new branch, unless it is being generated. */
+  async continueAnswer(messageId, content = this.state.chat.messages[messageId].content) {
     const { chat } = this.state;
+    const message = chat.messages[messageId];
+    if (this.live.has(messageId)) {
+      if (await this.live.edit(messageId, message, content, message.content.slice(0, message.start ?? 0))) return undefined;
+      await this.#end(chat.id);
+    }
     if (content === chat.messages[messageId].content) return this.#write(chat.id, [messageId]);
     this.edit(messageId, content);
     return this.#write(chat.id, [this.state.chat.leaf]);
   }
 
   stop(id = this.state.chat.id) {
-    this.#controllers.get(id)?.abort();
+    for (const { stream } of Object.values(this.#open.get(id)?.messages ?? {})) if (stream) endStream(stream.id);
+    for (const controller of this.#controllers.get(id) ?? []) controller.abort();
+  }
+
+  /** Stops the answers of a chat, and waits until they are saved. */
+  async #end(id) {
+    this.stop(id);
+    while (this.state.running[id]) await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+
+  /** Begins a second answer with what this one has said so far, as another branch; both are generated. */
+  fork(messageId) {
+    const { id, messages } = this.state.chat;
+    const { parent, content, start = 0 } = messages[messageId];
+    const fields = { role: "assistant", ...currentModel(), content: content.slice(0, start) };
+    this.#change(id, (chat) => tree.addMessage(chat, parent, fields));
+    const json = this.live.forkOf(messageId);
+    return this.#run(id, [this.#open.get(id).leaf], (_, begun, options) => forkAnswers(json, begun, options));
+  }
+
+  /** Follows an answer that was begun before this page was opened, or by another one. */
+  #follow(id, messages) {
+    const begun = messages.sort((a, b) => a.stream.index - b.stream.index);
+    const ids = begun.map((each) => each.id);
+    return this.#run(id, ids, (_, each, options) => followAnswers(begun[0].stream.id, each.map(asBegun), options), true);
   }
 
   // Tools
@@ -379,14 +416,11 @@ export class ChatApp {
 
   /** Does something in a chat that the user can stop. */
   async whileRunning(id, work) {
-    const controller = new AbortController();
-    this.#controllers.set(id, controller);
-    this.#setRunning(id, {});
+    const controller = this.#start(id);
     try {
       await work(controller.signal);
     } finally {
-      this.#controllers.delete(id);
-      this.#setRunning(id, null);
+      this.#finish(id, controller);
     }
   }
 
@@ -408,36 +442,65 @@ export class ChatApp {
     return this.#write(id, [this.#open.get(id).leaf]);
   }
 
+  #start(id) {
+    const controller = new AbortController();
+    this.#controllers.set(id, (this.#controllers.get(id) ?? new Set()).add(controller));
+    this.#setRunning(id, {});
+    return controller;
+  }
+
+  #finish(id, controller) {
+    const others = this.#controllers.get(id);
+    others.delete(controller);
+    if (!others.size) this.#setRunning(id, null);
+  }
+
   /** Generates messages, or continues a single one. */
   async #write(id, messageIds) {
-    if (this.state.running[id]) return;
-    const controller = new AbortController();
+    if (!this.state.running[id]) await this.#run(id, messageIds, (...request) => streamAnswers(this.#open.get(id), ...request));
+  }
+
+  /** `generate(path, begun, options)` yields the messages as they grow. `isOld`: they were begun before. */
+  async #run(id, messageIds, generate, isOld = false) {
+    const controller = this.#start(id);
     const release = await claim(id);
-    this.#controllers.set(id, controller);
-    this.#setRunning(id, {});
     const chat = this.#open.get(id);
-    const begun = messageIds.map((each) => ({ ...chat.messages[each], state: "writing", error: "", finish: "" }));
+    const isDurable = Boolean(this.state.props?.durable);
+    const begun = messageIds.map((each) => (isOld ? chat.messages[each] : startOf(chat.messages[each])));
     this.#change(id, (each) => tree.changeMessages(each, begun), true);
     const path = tree.ancestry(chat, begun[0].parent);
-    const options = { signal: controller.signal, onProgress: (news) => this.#setRunning(id, news) };
+    const options = {
+      isDurable,
+      signal: controller.signal,
+      onProgress: (news) => this.#setRunning(id, news),
+      onAnswer: (answer) => messageIds.forEach((each) => this.live.set(each, answer)),
+      onStream: (name) => this.#noteStream(id, begun, name),
+    };
     let end = { state: "done" };
     let toolbox = null;
     try {
       if (this.hasTools) toolbox = await this.toolbox();
       if (toolbox) options.tools = toolbox.definitions();
-      for await (const messages of frames(streamAnswers(chat, path, begun, options))) {
-        this.#change(id, (each) => tree.changeMessages(each, messages));
+      for await (const messages of frames(generate(path, begun, options))) {
+        this.#change(id, (each) => tree.changeMessages(each, messages.map(({ stream: _, ...fields }) => fields)));
       }
     } catch (error) {
-      end = this.#failed(error);
+      end = isOld && error.status === 404 ? { state: "interrupted", error: CLOSED } : this.#failed(error);
     } finally {
-      this.#controllers.delete(id);
-      this.#setRunning(id, null);
-      const ended = messageIds.map((each) => ({ id: each, ...(this.#open.get(id).messages[each].finish ? { state: "done" } : end) }));
+      this.#finish(id, controller);
+      this.live.forget(messageIds);
+      const { messages } = this.#open.get(id);
+      const ended = messageIds.map((each) => ({ id: each, stream: undefined, ...(messages[each].finish ? { state: "done" } : end) }));
       this.#change(id, (each) => tree.changeMessages(each, ended), true);
       release();
     }
     if (toolbox && end.state === "done" && messageIds.length === 1) await this.#runAllowed(toolbox, id, messageIds[0]);
+  }
+
+  /** Has every page that opens the chat find the stream of an answer. */
+  #noteStream(id, begun, name) {
+    const noted = begun.map(({ id: each, start }, index) => ({ id: each, stream: { id: name, index, start } }));
+    this.#change(id, (chat) => tree.changeMessages(chat, noted), true);
   }
 
   #setRunning(id, progress) {
@@ -455,6 +518,16 @@ export class ChatApp {
     this.#connectLater();
     return { state: "interrupted", error: GONE, remedies: ["again"] };
   }
+}
+
+/** Returns a message as it is when its answer begins; `start`: how much of it the model did not write. */
+function startOf(message) {
+  return { ...message, start: message.content.length, state: "writing", error: "", finish: "" };
+}
+
+/** Returns a message as it was when its answer began. */
+function asBegun({ content, start, ...message }) {
+  return { ...message, content: content.slice(0, start), start, reasoning: undefined, toolCalls: undefined, tokens: undefined };
 }
 
 function titled(chat) {

@@ -72,6 +72,7 @@ const OPTIONAL = {
   error: text,
   remedies: (value, name) => list(value, name).map((each) => text(each, name)),
   finish: text,
+  start: time,
   timings: (value, name) => plain(object(value, name), name),
   usage: (value, name) => plain(object(value, name), name),
   tokens: (value, name) => plain(list(value, name), name),

@@ -2,7 +2,7 @@
 
 import { changeMessage } from "./tree.js";
 
-const CLOSED = "The page was closed during this answer.";
+export const CLOSED = "The page was closed during this answer.";
 
 /** Locks a chat until the returned function is called or the tab is closed. */
 export async function claim(id) {
@@ -18,9 +18,15 @@ export async function claim(id) {
   return release;
 }
 
-/** Returns the chat with abandoned answers marked as interrupted. */
-export async function withoutLeftovers(chat) {
-  const left = Object.values(chat.messages).filter(({ state }) => state === "writing");
+/** Returns the answers that no tab receives, but whose streams the server may have. */
+export async function leftovers(chat) {
+  const left = Object.values(chat.messages).filter(({ state, stream }) => state === "writing" && stream);
+  return !left.length || (await isClaimed(chat.id)) ? [] : left;
+}
+
+/** Returns the chat with abandoned answers marked as interrupted, except those that will be continued. */
+export async function withoutLeftovers(chat, continued = []) {
+  const left = Object.values(chat.messages).filter((each) => each.state === "writing" && !continued.includes(each));
   if (!left.length || (await isClaimed(chat.id))) return chat;
   return left.reduce((each, { id }) => changeMessage(each, id, { state: "interrupted", error: CLOSED }), chat);
 }

@@ -67,11 +67,12 @@ class Archive:
         self._conversations[client.id, conversation.id] = conversation
 
     def extend(self, client: Client, conversation: Conversation, items: list[Item]) -> None:
-        """Add items, unless the conversation was removed; without room for them it stays unchanged."""
+        """Add items, unless the conversation was removed; without room for them it stays unchanged. It has
+        them already if an earlier server has finished the response."""
         if self._conversations.get((client.id, conversation.id)) is not conversation:
             return
-        n_before = len(conversation.items)
-        conversation.add(items)
+        n_before, known = len(conversation.items), {item["id"] for item in conversation.items}
+        conversation.add([item for item in items if item["id"] not in known])
         try:
             self.keep_conversation(client, conversation)
         except CorralError:

@@ -10,6 +10,8 @@ const PATHS = {
   send: "M12 19V5M6 11l6-6 6 6",
   down: "M12 5v14M6 13l6 6 6-6",
   stop: "M7 7h10v10H7z",
+  pause: "M8 6v12M16 6v12",
+  fork: "M12 21v-8M12 13L6 7V3M12 13l6-6V3",
   copy: "M9 9h10v11H9zM5 15V4h10",
   check: "M5 13l4 4L19 7",
   edit: "M4 20h4L19 9l-4-4L4 16zM13 7l4 4",

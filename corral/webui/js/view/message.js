@@ -31,6 +31,7 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
       ${isWriting && html`<${Waiting} message=${message} progress=${progress} />`}
       <${Ending} message=${message} isLast=${isLast} isBusy=${isBusy} app=${app} />
       <footer class="tools">
+        ${isWriting && !isEditing && html`<${Lazy} from="./live_actions.js" view="LiveActions" message=${message} app=${app} />`}
         <${Alternatives} message=${message} siblings=${siblings} app=${app} />
         <${Actions}
           message=${message}
@@ -152,16 +153,24 @@ function Editor({ message, app, onDone }) {
     onDone();
     if (text !== message.content) app.edit(message.id, text);
   };
+  const isWriting = message.state === "writing";
   const goOn = () => {
     onDone();
     app.continueAnswer(message.id, text);
+  };
+  const cancel = () => {
+    onDone();
+    if (isWriting) app.live.resume(message.id);
   };
   useLayoutEffect(() => {
     if (message.role === "assistant") area.current.setSelectionRange(text.length, text.length);
   }, []);
   const onKeyDown = (event) => {
-    if (event.key === "Escape") onDone();
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save();
+    if (event.key === "Escape") {
+      if (isWriting) event.stopPropagation(); // it would stop the answer
+      cancel();
+    }
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) isWriting ? goOn() : save();
   };
   return html`<div class="editor">
     <textarea
@@ -174,8 +183,9 @@ function Editor({ message, app, onDone }) {
     ></textarea>
     <div class="row">
       ${message.role === "assistant" && html`<button type="button" onClick=${goOn}><${Icon} name="go" /> Continue from here</button>`}
-      <button type="button" class="primary" onClick=${save}>${message.role === "user" ? "Send as a new branch" : "Save as a new branch"}</button>
-      <button type="button" onClick=${onDone}>Cancel</button>
+      ${!isWriting &&
+      html`<button type="button" class="primary" onClick=${save}>${message.role === "user" ? "Send as a new branch" : "Save as a new branch"}</button>`}
+      <button type="button" onClick=${cancel}>Cancel</button>
     </div>
   </div>`;
 }

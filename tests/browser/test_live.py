@@ -1,0 +1,149 @@
+"""Answers that are changed while they are generated, and answers that survive the page and the server."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.chat_page import ChatPage, words
+from tests.system.process import CorralProcess
+
+LOST = "ERR_|Failed to load resource|503"
+
+
+class Durable:
+    """Mutable: a server with a journal, which can be killed and started again at the same address."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        journal, chats = folder / "journal", folder / "chats"
+        for path in (journal, chats):
+            path.mkdir()
+        self._options = ("-c", 4096, "-np", 4, "--context-shift", "--journal", journal, "--chats", chats)
+        self._port = port
+        self.server = self._start()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def kill(self) -> None:
+        """Kill all processes at once."""
+        front = psutil.Process(self.server.process.pid)
+        for process in (front, *front.children(recursive=True)):
+            process.kill()
+        self.server.process.wait()
+        assert self.server.process.stdout is not None
+        self.server.process.stdout.close()
+
+    def start_again(self) -> None:
+        self.server = self._start()
+
+    def _start(self) -> CorralProcess:
+        return CorralProcess(*self._options, "--port", self._port)
+
+
+@pytest.fixture(scope="module")
+def durable(tmp_path_factory) -> Iterator[Durable]:
+    durable = Durable(tmp_path_factory.mktemp("durable"))
+    yield durable
+    durable.server.stop()
+
+
+def talk(chat: ChatPage) -> None:
+    """Begin an answer without a grammar that does not end."""
+    chat.set("Ignore EOS", True)
+    chat.say("Talk.")
+    expect(chat.last.locator(".markdown")).to_have_text(re.compile(r"[^ ].{40}", re.DOTALL))
+
+
+def stop(chat: ChatPage) -> None:
+    chat.page.get_by_role("button", name="Stop", exact=True).click()
+    chat.wait_for_end()
+
+
+def test_the_last_words_of_a_growing_answer_are_edited(page, durable):
+    chat = ChatPage(page, durable.url).open()
+    talk(chat)
+    chat.do("Edit the last words")
+    editor = page.get_by_label("The message")
+    editor.fill("Once upon a time")
+    page.get_by_role("button", name="Continue from here").click()
+    expect(chat.last.locator(".markdown")).to_have_text(re.compile(r"^Once upon a time.{30}", re.DOTALL))
+    stop(chat)
+    assert chat.messages.count() == 2  # it is no branch
+    expect(chat.last.get_by_role("group", name="Branches")).to_have_count(0)
+
+
+def test_a_second_answer_is_forked_from_a_growing_one(page, durable):
+    chat = ChatPage(page, durable.url).open()
+    chat.never_end()
+    chat.say("Talk.")
+    chat.wait_for_words(5)
+    begun = chat.answer_text()
+    chat.do("Second answer from here")
+    branches = chat.last.get_by_role("group", name="Branches")
+    expect(branches).to_contain_text("2 / 2")
+    expect(chat.last.locator(".markdown")).to_have_text(words(len(begun.split()) + 20))
+    second = chat.answer_text()
+    stop(chat)
+    chat.do("Previous branch")
+    expect(branches).to_contain_text("1 / 2")
+    first = chat.answer_text()
+    assert len(first) > len(begun)
+    for text in (first, second):
+        assert text.startswith(begun)
+
+
+def test_an_answer_is_paused_and_resumed(page, durable):
+    chat = ChatPage(page, durable.url).open()
+    chat.never_end()
+    chat.say("Talk.")
+    chat.wait_for_words(5)
+    chat.do("Pause")
+    expect(chat.last.get_by_role("button", name="Resume", exact=True)).to_be_visible()
+    n_words = len(chat.answer_text().split())
+    chat.do("Resume")
+    expect(chat.last.locator(".markdown")).to_have_text(words(n_words + 40))
+    stop(chat)
+
+
+def test_an_answer_goes_on_after_a_reload_and_on_another_device(page, new_page, durable, problems):
+    problems.allow("409")  # both devices save the chat: it is merged
+    chat = ChatPage(page, durable.url).open()
+    chat.never_end()
+    chat.say("Talk.")
+    chat.wait_for_words(5)
+    text = chat.answer_text()
+    page.reload()
+    chat.wait_until_ready()
+    expect(chat.last.locator(".markdown")).to_have_text(words(len(text.split()) + 30))
+    assert chat.answer_text().startswith(text)
+    there = ChatPage(new_page(), page.url)
+    page.close()
+    there.open()
+    expect(there.last.locator(".markdown")).to_have_text(words(len(text.split()) + 60))
+    assert there.answer_text().startswith(text)
+    stop(there)
+
+
+def test_an_answer_goes_on_after_the_server_was_killed(page, durable, problems):
+    problems.allow(LOST)
+    chat = ChatPage(page, durable.url).open()
+    chat.never_end()
+    chat.say("Talk.")
+    chat.wait_for_words(5)
+    durable.kill()
+    text = chat.answer_text()
+    durable.start_again()
+    expect(chat.last.locator(".markdown")).to_have_text(words(len(text.split()) + 30))
+    assert chat.answer_text().startswith(text)
+    stop(chat)
