@@ -66,7 +66,7 @@ class Choice:
         elif isinstance(result, Admitted):
             self.id_slot = result.id_slot
             self.n_cached = result.n_cached
-            self.report = result.report
+            self.report = result.report if self.task.params.cache_report else None
         elif isinstance(result, Done):
             self.texts.append(result.text)
             self.done = result
