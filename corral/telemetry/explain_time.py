@@ -22,9 +22,8 @@ _TEXTS = {
     "media": "{time} to read and check the request, to load {media}, and to make its prompt.",
     "send": "{time} to finish and send the answer after its last token.",
     "slow_reader": "The client read slowly: for {time} the server could not send what was ready.",
-    "slots_busy": "{time} until it got a slot: all {slots} were busy when it came.",
-    "slots_queue": "{time} until it got a slot: all {slots} were busy when it came, and {others} waited "
-    "before it.",
+    "slots_busy": "{time} until it got a slot: {slots} busy when it came.",
+    "slots_queue": "{time} until it got a slot: {slots} busy when it came, and {others} waited before it.",
     "queue": "{time} until it got a slot: {others} waited before it when it came.",
     "pinned": "{time} until it got a slot: it had to be slot {slot}, and {busy} of {slots} were busy.",
     "batch": "{time} until it got a slot: it is part of a batch, and all other work comes first.",
@@ -123,16 +122,19 @@ def _phase(task: TaskRecord, phase: Phase, total: float, away_s: float) -> Itera
 
 def _queue(task: TaskRecord, time: str, away_s: float) -> Reason:
     found, admitted = task.arrival, task.admitted
-    slots, others = number(found.n_slots, "slot"), number(found.n_waiting, "other task")
+    all_slots = "the only slot was" if found.n_slots == 1 else f"all {found.n_slots} slots were"
+    others = number(found.n_waiting, "other task")
     if away_s >= _LEAST_S:
         return _say("engine_away", time=time, away=seconds(away_s))
     if found.is_batch:
         return _say("batch", time=time)
     if found.n_slots and found.n_busy >= found.n_slots:
-        return _say("slots_queue" if found.n_waiting else "slots_busy", time=time, slots=slots, others=others)
+        code = "slots_queue" if found.n_waiting else "slots_busy"
+        return _say(code, time=time, slots=all_slots, others=others)
     if found.n_waiting:
         return _say("queue", time=time, others=others)
     if found.id_slot >= 0 and found.n_busy:
+        slots = number(found.n_slots, "slot")
         return _say("pinned", time=time, slot=found.id_slot, busy=found.n_busy, slots=slots)
     if admitted is not None and admitted.n_cached and admitted.id_source not in (-1, admitted.id_slot):
         tokens = number(admitted.n_cached, "token")

@@ -19,7 +19,7 @@ PROMPT = "three foxes and a river, and not one of them could swim " * 20
 
 @pytest.fixture(scope="module")
 def server(models) -> Iterator[CorralProcess]:
-    with serve(models) as server:
+    with serve(models, "-t", 1) as server:
         server.complete(prompt=PROMPT, n_predict=8, ignore_eos=True, id_slot=0)
         server.complete(prompt=PROMPT + "but the fourth", n_predict=8, ignore_eos=True, id_slot=0)
         yield server
@@ -36,8 +36,8 @@ def open_request(page: Page, i: int = 0) -> Locator:
 def test_a_request_opens_with_its_phases_and_reasons(page, server):
     dialog = open_request(open_monitor(page, server))
     for kind in ("prepare", "queue", "prefix", "prompt", "decode", "send"):
-        expect(dialog.locator(f".bar.{kind}")).to_have_count(1)
-        expect(dialog.locator(f".phases th.{kind}")).to_be_visible()
+        expect(dialog.locator(f".flame-bar.phase-{kind}")).to_have_count(1)
+        expect(dialog.locator(f".phases th.phase-{kind}")).to_be_visible()
     expect(dialog.get_by_role("row", name="answer")).to_contain_text("8")
     assert dialog.locator(".why li").count() == 0
     dialog.get_by_role("button", name="Why slow?").click()
@@ -45,8 +45,9 @@ def test_a_request_opens_with_its_phases_and_reasons(page, server):
     dialog.get_by_role("button", name="Why not cached?").click()
     expect(dialog.locator("[data-code=cached]")).to_contain_text("the slot itself")
     bars = dialog.locator(".bars").first.bounding_box()
-    for bar in dialog.locator(".bar").all():
+    for bar in dialog.locator(".flame-bar").all():
         box = bar.bounding_box()
+        assert box["height"] >= 0.3 * bars["height"]
         assert bars["x"] - 1 <= box["x"]
         assert box["x"] + box["width"] <= bars["x"] + bars["width"] + 3
     page.keyboard.press("Escape")
@@ -93,7 +94,7 @@ def test_keys_see_their_own_and_administrators_all(page, problems, models, tmp_p
     problems.allow("401|404|ERR_")
     keys = Path(tmp_path / "keys")
     keys.write_text("amy:sk-amy\nben:sk-ben\nchief,admin:sk-chief\n")
-    with serve(models, "--api-key-file", keys) as server:
+    with serve(models, "-t", 1, "--api-key-file", keys) as server:
         for name in ("amy", "ben"):
             body = {"prompt": "Hello", "n_predict": 2}
             headers = {"authorization": f"Bearer sk-{name}"}

@@ -27,7 +27,7 @@ def history(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tiny, history) -> Iterator[CorralProcess]:
-    options = ("-c", 4096, "-np", 2, "--context-shift", "--slots", "--cache-ram", 0)
+    options = ("-c", 4096, "-np", 2, "-t", 1, "--context-shift", "--slots", "--cache-ram", 0)
     with CorralProcess("-m", tiny, *options, "--monitor-history", history) as server:
         yield server
 

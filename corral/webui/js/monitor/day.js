@@ -44,7 +44,7 @@ const PLOTS = [
   },
   { title: "Time to first token", format: ms, tick: tickMs, lines: quantiles("ttft_ms") },
   { title: "Time between tokens", format: ms, tick: tickMs, lines: quantiles("itl_ms") },
-].map((plot) => ({ ...plot, spanS: DAY_S, axis: clockAxis, none: WORDS.none, when: "in the last 24 hours" }));
+].map((plot) => ({ ...plot, spanS: DAY_S, hasPoints: true, axis: clockAxis, none: WORDS.none, when: "in the last 24 hours" }));
 
 export function Day() {
   const [day, setDay] = useState(null);
@@ -116,11 +116,11 @@ function KeyRow({ row }) {
 
 /** A choice among names; `none`: the name of the choice of all. */
 function Choice({ name, value, all, none, onChange }) {
-  return html`<label class="choice">
-    <span class="soft">${name}</span>
-    <select value=${value} onChange=${(event) => onChange(event.target.value)}>
+  return html`<span class="choice">
+    <span class="soft" aria-hidden="true">${name}</span>
+    <select aria-label=${name} value=${value} onChange=${(event) => onChange(event.target.value)}>
       ${none && html`<option value="">${none}</option>`}
       ${all.map((each) => html`<option key=${each} value=${each}>${each || WORDS.anonymous}</option>`)}
     </select>
-  </label>`;
+  </span>`;
 }

@@ -57,11 +57,16 @@ export function Detail({ n, model = "", onClose }) {
 function Found({ found }) {
   const { tasks, phases, ms: total } = found;
   const rows = [{ name: WORDS.request, phases }, ...tasks.map((task, i) => ({ ...task, name: taskName(tasks, i) }))];
+  const groups = tasks.length === 1 ? [{ ...rows[1], phases: inOrder(rows.flatMap((row) => row.phases)) }] : rows;
   return html`<p class="soft">${WORDS.started(clock(found.started), ms(total))}</p>
     <${Flame} rows=${rows} total=${total} />
-    <${Phases} rows=${rows} total=${total} />
+    <${Phases} groups=${groups} total=${total} />
     <${Why} title=${WORDS.slow} reasons=${found.why_slow} />
     <${Why} title=${WORDS.cache} reasons=${found.why_not_cached} />`;
+}
+
+function inOrder(phases) {
+  return phases.sort((a, b) => a.from_ms - b.from_ms);
 }
 
 function taskName(tasks, i) {
@@ -78,7 +83,7 @@ function Flame({ rows, total }) {
         <div class="bars">
           ${phases.map(
             (phase) => html`<i
-              class="bar ${phase.kind}"
+              class="flame-bar phase-${phase.kind}"
               style=${{ left: percent(phase.from_ms), width: percent(phase.ms) }}
               title=${WORDS.bar(PHASES[phase.kind], ms(phase.from_ms), ms(phase.ms), phase.n && count(phase.n))}
             ></i>`,
@@ -98,25 +103,25 @@ function Flame({ rows, total }) {
 function Drafts({ phase, drafts, n, percent }) {
   if (!phase) return null;
   const width = percent(phase.ms * Math.min(1, drafts.n_accepted / Math.max(1, n)));
-  return html`<i class="bar drafts" style=${{ left: percent(phase.from_ms), width }} title=${accepted(drafts)}></i>`;
+  return html`<i class="flame-bar phase-drafts" style=${{ left: percent(phase.from_ms), width }} title=${accepted(drafts)}></i>`;
 }
 
 function accepted({ n, n_accepted, n_steps }) {
   return WORDS.accepted(count(n_accepted), count(n), count(n_steps));
 }
 
-function Phases({ rows, total }) {
+function Phases({ groups, total }) {
   const share = (n) => (total ? `${Math.round((100 * n) / total)} %` : "");
   return html`<table class="phases">
     <thead>
       <tr><th class="text" scope="col">${WORDS.phase}</th><th scope="col">${WORDS.tokens}</th><th scope="col">${WORDS.time}</th><th scope="col">${WORDS.share}</th></tr>
     </thead>
-    ${rows.map(
+    ${groups.map(
       ({ name, phases, drafts, ...task }) => html`<tbody>
-        ${rows.length > 2 && html`<tr><th class="text group" scope="rowgroup" colspan="4">${name}</th></tr>`}
+        ${groups.length > 1 && html`<tr><th class="text group" scope="rowgroup" colspan="4">${name}</th></tr>`}
         ${phases.map(
           (phase) => html`<tr>
-            <th class="text ${phase.kind}" scope="row">
+            <th class="text phase-${phase.kind}" scope="row">
               ${PHASES[phase.kind]} ${phase.kind === "prefix" && html`<span class="soft">${source(task)}</span>`}
             </th>
             <td>${phase.n ? count(phase.n) : ""}</td>
@@ -124,7 +129,7 @@ function Phases({ rows, total }) {
             <td class="soft">${share(phase.ms)}</td>
           </tr>`,
         )}
-        ${drafts && html`<tr><th class="text drafts" scope="row">${WORDS.drafts}</th><td class="text" colspan="3">${accepted(drafts)}</td></tr>`}
+        ${drafts && html`<tr><th class="text phase-drafts" scope="row">${WORDS.drafts}</th><td class="text" colspan="3">${accepted(drafts)}</td></tr>`}
       </tbody>`,
     )}
   </table>`;
@@ -134,6 +139,6 @@ function Why({ title, reasons }) {
   const [isOpen, setOpen] = useState(false);
   return html`<div class="why">
     <button type="button" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${title}</button>
-    ${isOpen && html`<ul>${reasons.map(({ code, text }) => html`<li key=${code} data-code=${code}>${text}</li>`)}</ul>`}
+    ${isOpen && html`<ul>${reasons.map(({ code, text }) => html`<li data-code=${code}>${text}</li>`)}</ul>`}
   </div>`;
 }

@@ -21,7 +21,7 @@ const PLOTS = [
   { title: "Time between tokens", format: ms, tick: tickMs, lines: quantiles("itl_ms") },
 ];
 
-/** A plot may have its own `spanS`, `axis` (of time), and words: `none`, `when`. */
+/** A plot may have its own `spanS`, `axis` (of time), words (`none`, `when`), and points, for values without neighbours. */
 export function Plots({ samples, plots = PLOTS }) {
   return html`<div class="plots">${plots.map((plot) => html`<${Plot} key=${plot.title} plot=${plot} samples=${samples} />`)}</div>`;
 }
@@ -112,7 +112,7 @@ function options(plot, width, colors) {
         width: 1.75,
         dash: line.dash,
         scale: line.isRight ? "right" : "y",
-        points: { show: false },
+        points: { show: plot.hasPoints ?? false, size: 4, fill: () => colors.of(line.color) },
         spanGaps: false,
       })),
     ],
