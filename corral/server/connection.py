@@ -146,7 +146,8 @@ class _BoundedProtocol(HttpToolsProtocol):
     def _note_reading(self) -> None:
         """Record how long the client has not read, if it did not."""
         if self._paused_at and self.cycle is not None:
-            record_in(self.cycle.scope).blocked_s += self.loop.time() - self._paused_at
+            record = record_in(self.cycle.scope)  # type: ignore[arg-type]
+            record.blocked_s += self.loop.time() - self._paused_at
         self._paused_at = 0.0
 
     def data_received(self, data: bytes) -> None:
