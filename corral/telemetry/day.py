@@ -18,8 +18,8 @@ import msgspec
 from corral.core.atomic_file import AtomicFile, open_directory
 from corral.core.client import Client
 from corral.core.result import TaskResult, Tokens
+from corral.telemetry.period import Period
 from corral.telemetry.record import RequestRecord, TaskRecord
-from corral.telemetry.tally import Tally
 from corral.telemetry.usage import usage_of
 
 MINUTE_S, HOUR_S = 60, 3600
@@ -36,12 +36,12 @@ class KeySeries(msgspec.Struct):
     model: str
     key: str  # the id of the client
     name: str = ""
-    hours: dict[int, Tally] = {}
+    hours: dict[int, Period] = {}
 
 
 class _File(msgspec.Struct):
     version: int
-    minutes: dict[str, dict[int, Tally]]  # by model
+    minutes: dict[str, dict[int, Period]]  # by model
     keys: list[KeySeries]
 
 
@@ -50,7 +50,7 @@ class DayHistory:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._minutes: dict[str, dict[int, Tally]] = {}
+        self._minutes: dict[str, dict[int, Period]] = {}
         self._keys: dict[tuple[str, str], KeySeries] = {}
         self._path: Path | None = None
         self._disk: concurrent.futures.ThreadPoolExecutor | None = None
@@ -63,23 +63,23 @@ class DayHistory:
         return self._path is not None
 
     def open(self, path: Path) -> None:
-        """Keep the day in a file. One that cannot be used is begun anew."""
+        """Keep the day in a file. One that cannot be used is replaced by a new one."""
         self._path = path
         try:
             found = _read(path)
         except FileNotFoundError:
             return
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            _log.warning("--monitor-history: '%s' cannot be read and is begun anew: %s", path, error)
+            _log.warning("--monitor-history: '%s' cannot be read, a new one is begun: %s", path, error)
             return
         self._minutes = found.minutes
         self._keys = {(each.model, each.key): each for each in found.keys}
         self._forget()
 
-    def minutes(self, model: str) -> dict[int, Tally]:
+    def minutes(self, model: str) -> dict[int, Period]:
         """Return the minutes of a model in which anything happened, by number since 1970."""
         start = self._minute() - N_MINUTES
-        return {at: tally for at, tally in self._minutes.get(model, {}).items() if at > start}
+        return {at: period for at, period in self._minutes.get(model, {}).items() if at > start}
 
     @property
     def models(self) -> list[str]:
@@ -92,20 +92,20 @@ class DayHistory:
     def recorder(self, model: str) -> DayRecorder:
         return DayRecorder(self, model)
 
-    def minute_of(self, model: str) -> Tally:
-        """Return the tally of the current minute; a model without a name is the server for many, which leaves
-        them to their models."""
+    def minute_of(self, model: str) -> Period:
+        """Return the current minute. A model without a name is a server for many, which count for
+        themselves."""
         if not model or (model not in self._minutes and len(self._minutes) >= MAX_SERIES):
-            return Tally()
-        return self._minutes.setdefault(model, {}).setdefault(self._minute(), Tally())
+            return Period()
+        return self._minutes.setdefault(model, {}).setdefault(self._minute(), Period())
 
-    def hour_of(self, model: str, client: Client) -> Tally:
+    def hour_of(self, model: str, client: Client) -> Period:
         place = (model, client.id)
         if not model or (place not in self._keys and len(self._keys) >= MAX_SERIES):
-            return Tally()
+            return Period()
         series = self._keys.setdefault(place, KeySeries(*place))
         series.name = client.name
-        return series.hours.setdefault(int(self._clock()) // HOUR_S, Tally())
+        return series.hours.setdefault(int(self._clock()) // HOUR_S, Period())
 
     def tick(self) -> None:
         """Write the file if a minute has begun, unless the last write is still running."""
@@ -148,14 +148,14 @@ class DayHistory:
     def _forget(self) -> None:
         """Drop what is older than a day, or of a clock that was wrong."""
         minute, hour = self._minute(), int(self._clock()) // HOUR_S
-        for tallies in self._minutes.values():
-            for at in [at for at in tallies if not minute - N_MINUTES < at <= minute]:
-                del tallies[at]
+        for periods in self._minutes.values():
+            for at in [at for at in periods if not minute - N_MINUTES < at <= minute]:
+                del periods[at]
         for series in self._keys.values():
             for at in [at for at in series.hours if not hour - N_HOURS < at <= hour]:
                 del series.hours[at]
         self._keys = {place: series for place, series in self._keys.items() if series.hours}
-        self._minutes = {model: tallies for model, tallies in self._minutes.items() if tallies}
+        self._minutes = {model: periods for model, periods in self._minutes.items() if periods}
 
 
 class DayRecorder:
@@ -169,11 +169,11 @@ class DayRecorder:
         if not isinstance(result, Tokens) or not record.id:
             return
         minute, hour = self._day.minute_of(self._model), self._day.hour_of(self._model, record.client)
-        for tally in (minute, hour):
+        for period in (minute, hour):
             if task.n_outputs == 1:
-                tally.add_first(task.ttft_s)
+                period.add_first(task.ttft_s)
             elif n := len(result.tokens):
-                tally.add_between(task.gap_s, n)
+                period.add_between(task.gap_s, n)
 
     def on_end(self, record: RequestRecord, task: TaskRecord) -> None:
         if record.id:
@@ -181,17 +181,17 @@ class DayRecorder:
             self._day.hour_of(self._model, record.client).add_usage(usage_of([task]), seconds)
 
     def on_request_end(self, record: RequestRecord) -> None:
-        for tally in (self._day.minute_of(self._model), self._day.hour_of(self._model, record.client)):
-            tally.add_request(record.status)
+        for period in (self._day.minute_of(self._model), self._day.hour_of(self._model, record.client)):
+            period.add_request(record.status)
 
     def on_sample(self, n_prompt: int, n_cached: int, n_generated: int, n_waiting: int, n_busy: int) -> None:
         """Add what happened since the last sample; a minute without anything is not kept."""
         if n_prompt or n_cached or n_generated or n_waiting or n_busy:
-            tally = self._day.minute_of(self._model)
-            tally.n_evaluated += n_prompt
-            tally.n_cached += n_cached
-            tally.n_generated += n_generated
-            tally.add_load(n_waiting, n_busy)
+            period = self._day.minute_of(self._model)
+            period.n_evaluated += n_prompt
+            period.n_cached += n_cached
+            period.n_generated += n_generated
+            period.add_load(n_waiting, n_busy)
         self._day.tick()
 
 

@@ -8,11 +8,11 @@ from corral.core.client import Client
 from corral.telemetry.day import MINUTE_S, DayHistory, KeySeries
 from corral.telemetry.history import SHARES
 from corral.telemetry.live_json import render_quantiles
-from corral.telemetry.tally import Tally, total
+from corral.telemetry.period import Period, total
 
 
-def render_minutes(minutes: dict[int, Tally]) -> list[dict[str, Any]]:
-    return [_minute(at, tally) for at, tally in sorted(minutes.items())]
+def render_minutes(minutes: dict[int, Period]) -> list[dict[str, Any]]:
+    return [_minute(at, period) for at, period in sorted(minutes.items())]
 
 
 def render_keys(day: DayHistory, reader: Client, models: set[str] | None) -> list[dict[str, Any]]:
@@ -23,37 +23,37 @@ def render_keys(day: DayHistory, reader: Client, models: set[str] | None) -> lis
     return sorted(rows, key=lambda row: (row["model"], row["key"]))
 
 
-def _minute(at: int, tally: Tally) -> dict[str, Any]:
+def _minute(at: int, period: Period) -> dict[str, Any]:
     return {
         "t": at * MINUTE_S * 1000,
-        "n_requests": tally.n_requests,
-        "n_failed": tally.n_failed,
-        "n_prompt": tally.n_evaluated,
-        "n_cached": tally.n_cached,
-        "n_generated": tally.n_generated,
-        "n_waiting": tally.n_waiting,
-        "n_busy": tally.n_busy,
-        **_latencies(tally),
+        "n_requests": period.n_requests,
+        "n_failed": period.n_failed,
+        "n_prompt": period.n_evaluated,
+        "n_cached": period.n_cached,
+        "n_generated": period.n_generated,
+        "n_waiting": period.n_waiting,
+        "n_busy": period.n_busy,
+        **_latencies(period),
     }
 
 
 def _key(series: KeySeries) -> dict[str, Any]:
-    tally = total(series.hours.values())
+    period = total(series.hours.values())
     return {
         "model": series.model,
         "key": series.name,
-        "n_requests": tally.n_requests,
-        "n_failed": tally.n_failed,
-        "n_prompt": tally.n_evaluated + tally.n_cached,
-        "n_cached": tally.n_cached,
-        "n_generated": tally.n_generated,
-        "seconds": round(tally.seconds, 3),
-        **_latencies(tally),
+        "n_requests": period.n_requests,
+        "n_failed": period.n_failed,
+        "n_prompt": period.n_evaluated + period.n_cached,
+        "n_cached": period.n_cached,
+        "n_generated": period.n_generated,
+        "seconds": round(period.seconds, 3),
+        **_latencies(period),
     }
 
 
-def _latencies(tally: Tally) -> dict[str, Any]:
+def _latencies(period: Period) -> dict[str, Any]:
     return {
-        "ttft_ms": render_quantiles(tally.first_quantiles(*SHARES)),
-        "itl_ms": render_quantiles(tally.between_quantiles(*SHARES)),
+        "ttft_ms": render_quantiles(period.first_quantiles(*SHARES)),
+        "itl_ms": render_quantiles(period.between_quantiles(*SHARES)),
     }

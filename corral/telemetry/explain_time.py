@@ -38,7 +38,7 @@ _TEXTS = {
     "restore": "{time} to bring {tokens} from the cache into the slot.",
     "prompt": "{time} ({share}) to evaluate {tokens} at {rate} tokens per second.",
     "decode": "{time} ({share}) to generate {tokens}, {each} for each after the first.",
-    "beside": "While it {verb}, {n} other tasks on average ran at the same time and took their share.",
+    "shared": "While it {verb}, {n} other tasks on average ran at the same time and took their share.",
     "engine_lost": "The engine was lost. Another one repeated the work: for {time} no new token came.",
     "drafts_helped": "Speculation helped: {accepted} of {drafted} were accepted ({share}), so that "
     "{accepted} of {tokens} took no step of their own.",
@@ -49,7 +49,7 @@ _TEXTS = {
 _LEAST_S = 0.01  # shorter parts are not worth a sentence
 _PAUSE_S, _PAUSE_RATIO = 0.25, 5  # of a pause that is worth one
 _HELPFUL = 0.3  # share of drafted tokens that were accepted
-_BESIDE = 0.1
+_SHARED = 0.1
 
 Timed = tuple[float, Reason]  # the time that a reason explains
 
@@ -111,11 +111,11 @@ def _phase(task: TaskRecord, phase: Phase, total: float, away_s: float) -> Itera
     elif phase.kind is Kind.PROMPT:
         tokens, rate = number(phase.n, "prompt token"), f"{phase.n / phase.seconds:,.0f}"
         yield _say("prompt", time=time, share=part, tokens=tokens, rate=rate)
-        yield from _beside(task.load_at_start, task.load_at_first, phase, "evaluated its prompt")
+        yield from _sharing(task.load_at_start, task.load_at_first, phase, "evaluated its prompt")
     elif phase.kind is Kind.DECODE:
         each = seconds(phase.seconds / max(1, phase.n - 1))
         yield _say("decode", time=time, share=part, tokens=tokens, each=each)
-        yield from _beside(task.load_at_first, task.load_at_end, phase, "generated")
+        yield from _sharing(task.load_at_first, task.load_at_end, phase, "generated")
     elif phase.kind is Kind.LOST:
         yield _say("engine_lost", time=time)
 
@@ -149,11 +149,11 @@ def _preparation(task: TaskRecord, phase: Phase) -> Iterator[Reason]:
         yield _say("grammar" if task.arrival.has_grammar else "disk", time=seconds(prepare_s))
 
 
-def _beside(before: float, after: float, phase: Phase, verb: str) -> Iterator[Reason]:
+def _sharing(before: float, after: float, phase: Phase, verb: str) -> Iterator[Reason]:
     """Tell how many others had slots meanwhile."""
     n = (after - before) / phase.seconds - 1
-    if before < after and n >= _BESIDE:
-        yield _say("beside", verb=verb, n=f"{n:.1f}")
+    if before < after and n >= _SHARED:
+        yield _say("shared", verb=verb, n=f"{n:.1f}")
 
 
 def _answer(task: TaskRecord) -> Iterator[Reason]:

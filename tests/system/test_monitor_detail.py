@@ -94,7 +94,7 @@ async def test_a_request_that_waits_for_slots_and_shares_the_engine(server):
     reasons = codes(found["why_slow"])
     assert "2 slots" in reasons["slots_busy"]
     assert "decode" in reasons
-    assert "beside" in reasons
+    assert "shared" in reasons
 
 
 def queue_of(server: CorralProcess) -> int:
@@ -133,9 +133,9 @@ def test_the_day_is_there_after_a_restart_and_a_broken_file_is_no_obstacle(serve
         assert requests(again) == n + 1
         again.process.kill()
     history.write_bytes(history.read_bytes()[:-3])
-    with CorralProcess(*options) as anew:
-        assert requests(anew) == 0
-        assert any("--monitor-history" in line for line in anew.lines)
+    with CorralProcess(*options) as fresh:
+        assert requests(fresh) == 0
+        assert any("--monitor-history" in line for line in fresh.lines)
 
 
 async def test_a_client_that_does_not_read_is_noted():

@@ -13,8 +13,8 @@ from corral.core.result import Done, StopType, Timings, Tokens
 from corral.telemetry import day as day_module
 from corral.telemetry.day import DayHistory
 from corral.telemetry.day_json import render_keys, render_minutes
+from corral.telemetry.period import Period, total
 from corral.telemetry.record import RequestRecord
-from corral.telemetry.tally import Tally, total
 
 ADMIN = Client("root", "root", is_admin=True)
 AMY, BEN = Client("amy", "1"), Client("ben", "2")
@@ -155,7 +155,7 @@ WHOLE = msgspec.msgpack.encode({"version": 1, "minutes": {}, "keys": []})
         b"\x91" * 5000,
     ],
 )
-async def test_a_broken_file_is_begun_anew(clock, tmp_path, caplog, content):
+async def test_a_broken_file_is_replaced(clock, tmp_path, caplog, content):
     path: Path = tmp_path / "day"
     path.write_bytes(content)
     day = DayHistory(clock)
@@ -182,9 +182,9 @@ async def test_a_place_that_cannot_be_written_costs_a_warning(clock, tmp_path, c
 
 
 def test_totals_are_those_of_one_tally():
-    one, other, both = Tally(), Tally(), Tally()
-    for tally, s in ((one, 0.1), (other, 0.2)):
-        for each in (tally, both):
+    one, other, both = Period(), Period(), Period()
+    for period, s in ((one, 0.1), (other, 0.2)):
+        for each in (period, both):
             each.add_first(s)
             each.add_between(s / 10, 3)
             each.add_request(200)

@@ -143,7 +143,7 @@ def test_others_that_ran_at_the_same_time(record):
     task = task_of(record)
     task.load_at_start, task.load_at_first, task.load_at_end = 50.0, 51.0, 54.5
     found = slow(record)
-    assert "generated, 2.5 other" in found["beside"], "alone while it evaluated its prompt"
+    assert "generated, 2.5 other" in found["shared"], "alone while it evaluated its prompt"
 
 
 @pytest.mark.parametrize(("n_accepted", "code"), [(75, "drafts_helped"), (10, "drafts_failed")])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from typing import Annotated
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +14,7 @@ from starlette.responses import Response
 from corral.api.body import JsonResponse
 from corral.api.model_directory import ModelDirectory
 from corral.api.openapi import EVENTS, answers, list_of, queries, query, shape
-from corral.api.router import Router
+from corral.api.router import PathParameter, Router
 from corral.api.sse import EventStream
 from corral.api.state import state_of
 from corral.core.client import Client
@@ -26,6 +27,7 @@ router = Router()
 
 _MAX_EVENTS = 1_000_000
 _NUMBER = re.compile(r"[0-9]{1,15}")
+_Number = Annotated[str, PathParameter("Number of the request in `/monitor/events`.")]
 _REASON = shape(code="string", text="string")
 _PHASE = shape(kind="string", from_ms="number", ms="number", n="integer")
 _DETAIL = shape(
@@ -65,7 +67,7 @@ async def events(request: Request) -> Response:
 
 
 @router.get("/monitor/requests/{n}", responses=answers(_DETAIL, 404))
-async def request_detail(request: Request, n: str) -> Response:
+async def request_detail(request: Request, n: _Number) -> Response:
     """One of the last requests of the key: its phases, why it took so long, and why it was not cached."""
     monitor: Monitor = request.app.state.monitor
     number = int(n) if _NUMBER.fullmatch(n) else 0

@@ -71,8 +71,8 @@ export function Day() {
 /** Adds the minutes in which nothing happened, next to those in which something did, and now. */
 function filled({ minutes, now }) {
   const known = new Set(minutes.map(({ t }) => t));
-  const beside = minutes.flatMap(({ t }) => [t - MINUTE_MS, t + MINUTE_MS]);
-  const missing = [...new Set([...beside, now])].filter((t) => t <= now && !known.has(t));
+  const neighbours = minutes.flatMap(({ t }) => [t - MINUTE_MS, t + MINUTE_MS]);
+  const missing = [...new Set([...neighbours, now])].filter((t) => t <= now && !known.has(t));
   const idle = missing.map((t) => ({ t, n_requests: 0, n_failed: 0, n_prompt: 0, n_generated: 0, ttft_ms: null, itl_ms: null }));
   return [...minutes, ...idle].sort((a, b) => a.t - b.t);
 }

@@ -10,7 +10,7 @@ from corral.telemetry.quantiles import Quantiles, bucket_of, quantiles_of
 from corral.telemetry.usage import Usage
 
 
-class Tally(msgspec.Struct, array_like=True):
+class Period(msgspec.Struct, array_like=True):
     """Mutable. `first` and `between`: histograms of the time to first token, and between tokens."""
 
     n_requests: int = 0
@@ -50,9 +50,9 @@ class Tally(msgspec.Struct, array_like=True):
         return quantiles_of(self.between, *shares)
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
-    found = Tally()
-    for each in tallies:
+def total(periods: Iterable[Period]) -> Period:
+    found = Period()
+    for each in periods:
         found.n_requests += each.n_requests
         found.n_failed += each.n_failed
         found.n_evaluated += each.n_evaluated
