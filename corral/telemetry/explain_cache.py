@@ -113,7 +113,7 @@ def _difference(n_prompt: int, report: CacheReport) -> Iterator[Reason]:
 
 
 def _unusable(admitted: Admitted, report: CacheReport) -> Iterator[Reason]:
-    """Tell why less was reused than is the same."""
+    """Yield why less was reused than is the same."""
     if report.n_moved:
         yield _say("moved", moved=number(report.n_moved, "token"))
     if admitted.n_cached + _SLACK < report.n_common:

@@ -150,7 +150,7 @@ def _preparation(task: TaskRecord, phase: Phase) -> Iterator[Reason]:
 
 
 def _sharing(before: float, after: float, phase: Phase, verb: str) -> Iterator[Reason]:
-    """Tell how many others had slots meanwhile."""
+    """Yield how many others had slots meanwhile, on average."""
     n = (after - before) / phase.seconds - 1
     if before < after and n >= _SHARED:
         yield _say("shared", verb=verb, n=f"{n:.1f}")
