@@ -93,7 +93,7 @@ class Choice:
         elif isinstance(result, Admitted):
             self.id_slot = result.id_slot
             self.n_cached = result.n_cached
-            self.report = result.report
+            self.report = result.report if self.task.params.cache_report else None
         elif isinstance(result, Edited):
             self.cut = Cut.between(self.text, self.tokens, result)
             self.texts, self.tokens = [result.text], [*result.tokens]

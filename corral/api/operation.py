@@ -139,6 +139,8 @@ Server and monitoring: The model, the server's settings, its health and what it 
   post /v1/receipts/replay | replayReceipt | Evaluate the answer of a receipt again
   get /metrics | getMetrics | Get metrics for Prometheus
   get /monitor/events | streamEvents | Stream what the server is doing
+  get /monitor/requests/{n} | explainRequest | Explain one of the last requests
+  get /monitor/day | getDay | Get the last 24 hours of models and keys
 """
 
 

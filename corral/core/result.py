@@ -202,6 +202,11 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
     n_common: int
     token: int | None = None
     cached_token: int | None = None
+    # For the monitor; 0: not more than `n_common`.
+    n_evicted: int = 0  # of the prompt's first tokens, at least: were cached once, and are no more
+    n_other_adapters: int = 0  # are cached for other adapters
+    prepare_ms: float = 0.0  # before it could get a slot: to compile its grammar, to read from disk
+    restore_ms: float = 0.0  # to bring the prefix into the slot
 
     def as_miss(self) -> CacheReport:
         """Return the report for a prefix that turned out to be unusable."""

@@ -189,7 +189,7 @@ class Generation:
             waiter.start(self._clock(), len(request.prompt))
             if waiter.positive is None:
                 origin = self._scheduler.public_id(slot.id)
-                report = whole_report(origin, waiter.n_cached) if waiter.task.params.cache_report else None
+                report = whole_report(origin, waiter.n_cached)
                 self._events.append(
                     Admitted(waiter.id, waiter_slot.id, waiter.n_cached, report, Tier.LIVE, origin)
                 )

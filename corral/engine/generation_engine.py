@@ -21,6 +21,7 @@ from corral.engine.grouping import Grouping
 from corral.engine.kv import KvStore
 from corral.engine.media import MediaEncoder
 from corral.engine.ports import Backend
+from corral.engine.reporter import Reporter
 from corral.engine.request import Phase
 from corral.engine.runner import Runner
 from corral.engine.scheduler import Scheduler
@@ -45,7 +46,8 @@ class GenerationEngine(Engine):
         cost = CostModel()
         copy_cost = CopyCost(cost, backend.is_exact, clock)
         self._kv = KvStore(backend, settings, ses1, grouping, copy_cost)
-        self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, settings.slot_prompt_similarity)
+        reporter, similarity = Reporter(self._kv, clock), settings.slot_prompt_similarity
+        self._scheduler = Scheduler(backend.n_seq, backend.n_ctx, self._kv, similarity, reporter)
         self._media = MediaEncoder(backend.projector, settings.cache_media_mib << 20, wakeup)
         self._embedder = Embedder(backend.open_encoder, clock, self._media)
         self._runner = Runner(backend, settings, self._scheduler, self._kv, self._media, cost, clock)

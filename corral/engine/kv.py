@@ -271,11 +271,15 @@ class KvStore:
             return None
         return self._disk.fetch(request, n_at_hand)
 
-    def all_stored(self, reuse_key: ReuseKey) -> Iterator[TokenArray]:
+    def all_stored(self, reuse_key: ReuseKey, with_disk: bool = True) -> Iterator[TokenArray]:
         """Yield the tokens of every state in host memory and on disk that can serve this key."""
         yield from (saved.tokens for saved in self._ram if saved.reuse_key.can_serve(reuse_key))
-        if self._disk is not None:
+        if self._disk is not None and with_disk:
             yield from self._disk.runs(reuse_key)
+
+    def stored_for_other_adapters(self, reuse_key: ReuseKey) -> Iterator[TokenArray]:
+        """Yield the tokens of states in host memory of the same owner."""
+        return (saved.tokens for saved in self._ram if saved.reuse_key.is_other_adapters(reuse_key))
 
     def shift(self, slot: Slot, n_keep: int, n_discard: int) -> None:
         """Discard tokens after `n_keep` and move the rest down (drawn in `context_shift.py`)."""

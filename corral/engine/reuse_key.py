@@ -15,3 +15,7 @@ class ReuseKey(NamedTuple):
     def can_serve(self, other: ReuseKey) -> bool:
         """Whether a prompt with the other key may begin with this state."""
         return self.lora_key == other.lora_key and self.tenant in (b"", other.tenant)
+
+    def is_other_adapters(self, other: ReuseKey) -> bool:
+        """Whether only the adapters differ."""
+        return self.lora_key != other.lora_key and self.tenant == other.tenant

@@ -170,7 +170,7 @@ class Runner(Worker):
 
     def _prepare(self, request: Request) -> Coroutine:
         """Queue a request once its grammar is compiled and the prefix of its prompt is read from disk."""
-        constraint = request.task.params.constraint
+        constraint, started = request.task.params.constraint, self._clock()
         if constraint is not None:
             try:
                 request.grammar = yield self._backend.compile(constraint)
@@ -180,6 +180,7 @@ class Runner(Worker):
         reading = self._scheduler.fetch(request)
         if reading is not None:
             request.fetched = yield reading
+        self._scheduler.reporter.on_prepared(request, started)
         self._scheduler.add(request)
         return None
 

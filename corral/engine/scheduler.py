@@ -14,7 +14,8 @@ from corral.engine.coroutine import NO_RESERVATIONS, Reservations
 from corral.engine.fair_queue import FairQueue
 from corral.engine.kv import KvStore
 from corral.engine.prefix import Origin, Prefix, choose_slot, plan_prefix
-from corral.engine.report import explain, slot_of, tier_of
+from corral.engine.report import slot_of, tier_of
+from corral.engine.reporter import Reporter
 from corral.engine.request import Phase, Request
 from corral.engine.reuse import Move, plan_reuse
 from corral.engine.saved import Saved
@@ -27,7 +28,7 @@ _QUEUE_S = 0.5  # minimum time between two events about the queue
 class Scheduler:
     """`slots` has the slots for requests, then those for negatives, once there are any."""
 
-    def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float) -> None:
+    def __init__(self, n_slots: int, n_ctx: int, kv: KvStore, similarity: float, reporter: Reporter) -> None:
         self.slots = [Slot(id, n_ctx) for id in range(n_slots)]
         self._busy: dict[int, Slot] = {}  # by id
         self._n_public = n_slots
@@ -35,6 +36,7 @@ class Scheduler:
         self._queue = FairQueue()
         self._kv = kv
         self._similarity = similarity
+        self.reporter = reporter
         self._clock = 0
         self._queue_sent = -_QUEUE_S
         self._has_freed_room = True
@@ -111,6 +113,7 @@ class Scheduler:
                 other.n_evaluated = len(other.request.prompt) - other.request.n_cached
                 self._drop_half(other, other.request)
                 self._queue.end(other.request)
+                self.reporter.on_release(other)
             other.request = None
             self._busy.pop(other.id, None)
             self.touch(other)
@@ -328,10 +331,11 @@ class Scheduler:
         moves = self._plan_moves(prefix, slot, stored, request)
         report = self._report(request, prefix, slot, stored, moves)
         request.fetched = None
+        started = self.reporter.clock()
         n = self._apply(prefix, slot, stored, moves)
         slot.reuse_key, slot.n_system = reuse_key, params.n_system
-        if report is not None and n < report.n_cached:
-            report = report.as_miss()
+        report = report.as_miss() if n < report.n_cached else report
+        report = msgspec.structs.replace(report, restore_ms=(self.reporter.clock() - started) * 1e3)
         tier = tier_of(prefix, stored, n)
         id_source = self.public_id(slot_of(prefix, tier, slot.id))
         return Admitted(request.id, slot.id, n, report, tier, id_source)
@@ -343,12 +347,8 @@ class Scheduler:
         slot: Slot,
         stored: Saved | None = None,
         moves: Sequence[Move] = (),
-    ) -> CacheReport | None:
-        if not request.task.params.cache_report:
-            return None
-        alike = [other for other in self.slots if other.reuse_key.can_serve(request.reuse_key)]
-        held = [other.tokens.view for other in alike] + list(self._kv.all_stored(request.reuse_key))
-        report = explain(request.prompt, prefix, slot.id, stored, moves, held)
+    ) -> CacheReport:
+        report = self.reporter.report(request, prefix, slot, self.slots, stored, moves)
         return msgspec.structs.replace(report, id_slot=self.public_id(report.id_slot))
 
     def _plan_moves(self, prefix: Prefix, slot: Slot, stored: Saved | None, request: Request) -> list[Move]:

@@ -19,6 +19,7 @@ from corral.api.error import ErrorAnswer
 from corral.core.errors import InvalidRequest
 from corral.server.cycle import open_cycle
 from corral.server.header_name import canonical_head
+from corral.telemetry.scope import record_in
 
 _LOOKS = 4  # checks per timeout
 _LOOKS_AT_SENDER = 10  # checks per time limit of the sender
@@ -111,6 +112,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._delivery = Delivery(self.limits, self.loop.time())
         self._is_refused = False
+        self._paused_at = 0.0  # 0: the client reads
         self._n_unread = 0  # bytes not yet consumed by the parser's callbacks
         self._n_header_bytes = self._n_headers = 0
         self._idle = IdleTimer(self.timeout_s, self.loop.time())
@@ -124,19 +126,29 @@ class _BoundedProtocol(HttpToolsProtocol):
         for timer in (self._timer, self._idle_timer, self._send_timer):
             if timer is not None:
                 timer.cancel()
+        self._note_reading()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._paused_at = self.loop.time()
         if self.send_timeout_s and self._send_timer is None:
             self._look_at_reader_soon(_LOOKS)
 
     def resume_writing(self) -> None:
         self._idle.on_activity(self.loop.time())
+        self._note_reading()
         if self._send_timer is not None:
             self._send_timer.cancel()
             self._send_timer = None
         super().resume_writing()
+
+    def _note_reading(self) -> None:
+        """Record how long the client has not read, if it did not."""
+        if self._paused_at and self.cycle is not None:
+            record = record_in(self.cycle.scope)  # type: ignore[arg-type]
+            record.blocked_s += self.loop.time() - self._paused_at
+        self._paused_at = 0.0
 
     def data_received(self, data: bytes) -> None:
         self._idle.on_activity(self.loop.time())

@@ -9,10 +9,12 @@ from typing import Protocol
 from corral.core.result import Admitted, Begun, Decodes, SlotReport, TaskResult
 from corral.core.task import Embed, SlotAction, Task
 from corral.telemetry.counters import TokenCounters
+from corral.telemetry.day import DayHistory
 from corral.telemetry.ledger import Ledger
+from corral.telemetry.load_meter import LoadMeter
 from corral.telemetry.loop_meter import LoopMeter
 from corral.telemetry.queue import QueueView
-from corral.telemetry.record import RequestRecord, TaskRecord
+from corral.telemetry.record import Arrival, RequestRecord, TaskRecord
 from corral.telemetry.slots import SlotTable
 
 
@@ -27,13 +29,15 @@ class RecordObserver(Protocol):
 class Telemetry:
     """All telemetry of the server, on the event loop. An `EngineObserver` of the link."""
 
-    def __init__(self, ledger: Ledger | None = None) -> None:
-        """`ledger`: of a server for many models."""
+    def __init__(self, ledger: Ledger | None = None, day: DayHistory | None = None) -> None:
+        """`ledger` and `day`: of a server for many models."""
         self.slots = SlotTable()
         self.counters = TokenCounters()
         self.queue = QueueView()
+        self.load = LoadMeter()
         self.loop = LoopMeter()
         self.ledger = ledger or Ledger()
+        self.day = day or DayHistory()
         self.observers: list[RecordObserver] = [self.ledger]
         self.followers: dict[int, TaskFollower] = {}  # of tasks that have not ended, by task id
 
@@ -59,6 +63,22 @@ class Telemetry:
         self.queue.n_slots = n_slots
         self.queue.lose(lost)
 
+    def arrival_of(self, task: Task | Embed) -> Arrival:
+        n_slots, n_waiting = self.queue.n_slots, self.queue.n_waiting
+        if isinstance(task, Embed):
+            return Arrival(n_slots, n_waiting=n_waiting, is_batch=task.is_batch)
+        params = task.params
+        return Arrival(
+            n_slots,
+            self.slots.n_taken(task.is_batch),
+            n_waiting,
+            params.id_slot,
+            len(task.media),
+            params.constraint is not None,
+            params.cache_prompt,
+            task.is_batch,
+        )
+
     def on_queue(self, task_ids: Sequence[int]) -> None:
         self.queue.sort(task_ids)
 
@@ -79,7 +99,7 @@ class TaskFollower:
     def on_submit(self, task: Task | Embed) -> None:
         n_prompt = len(task.evaluated) if isinstance(task, Task) else sum(map(len, task.inputs))
         self._submitted = task
-        self.task = self.record.add_task(n_prompt)
+        self.task = self.record.add_task(n_prompt, self._telemetry.arrival_of(task))
         self._telemetry.followers[task.id] = self
         if not task.is_batch:  # it is never in the way of others
             self._telemetry.queue.enter(task.id, task.client)
@@ -92,6 +112,10 @@ class TaskFollower:
         telemetry.counters.on_result(result, submitted)
         if isinstance(submitted, Task):
             telemetry.slots.on_result(result, submitted)
+        if isinstance(result, Admitted):
+            self.task.load_at_start = telemetry.load.update(telemetry.slots.n_busy)
+        elif self.task.n_outputs == 1 and not self.task.load_at_first:
+            self.task.load_at_first = telemetry.load.total()
         for observer in telemetry.observers:
             observer.on_result(self.record, self.task, result)
 
@@ -101,6 +125,8 @@ class TaskFollower:
         del telemetry.followers[id]
         telemetry.counters.on_end(id)
         telemetry.queue.leave(id)
+        self.task.load_at_end = telemetry.load.total()
         telemetry.slots.on_end(id)
+        telemetry.load.update(telemetry.slots.n_busy)
         for observer in telemetry.observers:
             observer.on_end(self.record, self.task)

@@ -63,9 +63,26 @@ class EngineLife:
     restarts: collections.deque[float] = field(
         default_factory=lambda: collections.deque(maxlen=_MAX_RESTARTS)
     )
+    # When it was not ready, ended ones.
+    away: collections.deque[tuple[float, float]] = field(
+        default_factory=lambda: collections.deque(maxlen=_MAX_RESTARTS)
+    )
+    _left_at: float = 0.0
+
+    def away_s(self, start: float, end: float) -> float:
+        """Return how long the engine was not ready in a span of time, to half a second."""
+        return sum(max(0.0, min(end, back) - max(start, left)) for left, back in self.away)
+
+    def age_s(self, moment: float) -> float | None:
+        """Return how long before this moment the engine was last loaded; None: not known."""
+        return next((moment - back for _, back in reversed(self.away) if back <= moment), None)
 
     def update(self, state: EngineState, n_restarts: int, now: float) -> None:
         if state is not self.state:
+            if self.state is EngineState.READY:
+                self._left_at = now
+            elif state is EngineState.READY:
+                self.away.append((self._left_at or self.since, now))
             self.state, self.since = state, now
         if n_restarts != self.n_restarts:
             self.restarts.extend([now] * (n_restarts - self.n_restarts))
@@ -105,13 +122,17 @@ class History:
     def on_end(self, record: RequestRecord, task: TaskRecord) -> None:  # noqa: ARG002
         self.timeline.end(task, task.ended_at)
 
-    def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
-        """Keep requests that had tasks, and POST requests that a route refused."""
+    def on_request_end(self, scope: Scope, record: RequestRecord) -> bool:
+        """Keep requests that had tasks, and POST requests that a route refused. Returns whether it is one."""
         route = scope.get("route")
         is_refused = route is not None and scope["method"] == "POST" and record.status >= 400
         if record.tasks or is_refused:
             self.n_requests += 1
             self.requests.append(Ended(self.n_requests, route.path if route is not None else "", record))
+        return bool(record.tasks or is_refused)
+
+    def find(self, number: int) -> Ended | None:
+        return next((each for each in self.requests if each.number == number), None)
 
     def take_sample(self, now: float) -> list[Span]:
         """Add a sample; returns the spans that have changed since the last one."""

@@ -14,7 +14,8 @@ from typing import Any
 from starlette.types import Scope
 
 from corral.core.client import Client
-from corral.core.errors import Unavailable
+from corral.core.errors import NotFound, Unavailable
+from corral.telemetry.detail_json import render_detail
 from corral.telemetry.facts import ServerFacts
 from corral.telemetry.history import SAMPLE_S, History
 from corral.telemetry.live_json import Moments, render_facts, render_prompts
@@ -29,6 +30,7 @@ class Monitor:
         self._server = server
         self._model_name = model_name
         self._history = History(server)
+        self._day = server.telemetry.day.recorder(model_name)
         self._moments = Moments()
         self._timer: asyncio.TimerHandle | None = None
         self._n_watchers = 0
@@ -42,7 +44,7 @@ class Monitor:
     def start(self) -> None:
         """Start sampling. Call it on the event loop; a second call changes nothing."""
         if self._timer is None and not self._is_closed:
-            self._server.telemetry.observers.append(self._history)
+            self._server.telemetry.observers += [self._history, self._day]
             self._schedule()
 
     def close(self) -> None:
@@ -53,7 +55,16 @@ class Monitor:
         self._sampled.set()
 
     def on_request_end(self, scope: Scope, record: RequestRecord) -> None:
-        self._history.on_request_end(scope, record)
+        if self._history.on_request_end(scope, record):
+            self._day.on_request_end(record)
+
+    def detail(self, number: int, reader: Client) -> dict[str, Any]:
+        """Return the phases of an ended request, and why it was slow and not cached. Raises NotFound for
+        those of other clients, unless the reader is an administrator."""
+        ended = self._history.find(number)
+        if ended is None or not (reader.is_admin or ended.record.client.id == reader.id):
+            raise NotFound("there is no such request among the last ones")
+        return render_detail(ended, self._history.life, self._moments)
 
     def check_capacity(self) -> None:
         if self._is_closed:
@@ -88,6 +99,9 @@ class Monitor:
     def take_sample(self, now: float) -> None:
         """Add a sample to the history, and wake the watchers."""
         spans = self._history.take_sample(now)
+        last = self._history.samples[-1]
+        n_cached = sum(last.cached.values())
+        self._day.on_sample(last.n_prompt, n_cached, last.n_generated, last.n_waiting, last.n_busy)
         self._n_samples += 1
         if self._n_watchers:
             self._change = self._changes(spans)

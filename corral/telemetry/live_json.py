@@ -54,8 +54,8 @@ class Moments:
             "n_running": sample.n_running,
             "n_busy": sample.n_busy,
             "kv_tokens": sample.n_held,
-            "ttft_ms": _quantiles(sample.first),
-            "itl_ms": _quantiles(sample.between),
+            "ttft_ms": render_quantiles(sample.first),
+            "itl_ms": render_quantiles(sample.between),
         }
 
     def span(self, span: Span) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Moments:
             "id": span.id,
             "key": span.key,
             "n_prompt": span.task.n_prompt,
-            **_cached(span.admitted),
+            **render_cached(span.admitted),
             "n_done": span.n_done,
             "lost": span.is_lost,
         }
@@ -144,7 +144,7 @@ def _slot(view: SlotView, history: History) -> dict[str, Any]:
         "id": view.id,
         "is_processing": view.is_processing,
         "n_held": view.n_held,
-        **_cached(admitted),
+        **render_cached(admitted),
     }
 
 
@@ -187,7 +187,7 @@ def _work(tasks: list[TaskRecord]) -> dict[str, Any]:
         "n_prompt": sum(task.n_prompt for task in tasks),
         "prompt_n": sum(t.prompt_n for t in timings),
         "prompt_ms": round(sum(t.prompt_ms for t in timings), 1),
-        **_cached(admitted),
+        **render_cached(admitted),
         "n_cached": sum(task.admitted.n_cached for task in begun if task.admitted is not None),
         "slot": admitted.id_slot if admitted is not None else None,
         "n_generated": n_generated,
@@ -199,7 +199,7 @@ def _work(tasks: list[TaskRecord]) -> dict[str, Any]:
     }
 
 
-def _cached(admitted: Admitted | None) -> dict[str, Any]:
+def render_cached(admitted: Admitted | None) -> dict[str, Any]:
     """Render the cached tokens of a prompt, and their source."""
     if admitted is None:
         return {"n_cached": 0, "source": NONE, "from_slot": None}
@@ -215,10 +215,10 @@ def _report(report: CacheReport | None) -> dict[str, int] | None:
 
 
 def _minute(latency: Latency) -> dict[str, float] | None:
-    return _quantiles(latency.all(*SHARES))
+    return render_quantiles(latency.all(*SHARES))
 
 
-def _quantiles(found: Quantiles | None) -> dict[str, float] | None:
+def render_quantiles(found: Quantiles | None) -> dict[str, float] | None:
     if found is None:
         return None
     return {f"p{round(share * 100)}": round(s * 1e3, 2) for share, s in zip(SHARES, found, strict=True)}

@@ -12,6 +12,23 @@ from corral.core.client import ANONYMOUS, Client
 from corral.core.result import Admitted, Begun, Done, Failed, LastResult, TaskResult, Tier, Timings, Tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a task asked for, and what it found when it arrived."""
+
+    n_slots: int = 0
+    n_busy: int = 0  # slots with tasks that it cannot displace
+    n_waiting: int = 0  # tasks
+    id_slot: int = -1  # the slot that it must have
+    n_media: int = 0
+    has_grammar: bool = False
+    uses_cache: bool = True
+    is_batch: bool = False  # it yields to all others
+
+
+UNKNOWN = Arrival()
+
+
 @dataclass(slots=True, eq=False)
 class TaskRecord:
     """The timeline of one task of a request; a time of 0 means not yet."""
@@ -32,6 +49,13 @@ class TaskRecord:
     tier: Tier = Tier.NONE
     admitted: Admitted | None = None  # by the last engine
     timings: Timings | None = None
+    arrival: Arrival = UNKNOWN
+    # Sums of busy slots over time: when it got a slot, at its first token, at its end.
+    load_at_start: float = 0.0
+    load_at_first: float = 0.0
+    load_at_end: float = 0.0
+    # From the last result of an engine that was lost to the next token of another.
+    resumptions: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def queue_s(self) -> float:
@@ -51,6 +75,8 @@ class TaskRecord:
     def update(self, result: TaskResult, now: float) -> None:
         if isinstance(result, Admitted | Begun):
             # After a restart a second engine admits the task again, but the time in the queue counts once.
+            if self.admitted_at:
+                self.resumptions.append((max(self.running_since, self.last_at), 0.0))
             self.admitted_at = self.admitted_at or now
             self.running_since = now
             self.n_engines += 1
@@ -75,6 +101,8 @@ class TaskRecord:
             self.gap_s = gap_s / max(1, n_tokens)
             self.worst_gap_s = max(self.worst_gap_s, gap_s)
         self.last_at = now
+        if self.resumptions and not self.resumptions[-1][1]:
+            self.resumptions[-1] = (self.resumptions[-1][0], now)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +117,9 @@ class RequestRecord:
     status: int = 0
     n_bytes: int = 0  # of the answer's body
     is_large: bool = False  # its body or its answer took much memory
+    blocked_s: float = 0.0  # the client did not read what was ready to be sent
 
-    def add_task(self, n_prompt: int) -> TaskRecord:
-        task = TaskRecord(n_prompt, self.started_at, time.perf_counter())
+    def add_task(self, n_prompt: int, arrival: Arrival = UNKNOWN) -> TaskRecord:
+        task = TaskRecord(n_prompt, self.started_at, time.perf_counter(), arrival=arrival)
         self.tasks.append(task)
         return task

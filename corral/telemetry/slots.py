@@ -41,6 +41,11 @@ class SlotTable:
     def n_busy(self) -> int:
         return len(self._by_task)
 
+    def n_taken(self, is_batch: bool) -> int:
+        """Return the number of slots that a task cannot take: batches yield to others."""
+        tasks = (view.task for view in self._by_task.values())
+        return sum(is_batch or (task is not None and not task.is_batch) for task in tasks)
+
     @property
     def n_held(self) -> int:
         """Tokens in all slots, idle ones included."""

@@ -100,7 +100,7 @@ def test_last_requests_tell_what_was_cached(page, server):
     shared = server.complete(**{**body, "id_slot": 1})
     n_cached = [each["timings"]["cache_n"] for each in (shared, again, first)]
     assert n_cached[0] > 0 < n_cached[1]
-    rows = page.get_by_role("table").locator("tbody tr")
+    rows = page.locator(".requests table").locator("tbody tr")
     for i, (n, source) in enumerate(zip(n_cached, ("slot 0", "same slot", "–"), strict=True)):
         cells = rows.nth(i).locator("td")
         expect(cells.nth(6)).to_have_text(str(n))
@@ -129,7 +129,7 @@ def test_the_queue_appears_when_there_are_more_requests_than_slots(page, server)
             re.compile(r"generated: [1-9]")
         )
     expect(tile(page, "Waiting")).to_have_text("0")
-    expect(page.get_by_role("table")).to_contain_text("499")
+    expect(page.locator(".requests table")).to_contain_text("499")
 
 
 def test_a_killed_engine_is_counted_and_the_page_goes_on(page, problems, models):
@@ -145,7 +145,7 @@ def test_a_killed_engine_is_counted_and_the_page_goes_on(page, problems, models)
             expect(state(page, "ready")).to_be_visible()
             expect(page.locator(".piece.decode.open")).to_have_count(1)
             expect(page.locator("i.restart").first).to_be_attached()
-        expect(page.get_by_role("table")).to_contain_text("resumed")
+        expect(page.locator(".requests table")).to_contain_text("resumed")
 
 
 def test_an_engine_that_is_away_is_told(page, problems, models):
@@ -166,18 +166,18 @@ def test_it_connects_again_when_the_server_is_back(page, problems, models):
     try:
         open_monitor(page, server)
         server.complete(prompt="before", n_predict=2)
-        expect(page.get_by_role("table").locator("tbody tr")).to_have_count(1)
+        expect(page.locator(".requests table").locator("tbody tr")).to_have_count(1)
         server.process.send_signal(signal.SIGKILL)
         expect(state(page, "down")).to_contain_text("The server cannot be reached")
-        expect(page.get_by_role("table").locator("tbody tr")).to_have_count(1)
+        expect(page.locator(".requests table").locator("tbody tr")).to_have_count(1)
     finally:
         server.process.kill()
         server.stop()
     with serve(models, "--port", port) as server:
         expect(state(page, "ready")).to_be_visible()
-        expect(page.get_by_role("table")).to_have_count(0)
+        expect(page.locator(".requests table")).to_have_count(0)
         server.complete(prompt="after", n_predict=2)
-        expect(page.get_by_role("table").locator("tbody tr")).to_have_count(1)
+        expect(page.locator(".requests table").locator("tbody tr")).to_have_count(1)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_prompts_are_shown_to_whom_they_belong_when_asked_for(page, problems, gu
         ).raise_for_status()
     page.goto(guarded.url + "/monitor")
     show_key(page, KEY)
-    expect(page.get_by_role("table")).to_contain_text("key2")
+    expect(page.locator(".requests table")).to_contain_text("key2")
     assert "quokkas" not in page.content()
     page.get_by_label("Show my prompts").check()
     expect(page.locator(".lane .prompt")).to_have_count(1)
@@ -228,7 +228,7 @@ def test_no_text_of_a_prompt_or_an_answer_is_told(page, server):
     open_monitor(page, server)
     answer = server.complete(prompt=SECRET, grammar='root ::= "zebras" " sing" " aloud"')
     assert answer["content"] == "zebras sing aloud"
-    expect(page.get_by_role("table")).to_be_visible()
+    expect(page.locator(".requests table")).to_be_visible()
     told = httpx.get(server.url + "/monitor/events?limit=2", timeout=START_S).text
     assert len(told.split("data: ")) == 3
     for text in (page.content(), told):
@@ -257,7 +257,7 @@ COLORS = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_plots_have_the_colours_of_the_theme(new_page, server, scheme):
     page = open_monitor(new_page(color_scheme=scheme), server)
-    expect(page.locator(".plot canvas")).to_have_count(3)
+    expect(page.locator("main > .plots canvas")).to_have_count(3)
     page.wait_for_function(f"() => {{ const c = ({COLORS})(); return c.lines && c.series; }}")
     other = "dark" if scheme == "light" else "light"
     before = page.evaluate(COLORS)["page"]
@@ -271,7 +271,7 @@ def test_plots_have_the_colours_of_the_theme(new_page, server, scheme):
 def test_it_fits_a_phone(new_page, server):
     page = open_monitor(new_page(**PHONE), server)
     server.complete(prompt="Hello", n_predict=2)
-    expect(page.get_by_role("table")).to_be_visible()
+    expect(page.locator(".requests table")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.get_by_role("link", name="Chat").get_attribute("href") == "./"
 

@@ -717,14 +717,23 @@ def test_reports_of_live_tokens():
     assert (unwanted.tier, unwanted.n_cached, unwanted.n_common) == (Tier.NONE, 0, 100)
 
 
-def test_reports_of_ram_and_of_those_who_want_none():
+def test_reports_of_ram_and_of_those_who_ask_for_none():
     lab = ActionHarness(FakeBackend(n_seq=1))
     lab.run(task(0, LONG, n_predict=1))
-    assert lab.of(0, Admitted)[0].report is None
+    assert lab.of(0, Admitted)[0].report.tier is Tier.NONE, "the monitor has one too"
     lab.run(task(1, OTHER, n_predict=1))
     report = lab.report(task(2, [*LONG, 3]))
     assert (report.tier, report.id_slot, report.n_cached, report.n_common) == (Tier.RAM, -1, 92, 100)
     assert (report.token, report.cached_token) == (3, None)
+
+
+def test_reports_of_what_is_no_longer_cached():
+    lab = ActionHarness(FakeBackend(n_seq=1), cache_ram_mib=0)
+    lab.run(task(0, LONG, n_predict=1))
+    lab.run(task(1, OTHER, n_predict=1))
+    report = lab.report(task(2, LONG))
+    assert (report.n_cached, report.n_evicted) == (0, 64)
+    assert lab.report(task(3, LONG)).n_evicted == 0
 
 
 def test_a_twin_is_told_where_its_prompt_was_evaluated():

@@ -1159,3 +1159,15 @@ async def test_what_is_on_its_way_when_the_engine_is_lost_is_unavailable():
         await loading
     assert caught.value.status == 503
     assert paths_of(one) == ["a"]
+
+
+@pytest.mark.parametrize("place", [Places.own_slot, Places.neighbour, Places.ram])
+def test_what_other_adapters_have_cached_is_reported(place):
+    desk, wanted, _ = place(A, B)
+    desk.run(wanted)
+    report = desk.of(1, Admitted)[0].report
+    assert (report.n_cached, report.n_other_adapters) == (0, 100)
+    desk, wanted, tier = place(A, A)
+    desk.run(wanted)
+    report = desk.of(1, Admitted)[0].report
+    assert (report.tier, report.n_other_adapters) == (tier, 0)

@@ -85,6 +85,13 @@ OPTIONS = (
         path=PathUse.OUTPUT,
     ),
     Option(
+        ("--monitor-history",),
+        "file for the last 24 hours of the monitor, so that they survive a restart (default: none, they are "
+        "kept in memory)",
+        "FILE",
+        path=PathUse.OUTPUT,
+    ),
+    Option(
         ("--receipt-key",),
         "file with the key that receipts are signed with; it is made if it is missing (default: none, "
         "receipts are refused)",

@@ -24,7 +24,7 @@ from corral.telemetry.scope import record_in
 _MODEL = "corral.model"
 # Answered for a model without loading it again; `_WATCHING` not even for the first time.
 _PASSIVE = ("/props", "/tokenize", "/detokenize", "/apply-template", "/api/show")
-_WATCHING = ("/slots", "/metrics", "/health", "/ready", "/lora-adapters", "/monitor/events", "/sessions")
+_WATCHING = ("/slots", "/metrics", "/health", "/ready", "/lora-adapters", "/sessions")
 _NAMED_BY_QUERY = ("/props", "/metrics", "/health", "/v1/health", "/ready")
 _FALSE = ("0", "false", "off", "no")
 
@@ -63,7 +63,7 @@ class ModelDispatch:
     async def _serve(self, model: ServedModel, scope: Scope, receive: Receive, send: Send) -> None:
         scope[_MODEL] = model
         path = scope["path"]
-        if path in _WATCHING and not model.is_open:
+        if _is_watching(path) and not model.is_open:
             raise InvalidRequest("model is not loaded")
         if path == "/api/show" and not model.is_open:
             await self._app(scope, receive, send)  # listing models should not load them all
@@ -130,8 +130,12 @@ def _role(scope: Scope) -> Role | None:
 
 
 def _needs_no_engine(scope: Scope) -> bool:
-    is_watching = scope["path"] in _WATCHING and scope["method"] in ("GET", "HEAD")
+    is_watching = _is_watching(scope["path"]) and scope["method"] in ("GET", "HEAD")
     return is_watching or scope["path"] in _PASSIVE
+
+
+def _is_watching(path: str) -> bool:
+    return path in _WATCHING or path.startswith("/monitor/")
 
 
 async def _find_in_body(content: bytes, path: str) -> str | None:

@@ -42,7 +42,15 @@ _PATHS = {
 }
 _BY_PATH = {path: role for role, paths in _PATHS.items() for path in paths}
 # What belongs to one model but is not named in a body; the names after it are parts of a path.
-_BY_QUERY = ("/slots", "/v1/slots", "/sessions", "/lora-adapters", "/monitor/events", "/props")
+_BY_QUERY = (
+    "/slots",
+    "/v1/slots",
+    "/sessions",
+    "/lora-adapters",
+    "/monitor/events",
+    "/monitor/requests",
+    "/props",
+)
 
 
 def role_of(method: str, path: str) -> Role | None:

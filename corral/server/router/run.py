@@ -122,6 +122,7 @@ class _Life:
             if state.mcp is not None:
                 await state.mcp.close()
             await state.telemetry.ledger.close()
+            await state.telemetry.day.close()
             await state.storage.sessions.close()
 
     def _make_dispatch(self, app: ASGIApp) -> ASGIApp:

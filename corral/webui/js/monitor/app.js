@@ -4,12 +4,14 @@ import { html, useEffect, useState } from "../html.js";
 import { nextTheme } from "../theme.js";
 import { IconButton } from "../view/icon.js";
 import { KeyDialog } from "../view/key_dialog.js";
+import { Day } from "./day.js";
 import { clock } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { Adapters, Engine, Prefixes, Sessions } from "./panels.js";
 import { Plots } from "./plots.js";
 import { Requests } from "./requests.js";
 import { Tiles } from "./tiles.js";
+import { Usage } from "./usage.js";
 
 const ENGINE = {
   loading: "The model is loading.",
@@ -67,5 +69,7 @@ function Dashboard({ feed, state }) {
       <${Sessions} sessions=${snapshot.sessions} />
       <${Adapters} adapters=${snapshot.adapters} />
     </div>
-    <${Requests} requests=${snapshot.requests} />`;
+    <${Requests} requests=${snapshot.requests} />
+    <${Day} />
+    <${Usage} />`;
 }

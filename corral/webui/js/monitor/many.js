@@ -5,9 +5,12 @@ import { ask, setApiKey } from "../api.js";
 import { nextTheme } from "../theme.js";
 import { IconButton } from "../view/icon.js";
 import { KeyDialog } from "../view/key_dialog.js";
+import { Day } from "./day.js";
 import { Feed } from "./feed.js";
 import { bytes } from "./format.js";
 import { Lanes } from "./lanes.js";
+import { Requests } from "./requests.js";
+import { Usage } from "./usage.js";
 
 const LOOK_MS = 1000;
 const MAX_GROUPS = 4; // browsers open few connections to a server
@@ -42,6 +45,7 @@ export function ManyApp() {
       ${list && html`<${Memory} models=${models} held=${held} limit=${list.memory?.limit} />`}
       ${shown.map(({ id }) => html`<${Group} key=${`${id} ${nTries}`} model=${id} />`)}
       ${list && !shown.length && html`<p class="soft">Models appear here when they are loaded.</p>`}
+      ${list && html`<${Day} key=${`day ${nTries}`} /><${Usage} key=${`usage ${nTries}`} />`}
     </main>
     ${trouble === "locked" && html`<${KeyDialog} key=${nTries} onKey=${useKey} />`}`;
 }
@@ -81,13 +85,14 @@ function Group({ model }) {
   }, []);
   if (!state.snapshot) return null;
   return html`<${Lanes}
-    title=${model}
-    snapshot=${state.snapshot}
-    lag=${state.lag}
-    isLive=${state.link === "open"}
-    prompts=${state.prompts}
-    onPrompts=${(on) => feed.askForPrompts(on)}
-  />`;
+      title=${model}
+      snapshot=${state.snapshot}
+      lag=${state.lag}
+      isLive=${state.link === "open"}
+      prompts=${state.prompts}
+      onPrompts=${(on) => feed.askForPrompts(on)}
+    />
+    ${state.snapshot.requests.length > 0 && html`<${Requests} requests=${state.snapshot.requests} model=${model} />`}`;
 }
 
 function total(held, field) {

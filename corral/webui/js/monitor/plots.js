@@ -1,9 +1,10 @@
-// Throughput and latencies over the last minute.
+// Throughput and latencies over the last minute, or over a day.
 
 import { html, useEffect, useRef } from "../html.js";
 import uPlot from "../../vendor/uplot.mjs";
 import { ms, rate, tick, tickMs } from "./format.js";
 
+const WORDS = { none: "Nothing in the last minute.", when: "in the last minute", right: "(right)" };
 const SPAN_S = 60;
 const HEIGHT = 150;
 const PLOTS = [
@@ -20,8 +21,9 @@ const PLOTS = [
   { title: "Time between tokens", format: ms, tick: tickMs, lines: quantiles("itl_ms") },
 ];
 
-export function Plots({ samples }) {
-  return html`<div class="plots">${PLOTS.map((plot) => html`<${Plot} key=${plot.title} plot=${plot} samples=${samples} />`)}</div>`;
+/** A plot may have its own `spanS`, `axis` (of time), words (`none`, `when`), and points, for values without neighbours. */
+export function Plots({ samples, plots = PLOTS }) {
+  return html`<div class="plots">${plots.map((plot) => html`<${Plot} key=${plot.title} plot=${plot} samples=${samples} />`)}</div>`;
 }
 
 function Plot({ plot, samples }) {
@@ -45,16 +47,16 @@ function Plot({ plot, samples }) {
     <figcaption>
       <h2>${plot.title}</h2>
       <ul class="legend" aria-hidden="true">
-        ${plot.lines.map((line) => html`<li class=${line.color.slice(2)}>${line.label} ${line.isRight ? "(right)" : ""}</li>`)}
+        ${plot.lines.map((line) => html`<li class=${line.color.slice(2)}>${line.label} ${line.isRight ? WORDS.right : ""}</li>`)}
       </ul>
-      <p class="unseen">${plot.lines.map((line) => describe(line, plot.format, samples)).join(" ")}</p>
+      <p class="unseen">${plot.lines.map((line) => describe(line, plot, samples)).join(" ")}</p>
     </figcaption>
     <div class="chart" ref=${place} aria-hidden="true"></div>
-    ${!hasValues && html`<p class="soft empty">Nothing in the last minute.</p>`}
+    ${!hasValues && html`<p class="soft empty">${plot.none ?? WORDS.none}</p>`}
   </figure>`;
 }
 
-function quantiles(name) {
+export function quantiles(name) {
   return [
     { label: "median", color: "--decode", of: (sample) => sample[name]?.p50 ?? null },
     { label: "95th percentile", color: "--soft", of: (sample) => sample[name]?.p95 ?? null, dash: [4, 3] },
@@ -73,10 +75,10 @@ function dataOf(plot, samples) {
   return [samples.map((sample) => sample.t / 1000), ...plot.lines.map((line) => samples.map(line.of))];
 }
 
-function describe({ label, of }, format, samples) {
+function describe({ label, of }, { format, when = WORDS.when }, samples) {
   const values = samples.map(of).filter((value) => value !== null);
-  if (!values.length) return `${label}: nothing in the last minute.`;
-  return `${label}: ${format(values.at(-1))} now, between ${format(Math.min(...values))} and ${format(Math.max(...values))} in the last minute.`;
+  if (!values.length) return `${label}: nothing ${when}.`;
+  return `${label}: ${format(values.at(-1))} now, between ${format(Math.min(...values))} and ${format(Math.max(...values))} ${when}.`;
 }
 
 function options(plot, width, colors) {
@@ -98,7 +100,7 @@ function options(plot, width, colors) {
     cursor: { show: false },
     padding: [8, right ? 0 : 12, 0, 0],
     scales: {
-      x: { time: false, range: (u) => [(u.data[0].at(-1) ?? 0) - SPAN_S, u.data[0].at(-1) ?? 0] },
+      x: { time: false, range: (u) => [(u.data[0].at(-1) ?? 0) - (plot.spanS ?? SPAN_S), u.data[0].at(-1) ?? 0] },
       y: { range },
       right: { range },
     },
@@ -110,17 +112,29 @@ function options(plot, width, colors) {
         width: 1.75,
         dash: line.dash,
         scale: line.isRight ? "right" : "y",
-        points: { show: false },
+        points: { show: plot.hasPoints ?? false, size: 4, fill: () => colors.of(line.color) },
         spanGaps: false,
       })),
     ],
     axes: [
-      axis({ values: (u, splits) => splits.map((t) => (Math.round(u.scales.x.max - t) ? `−${Math.round(u.scales.x.max - t)} s` : "now")), splits: (u) => [60, 40, 20, 0].map((s) => u.scales.x.max - s), size: 24, grid: { show: false } }),
+      axis({ ...(plot.axis ?? agoAxis), size: 24, grid: { show: false } }),
       axis({ values }),
       ...(right ? [axis({ scale: "right", side: 1, values, grid: { show: false } })] : []),
     ],
   };
 }
+
+/** Seconds ago. */
+const agoAxis = {
+  values: (u, splits) => splits.map((t) => (Math.round(u.scales.x.max - t) ? `−${Math.round(u.scales.x.max - t)} s` : "now")),
+  splits: (u) => [60, 40, 20, 0].map((s) => u.scales.x.max - s),
+};
+
+/** Times of the day, every six hours. */
+export const clockAxis = {
+  values: (_, splits) => splits.map((t) => new Date(1000 * t).toLocaleTimeString("en", { hourCycle: "h23", hour: "2-digit", minute: "2-digit" })),
+  splits: (u) => [22, 16, 10, 4].map((h) => Math.round((u.scales.x.max - h * 3600) / 3600) * 3600),
+};
 
 /** The page's colours for canvases, updated when the theme changes. */
 class Colors {

@@ -1,36 +1,52 @@
 // Finished requests, newest first.
 
-import { html } from "../html.js";
+import { html, useState } from "../html.js";
+import { Detail } from "./detail.js";
 import { clock, count, ms, rate, shortId, source } from "./format.js";
 
 const COLUMNS = ["Ended", "Request", "Key", "Status", "Queue", "First token", "Prompt", "Cached", "From", "Answer", "Tokens / s", "Between", "Longest"];
 const TEXTS = new Set(["Ended", "Request", "Key", "Status", "From"]);
 
-export function Requests({ requests }) {
-  return html`<section class="requests" aria-labelledby="requests-title">
-    <h2 id="requests-title">Last requests</h2>
-    ${!requests.length && html`<p class="soft">Finished requests appear here with their timings and cached tokens.</p>`}
+const WORDS = {
+  title: "Last requests",
+  none: "Finished requests appear here with their timings and cached tokens.",
+  resumed: "resumed",
+  resumedBecause: "Resumed after an engine restart",
+  open: "Show its phases, and why it was slow or not cached",
+  common: (n, moved) => `${n} tokens in common with the nearest cached prompt, ${moved} moved`,
+};
+
+/** `model`: one of many, empty: the only one. */
+export function Requests({ requests, model = "" }) {
+  const [shown, setShown] = useState(0);
+  const title = `requests-title${model && `-${model}`}`;
+  return html`<section class="requests" aria-labelledby=${title}>
+    <h2 id=${title}>${WORDS.title}${model && html` <span class="soft">${model}</span>`}</h2>
+    ${!requests.length && html`<p class="soft">${WORDS.none}</p>`}
     ${requests.length > 0 &&
-    html`<div class="scroll" tabindex="0" role="region" aria-labelledby="requests-title">
+    html`<div class="scroll" tabindex="0" role="region" aria-labelledby=${title}>
       <table>
         <thead>
           <tr>${COLUMNS.map((name) => html`<th scope="col" class=${TEXTS.has(name) ? "text" : ""}>${name}</th>`)}</tr>
         </thead>
-        <tbody>${requests.toReversed().map((request) => html`<${Row} key=${request.n} request=${request} />`)}</tbody>
+        <tbody>${requests.toReversed().map((request) => html`<${Row} key=${request.n} request=${request} onOpen=${setShown} />`)}</tbody>
       </table>
     </div>`}
+    ${shown > 0 && html`<${Detail} key=${shown} n=${shown} model=${model} onClose=${() => setShown(0)} />`}
   </section>`;
 }
 
-function Row({ request }) {
-  const { t, id, path, key, status, n_orders, n_engines, report } = request;
+function Row({ request, onOpen }) {
+  const { n, t, id, path, key, status, n_orders, n_engines, report } = request;
   const isBad = status >= 400;
-  const why = report ? `${count(report.n_common)} tokens in common with the nearest cached prompt, ${count(report.n_moved)} moved` : undefined;
+  const why = report ? WORDS.common(count(report.n_common), count(report.n_moved)) : undefined;
   return html`<tr class=${isBad ? "bad" : ""}>
     <td class="text soft">${clock(t)}</td>
     <th scope="row" class="text" title=${id}>
-      ${path} <span class="soft">${shortId(id)}${n_orders > 1 ? ` ×${n_orders}` : ""}</span>
-      ${n_engines > 1 && html` <span class="warn resumed" title="Resumed after an engine restart">resumed</span>`}
+      <button type="button" class="open-request" title=${WORDS.open} onClick=${() => onOpen(n)}>
+        ${path || WORDS.title} <span class="soft">${shortId(id)}${n_orders > 1 ? ` ×${n_orders}` : ""}</span>
+      </button>
+      ${n_engines > 1 && html` <span class="warn resumed" title=${WORDS.resumedBecause}>${WORDS.resumed}</span>`}
     </th>
     <td class="text">${key || "–"}</td>
     <td class="text status-code">${status}</td>
