@@ -43,14 +43,14 @@ async function article(page, { role, content, reasoning, images = [], toolCalls 
   for (const src of images) if (IMAGE.test(src)) whole.append(node(page, "img", { src, alt: t("thread.image") }));
   if (reasoning) whole.append(folded(page, t("message.reasoning"), reasoning));
   if (role === "assistant") whole.append(page.adoptNode(await rendered(content)));
-  else whole.append(node(page, role === "tool" ? "pre" : "div", { class: "said" }, content));
+  else whole.append(node(page, role === "tool" ? "pre" : "div", { class: "said", dir: "auto" }, content));
   for (const call of toolCalls) whole.append(node(page, "pre", {}, `${call.name}(${call.arguments})`));
   return whole;
 }
 
 function folded(page, title, text) {
   const details = node(page, "details");
-  details.append(node(page, "summary", {}, title), node(page, "div", { class: "said" }, text));
+  details.append(node(page, "summary", {}, title), node(page, "div", { class: "said", dir: "auto" }, text));
   return details;
 }
 
@@ -58,6 +58,7 @@ function folded(page, title, text) {
 async function rendered(text) {
   const element = document.createElement("div");
   await renderMarkdown(text, element);
+  element.dir = "auto";
   for (const each of element.querySelectorAll("button, .katex-html")) each.remove();
   for (const each of element.querySelectorAll("[tabindex]")) each.removeAttribute("tabindex");
   return element;

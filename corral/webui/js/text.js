@@ -27,6 +27,9 @@ export function chooseLanguage(tag) {
 }
 
 export let language = languageOf([chosenLanguage(), ...navigator.languages]);
+/** None of them so far, but texts of a language that is written from right to left need nothing else. */
+export const direction = /^(?:ar|fa|he|ps|ur)\b/.test(language) ? "rtl" : "ltr";
+
 const texts = await load(language).catch(loadSource);
 const plurals = new Intl.PluralRules(language);
 

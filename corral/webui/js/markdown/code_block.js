@@ -28,6 +28,7 @@ export class CodeBlock {
     lines.tabIndex = 0; // so that it can be scrolled with keys
     lines.append(this.#code);
     this.element = element("div", "code");
+    for (const each of [head, lines]) each.dir = "ltr"; // whatever the language around them
     this.element.append(head, lines);
   }
 

@@ -60,7 +60,7 @@ function Columns({ messages, isBusy, onUse }) {
     ${messages.map(
       (each, i) => html`<li key=${each.id} aria-label=${t("compare.answer", { n: i + 1 })}>
         <div class="column-text">
-          ${each.reasoning && html`<details class="reasoning"><summary>${t("message.reasoning")}</summary><div class="said">${each.reasoning}</div></details>`}
+          ${each.reasoning && html`<details class="reasoning"><summary>${t("message.reasoning")}</summary><div class="said" dir="auto">${each.reasoning}</div></details>`}
           <${Markdown} text=${each.content} isWriting=${isBusy && each.state === "writing"} />
           ${each.error && html`<p class="error">${each.error}</p>`}
         </div>

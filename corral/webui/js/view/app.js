@@ -47,7 +47,7 @@ export function App({ app }) {
     <main>
       <header class="head">
         <${IconButton} icon="menu" label=${t("app.chats")} class="plain icon-button phone-only" onClick=${() => setOpen("list")} />
-        <h1>${titleOf(chat)}</h1>
+        <h1 dir="auto">${titleOf(chat)}</h1>
         ${choice
           ? html`<${choice.ModelChoice} app=${app} state=${state} />`
           : html`<span class="model soft" title=${props?.model_path ?? ""}>${modelName(props)}</span>`}

@@ -56,7 +56,7 @@ function Side({ answer: { message, waiting, error, isWriting } }) {
   const { content, reasoning, timings } = message ?? {};
   return html`<div class="side" aria-busy=${Boolean(isWriting)}>
     ${isWriting && !content && !reasoning && html`<p class="soft" role="status">${waiting || t("message.waitingFirst")}</p>`}
-    ${reasoning && html`<details><summary>${t("message.reasoning")}</summary><div class="said">${reasoning}</div></details>`}
+    ${reasoning && html`<details><summary>${t("message.reasoning")}</summary><div class="said" dir="auto">${reasoning}</div></details>`}
     ${content && html`<${Markdown} text=${content} isWriting=${isWriting} />`}
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${timings &&

@@ -107,6 +107,7 @@ export function Composer({ app, state }) {
         ref=${area}
         rows="1"
         aria-label=${t("composer.yourMessage")}
+        dir="auto"
         placeholder=${t("composer.write")}
         value=${text}
         onInput=${(event) => write(event.target.value)}

@@ -55,7 +55,7 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
 
 function Body({ message, isWriting, showsTokens }) {
   if (message.role === "tool") return html`<${ToolResult} message=${message} />`;
-  if (message.role === "user") return html`<div class="said">${message.content}</div>`;
+  if (message.role === "user") return html`<div class="said" dir="auto">${message.content}</div>`;
   if (showsTokens && message.tokens) return html`<${Lazy} from="./token_view.js" view="TokenView" tokens=${message.tokens} />`;
   return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
 }
@@ -69,7 +69,7 @@ function Images({ images }) {
 function Reasoning({ text, isOver }) {
   return html`<details class="reasoning">
     <summary>${isOver ? t("message.reasoning") : t("message.reasoningNow")}</summary>
-    <div class="said">${text}</div>
+    <div class="said" dir="auto">${text}</div>
   </details>`;
 }
 
@@ -167,6 +167,7 @@ function Editor({ message, app, onDone }) {
   return html`<div class="editor">
     <textarea
       aria-label=${t("message.text")}
+      dir="auto"
       rows=${Math.min(20, text.split("\n").length + 1)}
       value=${text}
       ref=${area}

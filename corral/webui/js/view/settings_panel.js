@@ -33,6 +33,7 @@ export function SettingsPanel({ app, state, onClose }) {
       <textarea
         id="system-prompt"
         rows="3"
+        dir="auto"
         placeholder=${t("settings.instructions")}
         value=${chat.system}
         onInput=${(event) => app.setSystem(event.target.value)}

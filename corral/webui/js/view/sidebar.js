@@ -109,7 +109,7 @@ function Entry({ entry, isShown, isRunning, app, onPick }) {
     return html`<li><${TitleField} title=${entry.title} onDone=${rename} onCancel=${() => setRenaming(false)} /></li>`;
   }
   return html`<li class="entry">
-    <a href="#/chat/${entry.id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${entry.title}>
+    <a href="#/chat/${entry.id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${entry.title} dir="auto">
       ${isRunning && html`<span class="writing" role="img" aria-label=${t("sidebar.running")}></span>`}
       ${entry.title || t("sidebar.newChat")}
     </a>
