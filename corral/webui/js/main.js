@@ -8,4 +8,9 @@ applyTheme();
 Object.assign(document.documentElement, { lang: language, dir: direction });
 const app = new ChatApp();
 render(html`<${App} app=${app} />`, document.getElementById("page"));
+const unwatch = app.subscribe(({ server, props }) => {
+  if (server !== "ready") return;
+  unwatch();
+  import("./offline_shell.js").then(({ keepShell }) => keepShell(props.build_info)).catch(() => {}); // then it needs the server
+});
 app.connect();
