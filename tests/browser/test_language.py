@@ -61,7 +61,7 @@ def test_without_the_file_of_a_language_it_is_english(new_page, corral, problems
 
 
 SIZES = [{"width": 360, "height": 740}, {"width": 1280, "height": 800}]
-UNMARKED = """() => {
+UNMARKED = r"""() => {
   const OWN = "noscript, kbd, .brand, .model, strong, option[lang], [data-own], textarea, h1, .entry a";
   const isShown = (each) => each.checkVisibility({ visibilityProperty: true });
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -69,7 +69,8 @@ UNMARKED = """() => {
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const { data, parentElement } = node;
     const isText = isShown(parentElement) && !parentElement.closest(OWN) && /[A-Za-z]{2}/.test(data);
-    if (isText && !data.includes("¤")) found.push(data.trim());
+    const isKey = /^(?:(?:Alt|Ctrl)\+.|Esc)$/.test(data);
+    if (isText && !isKey && !data.includes("¤")) found.push(data.trim());
   }
   for (const each of document.querySelectorAll("[aria-label], [placeholder], [title]")) {
     for (const name of ["aria-label", "placeholder", "title"]) {
@@ -86,7 +87,7 @@ def marked(value: object) -> object:
     """The English texts with a mark in each, as of another language."""
     if isinstance(value, dict):
         return {key: marked(each) for key, each in value.items()}
-    return f"¤{value}"
+    return "¤" + str(value).replace("}", "}¤")  # elements divide a text
 
 
 def test_nothing_on_the_page_is_without_translation(new_page, corral):

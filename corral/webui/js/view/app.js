@@ -5,9 +5,8 @@ import { titleOf } from "../tree.js";
 import { Composer } from "./composer.js";
 import { useFocusBack } from "./focus.js";
 import { IconButton } from "./icon.js";
-import { KeyDialog } from "./key_dialog.js";
+import { Lazy } from "./lazy.js";
 import { Panel } from "./panel.js";
-import { SettingsPanel } from "./settings_panel.js";
 import { Shortcuts, onShortcut } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
 import { Thread, modelName } from "./thread.js";
@@ -50,7 +49,7 @@ export function App({ app }) {
         <h1 dir="auto">${titleOf(chat)}</h1>
         ${choice
           ? html`<${choice.ModelChoice} app=${app} state=${state} />`
-          : html`<span class="model soft" title=${props?.model_path ?? ""}>${modelName(props)}</span>`}
+          : html`<span class="model soft" dir="auto" title=${props?.model_path ?? ""}>${modelName(props)}</span>`}
         <${IconButton}
           icon="sliders"
           label=${t("app.settings")}
@@ -68,9 +67,9 @@ export function App({ app }) {
       <${Thread} app=${app} state=${state} />
       <${Composer} app=${app} state=${state} />
     </main>
-    ${open === "settings" && html`<${SettingsPanel} app=${app} state=${state} onClose=${close} />`}
+    ${open === "settings" && html`<${Lazy} from="./settings_panel.js" view="SettingsPanel" app=${app} state=${state} onClose=${close} />`}
     ${open === "keys" && html`<${Shortcuts} onClose=${() => setOpen((now) => (now === "keys" ? "" : now))} />`}
     <${Panel} app=${app} state=${state} onOpen=${setOpen} />
-    ${server === "locked" && html`<${KeyDialog} onKey=${(key) => app.useKey(key)} />`}
+    ${server === "locked" && html`<${Lazy} from="./key_dialog.js" view="KeyDialog" onKey=${(key) => app.useKey(key)} />`}
   </div>`;
 }
