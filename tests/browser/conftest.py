@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 
 from tests.browser.problem import Problems
 from tests.system.process import CorralProcess
@@ -18,17 +18,22 @@ _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
+def playwright() -> Iterator[Playwright]:
     """One for all tests here; it has an event loop, with which others could have none."""
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        yield playwright
+
+
+@pytest.fixture(scope="package")
+def browser(playwright: Playwright) -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     assert program, "there is no Chromium; `make dev` installs one"
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # it has none for root
     microphone = ["--use-fake-device-for-media-stream"]  # pages still need the permission
-    expect.set_options(timeout=PATIENCE_MS)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=[*sandbox, *microphone])
-        yield browser
-        browser.close()
+    browser = playwright.chromium.launch(executable_path=program, args=[*sandbox, *microphone])
+    yield browser
+    browser.close()
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def new_context(browser: Browser, problems: Problems) -> Iterator[Callable[..., 
     contexts: list[BrowserContext] = []
 
     def create(**options: Any) -> BrowserContext:
-        context = browser.new_context(**options)
+        context = browser.new_context(**{"service_workers": "block", **options})
         context.set_default_timeout(PATIENCE_MS)
         problems.watch(context)
         contexts.append(context)

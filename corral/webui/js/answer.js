@@ -4,6 +4,16 @@ import { ServerError } from "./api.js";
 import { lastingEvents } from "./durable.js";
 import { requestFields } from "./settings.js";
 import { tokensOf } from "./token.js";
+import { percent, t } from "./text.js";
+
+const STATES = {
+  unloaded: t("state.unloaded"),
+  downloading: t("state.downloading"),
+  loading: t("state.loading"),
+  loaded: t("state.loaded"),
+  sleeping: t("state.sleeping"),
+  failed: t("state.failed"),
+};
 
 /** Yields the messages as they grow. `path`: the messages before them; `begun`: their beginnings, of which a single one is
  * continued. `onProgress` gets the queue position and the progress of the prompt. `tools`: besides those of the settings.
@@ -30,7 +40,7 @@ async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, ...o
   const starts = begun.map(({ content }) => content);
   const messages = begun.map((each) => ({ ...each }));
   const onComment = (text) => onProgress({ waiting: text });
-  const onWait = () => onProgress({ waiting: "the connection is lost" });
+  const onWait = () => onProgress({ waiting: t("message.connectionLost") });
   let id = "";
   for await (const chunk of lastingEvents(path, { onComment, onWait, ...options })) {
     if (chunk.model_progress) onProgress({ waiting: stateText(chunk.model_progress) });
@@ -40,7 +50,7 @@ async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, ...o
     messages[at] = fold(messages[at], chunk, starts[at]);
     yield [...messages];
   }
-  if (messages.some(({ finish }) => !finish)) throw new ServerError(0, "The connection was lost.");
+  if (messages.some(({ finish }) => !finish)) throw new ServerError(0, t("app.connectionLost"));
 }
 
 /** Yields at most 30 values per second, and the last one. */
@@ -58,8 +68,15 @@ export async function* frames(values) {
 }
 
 /** Returns the state of a model that is not loaded yet, as text. */
-export function stateText({ value, progress, queue_position: place }) {
-  return `model ${value}${place ? `, ${place} in the queue` : progress ? ` ${Math.round(100 * progress.value)} %` : ""}`;
+export function stateText(status) {
+  return t("models.is", { state: progressText(status) });
+}
+
+/** The same without saying that it is a model. */
+export function progressText({ value, progress, queue_position: place }) {
+  const state = STATES[value] ?? value;
+  if (place) return t("models.queued", { state, n: place });
+  return progress ? t("models.progress", { state, percent: percent(progress.value) }) : state;
 }
 
 function requestOf(chat, path, begun, tools) {

@@ -1,5 +1,7 @@
 // Requests to the server of this page: API key, errors, streams.
 
+import { listed, percent, t } from "./text.js";
+
 const ROOT = new URL("..", import.meta.url).pathname.replace(/\/$/, ""); // of the API, under `--api-prefix`
 const KEY = "corral.key";
 const MODEL = "corral.model";
@@ -26,7 +28,7 @@ export class ServerError extends Error {
   /** The stage and progress of a server that is starting. */
   get stage() {
     const { stage, detail, progress } = this.details;
-    return stage ? `${stage} ${detail}`.trim() + `: ${Math.round(100 * progress)} %` : "";
+    return stage ? `${stage} ${detail}`.trim() + `: ${percent(progress)}` : "";
   }
 }
 
@@ -77,7 +79,7 @@ export async function ask(path, options = {}) {
 export async function* events(path, { onComment = () => {}, onOpen = () => {}, onId = () => {}, ...options } = {}) {
   const response = await send(path, options);
   if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) {
-    throw new ServerError(409, (await response.json()).message ?? "The server does not stream.");
+    throw new ServerError(409, (await response.json()).message ?? t("message.noStream"));
   }
   onOpen(response);
   let id = "";
@@ -137,17 +139,17 @@ async function* lines(body) {
 
 function errorOf(status, body) {
   const { message, param, type, ...details } = body.error ?? {};
-  const text = message ? withOperator(message) : `The server returned status ${status}.`;
+  const text = message ? withOperator(message) : t("server.status", { status: String(status) });
   return new ServerError(status, text, param ?? "", type ?? "", details);
 }
 
 /** A user of the page cannot change options of the server, so say who can. */
 function withOperator(message) {
   const options = [...new Set(message.match(/(?<![\w-])--[a-z][\w-]*/g))];
-  return options.length ? `${message} (Only the server's operator can set ${options.join(" and ")}.)` : message;
+  return options.length ? t("server.operator", { message, options: listed(options) }) : message;
 }
 
 /** Returns the error if the user stopped the request, otherwise a lost connection. */
 function unlessAborted(error) {
-  return error.name === "AbortError" ? error : new ServerError(0, "The server cannot be reached.");
+  return error.name === "AbortError" ? error : new ServerError(0, t("common.unreachable"));
 }

@@ -1,5 +1,7 @@
 // Images for a message: chosen, pasted or dropped, then checked and resized.
 
+import { t } from "./text.js";
+
 export const MAX_IMAGES = 8; // of a message
 const MAX_FILE_BYTES = 50_000_000;
 const MAX_SENT_BYTES = 4_000_000;
@@ -7,29 +9,29 @@ const MAX_SIDE = 2048; // pixels
 const MAX_PIXELS = 100_000_000;
 const SENT_AS_THEY_ARE = new Set(["image/png", "image/jpeg", "image/webp"]);
 const QUALITIES = [0.92, 0.8, 0.6];
-const USABLE = "Supported: images (PNG, JPEG, WebP, GIF, AVIF, BMP).";
+const USABLE = t("file.imageFormats");
 
 /** Returns [{ name, url, bytes }] with data URLs; the message has `nBefore` images already. Throws an Error with the
  * reason and the supported formats. */
 export async function readImages(files, nBefore = 0) {
-  check(files.length > 0, `This is not a file. ${USABLE}`);
-  if (files.length + nBefore > MAX_IMAGES) throw new Error(`A message can have at most ${MAX_IMAGES} images.`);
+  check(files.length > 0, `${t("file.notFile")} ${USABLE}`);
+  if (files.length + nBefore > MAX_IMAGES) throw new Error(t("file.maxImages", { n: MAX_IMAGES }));
   const images = [];
   for (const file of files) images.push(await readImage(file));
   return images;
 }
 
 async function readImage(file) {
-  const name = file.name || "image";
-  check(file.type.startsWith("image/"), `${name} is not an image. ${USABLE}`);
-  check(file.type !== "image/svg+xml", `${name} is a drawing (SVG). ${USABLE}`);
-  check(file.size > 0, `${name} is empty.`);
-  check(file.size <= MAX_FILE_BYTES, `${name} is larger than ${MAX_FILE_BYTES / 1e6} MB.`);
+  const name = file.name || t("file.image");
+  check(file.type.startsWith("image/"), `${t("file.notImage", { name })} ${USABLE}`);
+  check(file.type !== "image/svg+xml", `${t("file.drawingSvg", { name })} ${USABLE}`);
+  check(file.size > 0, t("file.empty", { name }));
+  check(file.size <= MAX_FILE_BYTES, t("file.tooLarge", { name, n: MAX_FILE_BYTES / 1e6 }));
   const bitmap = await createImageBitmap(file).catch(() => {
-    throw new Error(`${name} cannot be read as an image. ${USABLE}`);
+    throw new Error(`${t("file.notReadableImage", { name })} ${USABLE}`);
   });
   try {
-    check(bitmap.width * bitmap.height <= MAX_PIXELS, `${name} has more than ${MAX_PIXELS / 1e6} million pixels.`);
+    check(bitmap.width * bitmap.height <= MAX_PIXELS, t("file.tooManyPixels", { name, n: MAX_PIXELS / 1e6 }));
     const blob = (await canGoAsItIs(file, bitmap)) ? file : await encode(bitmap, file.type);
     return { name, url: await dataUrl(blob), bytes: blob.size };
   } finally {
@@ -76,7 +78,7 @@ async function draw(bitmap, width, height, type, quality) {
   context.imageSmoothingQuality = "high";
   context.drawImage(bitmap, 0, 0, width, height);
   const blob = await new Promise((resolve) => canvas.toBlob(resolve, type, quality));
-  check(blob, "The browser could not resize this image.");
+  check(blob, t("file.notResized"));
   return blob;
 }
 
@@ -84,7 +86,7 @@ function dataUrl(blob) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.addEventListener("load", () => resolve(reader.result));
-    reader.addEventListener("error", () => reject(new Error("The file could not be read.")));
+    reader.addEventListener("error", () => reject(new Error(t("file.notRead"))));
     reader.readAsDataURL(blob);
   });
 }

@@ -12,9 +12,9 @@ import { CLOSED, claim, leftovers, withoutLeftovers } from "./claim.js";
 import { endStream } from "./durable.js";
 import { LiveAnswers } from "./live.js";
 import { Saver } from "./saver.js";
+import { t } from "./text.js";
 
 const RETRY_MS = 1500;
-const GONE = "The connection to the server was lost during this answer. The text received so far is kept.";
 const TOOLS = "corral.tools"; // in local storage while a tool is on
 const FIELD_NAMES = new Set(FIELDS.map(({ name }) => name));
 
@@ -123,7 +123,7 @@ export class ChatApp {
     this.#saver = new Saver(this.#store, (chat, theirs) => this.#saved(chat, theirs), (text) => this.tell(text, "bad"));
     this.#unwatch = this.#store.onChange(() => this.#refresh());
     if (!this.#store.isLasting && this.#store.kind === "browser") {
-      this.tell("This browser does not store data: chats are lost when the page is closed.", "warn");
+      this.tell(t("app.noStorage"), "warn");
     }
     const nLocal = this.#store.kind === "server" ? (await this.#local.list()).length : 0;
     this.#set({ nLocal });
@@ -187,7 +187,7 @@ export class ChatApp {
         this.#follow(id, left.filter(({ stream }) => stream.id === name));
       }
     } else {
-      this.tell("This chat no longer exists.", "warn");
+      this.tell(t("app.chatGone"), "warn");
       this.newChat();
     }
   }
@@ -240,7 +240,7 @@ export class ChatApp {
       const chats = importChats(text, taken);
       for (const chat of chats) await this.#store.save(chat);
       await this.#list();
-      this.tell(`${chats.length} ${chats.length === 1 ? "chat was" : "chats were"} imported.`);
+      this.tell(t("app.imported", { n: chats.length }));
       if (chats.length === 1) await this.openChat(chats[0].id);
     } catch (error) {
       this.tell(error.message, "bad");
@@ -253,7 +253,7 @@ export class ChatApp {
     const n = await moveChats(this.#local, this.#store);
     this.#set({ nLocal: 0 });
     await this.#list();
-    this.tell(`${n} ${n === 1 ? "chat was" : "chats were"} moved to the server.`);
+    this.tell(t("app.moved", { n }));
   }
 
   // The chat that is shown
@@ -516,7 +516,7 @@ export class ChatApp {
     if (!error.isUnreachable) return { state: "failed", ...failureOf(error) };
     this.#set({ server: "down", reason: error.message });
     this.#connectLater();
-    return { state: "interrupted", error: GONE, remedies: ["again"] };
+    return { state: "interrupted", error: t("app.lost"), remedies: ["again"] };
   }
 }
 

@@ -1,5 +1,7 @@
 // Validates chats from files. Only known fields are copied, each with its type. Errors name the chat and the field.
 
+import { t } from "./text.js";
+
 const ID = /^[0-9a-f]{32}$/;
 const AUDIO = /^data:audio\/(?:wav|mp3|flac|ogg);base64,[A-Za-z0-9+/=]*$/;
 const IMAGE = /^data:image\/[\w.+-]{1,64}[;,]/i;
@@ -15,7 +17,7 @@ export function checkedChat(value) {
   const given = object(value, "chat");
   const messages = checkedMessages(object(given.messages, "messages"));
   const leaf = (given.leaf ?? null) === null ? null : text(given.leaf, "leaf");
-  if (leaf !== null && !Object.hasOwn(messages, leaf)) throw new Error("'leaf' is not the id of a message");
+  if (leaf !== null && !Object.hasOwn(messages, leaf)) throw new Error(t("check.leaf"));
   return {
     id: checkedId(given.id, "id"),
     title: text(given.title ?? "", "title").slice(0, MAX_TITLE_CHARS),
@@ -32,19 +34,19 @@ export function checkedChat(value) {
 
 function checkedMessages(given) {
   const ids = Object.keys(given);
-  if (ids.length > MAX_MESSAGES) throw new Error(`it has more than ${MAX_MESSAGES} messages`);
+  if (ids.length > MAX_MESSAGES) throw new Error(t("check.nMessages", { n: MAX_MESSAGES }));
   const messages = {};
   for (const id of ids) messages[checkedId(id, "messages")] = checkedMessage(object(given[id], "messages"), id);
   for (const { parent } of Object.values(messages)) {
-    if (parent !== null && !Object.hasOwn(messages, parent)) throw new Error("'parent' of a message is not the id of a message");
+    if (parent !== null && !Object.hasOwn(messages, parent)) throw new Error(t("check.parent"));
   }
   checkTree(messages);
   return messages;
 }
 
 function checkedMessage(given, id) {
-  if (given.id !== id) throw new Error("'id' of a message differs from its key");
-  if (!ROLES.includes(given.role)) throw new Error(`'role' of a message must be ${ROLES.join(", ")}`);
+  if (given.id !== id) throw new Error(t("check.key"));
+  if (!ROLES.includes(given.role)) throw new Error(t("check.role", { roles: ROLES.join(", ") }));
   const message = {
     id,
     parent: given.parent === null ? null : text(given.parent, "parent"),
@@ -88,7 +90,7 @@ function checkTree(messages) {
   for (const start of Object.keys(messages)) {
     const path = new Set();
     for (let at = start; at !== null && !known.has(at); at = messages[at].parent) {
-      if (path.has(at)) throw new Error("its messages form a cycle");
+      if (path.has(at)) throw new Error(t("check.cycle"));
       path.add(at);
     }
     for (const id of path) known.add(id);
@@ -97,33 +99,33 @@ function checkTree(messages) {
 
 function checkedId(value, name) {
   if (typeof value === "string" && ID.test(value)) return value;
-  throw new Error(`'${name}' must be 32 hexadecimal digits`);
+  throw new Error(t("check.id", { field: name }));
 }
 
 export function object(value, name) {
   if (value !== null && typeof value === "object" && !Array.isArray(value)) return value;
-  throw new Error(`'${name}' must be an object`);
+  throw new Error(t("check.object", { field: name }));
 }
 
 export function list(value, name) {
   if (Array.isArray(value)) return value;
-  throw new Error(`'${name}' must be a list`);
+  throw new Error(t("check.list", { field: name }));
 }
 
 export function text(value, name) {
   if (typeof value === "string") return value;
-  throw new Error(`'${name}' must be a string`);
+  throw new Error(t("check.string", { field: name }));
 }
 
 function time(value, name) {
   if (Number.isSafeInteger(value) && value >= 0) return value;
-  throw new Error(`'${name}' must be a time in milliseconds`);
+  throw new Error(t("check.time", { field: name }));
 }
 
 /** Accepts only data URLs, so that nothing is loaded from other hosts. */
 function image(value, name) {
   if (typeof value === "string" && IMAGE.test(value)) return value;
-  throw new Error(`'${name}' must be data URLs of images`);
+  throw new Error(t("check.images", { field: name }));
 }
 
 function file({ name, text: content, nPages, nTokens, state }, field) {
@@ -134,17 +136,17 @@ function file({ name, text: content, nPages, nTokens, state }, field) {
 
 function audio({ name, url }, field) {
   if (typeof url === "string" && AUDIO.test(url)) return { name: text(name, field), url };
-  throw new Error(`'${field}' must be data URLs of audio`);
+  throw new Error(t("check.audio", { field }));
 }
 
 /** Copies JSON, with limited depth and without `__proto__`. */
 function plain(value, name, depth = 0) {
-  if (depth > MAX_DEPTH) throw new Error(`'${name}' is nested too deeply`);
+  if (depth > MAX_DEPTH) throw new Error(t("check.depth", { field: name }));
   if (value === null || typeof value !== "object") return value;
   if (Array.isArray(value)) return value.map((item) => plain(item, name, depth + 1));
   const copy = {};
   for (const [key, item] of Object.entries(value)) {
-    if (key === "__proto__") throw new Error(`'${name}' has a field that is not allowed`);
+    if (key === "__proto__") throw new Error(t("check.forbidden", { field: name }));
     copy[key] = plain(item, name, depth + 1);
   }
   return copy;

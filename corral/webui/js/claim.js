@@ -1,8 +1,9 @@
 // Tracks with browser locks which chats have a running answer in some tab.
 
 import { changeMessage } from "./tree.js";
+import { t } from "./text.js";
 
-export const CLOSED = "The page was closed during this answer.";
+export const CLOSED = t("app.closed");
 
 /** Locks a chat until the returned function is called or the tab is closed. */
 export async function claim(id) {

@@ -1,5 +1,7 @@
 // Explains to the user why there is no answer, and what to do about it.
 
+import { t } from "./text.js";
+
 /** Returns `error` and `remedies` for a failed request. Remedies: "shorten" the message, go "back" to an earlier one,
  * start a "new" chat, try "again". */
 export function failureOf(error) {
@@ -7,18 +9,13 @@ export function failureOf(error) {
     return { error: tooLong(error.details), remedies: ["shorten", "back", "new"] };
   }
   if (error.status === 413) {
-    return { error: "This conversation with its files exceeds the server's size limit.", remedies: ["shorten", "back", "new"] };
+    return { error: t("fail.tooBig"), remedies: ["shorten", "back", "new"] };
   }
   if (error.status !== 501) return { error: error.message, remedies: ["again"] };
   if (!error.field.startsWith("messages")) return { error: error.message, remedies: [] };
-  return { error: "This conversation contains an image or audio, which this model does not support.", remedies: ["back", "new"] };
+  return { error: t("fail.noMedia"), remedies: ["back", "new"] };
 }
 
 function tooLong({ n_prompt_tokens: nPrompt, n_ctx: nCtx }) {
-  const sizes = nPrompt && nCtx ? `: it has about ${count(nPrompt)} tokens, ${count(nCtx)} fit` : "";
-  return `This conversation is too long for the model${sizes}.`;
-}
-
-function count(n) {
-  return n.toLocaleString("en");
+  return nPrompt && nCtx ? t("fail.tooLongBy", { nPrompt, nCtx }) : t("fail.tooLong");
 }

@@ -3,6 +3,7 @@
 import { stateText } from "./answer.js";
 import { ask, lastModel, setModel } from "./api.js";
 import { pathOf } from "./tree.js";
+import { t } from "./text.js";
 
 const LOOK_MS = 300; // between two looks at a model that is loading
 
@@ -22,7 +23,7 @@ export class ManyModels {
     const found = models.find(({ id }) => id === lastModel()) ?? models.find(({ status }) => status.value === "loaded");
     const chosen = found ?? models[0];
     if (chosen) await this.use(chosen.id);
-    else this.#set({ server: "loading", reason: "there is none yet: download one under Models" });
+    else this.#set({ server: "loading", reason: t("models.none") });
     return Boolean(chosen);
   }
 

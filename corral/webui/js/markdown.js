@@ -5,6 +5,7 @@ import { CodeBlock } from "./markdown/code_block.js";
 import { showFormula } from "./markdown/formula.js";
 import { safeFragments } from "./markdown/safe.js";
 import { languageOf, writeHtml } from "./markdown/syntax.js";
+import { t } from "./text.js";
 
 // A longer text is shown as plain text.
 const MAX_LENGTH = 200_000;
@@ -155,7 +156,7 @@ function dressTables(fragment) {
   for (const table of fragment.querySelectorAll("table")) {
     const frame = Object.assign(document.createElement("div"), { className: "table", tabIndex: 0 });
     frame.setAttribute("role", "region");
-    frame.setAttribute("aria-label", "Table");
+    frame.setAttribute("aria-label", t("code.table"));
     table.replaceWith(frame);
     frame.append(table);
   }

@@ -1,6 +1,7 @@
 // The prompt library of this browser: texts with {{variables}}, for messages or as system prompts.
 
 import { newId } from "./tree.js";
+import { t } from "./text.js";
 
 const KEY = "corral.prompts";
 const VARIABLE = /\{\{\s*([^{}\n]{1,60}?)\s*\}\}/g;
@@ -47,6 +48,6 @@ function keep(prompts) {
   try {
     localStorage.setItem(KEY, JSON.stringify(prompts));
   } catch {
-    throw new Error("This browser's storage is full.");
+    throw new Error(t("common.storageFull"));
   }
 }

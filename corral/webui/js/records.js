@@ -1,6 +1,8 @@
 // Chats in the browser: in IndexedDB, or in memory without it. The fields of lists are stored separately from the
 // chats, which may contain images.
 
+import { t } from "./text.js";
+
 const DATABASE = "corral";
 const VERSION = 1;
 const HEADS = "heads";
@@ -144,6 +146,6 @@ function result(request) {
 }
 
 function explained(error) {
-  if (error?.name === "QuotaExceededError") return new Error("This browser's storage is full.");
-  return error ?? new Error("The browser could not store the chat.");
+  if (error?.name === "QuotaExceededError") return new Error(t("common.storageFull"));
+  return error ?? new Error(t("app.notStored"));
 }

@@ -1,9 +1,11 @@
 // Orders writes: those of one chat run in sequence, and of several waiting ones only the newest runs.
 
+import { t } from "./text.js";
+
 /** The chat was changed elsewhere: `chat` is the stored version, null if it was removed. */
 export class Conflict extends Error {
   constructor(chat) {
-    super(chat ? "This chat was changed elsewhere." : "This chat was deleted elsewhere.");
+    super(chat ? t("app.changedElsewhere") : t("app.deletedElsewhere"));
     this.name = "Conflict";
     this.chat = chat;
   }

@@ -3,6 +3,7 @@
 
 import { Conflict } from "./store.js";
 import { merge } from "./tree.js";
+import { t } from "./text.js";
 
 const PAUSE_MS = 1000;
 
@@ -72,7 +73,7 @@ export class Saver {
       this.#onSaved(saved, theirs);
     } catch (error) {
       if (!this.#waiting.has(id)) this.#waiting.set(id, chat);
-      this.#onError(`This chat could not be saved: ${error.message}`);
+      this.#onError(t("app.notSaved", { reason: error.message }));
     } finally {
       if (this.#writing.get(id) === chat) this.#writing.delete(id);
     }

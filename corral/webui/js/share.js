@@ -4,8 +4,9 @@
 import { renderMarkdown } from "./markdown.js";
 import { download, fileName } from "./transfer.js";
 import { pathOf, titleOf } from "./tree.js";
+import { language, t } from "./text.js";
 
-const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
+const NAMES = { user: t("author.user"), assistant: t("author.assistant"), tool: t("author.tool") };
 const STYLES = ["base", "markdown", "share"].map((name) => new URL(`../css/${name}.css`, import.meta.url));
 const POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 const STYLE = "style";
@@ -20,7 +21,7 @@ export async function shareChat(chat) {
 export async function sharedHtml(chat) {
   const styles = await Promise.all(STYLES.map(async (url) => (await fetch(url)).text()));
   const page = document.implementation.createHTMLDocument(titleOf(chat));
-  page.documentElement.lang = "en";
+  page.documentElement.lang = language;
   page.head.prepend(
     node(page, "meta", { charset: "utf-8" }),
     node(page, "meta", { "http-equiv": "Content-Security-Policy", content: POLICY }),
@@ -39,17 +40,17 @@ export async function sharedHtml(chat) {
 async function article(page, { role, content, reasoning, images = [], toolCalls = [] }) {
   const whole = node(page, "article", { class: role });
   whole.append(node(page, "h2", {}, NAMES[role] ?? ""));
-  for (const src of images) if (IMAGE.test(src)) whole.append(node(page, "img", { src, alt: "Image" }));
-  if (reasoning) whole.append(folded(page, "Reasoning", reasoning));
+  for (const src of images) if (IMAGE.test(src)) whole.append(node(page, "img", { src, alt: t("thread.image") }));
+  if (reasoning) whole.append(folded(page, t("message.reasoning"), reasoning));
   if (role === "assistant") whole.append(page.adoptNode(await rendered(content)));
-  else whole.append(node(page, role === "tool" ? "pre" : "div", { class: "said" }, content));
+  else whole.append(node(page, role === "tool" ? "pre" : "div", { class: "said", dir: "auto" }, content));
   for (const call of toolCalls) whole.append(node(page, "pre", {}, `${call.name}(${call.arguments})`));
   return whole;
 }
 
 function folded(page, title, text) {
   const details = node(page, "details");
-  details.append(node(page, "summary", {}, title), node(page, "div", { class: "said" }, text));
+  details.append(node(page, "summary", {}, title), node(page, "div", { class: "said", dir: "auto" }, text));
   return details;
 }
 
@@ -57,6 +58,7 @@ function folded(page, title, text) {
 async function rendered(text) {
   const element = document.createElement("div");
   await renderMarkdown(text, element);
+  element.dir = "auto";
   for (const each of element.querySelectorAll("button, .katex-html")) each.remove();
   for (const each of element.querySelectorAll("[tabindex]")) each.removeAttribute("tabindex");
   return element;

@@ -1,5 +1,7 @@
 // Style sheets that are loaded with what needs them.
 
+import { t } from "./text.js";
+
 const loading = new Map();
 
 /** Loads a style sheet of the page's own folder. */
@@ -20,7 +22,7 @@ function begin(url) {
     link.addEventListener("error", () => {
       link.remove();
       loading.delete(url.href);
-      reject(new Error("a style sheet cannot be loaded"));
+      reject(new Error(t("app.noStyle")));
     });
     document.head.append(link);
   });

@@ -4,6 +4,7 @@ import { checkedChat, object } from "./chat_check.js";
 import { chatOfLlama } from "./llama_export.js";
 import { Conflict } from "./save_queue.js";
 import { newId } from "./tree.js";
+import { t } from "./text.js";
 
 const FORMAT = "corral-chats";
 const VERSION = 1;
@@ -18,9 +19,9 @@ export function exportChats(chats) {
 
 /** Reads the chats of a file of this page or of llama-server's; `taken` ids are replaced. Throws Error. */
 export function importChats(text, taken = []) {
-  if (text.length > MAX_CHARS) throw new Error(`The file is too large; the limit is ${MAX_CHARS >> 20} MB.`);
+  if (text.length > MAX_CHARS) throw new Error(t("import.tooLarge", { n: MAX_CHARS >> 20 }));
   const found = entriesOf(parsed(text));
-  if (found.length > MAX_CHATS) throw new Error(`The file has too many chats; the limit is ${MAX_CHATS}.`);
+  if (found.length > MAX_CHATS) throw new Error(t("import.tooMany", { n: MAX_CHATS }));
   const ids = new Set(taken);
   return found.map((read, i) => {
     const chat = explained(read, i);
@@ -71,20 +72,20 @@ function parsed(text) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Error("The file is not JSON.");
+    throw new Error(t("import.notJson"));
   }
 }
 
 /** Returns a function for every chat of a file that reads it. */
 function entriesOf(file) {
   if (file?.format === FORMAT) {
-    if (file.version !== VERSION) throw new Error("The file was written by a newer version of this page.");
-    if (!Array.isArray(file.chats)) throw new Error("The file contains no list of chats.");
+    if (file.version !== VERSION) throw new Error(t("import.newer"));
+    if (!Array.isArray(file.chats)) throw new Error(t("import.noList"));
     return file.chats.map((chat) => () => checkedChat(chat));
   }
   const all = Array.isArray(file) ? file : [file];
   if (!all.length || !all.every((each) => each?.conv && each.messages)) {
-    throw new Error("The file contains no chats: it is neither an export of this page nor of llama-server's.");
+    throw new Error(t("import.unknown"));
   }
   return all.map((each) => () => checkedChat(chatOfLlama(object(each, "chat"))));
 }
@@ -93,6 +94,6 @@ function explained(read, i) {
   try {
     return read();
   } catch (error) {
-    throw new Error(`Chat ${i + 1} of the file cannot be read: ${error.message}.`);
+    throw new Error(t("import.notRead", { n: i + 1, reason: error.message }));
   }
 }

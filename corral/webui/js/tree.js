@@ -1,6 +1,8 @@
 // A conversation as a tree: every message has a parent, and the chat names the leaf that is shown.
 // All functions are pure: they return a new chat.
 
+import { t } from "./text.js";
+
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -86,7 +88,7 @@ export function titleOf(chat) {
   if (chat.title) return chat.title;
   const first = pathOf(chat).find((message) => message.role === "user");
   const text = (first?.content ?? "").trim().replace(/\s+/g, " ");
-  if (!text) return first?.files?.[0]?.name ?? (first?.images?.length ? "Image" : "New chat");
+  if (!text) return first?.files?.[0]?.name ?? (first?.images?.length ? t("thread.image") : t("sidebar.newChat"));
   return text.length > 60 ? `${text.slice(0, 59)}…` : text;
 }
 

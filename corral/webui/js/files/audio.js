@@ -1,5 +1,7 @@
 // Audio for a message: files and recordings. What the server cannot decode is converted to WAV by the browser.
 
+import { t } from "../text.js";
+
 const MAX_BYTES = 25_000_000;
 const AS_THEY_ARE = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/flac": "flac" };
 const RATE = 16_000; // samples per second of a converted file
@@ -7,7 +9,7 @@ const HEADER_BYTES = 44;
 
 /** Returns { name, url }. Throws an Error with the reason. */
 export async function readAudio(file, name) {
-  if (file.size > MAX_BYTES) throw new Error(`${name} is larger than ${MAX_BYTES / 1e6} MB.`);
+  if (file.size > MAX_BYTES) throw new Error(t("file.tooLarge", { name, n: MAX_BYTES / 1e6 }));
   const type = AS_THEY_ARE[file.type.split(";")[0]];
   const bytes = new Uint8Array(await file.arrayBuffer());
   return { name, url: type ? dataUrl(bytes, type) : dataUrl(await converted(bytes, name), "wav") };
@@ -19,7 +21,7 @@ export async function record() {
   try {
     stream = await navigator.mediaDevices.getUserMedia({ audio: true });
   } catch {
-    throw new Error("The microphone cannot be used: the browser or its user does not allow it.");
+    throw new Error(t("file.noMicrophone"));
   }
   const recorder = new MediaRecorder(stream);
   const chunks = [];
@@ -30,7 +32,8 @@ export async function record() {
     recorder.stop();
     await ended;
     for (const track of stream.getTracks()) track.stop();
-    return readAudio(new File(chunks, "Recording", { type: recorder.mimeType }), "Recording");
+    const name = t("file.recording");
+    return readAudio(new File(chunks, name, { type: recorder.mimeType }), name);
   };
 }
 
@@ -41,7 +44,7 @@ async function converted(bytes, name) {
   try {
     buffer = await context.decodeAudioData(bytes.buffer);
   } catch {
-    throw new Error(`${name} cannot be read as audio.`);
+    throw new Error(t("file.notReadableAudio", { name }));
   }
   const mixer = new OfflineAudioContext(1, Math.max(1, Math.ceil(buffer.duration * RATE)), RATE);
   const source = Object.assign(mixer.createBufferSource(), { buffer });

@@ -2,6 +2,7 @@
 
 import * as library from "../../vendor/pdfjs/pdf.mjs";
 import { MAX_IMAGES } from "../attachment.js";
+import { t } from "../text.js";
 
 const PATIENCE_MS = 60_000;
 const MAX_PAGES = 2000;
@@ -29,10 +30,10 @@ export function drawPages(file, name, nBefore = 0) {
   return withDocument(file, name, async (document) => {
     const n = document.numPages;
     if (n + nBefore > MAX_IMAGES) {
-      throw refusal(`${name} has ${n} pages; a message can have at most ${MAX_IMAGES} images.`);
+      throw refusal(t("file.tooManyPages", { name, pages: n, n: MAX_IMAGES }));
     }
     const images = [];
-    for (let i = 1; i <= n; i += 1) images.push(await draw(await document.getPage(i), `${name}, page ${i}`));
+    for (let i = 1; i <= n; i += 1) images.push(await draw(await document.getPage(i), t("file.page", { name, n: i })));
     return images;
   });
 }
@@ -43,12 +44,12 @@ async function withDocument(file, name, work) {
   const worker = new library.PDFWorker({ port: thread });
   let timer;
   const timeout = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(refusal(`${name} takes too long to read.`)), PATIENCE_MS);
+    timer = setTimeout(() => reject(refusal(t("file.tooSlow", { name }))), PATIENCE_MS);
   });
   try {
     return await Promise.race([timeout, opened(data, worker, name).then(work)]);
   } catch (error) {
-    throw error.isRefusal ? error : new Error(`${name} cannot be read as a PDF.`); // the library names no file
+    throw error.isRefusal ? error : new Error(t("file.notReadablePdf", { name })); // the library names no file
   } finally {
     clearTimeout(timer);
     worker.destroy();
@@ -70,7 +71,7 @@ async function opened(data, worker, name) {
   try {
     return await library.getDocument(options).promise;
   } catch (error) {
-    throw error.name === "PasswordException" ? refusal(`${name} is protected by a password.`) : error;
+    throw error.name === "PasswordException" ? refusal(t("file.password", { name })) : error;
   }
 }
 

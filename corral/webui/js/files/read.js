@@ -1,6 +1,7 @@
 // Reads files for a message: images, audio, PDF, and everything that is text.
 
 import { readImages } from "../attachment.js";
+import { t } from "../text.js";
 
 const MAX_FILES = 20; // of a message
 const MAX_TEXT_BYTES = 10_000_000;
@@ -11,11 +12,11 @@ const AUDIO_NAMES = /\.(wav|mp3|flac|ogg|opus|m4a|aac|webm)$/i;
 /** Returns { images, files, audio } to add to a message, which has `before` of each already. `sees` and `hears`: what the
  * model supports. Throws an Error that says which file cannot be used, and why. */
 export async function readAll(given, before, { sees, hears }) {
-  check(given.length > 0, "This is not a file.");
-  check(given.length + before.files <= MAX_FILES, `A message can have at most ${MAX_FILES} files.`);
+  check(given.length > 0, t("file.notFile"));
+  check(given.length + before.files <= MAX_FILES, t("file.maxFiles", { n: MAX_FILES }));
   const added = { images: [], files: [], audio: [] };
   for (const file of given) {
-    check(file.size > 0, `${nameOf(file)} is empty.`);
+    check(file.size > 0, t("file.empty", { name: nameOf(file) }));
     await readOne(file, added, before, { sees, hears });
   }
   return added;
@@ -24,10 +25,10 @@ export async function readAll(given, before, { sees, hears }) {
 async function readOne(file, added, before, { sees, hears }) {
   const name = nameOf(file);
   if (file.type.startsWith("image/") && file.type !== "image/svg+xml") {
-    check(sees, `${name} cannot be added: this model does not see images.`);
+    check(sees, t("file.seesNothing", { name }));
     added.images.push(...(await readImages([file], before.images + added.images.length)));
   } else if (isAudio(file)) {
-    check(hears, `${name} cannot be added: this model does not hear audio.`);
+    check(hears, t("file.hearsNothing", { name }));
     const { readAudio } = await import("./audio.js");
     added.audio.push(await readAudio(file, name));
   } else if (await isPdf(file)) {
@@ -39,21 +40,21 @@ async function readOne(file, added, before, { sees, hears }) {
 
 async function addPdf(file, added, before, sees) {
   const name = nameOf(file);
-  check(file.size <= MAX_PDF_BYTES, `${name} is larger than ${MAX_PDF_BYTES / 1e6} MB.`);
+  check(file.size <= MAX_PDF_BYTES, t("file.tooLarge", { name, n: MAX_PDF_BYTES / 1e6 }));
   const { drawPages, readPdf } = await import("./pdf.js");
   const { text, nPages } = await readPdf(file, name);
   if (text.trim()) return added.files.push({ name, text, nPages, source: file });
-  check(sees, `${name} has no text: its pages are images, and this model does not see images.`);
+  check(sees, t("file.noText", { name }));
   return added.images.push(...(await drawPages(file, name, before.images + added.images.length)));
 }
 
 /** Returns the text of a file in UTF-8, in UTF-16 with a byte order mark, or in Windows-1252. */
 export async function readText(file) {
   const name = nameOf(file);
-  check(file.size <= MAX_TEXT_BYTES, `${name} is larger than ${MAX_TEXT_BYTES / 1e6} MB.`);
+  check(file.size <= MAX_TEXT_BYTES, t("file.tooLarge", { name, n: MAX_TEXT_BYTES / 1e6 }));
   const bytes = new Uint8Array(await file.arrayBuffer());
   const text = decode(bytes).replace(/\r\n?/g, "\n");
-  check(!BINARY.test(text), `${name} is not text, an image, a PDF or audio.`);
+  check(!BINARY.test(text), t("file.notText", { name }));
   return text;
 }
 
@@ -77,7 +78,7 @@ async function isPdf(file) {
 }
 
 function nameOf(file) {
-  return file.name || "The file";
+  return file.name || t("file.theFile");
 }
 
 function check(isRight, message) {

@@ -2,6 +2,7 @@
 
 import { copyText } from "../clipboard.js";
 import { runsOf } from "./colour.js";
+import { t } from "../text.js";
 
 const MAX_COLOURED = 50_000; // characters
 const SHOWN_MS = 1_500;
@@ -10,23 +11,24 @@ const PREVIEWED = ["html", "svg", "mermaid"];
 /** A block of code that may grow. */
 export class CodeBlock {
   #code = element("code");
-  #copy = element("button", "plain code-copy", "Copy");
+  #copy = element("button", "plain code-copy", t("common.copy"));
   #text = "";
   #colouring = null;
 
   constructor(language) {
     this.language = language;
     this.#copy.type = "button";
-    this.#copy.setAttribute("aria-label", "Copy the code");
+    this.#copy.setAttribute("aria-label", t("code.copy"));
     this.#copy.addEventListener("click", () => this.#copyCode());
     const head = element("div", "code-head");
-    head.append(element("span", "code-language", language || "text"));
+    head.append(element("span", "code-language", language || t("code.text")));
     if (PREVIEWED.includes(language)) head.append(this.#previewButton());
     head.append(this.#copy);
     const lines = element("pre");
     lines.tabIndex = 0; // so that it can be scrolled with keys
     lines.append(this.#code);
     this.element = element("div", "code");
+    for (const each of [head, lines]) each.dir = "ltr"; // whatever the language around them
     this.element.append(head, lines);
   }
 
@@ -53,22 +55,22 @@ export class CodeBlock {
   }
 
   #previewButton() {
-    const button = element("button", "plain code-copy code-preview", "Preview");
+    const button = element("button", "plain code-copy code-preview", t("code.preview"));
     button.type = "button";
     button.addEventListener("click", async () => {
       button.disabled = true;
       const preview = import("./preview.js").then((m) => m.togglePreview(this.element, this.language, this.#text));
       await preview.catch(() => {}); // the server cannot be reached: the code remains
       button.disabled = false;
-      button.textContent = this.element.classList.contains("is-previewed") ? "Code" : "Preview";
+      button.textContent = this.element.classList.contains("is-previewed") ? t("code.code") : t("code.preview");
     });
     return button;
   }
 
   async #copyCode() {
     await copyText(this.#text);
-    this.#copy.textContent = "Copied";
-    setTimeout(() => (this.#copy.textContent = "Copy"), SHOWN_MS);
+    this.#copy.textContent = t("common.copied");
+    setTimeout(() => (this.#copy.textContent = t("common.copy")), SHOWN_MS);
   }
 }
 

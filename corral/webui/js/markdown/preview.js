@@ -2,6 +2,7 @@
 // when a person asks for it.
 
 import { loadOwnStyle } from "../style.js";
+import { t } from "../text.js";
 
 const FRAMES = new URL("../../artifact/", import.meta.url);
 const MERMAID = new URL("../../vendor/mermaid.js", import.meta.url);
@@ -29,20 +30,20 @@ async function previewOf(language, text) {
 
 function runBar(whole, text) {
   const bar = made("div", "preview-bar");
-  const run = made("button", "", "Run its scripts");
+  const run = made("button", "", t("code.run"));
   run.type = "button";
   run.addEventListener("click", () => {
     whole.querySelector("iframe").replaceWith(frame("run", text));
-    run.textContent = "Run again";
+    run.textContent = t("code.runAgain");
   });
-  bar.append(run, made("span", "soft", "They cannot reach this page, nor load or send anything."));
+  bar.append(run, made("span", "soft", t("code.isolated")));
   return bar;
 }
 
 /** `kind`: still or run. */
 function frame(kind, html) {
   const element = made("iframe", "");
-  element.title = "Preview";
+  element.title = t("code.preview");
   element.setAttribute("sandbox", "allow-scripts");
   element.referrerPolicy = "no-referrer";
   element.src = new URL(kind, FRAMES);

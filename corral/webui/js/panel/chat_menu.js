@@ -3,6 +3,7 @@
 import { html, useEffect, useState } from "../html.js";
 import { Icon, IconButton } from "../view/icon.js";
 import { useModal } from "../view/modal.js";
+import { t } from "../text.js";
 
 export function Panel({ app, state, id, onClose }) {
   const dialog = useModal();
@@ -26,24 +27,24 @@ export function Panel({ app, state, id, onClose }) {
   };
   return html`<dialog ref=${dialog} class="chat-menu" aria-labelledby="chat-menu-title" onClose=${onClose}>
     <header class="panel-head">
-      <h2 id="chat-menu-title">${head?.title || "Chat"}</h2>
-      <${IconButton} icon="close" label="Close" onClick=${onClose} />
+      <h2 id="chat-menu-title">${head?.title || t("menu.chat")}</h2>
+      <${IconButton} icon="close" label=${t("common.close")} onClick=${onClose} />
     </header>
     ${head &&
     html`<div class="menu">
         <button type="button" onClick=${act(() => app.changeChat(id, { pinned: !head.pinned }))}>
-          <${Icon} name="pin" /> ${head.pinned ? "Unpin" : "Pin"}
+          <${Icon} name="pin" /> ${head.pinned ? t("menu.unpin") : t("menu.pin")}
         </button>
-        <button type="button" onClick=${act(() => share(app, id))}><${Icon} name="share" /> Share as an HTML file</button>
-        <button type="button" onClick=${act(() => title(app, id))}><${Icon} name="edit" /> Title by the model</button>
+        <button type="button" onClick=${act(() => share(app, id))}><${Icon} name="share" /> ${t("menu.share")}</button>
+        <button type="button" onClick=${act(() => title(app, id))}><${Icon} name="edit" /> ${t("menu.title")}</button>
       </div>
       <form onSubmit=${move}>
         <label class="field">
-          Folder
-          <input name="folder" list="folders" maxlength="100" placeholder="No folder" value=${head.folder} />
+          ${t("menu.folder")}
+          <input name="folder" list="folders" maxlength="100" placeholder=${t("menu.noFolder")} value=${head.folder} />
         </label>
         <datalist id="folders">${folders.map((name) => html`<option key=${name} value=${name}></option>`)}</datalist>
-        <p class="row end"><button class="primary">Move</button></p>
+        <p class="row end"><button class="primary">${t("menu.move")}</button></p>
       </form>`}
   </dialog>`;
 }

@@ -3,6 +3,7 @@
 import { isOn, setOn, watchIdle } from "../titles.js";
 import { nextTheme } from "../theme.js";
 import { promptsOf } from "../prompts.js";
+import { t } from "../text.js";
 
 /** Returns [{ key, name, hint, run }]. */
 export function commandsOf(app, state, onOpen) {
@@ -11,21 +12,21 @@ export function commandsOf(app, state, onOpen) {
 
 function ofPage(app, { chats, props }, onOpen) {
   return [
-    command("New chat", "Alt+N", () => app.newChat()),
-    command("Settings of this chat", "Alt+S", () => onOpen("settings")),
-    command("Prompts", "", () => app.openPanel("prompts")),
-    command("Search chats", "Alt+K", () => {
+    command(t("sidebar.newChat"), "Alt+N", () => app.newChat()),
+    command(t("settings.ofChat"), "Alt+S", () => onOpen("settings")),
+    command(t("composer.prompts"), "", () => app.openPanel("prompts")),
+    command(t("sidebar.search"), "Alt+K", () => {
       onOpen("list");
       document.getElementById("search").focus();
     }),
-    chats.length > 0 && command("Export all chats", "", () => app.exportChats()),
-    command("Import chats", "", () => document.querySelector(".sidebar-foot input[type=file]").click()),
-    command("Change the theme", "", nextTheme),
+    chats.length > 0 && command(t("sidebar.exportAll"), "", () => app.exportChats()),
+    command(t("sidebar.import"), "", () => document.querySelector(".sidebar-foot input[type=file]").click()),
+    command(t("command.change"), "", nextTheme),
     isOn(props)
-      ? command("Titles by the model: switch off", "", () => setOn(false))
-      : command("Titles by the model: switch on", "", () => (setOn(true), watchIdle(app))),
-    command("Monitor", "", () => location.assign("monitor")),
-    command("Keys", "Alt+/", () => onOpen("keys")),
+      ? command(t("command.titlesOff"), "", () => setOn(false))
+      : command(t("command.titlesOn"), "", () => (setOn(true), watchIdle(app))),
+    command(t("sidebar.monitor"), "", () => location.assign("monitor")),
+    command(t("keys.title"), "Alt+/", () => onOpen("keys")),
   ].filter(Boolean);
 }
 
@@ -34,20 +35,20 @@ function ofChat(app, { chat, running }) {
   if (!last) return [];
   const isAnswer = last.role === "assistant" && !running[chat.id];
   return [
-    running[chat.id] && command("Stop the answer", "Esc", () => app.stop()),
-    isAnswer && command("Regenerate the last answer", "Alt+R", () => app.regenerate(last.id)),
-    isAnswer && command("Compare answers", "", () => app.openPanel("compare", { id: last.id })),
-    last.timings && command("Cost and context of the last answer", "", () => app.openPanel("context", { id: last.id })),
-    isAnswer && command("Edit the last answer", "", () => app.openEditor(last.id)),
-    command(chat.pinned ? "Unpin this chat" : "Pin this chat", "", () => app.changeChat(chat.id, { pinned: !chat.pinned })),
-    command("Organize and share this chat", "", () => app.openPanel("chat_menu", { id: chat.id })),
-    command("Export this chat", "", () => app.exportChats([chat.id])),
+    running[chat.id] && command(t("command.stop"), "Esc", () => app.stop()),
+    isAnswer && command(t("command.regenerate"), "Alt+R", () => app.regenerate(last.id)),
+    isAnswer && command(t("message.compare"), "", () => app.openPanel("compare", { id: last.id })),
+    last.timings && command(t("command.cost"), "", () => app.openPanel("context", { id: last.id })),
+    isAnswer && command(t("command.edit"), "", () => app.openEditor(last.id)),
+    command(chat.pinned ? t("command.unpin") : t("command.pin"), "", () => app.changeChat(chat.id, { pinned: !chat.pinned })),
+    command(t("command.organize"), "", () => app.openPanel("chat_menu", { id: chat.id })),
+    command(t("command.export"), "", () => app.exportChats([chat.id])),
   ].filter(Boolean);
 }
 
 function ofPrompts(app) {
   return promptsOf().map(({ id, name, isSystem }) => ({
-    ...command(name, isSystem ? "System prompt" : "Prompt", () => app.openPanel("prompts", { useId: id })),
+    ...command(name, isSystem ? t("settings.system") : t("command.prompt"), () => app.openPanel("prompts", { useId: id })),
     key: id,
   }));
 }

@@ -5,10 +5,15 @@ import { ancestry, showBranch, siblings } from "../tree.js";
 import { IconButton } from "../view/icon.js";
 import { Markdown } from "../view/markdown.js";
 import { useModal } from "../view/modal.js";
+import { t } from "../text.js";
 
-const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
+const NAMES = { user: t("author.user"), assistant: t("author.assistant"), tool: t("author.tool") };
 const PATIENCE_MS = 1_000; // for differences word by word
 const N_MORE = [1, 2, 3];
+const SIDES = [
+  [t("compare.from"), t("compare.fromBranch")],
+  [t("compare.to"), t("compare.toBranch")],
+];
 
 /** `id`: one of the messages. */
 export function Panel({ app, state, id, onClose }) {
@@ -24,11 +29,11 @@ export function Panel({ app, state, id, onClose }) {
   };
   return html`<dialog ref=${dialog} class="compare" aria-labelledby="compare-title" onClose=${onClose}>
     <header class="panel-head">
-      <h2 id="compare-title">${ids.length === 1 ? "One answer" : `${ids.length} answers`}</h2>
+      <h2 id="compare-title">${t("compare.answers", { n: ids.length })}</h2>
       <span class="row">
-        ${ids.length > 1 && html`<${Tab} name="columns" text="Side by side" shows=${shows} onPick=${setShows} />
-          <${Tab} name="differences" text="Differences" shows=${shows} onPick=${setShows} />`}
-        <${IconButton} icon="close" label="Close" onClick=${onClose} />
+        ${ids.length > 1 && html`<${Tab} name="columns" text=${t("compare.sideBySide")} shows=${shows} onPick=${setShows} />
+          <${Tab} name="differences" text=${t("compare.differences")} shows=${shows} onPick=${setShows} />`}
+        <${IconButton} icon="close" label=${t("common.close")} onClick=${onClose} />
       </span>
     </header>
     ${shows === "columns" || ids.length < 2
@@ -36,10 +41,10 @@ export function Panel({ app, state, id, onClose }) {
       : html`<${Differences} chat=${chat} ids=${ids} first=${id} />`}
     <p class="row end">
       ${isBusy
-        ? html`<button type="button" onClick=${() => app.stop()}>Stop</button>`
+        ? html`<button type="button" onClick=${() => app.stop()}>${t("common.stop")}</button>`
         : N_MORE.map(
             (n) => html`<button key=${n} type="button" onClick=${() => app.answerAgain(id, n)}>
-              ${n} more
+              ${t("compare.more", { n })}
             </button>`,
           )}
     </p>
@@ -53,15 +58,15 @@ function Tab({ name, text, shows, onPick }) {
 function Columns({ messages, isBusy, onUse }) {
   return html`<ol class="columns">
     ${messages.map(
-      (each, i) => html`<li key=${each.id} aria-label="Answer ${i + 1}">
+      (each, i) => html`<li key=${each.id} aria-label=${t("compare.answer", { n: i + 1 })}>
         <div class="column-text">
-          ${each.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><div class="said">${each.reasoning}</div></details>`}
+          ${each.reasoning && html`<details class="reasoning"><summary>${t("message.reasoning")}</summary><div class="said" dir="auto">${each.reasoning}</div></details>`}
           <${Markdown} text=${each.content} isWriting=${isBusy && each.state === "writing"} />
           ${each.error && html`<p class="error">${each.error}</p>`}
         </div>
         <p class="row">
-          <button type="button" disabled=${isBusy} onClick=${() => onUse(each.id)}>Use answer ${i + 1}</button>
-          <span class="soft">${each.timings ? `${each.timings.predicted_n} tokens` : ""}</span>
+          <button type="button" disabled=${isBusy} onClick=${() => onUse(each.id)}>${t("compare.use", { n: i + 1 })}</button>
+          <span class="soft">${each.timings ? t("count.tokens", { n: each.timings.predicted_n }) : ""}</span>
         </p>
       </li>`,
     )}
@@ -78,16 +83,16 @@ function Differences({ chat, ids, first }) {
   const choose = (side) => (event) => setPair(pair.map((each, i) => (i === side ? Number(event.target.value) : each)));
   const [before, after] = pair.map((each) => textOf(chat, ids[each]));
   return html`<div class="row">
-      ${["From", "To"].map(
-        (label, side) => html`<label key=${label}>
+      ${SIDES.map(
+        ([label, name], side) => html`<label key=${name}>
           ${label}
-          <select aria-label="${label} branch" value=${pair[side]} onChange=${choose(side)}>
-            ${ids.map((each, i) => html`<option key=${each} value=${i}>Branch ${i + 1}</option>`)}
+          <select aria-label=${name} value=${pair[side]} onChange=${choose(side)}>
+            ${ids.map((each, i) => html`<option key=${each} value=${i}>${t("compare.branch", { n: i + 1 })}</option>`)}
           </select>
         </label>`,
       )}
     </div>
-    <pre class="diff" tabindex="0" aria-label="Differences">${diff && partsOf(diff, before, after).map(part)}</pre>`;
+    <pre class="diff" tabindex="0" aria-label=${t("compare.differences")}>${diff && partsOf(diff, before, after).map(part)}</pre>`;
 }
 
 function part({ value, added, removed }, i) {
@@ -110,5 +115,5 @@ function textOf(chat, id) {
   const { leaf } = showBranch(chat, id);
   const path = ancestry(chat, leaf);
   const [first, ...others] = path.slice(path.findIndex((each) => each.id === id));
-  return [first.content, ...others.map(({ role, content }) => `${NAMES[role]}: ${content}`)].join("\n\n");
+  return [first.content, ...others.map(({ role, content }) => t("compare.said", { name: NAMES[role], text: content }))].join("\n\n");
 }

@@ -5,6 +5,7 @@ import { ask } from "../api.js";
 import { ancestry } from "../tree.js";
 import { IconButton } from "../view/icon.js";
 import { useModal } from "../view/modal.js";
+import { number, percent, seconds, t } from "../text.js";
 
 /** `id`: of the answer. */
 export function Panel({ state, id, onClose }) {
@@ -19,8 +20,8 @@ export function Panel({ state, id, onClose }) {
   const nCtx = props?.default_generation_settings?.n_ctx ?? 0;
   return html`<dialog ref=${dialog} class="context" aria-labelledby="context-title" onClose=${onClose}>
     <header class="panel-head">
-      <h2 id="context-title">Cost and context</h2>
-      <${IconButton} icon="close" label="Close" onClick=${onClose} />
+      <h2 id="context-title">${t("context.title")}</h2>
+      <${IconButton} icon="close" label=${t("common.close")} onClick=${onClose} />
     </header>
     <${Cost} timings=${message.timings} />
     ${nCtx > 0 && html`<${Fill} timings=${message.timings} counts=${counts} nCtx=${nCtx} />`}
@@ -28,47 +29,59 @@ export function Panel({ state, id, onClose }) {
   </dialog>`;
 }
 
-function Cost({ timings: t }) {
-  const nPrompt = t.cache_n + t.prompt_n;
-  const isForced = t.forced_n > t.predicted_n / 2; // tokens that a grammar forces take no time
-  const speed = isForced ? "" : `${t.predicted_per_second.toFixed(1)} tokens/s`;
+function Cost({ timings }) {
+  const nPrompt = timings.cache_n + timings.prompt_n;
+  const isForced = timings.forced_n > timings.predicted_n / 2; // tokens that a grammar forces take no time
+  const speed = isForced ? "" : t("count.tokensPerSecond", { n: number(timings.predicted_per_second, 1) });
   return html`<table>
-    <caption>This turn</caption>
+    <caption>${t("context.turn")}</caption>
     <tbody>
-      <${Row} name="Prompt, evaluated" n=${t.prompt_n} ms=${t.prompt_ms} />
-      <${Row} name="Prompt, cached" n=${t.cache_n} note="${percent(t.cache_n, nPrompt)} of the prompt" />
-      <${Row} name="Answer" n=${t.predicted_n} ms=${t.predicted_ms} note=${speed} />
-      ${t.draft_n > 0 && html`<${Row} name="Drafts accepted" n=${t.draft_n_accepted} note="of ${t.draft_n}" />`}
-      ${t.forced_n > 0 && html`<${Row} name="Forced by the grammar" n=${t.forced_n} note="not drawn" />`}
-      <${Row} name="Together" n=${nPrompt + t.predicted_n} ms=${t.prompt_ms + t.predicted_ms} />
+      <${Row} name=${t("context.evaluated")} n=${timings.prompt_n} ms=${timings.prompt_ms} />
+      <${Row} name=${t("context.cached")} n=${timings.cache_n} note=${t("context.ofPrompt", { percent: share(timings.cache_n, nPrompt) })} />
+      <${Row} name=${t("context.answer")} n=${timings.predicted_n} ms=${timings.predicted_ms} note=${speed} />
+      ${timings.draft_n > 0 &&
+      html`<${Row} name=${t("context.drafts")} n=${timings.draft_n_accepted} note=${t("context.of", { n: timings.draft_n })} />`}
+      ${timings.forced_n > 0 && html`<${Row} name=${t("context.forced")} n=${timings.forced_n} note=${t("context.notDrawn")} />`}
+      <${Row} name=${t("context.together")} n=${nPrompt + timings.predicted_n} ms=${timings.prompt_ms + timings.predicted_ms} />
     </tbody>
   </table>`;
 }
 
-function Fill({ timings: t, counts, nCtx }) {
-  const nPrompt = t.cache_n + t.prompt_n;
+function Fill({ timings, counts, nCtx }) {
+  const nPrompt = timings.cache_n + timings.prompt_n;
   const known = (counts ?? []).filter(({ n }) => n > 0);
   const nKnown = known.reduce((sum, { n }) => sum + n, 0);
   const parts = [
     ...known,
-    { name: counts ? "Chat template and others" : "Prompt", n: Math.max(0, nPrompt - nKnown) },
-    { name: "This answer", n: t.predicted_n },
+    { name: counts ? t("context.template") : t("context.prompt"), n: Math.max(0, nPrompt - nKnown) },
+    { name: t("context.thisAnswer"), n: timings.predicted_n },
   ];
-  const nFree = Math.max(0, nCtx - nPrompt - t.predicted_n);
-  return html`<h3>Context of ${nCtx.toLocaleString("en")} tokens</h3>
-    <div class="bar" role="img" aria-label="${percent(nCtx - nFree, nCtx)} of the context is in use">
-      ${[...parts, { name: "Free", n: nFree }].map(
-        ({ name, n }, i) => html`<span key=${name} class=${name === "Free" ? "free" : `part part-${i % 6}`} style=${{ flexGrow: n }} title="${name}: ${n}"></span>`,
+  const nFree = Math.max(0, nCtx - nPrompt - timings.predicted_n);
+  return html`<h3>${t("context.size", { n: nCtx })}</h3>
+    <div class="bar" role="img" aria-label=${t("context.inUse", { percent: share(nCtx - nFree, nCtx) })}>
+      ${[...parts, { name: t("context.free"), n: nFree }].map(
+        ({ name, n }, i) => html`<span
+          key=${name}
+          class=${i === parts.length ? "free" : `part part-${i % 6}`}
+          style=${{ flexGrow: n }}
+          title=${t("context.part", { name, n })}
+        ></span>`,
       )}
     </div>
-    <div class="bar thin" role="img" aria-label="${t.cache_n} tokens at its beginning were cached">
-      <span class="cached" style=${{ flexGrow: t.cache_n }}></span><span class="free" style=${{ flexGrow: nCtx - t.cache_n }}></span>
+    <div class="bar thin" role="img" aria-label=${t("context.wereCached", { n: timings.cache_n })}>
+      <span class="cached" style=${{ flexGrow: timings.cache_n }}></span>
+      <span class="free" style=${{ flexGrow: nCtx - timings.cache_n }}></span>
     </div>
     <table>
       <tbody>
-        ${parts.map(({ name, n }, i) => html`<${Row} key=${name} name=${name} n=${n} note=${percent(n, nCtx)} mark="part-${i % 6}" />`)}
-        <${Row} name="Free" n=${nFree} note=${percent(nFree, nCtx)} mark="free" />
-        <${Row} name="Cached, from the beginning" n=${t.cache_n} note="${percent(t.cache_n, nPrompt)} of the prompt" mark="cached" />
+        ${parts.map(({ name, n }, i) => html`<${Row} key=${name} name=${name} n=${n} note=${share(n, nCtx)} mark="part-${i % 6}" />`)}
+        <${Row} name=${t("context.free")} n=${nFree} note=${share(nFree, nCtx)} mark="free" />
+        <${Row}
+          name=${t("context.cachedFirst")}
+          n=${timings.cache_n}
+          note=${t("context.ofPrompt", { percent: share(timings.cache_n, nPrompt) })}
+          mark="cached"
+        />
       </tbody>
     </table>`;
 }
@@ -77,11 +90,15 @@ function Total({ chat }) {
   const all = Object.values(chat.messages).flatMap(({ timings }) => timings ?? []);
   const sum = (name) => all.reduce((total, each) => total + (each[name] ?? 0), 0);
   return html`<table>
-    <caption>All ${all.length === 1 ? "one answer" : `${all.length} answers`} of this chat</caption>
+    <caption>${t("context.all", { n: all.length })}</caption>
     <tbody>
-      <${Row} name="Prompts, evaluated" n=${sum("prompt_n")} ms=${sum("prompt_ms")} />
-      <${Row} name="Prompts, cached" n=${sum("cache_n")} note="${percent(sum("cache_n"), sum("cache_n") + sum("prompt_n"))} of them" />
-      <${Row} name="Answers" n=${sum("predicted_n")} ms=${sum("predicted_ms")} />
+      <${Row} name=${t("context.promptsEvaluated")} n=${sum("prompt_n")} ms=${sum("prompt_ms")} />
+      <${Row}
+        name=${t("context.promptsCached")}
+        n=${sum("cache_n")}
+        note=${t("context.ofThem", { percent: share(sum("cache_n"), sum("cache_n") + sum("prompt_n")) })}
+      />
+      <${Row} name=${t("context.answers")} n=${sum("predicted_n")} ms=${sum("predicted_ms")} />
     </tbody>
   </table>`;
 }
@@ -89,13 +106,13 @@ function Total({ chat }) {
 function Row({ name, n, ms, note = "", mark = "" }) {
   return html`<tr>
     <th scope="row">${mark && html`<i class="mark ${mark}"></i>`}${name}</th>
-    <td>${n.toLocaleString("en")} ${n === 1 ? "token" : "tokens"}</td>
-    <td>${ms === undefined ? note : `${(ms / 1000).toFixed(2)} s${note ? `, ${note}` : ""}`}</td>
+    <td>${t("count.tokens", { n })}</td>
+    <td>${ms === undefined ? note : note ? t("context.timeAnd", { time: seconds(ms, 2), note }) : seconds(ms, 2)}</td>
   </tr>`;
 }
 
-function percent(n, total) {
-  return total > 0 ? `${Math.round((100 * n) / total)} %` : "0 %";
+function share(n, total) {
+  return percent(total > 0 ? n / total : 0);
 }
 
 /** Returns the texts of the prompt by kind: [{ name, text }]. */
@@ -104,11 +121,11 @@ function textsOf(chat, message) {
   const said = (role) => path.filter((each) => each.role === role).map(({ content }) => content).join("");
   const calls = path.flatMap(({ toolCalls = [] }) => toolCalls.map((call) => call.name + call.arguments));
   return [
-    { name: "System prompt", text: chat.system },
-    { name: "Tools", text: chat.settings.tools ?? "" },
-    { name: "Your messages", text: said("user") },
-    { name: "Earlier answers", text: said("assistant") },
-    { name: "Tool calls and results", text: calls.join("") + said("tool") },
+    { name: t("settings.system"), text: chat.system },
+    { name: t("context.tools"), text: chat.settings.tools ?? "" },
+    { name: t("context.yours"), text: said("user") },
+    { name: t("context.earlier"), text: said("assistant") },
+    { name: t("context.toolCalls"), text: calls.join("") + said("tool") },
   ].filter(({ text }) => text);
 }
 

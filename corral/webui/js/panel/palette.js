@@ -3,6 +3,7 @@
 import { html, useEffect, useRef, useState } from "../html.js";
 import { useModal } from "../view/modal.js";
 import { commandsOf } from "./commands.js";
+import { t } from "../text.js";
 
 const MAX_CHATS = 20;
 
@@ -32,20 +33,20 @@ export function Panel({ app, state, onOpen, onClose }) {
     else return;
     event.preventDefault();
   };
-  return html`<dialog ref=${dialog} class="palette" aria-label="Commands and chats" onClose=${onClose}>
+  return html`<dialog ref=${dialog} class="palette" aria-label=${t("palette.label")} onClose=${onClose}>
     <input
       role="combobox"
-      aria-label="Command or chat"
+      aria-label=${t("palette.field")}
       aria-expanded="true"
       aria-controls="palette-list"
       aria-activedescendant=${items.length ? `palette-${chosen}` : undefined}
-      placeholder="Command, prompt or chat"
+      placeholder=${t("palette.placeholder")}
       autofocus
       value=${query}
       onInput=${(event) => (setQuery(event.target.value), setAt(0))}
       onKeyDown=${onKeyDown}
     />
-    <ul id="palette-list" role="listbox" aria-label="Found" ref=${list}>
+    <ul id="palette-list" role="listbox" aria-label=${t("palette.found")} ref=${list}>
       ${items.map(
         (item, i) => html`<li
           key=${item.key}
@@ -59,12 +60,12 @@ export function Panel({ app, state, onOpen, onClose }) {
         </li>`,
       )}
     </ul>
-    ${items.length === 0 && html`<p class="soft">Nothing found.</p>`}
+    ${items.length === 0 && html`<p class="soft">${t("common.nothingFound")}</p>`}
   </dialog>`;
 }
 
 function chatItem(app, { id, title, folder }) {
-  return { key: id, name: title || "New chat", hint: folder || "Chat", run: () => app.openChat(id) };
+  return { key: id, name: title || t("sidebar.newChat"), hint: folder || t("palette.chat"), run: () => app.openChat(id) };
 }
 
 /** Returns the commands that contain every word, those that begin with the first one before others. */

@@ -4,6 +4,7 @@ import { html, useRef, useState } from "../html.js";
 import { filledIn, promptsOf, removePrompt, savePrompt, variablesOf } from "../prompts.js";
 import { IconButton } from "../view/icon.js";
 import { useModal } from "../view/modal.js";
+import { parts, t } from "../text.js";
 
 /** `useId`: a prompt to use at once; `isSystem`: only system prompts; `text`: of a new prompt to begin with. */
 export function Panel({ app, state, useId, isSystem, text, onClose }) {
@@ -28,8 +29,8 @@ export function Panel({ app, state, useId, isSystem, text, onClose }) {
   };
   return html`<dialog ref=${dialog} class="prompts" aria-labelledby="prompts-title" onClose=${onClose}>
     <header class="panel-head">
-      <h2 id="prompts-title">${open.use?.name ?? (open.edit ? "Prompt" : isSystem ? "System prompts" : "Prompts")}</h2>
-      <${IconButton} icon="close" label="Close" onClick=${onClose} />
+      <h2 id="prompts-title">${open.use?.name ?? (open.edit ? t("prompts.one") : isSystem ? t("prompts.system") : t("composer.prompts"))}</h2>
+      <${IconButton} icon="close" label=${t("common.close")} onClick=${onClose} />
     </header>
     ${open.use
       ? html`<${Variables} prompt=${open.use} onUse=${(values) => insert(open.use, values)} onBack=${() => setOpen({})} />`
@@ -56,16 +57,20 @@ function List({ prompts, onUse, onEdit, onNew, onRemove }) {
       ${prompts.map(
         (each) => html`<li key=${each.id}>
           <button type="button" class="plain prompt" onClick=${() => onUse(each)}>
-            <strong>${each.name}</strong>${each.isSystem && html` <span class="tag">system</span>`}
+            <strong>${each.name}</strong>${each.isSystem && html` <span class="tag">${t("prompts.systemTag")}</span>`}
             <span class="soft">${each.text.slice(0, 200)}</span>
           </button>
-          <${IconButton} icon="edit" label="Edit ${each.name}" onClick=${() => onEdit(each)} />
-          <${IconButton} icon="trash" label="Delete ${each.name}" onClick=${() => confirm(`Delete "${each.name}"?`) && onRemove(each)} />
+          <${IconButton} icon="edit" label=${t("prompts.edit", { name: each.name })} onClick=${() => onEdit(each)} />
+          <${IconButton} icon="trash" label=${t("prompts.delete", { name: each.name })} onClick=${() => confirm(t("prompts.confirmDelete", { name: each.name })) && onRemove(each)} />
         </li>`,
       )}
-      ${prompts.length === 0 && html`<li class="soft">Texts that you use often. <code>{{topic}}</code> in a text asks for the topic.</li>`}
+      ${prompts.length === 0 && html`<li class="soft">${parts("prompts.empty", { example: variable(t("prompts.topic")) })}</li>`}
     </ul>
-    <p class="row end"><button type="button" class="primary" onClick=${onNew}>New prompt</button></p>`;
+    <p class="row end"><button type="button" class="primary" onClick=${onNew}>${t("prompts.new")}</button></p>`;
+}
+
+function variable(name) {
+  return html`<code>{{${name}}}</code>`;
 }
 
 function Editor({ prompt, onSave, onBack }) {
@@ -76,17 +81,17 @@ function Editor({ prompt, onSave, onBack }) {
     onSave({ ...prompt, name, text: form.get("text"), isSystem: form.get("kind") === "system" });
   };
   return html`<form onSubmit=${submit}>
-    <label class="field">Name <input name="name" required maxlength="100" autofocus value=${prompt.name} /></label>
-    <label class="field">Text <textarea name="text" required rows="8" value=${prompt.text}></textarea></label>
+    <label class="field">${t("common.name")} <input name="name" required maxlength="100" autofocus value=${prompt.name} /></label>
+    <label class="field">${t("prompts.text")} <textarea name="text" required rows="8" value=${prompt.text}></textarea></label>
     <label class="field">
-      Use as
+      ${t("prompts.useAs")}
       <select name="kind" value=${prompt.isSystem ? "system" : "message"}>
-        <option value="message">Message</option>
-        <option value="system">System prompt</option>
+        <option value="message">${t("prompts.message")}</option>
+        <option value="system">${t("settings.system")}</option>
       </select>
     </label>
-    <p class="soft">Write a variable as <code>{{name}}</code>; its value is asked for.</p>
-    <p class="row end"><button type="button" onClick=${onBack}>Back</button><button class="primary">Save</button></p>
+    <p class="soft">${parts("prompts.variable", { example: variable(t("prompts.variableName")) })}</p>
+    <p class="row end"><button type="button" onClick=${onBack}>${t("common.back")}</button><button class="primary">${t("common.save")}</button></p>
   </form>`;
 }
 
@@ -104,6 +109,6 @@ function Variables({ prompt, onUse, onBack }) {
     ${names.map(
       (name, i) => html`<label class="field" key=${name}>${name} <textarea rows="1" autofocus=${i === 0}></textarea></label>`,
     )}
-    <p class="row end"><button type="button" onClick=${onBack}>Back</button><button class="primary">Insert</button></p>
+    <p class="row end"><button type="button" onClick=${onBack}>${t("common.back")}</button><button class="primary">${t("prompts.insert")}</button></p>
   </form>`;
 }

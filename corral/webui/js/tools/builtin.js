@@ -1,20 +1,23 @@
 // Tools of the page itself: they read nothing and change nothing.
 
 import { evaluate, shown } from "./calculator.js";
+import { t } from "../text.js";
 
 const TEXT = { type: "string" };
 
 export const BUILTIN = [
   {
     name: "calculator",
-    title: "Calculator",
+    title: t("tool.calculator"),
+    about: t("tool.calculator.about"),
     description: "Evaluates an arithmetic expression such as (2 + 3) * sqrt(16) / 7 ^ 2.",
     parameters: { type: "object", properties: { expression: TEXT }, required: ["expression"], additionalProperties: false },
     run: async ({ expression }) => shown(evaluate(expression)),
   },
   {
     name: "current_date",
-    title: "Date and time",
+    title: t("tool.date"),
+    about: t("tool.date.about"),
     description: "Returns the current date and time, in the user's time zone or in an IANA time zone such as Asia/Tokyo.",
     parameters: { type: "object", properties: { time_zone: TEXT }, additionalProperties: false },
     run: async ({ time_zone: timeZone }) => dateIn(timeZone || undefined),

@@ -1,5 +1,7 @@
 // A client for MCP servers over streamable HTTP. Whatever a server returns is data: it is shown as text.
 
+import { t } from "../text.js";
+
 const VERSION = "2025-06-18";
 const PATIENCE_MS = 60_000;
 const MAX_BYTES = 2_000_000; // of a response
@@ -25,7 +27,7 @@ export class McpClient {
     let cursor;
     for (let i = 0; i < MAX_PAGES; i += 1) {
       const page = await this.#ask("tools/list", cursor ? { cursor } : {});
-      if (!Array.isArray(page.tools)) throw new Error("The server returned no list of tools.");
+      if (!Array.isArray(page.tools)) throw new Error(t("mcp.noList"));
       tools.push(...page.tools);
       cursor = page.nextCursor;
       if (!cursor) break;
@@ -49,8 +51,8 @@ export class McpClient {
   async #ask(method, params, signal) {
     const id = this.#nextId++;
     const answer = await this.#send({ jsonrpc: "2.0", id, method, params }, signal);
-    if (answer?.error) throw new Error(String(answer.error.message ?? "The server returned an error."));
-    if (!answer?.result || typeof answer.result !== "object") throw new Error("The server did not answer.");
+    if (answer?.error) throw new Error(String(answer.error.message ?? t("mcp.error")));
+    if (!answer?.result || typeof answer.result !== "object") throw new Error(t("mcp.noAnswer"));
     return answer.result;
   }
 
@@ -70,11 +72,11 @@ export class McpClient {
       });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Error("The MCP server cannot be reached from this page.");
+      throw new Error(t("mcp.unreachable"));
     }
     this.#session = response.headers.get("mcp-session-id") || this.#session;
     if (response.status === 404) this.#version = ""; // the session has ended
-    if (!response.ok) throw new Error(`The MCP server returned status ${response.status}.`);
+    if (!response.ok) throw new Error(t("mcp.status", { status: String(response.status) }));
     return message.id === undefined ? null : read(response, message.id);
   }
 
@@ -93,7 +95,7 @@ export class McpClient {
 export function textOf({ content, structuredContent, isError }) {
   const parts = Array.isArray(content) ? content.map(partText) : [];
   const text = parts.join("\n") || (structuredContent === undefined ? "" : JSON.stringify(structuredContent));
-  if (isError) throw new Error(text || "The tool failed.");
+  if (isError) throw new Error(text || t("mcp.toolFailed"));
   return text;
 }
 
@@ -113,7 +115,7 @@ async function read(response, id) {
     n += value.length;
     if (n > MAX_BYTES) {
       reader.cancel().catch(() => {});
-      throw new Error("The response of the MCP server is too large.");
+      throw new Error(t("mcp.tooLarge"));
     }
     text += value;
     if (!isStream) continue;
@@ -137,6 +139,6 @@ function parsed(text) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Error("The MCP server did not answer with JSON.");
+    throw new Error(t("mcp.notJson"));
   }
 }

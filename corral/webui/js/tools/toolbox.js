@@ -3,6 +3,7 @@
 import { ask } from "../api.js";
 import { BUILTIN } from "./builtin.js";
 import { McpClient, textOf } from "./mcp.js";
+import { t } from "../text.js";
 
 const KEY = "corral.tools";
 const NAME = /[^A-Za-z0-9_-]/g;
@@ -38,9 +39,9 @@ export class Toolbox {
 
   /** Finds all tools; a source that fails has none, and says why. */
   async load() {
-    const own = { title: "Built in", tools: BUILTIN.map((tool) => ({ ...tool, id: `page/${tool.name}` })) };
+    const own = { title: t("tool.builtin"), tools: BUILTIN.map((tool) => ({ ...tool, id: `page/${tool.name}` })) };
     const remote = this.config.servers.map((server) => found(server.name, () => this.#listMcp(server), server));
-    const served = this.#props?.endpoint_tools ? [found("On this server", listServed)] : [];
+    const served = this.#props?.endpoint_tools ? [found(t("tool.onServer"), listServed)] : [];
     this.sources = [own, ...(await Promise.all([...served, ...remote]))];
     return this;
   }
@@ -84,7 +85,7 @@ export class Toolbox {
 
   async #listMcp({ name: label, url, token }) {
     if (!this.#props?.ui_mcp_origins?.includes(new URL(url).origin)) {
-      throw new Error("The server's operator does not allow this address (--ui-mcp-origins).");
+      throw new Error(t("tool.notAllowed"));
     }
     const client = new McpClient(url, token);
     const tools = await client.list();

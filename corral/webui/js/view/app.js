@@ -5,18 +5,14 @@ import { titleOf } from "../tree.js";
 import { Composer } from "./composer.js";
 import { useFocusBack } from "./focus.js";
 import { IconButton } from "./icon.js";
-import { KeyDialog } from "./key_dialog.js";
+import { Lazy } from "./lazy.js";
 import { Panel } from "./panel.js";
-import { SettingsPanel } from "./settings_panel.js";
 import { Shortcuts, onShortcut } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
 import { Thread, modelName } from "./thread.js";
+import { t } from "../text.js";
 
-const SERVER = {
-  connecting: "Connecting to the server…",
-  loading: "The model is loading. The page continues by itself.",
-  down: "The server cannot be reached. The page reconnects by itself; nothing is lost.",
-};
+const SERVER = { connecting: t("app.connecting"), loading: t("app.loading"), down: t("app.down") };
 
 export function App({ app }) {
   const [state, setState] = useState(app.state);
@@ -45,35 +41,35 @@ export function App({ app }) {
   const { server, reason, chat, props, notice } = state;
   const close = () => setOpen("");
   return html`<div class="app">
-    <a class="skip" href="#composer">Skip to the message box</a>
+    <a class="skip" href="#composer">${t("app.skip")}</a>
     <${Sidebar} app=${app} state=${state} isOpen=${open === "list"} onClose=${() => open === "list" && close()} />
     <main>
       <header class="head">
-        <${IconButton} icon="menu" label="Chats" class="plain icon-button phone-only" onClick=${() => setOpen("list")} />
-        <h1>${titleOf(chat)}</h1>
+        <${IconButton} icon="menu" label=${t("app.chats")} class="plain icon-button phone-only" onClick=${() => setOpen("list")} />
+        <h1 dir="auto">${titleOf(chat)}</h1>
         ${choice
           ? html`<${choice.ModelChoice} app=${app} state=${state} />`
-          : html`<span class="model soft" title=${props?.model_path ?? ""}>${modelName(props)}</span>`}
+          : html`<span class="model soft" dir="auto" title=${props?.model_path ?? ""}>${modelName(props)}</span>`}
         <${IconButton}
           icon="sliders"
-          label="Settings"
+          label=${t("app.settings")}
           pressed=${open === "settings"}
           onClick=${() => setOpen(open === "settings" ? "" : "settings")}
         />
       </header>
       ${SERVER[server] && html`<p class="banner ${server}" role="status">
-        ${SERVER[server]} ${server === "loading" && `(${reason})`}
+        ${server === "down" && !props ? t("app.offline") : SERVER[server]} ${server === "loading" && `(${reason})`}
       </p>`}
       ${notice &&
       html`<p class="banner ${notice.kind}" role="status">
-        ${notice.text} <${IconButton} icon="close" label="Dismiss" onClick=${() => app.tell("")} />
+        ${notice.text} <${IconButton} icon="close" label=${t("app.dismiss")} onClick=${() => app.tell("")} />
       </p>`}
       <${Thread} app=${app} state=${state} />
       <${Composer} app=${app} state=${state} />
     </main>
-    ${open === "settings" && html`<${SettingsPanel} app=${app} state=${state} onClose=${close} />`}
+    ${open === "settings" && html`<${Lazy} from="./settings_panel.js" view="SettingsPanel" app=${app} state=${state} onClose=${close} />`}
     ${open === "keys" && html`<${Shortcuts} onClose=${() => setOpen((now) => (now === "keys" ? "" : now))} />`}
     <${Panel} app=${app} state=${state} onOpen=${setOpen} />
-    ${server === "locked" && html`<${KeyDialog} onKey=${(key) => app.useKey(key)} />`}
+    ${server === "locked" && html`<${Lazy} from="./key_dialog.js" view="KeyDialog" onKey=${(key) => app.useKey(key)} />`}
   </div>`;
 }

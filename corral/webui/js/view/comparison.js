@@ -6,6 +6,7 @@ import { loadOwnStyle } from "../style.js";
 import { Markdown } from "./markdown.js";
 import { useModal } from "./modal.js";
 import { modelText } from "./model_text.js";
+import { number, seconds, t } from "../text.js";
 
 const BEGUN = { role: "assistant", content: "" };
 
@@ -31,15 +32,15 @@ export function Comparison({ app, state, onClose }) {
     return undefined;
   };
   return html`<dialog ref=${dialog} class="comparison" onClose=${onClose} aria-labelledby="comparison-title">
-    <h2 id="comparison-title">Compare two models</h2>
+    <h2 id="comparison-title">${t("models.compareTitle")}</h2>
     <form onSubmit=${ask}>
-      <textarea name="prompt" rows="3" required aria-label="Prompt for both models"></textarea>
-      <button class="primary">${isBusy ? "Stop" : "Ask both"}</button>
+      <textarea name="prompt" rows="3" required aria-label=${t("models.prompt")}></textarea>
+      <button class="primary">${isBusy ? t("common.stop") : t("models.askBoth")}</button>
     </form>
     <div class="sides">
       ${names.map(
-        (name, side) => html`<section key=${side} aria-label=${side ? "Second model" : "First model"}>
-          <select aria-label=${side ? "Second model" : "First model"} disabled=${isBusy}
+        (name, side) => html`<section key=${side} aria-label=${side ? t("models.second") : t("models.first")}>
+          <select aria-label=${side ? t("models.second") : t("models.first")} disabled=${isBusy}
             onChange=${({ target }) => setNames(names.map((each, i) => (i === side ? target.value : each)))}>
             ${usable.map((row) => html`<option key=${row.id} value=${row.id} selected=${row.id === name}>${modelText(row)}</option>`)}
           </select>
@@ -47,21 +48,24 @@ export function Comparison({ app, state, onClose }) {
         </section>`,
       )}
     </div>
-    <form method="dialog" class="row end"><button>Close</button></form>
+    <form method="dialog" class="row end"><button>${t("common.close")}</button></form>
   </dialog>`;
 }
 
 function Side({ answer: { message, waiting, error, isWriting } }) {
   const { content, reasoning, timings } = message ?? {};
   return html`<div class="side" aria-busy=${Boolean(isWriting)}>
-    ${isWriting && !content && !reasoning && html`<p class="soft" role="status">${waiting || "Waiting for the first token"}</p>`}
-    ${reasoning && html`<details><summary>Reasoning</summary><div class="said">${reasoning}</div></details>`}
+    ${isWriting && !content && !reasoning && html`<p class="soft" role="status">${waiting || t("message.waitingFirst")}</p>`}
+    ${reasoning && html`<details><summary>${t("message.reasoning")}</summary><div class="said" dir="auto">${reasoning}</div></details>`}
     ${content && html`<${Markdown} text=${content} isWriting=${isWriting} />`}
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${timings &&
     html`<p class="soft timings">
-      ${timings.predicted_n} tokens, ${timings.predicted_per_second.toFixed(1)} per second; the first after${" "}
-      ${(timings.prompt_ms / 1000).toFixed(2)} s
+      ${t("models.timings", {
+        tokens: t("count.tokens", { n: timings.predicted_n }),
+        speed: number(timings.predicted_per_second, 1),
+        time: seconds(timings.prompt_ms, 2),
+      })}
     </p>`}
   </div>`;
 }

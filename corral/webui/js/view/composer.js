@@ -5,6 +5,7 @@ import { draftOf, keepDraft } from "../draft.js";
 import { filesOf, hasFiles, useFileDrop } from "./file_drop.js";
 import { Icon, IconButton } from "./icon.js";
 import { Lazy } from "./lazy.js";
+import { t } from "../text.js";
 
 const NOTHING = { images: [], files: [], audio: [] };
 
@@ -50,7 +51,7 @@ export function Composer({ app, state }) {
   const add = async (given) => {
     setRefusal("");
     try {
-      if (!props) throw new Error(`${given[0]?.name || "That"} cannot be added before the server is ready.`);
+      if (!props) throw new Error(t("composer.notReady", { name: given[0]?.name || t("file.theFile") }));
       const { vision: sees, audio: hears } = props.modalities ?? {};
       const { readAll } = await import("../files/read.js");
       const more = await readAll(given, { images: images.length, files: files.length }, { sees, hears });
@@ -82,17 +83,17 @@ export function Composer({ app, state }) {
     ${files.length + audio.length > 0 &&
     html`<${Lazy} from="./file_chips.js" view="FileChips" parts=${parts} onChange=${setParts} props=${props} />`}
     <div class="composer-row">
-      <${IconButton} icon="book" label="Prompts" onClick=${() => app.openPanel("prompts")} />
-      <${IconButton} icon="clip" label="Add files" onClick=${() => file.current.click()} />
+      <${IconButton} icon="book" label=${t("composer.prompts")} onClick=${() => app.openPanel("prompts")} />
+      <${IconButton} icon="clip" label=${t("composer.addFiles")} onClick=${() => file.current.click()} />
       <input
         ref=${file}
         type="file"
         multiple
         hidden
-        aria-label="Files"
+        aria-label=${t("composer.files")}
         onChange=${(event) => add([...event.target.files]).then(() => (file.current.value = ""))}
       />
-      <${IconButton} icon="tool" label="Tools" pressed=${app.hasTools} onClick=${() => setShowsTools(true)} />
+      <${IconButton} icon="tool" label=${t("composer.tools")} pressed=${app.hasTools} onClick=${() => setShowsTools(true)} />
       ${props?.modalities?.audio &&
       html`<${Lazy}
         from="./recorder.js"
@@ -105,18 +106,19 @@ export function Composer({ app, state }) {
         id="composer"
         ref=${area}
         rows="1"
-        aria-label="Your message"
-        placeholder="Write a message"
+        aria-label=${t("composer.yourMessage")}
+        dir="auto"
+        placeholder=${t("composer.write")}
         value=${text}
         onInput=${(event) => write(event.target.value)}
         onKeyDown=${onKeyDown}
         onPaste=${onPaste}
       ></textarea>
       ${isBusy
-        ? html`<button type="button" class="primary round" aria-label="Stop" title="Stop (Esc)" onClick=${() => app.stop()}>
+        ? html`<button type="button" class="primary round" aria-label=${t("common.stop")} title=${t("composer.stopKey")} onClick=${() => app.stop()}>
             <${Icon} name="stop" />
           </button>`
-        : html`<button type="submit" class="primary round" aria-label="Send" title="Send (Enter)" disabled=${!canSend}>
+        : html`<button type="submit" class="primary round" aria-label=${t("composer.send")} title=${t("composer.sendKey")} disabled=${!canSend}>
             <${Icon} name="send" />
           </button>`}
     </div>

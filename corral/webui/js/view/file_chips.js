@@ -4,6 +4,9 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { countTokens, cutText, roomFor, summarize } from "../files/length.js";
 import { Icon, IconButton } from "./icon.js";
 import { loadOwnStyle } from "../style.js";
+import { t } from "../text.js";
+
+const STATES = { cut: t("file.cut"), summarized: t("file.summarized") };
 
 await loadOwnStyle("files");
 
@@ -15,7 +18,7 @@ export function FileChips({ parts, onChange, props }) {
   const nAll = files.reduce((sum, { nTokens = 0 }) => sum + nTokens, 0);
   const change = (file, changed) => onChange((now) => ({ ...now, files: now.files.map((each) => (each === file ? changed : each)) }));
   const remove = (kind, item) => onChange((now) => ({ ...now, [kind]: now[kind].filter((each) => each !== item) }));
-  return html`<ul class="file-chips" aria-label="Files of this message">
+  return html`<ul class="file-chips" aria-label=${t("composer.filesOf")}>
     ${files.map(
       (file, i) => html`<${FileChip}
         key=${i}
@@ -35,7 +38,7 @@ export function FileChips({ parts, onChange, props }) {
       (item, i) => html`<li key=${`a${i}`} class="file-chip">
         <${Icon} name="mic" /> <span class="file-name">${item.name}</span>
         <audio controls src=${item.url}></audio>
-        <${IconButton} icon="close" label="Remove ${item.name}" onClick=${() => remove("audio", item)} />
+        <${IconButton} icon="close" label=${t("common.removeNamed", { name: item.name })} onClick=${() => remove("audio", item)} />
       </li>`,
     )}
   </ul>`;
@@ -65,18 +68,18 @@ function FileChip({ file, nCtx, room, isLong, sees, nImages, onFile, onImages, o
     setWork("");
   };
   const cut = () =>
-    run("Cutting…", async () => {
+    run(t("file.cutting"), async () => {
       const text = await cutText(file.text, file.nTokens, room);
       onFile({ ...file, text, nTokens: await countTokens(text), state: "cut", source: undefined });
     });
   const shorten = () =>
-    run("Summarizing…", async (signal) => {
-      const onProgress = (i, n) => setWork(`Summarizing part ${i} of ${n}…`);
+    run(t("file.summarizing"), async (signal) => {
+      const onProgress = (part, all) => setWork(t("file.summarizingPart", { part, all }));
       const text = await summarize(file.name, file.text, file.nTokens, room, nCtx, { signal, onProgress });
       onFile({ ...file, text, nTokens: await countTokens(text), state: "summarized", source: undefined });
     });
   const draw = () =>
-    run("Drawing the pages…", async () => {
+    run(t("file.drawing"), async () => {
       const { drawPages } = await import("../files/pdf.js");
       onImages(await drawPages(file.source, file.name, nImages));
     });
@@ -87,16 +90,16 @@ function FileChip({ file, nCtx, room, isLong, sees, nImages, onFile, onImages, o
     <span class="soft">${details(file)}</span>
     ${work
       ? html`<span class="soft" role="status">${work}</span>
-          <button type="button" onClick=${() => controller.current.abort()}>Stop</button>`
+          <button type="button" onClick=${() => controller.current.abort()}>${t("common.stop")}</button>`
       : html`${isOver &&
           html`<span class="file-offer">
-            <span>Too long: about ${count(room)} tokens fit.</span>
-            <button type="button" onClick=${cut}>Cut to fit</button>
-            <button type="button" onClick=${shorten}>Summarize in parts</button>
+            <span>${t("file.tooLong", { n: room })}</span>
+            <button type="button" onClick=${cut}>${t("file.cutToFit")}</button>
+            <button type="button" onClick=${shorten}>${t("file.summarize")}</button>
           </span>`}
-          ${sees && file.source && html`<button type="button" onClick=${draw}>Send pages as images</button>`}`}
+          ${sees && file.source && html`<button type="button" onClick=${draw}>${t("file.asImages")}</button>`}`}
     ${error && html`<span class="error" role="alert">${error}</span>`}
-    <${IconButton} icon="close" label="Remove ${file.name}" onClick=${onRemove} />
+    <${IconButton} icon="close" label=${t("common.removeNamed", { name: file.name })} onClick=${onRemove} />
   </li>`;
 }
 
@@ -114,11 +117,7 @@ export function SentFiles({ files = [], audio = [] }) {
 }
 
 function details({ nPages, nTokens, text, state }) {
-  const size = nTokens === undefined ? `${count(text.length)} characters` : `${count(nTokens)} ${nTokens === 1 ? "token" : "tokens"}`;
-  const pages = nPages && `${count(nPages)} ${nPages === 1 ? "page" : "pages"}`;
-  return [pages, size, state].filter(Boolean).join(" · ");
-}
-
-function count(n) {
-  return n.toLocaleString("en");
+  const size = nTokens === undefined ? t("count.characters", { n: text.length }) : t("count.tokens", { n: nTokens });
+  const pages = nPages && t("count.pages", { n: nPages });
+  return [pages, size, STATES[state] ?? state].filter(Boolean).join(" · ");
 }

@@ -3,6 +3,7 @@
 import { html } from "../html.js";
 import { apiKey } from "../api.js";
 import { useModal } from "./modal.js";
+import { t } from "../text.js";
 
 export function KeyDialog({ onKey }) {
   const dialog = useModal();
@@ -14,15 +15,15 @@ export function KeyDialog({ onKey }) {
   const onClose = () => dialog.current?.showModal(); // browsers may close it on a second Escape
   return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${(event) => event.preventDefault()} onClose=${onClose}>
     <form onSubmit=${onSubmit}>
-      <h2 id="key-title">This server requires a key</h2>
+      <h2 id="key-title">${t("key.title")}</h2>
       <p id="key-about" class=${hadKey ? "error" : "soft"} role=${hadKey ? "alert" : undefined}>
-        ${hadKey ? "This key is not valid." : "Ask the server's operator for one. It is stored only in this browser."}
+        ${hadKey ? t("key.invalid") : t("key.about")}
       </p>
       <label>
-        API key
+        ${t("key.label")}
         <input name="key" type="password" required autocomplete="off" aria-describedby="key-about" />
       </label>
-      <p class="row end"><button class="primary">Use this key</button></p>
+      <p class="row end"><button class="primary">${t("key.use")}</button></p>
     </form>
   </dialog>`;
 }

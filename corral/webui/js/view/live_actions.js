@@ -1,6 +1,7 @@
 // Buttons of an answer that is being generated.
 
 import { html, useState } from "../html.js";
+import { t } from "../text.js";
 import { IconButton } from "./icon.js";
 
 export function LiveActions({ message, app }) {
@@ -16,8 +17,8 @@ export function LiveActions({ message, app }) {
     app.openEditor(message.id);
   };
   return html`<span class="live actions">
-    <${IconButton} icon=${isPaused ? "go" : "pause"} label=${isPaused ? "Resume" : "Pause"} disabled=${!hasText} onClick=${toggle} />
-    <${IconButton} icon="fork" label="Second answer from here" disabled=${!hasText} onClick=${() => app.fork(message.id)} />
-    <${IconButton} icon="edit" label="Edit the last words" disabled=${!message.content} onClick=${edit} />
+    <${IconButton} icon=${isPaused ? "go" : "pause"} label=${isPaused ? t("message.resume") : t("message.pause")} disabled=${!hasText} onClick=${toggle} />
+    <${IconButton} icon="fork" label=${t("message.fork")} disabled=${!hasText} onClick=${() => app.fork(message.id)} />
+    <${IconButton} icon="edit" label=${t("message.editWords")} disabled=${!message.content} onClick=${edit} />
   </span>`;
 }

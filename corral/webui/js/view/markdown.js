@@ -13,7 +13,7 @@ export function Markdown({ text, isWriting = false }) {
     pace.current.show(text, isWriting);
   }, [text, isWriting]);
   useEffect(() => () => pace.current?.stop(), []);
-  return html`<div ref=${element}></div>`;
+  return html`<div ref=${element} dir="auto"></div>`;
 }
 
 /** Renders a growing text, limited to a share of the time. */

@@ -9,8 +9,9 @@ import { Markdown } from "./markdown.js";
 import { Remedies } from "./remedies.js";
 import { Timings } from "./timings.js";
 import { ToolCalls, ToolResult } from "./tool_calls.js";
+import { parts, percent, t } from "../text.js";
 
-const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
+const NAMES = { user: t("author.user"), assistant: t("author.assistant"), tool: t("author.tool") };
 
 /** `siblings`: ids of the message and its alternatives. An unchanged message is not rendered again. */
 export function Message({ message, siblings, isLast, isBusy, isEditing, progress, nCtx, runs, app }) {
@@ -55,21 +56,21 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
 
 function Body({ message, isWriting, showsTokens }) {
   if (message.role === "tool") return html`<${ToolResult} message=${message} />`;
-  if (message.role === "user") return html`<div class="said">${message.content}</div>`;
+  if (message.role === "user") return html`<div class="said" dir="auto">${message.content}</div>`;
   if (showsTokens && message.tokens) return html`<${Lazy} from="./token_view.js" view="TokenView" tokens=${message.tokens} />`;
   return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
 }
 
 function Images({ images }) {
   return html`<div class="images">
-    ${images.map((url, i) => html`<img key=${i} src=${url} alt="Image ${i + 1} of this message" />`)}
+    ${images.map((url, i) => html`<img key=${i} src=${url} alt=${t("message.image", { n: i + 1 })} />`)}
   </div>`;
 }
 
 function Reasoning({ text, isOver }) {
   return html`<details class="reasoning">
-    <summary>${isOver ? "Reasoning" : "Reasoning…"}</summary>
-    <div class="said">${text}</div>
+    <summary>${isOver ? t("message.reasoning") : t("message.reasoningNow")}</summary>
+    <div class="said" dir="auto">${text}</div>
   </details>`;
 }
 
@@ -78,12 +79,12 @@ function Waiting({ message, progress = {} }) {
   if (message.content || message.reasoning || message.toolCalls?.length) return null;
   const { waiting, prompt } = progress;
   if (prompt && prompt.processed < prompt.total) {
-    const percent = Math.round((100 * prompt.processed) / prompt.total);
+    const bar = html`<progress max=${prompt.total} value=${prompt.processed}></progress>`;
     return html`<p class="soft" role="status">
-      Processing the prompt: <progress max=${prompt.total} value=${prompt.processed}></progress> ${percent} %
+      ${parts("message.processing", { bar, percent: percent(prompt.processed / prompt.total) })}
     </p>`;
   }
-  return html`<p class="soft" role="status">${waiting ? `Waiting: ${waiting}` : html`<span class="writing"></span> Waiting for the first token`}</p>`;
+  return html`<p class="soft" role="status">${waiting ? t("message.waiting", { what: waiting }) : html`<span class="writing"></span> ${t("message.waitingFirst")}`}</p>`;
 }
 
 /** Why the answer ended, if it is not complete. */
@@ -93,10 +94,10 @@ function Ending({ message, isLast, isBusy, app }) {
   const isOver = message.remedies?.includes("shorten"); // the context is full
   const canGoOn = isLast && !isBusy && Boolean(message.content) && !message.toolCalls?.length && !isOver;
   const texts = {
-    stopped: "Stopped.",
+    stopped: t("message.stopped"),
     interrupted: message.error,
     failed: message.error,
-    done: isCut ? "The answer reached its token limit." : "",
+    done: isCut ? t("message.cut") : "",
   };
   const text = texts[message.state];
   if (!text) return null;
@@ -104,8 +105,8 @@ function Ending({ message, isLast, isBusy, app }) {
   return html`<div class="ending ${isBad ? "bad" : ""}" role=${isBad ? "alert" : undefined}>
     <span>${text}</span>
     ${canGoOn &&
-    html`<button type="button" onClick=${() => app.continueAnswer(message.id)}><${Icon} name="go" /> Continue</button>
-      <button type="button" onClick=${() => app.openEditor(message.id)}><${Icon} name="edit" /> Edit the end</button>`}
+    html`<button type="button" onClick=${() => app.continueAnswer(message.id)}><${Icon} name="go" /> ${t("message.continue")}</button>
+      <button type="button" onClick=${() => app.openEditor(message.id)}><${Icon} name="edit" /> ${t("message.editEnd")}</button>`}
     ${isLast && !isBusy && isBad && html`<${Remedies} message=${message} app=${app} />`}
   </div>`;
 }
@@ -114,12 +115,12 @@ function Ending({ message, isLast, isBusy, app }) {
 function Alternatives({ message, siblings, app }) {
   if (siblings.length < 2) return null;
   const at = siblings.indexOf(message.id);
-  return html`<span class="alternatives" role="group" aria-label="Branches">
-    <${IconButton} icon="left" label="Previous branch" disabled=${at === 0} onClick=${() => app.showBranch(siblings[at - 1])} />
+  return html`<span class="alternatives" role="group" aria-label=${t("message.branches")}>
+    <${IconButton} icon="left" label=${t("message.previousBranch")} disabled=${at === 0} onClick=${() => app.showBranch(siblings[at - 1])} />
     <span>${at + 1} / ${siblings.length}</span>
     <${IconButton}
       icon="right"
-      label="Next branch"
+      label=${t("message.nextBranch")}
       disabled=${at === siblings.length - 1}
       onClick=${() => app.showBranch(siblings[at + 1])}
     />
@@ -133,16 +134,16 @@ function Actions({ message, isBusy, app, showsTokens, onEdit, onTokens }) {
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  const remove = () => confirm("Delete this message and all that follow?") && app.removeMessage(message.id);
+  const remove = () => confirm(t("message.confirmDelete")) && app.removeMessage(message.id);
   return html`<span class="actions">
-    <${IconButton} icon=${isCopied ? "check" : "copy"} label=${isCopied ? "Copied" : "Copy"} onClick=${copy} />
-    ${message.role !== "tool" && html`<${IconButton} icon="edit" label="Edit" disabled=${isBusy} onClick=${onEdit} />`}
+    <${IconButton} icon=${isCopied ? "check" : "copy"} label=${isCopied ? t("common.copied") : t("common.copy")} onClick=${copy} />
+    ${message.role !== "tool" && html`<${IconButton} icon="edit" label=${t("common.edit")} disabled=${isBusy} onClick=${onEdit} />`}
     ${message.role === "assistant" &&
-    html`<${IconButton} icon="again" label="Regenerate" disabled=${isBusy} onClick=${() => app.regenerate(message.id)} />
-      <${IconButton} icon="columns" label="Compare answers" onClick=${() => app.openPanel("compare", { id: message.id })} />`}
+    html`<${IconButton} icon="again" label=${t("message.regenerate")} disabled=${isBusy} onClick=${() => app.regenerate(message.id)} />
+      <${IconButton} icon="columns" label=${t("message.compare")} onClick=${() => app.openPanel("compare", { id: message.id })} />`}
     ${message.tokens &&
-    html`<${IconButton} icon="tokens" label="Probabilities" pressed=${showsTokens} onClick=${onTokens} />`}
-    <${IconButton} icon="trash" label="Delete" disabled=${isBusy} onClick=${remove} />
+    html`<${IconButton} icon="tokens" label=${t("message.probabilities")} pressed=${showsTokens} onClick=${onTokens} />`}
+    <${IconButton} icon="trash" label=${t("common.delete")} disabled=${isBusy} onClick=${remove} />
   </span>`;
 }
 
@@ -174,7 +175,8 @@ function Editor({ message, app, onDone }) {
   };
   return html`<div class="editor">
     <textarea
-      aria-label="The message"
+      aria-label=${t("message.text")}
+      dir="auto"
       rows=${Math.min(20, text.split("\n").length + 1)}
       value=${text}
       ref=${area}
@@ -182,10 +184,10 @@ function Editor({ message, app, onDone }) {
       onKeyDown=${onKeyDown}
     ></textarea>
     <div class="row">
-      ${message.role === "assistant" && html`<button type="button" onClick=${goOn}><${Icon} name="go" /> Continue from here</button>`}
+      ${message.role === "assistant" && html`<button type="button" onClick=${goOn}><${Icon} name="go" /> ${t("message.continueHere")}</button>`}
       ${!isWriting &&
-      html`<button type="button" class="primary" onClick=${save}>${message.role === "user" ? "Send as a new branch" : "Save as a new branch"}</button>`}
-      <button type="button" onClick=${cancel}>Cancel</button>
+      html`<button type="button" class="primary" onClick=${save}>${message.role === "user" ? t("message.sendBranch") : t("message.saveBranch")}</button>`}
+      <button type="button" onClick=${cancel}>${t("common.cancel")}</button>
     </div>
   </div>`;
 }

@@ -3,6 +3,7 @@
 import { html, useState } from "../html.js";
 import { modelText } from "./model_text.js";
 import { ModelList } from "./model_list.js";
+import { t } from "../text.js";
 
 export function ModelChoice({ app, state }) {
   const { models, props } = state;
@@ -16,7 +17,7 @@ export function ModelChoice({ app, state }) {
   const chosen = models.filter(({ status }) => status.value !== "downloading");
   return html`<select
       class="model"
-      aria-label="Model"
+      aria-label=${t("models.model")}
       onFocus=${() => app.many.refresh()}
       onChange=${(event) => app.many.use(event.target.value)}
     >
@@ -24,7 +25,7 @@ export function ModelChoice({ app, state }) {
         (row) => html`<option key=${row.id} value=${row.id} selected=${row.id === props?.model_alias}>${modelText(row)}</option>`,
       )}
     </select>
-    <button type="button" onClick=${() => setOpened("list")}>Models</button>
+    <button type="button" onClick=${() => setOpened("list")}>${t("models.title")}</button>
     ${opened === "list" && html`<${ModelList} app=${app} models=${models} onCompare=${compare} onClose=${close("list")} />`}
     ${opened === "compare" && html`<${comparison.Comparison} app=${app} state=${state} onClose=${close("compare")} />`}`;
 }

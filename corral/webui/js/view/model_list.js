@@ -4,6 +4,7 @@ import { html, useEffect, useState } from "../html.js";
 import { loadOwnStyle } from "../style.js";
 import { useModal } from "./modal.js";
 import { sizeText, statusText } from "./model_text.js";
+import { t } from "../text.js";
 
 const LOOK_MS = 700;
 const IN_MEMORY = ["loading", "loaded", "downloading"];
@@ -19,10 +20,12 @@ export function ModelList({ app, models, onCompare, onClose }) {
   }, []);
   const nUsable = models.filter(({ status }) => status.value !== "downloading").length;
   return html`<dialog ref=${dialog} class="models" onClose=${onClose} aria-labelledby="models-title">
-    <h2 id="models-title">Models</h2>
+    <h2 id="models-title">${t("models.title")}</h2>
     <table>
       <thead>
-        <tr><th>Model</th><th>File</th><th>Memory</th><th>State</th><th></th></tr>
+        <tr>
+          <th>${t("models.model")}</th><th>${t("models.file")}</th><th>${t("models.memory")}</th><th>${t("models.state")}</th><th></th>
+        </tr>
       </thead>
       <tbody>
         ${models.map((row) => html`<${Row} key=${row.id} row=${row} app=${app} />`)}
@@ -30,8 +33,8 @@ export function ModelList({ app, models, onCompare, onClose }) {
     </table>
     <${Download} app=${app} />
     <form method="dialog" class="row end">
-      ${nUsable > 1 && html`<button type="button" onClick=${onCompare}>Compare two</button>`}
-      <button class="primary">Close</button>
+      ${nUsable > 1 && html`<button type="button" onClick=${onCompare}>${t("models.compareTwo")}</button>`}
+      <button class="primary">${t("common.close")}</button>
     </form>
   </dialog>`;
 }
@@ -39,7 +42,7 @@ export function ModelList({ app, models, onCompare, onClose }) {
 function Row({ row: { id, size, memory, status }, app }) {
   const isIn = IN_MEMORY.includes(status.value);
   const act = () => (isIn ? app.many.unload(id) : app.many.load(id));
-  const label = status.value === "downloading" ? "Cancel" : isIn ? "Unload" : "Load";
+  const label = status.value === "downloading" ? t("common.cancel") : isIn ? t("models.unload") : t("models.load");
   return html`<tr data-state=${status.value}>
     <th scope="row">${id}</th>
     <td>${size ? sizeText(size) : ""}</td>
@@ -47,7 +50,7 @@ function Row({ row: { id, size, memory, status }, app }) {
     <td class=${status.failed ? "error" : ""}>
       ${status.progress && html`<progress max="1" value=${status.progress.value}></progress>`} ${statusText(status)}
     </td>
-    <td><button type="button" aria-label=${`${label} ${id}`} onClick=${act}>${label}</button></td>
+    <td><button type="button" aria-label=${t("models.action", { action: label, name: id })} onClick=${act}>${label}</button></td>
   </tr>`;
 }
 
@@ -60,11 +63,11 @@ function Download({ app }) {
   return html`<form class="row" onSubmit=${begin}>
     <input
       required
-      aria-label="Model to download"
+      aria-label=${t("models.toDownload")}
       placeholder="user/model:Q4_K_M"
       value=${name}
       onInput=${(event) => setName(event.target.value)}
     />
-    <button>Download</button>
+    <button>${t("models.download")}</button>
   </form>`;
 }

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useState } from "../html.js";
 import { loadOwnStyle } from "../style.js";
+import { t } from "../text.js";
 
 /** `onOpen` opens what belongs to the page: list, settings or keys. */
 export function Panel({ app, state, onOpen }) {
@@ -11,7 +12,7 @@ export function Panel({ app, state, onOpen }) {
     if (!panel) return;
     Promise.all([import(`../panel/${panel.name}.js`), loadOwnStyle("panel")]).then(
       ([view]) => setLoaded({ name: panel.name, view }),
-      () => (app.closePanel(panel), app.tell("The server cannot be reached.", "bad")),
+      () => (app.closePanel(panel), app.tell(t("common.unreachable"), "bad")),
     );
   }, [panel?.name]);
   if (!panel || loaded?.name !== panel.name) return null;

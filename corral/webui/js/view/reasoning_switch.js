@@ -1,8 +1,15 @@
 // A quick switch of reasoning, where the model's chat template knows one.
 
 import { html } from "../html.js";
+import { t } from "../text.js";
 
-const LEVELS = { "": "Reasoning", none: "No reasoning", low: "Low effort", medium: "Medium effort", high: "High effort" };
+const LEVELS = {
+  "": t("message.reasoning"),
+  none: t("reasoning.none"),
+  low: t("reasoning.low"),
+  medium: t("reasoning.medium"),
+  high: t("reasoning.high"),
+};
 
 /** Returns the levels that the template of the server's model has. */
 export function levelsOf(props) {
@@ -15,7 +22,7 @@ export function ReasoningSwitch({ app, chat, levels }) {
   if (!levels.length) return null; // another model was chosen
   const value = chat.settings.reasoning_effort ?? "";
   const change = (event) => app.setSetting("reasoning_effort", event.target.value || undefined);
-  return html`<select class="reasoning-switch" aria-label="Reasoning" value=${value} onChange=${change}>
+  return html`<select class="reasoning-switch" aria-label=${t("message.reasoning")} value=${value} onChange=${change}>
     ${levels.map((level) => html`<option key=${level} value=${level}>${LEVELS[level]}</option>`)}
   </select>`;
 }

@@ -3,6 +3,7 @@
 import { html, useRef, useState } from "../html.js";
 import { record } from "../files/audio.js";
 import { IconButton } from "./icon.js";
+import { t } from "../text.js";
 
 /** `onAudio` gets { name, url }; `onError` the reason why there is none. */
 export function Recorder({ onAudio, onError }) {
@@ -18,5 +19,5 @@ export function Recorder({ onAudio, onError }) {
       onError(error.message);
     }
   };
-  return html`<${IconButton} icon=${isOn ? "stop" : "mic"} label=${isOn ? "Stop recording" : "Record audio"} pressed=${isOn} onClick=${toggle} />`;
+  return html`<${IconButton} icon=${isOn ? "stop" : "mic"} label=${isOn ? t("composer.stopRecording") : t("composer.record")} pressed=${isOn} onClick=${toggle} />`;
 }

@@ -3,6 +3,7 @@
 import { html } from "../html.js";
 import { ancestry } from "../tree.js";
 import { Icon } from "./icon.js";
+import { t } from "../text.js";
 
 export function Remedies({ message, app }) {
   const { remedies = ["again"] } = message;
@@ -22,9 +23,9 @@ function offers(message, app) {
   const earlier = written.at(-1);
   const draft = earlier ? (last?.content ?? "") : ""; // alone it may fit
   return [
-    last && ["shorten", "edit", "Shorten the message", () => app.openEditor(last.id)],
-    earlier && ["back", "left", "Go back to an earlier message", () => app.openEditor(earlier.id)],
-    ["new", "plus", "Start a new chat", () => app.newChat(draft)],
-    ["again", "again", "Try again", () => app.regenerate(message.id)],
+    last && ["shorten", "edit", t("remedy.shorten"), () => app.openEditor(last.id)],
+    earlier && ["back", "left", t("remedy.back"), () => app.openEditor(earlier.id)],
+    ["new", "plus", t("remedy.new"), () => app.newChat(draft)],
+    ["again", "again", t("remedy.again"), () => app.regenerate(message.id)],
   ].filter(Boolean);
 }

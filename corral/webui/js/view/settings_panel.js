@@ -3,26 +3,28 @@
 import { html, useState } from "../html.js";
 import { FIELDS, checkForm, isOwnPreset, presets, savePreset } from "../settings.js";
 import { IconButton } from "./icon.js";
+import { LanguageChoice } from "./language_choice.js";
+import { t } from "../text.js";
 
 const GROUPS = [...new Set(FIELDS.map(({ group }) => group))];
 
 export function SettingsPanel({ app, state, onClose }) {
   const { chat, defaults, fieldErrors } = state;
   const isOpen = (group) =>
-    group === "Main" || FIELDS.some((field) => field.group === group && (field.name in chat.settings || fieldErrors[field.name]));
-  return html`<aside class="settings" aria-label="Settings of this chat">
+    group === "main" || FIELDS.some((field) => field.group === group && (field.name in chat.settings || fieldErrors[field.name]));
+  return html`<aside class="settings" aria-label=${t("settings.ofChat")}>
     <div class="settings-head">
-      <h2>Settings</h2>
-      <${IconButton} icon="close" label="Close the settings" onClick=${onClose} />
+      <h2>${t("app.settings")}</h2>
+      <${IconButton} icon="close" label=${t("settings.close")} onClick=${onClose} />
     </div>
     <div class="field">
       <div class="field-head">
-        <label for="system-prompt">System prompt</label>
+        <label for="system-prompt">${t("settings.system")}</label>
         <span>
-          <${IconButton} icon="book" label="Choose from the prompts" onClick=${() => app.openPanel("prompts", { isSystem: true })} />
+          <${IconButton} icon="book" label=${t("settings.choosePrompt")} onClick=${() => app.openPanel("prompts", { isSystem: true })} />
           <${IconButton}
             icon="plus"
-            label="Keep as a prompt"
+            label=${t("settings.keepPrompt")}
             disabled=${!chat.system.trim()}
             onClick=${() => app.openPanel("prompts", { isSystem: true, text: chat.system })}
           />
@@ -31,7 +33,8 @@ export function SettingsPanel({ app, state, onClose }) {
       <textarea
         id="system-prompt"
         rows="3"
-        placeholder="Instructions for the model"
+        dir="auto"
+        placeholder=${t("settings.instructions")}
         value=${chat.system}
         onInput=${(event) => app.setSystem(event.target.value)}
       ></textarea>
@@ -39,7 +42,7 @@ export function SettingsPanel({ app, state, onClose }) {
     <${Presets} app=${app} settings=${chat.settings} />
     ${GROUPS.map(
       (group) => html`<details key=${group} open=${isOpen(group)}>
-        <summary>${group}</summary>
+        <summary>${t(`group.${group}`)}</summary>
         ${FIELDS.filter((field) => field.group === group).map(
           (field) => html`<${Field}
             key=${field.name}
@@ -52,6 +55,10 @@ export function SettingsPanel({ app, state, onClose }) {
         )}
       </details>`,
     )}
+    <details open>
+      <summary>${t("settings.page")}</summary>
+      <${LanguageChoice} />
+    </details>
   </aside>`;
 }
 
@@ -59,7 +66,7 @@ function Presets({ app, settings }) {
   const [all, setAll] = useState(presets);
   const name = Object.keys(all).find((each) => same(all[each], settings)) ?? "";
   const keep = () => {
-    const wanted = prompt("Name of the preset:")?.trim();
+    const wanted = prompt(t("settings.presetName"))?.trim();
     if (!wanted) return;
     savePreset(wanted, settings);
     setAll(presets());
@@ -70,14 +77,14 @@ function Presets({ app, settings }) {
   };
   return html`<div class="field presets">
     <div class="preset">
-      <label for="preset">Preset</label>
+      <label for="preset">${t("settings.preset")}</label>
       <select id="preset" value=${name} onChange=${(event) => event.target.value && app.useSettings(all[event.target.value])}>
-        ${!name && html`<option value="">Custom</option>`}
+        ${!name && html`<option value="">${t("settings.custom")}</option>`}
         ${Object.keys(all).map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
       </select>
     </div>
-    <${IconButton} icon="plus" label="Save as preset" onClick=${keep} />
-    <${IconButton} icon="trash" label="Delete this preset" disabled=${!isOwnPreset(name)} onClick=${forget} />
+    <${IconButton} icon="plus" label=${t("settings.savePreset")} onClick=${keep} />
+    <${IconButton} icon="trash" label=${t("settings.deletePreset")} disabled=${!isOwnPreset(name)} onClick=${forget} />
   </div>`;
 }
 
@@ -89,7 +96,7 @@ function Field({ field, value, standard, error, app }) {
     <div class="field-head">
       <label for=${id}>${label}</label>
       ${isSet &&
-      html`<${IconButton} icon="again" label="Reset ${label} to its default" onClick=${() => app.setSetting(name, undefined)} />`}
+      html`<${IconButton} icon="again" label=${t("settings.reset", { label })} onClick=${() => app.setSetting(name, undefined)} />`}
     </div>
     <${Control} id=${id} field=${field} value=${isSet ? value : standard} app=${app} hasError=${Boolean(error)} />
     <p class="about soft" id="${id}-about">${about}</p>

@@ -2,16 +2,17 @@
 
 import { html } from "../html.js";
 import { isModalOpen, useModal } from "./modal.js";
+import { t } from "../text.js";
 
 const SHORTCUTS = [
-  ["Enter", "send; Shift+Enter begins a line"],
-  ["Esc", "stop the answer, or close what is open"],
-  ["Ctrl+K", "commands, prompts and chats by name"],
-  ["Alt+N", "new chat"],
-  ["Alt+K", "search chats"],
-  ["Alt+S", "settings"],
-  ["Alt+R", "regenerate the last answer"],
-  ["Alt+/", "this list"],
+  ["Enter", t("keys.send")],
+  ["Esc", t("keys.stop")],
+  ["Ctrl+K", t("keys.palette")],
+  ["Alt+N", t("keys.newChat")],
+  ["Alt+K", t("keys.search")],
+  ["Alt+S", t("keys.settings")],
+  ["Alt+R", t("keys.regenerate")],
+  ["Alt+/", t("keys.list")],
 ];
 
 export function onShortcut(event, app, setOpen) {
@@ -46,10 +47,10 @@ export function onShortcut(event, app, setOpen) {
 export function Shortcuts({ onClose }) {
   const dialog = useModal();
   return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="keys-title">
-    <h2 id="keys-title">Keys</h2>
+    <h2 id="keys-title">${t("keys.title")}</h2>
     <dl class="keys">
       ${SHORTCUTS.map(([key, what]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${what}</dd>`)}
     </dl>
-    <form method="dialog"><button class="primary">Close</button></form>
+    <form method="dialog"><button class="primary">${t("common.close")}</button></form>
   </dialog>`;
 }

@@ -5,6 +5,7 @@ import { titleOf } from "../tree.js";
 import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
 import { nextTheme } from "../theme.js";
+import { t } from "../text.js";
 
 const DAY_MS = 86_400_000;
 const N_SHOWN = 100; // chats of a group: more would make every change slow
@@ -20,18 +21,18 @@ export function Sidebar({ app, state, isOpen, onClose }) {
     action();
     onClose();
   };
-  return html`<nav class="sidebar ${isOpen ? "open" : ""}" aria-label="Chats">
+  return html`<nav class="sidebar ${isOpen ? "open" : ""}" aria-label=${t("app.chats")}>
     <div class="sidebar-head">
       <a class="brand" href="./">Corral</a>
-      <${IconButton} icon="close" label="Close the list" onClick=${onClose} class="plain icon-button phone-only" />
+      <${IconButton} icon="close" label=${t("sidebar.closeList")} onClick=${onClose} class="plain icon-button phone-only" />
     </div>
-    <button type="button" class="new-chat" onClick=${pick(() => app.newChat())}><${Icon} name="plus" /> New chat</button>
+    <button type="button" class="new-chat" onClick=${pick(() => app.newChat())}><${Icon} name="plus" /> ${t("sidebar.newChat")}</button>
     <label class="search">
-      <${Icon} name="search" /><span class="unseen">Search chats</span>
+      <${Icon} name="search" /><span class="unseen">${t("sidebar.search")}</span>
       <input
         id="search"
         type="search"
-        placeholder="Search chats"
+        placeholder=${t("sidebar.search")}
         value=${query}
         onFocus=${() => app.findChats(" ").catch(() => {}) /* the first search has to read all chats */}
         onInput=${(event) => app.search(event.target.value)}
@@ -54,13 +55,13 @@ export function Sidebar({ app, state, isOpen, onClose }) {
         </${Group}>`,
       )}
       ${shown.some(({ isCut }) => isCut) &&
-      html`<li><button type="button" class="plain" onClick=${() => setShown(nShown + N_SHOWN)}>Show more of ${chats.length} chats</button></li>`}
-      ${chats.length === 0 && html`<li class="soft empty">${query ? "Nothing found." : "Chats appear here."}</li>`}
+      html`<li><button type="button" class="plain" onClick=${() => setShown(nShown + N_SHOWN)}>${t("sidebar.showMore", { n: chats.length })}</button></li>`}
+      ${chats.length === 0 && html`<li class="soft empty">${query ? t("common.nothingFound") : t("sidebar.empty")}</li>`}
     </ul>
     ${nLocal > 0 &&
     html`<p class="soft hint">
-      ${nLocal} ${nLocal === 1 ? "chat is" : "chats are"} only in this browser.
-      <button type="button" class="plain" onClick=${() => app.moveToServer()}>Move to the server</button>
+      ${t("sidebar.onlyHere", { n: nLocal })}
+      <button type="button" class="plain" onClick=${() => app.moveToServer()}>${t("sidebar.moveToServer")}</button>
     </p>`}
     <${Foot} app=${app} isReady=${state.props !== null} hasChats=${chats.length > 0} />
   </nav>`;
@@ -90,11 +91,11 @@ function Foot({ app, isReady, hasChats }) {
     event.target.value = "";
   };
   return html`<div class="sidebar-foot">
-    <${IconButton} icon="upload" label="Import chats" disabled=${!isReady} onClick=${() => file.current.click()} />
-    <input ref=${file} type="file" accept="application/json,.json" hidden disabled=${!isReady} onChange=${read} aria-label="File with chats" />
-    <${IconButton} icon="download" label="Export all chats" disabled=${!hasChats} onClick=${() => app.exportChats()} />
-    <${IconButton} icon="theme" label="Light, dark or system theme" onClick=${nextTheme} />
-    <a class="icon-button" href="monitor" title="Monitor" aria-label="Monitor"><${Icon} name="chart" /></a>
+    <${IconButton} icon="upload" label=${t("sidebar.import")} disabled=${!isReady} onClick=${() => file.current.click()} />
+    <input ref=${file} type="file" accept="application/json,.json" hidden disabled=${!isReady} onChange=${read} aria-label=${t("sidebar.file")} />
+    <${IconButton} icon="download" label=${t("sidebar.exportAll")} disabled=${!hasChats} onClick=${() => app.exportChats()} />
+    <${IconButton} icon="theme" label=${t("sidebar.theme")} onClick=${nextTheme} />
+    <a class="icon-button" href="monitor" title=${t("sidebar.monitor")} aria-label=${t("sidebar.monitor")}><${Icon} name="chart" /></a>
   </div>`;
 }
 
@@ -108,15 +109,15 @@ function Entry({ entry, isShown, isRunning, app, onPick }) {
     return html`<li><${TitleField} title=${entry.title} onDone=${rename} onCancel=${() => setRenaming(false)} /></li>`;
   }
   return html`<li class="entry">
-    <a href="#/chat/${entry.id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${entry.title}>
-      ${isRunning && html`<span class="writing" role="img" aria-label="Answer in progress"></span>`}
-      ${entry.title || "New chat"}
+    <a href="#/chat/${entry.id}" aria-current=${isShown ? "page" : undefined} onClick=${onPick} title=${entry.title} dir="auto">
+      ${isRunning && html`<span class="writing" role="img" aria-label=${t("sidebar.running")}></span>`}
+      ${entry.title || t("sidebar.newChat")}
     </a>
     <span class="entry-tools">
-      <${IconButton} icon="edit" label="Rename" onClick=${() => setRenaming(true)} />
-      <${IconButton} icon="download" label="Export" onClick=${() => app.exportChats([entry.id])} />
-      <${IconButton} icon="more" label="More" onClick=${() => app.openPanel("chat_menu", { id: entry.id })} />
-      <${IconButton} icon="trash" label="Delete" onClick=${() => confirmed(entry) && app.removeChat(entry.id)} />
+      <${IconButton} icon="edit" label=${t("sidebar.rename")} onClick=${() => setRenaming(true)} />
+      <${IconButton} icon="download" label=${t("sidebar.export")} onClick=${() => app.exportChats([entry.id])} />
+      <${IconButton} icon="more" label=${t("sidebar.more")} onClick=${() => app.openPanel("chat_menu", { id: entry.id })} />
+      <${IconButton} icon="trash" label=${t("common.delete")} onClick=${() => confirmed(entry) && app.removeChat(entry.id)} />
     </span>
   </li>`;
 }
@@ -129,7 +130,7 @@ function TitleField({ title, onDone, onCancel }) {
   };
   return html`<input
     ref=${field}
-    aria-label="Chat title"
+    aria-label=${t("sidebar.title")}
     value=${title}
     onBlur=${(event) => onDone(event.target.value)}
     onKeyDown=${onKeyDown}
@@ -137,7 +138,7 @@ function TitleField({ title, onDone, onCancel }) {
 }
 
 function confirmed({ title }) {
-  return confirm(`Delete the chat "${title || "New chat"}"? This cannot be undone.`);
+  return confirm(t("sidebar.confirmDelete", { title: title || t("sidebar.newChat") }));
 }
 
 /** Groups chats, the first of each group: pinned ones, folders by name, the others by the time of their last change. */
@@ -153,14 +154,14 @@ function groups(chats, nShown) {
 }
 
 function groupOf({ pinned, folder, updatedAt }) {
-  if (pinned) return { key: "pinned", name: "Pinned", rank: 0 };
+  if (pinned) return { key: "pinned", name: t("sidebar.pinned"), rank: 0 };
   if (folder) return { key: `folder ${folder}`, name: folder, rank: 1 };
   const today = new Date().setHours(0, 0, 0, 0);
   const ages = [
-    ["Today", today],
-    ["Yesterday", today - DAY_MS],
-    ["Last seven days", today - 7 * DAY_MS],
-    ["Earlier", -Infinity],
+    [t("sidebar.today"), today],
+    [t("sidebar.yesterday"), today - DAY_MS],
+    [t("sidebar.lastWeek"), today - 7 * DAY_MS],
+    [t("sidebar.earlier"), -Infinity],
   ];
   const at = ages.findIndex(([, since]) => updatedAt >= since);
   return { key: ages[at][0], name: ages[at][0], rank: 2 + at };

@@ -4,6 +4,7 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { pathOf, siblings } from "../tree.js";
 import { Icon } from "./icon.js";
 import { Message } from "./message.js";
+import { parts, t } from "../text.js";
 
 const NEAR_PX = 80;
 
@@ -39,7 +40,7 @@ export function Thread({ app, state }) {
     return () => observer.disconnect();
   }, []);
   return html`<div class="thread-frame">
-    <div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="log" aria-label="Conversation" aria-busy=${isBusy}>
+    <div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="log" aria-label=${t("thread.conversation")} aria-busy=${isBusy}>
       ${path.length === 0 && html`<${Empty} props=${props} />`}
       <div ref=${inner}>
         ${path.map(
@@ -59,15 +60,15 @@ export function Thread({ app, state }) {
       </div>
     </div>
     ${isBelow &&
-    html`<button type="button" class="to-end" onClick=${toEnd}><${Icon} name="down" /> To the end</button>`}
+    html`<button type="button" class="to-end" onClick=${toEnd}><${Icon} name="down" /> ${t("thread.toEnd")}</button>`}
   </div>`;
 }
 
 function Empty({ props }) {
   return html`<div class="welcome">
-    <h2>What can I help with?</h2>
+    <h2>${t("thread.welcome")}</h2>
     <p class="soft">
-      ${props ? html`Answers come from <strong>${modelName(props)}</strong>, on this server.` : "Connecting to the server…"}
+      ${props ? parts("thread.answersFrom", { model: html`<strong>${modelName(props)}</strong>` }) : t("app.connecting")}
     </p>
   </div>`;
 }

@@ -4,6 +4,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { joinTokens } from "../token.js";
 import { loadOwnStyle } from "../style.js";
 import { nearestBelow } from "./token_line.js";
+import { number, percent as percentOf, t } from "../text.js";
 
 await loadOwnStyle("tokens");
 
@@ -36,7 +37,7 @@ export function TokenView({ tokens }) {
       role="listbox"
       tabindex="0"
       aria-orientation="horizontal"
-      aria-label="The answer's tokens; arrow keys move between them"
+      aria-label=${t("tokens.label")}
       onKeyDown=${onKeyDown}
       onFocus=${() => setAt((before) => before ?? 0)}
       onBlur=${() => setAt(null)}
@@ -53,13 +54,12 @@ export function TokenView({ tokens }) {
 
 /** Makes white space and empty text visible. */
 export function visible(text) {
-  return text === "" ? "(nothing)" : text.replace(/[ \n\t\r]/g, (character) => SIGNS[character]);
+  return text === "" ? t("tokens.nothing") : text.replace(/[ \n\t\r]/g, (character) => SIGNS[character]);
 }
 
 export function percent(prob) {
-  const value = 100 * prob;
-  if (value > 0 && value < 0.1) return "< 0.1 %";
-  return `${value.toFixed(value < 99.95 && value > 0 ? 1 : 0)} %`;
+  if (prob > 0 && prob < 0.001) return t("unit.lessThanPercent", { n: number(0.1, 1) });
+  return percentOf(prob, prob < 0.9995 && prob > 0 ? 1 : 0);
 }
 
 function Token({ token, index }) {
@@ -78,9 +78,9 @@ function shown(text) {
 
 function Legend() {
   return html`<p class="token-legend" aria-hidden="true">
-    unlikely${" "}
+    ${t("tokens.unlikely")}${" "}
     ${Array.from({ length: N_SHADES }, (_, i) => html`<span key=${i} class="shade-${i}"></span>`)}
-    ${" "}certain
+    ${" "}${t("tokens.certain")}
   </p>`;
 }
 
@@ -135,11 +135,12 @@ function useActive(list, all, at) {
 function spoken({ text, prob, top }) {
   const others = top.filter((other) => other.text !== text);
   const rest = others.map((other) => `${named(other.text)} ${percent(other.prob)}`).join(", ");
-  return `${named(text)}, ${percent(prob)}${rest ? `; or ${rest}` : ""}`;
+  const token = `${named(text)}, ${percent(prob)}`;
+  return rest ? t("tokens.or", { token, others: rest }) : token;
 }
 
 function named(text) {
-  return text.trim() ? text.trim() : visible(text).replaceAll("␣", "space ").replaceAll("↵", "new line ").trim();
+  return text.trim() ? text.trim() : visible(text).replaceAll("␣", `${t("tokens.space")} `).replaceAll("↵", `${t("tokens.newLine")} `).trim();
 }
 
 /** Returns the target of a key from `at`; undefined for other keys. */

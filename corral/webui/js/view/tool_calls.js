@@ -4,6 +4,7 @@ import { html, useState } from "../html.js";
 import { Icon } from "./icon.js";
 import { Lazy } from "./lazy.js";
 import { pretty } from "./pretty.js";
+import { t } from "../text.js";
 
 /** `isOpen`: the results are missing. */
 export function ToolCalls({ message, isOpen, app }) {
@@ -17,12 +18,12 @@ export function ToolCalls({ message, isOpen, app }) {
   };
   return html`<form class="calls" onSubmit=${send}>
     ${toolCalls.map(
-      (call, i) => html`<section class="call" key=${call.id || i} aria-label="Call to ${call.name}">
+      (call, i) => html`<section class="call" key=${call.id || i} aria-label=${t("tool.call", { name: call.name })}>
         <h4><${Icon} name="tool" /> ${call.name}</h4>
         <pre><code>${pretty(call.arguments)}</code></pre>
         ${isOpen &&
         html`<label>
-          Result
+          ${t("tool.result")}
           <textarea
             rows="2"
             value=${results[call.id] ?? ""}
@@ -31,7 +32,7 @@ export function ToolCalls({ message, isOpen, app }) {
         </label>`}
       </section>`,
     )}
-    ${isOpen && html`<button type="submit">Send ${toolCalls.length > 1 ? "the results" : "the result"}</button>`}
+    ${isOpen && html`<button type="submit">${toolCalls.length > 1 ? t("tool.sendResults") : t("tool.sendResult")}</button>`}
   </form>`;
 }
 

@@ -6,6 +6,7 @@ import { pathOf } from "../tree.js";
 import { Icon } from "./icon.js";
 import { loadOwnStyle } from "../style.js";
 import { pretty } from "./pretty.js";
+import { seconds, t } from "../text.js";
 
 await loadOwnStyle("tools");
 
@@ -28,47 +29,49 @@ export function ToolRuns({ message, app }) {
   };
   return html`<form class="calls" onSubmit=${send}>
     ${isOver &&
-    html`<p class="soft" role="status">The model has called tools ${toolbox.config.maxSteps} times in a row. Nothing more runs without your yes.</p>`}
+    html`<p class="soft" role="status">${t("tool.overLimit", { n: toolbox.config.maxSteps })}</p>`}
     ${message.toolCalls.map(
-      (call, i) => html`<section class="call" key=${i} aria-label="Call to ${call.name}">
+      (call, i) => html`<section class="call" key=${i} aria-label=${t("tool.call", { name: call.name })}>
         <h4><${Icon} name="tool" /> ${call.name}</h4>
         <pre><code>${pretty(call.arguments)}</code></pre>
         ${own[i]
           ? html`<label>
-              Result
+              ${t("tool.result")}
               <textarea rows="2" value=${results[i] ?? ""} onInput=${(event) => setResults({ ...results, [i]: event.target.value })}></textarea>
             </label>`
           : html`<${Run} run=${runs[i]} call=${call} i=${i} message=${message} toolbox=${toolbox} app=${app} />`}
       </section>`,
     )}
-    ${own.some(Boolean) && html`<button type="submit">Send ${own.filter(Boolean).length > 1 ? "the results" : "the result"}</button>`}
+    ${own.some(Boolean) && html`<button type="submit">${own.filter(Boolean).length > 1 ? t("tool.sendResults") : t("tool.sendResult")}</button>`}
   </form>`;
 }
 
 function Run({ run, call, i, message, toolbox, app }) {
   const { id } = app.state.chat;
-  if (run?.isRunning) return html`<p class="soft" role="status"><span class="writing"></span> Running…</p>`;
+  if (run?.isRunning) return html`<p class="soft" role="status"><span class="writing"></span> ${t("tool.running")}</p>`;
   if (run) return html`<${Result} ...${run} />`;
   const tool = toolbox.find(call.name);
   const allow = (isAlways) => {
     if (isAlways) toolbox.setAlways(tool, true);
     runCalls(app, toolbox, id, message, [i]);
   };
-  return html`<p class="row permission" role="group" aria-label="May ${call.name} run?">
-    <button type="button" class="primary" onClick=${() => allow(false)}>Allow once</button>
-    <button type="button" onClick=${() => allow(true)}>Always allow</button>
-    <button type="button" onClick=${() => decline(app, id, message, i)}>Do not allow</button>
+  return html`<p class="row permission" role="group" aria-label=${t("tool.may", { name: call.name })}>
+    <button type="button" class="primary" onClick=${() => allow(false)}>${t("tool.once")}</button>
+    <button type="button" onClick=${() => allow(true)}>${t("tool.always")}</button>
+    <button type="button" onClick=${() => decline(app, id, message, i)}>${t("tool.never")}</button>
   </p>`;
 }
 
 /** The result of a call: text from elsewhere, shown as it is. */
 export function Result({ content, isError, ms }) {
   return html`<div class="result">
-    <p class="soft">${isError ? "Failed" : "Result"}${ms !== undefined && ` after ${duration(ms)}`}</p>
+    <p class="soft">${resultText(isError, ms)}</p>
     <pre class="tool-result"><code>${pretty(content)}</code></pre>
   </div>`;
 }
 
-function duration(ms) {
-  return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
+function resultText(isError, ms) {
+  if (ms === undefined) return isError ? t("tool.failed") : t("tool.result");
+  const time = ms < 1000 ? t("unit.ms", { n: ms }) : seconds(ms);
+  return isError ? t("tool.failedAfter", { time }) : t("tool.resultAfter", { time });
 }

@@ -4,6 +4,7 @@ import { html, useEffect, useState } from "../html.js";
 import { IconButton } from "./icon.js";
 import { loadOwnStyle } from "../style.js";
 import { useModal } from "./modal.js";
+import { t } from "../text.js";
 
 const MAX_STEPS = 100;
 
@@ -28,9 +29,9 @@ export function ToolsDialog({ app, onClose }) {
   };
   const { servers } = toolbox?.config ?? {};
   return html`<dialog class="toolbox" ref=${dialog} onClose=${onClose} aria-labelledby="tools-title">
-    <h2 id="tools-title">Tools</h2>
-    <p class="soft">The model can call the tools that are on. Each call is shown, and runs only if you allow it.</p>
-    ${!toolbox && html`<p role="status">Looking for tools…</p>`}
+    <h2 id="tools-title">${t("composer.tools")}</h2>
+    <p class="soft">${t("tool.about")}</p>
+    ${!toolbox && html`<p role="status">${t("tool.looking")}</p>`}
     ${toolbox?.sources.map(
       (source, i) => html`<section key=${i} aria-label=${source.title}>
         <h3>
@@ -38,7 +39,7 @@ export function ToolsDialog({ app, onClose }) {
           ${source.server &&
           html`<${IconButton}
             icon="trash"
-            label="Remove ${source.title}"
+            label=${t("common.removeNamed", { name: source.title })}
             onClick=${() => reload(servers.filter((each) => each !== source.server))}
           />`}
         </h3>
@@ -51,7 +52,7 @@ export function ToolsDialog({ app, onClose }) {
     ${toolbox && html`<${AddServer} origins=${app.state.props?.ui_mcp_origins ?? []} onAdd=${(server) => reload([...servers, server])} />`}
     ${toolbox &&
     html`<label class="steps">
-      Rounds of calls without a question, at most
+      ${t("tool.steps")}
       <input
         type="number"
         min="1"
@@ -61,7 +62,7 @@ export function ToolsDialog({ app, onClose }) {
           change(() => toolbox.change({ maxSteps: Math.min(MAX_STEPS, Math.max(1, Math.round(target.valueAsNumber) || 1)) }))}
       />
     </label>`}
-    <form method="dialog"><button class="primary">Close</button></form>
+    <form method="dialog"><button class="primary">${t("common.close")}</button></form>
   </dialog>`;
 }
 
@@ -70,16 +71,16 @@ function Tool({ tool, toolbox, change }) {
   return html`<li>
     <label>
       <input type="checkbox" checked=${isOn} onChange=${({ target }) => change(() => toolbox.setOn(tool, target.checked))} />
-      <span>${tool.title} <span class="about soft">${tool.description}</span></span>
+      <span>${tool.title} <span class="about soft">${tool.about ?? tool.description}</span></span>
     </label>
     ${isOn &&
     html`<select
-      aria-label="Calls to ${tool.title}"
+      aria-label=${t("tool.calls", { name: tool.title })}
       value=${toolbox.isAlways(tool) ? "always" : "ask"}
       onChange=${({ target }) => change(() => toolbox.setAlways(tool, target.value === "always"))}
     >
-      <option value="ask">Ask</option>
-      <option value="always">Always allow</option>
+      <option value="ask">${t("tool.ask")}</option>
+      <option value="always">${t("tool.always")}</option>
     </select>`}
   </li>`;
 }
@@ -91,18 +92,18 @@ function AddServer({ origins, onAdd }) {
   const add = (event) => {
     event.preventDefault();
     const { name, url, token } = Object.fromEntries(new FormData(event.target));
-    if (!URL.canParse(url) || !origins.includes(new URL(url).origin)) return setError(`Allowed: ${origins.join(", ")}`);
+    if (!URL.canParse(url) || !origins.includes(new URL(url).origin)) return setError(t("tool.allowed", { origins: origins.join(", ") }));
     setError("");
     event.target.reset();
     return onAdd({ name: name.trim(), url, token });
   };
-  return html`<section aria-label="Add an MCP server">
-    <h3>Add an MCP server</h3>
+  return html`<section aria-label=${t("tool.addServer")}>
+    <h3>${t("tool.addServer")}</h3>
     <form class="add" onSubmit=${add}>
-      <label>Name <input name="name" required maxlength="32" /></label>
-      <label>Address <input name="url" type="url" required placeholder="${origins[0]}/mcp" /></label>
-      <label>Token <input name="token" type="password" autocomplete="off" /></label>
-      <button>Add</button>
+      <label>${t("common.name")} <input name="name" required maxlength="32" /></label>
+      <label>${t("tool.address")} <input name="url" type="url" required placeholder="${origins[0]}/mcp" /></label>
+      <label>${t("tool.token")} <input name="token" type="password" autocomplete="off" /></label>
+      <button>${t("tool.add")}</button>
     </form>
     ${error && html`<p class="error" role="alert">${error}</p>`}
   </section>`;
