@@ -8,19 +8,21 @@ from collections.abc import Sequence
 
 import msgspec
 
-from corral.core.cpu_set import divide, machine_nodes, physical_cores
 from corral.core.errors import Unavailable
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import EngineSettings
 from corral.link.lifecycle import EngineLifecycle, EngineState, shutting_down
-from corral.link.share import like_first, share_of
+from corral.link.share import ShareOut, like_first
 
 
 class FleetLifecycle:
     """`EngineLifecycle`'s interface for the server."""
 
-    def __init__(self, settings: EngineSettings, lifecycles: Sequence[EngineLifecycle]) -> None:
+    def __init__(
+        self, settings: EngineSettings, lifecycles: Sequence[EngineLifecycle], share_out: ShareOut
+    ) -> None:
         self.settings = settings
+        self._share_out = share_out
         self._lifecycles = lifecycles
         self._starts: list[asyncio.Task[ModelInfo]] = []
         self.loading = Loading()
@@ -28,7 +30,7 @@ class FleetLifecycle:
 
     async def start(self) -> ModelInfo:
         """Start all engines; returns once all have loaded the model, raises if one fails."""
-        shares = self._shares()
+        shares = self._share_out(self.settings, len(self._lifecycles))
         first, *others = self._lifecycles
         first.settings = shares[0]
         info = await self._start(first)
@@ -63,8 +65,3 @@ class FleetLifecycle:
         start = asyncio.create_task(lifecycle.start())
         self._starts.append(start)
         return await start
-
-    def _shares(self) -> list[EngineSettings]:
-        n = len(self._lifecycles)
-        n_cores, cores = physical_cores(), divide(machine_nodes(), n)
-        return [share_of(self.settings, index, n, cores[index], n_cores) for index in range(n)]
