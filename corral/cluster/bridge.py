@@ -172,10 +172,10 @@ class _Bridge:
         options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _N_AHEAD}
         try:
             for ref in self._host.events.options(**options).remote():
-                item = decode_from_host(self._ray.get(ref))
-                if isinstance(item, Exit):
-                    return self._end(item.code)
-                self._apply(item)
+                for item in decode_from_host(self._ray.get(ref)):
+                    if isinstance(item, Exit):
+                        return self._end(item.code)
+                    self._apply(item)
         except self._ray.exceptions.RayError as error:
             _log.warning("the engine in the cluster is lost: %s", _reason(error))
         except OSError:

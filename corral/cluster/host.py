@@ -11,9 +11,8 @@ import logging
 import socket
 import subprocess
 import tempfile
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import IO
+from typing import IO, NamedTuple
 
 from corral import __version__
 from corral.cluster.message import (
@@ -82,9 +81,9 @@ class EngineHost(asyncio.Protocol):
             self._apply(decode_to_host(due))
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield what comes from the engine, until it has ended."""
-        async for item in self._outbox:
-            yield encode(item)
+        """Yield lists of what comes from the engine, until it has ended."""
+        async for items in self._outbox:
+            yield encode(items)
 
     def data_received(self, data: bytes) -> None:
         for body in self._frames.feed(data):
@@ -130,48 +129,56 @@ class EngineHost(asyncio.Protocol):
 
 
 class _Outbox:
-    """What waits for the bridge. Frames that wait together become one item."""
+    """What waits for the bridge. What waits together is sent together."""
 
     def __init__(self) -> None:
-        self._items: deque[FromHost | tuple[int, IO[bytes]]] = deque()
+        self._items: list[FromHost | _File] = []
         self._some = asyncio.Event()
 
     def put(self, item: FromHost) -> None:
-        last = self._items[-1] if self._items else None
-        if isinstance(item, Frames) and isinstance(last, Frames):
-            self._items[-1] = Frames(last.data + item.data)
-        else:
-            self._items.append(item)
+        self._items.append(item)
         self._some.set()
 
     def put_file(self, id: int, file: IO[bytes]) -> None:
-        self._items.append((id, file))
+        self._items.append(_File(id, file))
         self._some.set()
 
-    async def __aiter__(self) -> AsyncIterator[FromHost]:
+    async def __aiter__(self) -> AsyncIterator[list[FromHost]]:
         while True:
-            while self._items:
-                item = self._items.popleft()
-                if isinstance(item, tuple):
-                    for part in _parts(*item):
-                        yield part
+            items, self._items = self._items, []
+            ready: list[FromHost] = []
+            for item in items:
+                if not isinstance(item, _File):
+                    ready.append(item)
                     continue
-                yield item
-                if isinstance(item, Exit):
+                yield ready
+                for part in item.parts():
+                    yield [part]
+                ready = []
+            if ready:
+                yield ready
+                if isinstance(ready[-1], Exit):
                     return
-            self._some.clear()
-            await self._some.wait()
+            if not self._items:
+                self._some.clear()
+                await self._some.wait()
+
+
+class _File(NamedTuple):
+    """What the engine has saved for command `id`."""
+
+    id: int
+    file: IO[bytes]
+
+    def parts(self) -> Iterator[Part]:
+        with self.file:
+            for data in read_parts(self.file.fileno()):
+                yield Part(data, self.id)
+        yield Part(b"", self.id)
 
 
 def _open_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
-
-
-def _parts(id: int, file: IO[bytes]) -> Iterator[Part]:
-    with file:
-        for data in read_parts(file.fileno()):
-            yield Part(data, id)
-    yield Part(b"", id)
 
 
 class _LogHandler(logging.Handler):

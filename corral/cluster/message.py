@@ -60,7 +60,7 @@ FromHost = Part | Frames | Lines | Exit
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
-decode_from_host = msgspec.msgpack.Decoder(FromHost).decode
+decode_from_host = msgspec.msgpack.Decoder(list[FromHost]).decode
 decode_place = msgspec.msgpack.Decoder(Place).decode
 
 

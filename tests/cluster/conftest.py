@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -8,26 +9,26 @@ import sys
 import psutil
 import pytest
 
-from corral.cluster.node import marked_processes
 from tests.tools.tiny_models import llama_bpe
 from tests.tools.wait import wait_until
 
 if importlib.util.find_spec("ray") is None:
     collect_ignore_glob = ["test_*"]  # `make cluster-test` installs it
 
+_MARK = "CORRAL_TEST_NODES"  # in the environment of all processes of the cluster
+_N_STARTS = 5  # a node gives up if its agents need more than 20 s to start, as they may on a busy machine
+
 
 class Nodes:
-    """A cluster of three nodes; every process in it has the mark of `corral cluster up`."""
+    """A cluster of three nodes."""
 
     def __init__(self) -> None:
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "secret" * 6}
-        os.environ.update(token)  # for servers and commands, too
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.cluster.nodes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "CORRAL_CLUSTER": "three nodes"},
+            env={**os.environ, _MARK: "1"},
         )
         self.address = self._hear()
 
@@ -38,7 +39,7 @@ class Nodes:
 
     @property
     def engines(self) -> list[psutil.Process]:
-        return _running("corral.link.worker")
+        return _marked("corral.link.worker")
 
     @property
     def hosts(self) -> list[psutil.Process]:
@@ -51,29 +52,46 @@ class Nodes:
         self._process.wait()
 
     def _hear(self) -> str:
+        """Return what the cluster says next; "" if it has ended."""
         for line in self._process.stdout:
             if line.startswith("corral: "):
                 return line.removeprefix("corral: ").strip()
-        raise AssertionError("no cluster")
+        return ""
 
 
-def _running(module: str) -> list[psutil.Process]:
+def _marked(module: str = "") -> list[psutil.Process]:
+    """Return the processes of the cluster, or those that run a module."""
     found = []
-    for process, _ in marked_processes():
-        try:
-            if module in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            is_asked = not module or module in process.cmdline()
+            if is_asked and process.status() != psutil.STATUS_ZOMBIE and _MARK in process.environ():
                 found.append(process)
-        except psutil.Error:
-            continue
     return found
+
+
+def _start() -> Nodes:
+    for _ in range(_N_STARTS):
+        nodes = Nodes()
+        if nodes.address:
+            return nodes
+        nodes.close()
+        for process in _marked():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    raise AssertionError("no cluster")
 
 
 @pytest.fixture(scope="session")
 def nodes():
-    nodes = Nodes()
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_AUTH_MODE", "token")  # for servers and commands, too
+    patch.setenv("RAY_AUTH_TOKEN", "secret" * 6)
+    nodes = _start()
     yield nodes
     nodes.close()
-    wait_until(lambda: not marked_processes(), 0.1)
+    patch.undo()
+    wait_until(lambda: not _marked(), 0.1)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ _NODE = {
     "include_log_monitor": False,
     "no_monitor": True,
 }
-_N_STARTS = 5  # a node gives up if its agents need more than 20 s to start, as they may on a busy machine
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def local(tiny):
 @pytest.fixture(scope="module")
 def server(nodes, tiny, tmp_path_factory):
     files = ["--slot-save-path", tmp_path_factory.mktemp("states")]
-    cluster = ["--ray", nodes.address, "--engines", N_ENGINES, "--engine-timeout", 10]
+    cluster = ["--ray", nodes.address, "--engines", N_ENGINES, "--engine-timeout", 15]
     with CorralProcess("-m", tiny, *OPTIONS, *cluster, *files) as server:
         yield server
     wait_until(lambda: not nodes.engines, 0.1)
