@@ -33,6 +33,7 @@ from corral.core.settings import EngineSettings
 from corral.link.frame import FrameAssembler, decode_events, decode_settings, encode_frame, wrap_frame
 from corral.link.process import spawn_module
 
+_ENGINE = "corral.link.worker"
 _LOG = "corral.engine"
 
 
@@ -63,7 +64,7 @@ class EngineHost(asyncio.Protocol):
         self._relay_log()
         with theirs, theirs_parcels:
             fds = [theirs.fileno(), theirs_parcels.fileno()]
-            self._process, self._log = spawn_module("corral.link.worker", fds, _LOG)
+            self._process, self._log = spawn_module("corral.cluster.tied", fds, _LOG, [_ENGINE])
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(self._settings))
         return await self.describe()
