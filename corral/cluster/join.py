@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 from corral.core.errors import CorralError
@@ -33,10 +34,17 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def token_path() -> Path:
+    """Where Ray looks for the secret of a cluster."""
+    return Path.home() / ".ray" / "auth_token"
+
+
 def prepare_environment(host: str) -> None:
     """Set what Ray reads when it is imported, unless the user has set it."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if token_path().exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0" if host in _LOOPBACK else "1"
 
 

@@ -9,17 +9,15 @@ import os
 import secrets
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 
-from corral.cluster.join import import_ray, split_address
+from corral.cluster.join import import_ray, split_address, token_path
 from corral.core.errors import CorralError
 
 _MARK = "CORRAL_CLUSTER"
 _GRACE_S = 10.0
 _OBJECT_STORE_BYTES = 512 << 20  # states of slots on their way
-_TOKEN = Path(".ray", "auth_token")  # where Ray looks for it, in the home directory
 
 
 def start_head(host: str, port: int, n_cpus: int | None, n_gpus: int | None) -> None:
@@ -87,7 +85,7 @@ def marked_processes() -> list[tuple[psutil.Process, str]]:
 
 def _write_token() -> None:
     """Have Ray ask for a secret, which it reads from a file."""
-    path = Path.home() / _TOKEN
+    path = token_path()
     if path.exists() or {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
         return
     try:

