@@ -9,6 +9,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import psutil
 
@@ -41,7 +42,7 @@ def running_address() -> str:
 
 def stop() -> int:
     """End all processes; returns their number."""
-    found = [process for process, _ in marked_processes()]
+    found = _with_children([process for process, _ in marked_processes()])
     for process in found:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -81,6 +82,15 @@ def marked_processes() -> list[tuple[psutil.Process, str]]:
             if (address := process.environ().get(_MARK)) and process.pid != os.getpid():
                 found.append((process, address))
     return found
+
+
+def _with_children(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Add the processes that have overwritten their environment with a title."""
+    found = set(processes)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.update(process.children(recursive=True))
+    return list(found)
 
 
 def _write_token() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import stat
 
+import psutil
 import pytest
 
 from corral.cluster.node import marked_processes
@@ -16,6 +17,13 @@ from tests.tools.wait import wait_until
 def port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_up_status_down(port, tmp_path, monkeypatch):
@@ -43,8 +51,11 @@ def test_up_status_down(port, tmp_path, monkeypatch):
         }
         assert listening == {"127.0.0.1"}
     finally:
+        found = [
+            each for process, _ in marked_processes() for each in (process, *process.children(recursive=True))
+        ]
         cluster("down")
-    wait_until(lambda: not marked_processes(), 0.1)
+    wait_until(lambda: not any(map(_is_running, found)), 0.1)
 
 
 def test_public_addresses_are_refused(tiny):
