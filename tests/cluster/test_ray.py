@@ -8,8 +8,8 @@ import signal
 import psutil
 import pytest
 
+from tests.system.drill import Answer, ask, finish
 from tests.system.process import CorralProcess, run_corral
-from tests.system.test_fleet import Answer, ask, finish
 from tests.tools.wait import wait_until
 
 N_ENGINES, N_SLOTS = 3, 6
