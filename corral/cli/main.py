@@ -56,6 +56,8 @@ def run_command(name: str, args: Sequence[str]) -> int:
             from corral.cli.tune import run_tune as run
         case "batch":
             from corral.cli.batch import run_batch as run
+        case "cluster":
+            from corral.cli.cluster import run_cluster as run
         case "replay":
             from corral.cli.replay import run_replay as run
         case "completion":
@@ -87,6 +89,8 @@ def run_many(configuration: Configuration, args: Sequence[str]) -> None:
     settings = configuration.settings
     if settings.server.n_engines > 1:
         raise UsageError("--engines serves one model; with many models each has one engine")
+    if settings.server.ray:
+        raise UsageError("--ray serves one model")
     catalog = read_catalog(configuration)
     store = CacheStore(configuration) if settings.server.models_cache else None
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -134,6 +138,10 @@ def _serve(configuration: Configuration, args: Sequence[str]) -> int:
         _log.warning("%s", note)
     check_paths(configuration)
     settings = configuration.settings
+    if server.ray:
+        from corral.cli.cluster_address import check_private
+
+        check_private(server.ray, server.allow_insecure_cluster)
     if serves_many(configuration):
         run_many(configuration, args)
         return 0

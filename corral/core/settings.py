@@ -215,6 +215,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     media_path: str = ""
     embd_normalize: int = 2
     n_engines: int = 1
+    ray: str = ""  # HOST:PORT of the cluster where the engines run; "": this machine
+    ray_gpus: int = 0  # of each engine
+    allow_insecure_cluster: bool = False
     models_dir: str = ""
     models_preset: str = ""
     models_max: int = 4  # loaded at once; 0: no limit

@@ -32,6 +32,7 @@ from corral.link.observer import TaskObserver
 from corral.link.pending_task import MediaFile
 from corral.link.placement import EngineCost
 from corral.link.process import OpenEnd
+from corral.link.share import ShareOut, machine_shares
 from corral.link.stream import TaskStream
 
 # The first of these that an engine has is the state of all.
@@ -59,8 +60,10 @@ class Fleet:
         on_loading: Callable[[Loading], None] = lambda _: None,
         on_restart: Callable[[str], None] = lambda _: None,
         open_end: OpenEnd | None = None,
+        share_out: ShareOut = machine_shares,
     ) -> None:
-        """`open_end`: another kind of engine than a process of this machine."""
+        """`open_end`: another kind of engine than a process of this machine. `share_out`: gives each engine
+        its settings."""
         ids = itertools.count()
         self._merged = MergedObserver(observer, n_engines)
         self._on_loading = on_loading
@@ -80,7 +83,7 @@ class Fleet:
             )
             for index in range(n_engines)
         ]
-        self.lifecycle = FleetLifecycle(settings, [member.lifecycle for member in self._members])
+        self.lifecycle = FleetLifecycle(settings, [member.lifecycle for member in self._members], share_out)
         self._dispatcher = Dispatcher(self._members)
         self._drain = EngineDrain(self._members, self._dispatcher)
         self._loading_adapter = asyncio.Lock()

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.core.cpu_set import divide, machine_nodes, physical_cores
 from corral.core.errors import Unavailable
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import EngineSettings
 from corral.link.lifecycle import EngineLifecycle, EngineState, shutting_down
-from corral.link.share import like_first, share_of
+from corral.link.share import ShareOut, like_first
 
 T = TypeVar("T")
 
@@ -22,8 +21,11 @@ T = TypeVar("T")
 class FleetLifecycle:
     """`EngineLifecycle`'s interface for the server."""
 
-    def __init__(self, settings: EngineSettings, lifecycles: Sequence[EngineLifecycle]) -> None:
+    def __init__(
+        self, settings: EngineSettings, lifecycles: Sequence[EngineLifecycle], share_out: ShareOut
+    ) -> None:
         self.settings = settings
+        self._share_out = share_out
         self._lifecycles = lifecycles
         self._tasks: set[asyncio.Task[Any]] = set()
         self.loading = Loading()
@@ -31,7 +33,7 @@ class FleetLifecycle:
 
     async def start(self) -> ModelInfo:
         """Start all engines; returns once all have loaded the model, raises if one fails."""
-        shares = self._shares()
+        shares = self._share_out(self.settings, len(self._lifecycles))
         first, *others = self._lifecycles
         first.settings = shares[0]
         info = await self._start(first)
@@ -72,8 +74,3 @@ class FleetLifecycle:
 
     async def _start(self, lifecycle: EngineLifecycle) -> ModelInfo:
         return await self.run(lifecycle.start())
-
-    def _shares(self) -> list[EngineSettings]:
-        n = len(self._lifecycles)
-        n_cores, cores = physical_cores(), divide(machine_nodes(), n)
-        return [share_of(self.settings, index, n, cores[index], n_cores) for index in range(n)]

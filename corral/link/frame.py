@@ -35,7 +35,10 @@ decode_tokens = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 def encode_frame(message: object) -> bytes:
-    body = _encoder.encode(message)
+    return wrap_frame(_encoder.encode(message))
+
+
+def wrap_frame(body: bytes) -> bytes:
     return _length.pack(len(body)) + body
 
 
@@ -71,8 +74,11 @@ class BlockingChannel:
         self._limit_s = 0
 
     def send(self, message: object) -> None:
+        self.send_frames(encode_frame(message))
+
+    def send_frames(self, frames: bytes) -> None:
         with self._lock:
-            self._sock.sendall(encode_frame(message))
+            self._sock.sendall(frames)
 
     def ask(self, frame: bytes, limit_s: float | None) -> bytes | None:
         """Send a frame and return the body of the answer; None if the other end is gone. Raises

@@ -21,11 +21,11 @@ _LAST_LINES_S = 1.0  # to log its last lines
 
 
 def spawn_module(
-    module: str, fds: Sequence[int], log_name: str
+    module: str, fds: Sequence[int], log_name: str, arguments: Sequence[str] = ()
 ) -> tuple[subprocess.Popen[bytes], threading.Thread]:
     """Run a module in a process that inherits `fds`; a thread relays its stderr to the log `log_name`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, fds)],
+        [sys.executable, "-m", module, *map(str, fds), *arguments],
         pass_fds=fds,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -68,6 +68,9 @@ OpenEnd = Callable[[OnEvents], EngineEnd]
 class EngineProcess(asyncio.Protocol):
     """An engine process. Events are passed on as they arrive; `wait` returns when the process is gone."""
 
+    module = "corral.link.worker"
+    arguments: Sequence[str] = ()
+
     def __init__(self, on_events: OnEvents) -> None:
         self._on_events = on_events
         self._frames = FrameAssembler()
@@ -83,7 +86,7 @@ class EngineProcess(asyncio.Protocol):
         self._parcels.setblocking(False)
         with theirs, theirs_parcels:
             fds = [theirs.fileno(), theirs_parcels.fileno()]
-            self._process, self._log = spawn_module("corral.link.worker", fds, "corral.engine")
+            self._process, self._log = spawn_module(self.module, fds, "corral.engine", self.arguments)
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
         self._transport.write(encode_frame(settings))
 

@@ -1,4 +1,4 @@
-"""The share of the machine that each of several engines gets: pure functions of the settings of all.
+"""The share of the machine that each of several engines gets.
 
 What counts per engine stays as it is: slots, context, threads that the user has named. What belongs to the
 machine is divided: physical cores, host memory for states, the directory of `--cache-disk`, and the devices
@@ -7,15 +7,22 @@ that `--device` names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from corral.core.cpu_set import Core
+from corral.core.cpu_set import Core, divide, machine_nodes, physical_cores
 from corral.core.settings import EngineSettings
 
 replace = msgspec.structs.replace
+ShareOut = Callable[[EngineSettings, int], Sequence[EngineSettings]]
+
+
+def machine_shares(settings: EngineSettings, n: int) -> list[EngineSettings]:
+    """Return the settings of `n` engines on this machine."""
+    n_cores, cores = physical_cores(), divide(machine_nodes(), n)
+    return [share_of(settings, index, n, cores[index], n_cores) for index in range(n)]
 
 
 def share_of(

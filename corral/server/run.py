@@ -166,10 +166,15 @@ def _open_engine(settings: Settings, telemetry: Telemetry, reporter: Reporter) -
         "on_loading": reporter.loading,
         "on_restart": reporter.restarting,
     }
-    if server.n_engines == 1:
+    if server.n_engines == 1 and not server.ray:
         return EngineClient(settings.engine, server.engine_timeout_s, telemetry, **common)
     from corral.link.fleet import Fleet  # few servers need it
 
+    if server.ray:
+        from corral.cluster.end import open_in_cluster
+        from corral.cluster.node_share import shares_on_nodes
+
+        common |= {"open_end": open_in_cluster(server), "share_out": shares_on_nodes}
     return Fleet(settings.engine, server.n_engines, server.engine_timeout_s, telemetry, **common)
 
 

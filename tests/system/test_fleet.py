@@ -7,12 +7,11 @@ import asyncio
 import signal
 from typing import Any
 
-import httpx
 import pytest
 
+from tests.system.drill import ask, finish
 from tests.system.fleet_answer import Answer
-from tests.system.process import START_S, CorralProcess
-from tests.tools.family import TOOLS
+from tests.system.process import CorralProcess
 
 N_ENGINES, N_SLOTS = 3, 6
 DOCUMENTS = [f"This is document {i}. " + f"The word {i} stands here. " * 40 for i in range(N_ENGINES)]
@@ -23,37 +22,6 @@ def server(tiny):
     options = ["-c", 1024 * N_SLOTS, "-np", N_SLOTS, "--engines", N_ENGINES, "--engine-timeout", 2]
     with CorralProcess("-m", tiny, *options, "-t", 1, "--batch-exact", "--slots", "--metrics") as server:
         yield server
-
-
-def ask(server: CorralProcess) -> list[Answer]:
-    native: list[dict[str, Any]] = [
-        {"temperature": 0},
-        {"seed": 2, "grammar": 'root ::= ("the cat sat on " [a-z]+ " and ")+'},
-        {"seed": 3, "repeat_penalty": 1.3},
-        {"seed": 4, "mirostat": 2},
-        {"seed": 5, "xtc_probability": 0.5},
-        {"seed": 6, "json_schema": {"type": "array", "items": {"type": "integer"}, "minItems": 80}},
-        {"seed": 7, "dry_multiplier": 0.8},
-        {"temperature": 0, "n_probs": 2},
-    ]
-    common = {"n_predict": 160, "ignore_eos": True}
-    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Where is it cold?"}], "max_tokens": 160}
-    chats: list[dict[str, Any]] = [
-        {"tools": TOOLS, "tool_choice": "required", "seed": 8},
-        {"n": 2, "seed": 9, "ignore_eos": True},
-        {"tools": TOOLS, "tool_choice": "required", "seed": 10, "temperature": 1.5},
-        {"n": 2, "seed": 11, "ignore_eos": True, "presence_penalty": 0.5},
-    ]
-    started = [
-        Answer(server.url, "/completion", {"prompt": f"Story {i} begins", **common, **each})
-        for i, each in enumerate(native)
-    ]
-    return [*started, *(Answer(server.url, "/v1/chat/completions", {**chat, **each}) for each in chats)]
-
-
-async def finish(answers: list[Answer]) -> list[Any]:
-    await asyncio.gather(*(answer.task for answer in answers))
-    return [answer.said for answer in answers]
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,18 @@ OPTIONS = (
         target="server.n_engines",
     ),
     Option(
+        ("--ray",),
+        "run the engines in the Ray cluster at this address instead of on this machine, which must be one of "
+        "its nodes (corral cluster); the model's path must exist on all nodes",
+        "HOST:PORT",
+    ),
+    Option(("--ray-gpus",), "GPUs that Ray reserves for each engine", limits=(0, 64)),
+    Option(
+        ("--allow-insecure-cluster",),
+        "join a Ray cluster at an address that is not private",
+        negative=("--no-allow-insecure-cluster",),
+    ),
+    Option(
         ("-cb", "--cont-batching"),
         "evaluate prompts while answers are generated; otherwise prompts wait until all slots are done",
         negative=("-nocb", "--no-cont-batching"),

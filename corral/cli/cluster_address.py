@@ -1,0 +1,26 @@
+"""Refuse clusters that others can reach: whoever reaches a Ray cluster can run any program on its nodes."""
+
+from __future__ import annotations
+
+import socket
+
+from corral.cluster.join import split_address
+from corral.core.errors import CorralError
+from corral.server.peers import is_private
+
+ALLOW = "--allow-insecure-cluster"
+
+
+def check_private(address: str, is_allowed: bool) -> None:
+    """Raise CorralError unless the host has only loopback and private addresses, or the user allows it."""
+    host, _ = split_address(address)
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError as error:
+        raise CorralError(f"the address of the cluster is unknown: {host}: {error.strerror}") from None
+    public = sorted(ip for ip in found if not is_private(ip))
+    if public and not is_allowed:
+        raise CorralError(
+            f"{public[0]} is not a private address: whoever reaches a Ray cluster can run programs on its "
+            f"nodes. Use a private network, or {ALLOW}"
+        )

@@ -1,0 +1,218 @@
+"""`python -m corral.cluster.bridge FD FD ADDRESS N_ENGINES N_GPUS`: an engine of a Ray cluster, as a process.
+
+To the front it is an engine process: frames on one socket, descriptors on another, log on stderr, and an end.
+So Ray's code and its threads stay out of the front, and a front that goes takes its engines along. A reader
+thread sends commands; the main thread receives events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import uuid
+from typing import Any, NoReturn
+
+import msgspec
+
+from corral import __version__
+from corral.cluster.host import EngineHost
+from corral.cluster.join import join
+from corral.cluster.message import (
+    Exit,
+    Frame,
+    Frames,
+    FromHost,
+    Lines,
+    Part,
+    Place,
+    decode_from_host,
+    decode_place,
+    encode,
+    read_parts,
+)
+from corral.cluster.node_share import cpus_each
+from corral.core.errors import CorralError
+from corral.core.file import write_all
+from corral.core.result import Heartbeat, LoadFailed
+from corral.core.task import Verb
+from corral.link.frame import BlockingChannel, decode_settings
+from corral.link.log import log_to_front
+
+_BEAT_S = 0.5
+_PATIENCE_S = 30.0
+_N_AHEAD = 64  # items that the host may send before the first is received
+_log = logging.getLogger("corral.engine")
+
+
+class _Peek(msgspec.Struct, frozen=True):
+    """Of a command only what concerns its file."""
+
+    id: int = -1
+    fd: int = -1
+    verb: str = ""
+
+
+_peek = msgspec.msgpack.Decoder(_Peek).decode
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    log_to_front()
+    channel = BlockingChannel(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:3]))
+    address, n_engines, n_gpus = sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+    settings = channel.receive() or b""
+    beats = _Beats(channel)
+    try:
+        ray = join(address)
+        host = _start(ray, settings, n_engines, n_gpus)
+    except CorralError as error:
+        beats.stop()
+        channel.send([LoadFailed(error.message)])
+        _leave(1)
+    bridge = _Bridge(ray, host, channel, beats)
+    threading.Thread(target=bridge.send, daemon=True).start()
+    _leave(bridge.receive())
+
+
+class _Beats:
+    """Shows that this process is alive until the engine does. In a process of its own: loading Ray blocks all
+    threads for seconds. Nothing else may be sent before `stop`."""
+
+    def __init__(self, channel: BlockingChannel) -> None:
+        parent = os.getpid()
+        self._child = os.fork()
+        if not self._child:
+            with contextlib.suppress(OSError):
+                while os.getppid() == parent:
+                    channel.send([Heartbeat(0.0, 0.0)])
+                    time.sleep(_BEAT_S)
+            os._exit(0)
+
+    def stop(self) -> None:
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+            self._child = 0
+
+
+def _leave(code: int) -> NoReturn:
+    sys.stderr.flush()
+    os._exit(code)  # Ray ends the actors of a driver that is gone
+
+
+def _start(ray: Any, body: bytes, n_engines: int, n_gpus: int) -> Any:
+    settings = decode_settings(body)
+    n_cpus = settings.n_threads if settings.n_threads > 0 else cpus_each(_node_cpus(ray), n_engines)
+    host = (
+        ray.remote(EngineHost)
+        .options(
+            name=f"engine-{uuid.uuid4().hex[:12]}",
+            num_cpus=n_cpus,
+            num_gpus=n_gpus,
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+        )
+        .remote()
+    )
+    starting = host.start.remote(__version__, body, n_cpus)
+    while not ray.wait([starting], timeout=_PATIENCE_S)[0]:
+        _log.warning("waiting for a node with %d free CPUs and %d GPUs for an engine", n_cpus, n_gpus)
+    try:
+        place: Place = decode_place(ray.get(starting))
+    except ray.exceptions.RayError as error:
+        raise CorralError(f"an engine cannot start in the cluster: {_reason(error)}") from None
+    if place.refusal:
+        raise CorralError(f"the node {place.node} cannot run an engine: {place.refusal}")
+    _log.info("engine on node %s, process %d", place.node, place.pid)
+    return host
+
+
+def _node_cpus(ray: Any) -> list[int]:
+    return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+class _Bridge:
+    def __init__(self, ray: Any, host: Any, channel: BlockingChannel, beats: _Beats) -> None:
+        self._ray = ray
+        self._host = host
+        self._channel = channel
+        self._beats = beats
+        self._n = 0  # messages sent
+        self._saves: dict[int, int] = {}  # descriptors of files that the engine writes
+
+    def send(self) -> None:
+        """Pass commands and their files on, until the front is gone."""
+        while (body := self._channel.receive()) is not None:
+            command = _peek(body)
+            if command.fd < 0:
+                self._feed(Frame(body))
+            elif command.verb == Verb.SAVE:
+                fd = self._saves[command.id] = self._channel.receive_fd()
+                os.lseek(fd, 0, os.SEEK_SET)
+                self._feed(Frame(body, command.id, saves=True))
+            else:
+                self._send_file(self._channel.receive_fd())
+                self._feed(Frame(body, command.id, takes=True))
+        _leave(0)
+
+    def receive(self) -> int:
+        """Pass events on until the engine has ended; returns an exit code."""
+        options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _N_AHEAD}
+        try:
+            for ref in self._host.events.options(**options).remote():
+                for item in decode_from_host(self._ray.get(ref)):
+                    if isinstance(item, Exit):
+                        return self._end(item.code)
+                    self._apply(item)
+        except self._ray.exceptions.RayError as error:
+            _log.warning("the engine in the cluster is lost: %s", _reason(error))
+        except OSError:
+            pass  # the front is gone
+        return 1
+
+    def _feed(self, message: Part | Frame) -> Any:
+        self._n += 1
+        return self._host.feed.remote(self._n - 1, encode(message))
+
+    def _send_file(self, fd: int) -> None:
+        if fd < 0:
+            return
+        try:
+            for data in read_parts(fd):
+                self._ray.get(self._feed(Part(data)))
+        except self._ray.exceptions.RayError:
+            pass  # `receive` reports it
+        finally:
+            os.close(fd)
+
+    def _apply(self, item: FromHost) -> None:
+        if isinstance(item, Frames):
+            self._beats.stop()
+            self._channel.send_frames(item.data)
+        elif isinstance(item, Lines):
+            sys.stderr.write(item.text)
+        elif isinstance(item, Part) and item.data:
+            write_all(self._saves[item.id], item.data)
+        elif isinstance(item, Part):
+            os.close(self._saves.pop(item.id))
+
+    def _end(self, code: int) -> int:
+        if code < 0:
+            _log.warning("the engine process in the cluster was ended by %s", signal.Signals(-code).name)
+        return code if code >= 0 else 1
+
+
+if __name__ == "__main__":
+    main()

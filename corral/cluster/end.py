@@ -1,0 +1,22 @@
+"""The engines of a Ray cluster for `Fleet`: each is reached through a process of its own (`bridge`)."""
+
+from __future__ import annotations
+
+from corral.core.settings import ServerSettings
+from corral.link.process import EngineProcess, OnEvents, OpenEnd
+
+
+class RayEnd(EngineProcess):
+    module = "corral.cluster.bridge"
+
+    def __init__(self, on_events: OnEvents, server: ServerSettings) -> None:
+        super().__init__(on_events)
+        self.arguments = (server.ray, str(server.n_engines), str(server.ray_gpus))
+
+    @property
+    def pid(self) -> int | None:
+        return None  # it runs elsewhere
+
+
+def open_in_cluster(server: ServerSettings) -> OpenEnd:
+    return lambda on_events: RayEnd(on_events, server)

@@ -1,0 +1,83 @@
+"""Join a Ray cluster: the only module that imports Ray. An address is HOST:PORT.
+
+Ray replaces the loopback address by that of an interface unless it is told that there is no cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from corral.core.errors import CorralError
+
+NAMESPACE = "corral"
+PORT = 6379
+_ANSWER_S = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "45",
+    "RAY_worker_niceness": "0",  # Ray's 15 is for tasks in the background
+}
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port. Raises CorralError."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return address, PORT
+    if not host or not port.isdecimal():
+        raise CorralError(f"not the address of a Ray cluster: {address}; expected HOST:PORT")
+    return host, int(port)
+
+
+def token_path() -> Path:
+    """Where Ray looks for the secret of a cluster."""
+    return Path.home() / ".ray" / "auth_token"
+
+
+def prepare_environment(host: str) -> None:
+    """Set what Ray reads when it is imported, unless the user has set it."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if token_path().exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0" if host in _LOOPBACK else "1"
+
+
+def import_ray(host: str) -> Any:
+    """Return the module. Raises CorralError if it is not installed."""
+    prepare_environment(host)
+    try:
+        import ray
+    except ImportError:
+        raise CorralError("Ray is not installed: pip install 'llama-corral[ray]'") from None
+    return ray
+
+
+def join(address: str) -> Any:
+    """Become a driver of the cluster; returns the module `ray`. Raises CorralError."""
+    host, port = split_address(address)
+    ray = import_ray(host)
+    try:
+        socket.create_connection((host, port), _ANSWER_S).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise CorralError(f"no Ray cluster answers at {host}:{port}: {reason}") from None
+    try:
+        ray.init(
+            f"{host}:{port}",
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CorralError(
+            f"cannot join the Ray cluster at {host}:{port}: {reason} (this machine must be one of its nodes: "
+            f"corral cluster up --join {host}:{port})"
+        ) from None
+    return ray

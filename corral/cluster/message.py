@@ -1,0 +1,70 @@
+"""Messages between a front's bridge and an engine host: msgpack in `bytes`, so that Ray pickles nothing else.
+
+An engine's own frames travel as they are. The files that local processes share by descriptor travel as parts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+_PART_BYTES = 4 << 20
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
+    """The next part of a file: to the host that of the next frame, to the bridge that of command `id`, which
+    an empty one ends."""
+
+    data: bytes
+    id: int = -1
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, tag="frame"):
+    """A command. `takes`: the parts before it are its file. `saves`: the engine writes a file."""
+
+    body: bytes
+    id: int = -1
+    takes: bool = False
+    saves: bool = False
+
+
+class Frames(msgspec.Struct, frozen=True, array_like=True, tag="frames"):
+    """Events, each with its length."""
+
+    data: bytes
+
+
+class Lines(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
+    """What the engine logs, as on its pipe."""
+
+    text: str
+
+
+class Exit(msgspec.Struct, frozen=True, array_like=True, tag="exit"):
+    code: int
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where an engine runs. `refusal`: why it does not."""
+
+    node: str = ""
+    pid: int = -1
+    model: str = ""
+    refusal: str = ""
+
+
+ToHost = Part | Frame
+FromHost = Part | Frames | Lines | Exit
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_host = msgspec.msgpack.Decoder(ToHost).decode
+decode_from_host = msgspec.msgpack.Decoder(list[FromHost]).decode
+decode_place = msgspec.msgpack.Decoder(Place).decode
+
+
+def read_parts(fd: int) -> Iterator[bytes]:
+    """Yield the contents of a file, whatever its offset."""
+    for at in range(0, os.fstat(fd).st_size, _PART_BYTES):
+        yield os.pread(fd, _PART_BYTES, at)

@@ -1,0 +1,97 @@
+"""The parts of `corral.cluster` that need no Ray."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from corral import __version__
+from corral.cli.cluster_address import check_private
+from corral.cluster.host import EngineHost
+from corral.cluster.join import import_ray, split_address
+from corral.cluster.message import Frame, decode_place, encode
+from corral.cluster.node_share import cpus_each, missing_files, shares_on_nodes, with_threads
+from corral.core.errors import CorralError
+from corral.core.modifier import ScaledFile
+from corral.core.settings import EngineSettings
+from corral.link.frame import LENGTH_BYTES, encode_frame
+
+
+@pytest.mark.parametrize(
+    ("nodes", "n", "each"),
+    [([8, 8, 8], 3, 8), ([8, 8, 8], 4, 4), ([8, 2], 3, 2), ([8, 2], 2, 4), ([1, 1], 5, 1), ([], 2, 1)],
+)
+def test_engines_get_equal_shares_of_the_nodes(nodes, n, each):
+    assert cpus_each(nodes, n) == each
+
+
+def test_engines_share_no_files():
+    settings = EngineSettings(
+        model="m", cache_disk="/disk", lookup_cache_dynamic="/lookup", cache_ram_mib=600
+    )
+    shares = shares_on_nodes(settings, 2)
+    assert [share.cache_disk for share in shares] == ["/disk/engine-0", "/disk/engine-1"]
+    assert [share.lookup_cache_dynamic for share in shares] == ["/lookup", "/lookup.1"]
+    assert [share.cache_ram_mib for share in shares] == [600, 600]
+
+
+def test_threads_that_the_user_has_named_stay():
+    assert with_threads(EngineSettings(model="m", n_threads=3), 1).n_threads == 3
+    assert with_threads(EngineSettings(model="m"), 1).n_threads >= 1
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("10.0.0.1:1234", ("10.0.0.1", 1234)), ("head", ("head", 6379)), ("127.0.0.1:1", ("127.0.0.1", 1))],
+)
+def test_an_address_has_a_host_and_a_port(address, parts):
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize("address", [":6379", "head:", "head:port"])
+def test_other_addresses_are_refused(address):
+    with pytest.raises(CorralError):
+        split_address(address)
+
+
+def test_only_private_addresses_are_joined():
+    for address in ("127.0.0.1:6379", "10.1.2.3", "192.168.1.1:1", "localhost"):
+        check_private(address, is_allowed=False)
+    with pytest.raises(CorralError):
+        check_private("198.51.100.1:6379", is_allowed=False)
+    check_private("198.51.100.1:6379", is_allowed=True)
+
+
+def test_without_ray_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(CorralError, match=r"llama-corral\[ray\]"):
+        import_ray("127.0.0.1")
+
+
+def test_files_that_a_node_does_not_have_are_named(tmp_path):
+    model = tmp_path / "model.gguf"
+    model.touch()
+    settings = EngineSettings(
+        model=str(model), mmproj="/no/projector", lora=(ScaledFile(""), ScaledFile("/no"))
+    )
+    assert missing_files(settings) == ["/no/projector", "/no"]
+
+
+async def _refusal(version: str, settings: EngineSettings) -> str:
+    body = encode_frame(settings)[LENGTH_BYTES:]
+    return decode_place(await EngineHost().start(version, body, 1)).refusal
+
+
+async def test_a_node_refuses_what_it_cannot_run():
+    assert "/no/model" in await _refusal(__version__, EngineSettings(model="/no/model"))
+    assert __version__ in await _refusal("0.0.0", EngineSettings(model="/no/model"))
+
+
+async def test_commands_arrive_in_the_order_in_which_they_were_sent(monkeypatch):
+    host = EngineHost()
+    applied: list[bytes] = []
+    monkeypatch.setattr(host, "_apply", lambda message: applied.append(message.body))
+    for n in (1, 2, 0, 4, 3):
+        await host.feed(n, encode(Frame(b"%d" % n)))
+    assert applied == [b"0", b"1", b"2", b"3", b"4"]
