@@ -8,7 +8,8 @@ import signal
 import psutil
 import pytest
 
-from tests.system.drill import Answer, ask, finish
+from tests.system.drill import ask, finish
+from tests.system.fleet_answer import Answer
 from tests.system.process import CorralProcess, run_corral
 from tests.tools.wait import wait_until
 

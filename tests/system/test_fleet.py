@@ -7,11 +7,12 @@ import asyncio
 import signal
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.system.drill import ask, finish
 from tests.system.fleet_answer import Answer
-from tests.system.process import CorralProcess
+from tests.system.process import START_S, CorralProcess
 
 N_ENGINES, N_SLOTS = 3, 6
 DOCUMENTS = [f"This is document {i}. " + f"The word {i} stands here. " * 40 for i in range(N_ENGINES)]
