@@ -1,4 +1,4 @@
-"""Refuse clusters that others can reach: whoever reaches a Ray cluster can run any program on its nodes."""
+"""Refuse clusters on public addresses: clients that reach a Ray cluster can run any program on its nodes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def check_private(address: str, is_allowed: bool) -> None:
     public = sorted(ip for ip in found if not is_private(ip))
     if public and not is_allowed:
         raise CorralError(
-            f"{public[0]} is not a private address: whoever reaches a Ray cluster can run programs on its "
-            f"nodes. Use a private network, or {ALLOW}"
+            f"{public[0]} is not a private address: clients that reach a Ray cluster can run programs "
+            f"on its nodes. Use a private network, or {ALLOW}"
         )

@@ -24,13 +24,13 @@ def shares_on_nodes(settings: EngineSettings, n: int) -> list[EngineSettings]:
 
 
 def cpus_each(nodes: Sequence[int], n: int) -> int:
-    """Return the most CPUs that each of `n` engines can have on nodes with so many CPUs; at least 1."""
+    """Return the most CPUs, at least 1, that each of `n` engines can have on nodes with these CPUs."""
     fits = (each for each in range(max(nodes, default=1), 1, -1) if sum(node // each for node in nodes) >= n)
     return next(fits, 1)
 
 
 def with_threads(settings: EngineSettings, n_cpus: int) -> EngineSettings:
-    """Return the settings with threads for the physical cores behind `n_cpus` CPUs of this node."""
+    """Return the settings with threads for the physical cores of `n_cpus` CPUs of this node."""
     if settings.n_threads > 0:
         return settings
     n_cores = physical_cores()

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import FilePayload, expect
 
 from tests.browser.chat_page import ChatPage
+from tests.browser.contrast import CONTRASTS
 
 FIRST_LOAD_BYTES = 150_000
 MIN_CONTRAST = 4.5  # WCAG 2.2, level AA
@@ -99,36 +100,6 @@ def test_code_of_an_answer_has_the_size_that_its_own_style_says(chat):
            })"""
     )
     assert sizes == [16, 16, 14]
-
-
-CONTRASTS = """() => {
-  const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });
-  const context = canvas.getContext("2d", { willReadFrequently: true });
-  const paint = (...colors) => {
-    for (const color of colors) {
-      context.fillStyle = color;
-      context.fillRect(0, 0, 1, 1);
-    }
-    return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
-  };
-  const luminance = (rgb) => {
-    const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    const [r, g, b] = rgb.map((byte) => linear(byte / 255));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const grounds = (element) => {
-    const color = getComputedStyle(element).backgroundColor;
-    return element.parentElement ? [...grounds(element.parentElement), color] : ["white", color];
-  };
-  const contrast = (element) => {
-    const { color, opacity } = getComputedStyle(element, "::placeholder");
-    const text = `color-mix(in srgb, ${color} ${100 * opacity}%, transparent)`;
-    const [back, front] = [paint(...grounds(element)), paint(...grounds(element), text)].map(luminance);
-    return (Math.max(back, front) + 0.05) / (Math.min(back, front) + 0.05);
-  };
-  const fields = [...document.querySelectorAll("input, textarea")].filter(({ placeholder }) => placeholder);
-  return Object.fromEntries(fields.map((each) => [each.placeholder, contrast(each)]));
-}"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

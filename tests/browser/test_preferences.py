@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.browser.chat_page import ChatPage
+from tests.browser.contrast import CONTRASTS
 from tests.browser.look import show_answer
-from tests.browser.test_look import CONTRASTS
 
 MORE_CONTRAST = 7  # WCAG 2.2, level AAA
 MOVING = """() => {

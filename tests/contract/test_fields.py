@@ -49,11 +49,13 @@ ALIASES = (
     "/v1/rerank",
     "/v1/reranking",
     "/v1/classify",
+    "/responses",
+    "/responses/input_tokens",
 )
 # They read the fields of a whole chat, and use few of them.
 ONLY_RENDER = (
     *("/apply-template", "/v1/chat/completions/input_tokens", "/v1/messages/count_tokens"),
-    "/v1/responses/input_tokens",
+    *("/v1/responses/input_tokens", "/responses/input_tokens"),
 )
 SWEPT = [path for path in PLAIN if path not in ALIASES]
 # Not swept, since they need options or forms instead of JSON; test_batches, test_streams, test_receipts,
