@@ -20,6 +20,8 @@ def count_rules(rules: Schema) -> list[Schema]:
     rest = {k: v for k, v in rules.items() if k != "minProperties"}
     if n_missing <= 0:
         return [rest]
+    if n_missing > len(names):
+        return []
     if math.comb(len(names), n_missing) > MAX_ALTERNATIVES:
         return [rules]
     return [{**rest, "required": [*required, *more]} for more in combinations(names, n_missing)]
