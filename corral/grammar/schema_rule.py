@@ -18,7 +18,10 @@ Schema = dict[str, Any]
 
 MAX_EXACT = 2**53  # larger integers are rounded
 
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_COUNTS = (
+    *("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"),
+    *("minProperties", "maxProperties"),
+)
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _APPLICATORS = ("anyOf", "oneOf", "allOf", "$ref")
 _NOTHING: dict[str, Any] = {"uniqueItems": False, "dependentRequired": {}, "dependentSchemas": {}}

@@ -31,6 +31,8 @@ def _place(
     if all(is_within(item, part) for item in [*rules.get("prefixItems", []), rules.get("items", True)]):
         return _count(rules, least, most)
     n = min(rules.get("maxItems", math.inf), math.inf)
+    if max(least, rules.get("minItems", 0)) > n:
+        return []
     n_ways = _n_ways(n, rules.get("minItems", 0), least, most)
     if n_ways > MAX_ALTERNATIVES:
         keyword = "maxContains" if most is not None else "minContains" if least > 1 else "contains"
