@@ -67,6 +67,7 @@ class ChatPage:
         panel = self.page.get_by_label("Settings of this chat")
         if not panel.is_visible():
             self.page.locator(".head").get_by_role("button", name="Settings").click()
+            expect(panel).to_be_visible()  # its script is loaded when it is first opened
         return panel
 
     def set(self, label: str, value: object) -> Locator:

@@ -152,7 +152,7 @@ def test_huge_files_are_refused(tab):
         ("'['.repeat(1e6) + ']'.repeat(1e6)", "no chats|not JSON"),
         ("m.exportChats(Array(10_001).fill({}))", "too many chats"),
         ("m.exportChats([{ ...m.newChat(), settings: deep(1000) }])", "nested too deeply"),
-        ("m.exportChats([{ ...m.newChat(), messages: many(100_001) }])", "more than 100000 messages"),
+        ("m.exportChats([{ ...m.newChat(), messages: many(100_001) }])", "more than 100,000 messages"),
     ):
         make = """
           const deep = (n) => { let value = {}; for (; n; n -= 1) value = { value }; return value; };

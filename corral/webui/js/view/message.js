@@ -6,9 +6,7 @@ import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
 import { Lazy } from "./lazy.js";
 import { Markdown } from "./markdown.js";
-import { Remedies } from "./remedies.js";
 import { Timings } from "./timings.js";
-import { ToolCalls, ToolResult } from "./tool_calls.js";
 import { parts, percent, t } from "../text.js";
 
 const NAMES = { user: t("author.user"), assistant: t("author.assistant"), tool: t("author.tool") };
@@ -28,7 +26,7 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
         ? html`<${Editor} message=${message} app=${app} onDone=${() => app.closeEditor(message.id)} />`
         : html`<${Body} message=${message} isWriting=${isWriting} showsTokens=${showsTokens} />`}
       ${message.toolCalls?.length > 0 &&
-      html`<${ToolCalls} message=${message} isOpen=${isLast && (!isBusy || Boolean(runs))} runs=${runs} app=${app} />`}
+      html`<${Lazy} from="./tool_calls.js" view="ToolCalls" message=${message} isOpen=${isLast && (!isBusy || Boolean(runs))} runs=${runs} app=${app} />`}
       ${isWriting && html`<${Waiting} message=${message} progress=${progress} />`}
       <${Ending} message=${message} isLast=${isLast} isBusy=${isBusy} app=${app} />
       <footer class="tools">
@@ -55,7 +53,7 @@ export function Message({ message, siblings, isLast, isBusy, isEditing, progress
 }
 
 function Body({ message, isWriting, showsTokens }) {
-  if (message.role === "tool") return html`<${ToolResult} message=${message} />`;
+  if (message.role === "tool") return html`<${Lazy} from="./tool_calls.js" view="ToolResult" message=${message} />`;
   if (message.role === "user") return html`<div class="said" dir="auto">${message.content}</div>`;
   if (showsTokens && message.tokens) return html`<${Lazy} from="./token_view.js" view="TokenView" tokens=${message.tokens} />`;
   return html`<${Markdown} text=${message.content} isWriting=${isWriting} />`;
@@ -107,7 +105,7 @@ function Ending({ message, isLast, isBusy, app }) {
     ${canGoOn &&
     html`<button type="button" onClick=${() => app.continueAnswer(message.id)}><${Icon} name="go" /> ${t("message.continue")}</button>
       <button type="button" onClick=${() => app.openEditor(message.id)}><${Icon} name="edit" /> ${t("message.editEnd")}</button>`}
-    ${isLast && !isBusy && isBad && html`<${Remedies} message=${message} app=${app} />`}
+    ${isLast && !isBusy && isBad && html`<${Lazy} from="./remedies.js" view="Remedies" message=${message} app=${app} />`}
   </div>`;
 }
 

@@ -71,13 +71,14 @@ export function Sidebar({ app, state, isOpen, onClose }) {
 function Group({ name, isFolder, children }) {
   if (!isFolder) return html`<li><h2>${name}</h2><ul>${children}</ul></li>`;
   const closed = (localStorage.getItem(CLOSED) ?? "").split("\n");
-  const onToggle = ({ target }) => {
+  const onClick = ({ currentTarget }) => {
     const others = closed.filter((each) => each !== name);
-    localStorage.setItem(CLOSED, (target.open ? others : [...others, name]).join("\n"));
+    const isClosing = currentTarget.parentElement.open; // `toggle` would come later, perhaps after the page is closed
+    localStorage.setItem(CLOSED, (isClosing ? [...others, name] : others).join("\n"));
   };
   return html`<li class="folder">
-    <details open=${!closed.includes(name)} onToggle=${onToggle}>
-      <summary><${Icon} name="folder" /> ${name}</summary>
+    <details open=${!closed.includes(name)}>
+      <summary onClick=${onClick}><${Icon} name="folder" /> ${name}</summary>
       <ul>${children}</ul>
     </details>
   </li>`;
