@@ -6,6 +6,7 @@ import { useFocus } from "./focus.js";
 import { Icon, IconButton } from "./icon.js";
 import { Lazy } from "./lazy.js";
 import { Markdown } from "./markdown.js";
+import { Remedies } from "./remedies.js";
 import { Timings } from "./timings.js";
 import { parts, percent, t } from "../text.js";
 
@@ -105,7 +106,7 @@ function Ending({ message, isLast, isBusy, app }) {
     ${canGoOn &&
     html`<button type="button" onClick=${() => app.continueAnswer(message.id)}><${Icon} name="go" /> ${t("message.continue")}</button>
       <button type="button" onClick=${() => app.openEditor(message.id)}><${Icon} name="edit" /> ${t("message.editEnd")}</button>`}
-    ${isLast && !isBusy && isBad && html`<${Lazy} from="./remedies.js" view="Remedies" message=${message} app=${app} />`}
+    ${isLast && !isBusy && isBad && html`<${Remedies} message=${message} app=${app} />`}
   </div>`;
 }
 
