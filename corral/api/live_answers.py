@@ -30,7 +30,7 @@ class ChangeableRenderer(Renderer, Protocol):
 
     def locate(self, choice: Choice, n_chars: int) -> int | None:
         """Return the place in the generated text after `n_chars` characters of what the client has last: its
-        content, or its reasoning before. None: there is no such place."""
+        content, or its reasoning before the content begins. None if the text has no such place."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Join a Ray cluster: the only module that imports Ray. An address is HOST:PORT.
 
-Ray replaces the loopback address by that of an interface unless its setting says that there is no cluster.
+Ray replaces a loopback address by that of a network interface, unless its setting for clusters is off.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
     token: int | None = None
     cached_token: int | None = None
     # For the monitor; 0: not more than `n_common`.
-    n_evicted: int = 0  # of the prompt's first tokens, at least: were cached once, and are no more
+    n_evicted: int = 0  # first tokens that were cached earlier and have been evicted, at least
     n_other_adapters: int = 0  # are cached for other adapters
     prepare_ms: float = 0.0  # before it could get a slot: to compile its grammar, to read from disk
     restore_ms: float = 0.0  # to bring the prefix into the slot

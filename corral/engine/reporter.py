@@ -1,6 +1,6 @@
-"""Reports for every prompt how much of it was cached, and why no more.
+"""Report for every prompt how much of it was cached, and why the rest was not.
 
-Remembers hashes of what slots have held, in blocks, to tell a prompt that is no longer cached from a new one.
+Hashes of blocks that slots have held distinguish an evicted prompt from a new one.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ _TEXTS = {
     "cannot_cut": "Of {common} that are the same only {cached} were reused: the cached state could not be "
     "cut there (its context was shifted, or media or the model's memory forbid it) or not be restored.",
     "other_adapters": "Its first {tokens} are cached, but for other adapters or scales.",
-    "evicted": "Its first {tokens}, at least, were cached earlier and are no more: their room was needed, or "
-    "they were erased.",
+    "evicted": "At least its first {tokens} were cached earlier and have been evicted to make room, or "
+    "erased.",
     "new_engine": "The engine was loaded {age} before, without anything cached in memory.",
 }
 _SOURCES = {Tier.RAM: "a saved state in memory", Tier.DISK: "a saved state on disk"}

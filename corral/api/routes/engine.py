@@ -48,7 +48,7 @@ async def drain(request: Request, id_engine: _Engine) -> Response:
     fleet = _fleet(request)
     ids = [str(engine.index) for engine in fleet.engines]
     if id_engine not in ids:
-        raise NotFound(f"there is no engine {id_engine:.64}; engines are numbered from 0 to {ids[-1]}")
+        raise NotFound(f"engine {id_engine:.64} does not exist; engines are numbered from 0 to {ids[-1]}")
     await fleet.drain(ids.index(id_engine))
     return JsonResponse({"success": True})
 

@@ -34,6 +34,6 @@ class ControlRequest(RequestModel):
     keep: Annotated[int, Whole, limits(0)] | None = Field(
         None,
         description="How many characters (Unicode code points) an edit keeps: of the content, or of the "
-        "reasoning while there is no content.",
+        "reasoning before the content begins.",
     )
     text: Text = Field("", description="What an edit writes after them; the answer continues there.")
