@@ -78,6 +78,11 @@ class CorralProcess:
         (engine,) = self.engines
         return engine
 
+    def next_engine(self, lost: psutil.Process) -> psutil.Process:
+        """Wait for the process that replaces a lost engine; answers may end before it starts."""
+        wait_until(lambda: any(engine.pid != lost.pid for engine in self.engines))
+        return next(engine for engine in self.engines if engine.pid != lost.pid)
+
     @property
     def engines(self) -> list[psutil.Process]:
         return children(self.process.pid, "corral.link.worker")

@@ -246,11 +246,11 @@ async def test_streams_with_adapters_go_on_token_exact(server):
     streams = [Stream(server.url, **body) for body in bodies]
     for stream in streams:
         await stream.reach(10)
-    lost = server.engine.pid
+    lost = server.engine
     kill(server)
     assert await finish(streams) == undisturbed
     assert len({tuple(each) for each in undisturbed}) == 4
-    assert server.engine.pid != lost
+    server.next_engine(lost)
     assert scales(server) == {0: 1.0, 1: 0.5, id: 0.0}
 
 

@@ -103,11 +103,11 @@ def queue_of(server: CorralProcess) -> int:
 
 
 async def test_an_engine_that_is_lost_is_told(server):
-    stream = Stream(server.url, **{**ENDLESS, "n_predict": 400})
+    stream = Stream(server.url, **{**ENDLESS, "n_predict": 1500})
     await stream.reach(20)
     server.engine.kill()
     await stream.task
-    assert len(stream.tokens) == 400
+    assert len(stream.tokens) == 1500
     n = 1
     while (response := await asyncio.to_thread(server.get, f"/monitor/requests/{n}")).status_code == 200:
         found = response.json()
