@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from playwright.sync_api import expect
 
@@ -36,13 +35,7 @@ class Durable:
         return self.server.url
 
     def kill(self) -> None:
-        """Kill all processes at once."""
-        front = psutil.Process(self.server.process.pid)
-        for process in (front, *front.children(recursive=True)):
-            process.kill()
-        self.server.process.wait()
-        assert self.server.process.stdout is not None
-        self.server.process.stdout.close()
+        self.server.kill()
 
     def start_again(self) -> None:
         self.server = self._start()

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import httpx
-import psutil
 from typing_extensions import Self
 
 from tests.system.process import START_S, CorralProcess
@@ -40,12 +39,7 @@ class Reborn:
         """Kill all processes at once, and start others."""
         for _ in range(n):
             self.is_up.clear()
-            front = psutil.Process(self.server.process.pid)
-            for process in (front, *front.children(recursive=True)):
-                process.kill()
-            await asyncio.to_thread(self.server.process.wait)
-            assert self.server.process.stdout is not None
-            self.server.process.stdout.close()
+            await asyncio.to_thread(self.server.kill)
             self.server = await asyncio.to_thread(CorralProcess, *self._options)
             self.is_up.set()
 

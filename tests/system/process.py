@@ -107,6 +107,14 @@ class CorralProcess:
         assert response.status_code == 200, response.text
         return response.json()
 
+    def kill(self) -> None:
+        """SIGKILL for all processes at once."""
+        front = psutil.Process(self.process.pid)
+        for process in (front, *front.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):  # the others end by themselves without the front
+                process.kill()
+        self.stop()
+
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         if self.process.poll() is None:

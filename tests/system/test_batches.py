@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -238,10 +236,7 @@ def test_a_batch_survives_kills_of_everything(tiny, tmp_path, n, n_kills):
                 return client.batches.retrieve(batch.id).request_counts.completed >= before + n // 9
 
             wait_until(has_more, 0.05)
-        family = [server.engine.pid, server.tokenizer.pid, server.process.pid]
-        for pid in family[::-1]:
-            os.kill(pid, signal.SIGKILL)
-        server.stop()
+        server.kill()
         server = start(tiny, tmp_path / "kept")
     with server, client_of(server) as client:
         ended = finish(client, batch.id)
