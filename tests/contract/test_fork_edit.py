@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import shutil
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,7 @@ class Running:
         live = self.server.state.live.find(self.client, self.id)
         assert live is not None
         while len(live.choices[0].text) < n:
-            self.server.engine.step()
-            await asyncio.sleep(0)
+            await step(self.server, lambda: len(live.choices[0].text))
         return live.choices[0].text
 
     @property
@@ -64,6 +64,14 @@ class Running:
         response = await self.response
         assert response.status_code == 200, response.text
         return shown(response.text, FIELD[self.path])
+
+
+async def step(server: ScriptedServer, size: Callable[[], int]) -> None:
+    """Take one step and wait until its token, if it has one, has come through the journal's thread."""
+    before, deadline = size(), time.monotonic() + 0.1
+    server.engine.step()
+    while size() == before and time.monotonic() < deadline:
+        await asyncio.sleep(0)
 
 
 def events(stream: str) -> list[dict[str, Any]]:
@@ -228,8 +236,7 @@ async def test_another_server_continues_an_edited_and_a_forked_answer(tmp_path, 
         )
         stream = await _find_stream(server, action)
         while ", a" not in shown(bytes(stream._bytes).decode(), "content"):
-            server.engine.step()
-            await asyncio.sleep(0.001)
+            await step(server, lambda: len(stream._bytes))
         killed = shutil.copytree(tmp_path / "journal", tmp_path / "killed")
         sent = bytes(stream._bytes)
         server.engine.is_paused = False
