@@ -14,7 +14,7 @@ Render = Callable[[list[Message], list[Message]], str]  # messages and tools to 
 _WORD, _SYSTEM, _TOOL, _CALL, _KEY, _RESULT = "qwoe", "sywx", "toqz", "cavk", "kexq", "rezp"
 _OTHER = "othv"
 _DUMPED = ("'type'", '"type"')  # parts that were written as they are
-# The names by which templates are told to render the reasoning of earlier answers.
+# The options that make templates render the reasoning of earlier answers.
 KEEP_REASONING = {
     "preserve_thinking": True,
     "clear_thinking": False,

@@ -1,6 +1,6 @@
 """`POST /tokenize` and `POST /detokenize`.
 
-They need no engine, but begin to load one that sleeps: whoever counts tokens is about to use them.
+They need no engine, but begin to load one that sleeps: clients that count tokens are about to use them.
 """
 
 from __future__ import annotations

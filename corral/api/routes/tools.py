@@ -55,7 +55,7 @@ async def call_tool(request: Request) -> Response:
 @router.get("/cors-proxy", include_in_schema=False)
 @router.post("/cors-proxy", include_in_schema=False)
 async def proxy(_request: Request) -> Response:
-    raise FeatureDisabled("this feature is disabled: Corral is no proxy")
+    raise FeatureDisabled("this feature is disabled: Corral does not act as a proxy")
 
 
 async def _answer(sessions: McpSessions, client: Any, body: ToolCallRequest) -> dict[str, Any]:
