@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.chat.capability import Capability, probe
+from corral.chat.capability import KEEP_REASONING, Capability, keeps_reasoning, probe
 from corral.chat.format import Format, long_id, short_id
 from corral.chat.formats import choose_format
 from corral.chat.grammar import Grammar, TokenOf, any_of, json_value, seq
@@ -72,6 +72,7 @@ class ChatFormat:
         self.template = template
         self.format: Format = choose_format(template.source)
         self.can: Capability = probe(lambda messages, tools: self._try(messages, tools, True, {}))
+        self.keeps_reasoning = keeps_reasoning(lambda m, t: self._try(m, t, True, KEEP_REASONING))
         self._tags: ReasoningTags = choose_tags(template.source)
         self._thinks = self._tags.start in template.source or self._tags.end in template.source
 

@@ -8,6 +8,7 @@
         TooLarge                413  invalid_request_error
       Unauthorized              401  authentication_error
       Forbidden                 403  permission_error
+        FeatureDisabled         403  feature_disabled
       NotFound                  404  not_found_error
         NoSuchSlot
       Conflict                  409  conflict_error
@@ -110,6 +111,12 @@ class Unauthorized(CorralError):
 class Forbidden(CorralError):
     status = 403
     type = "permission_error"
+
+
+class FeatureDisabled(Forbidden):
+    """An endpoint that is off unless an option turns it on."""
+
+    type = "feature_disabled"
 
 
 class NotFound(CorralError):

@@ -9,6 +9,7 @@ from corral.core.params import SAMPLER_NAMES
 _ALIASES = {
     "typical_p": "typ_p",
     "typical": "typ_p",
+    "typ": "typ_p",
     "tfs": "tfs_z",
     "temp": "temperature",
     "nucleus": "top_p",

@@ -196,8 +196,12 @@ class EngineClient:
     async def load(self) -> None:
         """Load the model again if it was unloaded, and wait for it."""
         self.lifecycle.check_up()
-        self.lifecycle.wake()
+        self.wake()
         await self._wait_ready()
+
+    def wake(self) -> None:
+        """Begin to load the model again if it was unloaded when idle."""
+        self.lifecycle.wake()
 
     def keep_idle(self, limit_s: float) -> None:
         """Unload the model after another idle time than usual, unless a task comes before."""

@@ -152,13 +152,13 @@ class Fleet:
         self, task: TaskT, observer: TaskObserver, media: MediaFile | None = None
     ) -> tuple[TaskT, TaskStream]:
         self.lifecycle.check_up()
-        self._wake()
+        self.wake()
         member, blocks = self._dispatcher.choose(task)
         return member.take_in(task, blocks, observer, media)
 
     async def layout_media(self, media: list[MediaItem]) -> list[list[int]]:
         self.lifecycle.check_up()
-        self._wake()
+        self.wake()
         member = min(self._dispatcher.usable, key=lambda member: member.load_now.n_tasks)
         return await member.layout_media(media)
 
@@ -198,6 +198,10 @@ class Fleet:
         self.lifecycle.check_up()
         running = (member for member in self._members if member.state is not EngineState.FAILED)
         await asyncio.gather(*(member.load() for member in running))
+
+    def wake(self) -> None:
+        for member in self._members:
+            member.lifecycle.wake()
 
     def keep_idle(self, limit_s: float) -> None:
         for member in self._members:
@@ -245,10 +249,6 @@ class Fleet:
     def _note_loading(self, loading: Loading) -> None:
         self.lifecycle.loading = loading
         self._on_loading(loading)
-
-    def _wake(self) -> None:
-        for member in self._members:
-            member.lifecycle.wake()
 
     def _free_adapters(self) -> None:
         unused = self._unfreed - self.adapters_in_use if self._unfreed else set()

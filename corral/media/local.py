@@ -24,7 +24,8 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 class LocalMedia:
-    """`file:name` and `file://name` are relative to the directory; `file:///name` must be inside it."""
+    """`file:name`, `file://name` and `file:///name` are relative to the directory; the last one may also be
+    the whole path of a file inside it."""
 
     def __init__(self, directory: str) -> None:
         self._directory = os.path.realpath(directory)
@@ -51,12 +52,9 @@ class LocalMedia:
         parts = _split(path)
         if b".." in parts or b"\0" in path:
             raise _no_such_file()
-        if not path.startswith(b"/"):
-            return parts
-        for root in self._roots:
-            if parts[: len(root)] == root:
-                return parts[len(root) :]
-        raise _no_such_file()
+        roots = self._roots if path.startswith(b"/") else []
+        root = next((root for root in roots if parts[: len(root)] == root), [])
+        return parts[len(root) :]
 
     def _open(self, parts: list[bytes]) -> int:
         fd = os.open(self._directory, _DIRECTORY)

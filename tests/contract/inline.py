@@ -113,6 +113,10 @@ class InlineEngine:
     async def load(self) -> None:
         self.state = EngineState.READY
 
+    def wake(self) -> None:
+        if self.state is EngineState.SLEEPING:
+            self.state = EngineState.WAKING
+
     def keep_idle(self, limit_s: float) -> None:
         self.unloads_in_s = None if limit_s < 0 else limit_s
         if limit_s == 0:

@@ -171,6 +171,7 @@ async def test_null_means_the_default(server):
     ("samplers", "names"),
     [
         (["top_k", "typical_p", "temp", "top_k"], ["top_k", "typ_p", "temperature", "top_k"]),
+        (["typ", "nucleus", "top-k"], ["typ_p", "top_p", "top_k"]),
         ("kfypmt", ["top_k", "tfs_z", "typ_p", "top_p", "min_p", "temperature"]),
         ([], []),
     ],

@@ -73,9 +73,6 @@ def test_it_sleeps_without_its_process_and_looking_does_not_wake_it(sleeper):
         "/lora-adapters",
     ):
         assert sleeper.get(path).status_code == 200, path
-    assert sleeper.post("/tokenize", content="Hello").json()["tokens"]
-    template = sleeper.post("/apply-template", messages=[{"role": "user", "content": "Hello"}])
-    assert template.status_code == 200
     assert sleeper.get("/health").json() == {"status": "ok", "slots_idle": 2, "slots_processing": 0}
     assert [slot["is_processing"] for slot in sleeper.get("/slots").json()] == [False, False]
     assert metrics_of(sleeper.get("/metrics").text) == metrics_of(before)
@@ -100,6 +97,9 @@ def test_it_sleeps_without_its_process_and_looking_does_not_wake_it(sleeper):
         ("/slots/0?action=tokens", {}),
         ("/slots/1?action=erase", {}),
         ("/lora-adapters/load", {"name": "lora-a"}),
+        ("/tokenize", {"content": "Hello"}),
+        ("/apply-template", {"messages": [{"role": "user", "content": "Hello"}]}),
+        ("/v1/messages/count_tokens", {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}),
     ],
 )
 def test_what_needs_an_engine_wakes_it_and_only_waits(sleeper, path, body):

@@ -263,6 +263,8 @@ READABLE: dict[str, Any] = {
     "file://{directory}/a.png": b"a picture",
     "file:{directory}/sub/deep/d": b"deep",
     "file:////{directory}//a.png": b"a picture",
+    "file:////sub//deep/d": b"deep",
+    "file:///a.png": b"a picture",
 }
 
 
@@ -295,7 +297,6 @@ MISSING = [
     "file:///etc/passwd",
     "file:////etc/passwd",
     "file:%2fetc%2fpasswd",
-    "file:///",
     "file://localhost/etc/passwd",
     "file:///proc/self/environ",
     "file:///dev/zero",

@@ -8,6 +8,7 @@ from corral.api.choice import Choice
 from corral.api.model import RenderContext
 from corral.api.prepare import PreparedCompletion
 from corral.api.render import native
+from corral.api.render.parser_settings import render_parser_settings
 from corral.api.render.state import render_cache_report
 from corral.api.schema.completion import GenerationFields
 from corral.api.sse import SSE
@@ -57,6 +58,7 @@ class NativeRenderer:
         answer["prompt"] = self._context.vocab.detokenize(task.own_prompt)
         answer["generation_settings"] = {
             **native.render_generation_settings(task.params, body.stream, body.timings_per_token),
+            **render_parser_settings(task.params),
             "n_ctx": self._context.n_ctx,
             "model": self._context.model_name,
         }

@@ -10,6 +10,7 @@ import msgspec
 
 from corral.api.choice import Choice
 from corral.api.json_encode import Rows
+from corral.api.render.parser_settings import render_parser_settings
 from corral.core.params import GenerationParams, SamplingParams
 from corral.core.result import (
     Admitted,
@@ -267,10 +268,11 @@ def render_slot(
     task, is_busy = view.task, view.is_processing
     params = task.params if task else defaults
     n_predict = params.n_predict
-    settings = render_generation_settings(params, stream=True, timings_per_token=False)
+    shown = render_generation_settings(params, stream=True, timings_per_token=False)
+    settings = {**shown, **render_parser_settings(params)}
     return {
         # compat: /slots: older servers have the parameters here, not in `params`.
-        **settings,
+        **shown,
         "model": model,
         "id": view.id,
         "id_task": task.id if task else -1,

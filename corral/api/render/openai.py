@@ -10,6 +10,7 @@ from corral.api.choice import Choice
 from corral.api.model import RenderContext
 from corral.api.render import native
 from corral.api.render.cache_diagnostics import render_prompt_cache_diagnostics
+from corral.api.render.parser_settings import render_parser_settings
 from corral.api.render.state import render_cache_report
 from corral.api.schema.openai import OpenAIFields
 from corral.api.sse import SSE
@@ -72,7 +73,9 @@ class OpenAIAnswer:
         answer = native.render_done(choice, choice.text, choice.tokens, choice.ended)
         settings = native.render_generation_settings(params, fields.stream, fields.timings_per_token)
         prompt = self._context.vocab.detokenize(choice.task.own_prompt)
-        return {"__verbose": {**answer, "prompt": prompt, "generation_settings": settings}}
+        verbose = {**answer, "model": self._context.model_name, "prompt": prompt}
+        settings |= render_parser_settings(params)
+        return {"__verbose": {**verbose, "generation_settings": settings}}
 
     def _count(self, choice: Choice) -> None:
         timings = choice.ended.timings

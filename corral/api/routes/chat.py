@@ -46,9 +46,11 @@ async def chat(request: Request) -> Response:
 @router.post("/apply-template", openapi_extra=_BODY, responses=answers(PROMPT, 501))
 async def apply_template(request: Request) -> Response:
     """The prompt that a conversation would become."""
-    model, pools = state_of(request).model, state_of(request).pools
+    state = state_of(request)
+    model, pools = state.model, state.pools
     body = await parse_body(request, ChatRequest)
     text = await pools.run_chat(_apply_template, body, model)
+    state.engine.wake()
     return await respond_json(pools, lambda: {"prompt": text}, len(text))
 
 
@@ -65,6 +67,7 @@ async def input_tokens(request: Request) -> Response:
     """How many tokens a conversation would take."""
     context = state_of(request).prepare
     body, media, _ = await mark_chat(request, await parse_body(request, ChatRequest), context)
+    state_of(request).engine.wake()
     base, settings = context.baseline(media), context.model.chat
     n = await context.pools.run_chat(count_chat_tokens, body, base, settings)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})

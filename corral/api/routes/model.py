@@ -17,6 +17,8 @@ from corral.core.errors import NotFound
 from corral.core.result import ModelInfo
 
 router = Router()
+_EMPTY = ("modified_at", "size", "digest", "description", "parameters")
+_EMPTY_DETAILS = ("parent_model", "family", "parameter_size", "quantization_level")
 RELOAD = query("reload", "1: read `--models-dir`, `--models-preset` and `--config` again.", type="string")
 
 
@@ -56,6 +58,7 @@ def render_meta(info: ModelInfo) -> dict[str, Any]:
     return {
         "vocab_type": info.vocab_type,
         "n_vocab": info.n_vocab,
+        "n_ctx": info.n_ctx,
         "n_ctx_train": info.n_ctx_train,
         "n_embd": info.n_embd,
         "n_params": info.n_params,
@@ -65,16 +68,18 @@ def render_meta(info: ModelInfo) -> dict[str, Any]:
 
 
 def render_capabilities(name: str, info: ModelInfo | None) -> dict[str, Any]:
-    # compat: /v1/models: what else clients look for, in another server's shape.
+    # compat: /v1/models: what else clients look for, in another server's shape, most of it empty.
     return {
         "name": name,
         "model": name,
+        **dict.fromkeys(_EMPTY, ""),
+        "tags": [""],
         "type": "model",
         "capabilities": [
             "completion" if info is None or info.can_generate else "embedding",
             *(["multimodal"] if info is not None and info.media else []),
         ],
-        "details": {"format": "gguf"},
+        "details": {**dict.fromkeys(_EMPTY_DETAILS, ""), "families": [""], "format": "gguf"},
     }
 
 

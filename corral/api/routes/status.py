@@ -10,7 +10,9 @@ from starlette.responses import Response
 from corral import BUILD_INFO
 from corral.api.body import JsonResponse, parse_body
 from corral.api.error import render_error
+from corral.api.model import ChatSettings
 from corral.api.openapi import answers, body_like, queries, query, shape
+from corral.api.render.capability import render_capability
 from corral.api.render.native import render_slot
 from corral.api.router import Router
 from corral.api.schema.answer import HEALTH, PROPS, SLOTS, SUCCESS
@@ -89,6 +91,7 @@ async def props(request: Request) -> Response:
         "modalities": {
             "vision": MediaKind.IMAGE in model.info.media,
             "audio": MediaKind.AUDIO in model.info.media,
+            "video": False,
         },
         "media_marker": MEDIA_MARK,
         "is_sleeping": state.engine.state is EngineState.SLEEPING,
@@ -116,7 +119,10 @@ async def props(request: Request) -> Response:
             # compat: /props: as they were called before.
             "webui": server.ui,
             "webui_settings": request.app.state.ui_settings,
+            "cors_proxy_enabled": False,
             "chat_template": model.chat.chat_format.template.source,
+            "chat_template_caps": render_capability(model.chat.tool_format),
+            **_render_tool_template(model.chat),
             "bos_token": vocab.bos_text,
             "eos_token": vocab.eos_text,
             # compat: /props: how clients begin and end a turn after the system prompt.
@@ -134,6 +140,11 @@ async def set_props(request: Request) -> Response:
         raise NotSupported(message)
     warnings = (await parse_body(request, RequestModel, default={})).warnings
     return JsonResponse({"success": True, **({"warnings": warnings} if warnings else {})})
+
+
+def _render_tool_template(chat: ChatSettings) -> dict[str, str]:
+    source = chat.tool_format.template.source
+    return {"chat_template_tool_use": source} if source != chat.chat_format.template.source else {}
 
 
 def _render_slots(state: AppState) -> list[dict[str, Any]]:

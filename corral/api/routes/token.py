@@ -1,4 +1,7 @@
-"""`POST /tokenize` and `POST /detokenize`."""
+"""`POST /tokenize` and `POST /detokenize`.
+
+They need no engine, but begin to load one that sleeps: clients that count tokens are about to use them.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ async def tokenize(request: Request) -> Response:
     """Tokens of a text."""
     state, vocab = state_of(request), state_of(request).model.vocab
     body = await parse_body(request, TokenizeRequest)
+    state.engine.wake()
     max_bytes = state.settings.server.max_response_mib << 20
     n_sent = body_bytes(request)
     if n_sent < SHORT_BYTES:
@@ -50,8 +54,10 @@ async def tokenize(request: Request) -> Response:
 @router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=answers(CONTENT))
 async def detokenize(request: Request) -> Response:
     """Text of tokens."""
-    vocab, pools = state_of(request).model.vocab, state_of(request).pools
+    state = state_of(request)
+    vocab, pools = state.model.vocab, state.pools
     body = await parse_body(request, DetokenizeRequest)
+    state.engine.wake()
     if len(body.tokens) <= _FEW_TOKENS:  # a lookup of each, faster than another thread wakes up
         return JsonResponse({"content": _detokenize(body.tokens, vocab)})
     text = await pools.run_text(_detokenize, body.tokens, vocab)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
@@ -19,7 +20,7 @@ from corral.api.schema.answer import TOOL_LIST, TOOL_RESULT
 from corral.api.schema.field import Flag
 from corral.api.schema.parse import RequestModel
 from corral.api.state import state_of
-from corral.core.errors import Forbidden, InvalidRequest, NotFound
+from corral.core.errors import FeatureDisabled, InvalidRequest, McpError, NotFound
 from corral.telemetry.scope import record_of
 
 router = Router()
@@ -39,14 +40,40 @@ async def tools(request: Request) -> Response:
     return JsonResponse([_render(tool) for tool in found])
 
 
-@router.post("/tools", openapi_extra=body_of(ToolCallRequest), responses=answers(TOOL_RESULT, 403, 404, 502))
+@router.post("/tools", openapi_extra=body_of(ToolCallRequest), responses=answers(TOOL_RESULT, 403, 404))
 async def call_tool(request: Request) -> Response:
-    """Call a tool, and return the result as its MCP server sent it; long texts are cut."""
+    """Call a tool, and return the result as its MCP server sent it; long texts are cut. A call that failed
+    has an `error`."""
     sessions, client = _sessions(request), record_of(request).client
     body = await parse_body(request, ToolCallRequest)
     if body.stream:
         raise InvalidRequest("results come whole", field="stream")
-    return JsonResponse(await run_for_client(_call(sessions, client, body), request.receive))
+    return JsonResponse(await run_for_client(_answer(sessions, client, body), request.receive))
+
+
+# compat: /cors-proxy: 403, as where llama-server's page may not use it. Corral's page needs no proxy.
+@router.get("/cors-proxy", include_in_schema=False)
+@router.post("/cors-proxy", include_in_schema=False)
+async def proxy(_request: Request) -> Response:
+    raise FeatureDisabled("this feature is disabled: Corral does not act as a proxy")
+
+
+async def _answer(sessions: McpSessions, client: Any, body: ToolCallRequest) -> dict[str, Any]:
+    # compat: POST /tools: a call that fails is a 200 with `error`.
+    try:
+        result = await _call(sessions, client, body)
+    except McpError as error:
+        return {"error": error.message, "content": [{"type": "text", "text": error.message}], "isError": True}
+    text = "\n".join(_texts(result.get("content")))
+    if result.get("isError"):
+        return {"error": text or "the tool returned an error", **result}
+    return {"plain_text_response": text, **result}
+
+
+def _texts(content: Any) -> Iterator[str]:
+    for part in content if isinstance(content, list) else []:
+        if isinstance(part, dict) and part.get("type") == "text":
+            yield str(part.get("text", ""))
 
 
 async def _call(sessions: McpSessions, client: Any, body: ToolCallRequest) -> dict[str, Any]:
@@ -62,8 +89,7 @@ async def _call(sessions: McpSessions, client: Any, body: ToolCallRequest) -> di
 def _sessions(request: Request) -> McpSessions:
     sessions = state_of(request).mcp
     if sessions is None:
-        # compat: /tools: 403 where it is off.
-        raise Forbidden(f"this feature is disabled: the server runs no tools without {OPTION}")
+        raise FeatureDisabled(f"this feature is disabled: the server runs no tools without {OPTION}")
     return sessions
 
 

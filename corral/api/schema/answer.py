@@ -25,8 +25,9 @@ PROPS = shape(
     model_path="string?",
     model_file="string?",
     model_ftype="string",
-    modalities=shape(vision="boolean", audio="boolean"),
+    modalities=shape(vision="boolean", audio="boolean", video="boolean"),
     chat_template="string?",
+    chat_template_caps="object?",
     chats="boolean?",
     durable="boolean?",
     ui="boolean?",
@@ -154,7 +155,13 @@ SAVED_CHAT: Schema = {
 CHAT_SAVED = shape(id="string", updatedAt="integer", revision="string")
 CHAT_REMOVED = shape(id="string", success="boolean")
 TOOL_LIST = list_of(shape(tool="string", display_name="string", type="string", definition="object"))
-TOOL_RESULT = shape(content="array", isError="boolean?", structuredContent="object?")
+TOOL_RESULT = shape(
+    content="array",
+    isError="boolean?",
+    structuredContent="object?",
+    plain_text_response="string?",
+    error="string?",
+)
 CHATS = list_of(
     shape(
         id="string",
