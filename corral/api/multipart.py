@@ -31,11 +31,12 @@ async def read_form(request: Request) -> list[Part]:
         if len(body) > max_bytes:
             raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
     record_of(request).is_large = True
-    boundary = _boundary(request.headers.get("content-type", ""))
+    boundary = boundary_of(request.headers.get("content-type", ""))
     return await state.pools.run_sized(len(body), parse_form, bytes(body), boundary)
 
 
-def _boundary(content_type: str) -> bytes:
+def boundary_of(content_type: str) -> bytes:
+    """Return the boundary that the header names; raises InvalidRequest if there is none."""
     head = Message()
     head["content-type"] = content_type
     boundary = head.get_param("boundary")
