@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from starlette.datastructures import FormData, Headers
 from starlette.requests import Request
 
-from corral.api.multipart import boundary_of
+from corral.api.multipart import DAMAGED, boundary_of
 from corral.core.errors import InvalidRequest, TooLarge
 from corral.storage.batch_store import MAX_FILE_BYTES
 
@@ -27,6 +27,8 @@ async def read_form(request: Request) -> AsyncIterator[FormData]:
         form = await parser.parse()
     except MultiPartException as error:
         raise InvalidRequest(f"the form is invalid: {error.message}") from None
+    except DAMAGED:
+        raise InvalidRequest("the form is invalid: the parameters of a part are malformed") from None
     try:
         yield form
     finally:
