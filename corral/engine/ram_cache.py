@@ -110,7 +110,7 @@ class RamCache:
         return saved
 
     def _can_be_cut(self, saved: Saved) -> bool:
-        """Whether any prefix of it can be used, by everybody who may."""
+        """Whether any prefix of it can be used by any request with its key."""
         return saved.shifted_from == NEVER and not saved.checkpoints and not self._n_fixed(len(saved.tokens))
 
     def _make_room(self, n_bytes: int) -> None:
