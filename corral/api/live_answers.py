@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 from corral.api.choice import Choice, Renderer
 from corral.api.durable import DurableWork
@@ -20,7 +20,6 @@ from corral.telemetry.record import RequestRecord
 MAX_PAUSE_S = 600.0  # a paused answer keeps its slot
 
 
-@runtime_checkable
 class ChangeableRenderer(Renderer, Protocol):
     """Renders answers that can be forked and edited."""
 
@@ -32,6 +31,11 @@ class ChangeableRenderer(Renderer, Protocol):
         """Return the place in the generated text after `n_chars` characters of what the client has last: its
         content, or its reasoning before the content begins. None if the text has no such place."""
         ...
+
+
+def is_changeable(renderer: Renderer) -> TypeGuard[ChangeableRenderer]:
+    """Whether it is one; `isinstance` would look through the whole protocol in every request."""
+    return hasattr(renderer, "fork") and hasattr(renderer, "locate")
 
 
 @dataclass(frozen=True, slots=True)

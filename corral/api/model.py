@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from corral.api.engine import Engine
@@ -71,7 +71,7 @@ class ModelFacts:
     @property
     def name(self) -> str:
         """Return the name in responses: `--alias`, or the file name without its directory."""
-        return self._alias or Path(self.path).name
+        return self._alias or os.path.basename(self.path)
 
     @property
     def is_loaded(self) -> bool:

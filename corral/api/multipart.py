@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from email.message import Message
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
@@ -14,6 +14,7 @@ from corral.telemetry.scope import record_of
 MAX_PARTS = 64
 _MAX_HEAD_BYTES = 8192
 _MAX_BOUNDARY = 200
+DAMAGED = (TypeError, ValueError)  # of `email`: parameters in parts (RFC 2231) that do not fit together
 
 
 class Part(NamedTuple):
@@ -31,14 +32,15 @@ async def read_form(request: Request) -> list[Part]:
         if len(body) > max_bytes:
             raise TooLarge(f"the body is larger than {max_bytes >> 20} MiB (--max-body-mb)")
     record_of(request).is_large = True
-    boundary = _boundary(request.headers.get("content-type", ""))
+    boundary = boundary_of(request.headers.get("content-type", ""))
     return await state.pools.run_sized(len(body), parse_form, bytes(body), boundary)
 
 
-def _boundary(content_type: str) -> bytes:
+def boundary_of(content_type: str) -> bytes:
+    """Return the boundary that the header names; raises InvalidRequest if there is none."""
     head = Message()
     head["content-type"] = content_type
-    boundary = head.get_param("boundary")
+    boundary = _param(head, "boundary", "content-type")
     if head.get_content_type() != "multipart/form-data" or not isinstance(boundary, str) or not boundary:
         raise InvalidRequest("the body must be multipart/form-data with a boundary")
     return boundary[:_MAX_BOUNDARY].encode("latin-1", "replace")
@@ -63,8 +65,15 @@ def _parse_part(piece: bytes) -> Part:
         field, _, value = line.partition(":")
         if field.strip().lower() == "content-disposition":
             message["content-disposition"] = value.strip()
-    name = message.get_param("name", header="content-disposition")
-    filename = message.get_param("filename", header="content-disposition")
+    name = _param(message, "name", "content-disposition")
+    filename = _param(message, "filename", "content-disposition")
     if not isinstance(name, str):
         raise InvalidRequest("a part of the form has no name")
     return Part(name, None if filename is None else str(filename), data)
+
+
+def _param(message: Message, name: str, header: str) -> Any:
+    try:
+        return message.get_param(name, header=header)
+    except DAMAGED:
+        raise InvalidRequest(f"the parameters of {header} are malformed") from None

@@ -25,7 +25,7 @@ from corral.api.durable import DurableWork, work_in
 from corral.api.durable_request import begin_work
 from corral.api.followed_stream import detach, receive_nothing
 from corral.api.json_encode import PIECE_BYTES, cut_pieces, encode_rows
-from corral.api.live_answers import ChangeableRenderer, Source
+from corral.api.live_answers import Source, is_changeable
 from corral.api.piece_response import respond_json
 from corral.api.pools import Pools
 from corral.api.prepare import PreparedCompletion
@@ -71,7 +71,7 @@ async def respond(
         choice.sign = sign
     with at_end:
         live = state.live.find(record.client, record.id)
-        if live is not None and isinstance(renderer, ChangeableRenderer):
+        if live is not None and is_changeable(renderer):
             live.source = Source(record, prepared, renderer, stream)
         if isinstance(renderer, OpenAIAnswer):
             at_end.callback(state.live.add_alias(record.client, record.id, renderer.id))

@@ -44,8 +44,8 @@ class Twister:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed & _WORD_MASK
+        self._block = -1
         self._doubles: list[float] = []  # of this block, once one is asked for
-        self._restart()
 
     def double(self, position: int) -> float:
         """Return draw `position` of a `std::uniform_real_distribution<double>`: two words."""
@@ -66,22 +66,12 @@ class Twister:
         return int(self._words[offset])
 
     def _seek(self, block: int) -> None:
-        if block < self._block:
-            self._restart()
-        while self._block < block:
-            self._next()
-
-    def _restart(self) -> None:
-        with _generator_lock:
-            _generator.seed(self._seed)
-            self._state = _generator.get_state()
-        self._block = -1
-        self._next()
-
-    def _next(self) -> None:
-        with _generator_lock:
-            _generator.set_state(self._state)
-            self._words = _generator.randint(0, 2**32, _N_WORDS, dtype=np.uint32)
-            self._state = _generator.get_state()
-        self._doubles = []
-        self._block += 1
+        """Make the words of a block: all before it are made again, since reading and setting the state of
+        numpy's generator takes as long as hundreds of blocks."""
+        if block != self._block:
+            with _generator_lock:
+                _generator.seed(self._seed)
+                words = _generator.randint(0, 2**32, (block + 1) * _N_WORDS, dtype=np.uint32)
+            self._words = words[-_N_WORDS:].copy()
+            self._doubles = []
+            self._block = block

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 
 from corral.core.errors import CorralError
-from corral.core.result import Decodes, Event, Failed, Heartbeat, LastResult
+from corral.core.result import Decodes, Event, Failed, Heartbeat, LastResult, Tokens
 from corral.core.task import Cancel, Command, Stop
 from corral.engine.coroutine import NO_RESERVATIONS, Coroutines, Wakeup
 from corral.engine.slot import Slot
@@ -89,7 +89,7 @@ class Engine:
     def _run(self, batch: Batch) -> None:
         self._send(batch.begun)
         events = batch.run()
-        if any(isinstance(event, LastResult) for event in events):
+        if any(not isinstance(event, Tokens) and isinstance(event, LastResult) for event in events):
             events = [self._decodes(), *events]
         self._send(events)
 

@@ -271,15 +271,16 @@ class KvStore:
             return None
         return self._disk.fetch(request, n_at_hand)
 
-    def all_stored(self, reuse_key: ReuseKey, with_disk: bool = True) -> Iterator[TokenArray]:
-        """Yield the tokens of every state in host memory and on disk that can serve this key."""
-        yield from (saved.tokens for saved in self._ram if saved.reuse_key.can_serve(reuse_key))
+    def stored_near(self, request: Request, with_disk: bool = True) -> Iterator[TokenArray]:
+        """Yield the tokens of states in host memory and on disk that can serve a request, among them those
+        with the longest common prefix."""
+        yield from self._ram.near(request.prompt, lambda key: key.can_serve(request.reuse_key))
         if self._disk is not None and with_disk:
-            yield from self._disk.runs(reuse_key)
+            yield from self._disk.runs(request.reuse_key)
 
-    def stored_for_other_adapters(self, reuse_key: ReuseKey) -> Iterator[TokenArray]:
-        """Yield the tokens of states in host memory of the same owner."""
-        return (saved.tokens for saved in self._ram if saved.reuse_key.is_other_adapters(reuse_key))
+    def stored_for_other_adapters(self, request: Request) -> Iterator[TokenArray]:
+        """Yield the same for states in host memory of the same owner."""
+        return self._ram.near(request.prompt, lambda key: key.is_other_adapters(request.reuse_key))
 
     def shift(self, slot: Slot, n_keep: int, n_discard: int) -> None:
         """Discard tokens after `n_keep` and move the rest down (drawn in `context_shift.py`)."""

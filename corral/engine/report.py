@@ -19,7 +19,7 @@ def explain(
     moves: Sequence[Move],
     held: Sequence[TokenArray],
 ) -> CacheReport:
-    """Explain a prefix; `held`: all token runs that could have been reused."""
+    """Explain a prefix; `held`: token runs that could have been reused, with the most similar one."""
     n_cached = moves[-1].end if moves else prefix.n
     tier = tier_of(prefix, stored, n_cached)
     nearest = max(held, key=lambda tokens: common_prefix(tokens, prompt), default=prompt[:0])

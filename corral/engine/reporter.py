@@ -77,12 +77,12 @@ class Reporter:
         """Explain the prefix of a prompt. Files on disk are compared only for a client that asks."""
         key, has_asked = request.reuse_key, request.task.params.cache_report
         alike = [other.tokens.view for other in slots if other.reuse_key.can_serve(key)]
-        held = [*alike, *self._kv.all_stored(key, with_disk=has_asked)]
+        held = [*alike, *self._kv.stored_near(request, with_disk=has_asked)]
         report = explain(request.prompt, prefix, slot.id, stored, moves, held)
         if report.n_common == len(request.prompt):
             return self._timed(report, request)
         others = [slot.tokens.view for slot in slots if slot.reuse_key.is_other_adapters(key)]
-        others += self._kv.stored_for_other_adapters(key)
+        others += self._kv.stored_for_other_adapters(request)
         n_other = max((common_prefix(tokens, request.prompt) for tokens in others), default=0)
         n_known = self._known.n_known(request.prompt, key)
         return self._timed(

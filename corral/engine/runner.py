@@ -237,7 +237,7 @@ class Runner(Worker):
             if len(request.pending) and not request.is_stalled
         ]
         budget = self._prompt_cap
-        if streams:
+        if streams and prompts:
             n_groups = count_stream_batches(tokens, self._shape) + len(drafts)
             cost = self.decoder.cost
             budget = min(budget, cost.n_tokens_in(ms - (n_groups - 1) * cost.decode_ms))

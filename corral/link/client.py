@@ -256,7 +256,9 @@ class EngineClient:
             pending.stream.fail(error)
 
     def on_event(self, event: Queue | Decodes | CacheEvent | Answer | TaskResult) -> None:
-        if isinstance(event, Queue):
+        if isinstance(event, Tokens):  # as most are
+            self._deliver(event)
+        elif isinstance(event, Queue):
             self._observer.on_queue(event.task_ids)
         elif isinstance(event, Decodes):
             self._observer.on_decodes(event)
@@ -332,7 +334,7 @@ class EngineClient:
         pending.is_admitted = True
         if isinstance(result, Tokens):
             pending.delivered += result.tokens
-        if isinstance(result, LastResult | Failed):
+        elif isinstance(result, LastResult | Failed):
             self._has_completed |= isinstance(result, LastResult)
             del self._pending[result.task_id]
             pending.observer.on_end()

@@ -32,6 +32,7 @@ from corral.core.result import (
     Planned,
     Queue,
     TaskResult,
+    Tokens,
 )
 from corral.core.settings import EngineSettings
 from corral.core.task import Proceed, Stop
@@ -347,7 +348,7 @@ class EngineLifecycle:
 
     def _on_events(self, process: EngineEnd, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, LifeEvent):
+            if not isinstance(event, Tokens) and isinstance(event, LifeEvent):  # most are tokens
                 self._on_life_event(event, process)
             else:
                 self._listener.on_event(event)

@@ -66,10 +66,11 @@ class TaskStream:
                 while self._results:
                     result = self._results.popleft()
                     self._n_probs -= _n_probs(result)
-                    if isinstance(result, Failed):
+                    is_token = isinstance(result, Tokens)  # as most are
+                    if not is_token and isinstance(result, Failed):
                         self._is_over = True
                         raise CorralError.from_info(result.error)
-                    self._is_over = isinstance(result, LastResult)
+                    self._is_over = not is_token and isinstance(result, LastResult)
                     yield result
                     if self._is_over:
                         return
@@ -87,4 +88,4 @@ class TaskStream:
 def _n_probs(result: TaskResult) -> int:
     if not isinstance(result, (Tokens, PromptProbs)):
         return 0
-    return sum(len(probs.top) for probs in result.probs)
+    return sum(len(probs.top) for probs in result.probs) if result.probs else 0

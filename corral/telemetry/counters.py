@@ -57,7 +57,9 @@ class TokenCounters:
         self._decodes = decodes
 
     def on_result(self, result: TaskResult, task: Task | Embed) -> None:
-        if isinstance(task, Embed):
+        if isinstance(result, Tokens):
+            self._count_tokens(self._share(task.id), result)
+        elif isinstance(task, Embed):
             self._count_embedding(result, task)
         elif isinstance(result, Admitted):
             # Tokens that a lost engine had delivered are not counted again.
@@ -65,11 +67,11 @@ class TokenCounters:
         elif isinstance(result, Progress):
             share = self._share(task.id)
             self._add_prompt(share, result.n_past - share.n_cached, result.prompt_ms)
-        elif isinstance(result, Tokens | Done):
+        elif isinstance(result, Done):
             self._count_tokens(self._share(task.id), result)
 
     def _share(self, task_id: int) -> _Share:
-        return self._shares.setdefault(task_id, _Share())
+        return self._shares.get(task_id) or self._shares.setdefault(task_id, _Share())
 
     def _add_prompt(self, share: _Share, n: int, ms: float) -> None:
         self.n_prompt += max(0, n - share.n_prompt)

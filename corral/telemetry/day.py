@@ -97,15 +97,15 @@ class DayHistory:
         themselves."""
         if not model or (model not in self._minutes and len(self._minutes) >= MAX_SERIES):
             return Period()
-        return self._minutes.setdefault(model, {}).setdefault(self._minute(), Period())
+        return _period(self._minutes.setdefault(model, {}), self._minute())
 
     def hour_of(self, model: str, client: Client) -> Period:
         place = (model, client.id)
         if not model or (place not in self._keys and len(self._keys) >= MAX_SERIES):
             return Period()
-        series = self._keys.setdefault(place, KeySeries(*place))
+        series = self._keys.get(place) or self._keys.setdefault(place, KeySeries(*place))
         series.name = client.name
-        return series.hours.setdefault(int(self._clock()) // HOUR_S, Period())
+        return _period(series.hours, int(self._clock()) // HOUR_S)
 
     def tick(self) -> None:
         """Write the file if a minute has begun, unless the last write is still running."""
@@ -193,6 +193,10 @@ class DayRecorder:
             period.n_generated += n_generated
             period.add_load(n_waiting, n_busy)
         self._day.tick()
+
+
+def _period(periods: dict[int, Period], at: int) -> Period:
+    return periods.get(at) or periods.setdefault(at, Period())
 
 
 def _read(path: Path) -> _File:

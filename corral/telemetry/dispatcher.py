@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Protocol
 
-from corral.core.result import Admitted, Begun, Decodes, SlotReport, TaskResult
+from corral.core.result import Admitted, Begun, Decodes, SlotReport, TaskResult, Tokens
 from corral.core.task import Embed, SlotAction, Task
 from corral.telemetry.counters import TokenCounters
 from corral.telemetry.day import DayHistory
@@ -106,13 +106,14 @@ class TaskFollower:
 
     def on_result(self, result: TaskResult) -> None:
         telemetry, submitted = self._telemetry, self._submitted
+        is_start = not isinstance(result, Tokens) and isinstance(result, Admitted | Begun)
         self.task.update(result, perf_counter())
-        if isinstance(result, Admitted | Begun) and not submitted.is_batch:
+        if is_start and not submitted.is_batch:
             telemetry.queue.start(submitted.id, self.task)
         telemetry.counters.on_result(result, submitted)
         if isinstance(submitted, Task):
             telemetry.slots.on_result(result, submitted)
-        if isinstance(result, Admitted):
+        if is_start and isinstance(result, Admitted):
             self.task.load_at_start = telemetry.load.update(telemetry.slots.n_busy)
         elif self.task.n_outputs == 1 and not self.task.load_at_first:
             self.task.load_at_first = telemetry.load.total()

@@ -73,7 +73,10 @@ class TaskRecord:
         return (self.ended_at or time.perf_counter()) - self.running_since
 
     def update(self, result: TaskResult, now: float) -> None:
-        if isinstance(result, Admitted | Begun):
+        if isinstance(result, Tokens):
+            self._add_output(len(result.tokens), now)
+            self.timings = result.timings
+        elif isinstance(result, Admitted | Begun):
             # After a restart a second engine admits the task again, but the time in the queue counts once.
             if self.admitted_at:
                 self.resumptions.append((max(self.running_since, self.last_at), 0.0))
@@ -83,12 +86,8 @@ class TaskRecord:
             if isinstance(result, Admitted):
                 self.tier = result.tier
                 self.admitted = result
-        elif isinstance(result, Tokens):
-            self._add_output(len(result.tokens), now)
-            self.timings = result.timings
-        elif isinstance(result, Done):
-            self.timings = result.timings
-        if isinstance(result, LastResult | Failed):
+        elif isinstance(result, LastResult | Failed):
+            self.timings = result.timings if isinstance(result, Done) else self.timings
             self.ended_at = now
             self.is_done = isinstance(result, LastResult)
 

@@ -69,20 +69,20 @@ class SlotTable:
         self._by_task = {id: view for id, view in self._by_task.items() if view.id not in slots}
 
     def on_result(self, result: TaskResult, task: Task) -> None:
-        if isinstance(result, Admitted):
+        found = self._by_task.get(task.id)
+        if isinstance(result, Tokens):
+            if found is not None:
+                found.n_decoded = result.timings.predicted_n
+                found.n_held = len(task.prompt) + found.n_decoded - 1
+                found.has_new_line = found.has_new_line or "\n" in result.text
+        elif isinstance(result, Admitted):
             n_cached = result.n_cached
             view = SlotView(result.id_slot, task, True, n_past=n_cached, n_cached=n_cached, n_held=n_cached)
             self.views[result.id_slot] = self._by_task[task.id] = view
+        elif found is None:
             return
-        found = self._by_task.get(task.id)
-        if found is None:
-            return
-        if isinstance(result, Progress):
+        elif isinstance(result, Progress):
             found.n_past = found.n_held = result.n_past
-        elif isinstance(result, Tokens):
-            found.n_decoded = result.timings.predicted_n
-            found.n_held = len(task.prompt) + found.n_decoded - 1
-            found.has_new_line = found.has_new_line or "\n" in result.text
         elif isinstance(result, Done):
             found.stopping_word = result.stopping_word
             found.stop_type = result.stop_type

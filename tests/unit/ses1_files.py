@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from corral.core.chunk import State
 from corral.core.errors import InvalidRequest
 from corral.engine.grouping import Grouping
 from corral.engine.saved import Saved
@@ -44,7 +45,7 @@ class Port:
     def max_checkpoint_bytes(self) -> int:
         return 4 * self.max_state_bytes
 
-    def unpack_body(self, body, positions) -> bytes:
+    def unpack_body(self, body, positions) -> State:
         raise NotImplementedError
 
     def pack_partial(self, state) -> list[memoryview]:

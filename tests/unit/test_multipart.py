@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.api.multipart import MAX_PARTS, Part, _boundary, parse_form
+from corral.api.multipart import MAX_PARTS, Part, boundary_of, parse_form
 from corral.core.errors import InvalidRequest
 
 names = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=20)
@@ -20,7 +20,7 @@ B = b"bound"
 def test_a_form_is_read_as_it_was_written(fields, audio):
     files = [*((name, (None, data)) for name, data in fields), ("file", ("ä b.wav", audio, "audio/wav"))]
     request = httpx.Request("POST", "http://x", files=files)
-    parts = parse_form(request.read(), _boundary(request.headers["content-type"]))
+    parts = parse_form(request.read(), boundary_of(request.headers["content-type"]))
     assert [(part.name, part.data) for part in parts] == [*fields, ("file", audio)]
     assert [part.filename is None for part in parts] == [*(True for _ in fields), False]
 
@@ -56,7 +56,7 @@ def test_a_malformed_form_is_refused(body):
 )
 def test_a_body_that_is_no_form(kind):
     with pytest.raises(InvalidRequest):
-        _boundary(kind)
+        boundary_of(kind)
 
 
 @given(st.binary(max_size=300))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, Headers
 from starlette.requests import Request
 
+from corral.api.multipart import DAMAGED, boundary_of
 from corral.core.errors import InvalidRequest, TooLarge
 from corral.storage.batch_store import MAX_FILE_BYTES
 
@@ -20,19 +21,28 @@ async def read_form(request: Request) -> AsyncIterator[FormData]:
     """Receive a form with one file, which is closed afterwards."""
     from starlette.formparsers import MultiPartException, MultiPartParser  # few requests need it
 
-    kind = request.headers.get("content-type", "")
-    if not kind.startswith("multipart/form-data"):
-        raise InvalidRequest("the body must be multipart/form-data")
+    kind = _in_utf8(request.headers.get("content-type", ""))
+    parser = MultiPartParser(kind, _limited(request), max_files=1, max_fields=_MAX_FIELDS)
     try:
-        form = await MultiPartParser(
-            request.headers, _limited(request), max_files=1, max_fields=_MAX_FIELDS
-        ).parse()
+        form = await parser.parse()
     except MultiPartException as error:
         raise InvalidRequest(f"the form is invalid: {error.message}") from None
+    except DAMAGED:
+        raise InvalidRequest("the form is invalid: the parameters of a part are malformed") from None
     try:
         yield form
     finally:
         await form.close()
+        for file in parser._files_to_close_on_error:  # one whose part has no end is not in the form
+            file.close()
+
+
+def _in_utf8(content_type: str) -> Headers:
+    """Return the header without a `charset`: names in another one need not even be Unicode."""
+    boundary = boundary_of(content_type)
+    if b'"' in boundary or b"\\" in boundary:
+        raise InvalidRequest("the boundary of the form has characters that are not allowed")
+    return Headers(raw=[(b"content-type", b'multipart/form-data; boundary="%b"' % boundary)])
 
 
 async def _limited(request: Request) -> AsyncGenerator[bytes, None]:
