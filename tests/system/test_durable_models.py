@@ -22,7 +22,7 @@ ASKED: Asked = [
 ]
 # Each of the tiny models needs a little more than 272 MiB, of which 256 are for its interpreters.
 ROOM_FOR_TWO, ROOM_FOR_ONE = 700, 400
-N_LINES = 40
+N_LINES = 24
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def options(tmp_path_factory) -> tuple[object, ...]:
     """Without the memory for models."""
     shelf, journal, batches = (tmp_path_factory.mktemp(name) for name in ("shelf", "journal", "batches"))
     write_models(shelf)
-    given = ("--models-dir", shelf, "-cram", 16, "-c", 4096, "-np", 2, "--no-warmup")
+    given = ("--models-dir", shelf, "-cram", 16, "-c", 2048, "-np", 2, "-t", 1, "--no-warmup")
     return (*given, "--journal", journal, "--batches", batches, "--models-memory")
 
 
@@ -45,9 +45,9 @@ def connect(reborn: Reborn) -> openai.AsyncOpenAI:
 
 async def test_work_of_every_model_continues_even_if_only_one_fits(options):
     with Reborn(*options, ROOM_FOR_TWO) as reborn:
-        undisturbed = await run(reborn, ASKED, 300, [])
+        undisturbed = await run(reborn, ASKED, 150, [])
         reborn.options = (*options, ROOM_FOR_ONE)
-        disturbed = await run(reborn, ASKED, 300, [(20, reborn.kill)])
+        disturbed = await run(reborn, ASKED, 150, [(20, reborn.kill)])
         assert [reader.n_posts for reader in disturbed] >= [2, 2]
         for first, second in zip(undisturbed, disturbed, strict=True):
             assert by_choice(first.events) == by_choice(second.events)
@@ -55,7 +55,7 @@ async def test_work_of_every_model_continues_even_if_only_one_fits(options):
 
 
 async def test_responses_and_batches_of_every_model_continue(options):
-    ask: Any = {"input": "hello", "max_output_tokens": 300, "background": True}
+    ask: Any = {"input": "hello", "max_output_tokens": 150, "background": True}
     ask["extra_body"] = {"seed": 1, "ignore_eos": True, "cache_prompt": False}
     with Reborn(*options, ROOM_FOR_TWO) as reborn:
         async with connect(reborn) as client:

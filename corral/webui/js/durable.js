@@ -30,15 +30,20 @@ export async function* lastingEvents(path, { json, stream = "", onStream = () =>
   };
   for (;;) {
     let status;
+    const { signal, isOld, release } = untilOnline(options.signal, () => Boolean(id));
+    const place = `/v1/stream?conv_id=${encodeURIComponent(id)}&from=${offset}`;
     try {
-      const place = `/v1/stream?conv_id=${encodeURIComponent(id)}&from=${offset}`;
-      const isWhole = yield* id ? events(place, { ...options, onId }) : events(path, { ...options, json, onOpen, onId });
+      const common = { ...options, signal, onId };
+      const isWhole = yield* id ? events(place, common) : events(path, { ...common, json, onOpen });
       if (isWhole || !id) return;
     } catch (error) {
+      if (isOld()) continue;
       ({ status } = error);
       nRefused = status === 0 ? 0 : nRefused + 1;
       if (id && status === 404) throw new ServerError(status, error.message, "", FORGOTTEN);
       if (!id || !PASSING.includes(status) || nRefused > MAX_REFUSED) throw error;
+    } finally {
+      release();
     }
     onWait(status);
     await pause(options.signal);
@@ -50,6 +55,22 @@ export function endStream(id) {
   ask(`/v1/stream?conv_id=${encodeURIComponent(id)}`, { method: "DELETE" }).catch((error) => {
     if (!(error instanceof ServerError)) throw error; // it ends by itself some day
   });
+}
+
+/** Returns a signal that ends a connection also when the network is back, if another one `canFollow`: it may be dead without a
+ * sign. `isOld`: that has happened. */
+function untilOnline(stopped, canFollow) {
+  const controller = new AbortController();
+  const end = () => controller.abort();
+  const renew = () => canFollow() && end();
+  addEventListener("online", renew);
+  stopped?.addEventListener("abort", end, { once: true });
+  if (stopped?.aborted) end();
+  const release = () => {
+    removeEventListener("online", renew);
+    stopped?.removeEventListener("abort", end);
+  };
+  return { signal: controller.signal, isOld: () => controller.signal.aborted && !stopped?.aborted, release };
 }
 
 function pause(signal) {
