@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import truediv
 from typing import Any
 
 import httpx
@@ -44,6 +45,9 @@ class Times:
     cpu_gap: float
 
 
+Block = list[Times]
+
+
 async def measure_batch(setup: Setup, section: Section) -> None:
     with tempfile.TemporaryDirectory() as batches:
         shape = ("-c", 1024 * N_SLOTS, "-np", N_SLOTS, "-t", 1, "--batches", batches)
@@ -54,22 +58,28 @@ async def measure_batch(setup: Setup, section: Section) -> None:
             alone, beside = _measure(http, _engine_of(corral), 2 * setup.rounds)
     for name in ("first", "gap", "longest_gap", "cpu_first", "cpu_gap"):
         without, with_batch = (
-            statistics.median(getattr(each, name) for each in times) for times in (alone, beside)
+            [statistics.median(getattr(each, name) for each in block) for block in blocks]
+            for blocks in (alone, beside)
         )
-        title = f"{name.replace('_', ' ')} beside a batch"
-        section.at_most(title, with_batch / without, TARGET, "x", {"alone ms": without, "ms": with_batch})
+        ratio = statistics.median(map(truediv, with_batch, without))
+        details = {"alone ms": statistics.median(without), "ms": statistics.median(with_batch)}
+        section.at_most(f"{name.replace('_', ' ')} beside a batch", ratio, TARGET, "x", details)
 
 
-def _measure(http: httpx.Client, engine: psutil.Process, n_blocks: int) -> tuple[list[Times], list[Times]]:
-    """Return the times of answers without a batch, and with one."""
-    alone: list[Times] = []
-    beside: list[Times] = []
+def _measure(http: httpx.Client, engine: psutil.Process, n_blocks: int) -> tuple[list[Block], list[Block]]:
+    """Return blocks of answers without a batch, and those with one next to them; they take turns to be
+    first."""
+    alone: list[Block] = []
+    beside: list[Block] = []
     _answer(http, engine, 0)
     for i in range(n_blocks):
-        seeds = range(1 + i * _IN_BLOCK, 1 + (i + 1) * _IN_BLOCK)
-        alone += [_answer(http, engine, 2 * seed) for seed in seeds]
+        seeds = range(1 + 2 * i * _IN_BLOCK, 1 + 2 * (i + 1) * _IN_BLOCK)
+        if i % 2 == 0:
+            alone.append([_answer(http, engine, seed) for seed in seeds[:_IN_BLOCK]])
         with _running_batch(http):
-            beside += [_answer(http, engine, 2 * seed + 1) for seed in seeds]
+            beside.append([_answer(http, engine, seed) for seed in seeds[_IN_BLOCK:]])
+        if i % 2:
+            alone.append([_answer(http, engine, seed) for seed in seeds[:_IN_BLOCK]])
     return alone, beside
 
 
