@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from bench import compare, streams
+from bench.batch import measure_batch
 from bench.chat import measure_chat
 from bench.checkpoint import measure_checkpoint
 from bench.competitor import Competitor, parse_competitor
@@ -33,6 +34,7 @@ SECTIONS: dict[str, Measure] = {
     "overhead": measure_overhead,
     "streams": streams.measure_streams,
     "sharing": measure_sharing,
+    "batch": measure_batch,
     "chat": measure_chat,
     "structured": measure_structured,
     "state": measure_state,

@@ -10,6 +10,7 @@ from corral.api.followed_stream import session_in
 from corral.api.schema.completion import GenerationFields
 from corral.api.state import AppState, state_of
 from corral.core.answer_id import use_source
+from corral.core.errors import Conflict
 from corral.telemetry.scope import record_of
 
 HEADER = "x-durable"
@@ -32,6 +33,8 @@ def begin_work(request: Request, body: GenerationFields) -> None:
     if work is None:
         use_source(None)
         return
+    if work.is_resumed and work.opening.model != model_identity(state_of(request)):
+        raise Conflict("the answer was begun by another model")
     set_work(request.scope, work)
     work.keeps_progress, work.keeps_timings = body.return_progress, body.timings_per_token
     work.draw_ids()
@@ -52,7 +55,9 @@ def _new_work(request: Request, body: GenerationFields) -> DurableWork | None:
     raw = request.scope.get(_BODY, b"")
     opening = new_opening(request, record.client, record.id, raw, model_identity(state))
     id = session.id if session is not None else opening.id
-    opening = msgspec.structs.replace(opening, id=id, has_ids=has_ids, is_background=is_background)
+    opening = msgspec.structs.replace(
+        opening, id=id, has_ids=has_ids, is_background=is_background, model_name=state.model.name
+    )
     if session is not None:
         session.has_ids = has_ids
     return DurableWork(state.journal, opening, session=session)

@@ -7,12 +7,12 @@ import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.types import ASGIApp, Message, Send
 
 from corral.api.batch.call import Receive, make_scope
 from corral.api.durable import DurableWork, set_work
-from corral.api.durable_request import model_identity
 from corral.api.followed_stream import set_session
 from corral.api.state import AppState
 from corral.api.stream_session import StreamSession
@@ -22,6 +22,7 @@ from corral.storage.journal_record import History
 from corral.telemetry.scope import record_in
 
 _REFUSED = (429, 503, 529)
+_NO_ROOM = 507
 _READY_S = 0.05  # between two checks for a loaded model
 _RETRY_S = 1.0
 _SWEEP_S = 60.0
@@ -31,14 +32,16 @@ _log = logging.getLogger("corral")
 class DurableRunner:
     """Mutable: what continues."""
 
-    def __init__(self, state: AppState, journal: Journal, app: ASGIApp) -> None:
+    def __init__(self, state: AppState, journal: Journal, app: ASGIApp, is_ready: Callable[[], bool]) -> None:
+        """`is_ready`: whether the server can run requests, or can load their models."""
         self._state = state
         self._journal = journal
         self._app = app
+        self._is_ready = is_ready
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Make all streams known at once; they continue when the model is loaded."""
+        """Make all streams known at once; they continue when their models are loaded."""
         for history in self._journal.found:
             opening = history.opening
             if opening.is_background:
@@ -69,29 +72,23 @@ class DurableRunner:
         self, history: History, session: StreamSession | None, on_start: Callable[[], None] = lambda: None
     ) -> None:
         try:
-            while not (self._state.admission.is_open and self._state.model.is_loaded):
+            while not self._is_ready():
                 await asyncio.sleep(_READY_S)
-            if not self._is_possible(history):
-                self._journal.post(self._journal.drop, history.opening.client, history.opening.id)
-                return
-            while await self._call(history, session, on_start) in _REFUSED:
-                await asyncio.sleep(_RETRY_S)
+            while (answer := await self._call(history, session, on_start)).status in _REFUSED:
+                await asyncio.sleep(answer.retry_s)
         finally:
             on_start()
             if session is not None:
                 session.end_replay()
 
-    def _is_possible(self, history: History) -> bool:
-        if history.opening.model == model_identity(self._state):
-            return True
-        _log.warning("--journal: %s was answered by another model; it is dropped", history.opening.id)
-        return False
-
-    async def _call(self, history: History, session: StreamSession | None, on_start: Any) -> int:
-        """Send the request again; returns the status of the answer."""
+    async def _call(
+        self, history: History, session: StreamSession | None, on_start: Callable[[], None]
+    ) -> _Answer:
+        """Send the request again; its model is loaded if necessary."""
         opening = history.opening
         headers = {**opening.headers, "content-length": str(len(opening.body))}
-        scope = make_scope(opening.path, headers)
+        query = urlencode({"model": opening.model_name, "autoload": "true"}) if opening.model_name else ""
+        scope = make_scope(opening.path, headers, query)
         mark_internal(scope)
         record_in(scope).client = opening.client
         work = DurableWork(self._journal, opening, history, session)
@@ -101,10 +98,10 @@ class DurableRunner:
         answer = _Answer(session.send if session is not None else None, on_start)
         await self._app(scope, Receive(opening.body), answer.send)
         if answer.status >= 400 and answer.status not in _REFUSED:
-            message = "--journal: %s cannot be continued: status %d"
-            _log.warning(message, opening.id, answer.status)
-            self._journal.post(self._journal.drop, opening.client, opening.id)
-        return answer.status
+            _log.warning("--journal: %s cannot be continued: %s", opening.id, answer.error)
+            if answer.status != _NO_ROOM:  # a later server may have room for its model
+                self._journal.post(self._journal.drop, opening.client, opening.id)
+        return answer
 
     async def _sweep(self) -> None:
         while True:
@@ -124,19 +121,24 @@ class _Answer:
         self._send = send
         self._on_start = on_start
         self.status = 0
+        self.retry_s = _RETRY_S
+        self.error = ""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.retry_s = max(_RETRY_S, float(dict(message["headers"]).get(b"retry-after", 0)))
             if self.status not in _REFUSED:
                 self._on_start()
+        elif self.status >= 400:
+            self.error += message.get("body", b"").decode()
         if self._send is not None and self.status not in _REFUSED:
             await self._send(message)
 
 
-def start_durable(state: AppState, app: ASGIApp) -> DurableRunner | None:
+def start_durable(state: AppState, app: ASGIApp, is_ready: Callable[[], bool]) -> DurableRunner | None:
     if state.journal is None:
         return None
-    runner = DurableRunner(state, state.journal, app)
+    runner = DurableRunner(state, state.journal, app, is_ready)
     runner.start()
     return runner

@@ -52,7 +52,7 @@ class AppState:
         self.adapters = AdapterStore(engine, server.lora_dir)
         self.defaults = Defaults(params, self.adapters, server.max_predict)
         self.storage: Storage = Storage(server, shared.storage if shared is not None else None)
-        self.journal = _open_journal(server)
+        self.journal: Journal | None = shared.journal if shared is not None else _open_journal(server)
         self.streams: StreamSessions = shared.streams if shared is not None else StreamSessions()
         self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
         self.mcp: McpSessions | None = shared.mcp if shared is not None else _open_mcp(server)

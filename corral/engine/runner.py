@@ -218,8 +218,11 @@ class Runner(Worker):
             self._scheduler.add(again)
 
     def plan(self, ms: float) -> list[Batch]:
-        self.decoder.must_yield = False
         return [Batch(partial(self._run, plan)) for plan in self._plan(ms)]
+
+    def end_step(self, _ms: float) -> None:
+        # Not when the step is planned: what came just before is not handled yet.
+        self.decoder.must_yield = False
 
     def _plan(self, ms: float) -> list[BatchPlan]:
         answers = self._running(Phase.GENERATING)

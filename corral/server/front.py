@@ -85,7 +85,10 @@ class Front:
         self._renderer.start()
         if self.state.batches is not None:
             self.state.batches.start(RecordMiddleware(self.app, self.observers))
-        self._durable = start_durable(self.state, RecordMiddleware(self.app, self.observers))
+        if self._is_alone:
+            self._durable = start_durable(
+                self.state, RecordMiddleware(self.app, self.observers), lambda: self.state.admission.is_open
+            )
         if self.app.state.metrics is not None:
             self.app.state.metrics.watch_connections(lambda: len(connections))
             self.app.state.metrics.watch_tokenizer(lambda: self._tokenizer.n_restarts)

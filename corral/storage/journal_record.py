@@ -38,7 +38,8 @@ _NO_TIMINGS = Timings(cache_n=0, prompt_n=0, prompt_ms=0.0, predicted_n=0, predi
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """The first record: the request, and what its answer depends on. `seed`: of the ids in the answer.
-    `has_ids`: events have ids. `is_background`: a response that is found by its id."""
+    `has_ids`: events have ids. `is_background`: a response that is found by its id. `model`: what
+    distinguishes the model from others; `model_name`: by which a server finds it."""
 
     id: str
     client: Client
@@ -52,6 +53,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[Task]
     has_ids: bool = False
     is_background: bool = False
+    model_name: str = ""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, tag="t"):

@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.chat_page import ChatPage, words
-from tests.system.process import CorralProcess
+from tests.system.process import CorralProcess, wait_until
+from tests.tools.cut_proxy import CutProxy
 
 LOST = "ERR_|Failed to load resource|503"
 
@@ -40,12 +41,12 @@ def test_a_server_that_is_killed_in_the_middle_of_an_answer(page, port, problems
     os.kill(server.process.pid, signal.SIGKILL)
     server.stop()
     engine.wait(30)
-    expect(chat.last.get_by_role("alert")).to_contain_text("The connection to the server was lost")
     expect(page.locator(".banner.down")).to_contain_text("cannot be reached")
     assert chat.answer_text().startswith(text)
-    expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
     with CorralProcess("-c", 2048, "--port", port):
         expect(page.locator(".banner.down, .banner.loading")).to_have_count(0)
+        expect(chat.last.get_by_role("alert")).to_contain_text("The connection to the server was lost")
         chat.force("the rest")
         chat.do("Continue")
         expect(chat.last.locator(".markdown")).to_have_text(re.compile(r"the rest\s*$"))
@@ -63,34 +64,50 @@ def test_an_engine_that_is_killed_is_not_even_noticed(page):
         assert chat.answer_text().startswith(text)
 
 
-def test_a_reload_in_the_middle_of_an_answer(page, corral):
-    chat = ChatPage(page, corral.url).open()
-    text = begin(chat)
-    kept = reload_in_the_middle(chat)
-    assert kept.startswith(text)
-    chat.force("the rest")
-    chat.do("Continue")
-    expect(chat.last.locator(".markdown")).to_have_text(re.compile(r"the rest\s*$"))
-    assert chat.answer_text().startswith(kept)
-
-
-def test_a_reload_loses_nothing_that_the_server_was_to_keep(page, tmp_path, problems):
-    problems.allow("409")  # what was sent last has arrived after all: both are merged
-    with CorralProcess("-c", 2048, "--context-shift", "--chats", tmp_path) as server:
+@pytest.mark.parametrize("is_kept_by", ["browser", "server"])
+def test_a_reload_in_the_middle_of_an_answer(page, tmp_path, problems, is_kept_by):
+    problems.allow(f"409|{LOST}")  # what was sent last has arrived after all: both are merged
+    chats = ("--chats", tmp_path) if is_kept_by == "server" else ()
+    with CorralProcess("-c", 2048, "--context-shift", *chats) as server:
         chat = ChatPage(page, server.url).open()
         text = begin(chat)
-        assert reload_in_the_middle(chat).startswith(text)
+        page.reload()
+        chat.wait_until_ready()
+        expect(chat.last.locator(".markdown")).to_have_text(words(len(text.split()) + 20))
+        assert chat.answer_text().startswith(text)
+        page.get_by_role("button", name="Stop", exact=True).click()
+        chat.wait_for_end()
 
 
-def reload_in_the_middle(chat: ChatPage) -> str:
-    """What of the answer is there afterwards."""
-    chat.page.reload()
-    chat.wait_until_ready()
-    # A browser may end the connection before the page.
-    expect(chat.last.get_by_role("alert")).to_contain_text(
-        re.compile("The (page was closed|connection to the server was lost) during this answer.")
-    )
-    return chat.answer_text()
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_a_network_that_is_lost_in_the_middle_of_an_answer(page, tmp_path, problems, has_journal):
+    problems.allow(LOST)
+    journal = ("--journal", tmp_path) if has_journal else ()
+    with (
+        CorralProcess("-c", 2048, "--context-shift", "--slots", *journal) as server,
+        CutProxy(int(server.url.rpartition(":")[2])) as network,
+    ):
+        chat = ChatPage(page, network.url).open()
+        text = begin(chat)
+        network.cut()
+        expect(page.locator(".banner.down")).to_contain_text("cannot be reached")
+        network.mend()
+        text = grow(chat, text)
+        page.context.set_offline(True)
+        page.context.set_offline(False)
+        grow(chat, text)
+        page.get_by_role("button", name="Stop", exact=True).click()
+        chat.wait_for_end()
+        expect(page.locator(".banner.down")).to_have_count(0)
+        wait_until(lambda: not server.get("/slots").json()[0]["is_processing"], 0.05)
+
+
+def grow(chat: ChatPage, text: str) -> str:
+    """Wait until an answer that begins with a text has many more words."""
+    expect(chat.last.locator(".markdown")).to_have_text(words(len(text.split()) + 30))
+    grown = chat.answer_text()
+    assert grown.startswith(text)
+    return grown
 
 
 def test_another_tab_does_not_take_a_running_answer_for_a_lost_one(new_context, corral):

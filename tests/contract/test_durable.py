@@ -47,7 +47,7 @@ def timeless(content: bytes) -> bytes:
 async def continued(folder: Path, **settings: Any) -> AsyncIterator[Server]:
     """A server that finds this journal."""
     server = Server(journal=str(folder), chat_template="chatml", **settings)
-    runner = start_durable(server.state, RecordMiddleware(server.app, []))
+    runner = start_durable(server.state, RecordMiddleware(server.app, []), lambda: True)
     assert runner is not None
     try:
         yield server

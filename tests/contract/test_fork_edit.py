@@ -208,7 +208,7 @@ async def test_a_fork_of_several_choices_has_as_many(server):
 async def journaled(folder: Path, script: str) -> AsyncIterator[ScriptedServer]:
     server = ScriptedServer(journal=str(folder))
     server.say(script)
-    runner = start_durable(server.state, RecordMiddleware(server.app, []))
+    runner = start_durable(server.state, RecordMiddleware(server.app, []), lambda: True)
     assert runner is not None
     assert server.state.journal is not None
     try:

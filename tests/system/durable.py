@@ -1,15 +1,18 @@
-"""A server that is killed with all of its processes and started again, and clients that come back to it."""
+"""A server that is killed with all of its processes and started again, a network that is cut, and clients
+that come back."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 import httpx
 from typing_extensions import Self
 
 from tests.system.process import START_S, CorralProcess
+from tests.tools.cut_proxy import CutProxy
 
 CHAT = "/v1/chat/completions"
 TOOL = {
@@ -23,25 +26,53 @@ TOOL = {
         },
     },
 }
+Kill = Callable[[], Awaitable[None]]
+Asked = list[tuple[str, dict[str, Any]]]  # paths and bodies
 MESSAGES = [{"role": "user", "content": "hello world"}]
 
 
+class Place(Protocol):
+    """Where clients find a server, as soon as it is up."""
+
+    is_up: asyncio.Event
+
+    @property
+    def url(self) -> str: ...
+
+
 class Reborn:
-    """Mutable: the server of the moment."""
+    """Mutable: the server of the moment. `options`: of the next one."""
 
     def __init__(self, *options: object) -> None:
-        self._options = options
+        self.options = options
         self.server = CorralProcess(*options)
         self.is_up = asyncio.Event()
         self.is_up.set()
 
-    async def kill(self, n: int = 1) -> None:
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    async def kill(self) -> None:
         """Kill all processes at once, and start others."""
-        for _ in range(n):
-            self.is_up.clear()
-            await asyncio.to_thread(self.server.kill)
-            self.server = await asyncio.to_thread(CorralProcess, *self._options)
-            self.is_up.set()
+        await self._replace(self.server.kill)
+
+    async def kill_front(self) -> None:
+        """Kill only the process that speaks HTTP, and start another server."""
+        await self._replace(self.server.process.kill)
+
+    async def kill_engine(self) -> None:
+        """Kill only the engine; its front starts another one."""
+        lost = self.server.engine
+        lost.kill()
+        await asyncio.to_thread(self.server.next_engine, lost)
+
+    async def _replace(self, kill: Callable[[], None]) -> None:
+        self.is_up.clear()
+        await asyncio.to_thread(kill)
+        await asyncio.to_thread(self.server.stop)
+        self.server = await asyncio.to_thread(CorralProcess, *self.options)
+        self.is_up.set()
 
     def __enter__(self) -> Self:
         return self
@@ -50,11 +81,28 @@ class Reborn:
         self.server.stop()
 
 
+class Behind:
+    """The address of a server behind a network."""
+
+    def __init__(self, proxy: CutProxy) -> None:
+        self._proxy = proxy
+        self.url = proxy.url
+        self.is_up = asyncio.Event()
+        self.is_up.set()
+
+    async def cut(self) -> None:
+        """Cut all connections, and let clients try again."""
+        self.is_up.clear()
+        await asyncio.to_thread(self._proxy.cut)
+        self._proxy.mend()
+        self.is_up.set()
+
+
 class Reader:
     """Mutable: a client of one durable stream. `data`: all that came, without ids."""
 
-    def __init__(self, reborn: Reborn, path: str, body: dict[str, Any], **headers: str) -> None:
-        self._reborn = reborn
+    def __init__(self, place: Place, path: str, body: dict[str, Any], **headers: str) -> None:
+        self._place = place
         self._path = path
         self._body = {"stream": True, "durable": True, "cache_prompt": False, **body}
         self._headers = headers
@@ -92,10 +140,10 @@ class Reader:
 
     async def _read(self, http: httpx.AsyncClient) -> bool:
         """Begin or continue; returns whether it came to its end."""
-        await self._reborn.is_up.wait()
+        await self._place.is_up.wait()
         self.n_posts += 1
         headers = {**self._headers, **({"last-event-id": self.last_id} if self.last_id else {})}
-        url = self._reborn.server.url + self._path
+        url = self._place.url + self._path
         try:
             async with http.stream("POST", url, json=self._body, headers=headers) as response:
                 if response.status_code == 503:
@@ -118,6 +166,30 @@ class Reader:
         self.last_id = id.removeprefix(b"id: ").decode()
         self.data += rest + b"\n\n"
         self._progress.set()
+
+
+def start(place: Place, asked: Asked, n_predict: int) -> list[Reader]:
+    limits = {"n_predict": n_predict, "ignore_eos": True}
+    return [Reader(place, path, {**body, **limits}) for path, body in asked]
+
+
+async def run(place: Place, asked: Asked, n_predict: int, kills: Sequence[tuple[int, Kill]]) -> list[Reader]:
+    """Ask everything; kill processes each time some streams have so many events."""
+    readers = start(place, asked, n_predict)
+    for n, kill in kills:
+        await asyncio.gather(*(reader.reach(n) for reader in readers[:3]))
+        await kill()
+    await asyncio.gather(*(reader.task for reader in readers))
+    return readers
+
+
+async def check_bytes(reborn: Reborn, readers: list[Reader]) -> None:
+    """What the last server has is what its clients got from all servers, to the byte."""
+    async with httpx.AsyncClient(base_url=reborn.server.url) as http:
+        for reader in readers:
+            whole = await http.get("/v1/stream", params={"conv_id": reader.id})
+            lines = [line for line in whole.text.splitlines() if not line.startswith("id: ")]
+            assert "\n".join(lines).strip() == reader.data.decode().strip()
 
 
 def by_choice(events: list[dict[str, Any]]) -> dict[int, list[Any]]:

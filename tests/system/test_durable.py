@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
-from tests.system.durable import CHAT, MESSAGES, TOOL, Reader, Reborn, by_choice
+from tests.system.durable import (
+    CHAT,
+    MESSAGES,
+    TOOL,
+    Asked,
+    Behind,
+    Kill,
+    Reborn,
+    by_choice,
+    check_bytes,
+    run,
+)
+from tests.tools.cut_proxy import CutProxy
 
-ASKED: list[tuple[str, dict[str, Any]]] = [
+ASKED: Asked = [
     ("/completion", {"prompt": "hello", "seed": 1}),
     ("/completion", {"prompt": "the", "seed": 2, "grammar": 'root ::= ("the cat sat on " [a-z]+ " and ")+'}),
     ("/completion", {"prompt": "you", "seed": 3, "n": 2, "n_probs": 2, "timings_per_token": True}),
@@ -28,37 +38,25 @@ def options(tiny, tmp_path_factory):
     return ("-m", tiny, "-c", 4096, "-np", 4, "--journal", folder, "--no-warmup")
 
 
-def start(reborn: Reborn, asked: list[tuple[str, dict[str, Any]]], n_predict: int) -> list[Reader]:
-    limits = {"n_predict": n_predict, "ignore_eos": True}
-    return [Reader(reborn, path, {**body, **limits}) for path, body in asked]
-
-
-async def run(
-    reborn: Reborn, asked: list[tuple[str, dict[str, Any]]], n_predict: int, kills: list[int]
-) -> list[Reader]:
-    """Ask everything; kill the server each time some streams have so many events."""
-    readers = start(reborn, asked, n_predict)
-    for n in kills:
-        await asyncio.gather(*(reader.reach(n) for reader in readers[:3]))
-        await reborn.kill()
-    await asyncio.gather(*(reader.task for reader in readers))
-    return readers
-
-
-async def check_bytes(reborn: Reborn, readers: list[Reader]) -> None:
-    """What the last server has is what its clients got from all servers, to the byte."""
-    async with httpx.AsyncClient(base_url=reborn.server.url) as http:
-        for reader in readers:
-            whole = await http.get("/v1/stream", params={"conv_id": reader.id})
-            lines = [line for line in whole.text.splitlines() if not line.startswith("id: ")]
-            assert "\n".join(lines).strip() == reader.data.decode().strip()
-
-
 async def test_streams_continue_after_everything_is_killed(options):
     with Reborn(*options) as reborn:
         undisturbed = await run(reborn, ASKED, 120, [])
-        disturbed = await run(reborn, ASKED, 120, [10, 50])
+        disturbed = await run(reborn, ASKED, 120, [(10, reborn.kill), (50, reborn.kill)])
         assert max(reader.n_posts for reader in disturbed) >= 3
+        for first, second in zip(undisturbed, disturbed, strict=True):
+            assert by_choice(first.events) == by_choice(second.events)
+        await check_bytes(reborn, disturbed)
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+async def test_streams_continue_after_the_network_was_lost(options, has_journal):
+    place = options.index("--journal")
+    with Reborn(*(options if has_journal else options[:place] + options[place + 2 :])) as reborn:
+        undisturbed = await run(reborn, ASKED, 120, [])
+        with CutProxy(int(reborn.url.rpartition(":")[2])) as proxy:
+            behind = Behind(proxy)
+            disturbed = await run(behind, ASKED, 120, [(10, behind.cut), (50, behind.cut)])
+            assert proxy.n_cut >= 6
         for first, second in zip(undisturbed, disturbed, strict=True):
             assert by_choice(first.events) == by_choice(second.events)
         await check_bytes(reborn, disturbed)
@@ -100,9 +98,11 @@ def connect(reborn: Reborn) -> openai.AsyncOpenAI:
 @pytest.mark.slow
 async def test_twenty_streams_and_ten_kills(options):
     asked = [(path, {**body, "seed": i}) for i in range(20) for path, body in [ASKED[i % len(ASKED)]]]
-    order = random.Random(1)
-    kills = sorted(order.sample(range(5, 380), 10))
+    chance = random.Random(1)
     with Reborn(*options) as reborn:
+        ways: list[Kill] = [reborn.kill, reborn.kill_front, reborn.kill_engine] * 4
+        chance.shuffle(ways)
+        kills = list(zip(sorted(chance.sample(range(5, 380), 10)), ways, strict=False))
         undisturbed = await run(reborn, asked, 400, [])
         disturbed = await run(reborn, asked, 400, kills)
         for first, second in zip(undisturbed, disturbed, strict=True):

@@ -35,8 +35,11 @@ def shelf(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def shared(shelf):
-    with CorralProcess("--models-dir", shelf, *FOR_TWO, "--metrics", "--slots") as server:
+def shared(shelf, tmp_path_factory):
+    key = tmp_path_factory.mktemp("receipts") / "key"
+    with CorralProcess(
+        "--models-dir", shelf, *FOR_TWO, "--metrics", "--slots", "--receipt-key", key
+    ) as server:
         yield server
 
 
@@ -117,6 +120,13 @@ def test_every_api_names_its_model(many):
     assert many.post("/api/show", model="bert-embed").json()["details"]["family"] == "bert"
     versioned = httpx.get(f"{many.url}/v1/models", headers={"anthropic-version": "2023-06-01"})
     assert [row["id"] for row in versioned.json()["data"]] == sorted(statuses(many))
+
+
+def test_a_receipt_names_its_model(many, tmp_path):
+    answers = [many.complete(**HELLO, model=name, receipt=True) for name in ("llama-bpe", "llama-spm")]
+    (tmp_path / "answers.json").write_text(json.dumps(answers))
+    done = run_corral("replay", tmp_path / "answers.json", "--url", many.url)
+    assert (done.stdout, done.returncode) == ("identical: 8 tokens\n" * 2, 0), done
 
 
 def predicted(text: str) -> dict[str, float]:

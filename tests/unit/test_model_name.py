@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
 from corral.core.errors import TooLarge
-from corral.server.router.name import _scan, find_name, has_flag, is_long, query_of, read_body
+from corral.server.router.name import (
+    _scan,
+    find_name,
+    find_receipt_model,
+    has_flag,
+    is_long,
+    query_of,
+    read_body,
+)
 
 TEXTS = st.text(max_size=8) | st.sampled_from(['"model"', '{"model": "no"}', "model", "\\", '\\"'])
 VALUES = TEXTS | st.lists(TEXTS, max_size=2) | st.dictionaries(TEXTS, TEXTS, max_size=2)
@@ -80,3 +88,16 @@ async def test_a_body_is_bounded_and_may_end_early():
         await read_body(Client(part(bytes(1 << 20), True), part(b"x", True)), 1)
     with pytest.raises(ClientDisconnect):
         await read_body(Client(part(b"a", True), {"type": "http.disconnect"}), 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"receipt": {"model": "one"}, "model": "two"}, "one"),
+        ({"receipt": {"model": 1}}, None),
+        ({"receipt": []}, None),
+        ([], None),
+    ],
+)
+def test_a_receipt_names_a_model(body, name):
+    assert find_receipt_model(json.dumps(body).encode()) == name

@@ -57,6 +57,19 @@ def test_nor_do_other_prompts_of_batches_run_before_the_new_task():
         assert bench.tokens(line.id) == alone(line)
 
 
+def test_nor_do_they_if_it_comes_while_a_step_is_planned():
+    """Then the engine has not handled it yet."""
+    backend = FakeBackend(n_seq=2)
+    engine = EngineHarness(backend).engine
+    engine.handle(msgspec.structs.replace(task(1, LONG), is_batch=True))
+    engine.abort_if_yielding()
+    engine.step()
+    assert backend.batches == []
+    engine.handle(task(2, [7] * 40))
+    engine.step()
+    assert set(backend.batches[0][0].tokens.tolist()) == {7}
+
+
 def test_other_prompts_are_not():
     assert "aborted" not in run(is_batch=False, n_seq=2).statuses
 

@@ -53,7 +53,7 @@ class Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
 
-def make_scope(path: str, headers: dict[str, str]) -> Scope:
+def make_scope(path: str, headers: dict[str, str], query: str = "") -> Scope:
     """Return the scope of a request of the server itself."""
     encoded: list[Any] = [(name.encode(), value.encode()) for name, value in headers.items()]
     return {
@@ -64,7 +64,7 @@ def make_scope(path: str, headers: dict[str, str]) -> Scope:
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query.encode(),
         "root_path": "",
         "headers": encoded,
         "client": None,

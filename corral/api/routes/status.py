@@ -111,7 +111,7 @@ async def props(request: Request) -> Response:
             "endpoint_props": server.props,
             "endpoint_metrics": server.metrics,
             "chats": state.storage.chats is not None,
-            "durable": state.journal is not None,
+            "durable": True,  # streams outlive their clients
             "ui": server.ui,
             "ui_settings": request.app.state.ui_settings,
             "ui_mcp_origins": server.ui_mcp_origins,

@@ -14,7 +14,14 @@ from corral.core.client import Client
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.settings import ServerSettings
 from corral.server.router.model import ServedModel
-from corral.server.router.name import ReadBody, find_name, is_long, query_of, read_body
+from corral.server.router.name import (
+    ReadBody,
+    find_name,
+    find_receipt_model,
+    is_long,
+    query_of,
+    read_body,
+)
 from corral.server.router.registry import Registry
 from corral.server.router.role import Role, choose, has_body, role_of
 from corral.server.router.waiting import WaitingStream, wants_progress
@@ -26,6 +33,7 @@ _MODEL = "corral.model"
 _PASSIVE = ("/props", "/tokenize", "/detokenize", "/apply-template", "/api/show")
 _WATCHING = ("/slots", "/metrics", "/health", "/ready", "/lora-adapters", "/sessions")
 _NAMED_BY_QUERY = ("/props", "/metrics", "/health", "/v1/health", "/ready")
+_REPLAY = "/v1/receipts/replay"
 _FALSE = ("0", "false", "off", "no")
 
 
@@ -139,10 +147,15 @@ def _is_watching(path: str) -> bool:
 
 
 async def _find_in_body(content: bytes, path: str) -> str | None:
-    fields = ("model", "name") if path.startswith("/api/") else ("model",)
     if is_long(content):
-        return await asyncio.to_thread(find_name, content, *fields)
-    return find_name(content, *fields)
+        return await asyncio.to_thread(_name_in, content, path)
+    return _name_in(content, path)
+
+
+def _name_in(content: bytes, path: str) -> str | None:
+    if path == _REPLAY:
+        return find_receipt_model(content)
+    return find_name(content, *(("model", "name") if path.startswith("/api/") else ("model",)))
 
 
 async def _wants_progress(body: ReadBody, path: str) -> bool:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from corral.api.batch.runner import BatchRunner
 from corral.api.engine import Engine
 from corral.api.state import AppState
-from corral.core.errors import CorralError, Unavailable
+from corral.core.errors import Unavailable
 from corral.core.result import Loading, ModelInfo
 from corral.core.settings import Settings
 from corral.link.lifecycle import EngineState
@@ -41,8 +41,6 @@ class NoEngine:
 def create_hub(settings: Settings, dispatch: Callable[[ASGIApp], ASGIApp], n_parallel: int = 1) -> Starlette:
     """Raises CorralError if a file or directory in the settings is unusable. `n_parallel`: lines of batches
     that run at once."""
-    if settings.server.journal:
-        raise CorralError("--journal works with one model only: give it with -m")
     state = AppState(settings, cast(Engine, NoEngine()), Telemetry(), default_params(settings))
     if state.storage.batches is not None:
         state.batches = BatchRunner(

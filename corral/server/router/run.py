@@ -10,6 +10,7 @@ from typing import Protocol
 
 from starlette.types import ASGIApp
 
+from corral.api.durable_runner import DurableRunner, start_durable
 from corral.api.state import AppState
 from corral.core.catalog import CatalogModel
 from corral.core.settings import Settings
@@ -97,6 +98,7 @@ class _Life:
         if batches is not None:
             observers = [*self._hub.state.observers, ModelObserver()]
             batches.start(RecordMiddleware(self._hub, observers))
+        durable = self._start_durable()
         self._drain.join(
             self._hub.state.api.admission.drain, self._hub.state.monitor.close, self._directory.close
         )
@@ -111,19 +113,30 @@ class _Life:
             for task in starters:
                 task.cancel()
             await asyncio.gather(*starters, return_exceptions=True)
+            state: AppState = self._hub.state.api
+            if state.journal is not None:
+                state.journal.stop()
+            if durable is not None:
+                await durable.close()
             await self._directory.stop_downloads()
             if batches is not None:
                 await batches.close()
             await self.registry.close()
-            state: AppState = self._hub.state.api
             with contextlib.suppress(asyncio.CancelledError):
                 await state.responses.close()
             await state.streams.close()
+            if state.journal is not None:
+                await state.journal.close()
             if state.mcp is not None:
                 await state.mcp.close()
             await state.telemetry.ledger.close()
             await state.telemetry.day.close()
             await state.storage.sessions.close()
+
+    def _start_durable(self) -> DurableRunner | None:
+        state: AppState = self._hub.state.api
+        app = RecordMiddleware(self._hub, [*self._hub.state.observers, ModelObserver()])
+        return start_durable(state, app, lambda: not state.admission.is_draining)
 
     def _make_dispatch(self, app: ASGIApp) -> ASGIApp:
         return ModelDispatch(app, self.registry, self._settings.server)

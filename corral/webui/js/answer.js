@@ -35,12 +35,15 @@ export function followAnswers(stream, begun, options) {
   return growAnswers("", begun, { stream, ...options });
 }
 
-/** `onAnswer` gets the server's id of the answer, `onStream` that of its stream. */
-async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, ...options }) {
+/** `onAnswer` gets the server's id of the answer, `onStream` that of its stream; `onLost`: the server cannot be reached. */
+async function* growAnswers(path, begun, { onProgress, onAnswer = () => {}, onLost = () => {}, ...options }) {
   const starts = begun.map(({ content }) => content);
   const messages = begun.map((each) => ({ ...each }));
   const onComment = (text) => onProgress({ waiting: text });
-  const onWait = () => onProgress({ waiting: t("message.connectionLost") });
+  const onWait = (status) => {
+    onProgress({ waiting: t("message.connectionLost") });
+    if (status === 0) onLost();
+  };
   let id = "";
   for await (const chunk of lastingEvents(path, { onComment, onWait, ...options })) {
     if (chunk.model_progress) onProgress({ waiting: stateText(chunk.model_progress) });

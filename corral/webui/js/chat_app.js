@@ -9,7 +9,7 @@ import { FIELDS, defaultsOf } from "./settings.js";
 import { openLocalStore } from "./store.js";
 import * as tree from "./tree.js";
 import { CLOSED, claim, leftovers, withoutLeftovers } from "./claim.js";
-import { endStream } from "./durable.js";
+import { FORGOTTEN, endStream } from "./durable.js";
 import { LiveAnswers } from "./live.js";
 import { Saver } from "./saver.js";
 import { t } from "./text.js";
@@ -475,6 +475,7 @@ export class ChatApp {
       onProgress: (news) => this.#setRunning(id, news),
       onAnswer: (answer) => messageIds.forEach((each) => this.live.set(each, answer)),
       onStream: (name) => this.#noteStream(id, begun, name),
+      onLost: () => this.#lose(t("common.unreachable")),
     };
     let end = { state: "done" };
     let toolbox = null;
@@ -485,7 +486,7 @@ export class ChatApp {
         this.#change(id, (each) => tree.changeMessages(each, messages.map(({ stream: _, ...fields }) => fields)));
       }
     } catch (error) {
-      end = isOld && error.status === 404 ? { state: "interrupted", error: CLOSED } : this.#failed(error);
+      end = isOld && error.type === FORGOTTEN ? { state: "interrupted", error: CLOSED } : this.#failed(error);
     } finally {
       this.#finish(id, controller);
       this.live.forget(messageIds);
@@ -508,14 +509,19 @@ export class ChatApp {
     this.#set({ running: progress ? { ...others, [id]: progress } : others });
   }
 
+  /** Says that the server cannot be reached, until it can. */
+  #lose(reason) {
+    this.#set({ server: "down", reason });
+    this.#connectLater();
+  }
+
   #failed(error) {
     if (error.name === "AbortError") return { state: "stopped" };
     if (error.status === undefined) throw error;
     if (FIELD_NAMES.has(error.field)) this.setFieldError(error.field, error.message);
     if (error.wantsKey) this.#set({ server: "locked" });
-    if (!error.isUnreachable) return { state: "failed", ...failureOf(error) };
-    this.#set({ server: "down", reason: error.message });
-    this.#connectLater();
+    if (!error.isUnreachable && error.type !== FORGOTTEN) return { state: "failed", ...failureOf(error) };
+    if (error.isUnreachable) this.#lose(error.message);
     return { state: "interrupted", error: t("app.lost"), remedies: ["again"] };
   }
 }
