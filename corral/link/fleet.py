@@ -20,7 +20,7 @@ from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
 from corral.core.result import ControlOutcome, Loading, ModelInfo, SlotReport
 from corral.core.settings import EngineSettings
-from corral.core.task import ControlVerb, SlotAction, Verb
+from corral.core.task import ControlVerb, SlotAction, Task, Verb
 from corral.link.client import TaskT
 from corral.link.dispatcher import Dispatcher
 from corral.link.engine_drain import EngineDrain
@@ -33,6 +33,7 @@ from corral.link.pending_task import MediaFile
 from corral.link.placement import EngineCost
 from corral.link.process import OpenEnd
 from corral.link.share import ShareOut, machine_shares
+from corral.link.state_copy import StateCopies
 from corral.link.stream import TaskStream
 
 # The first of these that an engine has is the state of all.
@@ -84,7 +85,8 @@ class Fleet:
             for index in range(n_engines)
         ]
         self.lifecycle = FleetLifecycle(settings, [member.lifecycle for member in self._members], share_out)
-        self._dispatcher = Dispatcher(self._members)
+        self._copies = StateCopies(self._members, observer.on_state_copy)
+        self._dispatcher = Dispatcher(self._members, self._copies)
         self._drain = EngineDrain(self._members, self._dispatcher)
         self._loading_adapter = asyncio.Lock()
         self._unfreed: set[int] = set()  # adapters that tasks still use
@@ -153,8 +155,11 @@ class Fleet:
     ) -> tuple[TaskT, TaskStream]:
         self.lifecycle.check_up()
         self._wake()
-        member, blocks = self._dispatcher.choose(task)
-        return member.take_in(task, blocks, observer, media)
+        member, blocks, copy = self._dispatcher.choose(task)
+        submitted, stream = member.take_in(task, blocks, observer, media, is_held=copy is not None)
+        if copy is not None and isinstance(submitted, Task):
+            self.lifecycle.spawn(self._copies.start(copy, submitted))
+        return submitted, stream
 
     async def layout_media(self, media: list[MediaItem]) -> list[list[int]]:
         self.lifecycle.check_up()

@@ -67,10 +67,14 @@ class FleetLifecycle:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something that continues without its caller, and is cancelled when the engines are closed."""
+        return await asyncio.shield(self.spawn(work))
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """The same, without waiting for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return task
 
     async def _start(self, lifecycle: EngineLifecycle) -> ModelInfo:
         return await self.run(lifecycle.start())
