@@ -41,7 +41,8 @@ class Dispatcher:
     def usable(self) -> Sequence[Member]:
         """The engines that can take a task now, else those that will."""
         running = [member for member in self._members if member.state is not EngineState.FAILED]
-        return [member for member in running if member.is_open] or running or self._members
+        awake = [member for member in running if member.state is not EngineState.SLEEPING]
+        return [member for member in running if member.is_open] or awake or running or self._members
 
     def choose(self, task: Task | Embed) -> tuple[Member, PromptBlocks, StateCopy | None]:
         """Return the engine for a new task, the blocks of its prompt, and the copy to wait for."""

@@ -21,6 +21,7 @@ from corral.core.modifier import AdapterInfo
 from corral.core.result import ControlOutcome, Loading, ModelInfo, SlotReport
 from corral.core.settings import EngineSettings
 from corral.core.task import ControlVerb, SlotAction, Task, Verb
+from corral.link.autoscale import ScaleLimits, Scaling
 from corral.link.client import TaskT
 from corral.link.dispatcher import Dispatcher
 from corral.link.engine_drain import EngineDrain
@@ -62,9 +63,10 @@ class Fleet:
         on_restart: Callable[[str], None] = lambda _: None,
         open_end: OpenEnd | None = None,
         share_out: ShareOut = machine_shares,
+        scale: ScaleLimits | None = None,
     ) -> None:
         """`open_end`: another kind of engine than a process of this machine. `share_out`: gives each engine
-        its settings."""
+        its settings. `scale`: how many engines run; None: all."""
         ids = itertools.count()
         self._merged = MergedObserver(observer, n_engines)
         self._on_loading = on_loading
@@ -84,7 +86,12 @@ class Fleet:
             )
             for index in range(n_engines)
         ]
-        self.lifecycle = FleetLifecycle(settings, [member.lifecycle for member in self._members], share_out)
+        self._scale = scale
+        n_started = n_engines if scale is None else min(n_engines, max(1, scale.n_min))
+        lifecycles = [member.lifecycle for member in self._members]
+        self.lifecycle = FleetLifecycle(settings, lifecycles, share_out, n_started)
+        if scale is not None:
+            self.lifecycle.on_started = Scaling(self._members, scale, self.lifecycle.spawn).run
         self._copies = StateCopies(self._members, observer.on_state_copy)
         self._dispatcher = Dispatcher(self._members, self._copies)
         self._drain = EngineDrain(self._members, self._dispatcher)
@@ -201,7 +208,11 @@ class Fleet:
 
     async def load(self) -> None:
         self.lifecycle.check_up()
-        running = (member for member in self._members if member.state is not EngineState.FAILED)
+        running = [member for member in self._members if member.state is not EngineState.FAILED]
+        if self._scale is not None:
+            running = [member for member in running if member.state is not EngineState.SLEEPING] or running[
+                :1
+            ]
         await asyncio.gather(*(member.load() for member in running))
 
     def keep_idle(self, limit_s: float) -> None:
@@ -252,7 +263,8 @@ class Fleet:
         self._on_loading(loading)
 
     def _wake(self) -> None:
-        for member in self._members:
+        """Wake all engines, unless that depends on the load; the engine of a task is woken in any case."""
+        for member in self._members if self._scale is None else ():
             member.lifecycle.wake()
 
     def _free_adapters(self) -> None:

@@ -52,11 +52,17 @@ async def be_ready(n: int, fingerprint: str = "same") -> Process:
 
 
 @contextlib.asynccontextmanager
-async def started(n: int = 3, fingerprints: str = "aaa", telemetry: Telemetry | None = None, **options):
+async def started(
+    n: int = 3,
+    fingerprints: str = "aaa",
+    telemetry: Telemetry | None = None,
+    n_started: int | None = None,
+    **options,
+):
     settings = EngineSettings(model="fake.gguf", n_parallel=N_EACH)
     fleet = Fleet(settings, n, 10.0, telemetry or Telemetry(), **options)
     starting = asyncio.create_task(fleet.lifecycle.start())
-    for i in range(n):
+    for i in range(n_started or n):
         await be_ready(i, fingerprints[i])
     await starting
     try:
