@@ -114,8 +114,8 @@ class EngineHost(asyncio.Protocol):
                 self._saves[message.id] = file
             else:
                 file.close()
-        elif (file := self._saves.pop(message.id, None)) is not None:
-            file.close()
+        elif message.id in self._saves:
+            self._saves.pop(message.id).close()
             self._outbox.put(Part(b"", message.id))
         self._transport.write(wrap_frame(message.body))
 

@@ -11,7 +11,8 @@ import asyncio
 import itertools
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,7 @@ from corral.link.autoscale import ScaleLimits, Scaling
 from corral.link.client import TaskT
 from corral.link.dispatcher import Dispatcher
 from corral.link.engine_drain import EngineDrain
+from corral.link.engine_update import EngineUpdate
 from corral.link.fleet_lifecycle import FleetLifecycle
 from corral.link.lifecycle import EngineState
 from corral.link.member import Member
@@ -95,6 +97,7 @@ class Fleet:
         self._copies = StateCopies(self._members, observer.on_state_copy)
         self._dispatcher = Dispatcher(self._members, self._copies)
         self._drain = EngineDrain(self._members, self._dispatcher)
+        self._update = EngineUpdate(self._members, self._drain)
         self._loading_adapter = asyncio.Lock()
         self._unfreed: set[int] = set()  # adapters that tasks still use
         self._costs: defaultdict[str, EngineCost] = defaultdict(EngineCost)  # by fingerprint
@@ -221,12 +224,21 @@ class Fleet:
 
     async def drain(self, index: int) -> None:
         """Replace an engine; its tasks continue on others. Continues without its caller."""
+        await self._replace(self._drain.replace(self._members[index]))
+
+    async def update(self, model: str) -> None:
+        """Replace all engines, one after another, by ones with another model file."""
+        await self._replace(self._update.run(model))
+        self.lifecycle.settings = msgspec.structs.replace(self.lifecycle.settings, model=model)
+
+    async def _replace(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await self.lifecycle.run(self._drain.replace(self._members[index]))
+            await self.lifecycle.run(work)
         except asyncio.CancelledError:
             self.lifecycle.check_up()
             raise
-        self.on_room()
+        finally:
+            self.on_room()
 
     def on_ready(self, member: Member) -> None:
         self._merged.observer.on_engine_slots(member.slots, self._n_slots, ())

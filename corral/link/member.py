@@ -98,6 +98,7 @@ class Member(EngineClient):
         self._open_inner = open_end
         self.index = index
         self.is_draining = False
+        self.trial_model = ""  # file for the next engine only, unless it can load it
         self.view = CacheView()
         self.queue: list[int] = []  # the engine's order of waiting tasks
         self._left: dict[int, int] = {}  # prompt tokens to be evaluated, by task
@@ -234,7 +235,8 @@ class Member(EngineClient):
     def engine_settings(self, settings: EngineSettings) -> EngineSettings:
         gone = self._freed - self._fleet.adapters_in_use
         files = [ScaledFile("") if id in gone else file for id, file in enumerate(settings.lora)]
-        return msgspec.structs.replace(settings, lora=tuple(files))
+        model, self.trial_model = self.trial_model or settings.model, ""
+        return msgspec.structs.replace(settings, lora=tuple(files), model=model)
 
     def on_ready(self, info: ModelInfo, process: EngineEnd) -> None:
         super().on_ready(info, process)
