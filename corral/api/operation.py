@@ -134,6 +134,7 @@ Server and monitoring: The model, the server's settings, its health and what it 
   get /health | getHealth | Check that the server is healthy | /v1/health
   get /ready | getReadiness | Check that a request would be accepted now
   get /engines | listEngines | List the engines (`--engines`)
+  post /engines/update | updateEngines | Replace the model file of all engines
   post /engines/{id_engine}/drain | drainEngine | Replace an engine without an error
   get /v1/usage | getUsage | Get the usage of the key by day
   post /v1/receipts/replay | replayReceipt | Evaluate the answer of a receipt again

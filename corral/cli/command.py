@@ -25,6 +25,10 @@ COMMANDS: Mapping[str, Command] = {
     "cluster": Command(
         "start, stop or show a Ray cluster for --ray", "up [--join HOST:PORT] | down | status [HOST:PORT]"
     ),
+    "rpc-worker": Command(
+        "offer this machine's devices to a server with --rpc",
+        "[--host ADDRESS] [--port N] [--device NAME,...]",
+    ),
     "replay": Command("evaluate the answer of a receipt again and compare it", "RECEIPT"),
     "completion": Command("print a shell completion script", "{bash,zsh,tcsh}"),
     "help": Command("print this help, or that of a command", "[COMMAND | all]"),

@@ -58,6 +58,8 @@ def run_command(name: str, args: Sequence[str]) -> int:
             from corral.cli.batch import run_batch as run
         case "cluster":
             from corral.cli.cluster import run_cluster as run
+        case "rpc-worker":
+            from corral.cli.rpc_worker import run_rpc_worker as run
         case "replay":
             from corral.cli.replay import run_replay as run
         case "completion":

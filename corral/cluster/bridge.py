@@ -54,6 +54,7 @@ class _Peek(msgspec.Struct, frozen=True):
     """Of a command only what concerns its file."""
 
     id: int = -1
+    task_id: int = -1  # of a `Cancel`
     fd: int = -1
     verb: str = ""
 
@@ -157,7 +158,7 @@ class _Bridge:
         while (body := self._channel.receive()) is not None:
             command = _peek(body)
             if command.fd < 0:
-                self._feed(Frame(body))
+                self._feed(Frame(body, command.task_id))
             elif command.verb == Verb.SAVE:
                 fd = self._saves[command.id] = self._channel.receive_fd()
                 os.lseek(fd, 0, os.SEEK_SET)

@@ -114,6 +114,9 @@ class EngineHost(asyncio.Protocol):
                 self._saves[message.id] = file
             else:
                 file.close()
+        elif message.id in self._saves:
+            self._saves.pop(message.id).close()
+            self._outbox.put(Part(b"", message.id))
         self._transport.write(wrap_frame(message.body))
 
     def _take_saved(self, body: bytes) -> None:

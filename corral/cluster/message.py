@@ -22,7 +22,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, tag="frame"):
-    """A command. `takes`: the parts before it are its file. `saves`: the engine writes a file."""
+    """A command. `takes`: the parts before it are its file. `saves`: the engine writes a file. Otherwise it
+    may cancel the command `id`."""
 
     body: bytes
     id: int = -1

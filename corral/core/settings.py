@@ -215,6 +215,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     media_path: str = ""
     embd_normalize: int = 2
     n_engines: int = 1
+    engines_min: int = -1  # that always run; the others run while requests wait; -1: all
+    engines_wait_ms: int = 1000
+    engines_idle_seconds: float = 300.0
     ray: str = ""  # HOST:PORT of the cluster where the engines run; "": this machine
     ray_gpus: int = 0  # of each engine
     allow_insecure_cluster: bool = False

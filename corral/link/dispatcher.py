@@ -6,6 +6,7 @@ begun continues only on an engine that computes the same bits, unless there will
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from corral.link.lifecycle import EngineState
 from corral.link.member import Member
 from corral.link.pending_task import PendingTask
 from corral.link.placement import Demand, estimate_ms, place, plan_transfer
+from corral.link.state_copy import HeldPrefix, StateCopies, StateCopy
 
 replace = msgspec.structs.replace
 _MAX_CONVERSATIONS = 65536
@@ -30,23 +32,26 @@ _log = logging.getLogger("corral")
 class Dispatcher:
     """Mutable: remembers which engine served a conversation."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[Member], copies: StateCopies) -> None:
         self._members = members
+        self._copies = copies
         self._conversations: LRUCache[tuple[bytes, str], int] = LRUCache(_MAX_CONVERSATIONS)
 
     @property
     def usable(self) -> Sequence[Member]:
         """The engines that can take a task now, else those that will."""
         running = [member for member in self._members if member.state is not EngineState.FAILED]
-        return [member for member in running if member.is_open] or running or self._members
+        awake = [member for member in running if member.state is not EngineState.SLEEPING]
+        return [member for member in running if member.is_open] or awake or running or self._members
 
-    def choose(self, task: Task | Embed) -> tuple[Member, PromptBlocks]:
-        """Return the engine for a new task, and the blocks of its prompt."""
+    def choose(self, task: Task | Embed) -> tuple[Member, PromptBlocks, StateCopy | None]:
+        """Return the engine for a new task, the blocks of its prompt, and the copy to wait for."""
         blocks = _blocks(task)
-        member = self._place(task, blocks, self.usable)
+        held = self._copies.find(task, blocks) if isinstance(task, Task) else None
+        member = self._place(task, blocks, self.usable, held)
         if (conversation := _conversation(task)) is not None:
             self._conversations[conversation] = member.index
-        return member, blocks
+        return member, blocks, self._copies.plan(held, blocks, member)
 
     def hand_over(self, member: Member) -> None:
         """Find another engine for every task of one that is away; what finds none waits for it."""
@@ -72,11 +77,22 @@ class Dispatcher:
                 return
             self._move(pending, full, [free])
 
-    def _place(self, task: Task | Embed, blocks: PromptBlocks, members: Sequence[Member]) -> Member:
+    def _place(
+        self,
+        task: Task | Embed,
+        blocks: PromptBlocks,
+        members: Sequence[Member],
+        held: HeldPrefix | None = None,
+    ) -> Member:
         if isinstance(task, Task) and task.params.id_slot >= 0:
             return next(member for member in self._members if task.params.id_slot in member.slots)
         loads = {member.index: member.load_now for member in members}
-        return self._members[place(self._demand(task, blocks, members), loads)]
+        demand = self._demand(task, blocks, members)
+        if held is not None and self._copies.pays(held):
+            demand = dataclasses.replace(
+                demand, n_held=held.n_tokens, copy_ms=held.n_saved * self._copies.token_ms
+            )
+        return self._members[place(demand, loads)]
 
     def _demand(self, task: Task | Embed, blocks: PromptBlocks, members: Sequence[Member]) -> Demand:
         if isinstance(task, Embed):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from corral.core.errors import Conflict
 from corral.link.client import READY_S
@@ -30,16 +30,21 @@ class EngineDrain:
         self._dispatcher = dispatcher
         self._turn = asyncio.Lock()
 
-    async def replace(self, member: Member) -> None:
-        """Return when the next engine is ready. Raises Conflict if it is not ready itself, or no other is."""
+    async def replace(
+        self,
+        member: Member,
+        load: Callable[[Member], Awaitable[None]] | None = None,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        """Return when the next engine is ready. Raises Conflict if it is not ready itself, or no other is.
+        `load`: starts the next engine otherwise. `limit_s`: for tasks that cannot move."""
         async with self._turn:
             self._check(member)
             member.is_draining = True
             try:
-                await self._empty(member)
+                await self._empty(member, limit_s)
                 await member.lifecycle.unload()
-                member.lifecycle.load_again()
-                await member.load()
+                await (load or _load)(member)
             finally:
                 member.is_draining = False
         _log.info("engine %(index)d was replaced", {"index": member.index})
@@ -50,12 +55,17 @@ class EngineDrain:
         if not any(other.is_open for other in self._members if other is not member):
             raise Conflict("no other engine is ready")
 
-    async def _empty(self, member: Member) -> None:
+    async def _empty(self, member: Member, limit_s: float) -> None:
         """Wait for what cannot move, but only for what is there now."""
-        ids, deadline = set(member.pending), time.monotonic() + LIMIT_S
+        ids, deadline = set(member.pending), time.monotonic() + limit_s
         self._dispatcher.relieve(member)
         while ids & member.pending.keys() or member.is_asked:
             if member.state is not EngineState.READY or time.monotonic() > deadline:
                 return
             await asyncio.sleep(READY_S)
             self._dispatcher.relieve(member)
+
+
+async def _load(member: Member) -> None:
+    member.lifecycle.load_again()
+    await member.load()

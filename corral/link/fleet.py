@@ -11,7 +11,8 @@ import asyncio
 import itertools
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,10 +21,12 @@ from corral.core.media_item import MediaItem
 from corral.core.modifier import AdapterInfo
 from corral.core.result import ControlOutcome, Loading, ModelInfo, SlotReport
 from corral.core.settings import EngineSettings
-from corral.core.task import ControlVerb, SlotAction, Verb
+from corral.core.task import ControlVerb, SlotAction, Task, Verb
+from corral.link.autoscale import ScaleLimits, Scaling
 from corral.link.client import TaskT
 from corral.link.dispatcher import Dispatcher
 from corral.link.engine_drain import EngineDrain
+from corral.link.engine_update import EngineUpdate
 from corral.link.fleet_lifecycle import FleetLifecycle
 from corral.link.lifecycle import EngineState
 from corral.link.member import Member
@@ -33,6 +36,7 @@ from corral.link.pending_task import MediaFile
 from corral.link.placement import EngineCost
 from corral.link.process import OpenEnd
 from corral.link.share import ShareOut, machine_shares
+from corral.link.state_copy import StateCopies
 from corral.link.stream import TaskStream
 
 # The first of these that an engine has is the state of all.
@@ -61,9 +65,10 @@ class Fleet:
         on_restart: Callable[[str], None] = lambda _: None,
         open_end: OpenEnd | None = None,
         share_out: ShareOut = machine_shares,
+        scale: ScaleLimits | None = None,
     ) -> None:
         """`open_end`: another kind of engine than a process of this machine. `share_out`: gives each engine
-        its settings."""
+        its settings. `scale`: how many engines run; None: all."""
         ids = itertools.count()
         self._merged = MergedObserver(observer, n_engines)
         self._on_loading = on_loading
@@ -83,9 +88,16 @@ class Fleet:
             )
             for index in range(n_engines)
         ]
-        self.lifecycle = FleetLifecycle(settings, [member.lifecycle for member in self._members], share_out)
-        self._dispatcher = Dispatcher(self._members)
+        self._scale = scale
+        n_started = n_engines if scale is None else min(n_engines, max(1, scale.n_min))
+        lifecycles = [member.lifecycle for member in self._members]
+        self.lifecycle = FleetLifecycle(settings, lifecycles, share_out, n_started)
+        if scale is not None:
+            self.lifecycle.on_started = Scaling(self._members, scale, self.lifecycle.spawn).run
+        self._copies = StateCopies(self._members, observer.on_state_copy)
+        self._dispatcher = Dispatcher(self._members, self._copies)
         self._drain = EngineDrain(self._members, self._dispatcher)
+        self._update = EngineUpdate(self._members, self._drain)
         self._loading_adapter = asyncio.Lock()
         self._unfreed: set[int] = set()  # adapters that tasks still use
         self._costs: defaultdict[str, EngineCost] = defaultdict(EngineCost)  # by fingerprint
@@ -153,8 +165,11 @@ class Fleet:
     ) -> tuple[TaskT, TaskStream]:
         self.lifecycle.check_up()
         self.wake()
-        member, blocks = self._dispatcher.choose(task)
-        return member.take_in(task, blocks, observer, media)
+        member, blocks, copy = self._dispatcher.choose(task)
+        submitted, stream = member.take_in(task, blocks, observer, media, is_held=copy is not None)
+        if copy is not None and isinstance(submitted, Task):
+            self.lifecycle.spawn(self._copies.start(copy, submitted))
+        return submitted, stream
 
     async def layout_media(self, media: list[MediaItem]) -> list[list[int]]:
         self.lifecycle.check_up()
@@ -196,11 +211,15 @@ class Fleet:
 
     async def load(self) -> None:
         self.lifecycle.check_up()
-        running = (member for member in self._members if member.state is not EngineState.FAILED)
+        running = [member for member in self._members if member.state is not EngineState.FAILED]
+        if self._scale is not None:
+            awake = [member for member in running if member.state is not EngineState.SLEEPING]
+            running = awake or running[:1]
         await asyncio.gather(*(member.load() for member in running))
 
     def wake(self) -> None:
-        for member in self._members:
+        """Wake all engines, unless that depends on the load; the engine of a task is woken in any case."""
+        for member in self._members if self._scale is None else ():
             member.lifecycle.wake()
 
     def keep_idle(self, limit_s: float) -> None:
@@ -209,12 +228,21 @@ class Fleet:
 
     async def drain(self, index: int) -> None:
         """Replace an engine; its tasks continue on others. Continues without its caller."""
+        await self._replace(self._drain.replace(self._members[index]))
+
+    async def update(self, model: str) -> None:
+        """Replace all engines, one after another, by ones with another model file."""
+        await self._replace(self._update.run(model))
+        self.lifecycle.settings = msgspec.structs.replace(self.lifecycle.settings, model=model)
+
+    async def _replace(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await self.lifecycle.run(self._drain.replace(self._members[index]))
+            await self.lifecycle.run(work)
         except asyncio.CancelledError:
             self.lifecycle.check_up()
             raise
-        self.on_room()
+        finally:
+            self.on_room()
 
     def on_ready(self, member: Member) -> None:
         self._merged.observer.on_engine_slots(member.slots, self._n_slots, ())

@@ -4,7 +4,7 @@ weights that the others share."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,24 +22,35 @@ class FleetLifecycle:
     """`EngineLifecycle`'s interface for the server."""
 
     def __init__(
-        self, settings: EngineSettings, lifecycles: Sequence[EngineLifecycle], share_out: ShareOut
+        self,
+        settings: EngineSettings,
+        lifecycles: Sequence[EngineLifecycle],
+        share_out: ShareOut,
+        n_started: int,
     ) -> None:
+        """`n_started`: the others begin unloaded."""
         self.settings = settings
         self._share_out = share_out
+        self._n_started = n_started
         self._lifecycles = lifecycles
         self._tasks: set[asyncio.Task[Any]] = set()
         self.loading = Loading()
         self.is_closing = False
+        self.on_started: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     async def start(self) -> ModelInfo:
-        """Start all engines; returns once all have loaded the model, raises if one fails."""
+        """Start the engines; returns once they have loaded the model, raises if one fails."""
         shares = self._share_out(self.settings, len(self._lifecycles))
         first, *others = self._lifecycles
         first.settings = shares[0]
         info = await self._start(first)
         for lifecycle, share in zip(others, shares[1:], strict=True):
             lifecycle.settings = like_first(first.settings, share)
-        await asyncio.gather(*map(self._start, others))
+        await asyncio.gather(*map(self._start, others[: self._n_started - 1]))
+        for lifecycle in others[self._n_started - 1 :]:
+            lifecycle.start_asleep(info)
+        if self.on_started is not None:
+            self.spawn(self.on_started())
         return msgspec.structs.replace(info, n_slots=info.n_slots * len(self._lifecycles))
 
     async def opened(self) -> str:
@@ -67,10 +78,14 @@ class FleetLifecycle:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something that continues without its caller, and is cancelled when the engines are closed."""
+        return await asyncio.shield(self.spawn(work))
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """The same, without waiting for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return task
 
     async def _start(self, lifecycle: EngineLifecycle) -> ModelInfo:
         return await self.run(lifecycle.start())

@@ -13,15 +13,12 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from corral.core.errors import CorralError, EngineDied, Unavailable
 from corral.core.result import (
-    Answer,
-    CacheEvent,
-    Decodes,
     Event,
     Heartbeat,
     LifeEvent,
@@ -30,8 +27,6 @@ from corral.core.result import (
     ModelInfo,
     Opened,
     Planned,
-    Queue,
-    TaskResult,
     Tokens,
 )
 from corral.core.settings import EngineSettings
@@ -39,9 +34,10 @@ from corral.core.task import Proceed, Stop
 from corral.core.transcoding import OFF
 from corral.link.heartbeat import LOOK_S, HeartbeatMonitor
 from corral.link.idle import Idle
+from corral.link.listener import EngineListener
 from corral.link.owner import EngineOwner
 from corral.link.process import EngineEnd, EngineProcess, OpenEnd
-from corral.link.restart import Life, RestartPolicy
+from corral.link.restart import RestartPolicy
 
 FLUSH_S = 60.0  # for an engine to write its caches to disk on exit
 _log = logging.getLogger("corral")
@@ -54,40 +50,6 @@ class EngineState(enum.Enum):
     SLEEPING = "sleeping"
     WAKING = "waking"
     FAILED = "failed"
-
-
-class EngineListener(Protocol):
-    """The owner of the tasks."""
-
-    @property
-    def n_submitted(self) -> int:
-        """Number of tasks and commands so far; a change means that the engine is in use."""
-        ...
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether tasks or commands are unfinished."""
-        ...
-
-    def engine_settings(self, settings: EngineSettings) -> EngineSettings:
-        """Return the settings for a new engine."""
-        ...
-
-    def on_ready(self, info: ModelInfo, process: EngineEnd) -> None: ...
-
-    def on_lost(self, ready_s: float | None) -> Life:
-        """Handle an engine lost `ready_s` after it was ready; return what it was doing."""
-        ...
-
-    def on_sleep(self) -> None:
-        """Reset the slots: the engine is unloaded."""
-        ...
-
-    def on_down(self, error: Unavailable) -> None:
-        """Fail everything: there will be no engine any more."""
-        ...
-
-    def on_event(self, event: Queue | Decodes | CacheEvent | Answer | TaskResult) -> None: ...
 
 
 class EngineLifecycle:
@@ -175,6 +137,18 @@ class EngineLifecycle:
         if not self._loaded.done():
             self._main.result()  # raises the reason
         return await self._loaded
+
+    def start_asleep(self, info: ModelInfo) -> None:
+        """Begin as if the engine had been unloaded; `info`: of an equal one."""
+        self.info = info
+        self._loaded.set_result(info)
+        self._unloaded.set()
+        self.state = EngineState.SLEEPING
+        self._main = asyncio.create_task(self._run_when_woken())
+
+    async def _run_when_woken(self) -> None:
+        await self._woken.wait()
+        await self._run()
 
     async def opened(self) -> str:
         """Wait until an engine has opened the model file without a crash; `start` reports if none does."""

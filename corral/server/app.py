@@ -27,6 +27,7 @@ from corral.api.routes import (
     control,
     embedding,
     engine,
+    engine_update,
     file,
     infill,
     metrics,
@@ -62,7 +63,7 @@ _ROUTES = (
     *(messages, message_batches, ollama, responses, conversations),
     *(models, status, metrics, monitor, model, completion, infill, chat, control, audio, chats),
     *(embedding, rank, adapter, token, slot, session),
-    *(engine, file, batch, usage, stream, receipt, tools),
+    *(engine, engine_update, file, batch, usage, stream, receipt, tools),
 )
 
 

@@ -170,6 +170,11 @@ def _open_engine(settings: Settings, telemetry: Telemetry, reporter: Reporter) -
         return EngineClient(settings.engine, server.engine_timeout_s, telemetry, **common)
     from corral.link.fleet import Fleet  # few servers need it
 
+    if server.engines_min >= 0:
+        from corral.link.autoscale import ScaleLimits
+
+        wait_s, idle_s = server.engines_wait_ms / 1e3, server.engines_idle_seconds
+        common["scale"] = ScaleLimits(min(server.engines_min, server.n_engines), wait_s, idle_s)
     if server.ray:
         from corral.cluster.end import open_in_cluster
         from corral.cluster.node_share import shares_on_nodes

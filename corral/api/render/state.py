@@ -52,6 +52,7 @@ def render_cache_report(choice: Choice, piece: Callable[[int], bytes]) -> dict[s
             "is_checkpoint": report.is_checkpoint,
             "n_common": report.n_common,
             "first_difference": difference,
+            **({"copied_from": report.copied_from} if report.copied_from >= 0 else {}),
         }
     }
 

@@ -38,14 +38,14 @@ _ENGINE = shape(
 @router.get("/engines", responses=answers(shape(engines=list_of(_ENGINE)), 501))
 async def engines(request: Request) -> Response:
     """What every engine is doing."""
-    return JsonResponse({"engines": [_render(engine) for engine in _fleet(request).engines]})
+    return JsonResponse({"engines": [_render(engine) for engine in fleet_of(request).engines]})
 
 
 @router.post("/engines/{id_engine}/drain", responses=answers(SUCCESS, 403, 404, 409, 501))
 async def drain(request: Request, id_engine: _Engine) -> Response:
     """Replace an engine: its requests continue on others; the answer comes when the next one is ready."""
-    _require_admin(record_of(request).client)
-    fleet = _fleet(request)
+    require_admin(record_of(request).client)
+    fleet = fleet_of(request)
     ids = [str(engine.index) for engine in fleet.engines]
     if id_engine not in ids:
         raise NotFound(f"engine {id_engine:.64} does not exist; engines are numbered from 0 to {ids[-1]}")
@@ -53,12 +53,12 @@ async def drain(request: Request, id_engine: _Engine) -> Response:
     return JsonResponse({"success": True})
 
 
-def _require_admin(client: Client) -> None:
+def require_admin(client: Client) -> None:
     if not client.is_admin and client is not ANONYMOUS:
         raise Forbidden("this needs the key of an administrator: NAME,admin:KEY in --api-key-file")
 
 
-def _fleet(request: Request) -> Fleet:
+def fleet_of(request: Request) -> Fleet:
     from corral.link.fleet import Fleet  # few servers have one
 
     engine = state_of(request).engine

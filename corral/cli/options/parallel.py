@@ -21,6 +21,20 @@ OPTIONS = (
         target="server.n_engines",
     ),
     Option(
+        ("--engines-min",),
+        "engines that always run, of those of --engines; the others start while requests wait for a slot and "
+        "end when they are idle; -1: all, 0: the last one ends, too",
+        limits=(-1, 64),
+    ),
+    Option(
+        ("--engines-wait-ms",), "time after which a request that waits is a reason for another engine", "MS"
+    ),
+    Option(
+        ("--engines-idle-seconds",),
+        "time without a request after which an engine beyond --engines-min ends",
+        "S",
+    ),
+    Option(
         ("--ray",),
         "run the engines in the Ray cluster at this address instead of on this machine, which must be one of "
         "its nodes (corral cluster); the model's path must exist on all nodes",

@@ -1,0 +1,56 @@
+"""`/engines/update`: another model file for all engines, without a lost stream."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.api.body import JsonResponse, parse_body
+from corral.api.openapi import answers, body_of
+from corral.api.router import Router
+from corral.api.routes.engine import fleet_of, require_admin
+from corral.api.schema.answer import SUCCESS
+from corral.api.schema.engine import UpdateRequest
+from corral.api.state import state_of
+from corral.core.errors import Conflict, InvalidRequest, NotFound
+from corral.gguf.model_file import check_model_file
+from corral.gguf.tokenizer_digest import tokenizer_digest
+from corral.telemetry.scope import record_of
+
+router = Router()
+
+
+@router.post(
+    "/engines/update",
+    openapi_extra=body_of(UpdateRequest),
+    responses=answers(SUCCESS, 403, 404, 409, 501),
+)
+async def update(request: Request) -> Response:
+    """Replace the model file of all engines; the answer comes when all have it."""
+    require_admin(record_of(request).client)
+    fleet, model = fleet_of(request), state_of(request).model
+    body = await parse_body(request, UpdateRequest)
+    path = _path_beside(model.path, body.model)
+    await asyncio.to_thread(_check, path, model.path)
+    await fleet.update(path)
+    model.path = path
+    return JsonResponse({"success": True})
+
+
+def _path_beside(present: str, name: str) -> str:
+    """Only file names: a client must not find out what other files there are."""
+    if os.path.basename(name) != name or name in ("", ".", ".."):
+        raise InvalidRequest("expected the name of a file in the directory of the model", field="model")
+    return os.path.join(os.path.dirname(present), name)
+
+
+def _check(path: str, present: str) -> None:
+    """Raise unless it is a model with the same tokenizer and chat template, which the front keeps."""
+    if not os.path.isfile(path):
+        raise NotFound(f"there is no file {os.path.basename(path):.64} in the directory of the model")
+    check_model_file(path)
+    if tokenizer_digest(path) != tokenizer_digest(present):
+        raise Conflict("the file has another vocabulary or chat template: start a server with it")

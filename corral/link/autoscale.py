@@ -1,0 +1,120 @@
+"""Decide how many engines of a fleet run: more while tasks wait, fewer when engines are idle.
+
+`Autoscaler` is pure bookkeeping with the time as an argument. `Scaling` asks it a few times per second, wakes
+engines and unloads them. An engine that does not run has its place in the fleet, and its slots their numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from corral.link.lifecycle import EngineState
+from corral.link.member import Member
+
+LOOK_S = 0.25
+_DOWN = (EngineState.SLEEPING, EngineState.FAILED)
+_log = logging.getLogger("corral")
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleLimits:
+    """`n_min`: engines that always run; `wait_s`: after which a waiting task is a reason for another engine;
+    `idle_s`: after which an engine without tasks ends."""
+
+    n_min: int
+    wait_s: float
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUse:
+    n_slots: int
+    n_tasks: int = 0
+    is_ready: bool = True  # otherwise it is starting
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePlan:
+    """How many engines to start, and which ones to end."""
+
+    n_start: int = 0
+    stop: tuple[int, ...] = ()
+
+
+class Autoscaler:
+    """Mutable: since when tasks wait and engines are idle."""
+
+    def __init__(self, limits: ScaleLimits) -> None:
+        self._limits = limits
+        self._waiting: dict[int, float] = {}
+        self._idle: dict[int, float] = {}
+
+    def plan(self, now: float, waiting: Collection[int], engines: Mapping[int, EngineUse]) -> ScalePlan:
+        """`waiting`: tasks without a slot; `engines`: those that run or start."""
+        self._waiting = {task: self._waiting.get(task, now) for task in waiting}
+        free = [index for index, use in engines.items() if use.is_ready and not use.n_tasks]
+        self._idle = {index: self._idle.get(index, now) for index in free}
+        missing = self._limits.n_min - len(engines)
+        if missing > 0:
+            return ScalePlan(missing)
+        if overdue := [task for task, since in self._waiting.items() if now - since >= self._limits.wait_s]:
+            return ScalePlan(self._n_start(len(overdue), engines))
+        return ScalePlan(stop=self._to_stop(now, len(engines)))
+
+    def _n_start(self, n_overdue: int, engines: Mapping[int, EngineUse]) -> int:
+        """Return how many more engines are filled by the tasks that exceed the slots, also those of engines
+        that are starting."""
+        n_slots = max((use.n_slots for use in engines.values()), default=1)
+        n_excess = sum(use.n_tasks - use.n_slots for use in engines.values())
+        return max(0, math.ceil(min(n_overdue, n_excess) / n_slots))
+
+    def _to_stop(self, now: float, n_engines: int) -> tuple[int, ...]:
+        over = [index for index, since in self._idle.items() if now - since >= self._limits.idle_s]
+        return tuple(sorted(over, reverse=True)[: max(0, n_engines - self._limits.n_min)])
+
+
+class Scaling:
+    """Carries out the plans for a fleet."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        limits: ScaleLimits,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._members = members
+        self._policy = Autoscaler(limits)
+        self._spawn = spawn
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        running = [member for member in self._members if member.state not in _DOWN]
+        waiting = [id for member in running for id, each in member.pending.items() if not each.is_admitted]
+        plan = self._policy.plan(now, waiting, {member.index: _use(member) for member in running})
+        asleep = [member for member in self._members if member.state is EngineState.SLEEPING]
+        for member in asleep[: plan.n_start]:
+            _log.info("requests wait: engine %(index)d is started", {"index": member.index})
+            member.lifecycle.wake()
+        for index in plan.stop:
+            self._spawn(_end(self._members[index]))
+
+
+async def _end(member: Member) -> None:
+    if not member.has_work:
+        _log.info("engine %(index)d is idle and ends", {"index": member.index})
+        await member.lifecycle.unload()
+
+
+def _use(member: Member) -> EngineUse:
+    n_tasks = max(len(member.pending), int(member.has_work or member.is_draining))
+    return EngineUse(member.lifecycle.settings.n_parallel, n_tasks, member.state is EngineState.READY)

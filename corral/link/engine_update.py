@@ -1,0 +1,58 @@
+"""Replace the model file of a fleet, one engine after another, without a lost stream.
+
+Answers that have begun end with the old file: `EngineDrain` waits for them, however long they take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from corral.core.errors import Conflict
+from corral.link.client import READY_S
+from corral.link.engine_drain import EngineDrain
+from corral.link.lifecycle import EngineState
+from corral.link.member import Member
+
+_UNUSED = (EngineState.SLEEPING, EngineState.FAILED)
+_log = logging.getLogger("corral")
+
+
+class EngineUpdate:
+    """One update at a time."""
+
+    def __init__(self, members: Sequence[Member], drain: EngineDrain) -> None:
+        self._members = members
+        self._drain = drain
+        self._turn = asyncio.Lock()
+
+    async def run(self, model: str) -> None:
+        """Return when all engines have the file. Raises CorralError if one cannot load it: that one, and
+        those after it, have the former file."""
+        async with self._turn:
+            for member in self._members:
+                await self._update(member, model)
+        _log.info("all engines have the model %(path)s", {"path": model})
+
+    async def _update(self, member: Member, model: str) -> None:
+        if member.state in _UNUSED:
+            lifecycle = member.lifecycle
+            lifecycle.settings = msgspec.structs.replace(lifecycle.settings, model=model)
+            return
+        await member.load()
+        await self._drain.replace(member, lambda member: _load(member, model), math.inf)
+
+
+async def _load(member: Member, model: str) -> None:
+    n_restarts = member.n_restarts
+    member.trial_model = model
+    member.lifecycle.load_again()
+    while member.state is not EngineState.READY and member.n_restarts == n_restarts:
+        member.lifecycle.check_up()
+        await asyncio.sleep(READY_S)
+    if member.n_restarts > n_restarts:
+        raise Conflict(f"engine {member.index} cannot load the file; the log says why")
