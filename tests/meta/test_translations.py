@@ -1,4 +1,4 @@
-"""Every text of the chat page is in the file of each language, and nowhere else."""
+"""Every text of the pages is in the file of each language, and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.meta.js_text import literals
 PAGE = Path(__file__).parents[2] / "corral" / "webui"
 SOURCE = "en"
 FILES = sorted((PAGE / "text").glob("*.json"))
-SCRIPTS = sorted(path for path in (PAGE / "js").rglob("*.js") if "monitor" not in path.parts)
+MONITOR = PAGE / "text" / "monitor"  # which only that page loads, besides the others
+ALL_FILES = [*FILES, *sorted(MONITOR.glob("*.json"))]
+SCRIPTS = sorted((PAGE / "js").rglob("*.js"))
 FORMS = {"zh-Hans": {"other"}, "ja": {"other"}}  # as of Intl.PluralRules; other languages have two
 
 # What only the model reads, in English like its tools. `docs.js` belongs to a page in English.
@@ -52,6 +54,7 @@ ALLOWED = {
     "section p hr h1 h2 h3 h4 h5 h6 blockquote ul ol li pre table thead tbody tr th td",
     *("br code em strong del a img span", ".sidebar-foot input[type=file]", "part part-{}"),
     *("plain code-copy", "plain code-copy code-preview", "unseen copied"),
+    *("KiB", "MiB", "12px system-ui, sans-serif"),
     # For the model.
     *("--- File: {} ---\\n{}\\n\\n", "'{}' is not a time zone.", "The tool took too long."),
     *("The arguments are not JSON.", "The arguments are not an object."),
@@ -74,8 +77,13 @@ def placeholders(text: str) -> list[str]:
     return sorted(set(re.findall(r"\{(\w+)\}", text)))
 
 
+def source_of(path: Path) -> dict[str, str | dict[str, str]]:
+    return texts_of(path.with_name(f"{SOURCE}.json"))
+
+
 ENGLISH = texts_of(PAGE / "text" / f"{SOURCE}.json")
-EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+MONITOR_ENGLISH = texts_of(MONITOR / f"{SOURCE}.json")
+EACH = pytest.mark.parametrize("path", ALL_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 
 
 def test_the_page_offers_the_languages_that_have_a_file():
@@ -86,10 +94,15 @@ def test_the_page_offers_the_languages_that_have_a_file():
     assert len(offered) >= 6
 
 
+def test_the_monitor_speaks_the_same_languages():
+    assert [path.name for path in sorted(MONITOR.iterdir())] == [path.name for path in FILES]
+    assert not set(ENGLISH) & set(MONITOR_ENGLISH), "it has both"
+
+
 @EACH
 def test_no_text_is_missing_and_none_is_superfluous(path):
     texts = texts_of(path)
-    assert list(texts) == list(ENGLISH), "the same keys in the same order"
+    assert list(texts) == list(source_of(path)), "the same keys in the same order"
     assert all(form.strip() == form != "" for text in texts.values() for form in forms_of(text).values())
 
 
@@ -102,16 +115,18 @@ def test_a_key_is_written_once(path):
 @EACH
 def test_plurals_have_the_forms_of_the_language(path):
     wanted = FORMS.get(path.stem, {"one", "other"})
+    english = source_of(path)
     for key, text in texts_of(path).items():
-        assert isinstance(text, dict) == isinstance(ENGLISH[key], dict), key
+        assert isinstance(text, dict) == isinstance(english[key], dict), key
         if isinstance(text, dict):
             assert set(text) == wanted, key
 
 
 @EACH
 def test_placeholders_are_those_of_the_source(path):
+    english = source_of(path)
     for key, text in texts_of(path).items():
-        wanted = placeholders(forms_of(ENGLISH[key])["other"])
+        wanted = placeholders(forms_of(english[key])["other"])
         for name, form in forms_of(text).items():
             found = placeholders(form)
             assert found == wanted or (name == "one" and [*found, "n"] == wanted), key
@@ -122,8 +137,9 @@ def test_placeholders_are_those_of_the_source(path):
 def test_texts_are_translated(path):
     """Names of parameters and short words may be the same in two languages; sentences may not."""
     if path.stem != SOURCE:
-        same = [key for key, text in texts_of(path).items() if text == ENGLISH[key]]
-        assert not [key for key in same if len(forms_of(ENGLISH[key])["other"].split()) > 4]
+        english = source_of(path)
+        same = [key for key, text in texts_of(path).items() if text == english[key]]
+        assert not [key for key in same if len(forms_of(english[key])["other"].split()) > 4]
 
 
 def used_keys(source: str) -> tuple[set[str], set[str]]:
@@ -133,16 +149,18 @@ def used_keys(source: str) -> tuple[set[str], set[str]]:
     return whole, begun
 
 
-def test_every_key_exists_and_is_used():
-    whole: set[str] = set()
-    begun: set[str] = set()
-    for path in SCRIPTS:
-        more = used_keys(path.read_text())
-        whole |= more[0]
-        begun |= more[1]
-    assert not whole - set(ENGLISH)
-    composed = {key for key in ENGLISH if key.startswith(tuple(begun))}
-    assert not set(ENGLISH) - whole - composed
+def used_by(scripts: list[Path]) -> tuple[set[str], tuple[str, ...]]:
+    """The same of several scripts."""
+    found = [used_keys(path.read_text()) for path in scripts]
+    return set().union(*(whole for whole, _ in found)), tuple(set().union(*(begun for _, begun in found)))
+
+
+@pytest.mark.parametrize("is_monitor", [False, True])
+def test_every_key_exists_and_is_used(is_monitor):
+    whole, begun = used_by([path for path in SCRIPTS if ("monitor" in path.parts) == is_monitor])
+    own = set(MONITOR_ENGLISH if is_monitor else ENGLISH)
+    assert not whole - own - (set(ENGLISH) if is_monitor else set())
+    assert not {key for key in own - whole if not key.startswith(begun)}
 
 
 def test_every_setting_and_group_has_its_texts():
