@@ -55,6 +55,16 @@ const GIVEN_PRESETS = {
   [t("preset.creative")]: { temperature: 1.2, min_p: 0.1, top_k: 0 },
 };
 
+const NAMES = new Set(FIELDS.map(({ name }) => name));
+
+export function isField(name) {
+  return NAMES.has(name);
+}
+
+export function onlyFields(settings) {
+  return Object.fromEntries(Object.entries(settings).filter(([name]) => isField(name)));
+}
+
 /** Returns the defaults of all fields, from the server's properties. */
 export function defaultsOf(props) {
   const params = { ...props?.default_generation_settings?.params, ...OWN_DEFAULTS };

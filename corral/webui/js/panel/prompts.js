@@ -15,7 +15,7 @@ export function Panel({ app, state, useId, isSystem, text, onClose }) {
     const filled = filledIn(prompt.text, values);
     onClose();
     if (prompt.isSystem) app.setSystem(filled);
-    else app.writeDraft(filled);
+    else app.chats.writeDraft(filled);
   };
   const choose = (prompt) => (variablesOf(prompt.text).length ? setOpen({ use: prompt }) : insert(prompt, {}));
   const change = (work) => {

@@ -10,11 +10,11 @@ import { t } from "../text.js";
 export function ToolCalls({ message, isOpen, app }) {
   const { toolCalls } = message;
   const [results, setResults] = useState({});
-  if (isOpen && app.hasTools) return html`<${Lazy} from="./tool_runs.js" view="ToolRuns" message=${message} app=${app} />`;
+  if (isOpen && app.tools.isUsed) return html`<${Lazy} from="./tool_runs.js" view="ToolRuns" message=${message} app=${app} />`;
   const send = (event) => {
     event.preventDefault();
     const answers = toolCalls.map(({ id }) => ({ toolCallId: id, content: results[id] ?? "" }));
-    app.answerCalls(message.id, answers);
+    app.writer.answerCalls(message.id, answers);
   };
   return html`<form class="calls" onSubmit=${send}>
     ${toolCalls.map(

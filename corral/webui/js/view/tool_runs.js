@@ -15,7 +15,7 @@ export function ToolRuns({ message, app }) {
   const [toolbox, setToolbox] = useState(null);
   const [results, setResults] = useState({}); // of calls that the page cannot run
   useEffect(() => {
-    app.toolbox().then(setToolbox);
+    app.tools.box().then(setToolbox);
   }, []);
   if (!toolbox) return null;
   const { chat, callRuns } = app.state;
@@ -24,7 +24,7 @@ export function ToolRuns({ message, app }) {
   const own = message.toolCalls.map(({ name }, i) => !toolbox.find(name) && !runs[i]);
   const send = (event) => {
     event.preventDefault();
-    for (const i of own.keys()) if (own[i]) app.setCallRun(message.id, i, { content: results[i] ?? "" });
+    for (const i of own.keys()) if (own[i]) app.tools.setRun(message.id, i, { content: results[i] ?? "" });
     runCalls(app, toolbox, chat.id, message, []);
   };
   return html`<form class="calls" onSubmit=${send}>

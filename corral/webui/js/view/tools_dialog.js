@@ -15,11 +15,11 @@ export function ToolsDialog({ app, onClose }) {
   const [toolbox, setToolbox] = useState(null);
   const [, redraw] = useState(0);
   useEffect(() => {
-    app.toolbox(true).then(setToolbox);
+    app.tools.box(true).then(setToolbox);
   }, []);
   const change = (action) => {
     action();
-    app.toolsChanged();
+    app.tools.changed();
     redraw((n) => n + 1);
   };
   const reload = async (servers) => {
