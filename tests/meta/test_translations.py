@@ -13,8 +13,8 @@ from tests.meta.js_text import literals
 PAGE = Path(__file__).parents[2] / "corral" / "webui"
 SOURCE = "en"
 FILES = sorted((PAGE / "text").glob("*.json"))
-MONITOR = PAGE / "text" / "monitor"  # which only that page loads, besides the others
-ALL_FILES = [*FILES, *sorted(MONITOR.glob("*.json"))]
+FOLDERS = ("more", "monitor")  # texts of parts that are loaded on demand, and of the monitor
+ALL_FILES = [*FILES, *(path for name in FOLDERS for path in sorted((PAGE / "text" / name).glob("*.json")))]
 SCRIPTS = sorted((PAGE / "js").rglob("*.js"))
 FORMS = {"zh-Hans": {"other"}, "ja": {"other"}}  # as of Intl.PluralRules; other languages have two
 
@@ -82,7 +82,7 @@ def source_of(path: Path) -> dict[str, str | dict[str, str]]:
 
 
 ENGLISH = texts_of(PAGE / "text" / f"{SOURCE}.json")
-MONITOR_ENGLISH = texts_of(MONITOR / f"{SOURCE}.json")
+OTHERS = {name: texts_of(PAGE / "text" / name / f"{SOURCE}.json") for name in FOLDERS}
 EACH = pytest.mark.parametrize("path", ALL_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 
 
@@ -94,9 +94,10 @@ def test_the_page_offers_the_languages_that_have_a_file():
     assert len(offered) >= 6
 
 
-def test_the_monitor_speaks_the_same_languages():
-    assert [path.name for path in sorted(MONITOR.iterdir())] == [path.name for path in FILES]
-    assert not set(ENGLISH) & set(MONITOR_ENGLISH), "it has both"
+@pytest.mark.parametrize("name", FOLDERS)
+def test_other_texts_are_in_the_same_languages(name):
+    assert [path.name for path in sorted((PAGE / "text" / name).iterdir())] == [path.name for path in FILES]
+    assert not set(ENGLISH) & set(OTHERS[name]), "those who load it have both"
 
 
 @EACH
@@ -155,12 +156,20 @@ def used_by(scripts: list[Path]) -> tuple[set[str], tuple[str, ...]]:
     return set().union(*(whole for whole, _ in found)), tuple(set().union(*(begun for _, begun in found)))
 
 
-@pytest.mark.parametrize("is_monitor", [False, True])
-def test_every_key_exists_and_is_used(is_monitor):
-    whole, begun = used_by([path for path in SCRIPTS if ("monitor" in path.parts) == is_monitor])
-    own = set(MONITOR_ENGLISH if is_monitor else ENGLISH)
-    assert not whole - own - (set(ENGLISH) if is_monitor else set())
+def folder_of(path: Path) -> str:
+    """The folder whose texts a script has, besides those that all have."""
+    if "monitor" in path.parts:
+        return "monitor"
+    return "more" if "/more_text.js" in path.read_text() else ""
+
+
+@pytest.mark.parametrize("name", ["", *FOLDERS])
+def test_every_key_exists_and_is_used(name):
+    whole, begun = used_by([path for path in SCRIPTS if not name or folder_of(path) == name])
+    own = set(OTHERS.get(name, ENGLISH))
     assert not {key for key in own - whole if not key.startswith(begun)}
+    named, _ = used_by([path for path in SCRIPTS if folder_of(path) == name])
+    assert not named - own - set(ENGLISH)
 
 
 def test_every_setting_and_group_has_its_texts():
@@ -168,7 +177,7 @@ def test_every_setting_and_group_has_its_texts():
     assert len(rows) > 30
     wanted = {f"field.{name}{part}" for name, _ in rows for part in ("", ".about")}
     wanted |= {f"group.{group}" for _, group in rows}
-    assert wanted == {key for key in ENGLISH if key.startswith(("field.", "group."))}
+    assert wanted == {key for key in OTHERS["more"] if key.startswith(("field.", "group."))}
 
 
 def shown_literals(source: str) -> list[str]:

@@ -17,7 +17,7 @@ HTML = "text/html; charset=utf-8"
 def test_what_a_reader_sees():
     page = b"""<!doctype html><html><head><title>Foxes &amp; rivers</title><style>p { color: red }</style>
       <script>steal("<p>")</script></head><body><!-- <p>secret</p> --><h1>Three   foxes</h1>
-      <p>They <b>could</b> not&nbsp;swim.</p><ul><li>one<li>two</ul><noscript>no</noscript>&lt;end&gt;</body></html>"""
+      <p>They <b>could</b> not&nbsp;swim.</p><ul><li>one<li>two</ul><noscript>no</noscript>&lt;end&gt;"""
     wanted = "Foxes & rivers\nThree foxes\nThey could not swim.\none\ntwo\n<end>"
     assert page_text(page, HTML) == wanted
 

@@ -80,6 +80,7 @@ export class ChatApp {
       if (error.status === undefined) throw error;
       if (error.wantsKey) return this.set({ server: "locked" });
       this.set({ server: error.status === 503 ? "loading" : "down", reason: error.stage || error.message });
+      if (error.isUnreachable) await this.chats.readOffline();
       this.#connectLater();
     }
   }

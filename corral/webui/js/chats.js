@@ -15,6 +15,7 @@ export class Chats {
   #saver = null;
   #unwatch = () => {};
   #local = null;
+  #isOffline = false; // only chats of this browser, until the server is there
 
   constructor(app) {
     this.#app = app;
@@ -22,7 +23,8 @@ export class Chats {
 
   /** Opens the store that belongs to a server, unless it is open. Returns whether it was opened. */
   async openStore(props) {
-    if (this.#store?.kind === storeKind(props)) return false;
+    if (this.#store?.kind === storeKind(props) && !this.#isOffline) return false;
+    this.#isOffline = props.isOffline === true;
     this.#unwatch();
     this.#local ??= await openLocalStore();
     this.#store = storeKind(props) === "server" ? await (await import("./remote.js")).openRemoteStore() : this.#local;
@@ -37,6 +39,13 @@ export class Chats {
     await this.#saver.recover();
     await this.#list();
     return true;
+  }
+
+  /** Shows the chats of this browser while no server was found. */
+  async readOffline() {
+    if (this.#store) return;
+    await this.openStore({ isOffline: true });
+    await this.begin();
   }
 
   /** Forgets the store and what is open: they belong to another key. */

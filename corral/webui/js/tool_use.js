@@ -1,6 +1,6 @@
 // Tools as far as the page knows them before one is used: whether any is on, and the results of calls that wait for others.
 
-const KEY = "corral.tools"; // in local storage while a tool is on
+const KEY = "corral.tools"; // in local storage: the configuration of `tools/toolbox.js`
 
 export class ToolUse {
   #app;
@@ -10,8 +10,10 @@ export class ToolUse {
     this.#app = app;
   }
 
-  get isUsed() {
-    return localStorage.getItem(KEY) !== null;
+  /** Returns whether a tool is on in this chat: by its own choice, or that for all chats. */
+  isUsed({ toolsOn }) {
+    const on = Array.isArray(toolsOn) ? toolsOn : onInAll();
+    return on?.length > 0;
   }
 
   /** Returns the tools that the model may call; `isFresh`: look for them again. */
@@ -32,5 +34,13 @@ export class ToolUse {
   setRun(messageId, i, run) {
     const { callRuns } = this.#app.state;
     this.#app.set({ callRuns: { ...callRuns, [messageId]: { ...callRuns[messageId], [i]: run } } });
+  }
+}
+
+function onInAll() {
+  try {
+    return JSON.parse(localStorage.getItem(KEY))?.on;
+  } catch {
+    return [];
   }
 }

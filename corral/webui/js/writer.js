@@ -163,8 +163,8 @@ export class Writer {
     let end = { state: "done" };
     let toolbox = null;
     try {
-      if (this.#app.tools.isUsed) toolbox = await this.#app.tools.box();
-      if (toolbox) options.tools = toolbox.definitions();
+      if (this.#app.tools.isUsed(chat)) toolbox = await this.#app.tools.box();
+      if (toolbox) options.tools = toolbox.definitions(chat);
       for await (const messages of frames(generate(path, begun, options))) {
         this.#app.chats.change(id, (each) => tree.changeMessages(each, messages.map(({ stream: _, ...fields }) => fields)));
       }

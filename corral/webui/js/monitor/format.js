@@ -32,9 +32,10 @@ export function ms(n) {
   return n < 100_000 ? t("unit.s", { n: number(n / 1000, n < 10_000 ? 2 : 1) }) : duration(n);
 }
 
+/** Formats times for an axis. */
 export function tickMs(n) {
   if (n === 0) return number(0);
-  return n < 1000 ? t("unit.ms", { n: PRECISE.format(n) }) : t("unit.s", { n: PRECISE.format(n / 1000) });
+  return n < 1000 ? t("axis.ms", { n: PRECISE.format(n) }) : t("axis.s", { n: PRECISE.format(n / 1000) });
 }
 
 /** Formats longer durations: 45 s, 3 min, 2 h. */

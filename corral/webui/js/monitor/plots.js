@@ -100,7 +100,7 @@ function options(plot, width, colors) {
     height: HEIGHT,
     legend: { show: false },
     cursor: { show: false },
-    padding: [8, right ? 0 : 12, 0, 0],
+    padding: [8, right ? 0 : Math.max(12, 4 * t("lane.now").length), 0, 0], // half of the last label
     scales: {
       x: { time: false, range: (u) => [(u.data[0].at(-1) ?? 0) - (plot.spanS ?? SPAN_S), u.data[0].at(-1) ?? 0] },
       y: { range },

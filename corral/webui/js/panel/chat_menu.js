@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../html.js";
 import { Icon, IconButton } from "../view/icon.js";
 import { load } from "../view/lazy.js";
 import { useModal } from "../view/modal.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 export function Panel({ app, state, id, onClose }) {
   const dialog = useModal();

@@ -3,7 +3,7 @@
 import { isOn, setOn, watchIdle } from "../titles.js";
 import { nextTheme } from "../theme.js";
 import { promptsOf } from "../prompts.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 /** Returns [{ key, name, hint, run }]. */
 export function commandsOf(app, state, onOpen) {

@@ -6,7 +6,7 @@ import { IconButton } from "../view/icon.js";
 import { load } from "../view/lazy.js";
 import { Markdown } from "../view/markdown.js";
 import { useModal } from "../view/modal.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const NAMES = { user: t("author.user"), assistant: t("author.assistant"), tool: t("author.tool") };
 const PATIENCE_MS = 1_000; // for differences word by word

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../html.js";
 import { useModal } from "../view/modal.js";
 import { commandsOf } from "./commands.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const MAX_CHATS = 20;
 

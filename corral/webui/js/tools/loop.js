@@ -7,7 +7,8 @@ const DECLINED = "The user did not allow this call.";
 /** Runs the calls of an answer that need no question, up to the step limit. */
 export async function runAllowed(app, toolbox, chatId, path) {
   const message = path.at(-1);
-  const tools = (message.toolCalls ?? []).map(({ name }) => toolbox.find(name));
+  const chat = app.chats.get(chatId);
+  const tools = (message.toolCalls ?? []).map(({ name }) => toolbox.find(name, chat));
   if (isOverLimit(toolbox, path)) return;
   const allowed = [...tools.keys()].filter((i) => tools[i] && toolbox.isAlways(tools[i]));
   if (allowed.length) await runCalls(app, toolbox, chatId, message, allowed);
@@ -20,7 +21,7 @@ export async function runCalls(app, toolbox, chatId, message, which) {
       const call = message.toolCalls[i];
       app.tools.setRun(message.id, i, { isRunning: true });
       try {
-        app.tools.setRun(message.id, i, await runCall(toolbox.find(call.name), call, signal, toolbox.maxResultChars));
+        app.tools.setRun(message.id, i, await runCall(toolbox.find(call.name, app.chats.get(chatId)), call, signal, toolbox.maxResultChars));
       } catch {
         app.tools.setRun(message.id, i, null); // stopped: it can be asked for again
         return;

@@ -93,7 +93,7 @@ export function Composer({ app, state }) {
         aria-label=${t("composer.files")}
         onChange=${(event) => add([...event.target.files]).then(() => (file.current.value = ""))}
       />
-      <${IconButton} icon="tool" label=${t("composer.tools")} pressed=${app.tools.isUsed} onClick=${() => setShowsTools(true)} />
+      <${IconButton} icon="tool" label=${t("composer.tools")} pressed=${app.tools.isUsed(chat)} onClick=${() => setShowsTools(true)} />
       ${props?.modalities?.audio &&
       html`<${Lazy}
         from="./recorder.js"

@@ -1,7 +1,7 @@
 // Buttons of an answer that is being generated.
 
 import { html, useState } from "../html.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 import { IconButton } from "./icon.js";
 
 export function LiveActions({ message, app }) {
