@@ -1,4 +1,4 @@
-"""The text of web pages, for tools that read them. One pass over it: pages are made by strangers.
+"""The text of web pages, for tools that read them. One pass over it, however it is written.
 
 Knows nothing of where a page comes from. What it returns is data, never an instruction.
 """
@@ -73,7 +73,7 @@ class _Reader:
         self.parts.append(html.unescape(text).replace("\n", " "))
 
     def _skip(self, found: re.Match[str]) -> int:
-        """Return where what is shown goes on: after a tag, a comment, or what an element hides."""
+        """Return where the visible text continues: after a tag, a comment, or what an element hides."""
         name = (found[2] or "").lower()
         if found[0] == "<!--":
             return self._after("-->", found.end())
@@ -89,6 +89,6 @@ class _Reader:
         return len(self.source) if closing is None else self._after(">", closing.end())
 
     def _after(self, mark: str, at: int) -> int:
-        """Return the place after a mark; the end if there is none, so that nobody looks for it again."""
+        """Return the place after a mark; the end if there is none: it is not looked for twice."""
         found = self.source.find(mark, at)
         return len(self.source) if found < 0 else found + len(mark)

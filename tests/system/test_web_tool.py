@@ -9,7 +9,7 @@ from corral.api.mcp.web import WEB, WebTransport, web_server
 from corral.core.client import ANONYMOUS
 from corral.media.remote import MAX_PAGE_BYTES, RemoteMedia
 from tests.contract.inline import Server
-from tests.system.test_media_remote import LATE_S, Site, answer, is_here, redirect
+from tests.tools.site import LATE_S, Site, answer, is_here, redirect
 
 LONG = "word " * 10_000
 
