@@ -60,7 +60,8 @@ async def respond_with_tools(
 
 async def _silence() -> Message:
     """A client that neither says anything nor leaves."""
-    return await asyncio.get_running_loop().create_future()
+    nothing: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await nothing
 
 
 async def _finish(events: Events) -> None:
