@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
@@ -17,6 +18,7 @@ from corral.api.engine import Engine, Runner
 from corral.api.live_answers import LiveAnswers
 from corral.api.mcp.config import read_servers
 from corral.api.mcp.sessions import McpSessions
+from corral.api.mcp.web import WEB, WebTransport, web_server
 from corral.api.model import ModelFacts
 from corral.api.pools import Pools, n_prompt_threads
 from corral.api.prepare import Defaults, PrepareContext
@@ -30,6 +32,9 @@ from corral.media.local import LocalMedia
 from corral.media.source import MediaSource
 from corral.storage.journal import Journal
 from corral.telemetry.dispatcher import Telemetry
+
+if TYPE_CHECKING:
+    from corral.media.remote import RemoteMedia
 
 
 class AppState:
@@ -55,7 +60,8 @@ class AppState:
         self.journal: Journal | None = shared.journal if shared is not None else _open_journal(server)
         self.streams: StreamSessions = shared.streams if shared is not None else StreamSessions()
         self.responses: Archive = shared.responses if shared is not None else Archive(self.storage.documents)
-        self.mcp: McpSessions | None = shared.mcp if shared is not None else _open_mcp(server)
+        remote = _open_remote(server)
+        self.mcp: McpSessions | None = shared.mcp if shared is not None else _open_mcp(server, remote)
         self.file_digest = FileDigest()
         self.receipt_key = ReceiptKey(server.receipt_key) if server.receipt_key else None
         self.pools = Pools(n_prompt_threads(server))
@@ -70,7 +76,8 @@ class AppState:
         batches = self.storage.batches
         is_open, n_slots = lambda: self.admission.is_open, lambda: telemetry.queue.n_slots
         self.batches = BatchRunner(batches, is_open, n_slots) if batches is not None else None
-        self.media_source = _media_source(server)
+        local = LocalMedia(server.media_path) if server.media_path else None
+        self.media_source = MediaSource(remote, local)
         intake = Intake(engine, self.media_source)
         self.prepare = PrepareContext(
             self.model,
@@ -95,16 +102,16 @@ def _open_journal(server: ServerSettings) -> Journal | None:
     return Journal(Path(server.journal), n_bytes, age_s, server.journal_fsync)
 
 
-def _open_mcp(server: ServerSettings) -> McpSessions | None:
-    if not (server.mcp_servers_config or server.mcp_servers_json):
-        return None
-    return McpSessions(read_servers(server.mcp_servers_config, server.mcp_servers_json))
+def _open_mcp(server: ServerSettings, remote: RemoteMedia | None) -> McpSessions | None:
+    given = read_servers(server.mcp_servers_config, server.mcp_servers_json)
+    if remote is not None and all(each.name != WEB for each in given):
+        return McpSessions((*given, web_server()), lambda: WebTransport(remote))
+    return McpSessions(given) if server.mcp_servers_config or server.mcp_servers_json else None
 
 
-def _media_source(server: ServerSettings) -> MediaSource:
-    local = LocalMedia(server.media_path) if server.media_path else None
+def _open_remote(server: ServerSettings) -> RemoteMedia | None:
     if not server.allow_remote_media:
-        return MediaSource(None, local)
+        return None
     from corral.media.remote import RemoteMedia  # takes a while, and few servers need it
 
-    return MediaSource(RemoteMedia(), local)
+    return RemoteMedia()

@@ -1,4 +1,4 @@
-"""Fetch images that clients name by http(s) URLs, without access to private networks (SSRF).
+"""Fetch images and pages that clients name by http(s) URLs, without access to private networks (SSRF).
 
 A name is resolved once, all its addresses must be public, and the connection goes to the first of them,
 with Host and certificate of the name. Each redirect is checked like the first URL. Errors contain nothing
@@ -13,6 +13,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 import anyio
@@ -24,6 +25,7 @@ from corral.media.sample import MAX_BYTES, BadMedia, too_large
 IPAddress = IPv4Address | IPv6Address
 
 MAX_REDIRECTS = 3
+MAX_PAGE_BYTES = 2 << 20
 MAX_PIECES = 1 << 16  # packets of MAX_BYTES are fewer; a body of tiny chunks would take much time
 
 _HEADERS = {
@@ -60,6 +62,12 @@ def is_public(address: IPAddress) -> bool:
     return address.is_global and not is_special
 
 
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    body: bytes
+    content_type: str
+
+
 class RemoteMedia:
     def __init__(
         self,
@@ -73,24 +81,31 @@ class RemoteMedia:
 
     async def fetch(self, url: str) -> bytes:
         """Fetch the whole body before the deadline."""
+        return (await self._fetch(url, MAX_BYTES)).body
+
+    async def fetch_page(self, url: str) -> Fetched:
+        """Fetch a text that is to be read."""
+        return await self._fetch(url, MAX_PAGE_BYTES)
+
+    async def _fetch(self, url: str, max_bytes: int) -> Fetched:
         try:
             with anyio.fail_after(self._deadline_s):
-                return await self._follow(_parse(url))
+                return await self._follow(_parse(url), max_bytes)
         except TimeoutError:
             raise BadMedia("fetching it took too long") from None
         except (httpx.HTTPError, OSError):
             raise BadMedia("it could not be fetched") from None
 
-    async def _follow(self, url: httpx.URL) -> bytes:
+    async def _follow(self, url: httpx.URL, max_bytes: int) -> Fetched:
         for _ in range(1 + MAX_REDIRECTS):
-            answer = await self._get(url)
-            if isinstance(answer, bytes):
+            answer = await self._get(url, max_bytes)
+            if isinstance(answer, Fetched):
                 return answer
             url = answer
         raise BadMedia(f"it redirects more than {MAX_REDIRECTS} times")
 
-    async def _get(self, url: httpx.URL) -> bytes | httpx.URL:
-        """Return the body, or the URL of a redirect. Connections are not reused: the certificate is for one
+    async def _get(self, url: httpx.URL, max_bytes: int) -> Fetched | httpx.URL:
+        """Return the answer, or the URL of a redirect. Connections are not reused: the certificate is for one
         name."""
         request = _dial(url, await self._resolve(url.raw_host.decode()))
         async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
@@ -98,7 +113,8 @@ class RemoteMedia:
             async with contextlib.aclosing(response):
                 if response.has_redirect_location:
                     return _redirect(url, response.headers["Location"])
-                return await _read(response)
+                body = await _read(response, max_bytes)
+                return Fetched(body, response.headers.get("Content-Type", ""))
 
     async def _resolve(self, host: str) -> IPAddress:
         """Return the address to connect to. One disallowed address refuses them all."""
@@ -150,20 +166,20 @@ def _dial(url: httpx.URL, address: IPAddress) -> httpx.Request:
     )
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read(response: httpx.Response, max_bytes: int) -> bytes:
     if response.status_code != 200:
         raise BadMedia(f"status {response.status_code}")
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise BadMedia("the server sent it compressed, although not requested")
-    if int(response.headers.get("Content-Length", 0)) > MAX_BYTES:
-        raise too_large()
+    if int(response.headers.get("Content-Length", 0)) > max_bytes:
+        raise too_large(max_bytes)
     body = bytearray()
     n_pieces = 0
     async for piece in response.aiter_raw():
         body += piece
         n_pieces += 1
-        if len(body) > MAX_BYTES:
-            raise too_large()
+        if len(body) > max_bytes:
+            raise too_large(max_bytes)
         if n_pieces > MAX_PIECES:
             raise BadMedia("the server sent it in too many small chunks")
     return bytes(body)

@@ -26,8 +26,8 @@ class BadMedia(InvalidRequest):
     """One item is invalid. The message continues "image 2: "."""
 
 
-def too_large() -> BadMedia:
-    return BadMedia(f"it is larger than {MAX_BYTES >> 20} MiB")
+def too_large(max_bytes: int = MAX_BYTES) -> BadMedia:
+    return BadMedia(f"it is larger than {max_bytes >> 20} MiB")
 
 
 @contextlib.contextmanager

@@ -25,6 +25,11 @@ def record_of(request: Request) -> RequestRecord:
     return record_in(request.scope)
 
 
+def scope_of(record: RequestRecord) -> Scope:
+    """Return the part of a scope that has this record."""
+    return {_KEY: record}
+
+
 def set_current(record: RequestRecord) -> None:
     """What is done from now on, in this task and those that it starts, is done for this request."""
     _current.set(record)

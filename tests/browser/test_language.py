@@ -6,11 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.chat_page import ChatPage
 from tests.browser.look import show_answer
+from tests.system.process import START_S
 
 TEXTS = Path(__file__).parents[2] / "corral" / "webui" / "text"
 LOCALES = {"de-AT": "de", "fr-CA": "fr", "es-MX": "es", "zh-CN": "zh-Hans", "ja-JP": "ja", "nl-NL": "en"}
@@ -18,7 +20,8 @@ ARABIC = "مرحبا، ما هو Corral؟"
 
 
 def text(language: str, key: str) -> str:
-    return json.loads((TEXTS / f"{language}.json").read_text())[key]
+    files = [TEXTS / f"{language}.json", TEXTS / "more" / f"{language}.json"]
+    return next(texts[key] for file in files if key in (texts := json.loads(file.read_text())))
 
 
 def open_page(page: Page, url: str) -> ChatPage:
@@ -62,7 +65,8 @@ def test_without_the_file_of_a_language_it_is_english(new_page, corral, problems
 
 SIZES = [{"width": 360, "height": 740}, {"width": 1280, "height": 800}]
 UNMARKED = r"""() => {
-  const OWN = "noscript, kbd, .brand, .model, strong, option[lang], [data-own], textarea, h1, .entry a";
+  const OWN = "noscript, kbd, .brand, .model, strong, option[lang], [data-own], textarea, h1, .entry a"
+    + ", .requests th[title], .keys td, .keys tbody th, dialog h2, dialog [lang=en]";
   const isShown = (each) => each.checkVisibility({ visibilityProperty: true });
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   const found = [];
@@ -75,7 +79,7 @@ UNMARKED = r"""() => {
   for (const each of document.querySelectorAll("[aria-label], [placeholder], [title]")) {
     for (const name of ["aria-label", "placeholder", "title"]) {
       const value = each.getAttribute(name) ?? "";
-      const isOwn = each.closest(".model, .entry a");
+      const isOwn = each.closest(".model, .entry a") || each.matches(".requests th");
       if (!isOwn && /[A-Za-z]{2}/.test(value) && !value.includes("¤")) found.push(`${name}: ${value}`);
     }
   }
@@ -90,11 +94,16 @@ def marked(value: object) -> object:
     return "¤" + str(value).replace("}", "}¤")  # elements divide a text
 
 
+def mark_texts(page: Page, folder: str) -> None:
+    texts = marked(json.loads((TEXTS / folder / "en.json").read_text()))
+    page.route(f"**/text/{folder}de.json", lambda route: route.fulfill(json=texts))
+
+
 def test_nothing_on_the_page_is_without_translation(new_page, corral):
     """With a language whose texts have a mark: what has none on the page comes from elsewhere."""
-    texts = marked(json.loads((TEXTS / "en.json").read_text()))
     page = new_page(locale="de-DE")
-    page.route("**/text/de.json", lambda route: route.fulfill(json=texts))
+    mark_texts(page, "")
+    mark_texts(page, "more/")
     page.goto(corral.url)
     box = page.get_by_label("¤Your message")
     expect(page.get_by_text("¤Answers come from")).to_be_visible()
@@ -158,3 +167,33 @@ def test_the_page_can_be_mirrored(new_page, corral, size):
         mirrored = [width - right, width - left] if right else [left, right]  # not those that are hidden
         assert after[name] == pytest.approx(mirrored, abs=20), name  # a scroll bar may change sides
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["phone", "desktop"])
+def test_nothing_on_the_monitor_is_without_translation(new_page, corral, size):
+    page = new_page(locale="de-DE", viewport=size)
+    mark_texts(page, "")
+    mark_texts(page, "monitor/")
+    httpx.post(
+        corral.url + "/completion", json={"prompt": "1 2 3", "n_predict": 2}, timeout=START_S
+    ).raise_for_status()
+    page.goto(corral.url + "/monitor")
+    expect(page.locator(".status[data-state=ready]")).to_contain_text("¤Ready since")
+    assert page.title() == "¤Monitor · Corral"
+    page.locator(".usage summary").click()
+    page.locator(".requests tbody").get_by_role("button").first.click()
+    expect(page.locator("dialog .flame")).to_be_visible()
+    for each in page.locator("dialog .why button").all():
+        each.click()
+    assert page.evaluate(UNMARKED) == []
+
+
+@pytest.mark.parametrize("language", sorted(set(LOCALES.values())))
+def test_the_monitor_fits_a_phone_in_every_language(new_page, corral, language):
+    page = new_page(locale=language, viewport=SIZES[0])
+    page.goto(corral.url + "/monitor")
+    expect(page.locator(".status[data-state=ready]")).to_be_visible()
+    assert page.locator("html").get_attribute("lang") == language
+    monitor = json.loads((TEXTS / "monitor" / f"{language}.json").read_text())
+    expect(page.get_by_role("heading", name=monitor["request.title"])).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

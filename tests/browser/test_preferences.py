@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.chat_page import ChatPage
 from tests.browser.contrast import CONTRASTS
 from tests.browser.look import show_answer
+from tests.system.process import START_S
 
 MORE_CONTRAST = 7  # WCAG 2.2, level AAA
 MOVING = """() => {
@@ -58,3 +61,30 @@ def test_nothing_moves_for_those_who_do_not_want_it(new_page, corral, motion, mo
     chat.say("Hello")
     chat.page.locator("article .writing").first.wait_for()
     assert bool(chat.page.evaluate(MOVING)) == moves
+
+
+MONITOR_TEXTS = "p, h1, h2, a, dt, strong, th, td, li, .soft, .name, button:enabled"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_more_contrast_in_the_monitor(new_page, corral, scheme):
+    page = new_page(color_scheme=scheme, contrast="more")
+    body = {"prompt": "1 2 3", "n_predict": 2}
+    httpx.post(corral.url + "/completion", json=body, timeout=START_S).raise_for_status()
+    page.goto(corral.url + "/monitor")
+    expect(page.locator(".requests tbody tr").first).to_be_visible()
+    found = page.evaluate(text_contrasts().replace(TEXTS, MONITOR_TEXTS))
+    assert len(found) > 40
+    assert not {text: ratio for text, ratio in found.items() if ratio < MORE_CONTRAST}
+
+
+def test_forced_colours_leave_the_marks_of_the_monitor(new_page, corral):
+    page = new_page(forced_colors="active")
+    page.goto(corral.url + "/monitor")
+    expect(page.locator(".status[data-state=ready]")).to_be_visible()
+    for mark in (".legend .prefill", ".legend .decode"):
+        colour = page.locator(mark).first.evaluate(
+            "(each) => getComputedStyle(each, '::before').backgroundColor"
+        )
+        assert colour != page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert page.locator(".lane").first.evaluate("(each) => getComputedStyle(each).borderTopStyle") == "solid"

@@ -176,3 +176,21 @@ def test_the_page_waits_for_a_model_that_is_loading(page, port, problems):
     page.goto(f"http://127.0.0.1:{port}/")
     ChatPage(page, "").wait_until_ready()
     server.stop()
+
+
+@pytest.mark.parametrize("file", ["js/view/tools_dialog.js", "css/tools.css"])
+def test_a_part_of_the_page_that_did_not_come_can_be_asked_for_again(page, corral, problems, file):
+    problems.allow("ERR_")
+    chat = ChatPage(page, corral.url).open()
+    page.route(f"**/{file}*", lambda route: route.abort())
+    page.get_by_role("button", name="Tools", exact=True).click()
+    notice = page.get_by_role("alert").filter(has=page.get_by_role("button", name="Try again"))
+    expect(notice).to_be_visible()
+    notice.get_by_role("button", name="Try again").click()
+    expect(notice).to_be_visible()
+    page.unroute_all()
+    notice.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("dialog", name="Tools")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    chat.ask("Hello")

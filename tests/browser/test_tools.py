@@ -251,3 +251,59 @@ def test_the_calculator(page, corral):
     }"""
     assert page.evaluate(script, list(EXPRESSIONS)) == list(EXPRESSIONS.values())
     assert page.evaluate(script, WRONG) == ["Error"] * len(WRONG)
+
+
+def tools_of(page: Page) -> list[list[str]]:
+    """Collect the tools that each request offers."""
+    offered: list[list[str]] = []
+
+    def note(route: Route) -> None:
+        body = route.request.post_data_json
+        offered.append([tool["function"]["name"] for tool in body.get("tools", [])])
+        route.continue_(post_data=json.dumps({**body, "max_tokens": 4, "tool_choice": "none"}))
+
+    page.route("**/v1/chat/completions*", note)
+    return offered
+
+
+def test_a_chat_has_tools_of_its_own(chat, page):
+    offered = tools_of(page)
+    button = page.get_by_role("button", name="Tools", exact=True)
+    turn_on(chat, "Calculator")
+    chat.ask("In all chats.")
+    button.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Only for this chat").check()
+    dialog.locator("li", has_text="Calculator").get_by_role("checkbox").uncheck()
+    dialog.get_by_role("checkbox", name="On this server", exact=True).check()
+    dialog.get_by_role("button", name="Close").click()
+    chat.ask("Only here.")
+    page.reload()
+    chat.wait_until_ready()
+    chat.ask("Still only here.")
+    page.get_by_role("button", name="New chat").click()
+    chat.ask("Elsewhere.")
+    page.locator(".entry a", has_text="In all chats").click()
+    button.click()
+    dialog.get_by_label("Only for this chat").uncheck()
+    dialog.get_by_role("button", name="Close").click()
+    chat.ask("As in all chats again.")
+    small = [f"small_{tool['name']}" for tool in mcp_server.TOOLS]
+    assert offered == [["calculator"], small, small, ["calculator"], ["calculator"]]
+
+
+def test_a_chat_without_tools(chat, page):
+    offered = tools_of(page)
+    turn_on(chat, "Calculator", always=True)
+    button = page.get_by_role("button", name="Tools", exact=True)
+    expect(button).to_have_attribute("aria-pressed", "true")
+    button.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Only for this chat").check()
+    dialog.locator("li", has_text="Calculator").get_by_role("checkbox").uncheck()
+    dialog.get_by_role("button", name="Close").click()
+    expect(button).to_have_attribute("aria-pressed", "false")
+    chat.ask("Without.")
+    assert offered == [[]]
+    config = json.loads(page.evaluate("localStorage.getItem('corral.tools')"))
+    assert config["on"] == ["page/calculator"], "others keep theirs"

@@ -1,4 +1,4 @@
-"""Every text of the chat page is in the file of each language, and nowhere else."""
+"""Every text of the pages is in the file of each language, and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.meta.js_text import literals
 PAGE = Path(__file__).parents[2] / "corral" / "webui"
 SOURCE = "en"
 FILES = sorted((PAGE / "text").glob("*.json"))
-SCRIPTS = sorted(path for path in (PAGE / "js").rglob("*.js") if "monitor" not in path.parts)
+FOLDERS = ("more", "monitor")  # texts of parts that are loaded on demand, and of the monitor
+ALL_FILES = [*FILES, *(path for name in FOLDERS for path in sorted((PAGE / "text" / name).glob("*.json")))]
+SCRIPTS = sorted((PAGE / "js").rglob("*.js"))
 FORMS = {"zh-Hans": {"other"}, "ja": {"other"}}  # as of Intl.PluralRules; other languages have two
 
 # What only the model reads, in English like its tools. `docs.js` belongs to a page in English.
@@ -52,6 +54,7 @@ ALLOWED = {
     "section p hr h1 h2 h3 h4 h5 h6 blockquote ul ol li pre table thead tbody tr th td",
     *("br code em strong del a img span", ".sidebar-foot input[type=file]", "part part-{}"),
     *("plain code-copy", "plain code-copy code-preview", "unseen copied"),
+    *("KiB", "MiB", "12px system-ui, sans-serif"),
     # For the model.
     *("--- File: {} ---\\n{}\\n\\n", "'{}' is not a time zone.", "The tool took too long."),
     *("The arguments are not JSON.", "The arguments are not an object."),
@@ -74,8 +77,13 @@ def placeholders(text: str) -> list[str]:
     return sorted(set(re.findall(r"\{(\w+)\}", text)))
 
 
+def source_of(path: Path) -> dict[str, str | dict[str, str]]:
+    return texts_of(path.with_name(f"{SOURCE}.json"))
+
+
 ENGLISH = texts_of(PAGE / "text" / f"{SOURCE}.json")
-EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+OTHERS = {name: texts_of(PAGE / "text" / name / f"{SOURCE}.json") for name in FOLDERS}
+EACH = pytest.mark.parametrize("path", ALL_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 
 
 def test_the_page_offers_the_languages_that_have_a_file():
@@ -86,10 +94,16 @@ def test_the_page_offers_the_languages_that_have_a_file():
     assert len(offered) >= 6
 
 
+@pytest.mark.parametrize("name", FOLDERS)
+def test_other_texts_are_in_the_same_languages(name):
+    assert [path.name for path in sorted((PAGE / "text" / name).iterdir())] == [path.name for path in FILES]
+    assert not set(ENGLISH) & set(OTHERS[name]), "those who load it have both"
+
+
 @EACH
 def test_no_text_is_missing_and_none_is_superfluous(path):
     texts = texts_of(path)
-    assert list(texts) == list(ENGLISH), "the same keys in the same order"
+    assert list(texts) == list(source_of(path)), "the same keys in the same order"
     assert all(form.strip() == form != "" for text in texts.values() for form in forms_of(text).values())
 
 
@@ -102,16 +116,18 @@ def test_a_key_is_written_once(path):
 @EACH
 def test_plurals_have_the_forms_of_the_language(path):
     wanted = FORMS.get(path.stem, {"one", "other"})
+    english = source_of(path)
     for key, text in texts_of(path).items():
-        assert isinstance(text, dict) == isinstance(ENGLISH[key], dict), key
+        assert isinstance(text, dict) == isinstance(english[key], dict), key
         if isinstance(text, dict):
             assert set(text) == wanted, key
 
 
 @EACH
 def test_placeholders_are_those_of_the_source(path):
+    english = source_of(path)
     for key, text in texts_of(path).items():
-        wanted = placeholders(forms_of(ENGLISH[key])["other"])
+        wanted = placeholders(forms_of(english[key])["other"])
         for name, form in forms_of(text).items():
             found = placeholders(form)
             assert found == wanted or (name == "one" and [*found, "n"] == wanted), key
@@ -122,8 +138,9 @@ def test_placeholders_are_those_of_the_source(path):
 def test_texts_are_translated(path):
     """Names of parameters and short words may be the same in two languages; sentences may not."""
     if path.stem != SOURCE:
-        same = [key for key, text in texts_of(path).items() if text == ENGLISH[key]]
-        assert not [key for key in same if len(forms_of(ENGLISH[key])["other"].split()) > 4]
+        english = source_of(path)
+        same = [key for key, text in texts_of(path).items() if text == english[key]]
+        assert not [key for key in same if len(forms_of(english[key])["other"].split()) > 4]
 
 
 def used_keys(source: str) -> tuple[set[str], set[str]]:
@@ -133,16 +150,26 @@ def used_keys(source: str) -> tuple[set[str], set[str]]:
     return whole, begun
 
 
-def test_every_key_exists_and_is_used():
-    whole: set[str] = set()
-    begun: set[str] = set()
-    for path in SCRIPTS:
-        more = used_keys(path.read_text())
-        whole |= more[0]
-        begun |= more[1]
-    assert not whole - set(ENGLISH)
-    composed = {key for key in ENGLISH if key.startswith(tuple(begun))}
-    assert not set(ENGLISH) - whole - composed
+def used_by(scripts: list[Path]) -> tuple[set[str], tuple[str, ...]]:
+    """The same of several scripts."""
+    found = [used_keys(path.read_text()) for path in scripts]
+    return set().union(*(whole for whole, _ in found)), tuple(set().union(*(begun for _, begun in found)))
+
+
+def folder_of(path: Path) -> str:
+    """The folder whose texts a script has, besides those that all have."""
+    if "monitor" in path.parts:
+        return "monitor"
+    return "more" if "/more_text.js" in path.read_text() else ""
+
+
+@pytest.mark.parametrize("name", ["", *FOLDERS])
+def test_every_key_exists_and_is_used(name):
+    whole, begun = used_by([path for path in SCRIPTS if not name or folder_of(path) == name])
+    own = set(OTHERS.get(name, ENGLISH))
+    assert not {key for key in own - whole if not key.startswith(begun)}
+    named, _ = used_by([path for path in SCRIPTS if folder_of(path) == name])
+    assert not named - own - set(ENGLISH)
 
 
 def test_every_setting_and_group_has_its_texts():
@@ -150,7 +177,7 @@ def test_every_setting_and_group_has_its_texts():
     assert len(rows) > 30
     wanted = {f"field.{name}{part}" for name, _ in rows for part in ("", ".about")}
     wanted |= {f"group.{group}" for _, group in rows}
-    assert wanted == {key for key in ENGLISH if key.startswith(("field.", "group."))}
+    assert wanted == {key for key in OTHERS["more"] if key.startswith(("field.", "group."))}
 
 
 def shown_literals(source: str) -> list[str]:

@@ -174,6 +174,30 @@ def test_what_is_refused(client, tool):
     assert str(caught.value.param).startswith("tools[0]")
 
 
-def test_not_in_the_background(client):
-    with pytest.raises(openai.BadRequestError):
-        client.responses.create(model="x", input="Go.", tools=[FREE], background=True)
+def test_a_call_in_the_background(client):
+    response = ask(client, "hostile", background=True)
+    assert (response.status, response.output) == ("queued", [])
+    with client.responses.retrieve(response.id, stream=True) as stream:
+        events = list(stream)
+    assert [event.type for event in events[:3]] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+    ]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    ended = client.responses.retrieve(response.id)
+    assert ended == events[-1].response
+    assert types(ended.output)[:2] == ["mcp_list_tools", "mcp_call"]
+    assert ended.output[1].output == HOSTILE
+    assert ended.status in ("completed", "incomplete")
+    again = list(client.responses.retrieve(response.id, stream=True))
+    assert [event.type for event in again] == [event.type for event in events]
+
+
+def test_one_in_the_background_is_stopped(client):
+    response = ask(
+        client, "hostile", background=True, max_output_tokens=4000, extra_body={"ignore_eos": True}
+    )
+    ended = client.responses.cancel(response.id)
+    assert ended.status in ("cancelled", "completed", "incomplete")
+    assert client.responses.retrieve(response.id).status == ended.status

@@ -29,7 +29,8 @@ _MAX_TIMEOUT_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """`command`: of a process that speaks over its pipes; empty: it is called at `url`. `keys`: None: all."""
+    """`command`: of a process that speaks over its pipes; empty: it is called at `url`, or `is_builtin`.
+    `keys`: None: all."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -39,6 +40,7 @@ class McpServer:
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = _TIMEOUT_MS / 1000
     keys: frozenset[str] | None = None
+    is_builtin: bool = False
 
     def serves(self, client: Client) -> bool:
         return self.keys is None or client.name in self.keys

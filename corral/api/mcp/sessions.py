@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from corral.api.mcp.config import McpServer
@@ -24,7 +25,11 @@ _Key = tuple[str, str]  # of a client, of a server
 class McpSessions:
     """Mutable: sessions are opened when they are first used, and closed when too many others are."""
 
-    def __init__(self, servers: tuple[McpServer, ...]) -> None:
+    def __init__(
+        self, servers: tuple[McpServer, ...], builtin: Callable[[], Transport] | None = None
+    ) -> None:
+        """`builtin` opens the servers that are a part of this one."""
+        self._builtin = builtin
         self._servers = {server.name: server for server in servers}
         self._sessions: OrderedDict[_Key, Session] = OrderedDict()
         self._opening: dict[_Key, asyncio.Task[Session]] = {}
@@ -83,7 +88,7 @@ class McpSessions:
         if (lost := self._sessions.pop(key, None)) is not None:
             await lost.transport.close()
         await self._make_room()
-        transport = await start_process(server) if server.command else _connect(server)
+        transport = await self._connect(server)
         session = Session(server.name, transport, server.timeout_s)
         try:
             await session.open()
@@ -92,6 +97,11 @@ class McpSessions:
             raise
         self._sessions[key] = session
         return session
+
+    async def _connect(self, server: McpServer) -> Transport:
+        if server.is_builtin and self._builtin is not None:
+            return self._builtin()
+        return await start_process(server) if server.command else _call(server)
 
     async def _make_room(self) -> None:
         while len(self._sessions) + len(self._opening) > _MAX_SESSIONS:
@@ -102,7 +112,7 @@ class McpSessions:
                 await self._sessions.pop(idle).transport.close()
 
 
-def _connect(server: McpServer) -> Transport:
+def _call(server: McpServer) -> Transport:
     from corral.api.mcp.http import HttpTransport  # httpx takes long to import
 
     return HttpTransport(server)

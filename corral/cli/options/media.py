@@ -41,7 +41,7 @@ OPTIONS = (
     ),
     Option(
         ("--allow-remote-media",),
-        "fetch images from http(s) URLs in requests, from public addresses only",
+        "fetch images from http(s) URLs in requests, and pages for web_read_url, from public addresses only",
     ),
     Option(
         ("--media-path",),

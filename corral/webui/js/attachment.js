@@ -1,6 +1,6 @@
 // Images for a message: chosen, pasted or dropped, then checked and resized.
 
-import { t } from "./text.js";
+import { t } from "./more_text.js";
 
 export const MAX_IMAGES = 8; // of a message
 const MAX_FILE_BYTES = 50_000_000;

@@ -1,6 +1,6 @@
 // Validates chats from files. Only known fields are copied, each with its type. Errors name the chat and the field.
 
-import { t } from "./text.js";
+import { t } from "./more_text.js";
 
 const ID = /^[0-9a-f]{32}$/;
 const AUDIO = /^data:audio\/(?:wav|mp3|flac|ogg);base64,[A-Za-z0-9+/=]*$/;

@@ -3,7 +3,7 @@
 import { stateText } from "./answer.js";
 import { ask, lastModel, setModel } from "./api.js";
 import { pathOf } from "./tree.js";
-import { t } from "./text.js";
+import { t } from "./more_text.js";
 
 const LOOK_MS = 300; // between two looks at a model that is loading
 

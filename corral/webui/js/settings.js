@@ -3,8 +3,6 @@
 import { ServerError, ask } from "./api.js";
 import { t } from "./text.js";
 
-const PRESETS = "corral.presets";
-
 /** kind: number, integer, flag, text, list (of words or lines), code, json. */
 export const FIELDS = [
   field("temperature", "number", "main", 0, 5, 0.05),
@@ -49,11 +47,15 @@ export const FIELDS = [
 const OWN_DEFAULTS = { seed: -1, reasoning_effort: "", json_schema: "", tools: "" };
 const RANDOM_SEED = 4294967295;
 
-const GIVEN_PRESETS = {
-  [t("preset.server")]: {},
-  [t("preset.precise")]: { temperature: 0.1, top_p: 0.9 },
-  [t("preset.creative")]: { temperature: 1.2, min_p: 0.1, top_k: 0 },
-};
+const NAMES = new Set(FIELDS.map(({ name }) => name));
+
+export function isField(name) {
+  return NAMES.has(name);
+}
+
+export function onlyFields(settings) {
+  return Object.fromEntries(Object.entries(settings).filter(([name]) => isField(name)));
+}
 
 /** Returns the defaults of all fields, from the server's properties. */
 export function defaultsOf(props) {
@@ -87,24 +89,8 @@ export async function checkForm(name, value) {
   }
 }
 
-/** Returns all presets by name, the user's own last. */
-export function presets() {
-  return { ...GIVEN_PRESETS, ...ownPresets() };
-}
-
-export function isOwnPreset(name) {
-  return Object.hasOwn(ownPresets(), name);
-}
-
-/** Stores settings under a name, or deletes the name without settings. */
-export function savePreset(name, settings) {
-  const { [name]: _, ...others } = ownPresets();
-  localStorage.setItem(PRESETS, JSON.stringify(settings ? { ...others, [name]: settings } : others));
-}
-
 function field(name, kind, group, min, max, step) {
-  const [label, about] = [t(`field.${name}`), t(`field.${name}.about`)];
-  return { name, label, kind, group, about, min, max, step };
+  return { name, kind, group, min, max, step };
 }
 
 /** compat: /v1/chat/completions: probabilities are requested with OpenAI's fields. */
@@ -117,13 +103,5 @@ function parseJson(name, text) {
     return JSON.parse(text);
   } catch (error) {
     throw new ServerError(400, t("settings.invalidJson", { reason: error.message }), name);
-  }
-}
-
-function ownPresets() {
-  try {
-    return JSON.parse(localStorage.getItem(PRESETS)) ?? {};
-  } catch {
-    return {};
   }
 }

@@ -76,6 +76,12 @@ function languageOf(wanted) {
   return SOURCE;
 }
 
+/** Adds the texts of a folder, in the language of the page. */
+export async function addTexts(folder) {
+  const source = () => load(`${folder}/${SOURCE}`).catch(() => {});
+  Object.assign(texts, await load(`${folder}/${language}`).catch(source));
+}
+
 async function load(tag) {
   const response = await fetch(new URL(`../text/${tag}.json`, import.meta.url));
   if (!response.ok) throw new Error(response.status);

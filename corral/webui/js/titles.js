@@ -23,10 +23,10 @@ export function setOn(isWanted) {
 
 /** Lets the model write the title of a chat. */
 export async function writeTitle(app, id) {
-  const chat = await app.loadChat(id);
+  const chat = await app.chats.load(id);
   const title = chat && (await titleBy(chat));
-  const isUnchanged = (await app.loadChat(id))?.title === chat?.title;
-  if (title && isUnchanged) await app.changeChat(id, { title });
+  const isUnchanged = (await app.chats.load(id))?.title === chat?.title;
+  if (title && isUnchanged) await app.chats.changeFields(id, { title });
 }
 
 /** Watches the page from now on, and writes titles of chats that have none of their own while no answer runs. */

@@ -4,7 +4,7 @@ import { checkedChat, object } from "./chat_check.js";
 import { chatOfLlama } from "./llama_export.js";
 import { Conflict } from "./save_queue.js";
 import { newId } from "./tree.js";
-import { t } from "./text.js";
+import { t } from "./more_text.js";
 
 const FORMAT = "corral-chats";
 const VERSION = 1;

@@ -6,6 +6,7 @@ calls a function of the client. After the last call that is allowed, the model m
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
@@ -13,16 +14,19 @@ from typing import Any
 from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message
 
 from corral.api.body import JsonResponse
 from corral.api.choice import follow
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent_renderer import AgentRenderer
+from corral.api.dialects.responses.background import start_run
 from corral.api.dialects.responses.exchange import Exchange, parse_exchange
 from corral.api.dialects.responses.item import Item
 from corral.api.dialects.responses.mcp import McpAccess, expand, expand_choice, open_access, run_call
 from corral.api.dialects.responses.parse import Placed
 from corral.api.dialects.responses.render import render_frame
+from corral.api.dialects.responses.run import Run
 from corral.api.dialects.responses.schema import ResponsesRequest
 from corral.api.disconnect import run_for_client
 from corral.api.mcp.sessions import McpSessions
@@ -31,7 +35,8 @@ from corral.api.respond import open_choices
 from corral.api.sse import EventStream
 from corral.api.state import state_of
 from corral.core.errors import InvalidRequest
-from corral.telemetry.scope import record_of
+from corral.telemetry.record import RequestRecord
+from corral.telemetry.scope import record_of, scope_of
 
 _MAX_CALLS = 32  # of a response
 Events = AsyncGenerator[dict[str, Any]]
@@ -40,16 +45,23 @@ Events = AsyncGenerator[dict[str, Any]]
 async def respond_with_tools(
     request: Request, body: ResponsesRequest, exchange: Exchange, sessions: McpSessions
 ) -> Response:
-    if body.background:
-        raise InvalidRequest("cannot be combined with tools of the type 'mcp'", field="background")
     access = await run_for_client(open_access(body.tools, sessions, exchange.client), request.receive)
     agent = _Agent(request, body, exchange, sessions, access)
     await agent.prepare()
+    if body.background:
+        agent.detach()
+        return start_run(exchange, Run(agent.renderer, agent.run()), body.stream)
     if body.stream:
         ping_s = state_of(request).settings.server.sse_ping_s
         return EventStream(agent.run(), format=agent.renderer.stream_format, ping_s=ping_s)
     await run_for_client(_finish(agent.run()), request.receive)
     return JsonResponse(agent.renderer.response)
+
+
+async def _silence() -> Message:
+    """A client that neither says anything nor leaves."""
+    nothing: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await nothing
 
 
 async def _finish(events: Events) -> None:
@@ -97,6 +109,12 @@ class _Agent:
             self._access,
         )
         self._prepared = prepared
+
+    def detach(self) -> None:
+        """Go on without the client and after its request, whose record has ended then."""
+        record = record_of(self._request)
+        detached = RequestRecord(id=record.id, client=record.client)
+        self._request = Request({**self._request.scope, **scope_of(detached)}, receive=_silence)
 
     async def run(self) -> Events:
         for event in self.renderer.begin(self._listed()):

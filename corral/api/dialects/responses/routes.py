@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api.body import JsonResponse, parse_body
+from corral.api.choice import Choice, follow
 from corral.api.diagnose import begin_diagnosis
-from corral.api.dialects.named_event import named_events
 from corral.api.dialects.place import renaming
 from corral.api.dialects.responses.agent import respond_with_tools
+from corral.api.dialects.responses.background import STREAM, start_run
 from corral.api.dialects.responses.compact import CompactionRenderer, ask_summary
-from corral.api.dialects.responses.error import render_event
 from corral.api.dialects.responses.exchange import Exchange, open_exchange, parse_exchange
 from corral.api.dialects.responses.mcp import is_mcp
 from corral.api.dialects.responses.page import QUERIES, parse_number, render_page
@@ -33,7 +33,7 @@ from corral.api.dialects.responses.schema import (
     ResponsesRequest,
 )
 from corral.api.dialects.responses.stored import replay
-from corral.api.durable import work_in
+from corral.api.durable import DurableWork, work_in
 from corral.api.openapi import EVENTS, answers, body_of, queries, query
 from corral.api.prepare_chat import PreparedChat, count_chat_tokens, mark_chat, prepare_chat
 from corral.api.respond import open_choices, read_body, respond
@@ -55,7 +55,6 @@ register_url_convertor("response", _ResponseId())
 router = Router()
 
 _MAX_EVENTS = (1 << 31) - 1
-_STREAM = named_events(lambda error: render_event(error, 0))
 _BODY = body_of(ResponsesRequest)
 _ANSWERS = answers(RESPONSE, 404, 501, 502, 507, also=[EVENTS])
 _COUNT_BODY = body_of(InputTokensRequest)
@@ -139,9 +138,9 @@ async def retrieve(request: Request, id: _Id) -> Response:
     if start is None:
         return JsonResponse(run.response if run is not None else (await archive.load(client, id)).response)
     if run is not None:
-        return EventStream(run.follow(start), format=_STREAM)
+        return EventStream(run.follow(start), format=STREAM)
     events = replay(await archive.load(client, id))
-    return EventStream(_stream(event for i, event in enumerate(events) if i >= start), format=_STREAM)
+    return EventStream(_stream(event for i, event in enumerate(events) if i >= start), format=STREAM)
 
 
 @router.post("/v1/responses/{id}/cancel", responses=answers(RESPONSE, 400, 404))
@@ -203,10 +202,16 @@ async def _run(
     if work is not None:
         work.rename(exchange.id)
     choices, at_end = await open_choices(state_of(request), detached, prepared.completion, work=work)
-    run = Run(renderer, choices, at_end, work)
-    exchange.archive.add_run(exchange.client, exchange.id, run)
-    exchange.archive.keep(exchange.client, renderer.stored)
-    return EventStream(run.follow(), format=_STREAM) if body.stream else JsonResponse(run.response)
+    run = Run(renderer, _events(renderer, choices, work), at_end)
+    return start_run(exchange, run, body.stream)
+
+
+async def _events(
+    renderer: ResponsesRenderer, choices: list[Choice], work: DurableWork | None
+) -> AsyncGenerator[dict[str, Any]]:
+    async for choice, result in follow(choices, work):
+        for event in renderer.events(choice, result):
+            yield event
 
 
 def _first_event(request: Request) -> int | None:

@@ -8,33 +8,34 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from corral.api.choice import Choice, follow
 from corral.api.dialects.responses.item import Item
 from corral.api.dialects.responses.render import ResponsesRenderer
-from corral.api.durable import DurableWork
+from corral.api.dialects.responses.stored import StoredResponse
 from corral.core.errors import CorralError
 
 _log = logging.getLogger("corral")
 
 
 class Run:
-    """Mutable: one running response."""
+    """Mutable: one running response. `events`: those after the first ones."""
 
     def __init__(
         self,
         renderer: ResponsesRenderer,
-        choices: list[Choice],
-        at_end: contextlib.ExitStack,
-        work: DurableWork | None = None,
+        events: AsyncGenerator[dict[str, Any]],
+        at_end: contextlib.ExitStack | None = None,
     ) -> None:
         self._renderer = renderer
-        self._durable = work
-        self._at_end = at_end
+        self._at_end = at_end or contextlib.ExitStack()
         self._events = renderer.queue()
         self._is_ended = False
         self._news = asyncio.Event()
-        self.task = asyncio.create_task(self._work(choices))
+        self.task = asyncio.create_task(self._work(events))
         self.task.add_done_callback(self._finish)  # also of one that is cancelled before it begins
+
+    @property
+    def stored(self) -> StoredResponse:
+        return self._renderer.stored
 
     @property
     def response(self) -> Item:
@@ -60,9 +61,9 @@ class Run:
         self.task.cancel()
         await asyncio.wait({self.task})
 
-    async def _work(self, choices: list[Choice]) -> None:
-        async for choice, result in follow(choices, self._durable):
-            self._add(self._renderer.events(choice, result))
+    async def _work(self, events: AsyncGenerator[dict[str, Any]]) -> None:
+        async for event in events:
+            self._add([event])
 
     def _finish(self, task: asyncio.Task[None]) -> None:
         self._at_end.close()

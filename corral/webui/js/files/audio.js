@@ -1,6 +1,6 @@
 // Audio for a message: files and recordings. What the server cannot decode is converted to WAV by the browser.
 
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const MAX_BYTES = 25_000_000;
 const AS_THEY_ARE = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/flac": "flac" };

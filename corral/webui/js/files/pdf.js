@@ -2,7 +2,7 @@
 
 import * as library from "../../vendor/pdfjs/pdf.mjs";
 import { MAX_IMAGES } from "../attachment.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const PATIENCE_MS = 60_000;
 const MAX_PAGES = 2000;

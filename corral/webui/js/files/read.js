@@ -1,7 +1,7 @@
 // Reads files for a message: images, audio, PDF, and everything that is text.
 
 import { readImages } from "../attachment.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const MAX_FILES = 20; // of a message
 const MAX_TEXT_BYTES = 10_000_000;

@@ -2,7 +2,7 @@
 // when a person asks for it.
 
 import { loadOwnStyle } from "../style.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const FRAMES = new URL("../../artifact/", import.meta.url);
 const MERMAID = new URL("../../vendor/mermaid.js", import.meta.url);

@@ -10,27 +10,15 @@ import { Lanes } from "./lanes.js";
 import { Adapters, Engine, Prefixes, Sessions } from "./panels.js";
 import { Plots } from "./plots.js";
 import { Requests } from "./requests.js";
+import { t } from "./text.js";
 import { Tiles } from "./tiles.js";
 import { Usage } from "./usage.js";
-
-const ENGINE = {
-  loading: "The model is loading.",
-  restarting: "The engine is restarting; running requests resume afterwards.",
-  sleeping: "The engine is unloaded until the next request.",
-  waking: "The engine is loading again.",
-  failed: "The engine has failed: see the server's log.",
-};
 
 export function App({ feed }) {
   const [state, setState] = useState(feed.state);
   useEffect(() => feed.subscribe(setState), []);
   const { link, snapshot, nTries } = state;
-  return html`<header class="head">
-      <a href="./" class="back">← Chat</a>
-      <h1>Monitor</h1>
-      <span class="soft model">${snapshot?.engine.model}</span>
-      <${IconButton} icon="theme" label="Light, dark or system theme" onClick=${nextTheme} />
-    </header>
+  return html`<${Head} about=${snapshot?.engine.model} />
     <main class=${link === "open" ? "" : "stale"}>
       <${Status} state=${state} />
       ${snapshot && html`<${Dashboard} feed=${feed} state=${state} />`}
@@ -38,11 +26,20 @@ export function App({ feed }) {
     ${link === "locked" && html`<${KeyDialog} key=${nTries} onKey=${(key) => feed.useKey(key)} />`}`;
 }
 
+export function Head({ about }) {
+  return html`<header class="head">
+    <a href="./" class="back">← ${t("monitor.chat")}</a>
+    <h1>${t("monitor.title")}</h1>
+    <span class="soft model">${about}</span>
+    <${IconButton} icon="theme" label=${t("sidebar.theme")} onClick=${nextTheme} />
+  </header>`;
+}
+
 function Status({ state: { link, reason, snapshot } }) {
   const engine = snapshot?.engine.state;
   const [kind, text] =
     link === "open"
-      ? [engine, ENGINE[engine] ?? `Ready since ${clock(snapshot.engine.since)}`]
+      ? [engine, t(`engine.${engine}`, { time: clock(snapshot.engine.since) })]
       : [link, linkText(link, reason, snapshot)];
   return html`<p class="status ${kind}" role="status" data-state=${kind}>
     <span class="dot" aria-hidden="true"></span>${text}
@@ -50,12 +47,10 @@ function Status({ state: { link, reason, snapshot } }) {
 }
 
 function linkText(link, reason, snapshot) {
-  if (link === "connecting") return "Connecting to the server…";
-  if (link === "locked") return "The server requires an API key.";
-  if (link === "refused") return `The server says: ${reason}`;
-  return snapshot
-    ? "The server cannot be reached. This is its last known state; the page reconnects by itself."
-    : "The server cannot be reached. The page reconnects by itself.";
+  if (link === "connecting") return t("app.connecting");
+  if (link === "locked") return t("key.title");
+  if (link === "refused") return t("monitor.refused", { reason });
+  return snapshot ? t("monitor.stale") : t("monitor.down");
 }
 
 function Dashboard({ feed, state }) {

@@ -4,47 +4,35 @@ import { html, useEffect, useState } from "../html.js";
 import { ask } from "../api.js";
 import { count, ms, tick, tickMs } from "./format.js";
 import { Plots, clockAxis, quantiles } from "./plots.js";
+import { percent, t } from "./text.js";
 
-const WORDS = {
-  title: "Last 24 hours",
-  none: "Nothing has happened in the last 24 hours.",
-  kept: "They survive a restart of the server.",
-  notKept: "They are lost when the server stops: it has no --monitor-history.",
-  model: "Model",
-  key: "Key",
-  allKeys: "All keys",
-  allModels: "All models",
-  keys: "Models and keys",
-  ownKey: "This is your own key. Administrators see all keys.",
-  anonymous: "–",
-  p: (value) => `${ms(value?.p50)} / ${ms(value?.p95)}`,
-};
-const COLUMNS = ["Model", "Key", "Requests", "Failed", "Prompt tokens", "Cached", "Answer tokens", "In slots", "First token p50 / p95", "Between p50 / p95"];
+const ANONYMOUS = "–";
+const COLUMNS = ["model", "key", "requests", "failed", "promptTokens", "cached", "answerTokens", "inSlots", "firstRange", "gapRange"];
 const LOOK_MS = 60_000;
 const DAY_S = 24 * 3600;
 const MINUTE_MS = 60_000;
 const PLOTS = [
   {
-    title: "Tokens per minute",
+    title: t("plot.perMinute"),
     format: count,
     tick,
     lines: [
-      { label: "generated", color: "--decode", of: (minute) => minute.n_generated },
-      { label: "prompts", color: "--prefill", of: (minute) => minute.n_prompt, isRight: true },
+      { label: t("plot.generated"), color: "--decode", of: (minute) => minute.n_generated },
+      { label: t("plot.prompts"), color: "--prefill", of: (minute) => minute.n_prompt, isRight: true },
     ],
   },
   {
-    title: "Requests per minute",
+    title: t("plot.requestsPerMinute"),
     format: count,
     tick,
     lines: [
-      { label: "requests", color: "--decode", of: (minute) => minute.n_requests },
-      { label: "failed", color: "--bad", of: (minute) => minute.n_failed, dash: [4, 3] },
+      { label: t("plot.requests"), color: "--decode", of: (minute) => minute.n_requests },
+      { label: t("plot.failed"), color: "--bad", of: (minute) => minute.n_failed, dash: [4, 3] },
     ],
   },
-  { title: "Time to first token", format: ms, tick: tickMs, lines: quantiles("ttft_ms") },
-  { title: "Time between tokens", format: ms, tick: tickMs, lines: quantiles("itl_ms") },
-].map((plot) => ({ ...plot, spanS: DAY_S, hasPoints: true, axis: clockAxis, none: WORDS.none, when: "in the last 24 hours" }));
+  { title: t("plot.ttft"), format: ms, tick: tickMs, lines: quantiles("ttft_ms") },
+  { title: t("plot.itl"), format: ms, tick: tickMs, lines: quantiles("itl_ms") },
+].map((plot) => ({ ...plot, spanS: DAY_S, hasPoints: true, axis: clockAxis, span: "day" }));
 
 export function Day() {
   const [day, setDay] = useState(null);
@@ -59,21 +47,21 @@ export function Day() {
   if (!day) return null;
   return html`<section class="day" aria-labelledby="day-title">
       <div class="title">
-        <h2 id="day-title">${WORDS.title}</h2>
-        ${day.models.length > 1 && html`<${Choice} name=${WORDS.model} value=${day.model} all=${day.models} onChange=${setModel} />`}
-        <span class="soft">${day.is_kept ? WORDS.kept : WORDS.notKept}</span>
+        <h2 id="day-title">${t("day.title")}</h2>
+        ${day.models.length > 1 && html`<${Choice} name=${t("column.model")} value=${day.model} all=${day.models} onChange=${setModel} />`}
+        <span class="soft">${day.is_kept ? t("day.kept") : t("day.notKept")}</span>
       </div>
-      ${day.minutes.length ? html`<${Plots} plots=${PLOTS} samples=${filled(day)} />` : html`<p class="soft">${WORDS.none}</p>`}
+      ${day.minutes.length ? html`<${Plots} plots=${PLOTS} samples=${filled(day)} />` : html`<p class="soft">${t("span.day.none")}</p>`}
     </section>
     ${day.keys.length > 0 && html`<${Keys} day=${day} />`}`;
 }
 
 /** Adds the minutes in which nothing happened, next to those in which something did, and now. */
 function filled({ minutes, now }) {
-  const known = new Set(minutes.map(({ t }) => t));
-  const neighbours = minutes.flatMap(({ t }) => [t - MINUTE_MS, t + MINUTE_MS]);
-  const missing = [...new Set([...neighbours, now])].filter((t) => t <= now && !known.has(t));
-  const idle = missing.map((t) => ({ t, n_requests: 0, n_failed: 0, n_prompt: 0, n_generated: 0, ttft_ms: null, itl_ms: null }));
+  const known = new Set(minutes.map((minute) => minute.t));
+  const neighbours = minutes.flatMap((minute) => [minute.t - MINUTE_MS, minute.t + MINUTE_MS]);
+  const missing = [...new Set([...neighbours, now])].filter((at) => at <= now && !known.has(at));
+  const idle = missing.map((at) => ({ t: at, n_requests: 0, n_failed: 0, n_prompt: 0, n_generated: 0, ttft_ms: null, itl_ms: null }));
   return [...minutes, ...idle].sort((a, b) => a.t - b.t);
 }
 
@@ -85,14 +73,14 @@ function Keys({ day }) {
   const rows = day.keys.filter((row) => (!key || row.key === key) && (!model || row.model === model));
   return html`<section class="keys" aria-labelledby="keys-title">
     <div class="title">
-      <h2 id="keys-title">${WORDS.keys}</h2>
-      ${models.length > 1 && html`<${Choice} name=${WORDS.model} value=${model} none=${WORDS.allModels} all=${models} onChange=${setModel} />`}
-      ${keys.length > 1 && html`<${Choice} name=${WORDS.key} value=${key} none=${WORDS.allKeys} all=${keys} onChange=${setKey} />`}
-      ${!day.is_admin && keys.some(Boolean) && html`<span class="soft">${WORDS.ownKey}</span>`}
+      <h2 id="keys-title">${t("day.keys")}</h2>
+      ${models.length > 1 && html`<${Choice} name=${t("column.model")} value=${model} none=${t("day.allModels")} all=${models} onChange=${setModel} />`}
+      ${keys.length > 1 && html`<${Choice} name=${t("column.key")} value=${key} none=${t("day.allKeys")} all=${keys} onChange=${setKey} />`}
+      ${!day.is_admin && keys.some(Boolean) && html`<span class="soft">${t("day.ownKey")}</span>`}
     </div>
     <div class="scroll" tabindex="0" role="region" aria-labelledby="keys-title">
       <table>
-        <thead><tr>${COLUMNS.map((name, i) => html`<th scope="col" class=${i < 2 ? "text" : ""}>${name}</th>`)}</tr></thead>
+        <thead><tr>${COLUMNS.map((name, i) => html`<th scope="col" class=${i < 2 ? "text" : ""}>${t(`column.${name}`)}</th>`)}</tr></thead>
         <tbody>${rows.map((row) => html`<${KeyRow} key=${`${row.model}\n${row.key}`} row=${row} />`)}</tbody>
       </table>
     </div>
@@ -102,16 +90,20 @@ function Keys({ day }) {
 function KeyRow({ row }) {
   return html`<tr>
     <th scope="row" class="text">${row.model}</th>
-    <td class="text">${row.key || WORDS.anonymous}</td>
+    <td class="text">${row.key || ANONYMOUS}</td>
     <td>${count(row.n_requests)}</td>
     <td class=${row.n_failed ? "warn" : ""}>${count(row.n_failed)}</td>
     <td>${count(row.n_prompt)}</td>
-    <td>${row.n_prompt ? `${Math.round((100 * row.n_cached) / row.n_prompt)} %` : "–"}</td>
+    <td>${row.n_prompt ? percent(row.n_cached / row.n_prompt) : "–"}</td>
     <td>${count(row.n_generated)}</td>
     <td>${ms(1000 * row.seconds)}</td>
-    <td>${WORDS.p(row.ttft_ms)}</td>
-    <td>${WORDS.p(row.itl_ms)}</td>
+    <td>${range(row.ttft_ms)}</td>
+    <td>${range(row.itl_ms)}</td>
   </tr>`;
+}
+
+function range(value) {
+  return `${ms(value?.p50)} / ${ms(value?.p95)}`;
 }
 
 /** A choice among names; `none`: the name of the choice of all. */
@@ -120,7 +112,7 @@ function Choice({ name, value, all, none, onChange }) {
     <span class="soft" aria-hidden="true">${name}</span>
     <select aria-label=${name} value=${value} onChange=${(event) => onChange(event.target.value)}>
       ${none && html`<option value="">${none}</option>`}
-      ${all.map((each) => html`<option key=${each} value=${each}>${each || WORDS.anonymous}</option>`)}
+      ${all.map((each) => html`<option key=${each} value=${each}>${each || ANONYMOUS}</option>`)}
     </select>
   </span>`;
 }

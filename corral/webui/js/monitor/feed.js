@@ -58,7 +58,7 @@ export class Feed {
         watchdog = setTimeout(() => controller.abort(), SILENT_MS);
         this.#take(event);
       }
-      this.#lose("down", "The server closed the connection.");
+      this.#lose("down", "");
     } catch (error) {
       if (controller !== this.#controller) return; // replaced by a newer connection
       if (error.wantsKey) this.#set({ link: "locked", nTries: this.state.nTries + 1 });

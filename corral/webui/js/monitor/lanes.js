@@ -3,12 +3,13 @@
 import { html, useLayoutEffect, useRef, useState } from "../html.js";
 import { apiKey } from "../api.js";
 import { about, count, ms, shortId, source } from "./format.js";
+import { listed, parts, t } from "./text.js";
 
 const SPAN_MS = 60_000;
 const EPOCH_MS = 600_000;
 const TICKS = [60, 45, 30, 15, 0];
 
-export function Lanes({ title = "Slots", snapshot, lag, isLive, prompts, onPrompts }) {
+export function Lanes({ title = t("lane.slots"), snapshot, lag, isLive, prompts, onPrompts }) {
   const [shown, setShown] = useState(null);
   const lanes = useRef(null);
   const { slots, segments, samples, queue, engine } = snapshot;
@@ -19,16 +20,16 @@ export function Lanes({ title = "Slots", snapshot, lag, isLive, prompts, onPromp
     <div class="title">
       <h2>${title}</h2>
       <ul class="legend" aria-hidden="true">
-        <li class="prefill">prompt</li>
-        <li class="cached">cached part</li>
-        <li class="decode">answer</li>
-        <li class="shared">from another slot or a saved state</li>
-        <li class="restart">restart</li>
+        <li class="prefill">${t("lane.prompt")}</li>
+        <li class="cached">${t("lane.cached")}</li>
+        <li class="decode">${t("lane.answer")}</li>
+        <li class="shared">${t("lane.shared")}</li>
+        <li class="restart">${t("lane.restart")}</li>
       </ul>
       ${apiKey() &&
       html`<label class="check">
         <input type="checkbox" checked=${prompts} onChange=${(event) => onPrompts(event.target.checked)} />
-        Show my prompts
+        ${t("lane.showPrompts")}
       </label>`}
     </div>
     <div class="lanes" ref=${lanes} onKeyDown=${onArrow} onMouseLeave=${() => setShown(null)}>
@@ -45,34 +46,34 @@ export function Lanes({ title = "Slots", snapshot, lag, isLive, prompts, onPromp
           onShow=${setShown}
         />`,
       )}
-      ${!slots.length && html`<p class="soft empty">Slots appear here when the model is loaded.</p>`}
+      ${!slots.length && html`<p class="soft empty">${t("lane.noSlots")}</p>`}
       <${Queue} samples=${samples} queue=${queue} base=${base} now=${snapshot.now} />
       <div class="lane-row axis" aria-hidden="true">
         <span></span>
-        <div class="ticks">${TICKS.map((s) => html`<span>${s ? `−${s} s` : "now"}</span>`)}</div>
-        <span>of ${count(engine.n_ctx)} tokens</span>
+        <div class="ticks">${TICKS.map((s) => html`<span>${ago(s)}</span>`)}</div>
+        <span>${t("lane.ofTokens", { n: engine.n_ctx })}</span>
       </div>
     </div>
     <p class="details soft">
       ${segment
         ? tell(segment, snapshot.now)
         : segments.length
-          ? "Point at a span, or use Tab and the arrow keys, to see its request."
-          : "Requests appear here, slot by slot."}
+          ? t("lane.hint")
+          : t("lane.empty")}
     </p>
   </section>`;
 }
 
 function Lane({ slot, segments, restarts, base, now, nCtx, prompt, onShow }) {
   const last = segments.at(-1)?.n;
-  return html`<div class="lane-row" role="group" aria-label=${`Slot ${slot.id}, ${slot.is_processing ? "busy" : "idle"}`}>
-    <span class="name ${slot.is_processing ? "busy" : ""}">Slot ${slot.id}</span>
+  return html`<div class="lane-row" role="group" aria-label=${slot.is_processing ? t("lane.busy", slot) : t("lane.idle", slot)}>
+    <span class="name ${slot.is_processing ? "busy" : ""}">${t("lane.slot", slot)}</span>
     <div class="lane">
       <div class="track">
         ${segments.map(
           (segment) => html`<${Piece} key=${segment.n} segment=${segment} base=${base} now=${now} isLast=${segment.n === last} onShow=${onShow} />`,
         )}
-        ${restarts.map((t) => html`<i key=${t} class="restart" style=${{ left: percent(t - base) }}></i>`)}
+        ${restarts.map((at) => html`<i key=${at} class="restart" style=${{ left: percent(at - base) }}></i>`)}
       </div>
       ${prompt !== undefined && html`<span class="prompt">${prompt}</span>`}
     </div>
@@ -102,21 +103,24 @@ function Piece({ segment, base, now, isLast, onShow }) {
 
 function Holding({ slot: { n_held, n_cached, source: from }, nCtx }) {
   const shared = from === "own" || from === "none" ? 0 : n_cached;
-  const text = `${count(n_held)} of ${count(nCtx)} tokens${shared ? `, ${count(shared)} of them reused from another slot or a saved state` : ""}`;
+  const values = { n: n_held, room: count(nCtx), shared };
+  const text = shared ? t("lane.heldShared", values) : t("lane.held", values);
   const width = (n) => `${nCtx ? Math.min(100, (100 * n) / nCtx) : 0}%`;
-  return html`<div class="holding" role="img" aria-label=${`Holds ${text}`} title=${text}>
+  return html`<div class="holding" role="img" aria-label=${t("lane.holds", { what: text })} title=${text}>
     <span class="bar"><i class="held" style=${{ width: width(n_held) }}></i><i class="shared" style=${{ width: width(shared) }}></i></span>
-    <span class="soft number">${shared ? html`<em>${about(shared)}</em> of ` : ""}${about(n_held)}</span>
+    <span class="soft number">${shared ? parts("lane.sharedOf", { shared: html`<em>${about(shared)}</em>`, n: about(n_held) }) : about(n_held)}</span>
   </div>`;
 }
 
 /** The number of waiting requests as columns; the label lists the current ones. */
 function Queue({ samples, queue, base, now }) {
   const most = Math.max(1, queue.n, ...samples.map((sample) => sample.n_waiting));
-  const names = queue.first.map(({ id, key, since }) => `${shortId(id)}${key ? ` (${key})` : ""} for ${ms(now - since)}`);
-  const label = queue.n ? `${count(queue.n)} waiting: ${names.join(", ")}` : "The queue is empty";
-  return html`<div class="lane-row queue" role="group" aria-label="Queue">
-    <span class="name ${queue.n ? "warn" : ""}">Queue</span>
+  const names = queue.first.map(({ id, key, since }) => {
+    return t("lane.waitingFor", { name: `${shortId(id)}${key ? ` (${key})` : ""}`, time: ms(now - since) });
+  });
+  const label = queue.n ? t("lane.waitingList", { n: queue.n, names: listed(names) }) : t("lane.queueEmpty");
+  return html`<div class="lane-row queue" role="group" aria-label=${t("lane.queue")}>
+    <span class="name ${queue.n ? "warn" : ""}">${t("lane.queue")}</span>
     <div class="lane" role="img" aria-label=${label} title=${label}>
       <div class="track">
         ${samples.map((sample, i) => {
@@ -127,7 +131,7 @@ function Queue({ samples, queue, base, now }) {
         })}
       </div>
     </div>
-    <span class="number soft">${queue.n ? `${count(queue.n)} waiting` : "empty"}</span>
+    <span class="number soft">${queue.n ? t("lane.nWaiting", queue) : t("lane.none")}</span>
   </div>`;
 }
 
@@ -170,10 +174,20 @@ function percent(span) {
   return `${(100 * span) / SPAN_MS}%`;
 }
 
+export function ago(s) {
+  return s ? `−${t("unit.s", { n: s })}` : t("lane.now");
+}
+
 function tell(segment, now) {
   const { phase, from, to, id, key, n_prompt, n_cached, n_done, lost } = segment;
-  const what = phase === "prefill" ? `prompt, ${count(n_done)} of ${count(n_prompt)} tokens` : `answer, ${count(n_done)} tokens`;
-  const cached = n_cached ? `, ${count(n_cached)} prompt tokens cached (${source(segment)})` : "";
-  const took = `${ms((to ?? now) - from)}${to === null ? " so far" : ""}`;
-  return `Slot ${segment.slot}: ${what}${cached}; ${took}${lost ? ", lost with the engine" : ""}. Request ${id || "of the server itself"}${key ? `, key ${key}` : ""}.`;
+  const time = ms((to ?? now) - from);
+  const facts = [
+    phase === "prefill" ? t("lane.tellPrompt", { n: n_done, all: n_prompt }) : t("lane.tellAnswer", { n: n_done }),
+    n_cached && t("lane.tellCached", { n: n_cached, source: source(segment) }),
+    to === null ? t("lane.soFar", { time }) : time,
+    lost && t("lane.lost"),
+  ];
+  const sender = [id ? t("lane.request", { id }) : t("lane.ownRequest"), key && t("lane.key", { key })];
+  const joined = (all, mark) => all.filter(Boolean).join(mark);
+  return `${t("lane.slot", { id: segment.slot })}: ${joined(facts, "; ")}. ${joined(sender, ", ")}.`;
 }

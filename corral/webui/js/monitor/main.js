@@ -3,8 +3,11 @@ import { ask } from "../api.js";
 import { applyTheme } from "../theme.js";
 import { App } from "./app.js";
 import { Feed } from "./feed.js";
+import { direction, language, t } from "./text.js";
 
 applyTheme();
+Object.assign(document.documentElement, { lang: language, dir: direction });
+document.title = `${t("monitor.title")} · Corral`;
 const page = document.getElementById("page");
 const { role } = await ask("/props").catch(() => ({}));
 if (role === "router") {

@@ -2,14 +2,14 @@
 
 import { html, useEffect, useState } from "../html.js";
 import { ask, setApiKey } from "../api.js";
-import { nextTheme } from "../theme.js";
-import { IconButton } from "../view/icon.js";
 import { KeyDialog } from "../view/key_dialog.js";
+import { Head } from "./app.js";
 import { Day } from "./day.js";
 import { Feed } from "./feed.js";
 import { bytes } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { Requests } from "./requests.js";
+import { parts, t } from "./text.js";
 import { Usage } from "./usage.js";
 
 const LOOK_MS = 1000;
@@ -18,13 +18,14 @@ const HUES = 67; // degrees between the colours of two models
 
 export function ManyApp() {
   const [list, setList] = useState(null);
-  const [trouble, setTrouble] = useState("connecting"); // empty: none; locked: a key is required
+  const [trouble, setTrouble] = useState(t("app.connecting")); // empty: none
+  const [isLocked, setLocked] = useState(false);
   const [nTries, setTries] = useState(0);
   useEffect(() => {
     const look = () =>
       ask("/v1/models").then(
-        (found) => (setList(found), setTrouble("")),
-        (error) => setTrouble(error.wantsKey ? "locked" : error.message),
+        (found) => (setList(found), setTrouble(""), setLocked(false)),
+        (error) => (setTrouble(error.wantsKey ? t("key.title") : error.message), setLocked(error.wantsKey)),
       );
     look();
     const timer = setInterval(look, LOOK_MS);
@@ -34,20 +35,15 @@ export function ManyApp() {
   const held = models.filter(({ memory }) => memory?.is_held);
   const shown = held.filter(({ status }) => status.value === "loaded").slice(0, MAX_GROUPS);
   const useKey = (key) => (setApiKey(key), setTries(nTries + 1));
-  return html`<header class="head">
-      <a href="./" class="back">← Chat</a>
-      <h1>Monitor</h1>
-      <span class="soft model">${models.length} models, ${held.length} in memory</span>
-      <${IconButton} icon="theme" label="Light, dark or system theme" onClick=${nextTheme} />
-    </header>
+  return html`<${Head} about=${t("monitor.models", { n: models.length, held: held.length })} />
     <main class=${trouble ? "stale" : ""}>
       ${trouble && html`<p class="status" role="status">${trouble}</p>`}
       ${list && html`<${Memory} models=${models} held=${held} limit=${list.memory?.limit} />`}
       ${shown.map(({ id }) => html`<${Group} key=${`${id} ${nTries}`} model=${id} />`)}
-      ${list && !shown.length && html`<p class="soft">Models appear here when they are loaded.</p>`}
+      ${list && !shown.length && html`<p class="soft">${t("memory.none")}</p>`}
       ${list && html`<${Day} key=${`day ${nTries}`} /><${Usage} key=${`usage ${nTries}`} />`}
     </main>
-    ${trouble === "locked" && html`<${KeyDialog} key=${nTries} onKey=${useKey} />`}`;
+    ${isLocked && html`<${KeyDialog} key=${nTries} onKey=${useKey} />`}`;
 }
 
 /** Memory as two bars of the same length: what was planned for each model, and what its engine uses. */
@@ -59,17 +55,17 @@ function Memory({ models, held, limit }) {
       return html`<i key=${id} style=${style} title=${`${id}: ${bytes(memory[field] ?? 0)}`}></i>`;
     })}
   </div>`;
-  const row = (name, field) => html`<p>
-    ${name}: <strong data-memory=${field}>${bytes(total(held, field))}</strong>
-    <span class="soft">${limit ? ` of ${bytes(limit)}` : ""}</span>
+  const size = (field) => html`<strong data-memory=${field}>${bytes(total(held, field))}</strong>`;
+  const row = (text) => html`<p>
+    ${text}${" "}<span class="soft">${limit ? t("memory.of", { size: bytes(limit) }) : ""}</span>
   </p>`;
   return html`<section aria-labelledby="memory-title">
-    <h2 id="memory-title">Memory</h2>
-    ${row("Planned", "needed")} ${bar("needed")} ${row("Used", "used")} ${bar("used")}
+    <h2 id="memory-title">${t("memory.title")}</h2>
+    ${row(parts("memory.planned", { size: size("needed") }))} ${bar("needed")} ${row(parts("memory.used", { size: size("used") }))} ${bar("used")}
     <dl class="facts">
       ${held.map(({ id, memory }) => [
         html`<dt key=${`name ${id}`}><span style=${{ color: colour(models, id) }}>■</span> ${id}</dt>`,
-        html`<dd key=${`memory ${id}`}>${bytes(memory.used)} of ${bytes(memory.needed ?? 0)} planned</dd>`,
+        html`<dd key=${`memory ${id}`}>${t("memory.ofPlanned", { used: bytes(memory.used), planned: bytes(memory.needed ?? 0) })}</dd>`,
       ])}
     </dl>
   </section>`;

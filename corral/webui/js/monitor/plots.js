@@ -2,26 +2,27 @@
 
 import { html, useEffect, useRef } from "../html.js";
 import uPlot from "../../vendor/uplot.mjs";
-import { ms, rate, tick, tickMs } from "./format.js";
+import { clock, ms, rate, tick, tickMs } from "./format.js";
+import { ago } from "./lanes.js";
+import { t } from "./text.js";
 
-const WORDS = { none: "Nothing in the last minute.", when: "in the last minute", right: "(right)" };
 const SPAN_S = 60;
 const HEIGHT = 150;
 const PLOTS = [
   {
-    title: "Tokens per second",
+    title: t("plot.perSecond"),
     format: rate,
     tick,
     lines: [
-      { label: "generated", color: "--decode", of: mean((sample) => sample.generated_per_second) },
-      { label: "prompts", color: "--prefill", of: mean((sample) => sample.prompt_per_second), isRight: true },
+      { label: t("plot.generated"), color: "--decode", of: mean((sample) => sample.generated_per_second) },
+      { label: t("plot.prompts"), color: "--prefill", of: mean((sample) => sample.prompt_per_second), isRight: true },
     ],
   },
-  { title: "Time to first token", format: ms, tick: tickMs, lines: quantiles("ttft_ms") },
-  { title: "Time between tokens", format: ms, tick: tickMs, lines: quantiles("itl_ms") },
+  { title: t("plot.ttft"), format: ms, tick: tickMs, lines: quantiles("ttft_ms") },
+  { title: t("plot.itl"), format: ms, tick: tickMs, lines: quantiles("itl_ms") },
 ];
 
-/** A plot may have its own `spanS`, `axis` (of time), words (`none`, `when`), and points, for values without neighbours. */
+/** A plot may have its own `spanS`, `axis` (of time), `span` (in texts: minute or day), and points, for values without neighbours. */
 export function Plots({ samples, plots = PLOTS }) {
   return html`<div class="plots">${plots.map((plot) => html`<${Plot} key=${plot.title} plot=${plot} samples=${samples} />`)}</div>`;
 }
@@ -47,19 +48,19 @@ function Plot({ plot, samples }) {
     <figcaption>
       <h2>${plot.title}</h2>
       <ul class="legend" aria-hidden="true">
-        ${plot.lines.map((line) => html`<li class=${line.color.slice(2)}>${line.label} ${line.isRight ? WORDS.right : ""}</li>`)}
+        ${plot.lines.map((line) => html`<li class=${line.color.slice(2)}>${line.isRight ? t("plot.onRight", line) : line.label}</li>`)}
       </ul>
       <p class="unseen">${plot.lines.map((line) => describe(line, plot, samples)).join(" ")}</p>
     </figcaption>
     <div class="chart" ref=${place} aria-hidden="true"></div>
-    ${!hasValues && html`<p class="soft empty">${plot.none ?? WORDS.none}</p>`}
+    ${!hasValues && html`<p class="soft empty">${t(`span.${plot.span ?? "minute"}.none`)}</p>`}
   </figure>`;
 }
 
 export function quantiles(name) {
   return [
-    { label: "median", color: "--decode", of: (sample) => sample[name]?.p50 ?? null },
-    { label: "95th percentile", color: "--soft", of: (sample) => sample[name]?.p95 ?? null, dash: [4, 3] },
+    { label: t("plot.median"), color: "--decode", of: (sample) => sample[name]?.p50 ?? null },
+    { label: t("plot.p95"), color: "--soft", of: (sample) => sample[name]?.p95 ?? null, dash: [4, 3] },
   ];
 }
 
@@ -75,10 +76,11 @@ function dataOf(plot, samples) {
   return [samples.map((sample) => sample.t / 1000), ...plot.lines.map((line) => samples.map(line.of))];
 }
 
-function describe({ label, of }, { format, when = WORDS.when }, samples) {
+function describe({ label, of }, { format, span = "minute" }, samples) {
   const values = samples.map(of).filter((value) => value !== null);
-  if (!values.length) return `${label}: nothing ${when}.`;
-  return `${label}: ${format(values.at(-1))} now, between ${format(Math.min(...values))} and ${format(Math.max(...values))} ${when}.`;
+  if (!values.length) return t(`span.${span}.nothing`, { label });
+  const [now, least, most] = [values.at(-1), Math.min(...values), Math.max(...values)].map(format);
+  return t(`span.${span}.values`, { label, now, least, most });
 }
 
 function options(plot, width, colors) {
@@ -98,7 +100,7 @@ function options(plot, width, colors) {
     height: HEIGHT,
     legend: { show: false },
     cursor: { show: false },
-    padding: [8, right ? 0 : 12, 0, 0],
+    padding: [8, right ? 0 : Math.max(12, 4 * t("lane.now").length), 0, 0], // half of the last label
     scales: {
       x: { time: false, range: (u) => [(u.data[0].at(-1) ?? 0) - (plot.spanS ?? SPAN_S), u.data[0].at(-1) ?? 0] },
       y: { range },
@@ -126,13 +128,13 @@ function options(plot, width, colors) {
 
 /** Seconds ago. */
 const agoAxis = {
-  values: (u, splits) => splits.map((t) => (Math.round(u.scales.x.max - t) ? `−${Math.round(u.scales.x.max - t)} s` : "now")),
+  values: (u, splits) => splits.map((at) => ago(Math.round(u.scales.x.max - at))),
   splits: (u) => [60, 40, 20, 0].map((s) => u.scales.x.max - s),
 };
 
 /** Times of the day, every six hours. */
 export const clockAxis = {
-  values: (_, splits) => splits.map((t) => new Date(1000 * t).toLocaleTimeString("en", { hourCycle: "h23", hour: "2-digit", minute: "2-digit" })),
+  values: (_, splits) => splits.map((at) => clock(1000 * at, { hour: "2-digit", minute: "2-digit" })),
   splits: (u) => [22, 16, 10, 4].map((h) => Math.round((u.scales.x.max - h * 3600) / 3600) * 3600),
 };
 

@@ -3,31 +3,23 @@
 import { html, useState } from "../html.js";
 import { Detail } from "./detail.js";
 import { clock, count, ms, rate, shortId, source } from "./format.js";
+import { t } from "./text.js";
 
-const COLUMNS = ["Ended", "Request", "Key", "Status", "Queue", "First token", "Prompt", "Cached", "From", "Answer", "Tokens / s", "Between", "Longest"];
-const TEXTS = new Set(["Ended", "Request", "Key", "Status", "From"]);
-
-const WORDS = {
-  title: "Last requests",
-  none: "Finished requests appear here with their timings and cached tokens.",
-  resumed: "resumed",
-  resumedBecause: "Resumed after an engine restart",
-  open: "Show its phases, and why it was slow or not cached",
-  common: (n, moved) => `${n} tokens in common with the nearest cached prompt, ${moved} moved`,
-};
+const COLUMNS = ["ended", "request", "key", "status", "queue", "first", "prompt", "cached", "from", "answer", "perSecond", "gap", "longest"];
+const TEXTS = new Set(["ended", "request", "key", "status", "from"]);
 
 /** `model`: one of many, empty: the only one. */
 export function Requests({ requests, model = "" }) {
   const [shown, setShown] = useState(0);
   const title = `requests-title${model && `-${model}`}`;
   return html`<section class="requests" aria-labelledby=${title}>
-    <h2 id=${title}>${WORDS.title}${model && html` <span class="soft">${model}</span>`}</h2>
-    ${!requests.length && html`<p class="soft">${WORDS.none}</p>`}
+    <h2 id=${title}>${t("request.title")}${model && html` <span class="soft">${model}</span>`}</h2>
+    ${!requests.length && html`<p class="soft">${t("request.none")}</p>`}
     ${requests.length > 0 &&
     html`<div class="scroll" tabindex="0" role="region" aria-labelledby=${title}>
       <table>
         <thead>
-          <tr>${COLUMNS.map((name) => html`<th scope="col" class=${TEXTS.has(name) ? "text" : ""}>${name}</th>`)}</tr>
+          <tr>${COLUMNS.map((name) => html`<th scope="col" class=${TEXTS.has(name) ? "text" : ""}>${t(`column.${name}`)}</th>`)}</tr>
         </thead>
         <tbody>${requests.toReversed().map((request) => html`<${Row} key=${request.n} request=${request} onOpen=${setShown} />`)}</tbody>
       </table>
@@ -37,16 +29,16 @@ export function Requests({ requests, model = "" }) {
 }
 
 function Row({ request, onOpen }) {
-  const { n, t, id, path, key, status, n_orders, n_engines, report } = request;
+  const { n, id, path, key, status, n_orders, n_engines, report } = request;
   const isBad = status >= 400;
-  const why = report ? WORDS.common(count(report.n_common), count(report.n_moved)) : undefined;
+  const why = report ? t("request.common", { n: report.n_common, moved: report.n_moved }) : undefined;
   return html`<tr class=${isBad ? "bad" : ""}>
-    <td class="text soft">${clock(t)}</td>
+    <td class="text soft">${clock(request.t)}</td>
     <th scope="row" class="text" title=${id}>
-      <button type="button" class="open-request" title=${WORDS.open} onClick=${() => onOpen(n)}>
-        ${path || WORDS.title} <span class="soft">${shortId(id)}${n_orders > 1 ? ` ×${n_orders}` : ""}</span>
+      <button type="button" class="open-request" title=${t("request.open")} onClick=${() => onOpen(n)}>
+        ${path || t("request.title")} <span class="soft">${shortId(id)}${n_orders > 1 ? ` ×${n_orders}` : ""}</span>
       </button>
-      ${n_engines > 1 && html` <span class="warn resumed" title=${WORDS.resumedBecause}>${WORDS.resumed}</span>`}
+      ${n_engines > 1 && html` <span class="warn resumed" title=${t("request.resumedBecause")}>${t("request.resumed")}</span>`}
     </th>
     <td class="text">${key || "–"}</td>
     <td class="text status-code">${status}</td>

@@ -3,24 +3,17 @@
 import { html, useEffect, useState } from "../html.js";
 import { ask } from "../api.js";
 import { count, ms } from "./format.js";
+import { listed, percent, t } from "./text.js";
 
-const WORDS = {
-  title: "Usage by day",
-  about: "Days begin at midnight, UTC. Cached tokens were not evaluated again.",
-  none: "Nothing was used in the last 30 days.",
-  limits: "Your limits:",
-  anonymous: "–",
-  total: "Total",
-};
-const COLUMNS = ["Day", "Key", "Requests", "Refused", "Prompt tokens", "Cached tokens", "Cached", "Answer tokens", "In slots"];
-const LIMITS = { tokens_per_minute: "tokens per minute", tokens_per_day: "tokens per day", concurrent: "requests at a time" };
+const ANONYMOUS = "–";
+const COLUMNS = ["day", "key", "requests", "refused", "promptTokens", "cachedTokens", "cached", "answerTokens", "inSlots"];
 const SUMS = ["requests", "refused", "input_tokens", "cached_tokens", "output_tokens", "seconds"];
 
 export function Usage() {
   const [isOpen, setOpen] = useState(false);
   return html`<section class="usage">
     <details onToggle=${(event) => setOpen(event.currentTarget.open)}>
-      <summary><h2>${WORDS.title}</h2></summary>
+      <summary><h2>${t("usage.title")}</h2></summary>
       ${isOpen && html`<${Ledger} />`}
     </details>
   </section>`;
@@ -33,22 +26,22 @@ function Ledger() {
     ask("/v1/usage").then(setUsage, (error) => setTrouble(error.message));
   }, []);
   if (!usage) return trouble && html`<p class="error">${trouble}</p>`;
-  if (!usage.data.length) return html`<p class="soft">${WORDS.none}</p>`;
-  return html`<p class="soft">${WORDS.about} ${limitsText(usage.limits)}</p>
-    <div class="scroll" tabindex="0" role="region" aria-label=${WORDS.title}>
+  if (!usage.data.length) return html`<p class="soft">${t("usage.none")}</p>`;
+  return html`<p class="soft">${t("usage.about")} ${limitsText(usage.limits)}</p>
+    <div class="scroll" tabindex="0" role="region" aria-label=${t("usage.title")}>
       <table>
-        <thead><tr>${COLUMNS.map((name, i) => html`<th scope="col" class=${i < 2 ? "text" : ""}>${name}</th>`)}</tr></thead>
+        <thead><tr>${COLUMNS.map((name, i) => html`<th scope="col" class=${i < 2 ? "text" : ""}>${t(`column.${name}`)}</th>`)}</tr></thead>
         <tbody>${usage.data.map((row) => html`<${Row} row=${row} />`)}</tbody>
-        ${usage.data.length > 1 && html`<tfoot><${Row} row=${{ ...sum(usage.data), date: WORDS.total, key: " " }} /></tfoot>`}
+        ${usage.data.length > 1 && html`<tfoot><${Row} row=${{ ...sum(usage.data), date: t("usage.total"), key: " " }} /></tfoot>`}
       </table>
     </div>`;
 }
 
 function Row({ row }) {
-  const share = row.input_tokens ? `${Math.round((100 * row.cached_tokens) / row.input_tokens)} %` : "–";
+  const share = row.input_tokens ? percent(row.cached_tokens / row.input_tokens) : "–";
   return html`<tr>
     <th scope="row" class="text">${row.date}</th>
-    <td class="text">${row.key || WORDS.anonymous}</td>
+    <td class="text">${row.key || ANONYMOUS}</td>
     <td>${count(row.requests)}</td>
     <td class=${row.refused ? "warn" : ""}>${count(row.refused)}</td>
     <td>${count(row.input_tokens)}</td>
@@ -64,6 +57,6 @@ function sum(rows) {
 }
 
 function limitsText(limits) {
-  const named = Object.entries(limits).map(([name, n]) => `${count(n)} ${LIMITS[name] ?? name}`);
-  return named.length ? `${WORDS.limits} ${named.join(", ")}.` : "";
+  const named = Object.entries(limits).map(([name, n]) => t(`limit.${name}`, { n }));
+  return named.length ? t("usage.limits", { limits: listed(named) }) : "";
 }

@@ -2,28 +2,29 @@
 
 import { html, useEffect, useState } from "../html.js";
 import { Icon, IconButton } from "../view/icon.js";
+import { load } from "../view/lazy.js";
 import { useModal } from "../view/modal.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 export function Panel({ app, state, id, onClose }) {
   const dialog = useModal();
   const [head, setHead] = useState(null);
   const [folders, setFolders] = useState([]);
   useEffect(() => {
-    app.findChats("").then((chats) => {
+    app.chats.find("").then((chats) => {
       setHead(chats.find((each) => each.id === id));
       setFolders([...new Set(chats.map(({ folder }) => folder).filter(Boolean))].sort());
     }, onClose);
   }, [id, state.chats]);
   const act = (action) => async () => {
     onClose();
-    await action();
+    await action().catch((error) => app.tell(error.message, "bad"));
   };
   const move = (event) => {
     event.preventDefault();
     const folder = new FormData(event.target).get("folder").trim();
     onClose();
-    app.changeChat(id, { folder });
+    app.chats.changeFields(id, { folder });
   };
   return html`<dialog ref=${dialog} class="chat-menu" aria-labelledby="chat-menu-title" onClose=${onClose}>
     <header class="panel-head">
@@ -32,7 +33,7 @@ export function Panel({ app, state, id, onClose }) {
     </header>
     ${head &&
     html`<div class="menu">
-        <button type="button" onClick=${act(() => app.changeChat(id, { pinned: !head.pinned }))}>
+        <button type="button" onClick=${act(() => app.chats.changeFields(id, { pinned: !head.pinned }))}>
           <${Icon} name="pin" /> ${head.pinned ? t("menu.unpin") : t("menu.pin")}
         </button>
         <button type="button" onClick=${act(() => share(app, id))}><${Icon} name="share" /> ${t("menu.share")}</button>
@@ -50,11 +51,11 @@ export function Panel({ app, state, id, onClose }) {
 }
 
 async function title(app, id) {
-  const { writeTitle } = await import("../titles.js");
-  await writeTitle(app, id).catch((error) => app.tell(error.message, "bad"));
+  const { writeTitle } = await load("../titles.js");
+  await writeTitle(app, id);
 }
 
 async function share(app, id) {
-  const { shareChat } = await import("../share.js");
-  await shareChat(await app.loadChat(id));
+  const { shareChat } = await load("../share.js");
+  await shareChat(await app.chats.load(id));
 }

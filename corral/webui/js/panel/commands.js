@@ -3,7 +3,7 @@
 import { isOn, setOn, watchIdle } from "../titles.js";
 import { nextTheme } from "../theme.js";
 import { promptsOf } from "../prompts.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 /** Returns [{ key, name, hint, run }]. */
 export function commandsOf(app, state, onOpen) {
@@ -12,14 +12,14 @@ export function commandsOf(app, state, onOpen) {
 
 function ofPage(app, { chats, props }, onOpen) {
   return [
-    command(t("sidebar.newChat"), "Alt+N", () => app.newChat()),
+    command(t("sidebar.newChat"), "Alt+N", () => app.chats.create()),
     command(t("settings.ofChat"), "Alt+S", () => onOpen("settings")),
     command(t("composer.prompts"), "", () => app.openPanel("prompts")),
     command(t("sidebar.search"), "Alt+K", () => {
       onOpen("list");
       document.getElementById("search").focus();
     }),
-    chats.length > 0 && command(t("sidebar.exportAll"), "", () => app.exportChats()),
+    chats.length > 0 && command(t("sidebar.exportAll"), "", () => app.chats.exportAs()),
     command(t("sidebar.import"), "", () => document.querySelector(".sidebar-foot input[type=file]").click()),
     command(t("command.change"), "", nextTheme),
     isOn(props)
@@ -35,14 +35,14 @@ function ofChat(app, { chat, running }) {
   if (!last) return [];
   const isAnswer = last.role === "assistant" && !running[chat.id];
   return [
-    running[chat.id] && command(t("command.stop"), "Esc", () => app.stop()),
-    isAnswer && command(t("command.regenerate"), "Alt+R", () => app.regenerate(last.id)),
+    running[chat.id] && command(t("command.stop"), "Esc", () => app.writer.stop()),
+    isAnswer && command(t("command.regenerate"), "Alt+R", () => app.writer.regenerate(last.id)),
     isAnswer && command(t("message.compare"), "", () => app.openPanel("compare", { id: last.id })),
     last.timings && command(t("command.cost"), "", () => app.openPanel("context", { id: last.id })),
     isAnswer && command(t("command.edit"), "", () => app.openEditor(last.id)),
-    command(chat.pinned ? t("command.unpin") : t("command.pin"), "", () => app.changeChat(chat.id, { pinned: !chat.pinned })),
+    command(chat.pinned ? t("command.unpin") : t("command.pin"), "", () => app.chats.changeFields(chat.id, { pinned: !chat.pinned })),
     command(t("command.organize"), "", () => app.openPanel("chat_menu", { id: chat.id })),
-    command(t("command.export"), "", () => app.exportChats([chat.id])),
+    command(t("command.export"), "", () => app.chats.exportAs([chat.id])),
   ].filter(Boolean);
 }
 

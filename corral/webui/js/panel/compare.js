@@ -3,9 +3,10 @@
 import { html, useEffect, useState } from "../html.js";
 import { ancestry, showBranch, siblings } from "../tree.js";
 import { IconButton } from "../view/icon.js";
+import { load } from "../view/lazy.js";
 import { Markdown } from "../view/markdown.js";
 import { useModal } from "../view/modal.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const NAMES = { user: t("author.user"), assistant: t("author.assistant"), tool: t("author.tool") };
 const PATIENCE_MS = 1_000; // for differences word by word
@@ -41,9 +42,9 @@ export function Panel({ app, state, id, onClose }) {
       : html`<${Differences} chat=${chat} ids=${ids} first=${id} />`}
     <p class="row end">
       ${isBusy
-        ? html`<button type="button" onClick=${() => app.stop()}>${t("common.stop")}</button>`
+        ? html`<button type="button" onClick=${() => app.writer.stop()}>${t("common.stop")}</button>`
         : N_MORE.map(
-            (n) => html`<button key=${n} type="button" onClick=${() => app.answerAgain(id, n)}>
+            (n) => html`<button key=${n} type="button" onClick=${() => app.writer.answerAgain(id, n)}>
               ${t("compare.more", { n })}
             </button>`,
           )}
@@ -77,8 +78,9 @@ function Differences({ chat, ids, first }) {
   const at = ids.indexOf(first);
   const [pair, setPair] = useState(() => [Math.max(0, at - 1), at || 1]);
   const [diff, setDiff] = useState(null);
+  const [trouble, setTrouble] = useState("");
   useEffect(() => {
-    import("../../vendor/diff.mjs").then((loaded) => setDiff(loaded.default));
+    load("../../vendor/diff.mjs").then((loaded) => setDiff(loaded.default), (error) => setTrouble(error.message));
   }, []);
   const choose = (side) => (event) => setPair(pair.map((each, i) => (i === side ? Number(event.target.value) : each)));
   const [before, after] = pair.map((each) => textOf(chat, ids[each]));
@@ -92,6 +94,7 @@ function Differences({ chat, ids, first }) {
         </label>`,
       )}
     </div>
+    ${trouble && html`<p class="error" role="alert">${trouble}</p>`}
     <pre class="diff" tabindex="0" aria-label=${t("compare.differences")}>${diff && partsOf(diff, before, after).map(part)}</pre>`;
 }
 

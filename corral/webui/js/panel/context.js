@@ -5,7 +5,7 @@ import { ask } from "../api.js";
 import { ancestry } from "../tree.js";
 import { IconButton } from "../view/icon.js";
 import { useModal } from "../view/modal.js";
-import { number, percent, seconds, t } from "../text.js";
+import { number, percent, seconds, t } from "../more_text.js";
 
 /** `id`: of the answer. */
 export function Panel({ state, id, onClose }) {

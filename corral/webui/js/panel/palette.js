@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../html.js";
 import { useModal } from "../view/modal.js";
 import { commandsOf } from "./commands.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const MAX_CHATS = 20;
 
@@ -16,7 +16,7 @@ export function Panel({ app, state, onOpen, onClose }) {
   useEffect(() => {
     let isOld = false;
     const show = (found) => isOld || setChats(found.slice(0, MAX_CHATS));
-    app.findChats(query.trim()).then(show, () => show([]));
+    app.chats.find(query.trim()).then(show, () => show([]));
     return () => (isOld = true);
   }, [query]);
   const items = [...matching(commandsOf(app, state, onOpen), query), ...chats.map((chat) => chatItem(app, chat))];
@@ -65,7 +65,7 @@ export function Panel({ app, state, onOpen, onClose }) {
 }
 
 function chatItem(app, { id, title, folder }) {
-  return { key: id, name: title || t("sidebar.newChat"), hint: folder || t("palette.chat"), run: () => app.openChat(id) };
+  return { key: id, name: title || t("sidebar.newChat"), hint: folder || t("palette.chat"), run: () => app.chats.open(id) };
 }
 
 /** Returns the commands that contain every word, those that begin with the first one before others. */

@@ -4,7 +4,7 @@ import { html, useRef, useState } from "../html.js";
 import { filledIn, promptsOf, removePrompt, savePrompt, variablesOf } from "../prompts.js";
 import { IconButton } from "../view/icon.js";
 import { useModal } from "../view/modal.js";
-import { parts, t } from "../text.js";
+import { parts, t } from "../more_text.js";
 
 /** `useId`: a prompt to use at once; `isSystem`: only system prompts; `text`: of a new prompt to begin with. */
 export function Panel({ app, state, useId, isSystem, text, onClose }) {
@@ -15,7 +15,7 @@ export function Panel({ app, state, useId, isSystem, text, onClose }) {
     const filled = filledIn(prompt.text, values);
     onClose();
     if (prompt.isSystem) app.setSystem(filled);
-    else app.writeDraft(filled);
+    else app.chats.writeDraft(filled);
   };
   const choose = (prompt) => (variablesOf(prompt.text).length ? setOpen({ use: prompt }) : insert(prompt, {}));
   const change = (work) => {

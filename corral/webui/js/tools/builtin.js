@@ -1,7 +1,7 @@
 // Tools of the page itself: they read nothing and change nothing.
 
 import { evaluate, shown } from "./calculator.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const TEXT = { type: "string" };
 

@@ -7,7 +7,8 @@ const DECLINED = "The user did not allow this call.";
 /** Runs the calls of an answer that need no question, up to the step limit. */
 export async function runAllowed(app, toolbox, chatId, path) {
   const message = path.at(-1);
-  const tools = (message.toolCalls ?? []).map(({ name }) => toolbox.find(name));
+  const chat = app.chats.get(chatId);
+  const tools = (message.toolCalls ?? []).map(({ name }) => toolbox.find(name, chat));
   if (isOverLimit(toolbox, path)) return;
   const allowed = [...tools.keys()].filter((i) => tools[i] && toolbox.isAlways(tools[i]));
   if (allowed.length) await runCalls(app, toolbox, chatId, message, allowed);
@@ -15,14 +16,14 @@ export async function runAllowed(app, toolbox, chatId, path) {
 
 /** Runs some calls of an answer. `which`: their indices. */
 export async function runCalls(app, toolbox, chatId, message, which) {
-  await app.whileRunning(chatId, async (signal) => {
+  await app.writer.whileRunning(chatId, async (signal) => {
     for (const i of which) {
       const call = message.toolCalls[i];
-      app.setCallRun(message.id, i, { isRunning: true });
+      app.tools.setRun(message.id, i, { isRunning: true });
       try {
-        app.setCallRun(message.id, i, await runCall(toolbox.find(call.name), call, signal, toolbox.maxResultChars));
+        app.tools.setRun(message.id, i, await runCall(toolbox.find(call.name, app.chats.get(chatId)), call, signal, toolbox.maxResultChars));
       } catch {
-        app.setCallRun(message.id, i, null); // stopped: it can be asked for again
+        app.tools.setRun(message.id, i, null); // stopped: it can be asked for again
         return;
       }
     }
@@ -31,7 +32,7 @@ export async function runCalls(app, toolbox, chatId, message, which) {
 }
 
 export async function decline(app, chatId, message, i) {
-  app.setCallRun(message.id, i, { content: DECLINED, isError: true, ms: 0 });
+  app.tools.setRun(message.id, i, { content: DECLINED, isError: true, ms: 0 });
   await goOn(app, chatId, message);
 }
 
@@ -44,5 +45,5 @@ export function isOverLimit(toolbox, path) {
 async function goOn(app, chatId, message) {
   const runs = app.state.callRuns[message.id] ?? {};
   const results = message.toolCalls.map(({ id }, i) => runs[i]?.content !== undefined && { toolCallId: id, ...runs[i] });
-  if (results.every(Boolean)) await app.answerCalls(message.id, results, chatId);
+  if (results.every(Boolean)) await app.writer.answerCalls(message.id, results, chatId);
 }

@@ -1,6 +1,6 @@
 // A client for MCP servers over streamable HTTP. Whatever a server returns is data: it is shown as text.
 
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const VERSION = "2025-06-18";
 const PATIENCE_MS = 60_000;

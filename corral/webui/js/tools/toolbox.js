@@ -3,7 +3,7 @@
 import { ask } from "../api.js";
 import { BUILTIN } from "./builtin.js";
 import { McpClient, textOf } from "./mcp.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const KEY = "corral.tools";
 const NAME = /[^A-Za-z0-9_-]/g;
@@ -48,17 +48,19 @@ export class Toolbox {
 
   change(changes) {
     this.config = { ...this.config, ...changes };
-    const isEmpty = !this.config.on.length && !this.config.servers.length;
+    const { on, servers, always } = this.config;
+    const isEmpty = !on.length && !servers.length && !Object.keys(always).length;
     if (isEmpty) localStorage.removeItem(KEY);
     else localStorage.setItem(KEY, JSON.stringify(this.config));
   }
 
-  isOn({ id }) {
-    return this.config.on.includes(id);
+  /** Returns the ids of the tools that are on in a chat: its own choice, or that for all chats. */
+  onIn({ toolsOn }) {
+    return Array.isArray(toolsOn) ? toolsOn : this.config.on;
   }
 
-  setOn({ id }, isOn) {
-    this.change({ on: [...this.config.on.filter((each) => each !== id), ...(isOn ? [id] : [])] });
+  isOn({ id }, chat) {
+    return this.onIn(chat).includes(id);
   }
 
   isAlways(tool) {
@@ -70,14 +72,14 @@ export class Toolbox {
     this.change({ always: isAlways ? { ...others, [tool.id]: fingerprint(tool) } : others });
   }
 
-  /** Returns the tool that a call of the model is for, if it is offered. */
-  find(name) {
-    return this.tools.find((tool) => tool.name === name && this.isOn(tool));
+  /** Returns the tool that a call of the model is for, if it is offered in the chat. */
+  find(name, chat) {
+    return this.tools.find((tool) => tool.name === name && this.isOn(tool, chat));
   }
 
   /** Returns the tools in the format of the API. */
-  definitions() {
-    return this.tools.filter((tool) => this.isOn(tool)).map(({ name, description, parameters }) => ({
+  definitions(chat) {
+    return this.tools.filter((tool) => this.isOn(tool, chat)).map(({ name, description, parameters }) => ({
       type: "function",
       function: { name, description, parameters },
     }));

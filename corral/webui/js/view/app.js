@@ -5,7 +5,7 @@ import { titleOf } from "../tree.js";
 import { Composer } from "./composer.js";
 import { useFocusBack } from "./focus.js";
 import { IconButton } from "./icon.js";
-import { Lazy } from "./lazy.js";
+import { Lazy, load } from "./lazy.js";
 import { Panel } from "./panel.js";
 import { Shortcuts, onShortcut } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
@@ -28,11 +28,11 @@ export function App({ app }) {
   }, []);
   const [choice, setChoice] = useState(null);
   useEffect(() => {
-    if (app.many) import("./model_choice.js").then(setChoice);
+    if (app.many) load("./model_choice.js").then(setChoice, () => {}); // then the name of the model is shown
   }, [state.models]);
   useEffect(() => {
     const isWanted = localStorage.getItem("corral.titles") === "on" || state.props?.ui_settings?.titles;
-    if (isWanted) import("../titles.js").then(({ watchIdle }) => watchIdle(app));
+    if (isWanted) load("../titles.js").then(({ watchIdle }) => watchIdle(app), () => {});
   }, [state.props]);
   useFocusBack(open);
   useEffect(() => {

@@ -2,7 +2,7 @@
 
 import { html } from "../html.js";
 import { Icon } from "./icon.js";
-import { number, t } from "../text.js";
+import { number, t } from "../more_text.js";
 
 /** `images`: from readImages; `onRemove` gets the index. */
 export function Attachments({ images, onRemove }) {

@@ -6,7 +6,7 @@ import { loadOwnStyle } from "../style.js";
 import { Markdown } from "./markdown.js";
 import { useModal } from "./modal.js";
 import { modelText } from "./model_text.js";
-import { number, seconds, t } from "../text.js";
+import { number, seconds, t } from "../more_text.js";
 
 const BEGUN = { role: "assistant", content: "" };
 

@@ -4,7 +4,7 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { draftOf, keepDraft } from "../draft.js";
 import { filesOf, hasFiles, useFileDrop } from "./file_drop.js";
 import { Icon, IconButton } from "./icon.js";
-import { Lazy } from "./lazy.js";
+import { Lazy, load } from "./lazy.js";
 import { t } from "../text.js";
 
 const NOTHING = { images: [], files: [], audio: [] };
@@ -34,7 +34,7 @@ export function Composer({ app, state }) {
   }, [state.nDrafts]);
   useEffect(() => grow(area.current), [text]);
   useEffect(() => {
-    if (/think|reasoning_effort/.test(props?.chat_template)) import("./reasoning_switch.js").then(setReasoning);
+    if (/think|reasoning_effort/.test(props?.chat_template)) load("./reasoning_switch.js").then(setReasoning, () => {});
   }, [props]);
 
   const write = (value) => {
@@ -46,14 +46,14 @@ export function Composer({ app, state }) {
     if (!canSend) return;
     write("");
     setParts(NOTHING);
-    app.send(text.trim(), images.map(({ url }) => url), { files: files.map(({ source: _, ...kept }) => kept), audio });
+    app.writer.send(text.trim(), images.map(({ url }) => url), { files: files.map(({ source: _, ...kept }) => kept), audio });
   };
   const add = async (given) => {
     setRefusal("");
     try {
       if (!props) throw new Error(t("composer.notReady", { name: given[0]?.name || t("file.theFile") }));
       const { vision: sees, audio: hears } = props.modalities ?? {};
-      const { readAll } = await import("../files/read.js");
+      const { readAll } = await load("../files/read.js");
       const more = await readAll(given, { images: images.length, files: files.length }, { sees, hears });
       setParts((now) => Object.fromEntries(Object.entries(now).map(([kind, items]) => [kind, [...items, ...more[kind]]])));
     } catch (error) {
@@ -93,7 +93,7 @@ export function Composer({ app, state }) {
         aria-label=${t("composer.files")}
         onChange=${(event) => add([...event.target.files]).then(() => (file.current.value = ""))}
       />
-      <${IconButton} icon="tool" label=${t("composer.tools")} pressed=${app.hasTools} onClick=${() => setShowsTools(true)} />
+      <${IconButton} icon="tool" label=${t("composer.tools")} pressed=${app.tools.isUsed(chat)} onClick=${() => setShowsTools(true)} />
       ${props?.modalities?.audio &&
       html`<${Lazy}
         from="./recorder.js"
@@ -115,7 +115,7 @@ export function Composer({ app, state }) {
         onPaste=${onPaste}
       ></textarea>
       ${isBusy
-        ? html`<button type="button" class="primary round" aria-label=${t("common.stop")} title=${t("composer.stopKey")} onClick=${() => app.stop()}>
+        ? html`<button type="button" class="primary round" aria-label=${t("common.stop")} title=${t("composer.stopKey")} onClick=${() => app.writer.stop()}>
             <${Icon} name="stop" />
           </button>`
         : html`<button type="submit" class="primary round" aria-label=${t("composer.send")} title=${t("composer.sendKey")} disabled=${!canSend}>

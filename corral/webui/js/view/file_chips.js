@@ -4,7 +4,7 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { countTokens, cutText, roomFor, summarize } from "../files/length.js";
 import { Icon, IconButton } from "./icon.js";
 import { loadOwnStyle } from "../style.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const STATES = { cut: t("file.cut"), summarized: t("file.summarized") };
 

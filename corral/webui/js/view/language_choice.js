@@ -1,7 +1,7 @@
 // A choice of the page's language.
 
 import { html } from "../html.js";
-import { LANGUAGES, chooseLanguage, chosenLanguage, t } from "../text.js";
+import { LANGUAGES, chooseLanguage, chosenLanguage, t } from "../more_text.js";
 
 export function LanguageChoice() {
   return html`<div class="field">

@@ -1,7 +1,7 @@
 // Buttons of an answer that is being generated.
 
 import { html, useState } from "../html.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 import { IconButton } from "./icon.js";
 
 export function LiveActions({ message, app }) {
@@ -18,7 +18,7 @@ export function LiveActions({ message, app }) {
   };
   return html`<span class="live actions">
     <${IconButton} icon=${isPaused ? "go" : "pause"} label=${isPaused ? t("message.resume") : t("message.pause")} disabled=${!hasText} onClick=${toggle} />
-    <${IconButton} icon="fork" label=${t("message.fork")} disabled=${!hasText} onClick=${() => app.fork(message.id)} />
+    <${IconButton} icon="fork" label=${t("message.fork")} disabled=${!hasText} onClick=${() => app.writer.fork(message.id)} />
     <${IconButton} icon="edit" label=${t("message.editWords")} disabled=${!message.content} onClick=${edit} />
   </span>`;
 }

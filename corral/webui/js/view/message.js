@@ -104,7 +104,7 @@ function Ending({ message, isLast, isBusy, app }) {
   return html`<div class="ending ${isBad ? "bad" : ""}" role=${isBad ? "alert" : undefined}>
     <span>${text}</span>
     ${canGoOn &&
-    html`<button type="button" onClick=${() => app.continueAnswer(message.id)}><${Icon} name="go" /> ${t("message.continue")}</button>
+    html`<button type="button" onClick=${() => app.writer.continueAnswer(message.id)}><${Icon} name="go" /> ${t("message.continue")}</button>
       <button type="button" onClick=${() => app.openEditor(message.id)}><${Icon} name="edit" /> ${t("message.editEnd")}</button>`}
     ${isLast && !isBusy && isBad && html`<${Remedies} message=${message} app=${app} />`}
   </div>`;
@@ -138,7 +138,7 @@ function Actions({ message, isBusy, app, showsTokens, onEdit, onTokens }) {
     <${IconButton} icon=${isCopied ? "check" : "copy"} label=${isCopied ? t("common.copied") : t("common.copy")} onClick=${copy} />
     ${message.role !== "tool" && html`<${IconButton} icon="edit" label=${t("common.edit")} disabled=${isBusy} onClick=${onEdit} />`}
     ${message.role === "assistant" &&
-    html`<${IconButton} icon="again" label=${t("message.regenerate")} disabled=${isBusy} onClick=${() => app.regenerate(message.id)} />
+    html`<${IconButton} icon="again" label=${t("message.regenerate")} disabled=${isBusy} onClick=${() => app.writer.regenerate(message.id)} />
       <${IconButton} icon="columns" label=${t("message.compare")} onClick=${() => app.openPanel("compare", { id: message.id })} />`}
     ${message.tokens &&
     html`<${IconButton} icon="tokens" label=${t("message.probabilities")} pressed=${showsTokens} onClick=${onTokens} />`}
@@ -151,12 +151,12 @@ function Editor({ message, app, onDone }) {
   const area = useFocus();
   const save = () => {
     onDone();
-    if (text !== message.content) app.edit(message.id, text);
+    if (text !== message.content) app.writer.edit(message.id, text);
   };
   const isWriting = message.state === "writing";
   const goOn = () => {
     onDone();
-    app.continueAnswer(message.id, text);
+    app.writer.continueAnswer(message.id, text);
   };
   const cancel = () => {
     onDone();

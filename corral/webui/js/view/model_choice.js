@@ -3,7 +3,7 @@
 import { html, useState } from "../html.js";
 import { modelText } from "./model_text.js";
 import { ModelList } from "./model_list.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 export function ModelChoice({ app, state }) {
   const { models, props } = state;

@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../html.js";
 import { loadOwnStyle } from "../style.js";
 import { useModal } from "./modal.js";
 import { sizeText, statusText } from "./model_text.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const LOOK_MS = 700;
 const IN_MEMORY = ["loading", "loaded", "downloading"];

@@ -1,7 +1,7 @@
 // Models in words.
 
 import { progressText } from "../answer.js";
-import { number, t } from "../text.js";
+import { number, t } from "../more_text.js";
 
 const UNITS = ["B", "kB", "MB", "GB", "TB"];
 

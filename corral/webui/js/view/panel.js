@@ -1,6 +1,7 @@
 // What opens over the page: loaded from ../panel when it is first needed.
 
 import { html, useEffect, useState } from "../html.js";
+import { load } from "./lazy.js";
 import { loadOwnStyle } from "../style.js";
 import { t } from "../text.js";
 
@@ -10,7 +11,7 @@ export function Panel({ app, state, onOpen }) {
   const [loaded, setLoaded] = useState(null);
   useEffect(() => {
     if (!panel) return;
-    Promise.all([import(`../panel/${panel.name}.js`), loadOwnStyle("panel")]).then(
+    Promise.all([load(`../panel/${panel.name}.js`), loadOwnStyle("panel")]).then(
       ([view]) => setLoaded({ name: panel.name, view }),
       () => (app.closePanel(panel), app.tell(t("common.unreachable"), "bad")),
     );

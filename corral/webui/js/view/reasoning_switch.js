@@ -1,7 +1,7 @@
 // A quick switch of reasoning, where the model's chat template knows one.
 
 import { html } from "../html.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const LEVELS = {
   "": t("message.reasoning"),

@@ -3,7 +3,7 @@
 import { html, useRef, useState } from "../html.js";
 import { record } from "../files/audio.js";
 import { IconButton } from "./icon.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 /** `onAudio` gets { name, url }; `onError` the reason why there is none. */
 export function Recorder({ onAudio, onError }) {

@@ -25,7 +25,7 @@ function offers(message, app) {
   return [
     last && ["shorten", "edit", t("remedy.shorten"), () => app.openEditor(last.id)],
     earlier && ["back", "left", t("remedy.back"), () => app.openEditor(earlier.id)],
-    ["new", "plus", t("remedy.new"), () => app.newChat(draft)],
-    ["again", "again", t("remedy.again"), () => app.regenerate(message.id)],
+    ["new", "plus", t("remedy.new"), () => app.chats.create(draft)],
+    ["again", "again", t("remedy.again"), () => app.writer.regenerate(message.id)],
   ].filter(Boolean);
 }

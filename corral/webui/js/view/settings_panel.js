@@ -1,10 +1,11 @@
 // The settings of a chat: system prompt, presets, and every field of the table with the server's default.
 
 import { html, useState } from "../html.js";
-import { FIELDS, checkForm, isOwnPreset, presets, savePreset } from "../settings.js";
+import { isOwnPreset, presets, savePreset } from "../preset.js";
+import { FIELDS, checkForm } from "../settings.js";
 import { IconButton } from "./icon.js";
 import { LanguageChoice } from "./language_choice.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const GROUPS = [...new Set(FIELDS.map(({ group }) => group))];
 
@@ -89,7 +90,8 @@ function Presets({ app, settings }) {
 }
 
 function Field({ field, value, standard, error, app }) {
-  const { name, label, about } = field;
+  const { name } = field;
+  const label = t(`field.${name}`);
   const isSet = value !== undefined;
   const id = `setting-${name}`;
   return html`<div class="field ${isSet ? "set" : ""}">
@@ -99,7 +101,7 @@ function Field({ field, value, standard, error, app }) {
       html`<${IconButton} icon="again" label=${t("settings.reset", { label })} onClick=${() => app.setSetting(name, undefined)} />`}
     </div>
     <${Control} id=${id} field=${field} value=${isSet ? value : standard} app=${app} hasError=${Boolean(error)} />
-    <p class="about soft" id="${id}-about">${about}</p>
+    <p class="about soft" id="${id}-about">${t(`field.${name}.about`)}</p>
     ${error && html`<p class="error" id="${id}-error" role="alert">${error}</p>`}
   </div>`;
 }

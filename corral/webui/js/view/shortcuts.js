@@ -19,7 +19,7 @@ export function onShortcut(event, app, setOpen) {
   if (isModalOpen()) return undefined; // the dialog handles keys, and Escape closes it
   const { chat, running } = app.state;
   if (event.key === "Escape") {
-    if (running[chat.id]) app.stop();
+    if (running[chat.id]) app.writer.stop();
     else setOpen("");
     return undefined;
   }
@@ -29,13 +29,13 @@ export function onShortcut(event, app, setOpen) {
   }
   if (!event.altKey || event.ctrlKey || event.metaKey) return undefined;
   const actions = {
-    KeyN: () => app.newChat(),
+    KeyN: () => app.chats.create(),
     KeyK: () => {
       setOpen("list");
       document.getElementById("search").focus();
     },
     KeyS: () => setOpen((open) => (open === "settings" ? "" : "settings")),
-    KeyR: () => chat.messages[chat.leaf]?.role === "assistant" && app.regenerate(chat.leaf),
+    KeyR: () => chat.messages[chat.leaf]?.role === "assistant" && app.writer.regenerate(chat.leaf),
     Slash: () => setOpen("keys"),
   };
   const action = actions[event.code];

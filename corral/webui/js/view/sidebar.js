@@ -26,7 +26,7 @@ export function Sidebar({ app, state, isOpen, onClose }) {
       <a class="brand" href="./">Corral</a>
       <${IconButton} icon="close" label=${t("sidebar.closeList")} onClick=${onClose} class="plain icon-button phone-only" />
     </div>
-    <button type="button" class="new-chat" onClick=${pick(() => app.newChat())}><${Icon} name="plus" /> ${t("sidebar.newChat")}</button>
+    <button type="button" class="new-chat" onClick=${pick(() => app.chats.create())}><${Icon} name="plus" /> ${t("sidebar.newChat")}</button>
     <label class="search">
       <${Icon} name="search" /><span class="unseen">${t("sidebar.search")}</span>
       <input
@@ -34,8 +34,8 @@ export function Sidebar({ app, state, isOpen, onClose }) {
         type="search"
         placeholder=${t("sidebar.search")}
         value=${query}
-        onFocus=${() => app.findChats(" ").catch(() => {}) /* the first search has to read all chats */}
-        onInput=${(event) => app.search(event.target.value)}
+        onFocus=${() => app.chats.find(" ").catch(() => {}) /* the first search has to read all chats */}
+        onInput=${(event) => app.chats.search(event.target.value)}
       />
     </label>
     <ul class="chats">
@@ -49,7 +49,7 @@ export function Sidebar({ app, state, isOpen, onClose }) {
                   isShown=${each.id === chat.id}
                   isRunning=${Boolean(running[each.id])}
                   app=${app}
-                  onPick=${pick(() => app.openChat(each.id))}
+                  onPick=${pick(() => app.chats.open(each.id))}
                 />`,
             )}
         </${Group}>`,
@@ -61,7 +61,7 @@ export function Sidebar({ app, state, isOpen, onClose }) {
     ${nLocal > 0 &&
     html`<p class="soft hint">
       ${t("sidebar.onlyHere", { n: nLocal })}
-      <button type="button" class="plain" onClick=${() => app.moveToServer()}>${t("sidebar.moveToServer")}</button>
+      <button type="button" class="plain" onClick=${() => app.chats.moveToServer()}>${t("sidebar.moveToServer")}</button>
     </p>`}
     <${Foot} app=${app} isReady=${state.props !== null} hasChats=${chats.length > 0} />
   </nav>`;
@@ -88,13 +88,13 @@ function Foot({ app, isReady, hasChats }) {
   const file = useRef(null);
   const read = async (event) => {
     const [chosen] = event.target.files;
-    if (chosen) await app.importChats(await chosen.text());
+    if (chosen) await app.chats.importFrom(await chosen.text());
     event.target.value = "";
   };
   return html`<div class="sidebar-foot">
     <${IconButton} icon="upload" label=${t("sidebar.import")} disabled=${!isReady} onClick=${() => file.current.click()} />
     <input ref=${file} type="file" accept="application/json,.json" hidden disabled=${!isReady} onChange=${read} aria-label=${t("sidebar.file")} />
-    <${IconButton} icon="download" label=${t("sidebar.exportAll")} disabled=${!hasChats} onClick=${() => app.exportChats()} />
+    <${IconButton} icon="download" label=${t("sidebar.exportAll")} disabled=${!hasChats} onClick=${() => app.chats.exportAs()} />
     <${IconButton} icon="theme" label=${t("sidebar.theme")} onClick=${nextTheme} />
     <a class="icon-button" href="monitor" title=${t("sidebar.monitor")} aria-label=${t("sidebar.monitor")}><${Icon} name="chart" /></a>
   </div>`;
@@ -104,7 +104,7 @@ function Entry({ entry, isShown, isRunning, app, onPick }) {
   const [isRenaming, setRenaming] = useState(false);
   const rename = (title) => {
     setRenaming(false);
-    if (title.trim() && title !== entry.title) app.changeChat(entry.id, { title: title.trim() });
+    if (title.trim() && title !== entry.title) app.chats.changeFields(entry.id, { title: title.trim() });
   };
   if (isRenaming) {
     return html`<li><${TitleField} title=${entry.title} onDone=${rename} onCancel=${() => setRenaming(false)} /></li>`;
@@ -116,9 +116,9 @@ function Entry({ entry, isShown, isRunning, app, onPick }) {
     </a>
     <span class="entry-tools">
       <${IconButton} icon="edit" label=${t("sidebar.rename")} onClick=${() => setRenaming(true)} />
-      <${IconButton} icon="download" label=${t("sidebar.export")} onClick=${() => app.exportChats([entry.id])} />
+      <${IconButton} icon="download" label=${t("sidebar.export")} onClick=${() => app.chats.exportAs([entry.id])} />
       <${IconButton} icon="more" label=${t("sidebar.more")} onClick=${() => app.openPanel("chat_menu", { id: entry.id })} />
-      <${IconButton} icon="trash" label=${t("common.delete")} onClick=${() => confirmed(entry) && app.removeChat(entry.id)} />
+      <${IconButton} icon="trash" label=${t("common.delete")} onClick=${() => confirmed(entry) && app.chats.remove(entry.id)} />
     </span>
   </li>`;
 }

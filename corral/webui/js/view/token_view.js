@@ -4,7 +4,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { joinTokens } from "../token.js";
 import { loadOwnStyle } from "../style.js";
 import { nearestBelow } from "./token_line.js";
-import { number, percent as percentOf, t } from "../text.js";
+import { number, percent as percentOf, t } from "../more_text.js";
 
 await loadOwnStyle("tokens");
 

@@ -4,17 +4,17 @@ import { html, useState } from "../html.js";
 import { Icon } from "./icon.js";
 import { Lazy } from "./lazy.js";
 import { pretty } from "./pretty.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 /** `isOpen`: the results are missing. */
 export function ToolCalls({ message, isOpen, app }) {
   const { toolCalls } = message;
   const [results, setResults] = useState({});
-  if (isOpen && app.hasTools) return html`<${Lazy} from="./tool_runs.js" view="ToolRuns" message=${message} app=${app} />`;
+  if (isOpen && app.tools.isUsed(app.state.chat)) return html`<${Lazy} from="./tool_runs.js" view="ToolRuns" message=${message} app=${app} />`;
   const send = (event) => {
     event.preventDefault();
     const answers = toolCalls.map(({ id }) => ({ toolCallId: id, content: results[id] ?? "" }));
-    app.answerCalls(message.id, answers);
+    app.writer.answerCalls(message.id, answers);
   };
   return html`<form class="calls" onSubmit=${send}>
     ${toolCalls.map(

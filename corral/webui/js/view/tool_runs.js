@@ -6,7 +6,7 @@ import { pathOf } from "../tree.js";
 import { Icon } from "./icon.js";
 import { loadOwnStyle } from "../style.js";
 import { pretty } from "./pretty.js";
-import { seconds, t } from "../text.js";
+import { seconds, t } from "../more_text.js";
 
 await loadOwnStyle("tools");
 
@@ -15,16 +15,16 @@ export function ToolRuns({ message, app }) {
   const [toolbox, setToolbox] = useState(null);
   const [results, setResults] = useState({}); // of calls that the page cannot run
   useEffect(() => {
-    app.toolbox().then(setToolbox);
+    app.tools.box().then(setToolbox);
   }, []);
   if (!toolbox) return null;
   const { chat, callRuns } = app.state;
   const runs = callRuns[message.id] ?? {};
   const isOver = isOverLimit(toolbox, pathOf(chat));
-  const own = message.toolCalls.map(({ name }, i) => !toolbox.find(name) && !runs[i]);
+  const own = message.toolCalls.map(({ name }, i) => !toolbox.find(name, chat) && !runs[i]);
   const send = (event) => {
     event.preventDefault();
-    for (const i of own.keys()) if (own[i]) app.setCallRun(message.id, i, { content: results[i] ?? "" });
+    for (const i of own.keys()) if (own[i]) app.tools.setRun(message.id, i, { content: results[i] ?? "" });
     runCalls(app, toolbox, chat.id, message, []);
   };
   return html`<form class="calls" onSubmit=${send}>
@@ -47,18 +47,18 @@ export function ToolRuns({ message, app }) {
 }
 
 function Run({ run, call, i, message, toolbox, app }) {
-  const { id } = app.state.chat;
+  const { chat } = app.state;
   if (run?.isRunning) return html`<p class="soft" role="status"><span class="writing"></span> ${t("tool.running")}</p>`;
   if (run) return html`<${Result} ...${run} />`;
-  const tool = toolbox.find(call.name);
+  const tool = toolbox.find(call.name, chat);
   const allow = (isAlways) => {
     if (isAlways) toolbox.setAlways(tool, true);
-    runCalls(app, toolbox, id, message, [i]);
+    runCalls(app, toolbox, chat.id, message, [i]);
   };
   return html`<p class="row permission" role="group" aria-label=${t("tool.may", { name: call.name })}>
     <button type="button" class="primary" onClick=${() => allow(false)}>${t("tool.once")}</button>
     <button type="button" onClick=${() => allow(true)}>${t("tool.always")}</button>
-    <button type="button" onClick=${() => decline(app, id, message, i)}>${t("tool.never")}</button>
+    <button type="button" onClick=${() => decline(app, chat.id, message, i)}>${t("tool.never")}</button>
   </p>`;
 }
 

@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../html.js";
 import { IconButton } from "./icon.js";
 import { loadOwnStyle } from "../style.js";
 import { useModal } from "./modal.js";
-import { t } from "../text.js";
+import { t } from "../more_text.js";
 
 const MAX_STEPS = 100;
 
@@ -15,11 +15,11 @@ export function ToolsDialog({ app, onClose }) {
   const [toolbox, setToolbox] = useState(null);
   const [, redraw] = useState(0);
   useEffect(() => {
-    app.toolbox(true).then(setToolbox);
+    app.tools.box(true).then(setToolbox);
   }, []);
   const change = (action) => {
     action();
-    app.toolsChanged();
+    app.tools.changed();
     redraw((n) => n + 1);
   };
   const reload = async (servers) => {
@@ -28,14 +28,27 @@ export function ToolsDialog({ app, onClose }) {
     change(() => {});
   };
   const { servers } = toolbox?.config ?? {};
+  const { chat } = app.state;
+  const setOn = (tools, isOn) => {
+    const ids = tools.map(({ id }) => id);
+    const on = [...toolbox.onIn(chat).filter((id) => !ids.includes(id)), ...(isOn ? ids : [])];
+    change(() => (chat.toolsOn ? app.chats.changeFields(chat.id, { toolsOn: on }) : toolbox.change({ on })));
+  };
+  const setOwn = (isOwn) => change(() => app.chats.changeFields(chat.id, { toolsOn: isOwn ? toolbox.config.on : undefined }));
   return html`<dialog class="toolbox" ref=${dialog} onClose=${onClose} aria-labelledby="tools-title">
     <h2 id="tools-title">${t("composer.tools")}</h2>
     <p class="soft">${t("tool.about")}</p>
     ${!toolbox && html`<p role="status">${t("tool.looking")}</p>`}
+    ${toolbox &&
+    html`<label class="own">
+      <input type="checkbox" checked=${Boolean(chat.toolsOn)} onChange=${({ target }) => setOwn(target.checked)} /> ${t("tool.onlyHere")}
+    </label>`}
     ${toolbox?.sources.map(
       (source, i) => html`<section key=${i} aria-label=${source.title}>
         <h3>
-          ${source.title}
+          ${source.tools.length > 1
+            ? html`<label><${All} tools=${source.tools} toolbox=${toolbox} chat=${chat} setOn=${setOn} /> ${source.title}</label>`
+            : source.title}
           ${source.server &&
           html`<${IconButton}
             icon="trash"
@@ -45,7 +58,7 @@ export function ToolsDialog({ app, onClose }) {
         </h3>
         ${source.error && html`<p class="error" role="alert">${source.error}</p>`}
         <ul>
-          ${source.tools.map((tool) => html`<${Tool} key=${tool.id} tool=${tool} toolbox=${toolbox} change=${change} />`)}
+          ${source.tools.map((tool) => html`<${Tool} key=${tool.id} tool=${tool} toolbox=${toolbox} chat=${chat} setOn=${setOn} change=${change} />`)}
         </ul>
       </section>`,
     )}
@@ -66,11 +79,23 @@ export function ToolsDialog({ app, onClose }) {
   </dialog>`;
 }
 
-function Tool({ tool, toolbox, change }) {
-  const isOn = toolbox.isOn(tool);
+/** Turns all tools of a source on or off. */
+function All({ tools, toolbox, chat, setOn }) {
+  const n = tools.filter((tool) => toolbox.isOn(tool, chat)).length;
+  const isOn = n === tools.length;
+  return html`<input
+    type="checkbox"
+    checked=${isOn}
+    ref=${(box) => box && (box.indeterminate = n > 0 && !isOn)}
+    onChange=${({ target }) => setOn(tools, target.checked)}
+  />`;
+}
+
+function Tool({ tool, toolbox, chat, setOn, change }) {
+  const isOn = toolbox.isOn(tool, chat);
   return html`<li>
     <label>
-      <input type="checkbox" checked=${isOn} onChange=${({ target }) => change(() => toolbox.setOn(tool, target.checked))} />
+      <input type="checkbox" checked=${isOn} onChange=${({ target }) => setOn([tool], target.checked)} />
       <span>${tool.title} <span class="about soft">${tool.about ?? tool.description}</span></span>
     </label>
     ${isOn &&

@@ -1,0 +1,214 @@
+// The chats: where they are stored, which of them are open, and what they are changed to.
+
+import { draftOf, keepDraft } from "./draft.js";
+import { openLocalStore } from "./store.js";
+import * as tree from "./tree.js";
+import { leftovers, withoutLeftovers } from "./claim.js";
+import { Saver } from "./saver.js";
+import { onlyFields } from "./settings.js";
+import { t } from "./text.js";
+
+export class Chats {
+  #app;
+  #open = new Map(); // chats that are shown or have a running answer, by id
+  #store = null;
+  #saver = null;
+  #unwatch = () => {};
+  #local = null;
+  #isOffline = false; // only chats of this browser, until the server is there
+
+  constructor(app) {
+    this.#app = app;
+  }
+
+  /** Opens the store that belongs to a server, unless it is open. Returns whether it was opened. */
+  async openStore(props) {
+    if (this.#store?.kind === storeKind(props) && !this.#isOffline) return false;
+    this.#isOffline = props.isOffline === true;
+    this.#unwatch();
+    this.#local ??= await openLocalStore();
+    this.#store = storeKind(props) === "server" ? await (await import("./remote.js")).openRemoteStore() : this.#local;
+    const tell = (text) => this.#app.tell(text, "bad");
+    this.#saver = new Saver(this.#store, (chat, theirs) => this.#saved(chat, theirs), tell);
+    this.#unwatch = this.#store.onChange(() => this.#refresh());
+    if (!this.#store.isLasting && this.#store.kind === "browser") {
+      this.#app.tell(t("app.noStorage"), "warn");
+    }
+    const nLocal = this.#store.kind === "server" ? (await this.#local.list()).length : 0;
+    this.#app.set({ nLocal });
+    await this.#saver.recover();
+    await this.#list();
+    return true;
+  }
+
+  /** Shows the chats of this browser while no server was found. */
+  async readOffline() {
+    if (this.#store) return;
+    await this.openStore({ isOffline: true });
+    await this.begin();
+  }
+
+  /** Forgets the store and what is open: they belong to another key. */
+  forget() {
+    this.#store = null;
+    this.#open.clear();
+    this.#app.set({ chat: tree.newChat() });
+  }
+
+  /** Shows the chat that the address names, or a new one. */
+  async begin() {
+    const wanted = location.hash.match(/^#\/chat\/([0-9a-f]{32})$/)?.[1];
+    const { chat } = this.#app.state;
+    if (wanted && wanted !== chat.id) await this.open(wanted);
+    else if (!chat.leaf) this.create();
+  }
+
+  // Lists
+
+  async #list() {
+    if (!this.#store) return;
+    const { query } = this.#app.state;
+    const chats = await this.find(query);
+    if (query === this.#app.state.query) this.#app.set({ chats });
+  }
+
+  /** Handles changes by other tabs or browsers. */
+  async #refresh() {
+    await this.#list();
+    const { chat, chats, running } = this.#app.state;
+    const isOld = chats.some(({ id, updatedAt }) => id === chat.id && updatedAt > chat.updatedAt);
+    if (!isOld || running[chat.id]) return;
+    this.#open.delete(chat.id);
+    await this.open(chat.id);
+  }
+
+  async search(query) {
+    this.#app.set({ query });
+    await this.#list();
+  }
+
+  /** Returns the chats with this text, newest first; all of them without a text. */
+  async find(text) {
+    return (await (text ? this.#store?.search(text) : this.#store?.list())) ?? [];
+  }
+
+  // One chat
+
+  /** Shows a new chat. `draft`: text for the message box. */
+  create(draft = "") {
+    const { chat, props } = this.#app.state;
+    const settings = chat.leaf || Object.keys(chat.settings).length ? chat.settings : (props?.ui_settings ?? {});
+    const created = tree.newChat(chat.system || settings.system || "", onlyFields(settings));
+    if (draft) keepDraft(created.id, draft);
+    this.#show(created);
+  }
+
+  /** Adds text to the message box. */
+  writeDraft(text) {
+    const { chat, nDrafts } = this.#app.state;
+    keepDraft(chat.id, [draftOf(chat.id).trimEnd(), text].filter(Boolean).join("\n"));
+    this.#app.set({ nDrafts: nDrafts + 1 });
+  }
+
+  async open(id) {
+    const { running, props } = this.#app.state;
+    const chat = await this.load(id);
+    if (chat) {
+      const left = running[id] || !props?.durable ? [] : await leftovers(chat);
+      this.#show(this.#app.state.running[id] ? chat : await withoutLeftovers(chat, left));
+      for (const name of new Set(left.map(({ stream }) => stream.id))) {
+        this.#app.writer.follow(id, left.filter(({ stream }) => stream.id === name));
+      }
+    } else {
+      this.#app.tell(t("app.chatGone"), "warn");
+      this.create();
+    }
+  }
+
+  #show(chat) {
+    const { state } = this.#app;
+    for (const id of this.#open.keys()) if (!state.running[id]) this.#open.delete(id);
+    this.#open.set(chat.id, chat);
+    const editing = chat.id === state.chat.id ? state.editing : [];
+    this.#app.set({ chat, editing, fieldErrors: {} });
+    this.#app.many?.recall(chat);
+    history.replaceState(null, "", chat.leaf ? `#/chat/${chat.id}` : location.pathname);
+  }
+
+  /** Returns an open chat. */
+  get(id) {
+    return this.#open.get(id);
+  }
+
+  load(id) {
+    return this.#open.get(id) ?? this.#store.load(id);
+  }
+
+  async remove(id) {
+    this.#app.writer.stop(id);
+    this.#saver.forget(id);
+    await this.#store.remove(id);
+    this.#open.delete(id);
+    if (id === this.#app.state.chat.id) this.create();
+    await this.#list();
+  }
+
+  /** Changes an open chat and saves it, immediately or soon. */
+  change(id, change, isUrgent = false) {
+    const chat = change(this.#open.get(id));
+    this.#open.set(id, chat);
+    if (id === this.#app.state.chat.id) this.#app.set({ chat });
+    if (chat.leaf) this.#saver?.save(chat, isUrgent);
+  }
+
+  /** Changes fields of a chat, which need not be open. */
+  async changeFields(id, fields) {
+    if (this.#open.has(id)) return this.change(id, (chat) => ({ ...chat, ...fields }), true);
+    const chat = await this.#store.load(id);
+    if (chat) await this.#saver.save({ ...chat, ...fields }, true);
+  }
+
+  #saved({ id, updatedAt, revision }, theirs) {
+    const chat = this.#open.get(id);
+    const { state } = this.#app;
+    if (chat) this.#open.set(id, { ...(theirs ? tree.merge(chat, theirs) : chat), updatedAt, revision });
+    if (id === state.chat.id) this.#app.set({ chat: this.#open.get(id) ?? state.chat });
+    if (!state.running[id] || !state.chats.some((each) => each.id === id)) this.#list();
+  }
+
+  // Files
+
+  async exportAs(ids) {
+    const wanted = ids ?? (await this.#store.list()).map(({ id }) => id);
+    const chats = (await Promise.all(wanted.map((id) => this.load(id)))).filter(Boolean);
+    const transfer = await import("./transfer.js");
+    transfer.download(ids ? `${transfer.fileName(tree.titleOf(chats[0]))}.json` : "chats.json", transfer.exportChats(chats));
+  }
+
+  async importFrom(text) {
+    try {
+      const taken = (await this.#store.list()).map(({ id }) => id);
+      const { importChats } = await import("./transfer.js");
+      const chats = importChats(text, taken);
+      for (const chat of chats) await this.#store.save(chat);
+      await this.#list();
+      this.#app.tell(t("app.imported", { n: chats.length }));
+      if (chats.length === 1) await this.open(chats[0].id);
+    } catch (error) {
+      this.#app.tell(error.message, "bad");
+    }
+  }
+
+  /** Moves the chats of this browser to the server. */
+  async moveToServer() {
+    const { moveChats } = await import("./transfer.js");
+    const n = await moveChats(this.#local, this.#store);
+    this.#app.set({ nLocal: 0 });
+    await this.#list();
+    this.#app.tell(t("app.moved", { n }));
+  }
+}
+
+function storeKind(props) {
+  return props.chats ? "server" : "browser";
+}
