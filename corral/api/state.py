@@ -51,6 +51,7 @@ class AppState:
         server = settings.server
         self.settings = settings
         self.engine = engine
+        self._is_one_of_many = shared is not None
         self.telemetry = telemetry
         self.started_at = int(time.time())
         self.model = ModelFacts(settings, engine)
@@ -88,6 +89,11 @@ class AppState:
             self.runner,
             server.max_response_mib << 20,
         )
+
+    def wake_engine(self) -> None:
+        """Begin to load an engine that sleeps; one of many models is loaded only by requests that need it."""
+        if not self._is_one_of_many:
+            self.engine.wake()
 
 
 def state_of(request: Request) -> AppState:

@@ -77,6 +77,11 @@ def test_models_are_loaded_on_request_and_the_least_recently_used_makes_room(man
     assert len(many.engines) == 2
     assert many.complete(model="llama-bpe", **HELLO)["content"] == answer["content"]
     assert loaded(many) == {"bert-rerank", "llama-bpe"}
+    for name in ("bert-embed", "bert-rerank"):
+        assert many.post("/tokenize", model=name, content="x").status_code == 200
+    assert loaded(many) == {"bert-rerank", "llama-bpe"}, "tokens are counted without an engine"
+    assert many.post("/v1/embeddings", input="Hello").status_code == 200
+    assert loaded(many) == {"bert-rerank", "bert-embed"}, "the model whose tokens were counted is in use"
 
 
 def test_requests_that_name_no_model_or_an_unknown_one(many):

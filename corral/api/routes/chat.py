@@ -50,7 +50,7 @@ async def apply_template(request: Request) -> Response:
     model, pools = state.model, state.pools
     body = await parse_body(request, ChatRequest)
     text = await pools.run_chat(_apply_template, body, model)
-    state.engine.wake()
+    state.wake_engine()
     return await respond_json(pools, lambda: {"prompt": text}, len(text))
 
 
@@ -67,7 +67,7 @@ async def input_tokens(request: Request) -> Response:
     """How many tokens a conversation would take."""
     context = state_of(request).prepare
     body, media, _ = await mark_chat(request, await parse_body(request, ChatRequest), context)
-    state_of(request).engine.wake()
+    state_of(request).wake_engine()
     base, settings = context.baseline(media), context.model.chat
     n = await context.pools.run_chat(count_chat_tokens, body, base, settings)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})

@@ -39,7 +39,7 @@ async def tokenize(request: Request) -> Response:
     """Tokens of a text."""
     state, vocab = state_of(request), state_of(request).model.vocab
     body = await parse_body(request, TokenizeRequest)
-    state.engine.wake()
+    state.wake_engine()
     max_bytes = state.settings.server.max_response_mib << 20
     n_sent = body_bytes(request)
     if n_sent < SHORT_BYTES:
@@ -57,7 +57,7 @@ async def detokenize(request: Request) -> Response:
     state = state_of(request)
     vocab, pools = state.model.vocab, state.pools
     body = await parse_body(request, DetokenizeRequest)
-    state.engine.wake()
+    state.wake_engine()
     if len(body.tokens) <= _FEW_TOKENS:  # a lookup of each, faster than another thread wakes up
         return JsonResponse({"content": _detokenize(body.tokens, vocab)})
     text = await pools.run_text(_detokenize, body.tokens, vocab)

@@ -77,6 +77,8 @@ class ModelDispatch:
             await self._app(scope, receive, send)  # listing models should not load them all
             return
         if model.is_open and model.front is not None and _needs_no_engine(scope):
+            if scope["method"] == "POST":
+                model.touch()
             await model.front.app(scope, receive, send)
             return
         autoload = self._autoloads(scope)

@@ -95,7 +95,7 @@ async def input_tokens(request: Request) -> Response:
     parsed = await parse_exchange(request, body, await open_exchange(request, body))
     with renaming(parsed.names):
         chat, media, _ = await mark_chat(request, parsed.chat, context)
-        state_of(request).engine.wake()
+        state_of(request).wake_engine()
         base, settings = context.baseline(media), context.model.chat
         n = await context.pools.run_chat(count_chat_tokens, chat, base, settings)
     warnings = {"warnings": parsed.chat.warnings} if parsed.chat.warnings else {}
