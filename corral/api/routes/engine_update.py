@@ -50,7 +50,7 @@ def _path_beside(present: str, name: str) -> str:
 def _check(path: str, present: str) -> None:
     """Raise unless it is a model with the same tokenizer and chat template, which the front keeps."""
     if not os.path.isfile(path):
-        raise NotFound(f"there is no file {os.path.basename(path):.64} in the directory of the model")
+        raise NotFound(f"the directory of the model has no file {os.path.basename(path):.64}")
     check_model_file(path)
     if tokenizer_digest(path) != tokenizer_digest(present):
         raise Conflict("the file has another vocabulary or chat template: start a server with it")
