@@ -206,7 +206,7 @@ async def test_models(server):
         (model,) = answer["data"]
         assert model["id"] == "fake.gguf"
         assert model["owned_by"] == "llamacpp"
-        meta = {"vocab_type", "n_vocab", "n_ctx_train", "n_embd", "n_params", "size", "ftype"}
+        meta = {"vocab_type", "n_vocab", "n_ctx", "n_ctx_train", "n_embd", "n_params", "size", "ftype"}
         assert set(model["meta"]) == meta
     assert (await server.http.get("/v1/models/fake.gguf")).json() == model
     assert (await server.http.get("/v1/models/other")).status_code == 404

@@ -345,9 +345,9 @@ async def test_what_data_is_tells_how_it_is_taken(hearing):
 async def test_props_say_what_a_server_takes(server, hearing):
     answers = [(await s.http.get("/props")).json() for s in (server, hearing, Server())]
     assert [tuple(answer["modalities"].values()) for answer in answers] == [
-        (True, False),
-        (True, True),
-        (False, False),
+        (True, False, False),
+        (True, True, False),
+        (False, False, False),
     ]
     assert {answer["media_marker"] for answer in answers} == {"<__media__>"}
 

@@ -55,7 +55,6 @@ REQUESTS: list[tuple[str, Any]] = [
     ("/apply-template", {"messages": _HELLO}),
     ("/tokenize", {"content": "hello"}),
     ("/tokenize", {"content": "hello", "with_pieces": True}),
-    ("/tokenize", {}),
     ("/detokenize", {"tokens": [5, 6]}),
     ("/detokenize", {}),
     ("/rerank", {"query": "a", "documents": ["b"]}),

@@ -268,11 +268,13 @@ def render_slot(
     task, is_busy = view.task, view.is_processing
     params = task.params if task else defaults
     n_predict = params.n_predict
-    shown = render_generation_settings(params, stream=True, timings_per_token=False)
-    settings = {**shown, **render_parser_settings(params)}
+    settings = {
+        **render_generation_settings(params, stream=True, timings_per_token=False),
+        **render_parser_settings(params),
+    }
     return {
         # compat: /slots: older servers have the parameters here, not in `params`.
-        **shown,
+        **settings,
         "model": model,
         "id": view.id,
         "id_task": task.id if task else -1,

@@ -11,7 +11,7 @@ from corral.api.schema.parse import RequestModel
 
 
 class TokenizeRequest(RequestModel):
-    content: Mixed = Field("", description="The text, or a mix of texts and token ids.")
+    content: Mixed = Field(description="The text, or a mix of texts and token ids.")
     add_special: Flag = Field(False, description="Add special tokens around the text, such as BOS.")
     parse_special: Flag = Field(
         True, description="Parse control tokens in the text, instead of treating them as text."
