@@ -107,7 +107,7 @@ def test_what_needs_an_engine_wakes_it_and_only_waits(sleeper, path, body):
     n = len(sleeper.lines)
     response = sleeper.post(path, **body)
     assert response.status_code == 200, response.text
-    assert any("loading the engine again" in line for line in sleeper.lines[n:])
+    wait_until(lambda: "loading the engine again" in "".join(sleeper.lines[n:]))
 
 
 def test_an_adapter_that_was_loaded_is_there_again_after_a_sleep(sleeper):

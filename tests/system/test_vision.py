@@ -159,7 +159,7 @@ def test_all_ways_to_send_an_image_give_one_answer(llava):
 
 def test_props_say_what_it_takes(llava):
     props = look(llava, "/props")
-    assert props["modalities"] == {"vision": True, "audio": False}
+    assert props["modalities"] == {"vision": True, "audio": False, "video": False}
 
 
 def test_the_second_turn_evaluates_no_image_again(llava):
@@ -404,7 +404,7 @@ def test_no_mmproj_wins(vision):
     options = pair(vision, "--mmproj", vision / "mmproj-llava.gguf", "--no-mmproj", "--image", "a.png")
     with CorralProcess(*options) as server:
         assert any("--image is ignored" in line for line in server.lines)
-        assert look(server, "/props")["modalities"] == {"vision": False, "audio": False}
+        assert look(server, "/props")["modalities"] == {"vision": False, "audio": False, "video": False}
         answer = server.post("/completion", **pictured(RED))
         assert answer.status_code == 501
         assert "--mmproj" in answer.json()["error"]["message"]
@@ -524,7 +524,7 @@ def heard(data: bytes) -> dict:
 def test_sounds_are_heard(vision):
     options = ("-m", vision / "llama-bpe.gguf", "--mmproj", vision / "mmproj-ultravox.gguf", "-c", 2048)
     with CorralProcess(*options) as server:
-        assert look(server, "/props")["modalities"] == {"vision": False, "audio": True}
+        assert look(server, "/props")["modalities"] == {"vision": False, "audio": True, "video": False}
         sounds = [tone(440, 1), spoken(np.random.default_rng(1).uniform(-1, 1, 16000)), tone(440, 1)]
         answers = [act(server, "/v1/chat/completions", **heard(sound)) for sound in sounds]
         texts = [answer["choices"][0]["message"]["content"] for answer in answers]
