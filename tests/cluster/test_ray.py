@@ -42,9 +42,14 @@ async def reach(answers: list[Answer], n: int) -> None:
         await answer.reach(n)
 
 
-def wait_whole(nodes) -> list[psutil.Process]:
-    """Until all engines run."""
-    wait_until(lambda: len(nodes.engines) == N_ENGINES, 0.1)
+def wait_whole(server, nodes) -> list[psutil.Process]:
+    """Wait until all engines are ready."""
+
+    def is_whole() -> bool:
+        states = [engine["state"] for engine in server.get("/engines").json()["engines"]]
+        return states == ["ready"] * N_ENGINES == ["ready"] * len(nodes.engines)
+
+    wait_until(is_whole, 0.1)
     return nodes.engines
 
 
@@ -59,7 +64,7 @@ async def test_answers_are_those_of_a_local_server(server, local):
     ids=["engine killed", "actor killed", "engine stopped"],
 )
 async def test_answers_do_not_change_when_a_process_is_lost(server, nodes, local, victim, number):
-    wait_whole(nodes)
+    wait_whole(server, nodes)
     process = getattr(nodes, victim)[0]
     answers = ask(server)
     await reach(answers, 10)
@@ -69,15 +74,16 @@ async def test_answers_do_not_change_when_a_process_is_lost(server, nodes, local
 
 
 def test_states_travel(server, nodes):
-    wait_whole(nodes)
+    wait_whole(server, nodes)
     prompt = "This is a document. " * 40
     last = N_ENGINES * N_SLOTS - 1
     first = server.complete(prompt=prompt, n_predict=8, temperature=0, id_slot=last)
     saved = server.post(f"/slots/{last}?action=save", filename="state").json()
     restored = server.post("/slots/1?action=restore", filename="state").json()
     assert restored["n_restored"] == saved["n_saved"] > 40
-    forked = server.post(f"/slots/{last}?action=fork&slot={N_SLOTS}").json()
-    assert forked["id_slot"] == N_SLOTS
+    forked = server.post(f"/slots/{last}?action=fork&slot={N_SLOTS}")
+    assert forked.is_success, forked.text
+    assert forked.json()["id_slot"] == N_SLOTS
     for slot in (1, N_SLOTS):
         again = server.complete(prompt=prompt, n_predict=8, temperature=0, id_slot=slot)
         assert again["content"] == first["content"]
@@ -85,7 +91,7 @@ def test_states_travel(server, nodes):
 
 
 def test_status_shows_nodes_and_engines(server, nodes, tiny):
-    engines = wait_whole(nodes)
+    engines = wait_whole(server, nodes)
     status = run_corral("cluster", "status", nodes.address)
     assert status.returncode == 0, status.stderr
     lines = [line.split() for line in status.stdout.splitlines()]
@@ -95,7 +101,7 @@ def test_status_shows_nodes_and_engines(server, nodes, tiny):
 
 
 async def test_answers_do_not_change_when_a_node_is_lost(server, nodes, local):
-    wait_whole(nodes)
+    wait_whole(server, nodes)
     answers = ask(server)
     await reach(answers, 10)
     await asyncio.to_thread(nodes.remove_node)
