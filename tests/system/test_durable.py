@@ -40,8 +40,8 @@ def options(tiny, tmp_path_factory):
 
 async def test_streams_continue_after_everything_is_killed(options):
     with Reborn(*options) as reborn:
-        undisturbed = await run(reborn, ASKED, 120, [])
-        disturbed = await run(reborn, ASKED, 120, [(10, reborn.kill), (50, reborn.kill)])
+        undisturbed = await run(reborn, ASKED, 500, [])
+        disturbed = await run(reborn, ASKED, 500, [(10, reborn.kill), (50, reborn.kill)])
         assert max(reader.n_posts for reader in disturbed) >= 3
         for first, second in zip(undisturbed, disturbed, strict=True):
             assert by_choice(first.events) == by_choice(second.events)
@@ -52,10 +52,10 @@ async def test_streams_continue_after_everything_is_killed(options):
 async def test_streams_continue_after_the_network_was_lost(options, has_journal):
     place = options.index("--journal")
     with Reborn(*(options if has_journal else options[:place] + options[place + 2 :])) as reborn:
-        undisturbed = await run(reborn, ASKED, 120, [])
+        undisturbed = await run(reborn, ASKED, 500, [])
         with CutProxy(int(reborn.url.rpartition(":")[2])) as proxy:
             behind = Behind(proxy)
-            disturbed = await run(behind, ASKED, 120, [(10, behind.cut), (50, behind.cut)])
+            disturbed = await run(behind, ASKED, 500, [(10, behind.cut), (50, behind.cut)])
             assert proxy.n_cut >= 6
         for first, second in zip(undisturbed, disturbed, strict=True):
             assert by_choice(first.events) == by_choice(second.events)

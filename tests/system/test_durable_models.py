@@ -45,9 +45,9 @@ def connect(reborn: Reborn) -> openai.AsyncOpenAI:
 
 async def test_work_of_every_model_continues_even_if_only_one_fits(options):
     with Reborn(*options, ROOM_FOR_TWO) as reborn:
-        undisturbed = await run(reborn, ASKED, 150, [])
+        undisturbed = await run(reborn, ASKED, 700, [])
         reborn.options = (*options, ROOM_FOR_ONE)
-        disturbed = await run(reborn, ASKED, 150, [(20, reborn.kill)])
+        disturbed = await run(reborn, ASKED, 700, [(20, reborn.kill)])
         assert [reader.n_posts for reader in disturbed] >= [2, 2]
         for first, second in zip(undisturbed, disturbed, strict=True):
             assert by_choice(first.events) == by_choice(second.events)

@@ -68,7 +68,7 @@ async def test_answers_do_not_change_when_engines_are_replaced(server, undisturb
 
 async def test_interrupted_answers_do_not_wait_for_a_new_engine(server):
     """The new one is stopped before it can do anything."""
-    body = {"n_predict": 400, "ignore_eos": True}
+    body = {"n_predict": 900, "ignore_eos": True}
     prompts = [f"{i} times" for i in range(2 * N_ENGINES)]
     answers = [Answer(server.url, "/completion", {"prompt": prompt, **body}) for prompt in prompts]
     for answer in answers:
@@ -81,7 +81,7 @@ async def test_interrupted_answers_do_not_wait_for_a_new_engine(server):
         await asyncio.sleep(0.01)
     new[0].send_signal(signal.SIGSTOP)
     await asyncio.gather(*(answer.task for answer in answers))
-    assert [answer.said[3] for answer in answers] == [400] * len(answers)
+    assert [answer.said[3] for answer in answers] == [900] * len(answers)
     new[0].send_signal(signal.SIGCONT)
 
 

@@ -76,7 +76,7 @@ async def test_an_adapter_comes_while_it_runs_and_survives_a_lost_engine(server)
     own = [{"id": id, "scale": 1.0}]
     first = tokens(server, 2, lora=own, id_slot=FIRST)
     assert first == tokens(server, 2, lora=own, id_slot=SECOND) != tokens(server, 2, lora=PLAIN)
-    body = {"prompt": prompt_of(3, 40), "lora": own, **GREEDY, "n_predict": 200}
+    body = {"prompt": prompt_of(3, 40), "lora": own, **GREEDY, "n_predict": 700}
     expected = server.complete(**body)["tokens"]
     stream = Stream(server.url, **body)
     await lose_engine_of(server, stream)
@@ -88,8 +88,8 @@ async def test_an_adapter_comes_while_it_runs_and_survives_a_lost_engine(server)
 async def test_images_are_seen_by_every_engine_and_after_a_lost_one(server):
     red = [server.complete(**shown(RED, id_slot=slot))["tokens"] for slot in (FIRST, SECOND)]
     assert red[0] == red[1] != server.complete(**shown(BLUE))["tokens"]
-    expected = server.complete(**shown(RED, n_predict=200))["tokens"]
-    stream = Stream(server.url, **shown(RED, n_predict=200))
+    expected = server.complete(**shown(RED, n_predict=700))["tokens"]
+    stream = Stream(server.url, **shown(RED, n_predict=700))
     await lose_engine_of(server, stream)
     assert stream.tokens == expected
 
@@ -155,10 +155,10 @@ def metric(server: CorralProcess, name: str) -> float:
 async def test_metrics_count_over_engines_and_their_ends(server):
     names = ("llamacpp:tokens_predicted_total", "llamacpp:n_decode_total", "corral_engine_restarts_total")
     before = [metric(server, name) for name in names]
-    stream = Stream(server.url, prompt=prompt_of(30, 40), **{**GREEDY, "n_predict": 200})
+    stream = Stream(server.url, prompt=prompt_of(30, 40), **{**GREEDY, "n_predict": 700})
     await lose_engine_of(server, stream)
     after = [metric(server, name) for name in names]
-    assert after[0] - before[0] == 200
+    assert after[0] - before[0] == 700
     assert after[1] > before[1]
     assert after[2] == before[2] + 1
 
