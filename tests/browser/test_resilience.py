@@ -193,4 +193,5 @@ def test_a_part_of_the_page_that_did_not_come_can_be_asked_for_again(page, corra
     expect(page.get_by_role("dialog", name="Tools")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
+    chat.set("Max tokens", 3)
     chat.ask("Hello")
