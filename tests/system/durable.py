@@ -174,7 +174,7 @@ def start(place: Place, asked: Asked, n_predict: int) -> list[Reader]:
 
 
 async def run(place: Place, asked: Asked, n_predict: int, kills: Sequence[tuple[int, Kill]]) -> list[Reader]:
-    """Ask everything; kill processes each time some streams have so many events."""
+    """Ask everything; kill processes each time some streams have that many events."""
     readers = start(place, asked, n_predict)
     for n, kill in kills:
         await asyncio.gather(*(reader.reach(n) for reader in readers[:3]))
