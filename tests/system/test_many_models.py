@@ -362,6 +362,20 @@ def test_mixed_requests_while_engines_are_killed_lose_nothing_and_stay_within_th
         assert "Traceback" not in "".join(server.lines)
 
 
+def test_a_model_whose_engine_is_killed_while_it_loads_is_loaded_again(shelf):
+    with CorralProcess("--models-dir", shelf, *FOR_TWO, "--engine-restarts", 4) as server:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(server.post, "/completion", **HELLO, model="llama-bpe")
+            lost: set[psutil.Process] = set()
+            for _ in range(4):
+                wait_until(lambda: not lost.issuperset(server.engines))
+                for engine in set(server.engines) - lost:
+                    engine.kill()
+                    lost.add(engine)
+            assert answer.result().status_code == 200
+        assert statuses(server)["llama-bpe"] == "loaded"
+
+
 def test_the_command_lists_them(many):
     many.complete(model="llama-bpe", **HELLO)
     result = run_corral("models", "--server", many.url)

@@ -30,7 +30,6 @@ from corral.core.result import Loading, ModelInfo, Planned, Stage
 from corral.core.settings import EngineSettings, Settings
 from corral.link.client import EngineClient
 from corral.link.lifecycle import EngineState
-from corral.link.pending_task import MAX_CRASHES
 from corral.memory.plan import HOST, HOST_MARGIN
 from corral.server.errand import Errand, Tell
 from corral.server.front import Front
@@ -194,14 +193,14 @@ class ServedModel:
 
     async def _try_to_start(self) -> None:
         """Start it, again if its process dies without saying why, but not for ever."""
-        for i in range(1, MAX_CRASHES + 1):
+        for n_left in range(self.entry.settings.server.engine_restarts, -1, -1):
             await self.close()
             try:
                 await self._start()
                 return
             except BaseException as error:
                 await self.close()
-                if i == MAX_CRASHES or not isinstance(error, EngineDied):
+                if not n_left or not isinstance(error, EngineDied):
                     raise
 
     async def _start(self) -> None:
