@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.sse import SSE
 from corral.api.stream_session import StreamSession, StreamSessions
-from corral.core.errors import InvalidRequest, NotFound
+from corral.core.errors import InvalidRequest, NotFound, Unavailable
 from corral.telemetry.scope import record_of
 
 MAX_OFFSET = 9_999_999_999
@@ -51,6 +51,8 @@ async def resume(session: StreamSession | None, place: str, has_ids: bool = Fals
     """Follow a stream from a place on: an offset, or the id of the last event that a client has."""
     if session is None:
         raise NotFound("Stream not found or expired")
+    if not (session.start or session.ended_at or session.is_replaying):
+        raise _not_begun()
     number = place.rpartition(".")[2] if session.has_ids else place
     if not (number.isascii() and number.isdecimal() and int(number) <= MAX_OFFSET):
         raise InvalidRequest("must be an offset, or the id of an event", field="from")
@@ -74,7 +76,18 @@ async def detach(
     session.run(_respond(responding, request.scope, session))
     if await session.started() is not None:
         return FollowedStream(session)
-    raise session.error or ClientGone
+    raise session.error or cancelled()
+
+
+def cancelled() -> InvalidRequest:
+    """Return the error for the client of a stream that was stopped before it began."""
+    return InvalidRequest("the request was cancelled: its stream was stopped")
+
+
+def _not_begun() -> Unavailable:
+    error = Unavailable("the stream has not begun: its request waits for a model or for a slot")
+    error.retry_after_s = 1
+    return error
 
 
 async def _respond(responding: Coroutine[Any, Any, Response], scope: Scope, session: StreamSession) -> None:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from corral.api.disconnect import ClientGone, run_for_client
 from corral.api.durable import PREFIX
 from corral.api.error import ErrorAnswer
-from corral.api.followed_stream import FollowedStream, resume, session_in, set_session
+from corral.api.followed_stream import FollowedStream, cancelled, resume, session_in, set_session
 from corral.api.stream_session import StreamSessions
 from corral.core.errors import CorralError
 from corral.telemetry.scope import record_in
@@ -46,7 +46,9 @@ class ResumableStreams:
         set_session(scope, session)
         session.run(self._app(scope, _Request(receive), session.send))  # type: ignore[arg-type]
         start = await session.started()
-        if start is None:  # it was stopped before it began
+        if start is None:
+            if session.error is None:
+                await ErrorAnswer(cancelled())(scope, receive, send)
             return
         if not session.is_stream:
             self._sessions.forget(owner, session)

@@ -77,12 +77,13 @@ async def test_stop_and_replace():
     second = asyncio.create_task(server.http.post("/completion", json=BODY, headers=HEADERS))
     await wait_until_async(lambda: len(server.engine.submitted) == 2)
     assert server.engine.n_tasks == 1
+    await follow(server, status=503)  # it has not begun
     for _ in range(2):
         response = await server.http.delete("/v1/stream", params={"conv_id": "tea"})
         assert response.status_code == 204
     assert server.engine.n_tasks == 0
     assert await lookup(server, "tea") == []
-    await asyncio.gather(first, second, return_exceptions=True)
+    assert [answer.status_code for answer in await asyncio.gather(first, second)] == [400, 400]
     await follow(server, status=404)
 
 
