@@ -94,10 +94,10 @@ def create_app(
 
         add_vertex(app, os.environ)
     app.router.middleware_stack = StaticRoutes(app.router.middleware_stack, routes)  # type: ignore[assignment]
-    app.add_middleware(ResumableStreams, sessions=state.streams)
     app.add_middleware(HeadRequests, routes=lambda: app.routes)
     if dispatch is not None:
         app.add_middleware(dispatch)
+    app.add_middleware(ResumableStreams, sessions=state.streams)
     _add_access_control(app, state, keys)
     _add_monitoring(app, state)
     return app
