@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.chat_page import keep_notes
 from tests.browser.hostile import HOSTILE
 
 PLAYGROUND = Path(__file__).parent / "markdown_playground.js"
@@ -227,6 +228,7 @@ def test_code_is_coloured_and_copied(markdown, page, corral):
     assert '<span class="hljs-keyword">def</span>' in html
     assert page.inner_text(".code-language") == "python"
     assert page.inner_text(".code code") == code
+    keep_notes(page)
     page.get_by_role("button", name="Copy the code").click()
     expect(page.locator(".code-copy").first).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == code

@@ -81,13 +81,13 @@ function Editor({ prompt, onSave, onBack }) {
     onSave({ ...prompt, name, text: form.get("text"), isSystem: form.get("kind") === "system" });
   };
   return html`<form onSubmit=${submit}>
-    <label class="field">${t("common.name")} <input name="name" required maxlength="100" autofocus value=${prompt.name} /></label>
-    <label class="field">${t("prompts.text")} <textarea name="text" required rows="8" value=${prompt.text}></textarea></label>
+    <label class="field">${t("common.name")} <input name="name" required maxlength="100" autofocus defaultValue=${prompt.name} /></label>
+    <label class="field">${t("prompts.text")} <textarea name="text" required rows="8" defaultValue=${prompt.text}></textarea></label>
     <label class="field">
       ${t("prompts.useAs")}
-      <select name="kind" value=${prompt.isSystem ? "system" : "message"}>
+      <select name="kind">
         <option value="message">${t("prompts.message")}</option>
-        <option value="system">${t("settings.system")}</option>
+        <option value="system" selected=${prompt.isSystem}>${t("settings.system")}</option>
       </select>
     </label>
     <p class="soft">${parts("prompts.variable", { example: variable(t("prompts.variableName")) })}</p>
