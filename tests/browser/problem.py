@@ -26,7 +26,7 @@ class Problems:
 
     @property
     def unexpected(self) -> list[str]:
-        """None is a page that still loads something when its server has stopped, as it does when a test ends."""
+        """A page that still loads something when its server has stopped, at the end of a test, is none."""
         stopped = {problem for problem, url in self._unreached if _is_stopped(url)}
         found = [each for each in self.all if each not in stopped]
         return [each for each in found if not any(re.search(like, each) for like in self._allowed)]
