@@ -262,7 +262,7 @@ SCROLL = """async () => {
 
 
 COLOURED = """() => {
-  const all = [...document.querySelectorAll(".thread pre code")];
+  const all = [...document.querySelectorAll(".markdown pre code")];
   return all.every((code) => code.querySelector("span"));
 }"""
 AT_THE_END = """() => {
