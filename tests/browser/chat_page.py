@@ -94,6 +94,11 @@ class ChatPage:
         self.set("Grammar", f"root ::= line{{900,}}\nline ::= ({words}){{100}}")
 
 
+def redraw(page: Page) -> None:
+    """Have the page drawn again, as it is while an answer is written."""
+    page.locator("#search").dispatch_event("input")
+
+
 def keep_notes(page: Page) -> None:
     """What is shown for a second or two, as "Copied", stays: a test may be slower than that."""
     page.evaluate(

@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.chat_page import ChatPage
+from tests.browser.chat_page import ChatPage, redraw
 from tests.system.process import CorralProcess
 
 
@@ -58,6 +58,7 @@ def test_rename_and_delete(chat, page):
     entry(page, "About apples", "Rename").click()
     expect(page.get_by_label("Chat title")).to_be_focused()
     page.get_by_label("Chat title").fill("Fruit")
+    redraw(page)
     page.get_by_label("Chat title").press("Enter")
     expect(page.locator(".entry a", has_text="Fruit")).to_be_visible()
     page.reload()

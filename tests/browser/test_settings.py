@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.chat_page import ChatPage
+from tests.browser.chat_page import ChatPage, redraw
 from tests.system.process import CorralProcess
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
@@ -68,6 +68,16 @@ def test_only_what_was_changed_is_sent(chat, page):
     chat.page.get_by_role("button", name="Reset Temperature to its default").click()
     chat.ask("Hello again")
     assert "temperature" not in bodies[1]
+
+
+def test_what_is_typed_stays_when_the_page_is_drawn_again(chat, page):
+    field = chat.open_settings().get_by_label("Max tokens", exact=True)
+    field.fill("7")
+    redraw(page)
+    expect(field).to_have_value("7")
+    chat.page.get_by_label("System prompt", exact=True).focus()
+    expect(page.get_by_role("button", name="Reset Max tokens to its default")).to_be_visible()
+    expect(field).to_have_value("7")
 
 
 def test_presets(chat, page):
