@@ -30,7 +30,7 @@ export async function record() {
   const ended = new Promise((resolve) => recorder.addEventListener("stop", resolve));
   const begun = new Promise((resolve) => recorder.addEventListener("dataavailable", resolve, { once: true }));
   recorder.start(SLICE_MS);
-  await begun; // a file without any sound cannot be decoded
+  await begun; // an empty recording cannot be decoded
   return async () => {
     recorder.stop();
     await ended;

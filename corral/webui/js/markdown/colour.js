@@ -35,7 +35,7 @@ function answer(worker, question) {
     worker.terminate();
     worker.dispatchEvent(new Event("error"));
   };
-  // In halves: a machine that was asleep has used up one of them.
+  // In two halves: a machine that stalls uses up one of them.
   let timer = setTimeout(() => (timer = setTimeout(end, PATIENCE_MS / 2)), PATIENCE_MS / 2);
   const heardOf = heard(worker).finally(() => clearTimeout(timer));
   worker.postMessage(question);
