@@ -93,9 +93,20 @@ class ChatPage:
         words = " | ".join(_literal(word + separator) for word in ("word", "more"))
         self.set("Grammar", f"root ::= line{{900,}}\nline ::= ({words}){{100}}")
 
-    def entries(self) -> list[str]:
-        """The titles in the list."""
-        return self.page.locator(".entry a").all_inner_texts()
+
+def redraw(page: Page) -> None:
+    """Have the page drawn again, as it is while an answer is written."""
+    page.locator("#search").dispatch_event("input")
+
+
+def keep_notes(page: Page) -> None:
+    """What is shown for a second or two, as "Copied", stays: a test may be slower than that."""
+    page.evaluate(
+        """() => {
+          const later = globalThis.setTimeout;
+          globalThis.setTimeout = (work, ms, ...given) => (ms > 1000 ? 0 : later(work, ms, ...given));
+        }"""
+    )
 
 
 def words(n: int) -> re.Pattern[str]:

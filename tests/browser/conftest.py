@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,7 +72,8 @@ def page(new_page) -> Page:
 
 
 @pytest.fixture(scope="module")
-def corral() -> Iterator[CorralProcess]:
-    """The default model with four slots, shared by a module's tests. Its answers may go on for ever."""
-    with CorralProcess("-c", 4096, "-np", 4, "--slots", "--context-shift") as server:
+def corral(models: Path) -> Iterator[CorralProcess]:
+    """A tiny model with four slots, shared by a module's tests. Its answers may go on for ever."""
+    model = models / "llama-bpe.gguf"
+    with CorralProcess("-m", model, "-c", 16384, "-np", 4, "--slots", "--context-shift") as server:
         yield server

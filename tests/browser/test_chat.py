@@ -8,7 +8,14 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.chat_page import ChatPage
+from tests.browser.chat_page import ChatPage, keep_notes
+from tests.system.process import CorralProcess
+
+
+@pytest.fixture(scope="module")
+def corral():
+    with CorralProcess("-c", 4096, "-np", 4, "--slots", "--context-shift") as server:
+        yield server
 
 
 @pytest.fixture
@@ -20,6 +27,7 @@ def test_three_turns_each_know_what_was_said(chat, page):
     bodies = []
     page.on("request", lambda r: bodies.append(r.post_data_json) if "chat/completions" in r.url else None)
     chat.set("Max tokens", 12)
+    chat.set("Temperature", 0)
     for text in ("My name is Ada.", "I like the sea.", "What is my name?"):
         assert chat.ask(text)
     assert chat.messages.count() == 6
@@ -82,14 +90,14 @@ def test_an_edited_message_begins_a_branch_of_its_own(chat, page):
     chat.do("Edit", first)
     first.get_by_label("The message").fill("Is it blue?")
     chat.do("Send as a new branch", first)
+    expect(chat.messages).to_have_count(2)
     chat.wait_for_end()
-    assert chat.messages.count() == 2
     expect(chat.messages.first).to_contain_text("Is it blue?")
     chat.do("Previous branch", chat.messages.first)
-    assert chat.messages.count() == 4, "what followed the other one is still there"
+    expect(chat.messages).to_have_count(4)  # what followed the other one is still there
     page.reload()
     chat.wait_until_ready()
-    assert chat.messages.count() == 4
+    expect(chat.messages).to_have_count(4)
     expect(chat.messages.first).to_contain_text("Is it red?")
 
 
@@ -117,6 +125,7 @@ def test_copy(corral, new_context):
     chat = ChatPage(context.new_page(), corral.url).open()
     chat.force("some *text* to copy")
     chat.ask("Say it.")
+    keep_notes(chat.page)
     chat.do("Copy")
     expect(chat.last.get_by_role("button", name="Copied")).to_be_visible()
     assert chat.page.evaluate("navigator.clipboard.readText()") == "some *text* to copy"
@@ -185,12 +194,13 @@ def test_calls_of_tools_are_shown_and_can_be_answered(chat, page):
 def test_every_token_tells_how_likely_it_was(chat):
     chat.set("Probabilities", 5)
     chat.set("Max tokens", 8)
+    chat.set("Ignore EOS", True)
     chat.ask("Name a colour.")
     chat.do("Probabilities")
     tokens = chat.last.locator(".token")
     expect(tokens.nth(1)).to_be_visible()
-    tokens.nth(1).hover()
     details = chat.page.locator(".token-details")
+    tokens.nth(1).hover()
     expect(details).to_contain_text("%")
     assert details.locator(".token-bar").count() >= 5
     chat.do("Probabilities")
@@ -228,7 +238,10 @@ def test_markdown_tables_code_and_formulas(corral, new_context):
     expect(chat.last.locator("table td").first).to_have_text("1")
     expect(chat.last.locator("pre code .hljs-built_in, pre code .hljs-string").first).to_be_visible()
     expect(chat.last.locator(".katex").first).to_be_visible()
-    chat.last.locator("pre").locator("..").get_by_role("button", name=re.compile("Copy")).click()
+    keep_notes(chat.page)
+    copy = chat.last.locator("pre").locator("..").get_by_role("button", name="Copy the code")
+    copy.click()
+    expect(copy).to_have_text("Copied")
     assert chat.page.evaluate("navigator.clipboard.readText()").strip() == "print('hi')"
 
 

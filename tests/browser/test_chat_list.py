@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.chat_page import ChatPage
+from tests.browser.chat_page import ChatPage, redraw
 from tests.system.process import CorralProcess
 
 
@@ -58,6 +58,7 @@ def test_rename_and_delete(chat, page):
     entry(page, "About apples", "Rename").click()
     expect(page.get_by_label("Chat title")).to_be_focused()
     page.get_by_label("Chat title").fill("Fruit")
+    redraw(page)
     page.get_by_label("Chat title").press("Enter")
     expect(page.locator(".entry a", has_text="Fruit")).to_be_visible()
     page.reload()
@@ -93,9 +94,9 @@ def test_a_file_that_is_none_says_so(chat, page, tmp_path):
     expect(page.locator(".banner.bad")).to_be_visible()
 
 
-def test_chats_on_the_server_are_seen_by_other_browsers(new_page, tmp_path, problems):
-    problems.allow("ERR_")  # pages look for news while the server stops
-    with CorralProcess("-c", 2048, "-np", 2, "--chats", tmp_path) as server:
+def test_chats_on_the_server_are_seen_by_other_browsers(new_page, tmp_path, problems, models):
+    problems.allow("ERR_|409")  # pages look for news while the server stops; both save the chat: it is merged
+    with CorralProcess("-m", models / "llama-bpe.gguf", "-c", 2048, "-np", 2, "--chats", tmp_path) as server:
         first, second = [ChatPage(new_page(), server.url).open() for _ in range(2)]
         first.force("yes")
         first.ask("About apples")
@@ -109,9 +110,10 @@ def test_chats_on_the_server_are_seen_by_other_browsers(new_page, tmp_path, prob
         expect(first.messages).to_have_count(4)
 
 
-def test_every_key_has_chats_of_its_own(new_page, tmp_path, problems):
-    problems.allow("401|ERR_")
-    with CorralProcess("-c", 2048, "--chats", tmp_path, "--api-key", "ada,bob") as server:
+def test_every_key_has_chats_of_its_own(new_page, tmp_path, problems, models):
+    problems.allow("401|409|ERR_")
+    options = ("-c", 2048, "--chats", tmp_path, "--api-key", "ada,bob")
+    with CorralProcess("-m", models / "llama-bpe.gguf", *options) as server:
         pages = []
         for key in ("ada", "bob"):
             chat = ChatPage(new_page(), server.url)

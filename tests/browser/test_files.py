@@ -88,10 +88,10 @@ TEXTS = [
 def test_texts_are_shown_counted_and_sent_first(chat, page, blind):
     bodies = requests_of(page)
     give(page, *((name, kind, content) for name, kind, content, _ in TEXTS))
-    for chip, (name, _, _, text) in zip(chips(page).all(), TEXTS, strict=False):
+    expect(chips(page)).to_have_count(len(TEXTS))
+    for chip, (name, _, _, text) in zip(chips(page).all(), TEXTS, strict=True):
         expect(chip).to_contain_text(name)
         expect(chip).to_contain_text(f"{n_tokens(blind, text)} token")
-    expect(chips(page)).to_have_count(len(TEXTS))
     chat.ask("What is this?")
     shown = "".join(f"--- File: {name} ---\n{text}\n\n" for name, _, _, text in TEXTS)
     assert bodies[0]["messages"][0]["content"] == shown + "What is this?"
@@ -109,7 +109,7 @@ def test_a_file_alone_is_a_message(chat, page):
     expect(chips(page)).to_contain_text("token")
     chat.box.press("Enter")
     chat.wait_for_end()
-    assert chat.entries()[0] == "notes.txt"
+    expect(page.locator(".entry a").first).to_have_text("notes.txt")
 
 
 REFUSED = [
@@ -167,6 +167,7 @@ def test_hostile_pdfs_do_nothing(page, blind):
         expect(chips(page).or_(refusal(page)).filter(has_text=f"{name}.pdf")).to_have_count(1)
     chat.box.press("Enter")
     chat.wait_for_end()
+    expect(chat.messages.first.locator("summary").first).to_be_visible()
     for sent in chat.messages.first.locator("summary").all():
         sent.click()
     assert page.evaluate("window.isHacked") is None

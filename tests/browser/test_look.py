@@ -48,6 +48,7 @@ def test_the_theme_is_the_systems_until_one_chooses(new_page, corral, scheme):
     button.click()
     button.click()
     chat.page.reload()
+    chat.wait_until_ready()
     assert is_dark(chat), "it is remembered"
 
 
@@ -260,6 +261,10 @@ SCROLL = """async () => {
 }"""
 
 
+COLOURED = """() => {
+  const all = [...document.querySelectorAll(".markdown pre code")];
+  return all.every((code) => code.querySelector("span"));
+}"""
 AT_THE_END = """() => {
   const { scrollHeight, scrollTop, clientHeight } = document.querySelector(".thread");
   return scrollHeight - scrollTop - clientHeight < 80;
@@ -272,8 +277,8 @@ def open_conversation(chat: ChatPage, n: int, answer: str = ANSWER, **last: obje
     chat.page.get_by_label("File with chats").set_input_files(file)
     expect(chat.messages).to_have_count(n)
     expect(chat.messages.nth(1).locator("p").first).to_be_attached()
-    chat.page.wait_for_load_state("networkidle")
-    chat.page.evaluate(SCROLL)  # what is coloured when it is first seen is from now on
+    chat.page.wait_for_function(COLOURED)
+    chat.page.evaluate(SCROLL)  # what is laid out when it is first seen is from now on
     return chat.page.evaluate(SCROLL)
 
 

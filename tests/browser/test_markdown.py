@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.chat_page import keep_notes
+from tests.browser.conftest import PATIENCE_MS
 from tests.browser.hostile import HOSTILE
+from tests.browser.problem import Problems
 
 PLAYGROUND = Path(__file__).parent / "markdown_playground.js"
 RICH = """\
@@ -103,39 +106,62 @@ FRAGMENTS = [
 ]
 
 
-@pytest.fixture
-def markdown(page, corral):
+def play_on(page, corral):
     """Functions of the playground, on a page of the server that has nothing in it but text."""
     page.goto(corral.url + "/js/markdown.js")
     page.evaluate(PLAYGROUND.read_text())
     return lambda name, *arguments: page.evaluate("([name, list]) => play[name](...list)", [name, arguments])
 
 
+@pytest.fixture
+def markdown(page, corral):
+    return play_on(page, corral)
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser, corral):
+    """A page for many short tests, and what goes wrong in it."""
+    context = browser.new_context(service_workers="block")
+    context.set_default_timeout(PATIENCE_MS)
+    problems = Problems()
+    problems.watch(context)
+    page = context.new_page()
+    page.on("dialog", lambda dialog: (problems.all.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    yield play_on(page, corral), problems
+    context.close()
+
+
+@pytest.fixture
+def quick(shared_page):
+    """As `markdown`, on a page on which other texts were shown before."""
+    play, problems = shared_page
+    problems.all.clear()
+    yield play
+    assert not problems.unexpected, "\n".join(problems.unexpected)
+
+
 @pytest.mark.parametrize("text", [RICH, "", "plain", "a\r\n\r\nb"])
-def test_however_it_arrives_it_ends_the_same(markdown, text):
-    once = markdown("show", text)
-    assert markdown("stream", text, [*range(1, len(text))]) == once
+def test_however_it_arrives_it_ends_the_same(quick, text):
+    once = quick("show", text)
+    assert quick("stream", text, [*range(1, len(text))]) == once
 
 
-def test_random_texts_cut_anywhere_end_the_same(markdown):
+def test_random_texts_cut_anywhere_end_the_same(quick):
     chance = random.Random(8)
     for _ in range(120):
         parts = chance.choices(FRAGMENTS, k=chance.randint(2, 25))
         text = "".join(part + chance.choice(("", "", "\n")) for part in parts)
         cuts = sorted(chance.sample(range(len(text) + 1), k=min(len(text), chance.randint(1, 30))))
-        assert markdown("stream", text, cuts) == markdown("show", text), (text, cuts)
+        assert quick("stream", text, cuts) == quick("show", text), (text, cuts)
 
 
 @pytest.mark.parametrize(
     ("text", "seen"), HOSTILE, ids=lambda value: value[:40].encode("unicode_escape").decode()
 )
-def test_nothing_hostile_runs(markdown, page, text, seen):
-    dialogs = []
-    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    shown = markdown("attack", text)
+def test_nothing_hostile_runs(quick, text, seen):
+    shown = quick("attack", text)
     assert shown["bad"] == []
     assert shown["hacked"] is False
-    assert dialogs == []
     assert re.sub(r"\s+", " ", seen).strip() in re.sub(r"\s+", " ", shown["text"])
     assert shown["isSame"]
 
@@ -163,8 +189,8 @@ def test_the_gate_alone_lets_nothing_through(markdown, page, problems):
     assert page.evaluate("window.hacked") is False
 
 
-def test_links_leave_no_trace(markdown):
-    html = markdown("show", "[a](https://a.test/) <mailto:a@b.c> https://c.test/?q=1")
+def test_links_leave_no_trace(quick):
+    html = quick("show", "[a](https://a.test/) <mailto:a@b.c> https://c.test/?q=1")
     links = re.findall(r"<a [^>]*>", html)
     assert len(links) == 3
     for link in links:
@@ -172,8 +198,8 @@ def test_links_leave_no_trace(markdown):
         assert 'target="_blank"' in link
 
 
-def test_pictures_of_other_hosts_are_links(markdown):
-    html = markdown(
+def test_pictures_of_other_hosts_are_links(quick):
+    html = quick(
         "show", "![tree](https://a.test/tree.png) ![dot](data:image/gif;base64,R0lGODlhAQABAAAAACw=)"
     )
     assert re.search(r'<a href="https://a.test/tree.png"[^>]*>tree</a>', html)
@@ -201,8 +227,8 @@ def test_pictures_of_other_hosts_are_links(markdown):
         (r"\\(x\\)", 0),
     ],
 )
-def test_formulas(markdown, text, n_formulas):
-    html = markdown("show", text)
+def test_formulas(quick, text, n_formulas):
+    html = quick("show", text)
     assert html.count('class="katex"') == n_formulas
     if n_formulas == 0:
         assert "is-drawn" not in html
@@ -213,8 +239,8 @@ def test_bad_formulas_stay_as_they_were_written(markdown, page):
     assert page.inner_text(".markdown") == r"before $\frac{1}{$ after, and $$\left($$"
 
 
-def test_finished_blocks_keep_their_nodes(markdown):
-    n_blocks, n_kept, is_code_kept = markdown("keeps", RICH)
+def test_finished_blocks_keep_their_nodes(quick):
+    n_blocks, n_kept, is_code_kept = quick("keeps", RICH)
     assert n_blocks == 10
     assert n_kept == n_blocks
     assert is_code_kept
@@ -227,6 +253,7 @@ def test_code_is_coloured_and_copied(markdown, page, corral):
     assert '<span class="hljs-keyword">def</span>' in html
     assert page.inner_text(".code-language") == "python"
     assert page.inner_text(".code code") == code
+    keep_notes(page)
     page.get_by_role("button", name="Copy the code").click()
     expect(page.locator(".code-copy").first).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == code
@@ -249,8 +276,8 @@ def test_code_of_any_other_language_is_plain(markdown, page):
         ("| a | b |\n|--", r"<p>\| a \| b \|</p>"),
     ],
 )
-def test_unfinished_marks_do_not_flicker(markdown, text, html):
-    assert re.match(html, markdown("writing", text).replace("\n", ""))
+def test_unfinished_marks_do_not_flicker(quick, text, html):
+    assert re.match(html, quick("writing", text).replace("\n", ""))
 
 
 def test_nothing_is_loaded_before_it_is_needed(page, corral):

@@ -19,7 +19,7 @@ def many(tmp_path_factory):
     shelf = tmp_path_factory.mktemp("shelf")
     first = llama_bpe(shelf).rename(shelf / "alpha.gguf")
     shutil.copy(first, shelf / "beta.gguf")
-    with CorralProcess("--models-dir", shelf, "-c", 1024, "-n", 8, "-cram", 16) as server:
+    with CorralProcess("--models-dir", shelf, "-c", 1024, "-n", 8, "--ignore-eos", "-cram", 16) as server:
         yield server
 
 

@@ -153,8 +153,8 @@ def test_an_engine_that_is_away_is_told(page, problems, models):
     with serve(models, "--sleep-idle-seconds", 1) as server:
         page.goto(server.url + "/monitor")
         expect(state(page, "sleeping")).to_have_text("The engine is unloaded until the next request.")
-        server.complete(prompt="Hello", n_predict=2)
-        expect(state(page, "ready")).to_be_visible()
+        with running(server, 1):  # otherwise it would soon be unloaded again
+            expect(state(page, "ready")).to_be_visible()
 
 
 def test_it_connects_again_when_the_server_is_back(page, problems, models):

@@ -31,18 +31,19 @@ def wait_for_shell(page: Page) -> None:
     page.wait_for_function(HAS_ALL, polling=200)
 
 
-def test_it_opens_while_the_server_is_away(new_page, problems):
+def test_it_opens_while_the_server_is_away(new_page, problems, models):
     """Under a prefix and with keys; nothing of the API is kept."""
     problems.allow("ERR_|Failed to load|401")
     page = new_page(service_workers="allow")
-    with CorralProcess("-c", 512, "--api-prefix", "/deep/in", "--api-key", "secret") as server:
+    options = ("-c", 512, "--api-prefix", "/deep/in", "--api-key", "secret")
+    with CorralProcess("-m", models / "llama-bpe.gguf", *options) as server:
         url = server.url.rstrip("/") + "/deep/in/"
         page.add_init_script("localStorage.setItem('corral.key', 'secret')")
         chat = ChatPage(page, url)
         page.goto(url)
         chat.wait_until_ready()
-        chat.set("Max tokens", 4)
-        assert chat.ask("Hello")
+        chat.force("Hello")
+        assert chat.ask("Hello") == "Hello"
         page.wait_for_function("navigator.serviceWorker.controller")
         page.reload()
         chat.wait_until_ready()

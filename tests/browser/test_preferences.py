@@ -73,8 +73,9 @@ def test_more_contrast_in_the_monitor(new_page, corral, scheme):
     httpx.post(corral.url + "/completion", json=body, timeout=START_S).raise_for_status()
     page.goto(corral.url + "/monitor")
     expect(page.locator(".requests tbody tr").first).to_be_visible()
-    found = page.evaluate(text_contrasts().replace(TEXTS, MONITOR_TEXTS))
-    assert len(found) > 40
+    contrasts = text_contrasts().replace(TEXTS, MONITOR_TEXTS)
+    page.wait_for_function(f"() => Object.keys(({contrasts})()).length > 40")
+    found = page.evaluate(contrasts)
     assert not {text: ratio for text, ratio in found.items() if ratio < MORE_CONTRAST}
 
 

@@ -11,10 +11,15 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.chat_page import ChatPage, words
-from tests.system.process import CorralProcess, wait_until
+from tests.system.process import START_S, CorralProcess, wait_until
 from tests.tools.cut_proxy import CutProxy
 
 LOST = "ERR_|Failed to load resource|503"
+
+
+@pytest.fixture
+def model(models):
+    return models / "llama-bpe.gguf"
 
 
 @pytest.fixture
@@ -32,19 +37,19 @@ def begin(chat: ChatPage) -> str:
     return chat.answer_text()
 
 
-def test_a_server_that_is_killed_in_the_middle_of_an_answer(page, port, problems):
+def test_a_server_that_is_killed_in_the_middle_of_an_answer(page, model, port, problems):
     problems.allow(LOST)
-    server = CorralProcess("-c", 2048, "--context-shift", "--port", port)
+    server = CorralProcess("-m", model, "-c", 2048, "--context-shift", "--port", port)
     chat = ChatPage(page, server.url).open()
     text = begin(chat)
     engine = server.engine
     os.kill(server.process.pid, signal.SIGKILL)
     server.stop()
-    engine.wait(30)
+    engine.wait(START_S)
     expect(page.locator(".banner.down")).to_contain_text("cannot be reached")
     assert chat.answer_text().startswith(text)
     expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
-    with CorralProcess("-c", 2048, "--port", port):
+    with CorralProcess("-m", model, "-c", 2048, "--port", port):
         expect(page.locator(".banner.down, .banner.loading")).to_have_count(0)
         expect(chat.last.get_by_role("alert")).to_contain_text("The connection to the server was lost")
         chat.force("the rest")
@@ -54,8 +59,8 @@ def test_a_server_that_is_killed_in_the_middle_of_an_answer(page, port, problems
         assert chat.answer_text().startswith(text)
 
 
-def test_an_engine_that_is_killed_is_not_even_noticed(page):
-    with CorralProcess("-c", 2048, "--context-shift") as server:
+def test_an_engine_that_is_killed_is_not_even_noticed(page, model):
+    with CorralProcess("-m", model, "-c", 2048, "--context-shift") as server:
         chat = ChatPage(page, server.url).open()
         text = begin(chat)
         server.engine.kill()
@@ -65,10 +70,10 @@ def test_an_engine_that_is_killed_is_not_even_noticed(page):
 
 
 @pytest.mark.parametrize("is_kept_by", ["browser", "server"])
-def test_a_reload_in_the_middle_of_an_answer(page, tmp_path, problems, is_kept_by):
+def test_a_reload_in_the_middle_of_an_answer(page, model, tmp_path, problems, is_kept_by):
     problems.allow(f"409|{LOST}")  # what was sent last has arrived after all: both are merged
     chats = ("--chats", tmp_path) if is_kept_by == "server" else ()
-    with CorralProcess("-c", 2048, "--context-shift", *chats) as server:
+    with CorralProcess("-m", model, "-c", 2048, "--context-shift", *chats) as server:
         chat = ChatPage(page, server.url).open()
         text = begin(chat)
         page.reload()
@@ -80,11 +85,11 @@ def test_a_reload_in_the_middle_of_an_answer(page, tmp_path, problems, is_kept_b
 
 
 @pytest.mark.parametrize("has_journal", [True, False])
-def test_a_network_that_is_lost_in_the_middle_of_an_answer(page, tmp_path, problems, has_journal):
+def test_a_network_that_is_lost_in_the_middle_of_an_answer(page, model, tmp_path, problems, has_journal):
     problems.allow(LOST)
     journal = ("--journal", tmp_path) if has_journal else ()
     with (
-        CorralProcess("-c", 2048, "--context-shift", "--slots", *journal) as server,
+        CorralProcess("-m", model, "-c", 2048, "--context-shift", "--slots", *journal) as server,
         CutProxy(int(server.url.rpartition(":")[2])) as network,
     ):
         chat = ChatPage(page, network.url).open()
@@ -120,6 +125,7 @@ def test_another_tab_does_not_take_a_running_answer_for_a_lost_one(new_context, 
     expect(other.locator("article.message")).to_have_count(2)
     expect(other.get_by_role("alert")).to_have_count(0)
     chat.page.keyboard.press("Escape")
+    chat.wait_for_end()
 
 
 def test_a_chat_goes_on_while_one_looks_at_another(page, corral):
@@ -134,9 +140,9 @@ def test_a_chat_goes_on_while_one_looks_at_another(page, corral):
     expect(chat.last).to_contain_text("Stopped.")
 
 
-def test_a_key_is_asked_for_and_a_wrong_one_refused(page, problems):
+def test_a_key_is_asked_for_and_a_wrong_one_refused(page, model, problems):
     problems.allow("401")
-    with CorralProcess("-c", 1024, "--api-key", "right") as server:
+    with CorralProcess("-m", model, "-c", 1024, "--api-key", "right") as server:
         page.goto(server.url)
         expect(page.get_by_role("dialog")).to_contain_text("This server requires a key")
         for _ in range(3):

@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.chat_page import ChatPage
+from tests.browser.chat_page import ChatPage, redraw
 from tests.system.process import CorralProcess
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
@@ -18,8 +18,9 @@ def chat(page, corral) -> ChatPage:
     return ChatPage(page, corral.url).open()
 
 
-def test_defaults_are_the_servers(page):
-    with CorralProcess("-c", 512, "--temp", 0.25, "--top-k", 7, "--seed", 42) as server:
+def test_defaults_are_the_servers(page, models):
+    model = models / "llama-bpe.gguf"
+    with CorralProcess("-m", model, "-c", 512, "--temp", 0.25, "--top-k", 7, "--seed", 42) as server:
         panel = ChatPage(page, server.url).open().open_settings()
         expect(panel.get_by_label("Temperature", exact=True)).to_have_value("0.25")
         expect(panel.get_by_label("Top K", exact=True)).to_have_value("7")
@@ -69,6 +70,16 @@ def test_only_what_was_changed_is_sent(chat, page):
     assert "temperature" not in bodies[1]
 
 
+def test_what_is_typed_stays_when_the_page_is_drawn_again(chat, page):
+    field = chat.open_settings().get_by_label("Max tokens", exact=True)
+    field.fill("7")
+    redraw(page)
+    expect(field).to_have_value("7")
+    chat.page.get_by_label("System prompt", exact=True).focus()
+    expect(page.get_by_role("button", name="Reset Max tokens to its default")).to_be_visible()
+    expect(field).to_have_value("7")
+
+
 def test_presets(chat, page):
     panel = chat.open_settings()
     preset = panel.get_by_label("Preset", exact=True)
@@ -91,6 +102,7 @@ def test_presets(chat, page):
 
 def test_an_answer_of_a_schema(chat):
     chat.set("JSON schema", json.dumps(SCHEMA))
+    chat.set("Temperature", 0)
     answer = json.loads(chat.ask("Give me a number."))
     assert isinstance(answer["n"], int)
 
@@ -135,9 +147,10 @@ def test_a_new_chat_goes_on_with_the_settings(chat, page):
     assert chat.ask("Hello again") == "yes"
 
 
-def test_the_servers_own_settings_for_the_page(page):
+def test_the_servers_own_settings_for_the_page(page, models):
     config = json.dumps({"temperature": 0.05, "system": "Be brief."})
-    with CorralProcess("-c", 512, "--ui-config", config) as server:
+    model = models / "llama-bpe.gguf"
+    with CorralProcess("-m", model, "-c", 512, "--ui-config", config) as server:
         panel = ChatPage(page, server.url).open().open_settings()
         expect(panel.get_by_label("Temperature", exact=True)).to_have_value("0.05")
         expect(panel.get_by_label("System prompt")).to_have_value("Be brief.")

@@ -8,6 +8,8 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
+from tests.system.process import CorralProcess
+
 SHOW = """async ({ chunks, tokens }) => {
   const { html, render } = await import("/js/html.js");
   const { tokensOf } = await import("/js/token.js");
@@ -30,6 +32,12 @@ TOKENS = [
     {"text": "", "prob": 1, "top": []},
     {"text": " sat", "prob": 0.8, "top": []},
 ]
+
+
+@pytest.fixture(scope="module")
+def corral():
+    with CorralProcess("-c", 1024) as server:
+        yield server
 
 
 @pytest.fixture
@@ -113,12 +121,12 @@ def test_the_pointer_shows_what_else_there_was(show, page):
     expect(details).to_have_count(0)
     page.locator(".token").nth(1).hover()
     expect(details).to_be_visible()
-    assert details.locator("code").all_inner_texts() == ["␣cat", "␣dog"]
+    expect(details.locator("code")).to_have_text(["␣cat", "␣dog"])
     assert details.locator(".token-percent").all_inner_texts() == ["31.0 %", "40.0 %"]
     widths = details.locator(".token-share span").evaluate_all("all => all.map((bar) => bar.style.width)")
     assert widths == ["31%", "40%"]
     page.locator(".token").nth(2).hover()
-    assert details.locator("code").first.inner_text() == "↵↵"
+    expect(details.locator("code").first).to_have_text("↵↵")
     assert details.locator(".token-percent").first.inner_text() == "< 0.1 %"
     page.get_by_role("button", name="next").hover()
     expect(details).to_have_count(0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.store_tab import Tab
+from tests.browser.store_tab import PATIENCE_MS, Tab
 from tests.system.process import CorralProcess
 
 
@@ -139,9 +139,17 @@ HOSTILE: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def shared_tab(browser, server):
+    context = browser.new_context(service_workers="block")
+    context.set_default_timeout(PATIENCE_MS)
+    yield Tab(context.new_page(), server.url, "openLocalStore")
+    context.close()
+
+
 @pytest.mark.parametrize(("text", "reason"), HOSTILE.values(), ids=HOSTILE)
-def test_what_is_no_file_of_chats_is_refused_with_a_reason(tab, text, reason):
-    told = tab.run("return said(() => m.importChats(text));", text=text)
+def test_what_is_no_file_of_chats_is_refused_with_a_reason(shared_tab, text, reason):
+    told = shared_tab.run("return said(() => m.importChats(text));", text=text)
     assert told.get("error") == "Error", told
     assert reason in told["message"]
 

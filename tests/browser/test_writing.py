@@ -9,7 +9,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.chat_page import ChatPage
+from tests.browser.chat_page import ChatPage, keep_notes
 from tests.browser.look import PHONE, is_inside, show_answer, show_chat
 from tests.system.process import CorralProcess
 
@@ -221,7 +221,7 @@ def test_titles_in_idle_time_when_they_are_switched_on(chat, page):
     expect(page.locator(".entry a")).to_have_text(["Fruit trees"])
     page.get_by_role("button", name="New chat").click()
     chat.ask("About pears")
-    entry = page.locator(".entry", has_text="About pears")
+    entry = page.locator(".entry").first  # which may have a title of the model by now
     entry.hover()
     entry.get_by_role("button", name="Rename").click()
     page.get_by_label("Chat title").fill("Mine")
@@ -236,6 +236,7 @@ def test_formulas_are_copied_as_latex(corral, new_context):
     page = chat.page
     formulas = chat.last.locator(".formula.is-drawn")
     expect(formulas).to_have_count(2)
+    keep_notes(page)
     formulas.nth(1).click()
     expect(formulas.nth(1)).to_have_class(re.compile("is-copied"))
     assert page.evaluate("navigator.clipboard.readText()") == r"\[\frac{1}{2}\]"

@@ -106,5 +106,5 @@ async def test_answers_do_not_change_when_a_node_is_lost(server, nodes, local):
     await reach(answers, 10)
     await asyncio.to_thread(nodes.remove_node)
     assert await finish(answers) == local
-    assert len(nodes.engines) == N_ENGINES - 1
+    wait_until(lambda: len(nodes.engines) == N_ENGINES - 1, 0.1)
     assert server.get("/health").json()["status"] == "ok"

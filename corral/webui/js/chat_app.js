@@ -74,8 +74,9 @@ export class ChatApp {
       if (props.role === "router" && "ui" in props) return await this.#meetModels();
       if (!props.default_generation_settings?.params) return this.set({ server: "locked" });
       const isNew = await this.chats.openStore(props);
-      this.set({ server: "ready", reason: "", props, defaults: defaultsOf(props) });
+      this.set({ props, defaults: defaultsOf(props) });
       if (isNew) await this.chats.begin();
+      this.set({ server: "ready", reason: "" });
     } catch (error) {
       if (error.status === undefined) throw error;
       if (error.wantsKey) return this.set({ server: "locked" });

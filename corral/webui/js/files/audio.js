@@ -6,6 +6,7 @@ const MAX_BYTES = 25_000_000;
 const AS_THEY_ARE = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/flac": "flac" };
 const RATE = 16_000; // samples per second of a converted file
 const HEADER_BYTES = 44;
+const SLICE_MS = 100;
 
 /** Returns { name, url }. Throws an Error with the reason. */
 export async function readAudio(file, name) {
@@ -27,7 +28,9 @@ export async function record() {
   const chunks = [];
   recorder.addEventListener("dataavailable", ({ data }) => chunks.push(data));
   const ended = new Promise((resolve) => recorder.addEventListener("stop", resolve));
-  recorder.start();
+  const begun = new Promise((resolve) => recorder.addEventListener("dataavailable", resolve, { once: true }));
+  recorder.start(SLICE_MS);
+  await begun; // an empty recording cannot be decoded
   return async () => {
     recorder.stop();
     await ended;

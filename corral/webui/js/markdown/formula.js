@@ -1,6 +1,5 @@
 // Renders formulas with KaTeX once it is loaded; invalid ones stay as text.
 
-import { loadStyle } from "../style.js";
 import { formulaOf } from "./formula_syntax.js";
 
 const FOLDER = new URL("../../vendor/katex/", import.meta.url);
@@ -59,7 +58,8 @@ function isTooMuch(drawn) {
 }
 
 async function load() {
-  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), loadStyle(new URL("katex.css", FOLDER))]);
+  const style = () => import("../style.js").then(({ loadStyle }) => loadStyle(new URL("katex.css", FOLDER)));
+  loading ??= Promise.all([import(new URL("katex.mjs", FOLDER)), style()]);
   try {
     katex = (await loading)[0].default;
     import("./formula_copy.js").catch(() => {}); // then formulas are copied as they look

@@ -42,7 +42,7 @@ export function Panel({ app, state, id, onClose }) {
       <form onSubmit=${move}>
         <label class="field">
           ${t("menu.folder")}
-          <input name="folder" list="folders" maxlength="100" placeholder=${t("menu.noFolder")} value=${head.folder} />
+          <input name="folder" list="folders" maxlength="100" placeholder=${t("menu.noFolder")} defaultValue=${head.folder} />
         </label>
         <datalist id="folders">${folders.map((name) => html`<option key=${name} value=${name}></option>`)}</datalist>
         <p class="row end"><button class="primary">${t("menu.move")}</button></p>

@@ -74,20 +74,21 @@ function variable(name) {
 }
 
 function Editor({ prompt, onSave, onBack }) {
+  const [text, setText] = useState(prompt.text);
   const submit = (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
     const name = form.get("name").trim();
-    onSave({ ...prompt, name, text: form.get("text"), isSystem: form.get("kind") === "system" });
+    onSave({ ...prompt, name, text, isSystem: form.get("kind") === "system" });
   };
   return html`<form onSubmit=${submit}>
-    <label class="field">${t("common.name")} <input name="name" required maxlength="100" autofocus value=${prompt.name} /></label>
-    <label class="field">${t("prompts.text")} <textarea name="text" required rows="8" value=${prompt.text}></textarea></label>
+    <label class="field">${t("common.name")} <input name="name" required maxlength="100" autofocus defaultValue=${prompt.name} /></label>
+    <label class="field">${t("prompts.text")} <textarea name="text" required rows="8" value=${text} onInput=${(event) => setText(event.target.value)}></textarea></label>
     <label class="field">
       ${t("prompts.useAs")}
-      <select name="kind" value=${prompt.isSystem ? "system" : "message"}>
+      <select name="kind">
         <option value="message">${t("prompts.message")}</option>
-        <option value="system">${t("settings.system")}</option>
+        <option value="system" selected=${prompt.isSystem}>${t("settings.system")}</option>
       </select>
     </label>
     <p class="soft">${parts("prompts.variable", { example: variable(t("prompts.variableName")) })}</p>

@@ -1,6 +1,6 @@
 // The message box: text, files by button, paste and drop (anywhere on the page), recordings, send and stop.
 
-import { html, useEffect, useRef, useState } from "../html.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../html.js";
 import { draftOf, keepDraft } from "../draft.js";
 import { filesOf, hasFiles, useFileDrop } from "./file_drop.js";
 import { Icon, IconButton } from "./icon.js";
@@ -22,7 +22,7 @@ export function Composer({ app, state }) {
   const { images, files, audio } = parts;
   const canSend = server === "ready" && !isBusy && (text.trim() !== "" || images.length + files.length + audio.length > 0);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     setText(draftOf(chat.id));
     setParts(NOTHING);
     setRefusal("");

@@ -2,7 +2,6 @@
 
 import { html, useEffect, useState } from "../html.js";
 import { load } from "./lazy.js";
-import { loadOwnStyle } from "../style.js";
 import { t } from "../text.js";
 
 /** `onOpen` opens what belongs to the page: list, settings or keys. */
@@ -11,7 +10,7 @@ export function Panel({ app, state, onOpen }) {
   const [loaded, setLoaded] = useState(null);
   useEffect(() => {
     if (!panel) return;
-    Promise.all([load(`../panel/${panel.name}.js`), loadOwnStyle("panel")]).then(
+    Promise.all([load(`../panel/${panel.name}.js`), load("../style.js").then((style) => style.loadOwnStyle("panel"))]).then(
       ([view]) => setLoaded({ name: panel.name, view }),
       () => (app.closePanel(panel), app.tell(t("common.unreachable"), "bad")),
     );

@@ -110,16 +110,18 @@ function Control({ id, field, value, app, hasError }) {
   const { name, kind, min, max, step } = field;
   const more = { id, "aria-describedby": hasError ? `${id}-about ${id}-error` : `${id}-about`, "aria-invalid": hasError };
   const set = (changed) => app.setSetting(name, changed);
+  const [typed, setTyped] = useState(null); // until the field is left: the page may be drawn again meanwhile
+  const typing = { onInput: (event) => setTyped(event.target.value), onBlur: () => setTyped(null) };
   if (kind === "flag") {
     return html`<input type="checkbox" ...${more} checked=${Boolean(value)} onChange=${(event) => set(event.target.checked)} />`;
   }
   if (kind === "list") {
     const lines = (value || []).map(escaped).join("\n");
     const onChange = (event) => set(event.target.value.split("\n").filter(Boolean).map(unescaped));
-    return html`<textarea rows="2" ...${more} value=${lines} onChange=${onChange}></textarea>`;
+    return html`<textarea rows="2" ...${more} ...${typing} value=${typed ?? lines} onChange=${onChange}></textarea>`;
   }
   if (kind === "text") {
-    return html`<input ...${more} value=${value} onChange=${(event) => set(event.target.value.trim() || undefined)} />`;
+    return html`<input ...${more} ...${typing} value=${typed ?? value} onChange=${(event) => set(event.target.value.trim() || undefined)} />`;
   }
   if (kind === "json" || kind === "code") {
     const onBlur = async (event) => app.setFieldError(name, await checkForm(name, event.target.value));
@@ -140,7 +142,8 @@ function Control({ id, field, value, app, hasError }) {
     min=${min}
     max=${max}
     step=${kind === "integer" ? 1 : (step ?? "any")}
-    value=${rounded(value)}
+    ...${typing}
+    value=${typed ?? rounded(value)}
     onChange=${onChange}
   />`;
 }

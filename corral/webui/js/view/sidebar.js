@@ -132,7 +132,7 @@ function TitleField({ title, onDone, onCancel }) {
   return html`<input
     ref=${field}
     aria-label=${t("sidebar.title")}
-    value=${title}
+    defaultValue=${title}
     onBlur=${(event) => onDone(event.target.value)}
     onKeyDown=${onKeyDown}
   />`;
