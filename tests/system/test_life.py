@@ -35,7 +35,7 @@ def test_an_unknown_option_exits_with_2():
 
 
 def test_a_missing_model_is_said_plainly(tmp_path):
-    result = run_corral("-m", tmp_path / "none.gguf")
+    result = run_corral("-m", tmp_path / "none.gguf", "--port", 0)
     assert result.returncode == 1
     assert "does not exist" in result.stderr
 

@@ -175,6 +175,7 @@ def call_and_lose(server: CorralProcess) -> None:
 
 def test_a_wrong_file_is_told(models, tmp_path):
     (tmp_path / "mcp.json").write_text('{"mcpServers": []}')
-    ended = run_corral("-m", models / "llama-bpe.gguf", "--mcp-servers-config", tmp_path / "mcp.json")
+    options = ("--port", 0, "--mcp-servers-config", tmp_path / "mcp.json")
+    ended = run_corral("-m", models / "llama-bpe.gguf", *options)
     assert ended.returncode == 2
     assert "--mcp-servers-config" in ended.stderr
