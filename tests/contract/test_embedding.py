@@ -32,7 +32,7 @@ NATIVE = ("/embedding", "/embeddings")
 OPENAI = "/v1/embeddings"
 RERANK = ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")
 CLASSIFY = ("/classify", "/v1/classify")
-SECONDS = 10
+SECONDS = 120
 
 
 class Judge(FakeEncoder):

@@ -606,7 +606,7 @@ async def test_who_waits_for_one_slot_does_not_hold_up_the_others(server, path, 
     action = asyncio.create_task(post(server, f"{path}action=save-state", status))
     for _ in range(100):
         server.engine.step()
-        await asyncio.sleep(0.02)
+        await asyncio.wait({action}, timeout=0.05)
         if action.done():
             break
     is_answered = action.done()

@@ -185,7 +185,7 @@ async def run(place: Place, asked: Asked, n_predict: int, kills: Sequence[tuple[
 
 async def check_bytes(reborn: Reborn, readers: list[Reader]) -> None:
     """What the last server has is what its clients got from all servers, to the byte."""
-    async with httpx.AsyncClient(base_url=reborn.server.url) as http:
+    async with httpx.AsyncClient(base_url=reborn.server.url, timeout=START_S) as http:
         for reader in readers:
             whole = await http.get("/v1/stream", params={"conv_id": reader.id})
             lines = [line for line in whole.text.splitlines() if not line.startswith("id: ")]

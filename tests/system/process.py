@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 
 import httpx
 import psutil
@@ -47,7 +48,8 @@ class CorralProcess:
         )
         self.lines: list[str] = []
         self._arrived: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.url = ""
         if wait:
             self._wait_ready()
@@ -75,13 +77,21 @@ class CorralProcess:
 
     @property
     def engine(self) -> psutil.Process:
-        (engine,) = self.engines
-        return engine
+        """Wait until there is one: it may just be replaced."""
+        found: list[psutil.Process] = []
+
+        def is_alone() -> bool:
+            found[:] = self.engines
+            return len(found) == 1
+
+        wait_until(is_alone)
+        return found[0]
 
     def next_engine(self, lost: psutil.Process) -> psutil.Process:
         """Wait for the process that replaces a lost engine; answers may end before it starts."""
-        wait_until(lambda: any(engine.pid != lost.pid for engine in self.engines))
-        return next(engine for engine in self.engines if engine.pid != lost.pid)
+        found: list[psutil.Process] = []
+        wait_until(lambda: found.extend(each for each in self.engines if each.pid != lost.pid) or found)
+        return found[0]
 
     @property
     def engines(self) -> list[psutil.Process]:
@@ -116,10 +126,11 @@ class CorralProcess:
         self.stop()
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
+        """SIGTERM; returns the exit code, when `lines` has all of its output."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(START_S)
+        self._reader.join(START_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
@@ -168,6 +179,18 @@ class Stream:
             await asyncio.wait({waiter, self.task}, return_when=asyncio.FIRST_COMPLETED)
             waiter.cancel()
             assert len(self.events) >= n or not self.task.done(), self.events[-1:]
+
+
+def wait_until_busy(server: CorralProcess, model: str, answer: Future) -> None:
+    """Wait until a slot of a model works on a request, or has already answered it."""
+    path = f"/slots?model={model}"
+    wait_until(lambda: answer.done() or any(slot["is_processing"] for slot in server.get(path).json()))
+
+
+async def settle(http: httpx.AsyncClient) -> None:
+    """Have a server take in what was sent to it before, however slow it is: it answers others behind it."""
+    for _ in range(10):
+        await http.get("/health")
 
 
 def run_corral(*options: object, **env: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from tests.system.process import START_S, CorralProcess
 
 A, B = "a" * 32, "b" * 32
 FULL = "No space left on device"
-N_KILLS = 4
+N_KILLS = 3
 
 
 def start(tiny, path, *options) -> CorralProcess:

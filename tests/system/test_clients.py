@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from tests.system.process import Stream
+from tests.system.process import START_S, Stream
 
 
 async def idle(corral) -> None:
@@ -29,7 +29,7 @@ def test_a_client_that_leaves_before_its_answer_frees_the_slot(corral):
         httpx.post(
             corral.url + "/completion",
             json={"prompt": "Tell me a story", "n_predict": -1, "ignore_eos": True},
-            timeout=0.5,
+            timeout=httpx.Timeout(START_S, read=0.5),
         )
     asyncio.run(idle(corral))
 
@@ -37,7 +37,7 @@ def test_a_client_that_leaves_before_its_answer_frees_the_slot(corral):
 async def test_a_client_that_leaves_during_a_long_prompt_frees_the_slot(corral):
     prompt = [1000 + i % 3000 for i in range(1000)]
     request = asyncio.create_task(
-        httpx.AsyncClient(timeout=300).post(
+        httpx.AsyncClient(timeout=START_S).post(
             corral.url + "/completion", json={"prompt": prompt, "cache_prompt": False}
         )
     )

@@ -63,7 +63,7 @@ def test_the_cache_on_disk_goes_without_what_does_not_fit(tiny, disk):
         disk.fill()
         cold = [ask(theme)[0] for theme in (1, 2, 3)]
         server.wait_for(f"--cache-disk: cannot write a state: {FULL}")
-        assert disk.names() == []
+        wait_until(lambda: disk.names() == [])  # another state may just be tried
         assert ask(1) == (cold[0], "none")
         disk.free()
         ask(2)
@@ -104,14 +104,14 @@ def test_an_upload_that_there_is_no_room_for(tiny, tmp_path):
 
 
 def test_a_durable_answer_continues_without_its_journal(tiny, disk):
-    body = {"prompt": "a", "n_predict": 600, "ignore_eos": True, "stream": True, "durable": True}
-    with CorralProcess("-m", tiny, "-c", 1024, "--journal", disk.path) as server:
+    body = {"prompt": "a", "n_predict": 3000, "ignore_eos": True, "stream": True, "durable": True}
+    with CorralProcess("-m", tiny, "-c", 4096, "--journal", disk.path) as server:
         with httpx.stream("POST", server.url + "/completion", json=body, timeout=START_S) as response:
             lines = response.iter_lines()
             next(line for line in lines if line.startswith("data: "))
             disk.fill()
             last = [line for line in lines if line.startswith("data: ")][-1]
-        assert '"tokens_predicted":600' in last
+        assert '"tokens_predicted":3000' in last
         server.wait_for(f"--journal: a request continues, .*: {FULL}")
         assert not list(disk.path.glob("*/*.journal"))
         disk.free()

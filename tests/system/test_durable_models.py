@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,10 @@ def connect(reborn: Reborn) -> openai.AsyncOpenAI:
 
 async def test_work_of_every_model_continues_even_if_only_one_fits(options):
     with Reborn(*options, ROOM_FOR_TWO) as reborn:
-        undisturbed = await run(reborn, ASKED, 700, [])
+        undisturbed = await run(reborn, ASKED, 900, [])
         reborn.options = (*options, ROOM_FOR_ONE)
-        disturbed = await run(reborn, ASKED, 700, [(20, reborn.kill)])
-        assert [reader.n_posts for reader in disturbed] >= [2, 2]
+        disturbed = await run(reborn, ASKED, 900, [(3, reborn.kill)])
+        assert min(reader.n_posts for reader in disturbed) >= 2
         for first, second in zip(undisturbed, disturbed, strict=True):
             assert by_choice(first.events) == by_choice(second.events)
         await check_bytes(reborn, disturbed)
@@ -73,8 +74,11 @@ async def test_responses_and_batches_of_every_model_continue(options):
 
 def n_recorded(options: tuple[object, ...]) -> int:
     """The number of requests in the journal that have begun to be answered."""
-    folder = Path(str(options[options.index("--journal") + 1]))
-    return sum(path.stat().st_size > 2000 for path in folder.glob("*/*.journal"))
+    folder, n = Path(str(options[options.index("--journal") + 1])), 0
+    for path in folder.glob("*/*.journal"):
+        with contextlib.suppress(FileNotFoundError):  # it has just been removed
+            n += path.stat().st_size > 2000
+    return n
 
 
 async def finish(client: openai.AsyncOpenAI, id: str) -> Any:

@@ -170,7 +170,7 @@ def test_keys_are_in_no_line(tiny, tmp_path):
                 url = f"{server.url}/tokenize?key={key}"
                 answer = httpx.post(url, json=body, headers=headers, timeout=START_S)
                 assert answer.status_code == status
-        assert httpx.get(server.url + "/health").status_code == 200
+        assert server.get("/health").status_code == 200
         server.wait_for("GET /health 200")
     assert "sk-" not in "".join(server.lines)
 

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Sequence
 
 import httpx
@@ -111,8 +110,7 @@ def kill(server: CorralProcess) -> None:
     """The engine is gone, and noticed to be."""
     lost = server.engine
     lost.send_signal(signal.SIGKILL)
-    while get(server, "/health").status_code == 200:
-        time.sleep(0.01)
+    server.next_engine(lost)
 
 
 # --- for everybody, and for one

@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.system.process import CorralProcess, run_corral, wait_until
+from tests.system.process import START_S, CorralProcess, run_corral, wait_until
 from tests.tools import mcp_server
 from tests.tools.mcp_server import McpHttpServer
 
@@ -32,7 +32,7 @@ def corral(models, http_server, tmp_path_factory):
     process = {"command": sys.executable, "args": [SCRIPT]}
     servers = {
         "small": {**process, "env": {"GREETING": "hi"}, "timeout_ms": 30_000},
-        "hasty": {**process, "timeout_ms": 2000},
+        "hasty": {**process, "timeout_ms": 5000},
         "hers": {**process, "keys": ["alice"]},
         "web": {"url": http_server.url, "headers": {"authorization": "Bearer of-the-operator"}},
         "missing": {"command": "/no/such/program"},
@@ -92,7 +92,7 @@ def test_calls(corral):
     assert call(corral, "small_none").status_code == 404
     assert call(corral, "none_echo").status_code == 404
     streamed = {"tool": "small_echo", "params": {"text": ""}, "stream": True}
-    assert httpx.post(corral.url + "/tools", json=streamed, headers=ALICE).status_code == 400
+    assert httpx.post(corral.url + "/tools", json=streamed, headers=ALICE, timeout=START_S).status_code == 400
 
 
 def test_calls_over_http(corral, http_server):
@@ -117,7 +117,7 @@ def test_keys_have_their_own(corral):
     assert call(corral, "hers_echo", BOB, text="x").status_code == 404
     assert not [name for name in listed(corral, BOB) if name.startswith("hers")]
     assert call(corral, "small_echo", {}, text="x").status_code == 401
-    assert httpx.get(corral.url + "/tools").status_code == 401
+    assert corral.get("/tools").status_code == 401
 
 
 def test_a_lost_process_is_started_again(corral):
@@ -137,8 +137,9 @@ def test_limits(corral):
 
 def test_a_client_that_leaves_is_not_waited_for(corral):
     body = {"tool": "small_slow", "params": {"seconds": 1}}
+    impatient = httpx.Timeout(START_S, read=0.2)
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(corral.url + "/tools", json=body, headers=ALICE, timeout=0.2)
+        httpx.post(corral.url + "/tools", json=body, headers=ALICE, timeout=impatient)
     assert text(call(corral, "small_echo", text="still here")) == "still here"
 
 
@@ -174,6 +175,7 @@ def call_and_lose(server: CorralProcess) -> None:
 
 def test_a_wrong_file_is_told(models, tmp_path):
     (tmp_path / "mcp.json").write_text('{"mcpServers": []}')
-    ended = run_corral("-m", models / "llama-bpe.gguf", "--mcp-servers-config", tmp_path / "mcp.json")
+    options = ("--port", 0, "--mcp-servers-config", tmp_path / "mcp.json")
+    ended = run_corral("-m", models / "llama-bpe.gguf", *options)
     assert ended.returncode == 2
     assert "--mcp-servers-config" in ended.stderr

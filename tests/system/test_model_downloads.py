@@ -25,13 +25,13 @@ def test_a_model_is_downloaded_used_and_deleted(tiny, tmp_path):
         assert (seen[-1]["model"], seen[-1]["event"]) == (NAME, "download_finished")
         (row,) = server.get("/models").json()["data"]
         assert (row["id"], row["status"]["value"], row["can_remove"]) == (NAME, "unloaded", True)
-        assert server.complete(model=NAME, prompt="Hello", n_predict=4)["content"]
+        assert server.complete(model=NAME, prompt="Hello", n_predict=4, ignore_eos=True)["content"]
         assert server.post("/models", model=NAME).status_code == 400
         assert httpx.delete(f"{server.url}/models?model={NAME}", timeout=START_S).json() == {"success": True}
         assert server.engines == []
         assert server.get("/models").json()["data"] == []
         assert not [path for path in tmp_path.rglob("*.gguf") if path.exists()]
-        assert httpx.delete(f"{server.url}/models?model={NAME}").status_code == 400
+        assert httpx.delete(f"{server.url}/models?model={NAME}", timeout=START_S).status_code == 400
 
 
 def test_what_cannot_be_downloaded(tiny, tmp_path):

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.system.process import START_S, CorralProcess, wait_until
+from tests.system.process import START_S, CorralProcess, wait_until, wait_until_busy
 from tests.tools.tiny_models import llama_bpe, llama_spm
 
 BUDGET = 640 << 20
@@ -20,6 +20,7 @@ HELLO = {"prompt": "Hello", "n_predict": 8, "temperature": 0, "ignore_eos": True
 PRESET = """[*]
 cram = 16
 c = 512
+context-shift = true
 
 [one]
 model = {bpe}
@@ -75,10 +76,10 @@ def test_models_of_a_group_exclude_each_other(server):
 def test_a_busy_model_of_a_group_is_waited_for(server):
     server.complete(model="one", **HELLO)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        busy = pool.submit(server.complete, **{**HELLO, "model": "one", "n_predict": 400})
-        wait_until(lambda: server.get("/slots?model=one").json()[0]["is_processing"])
+        busy = pool.submit(server.complete, **{**HELLO, "model": "one", "n_predict": 1000})
+        wait_until_busy(server, "one", busy)
         other = pool.submit(server.complete, **{**HELLO, "model": "two"})
-        assert busy.result()["tokens_predicted"] == 400
+        assert busy.result()["tokens_predicted"] == 1000
         assert other.result()["content"]
 
 
@@ -115,14 +116,16 @@ def test_a_stream_that_waits_tells_how_far_its_model_is(server, path):
 
 
 def test_a_stream_shows_the_place_in_the_queue(server):
-    server.complete(model="one", **HELLO)
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        busy = pool.submit(server.complete, **{**HELLO, "model": "one", "n_predict": 400})
-        wait_until(lambda: server.get("/slots?model=one").json()[0]["is_processing"])
-        told = events(stream(server, "/completion", **{**HELLO, "model": "two"}).text)
-        assert busy.result()["tokens_predicted"] == 400
-    places = [event["model_progress"].get("queue_position") for event in told if "model_progress" in event]
-    assert 1 in places
+    url, endless = f"{server.url}/completion", {**HELLO, "model": "one", "n_predict": -1, "stream": True}
+    asked = {**HELLO, "model": "two", "stream": True, "return_progress": True}
+    with httpx.stream("POST", url, json=endless, timeout=START_S) as busy:
+        next(busy.iter_lines())
+        with httpx.stream("POST", url, json=asked, timeout=START_S) as waiting:
+            lines = waiting.iter_lines()
+            while '"queue_position":1' not in next(lines):
+                pass
+            busy.close()
+            assert events("\n".join(lines))[-1]["tokens_predicted"] == 8
 
 
 def test_each_line_of_a_batch_has_its_model_and_those_of_one_follow_each_other(server):
@@ -167,15 +170,15 @@ def test_errors_before_and_after_the_first_event(server, preset):
 def test_presets_are_read_again(server, preset):
     server.complete(model="one", **HELLO)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        last = pool.submit(server.complete, **{**HELLO, "model": "one", "n_predict": 400})
-        wait_until(lambda: server.get("/slots?model=one").json()[0]["is_processing"])
+        last = pool.submit(server.complete, **{**HELLO, "model": "one", "n_predict": 1000})
+        wait_until_busy(server, "one", last)
         text = PRESET.format(bpe=preset.parent / "llama-bpe.gguf", spm=preset.parent / "llama-spm.gguf")
         changed = text.replace("[wide]", "[new]").replace("[one]\n", "[one]\nalias = first\n")
         preset.write_text(changed)
         now = rows(server, "?reload=1")
         assert now.keys() == {"one", "two", "new"}
         assert now["one"]["aliases"] == ["first"]
-        assert last.result()["tokens_predicted"] == 400, "what runs is not interrupted"
+        assert last.result()["tokens_predicted"] == 1000, "what runs is not interrupted"
     assert server.complete(model="first", **HELLO)["model"] == "one"
     assert len(server.engines) <= 2
     preset.write_text("[one]\nmodel = x\nno-such-option = 1\n")

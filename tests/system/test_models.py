@@ -31,7 +31,7 @@ def run(env, *words):
 
 
 def answers(server):
-    return bool(server.complete(prompt="Hello", n_predict=4)["content"])
+    return bool(server.complete(prompt="Hello", n_predict=4, ignore_eos=True)["content"])
 
 
 def test_a_url_over_a_line_that_breaks(env, content):
@@ -52,7 +52,7 @@ def test_a_url_over_a_line_that_breaks(env, content):
     assert model["architecture"] == "llama"
     assert run(env, "models", "rm", "llama-bpe.gguf").returncode == 0
     assert run(env, "models", "rm", "llama-bpe.gguf").returncode == 1
-    failed = run(env, "-mu", f"{files.url}/llama-bpe.gguf")
+    failed = run(env, "--port", "0", "-mu", f"{files.url}/llama-bpe.gguf")
     assert failed.returncode == 1
     assert "--model-url: cannot reach 127.0.0.1" in failed.stderr
     assert "Traceback" not in failed.stderr
@@ -62,7 +62,7 @@ def test_a_hub(env, content):
     repository = Repository(large={"tiny-F32.gguf": content}, token="hf_t0ken")
     with FakeHub({"user/tiny": repository}) as hub:
         env["HF_ENDPOINT"] = hub.url
-        refused = run(env, "-hf", "user/tiny")
+        refused = run(env, "--port", "0", "-hf", "user/tiny")
         assert refused.returncode == 1
         assert "pass a token with --hf-token or HF_TOKEN" in refused.stderr
         with CorralProcess("-hf", "user/tiny:F32", "--hf-token", "hf_t0ken", env=env) as server:

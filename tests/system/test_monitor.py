@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 
-from tests.system.process import START_S, CorralProcess, Stream
+from tests.system.process import START_S, CorralProcess, Stream, wait_until
 
 ENDLESS = {"prompt": "Once upon a time there was a small model", "n_predict": -1, "ignore_eos": True}
 PATH = "/monitor/events"
@@ -135,7 +135,7 @@ async def test_watching_keeps_no_engine_awake_and_wakes_none(tiny, watch):
         await each.until(lambda _: len(each.events) >= n_events + 4)
         late = watch(server)
         assert (await late.until(lambda _: True))["engine"]["state"] == "sleeping"
-        assert server.engines == []
+        wait_until(lambda: not server.engines)
         assert not late.events[0]["slots"][0]["is_processing"]
         await asyncio.to_thread(server.complete, prompt="Hello", n_predict=4)
         awake = await late.until_engine("ready")

@@ -103,9 +103,10 @@ def queue_of(server: CorralProcess) -> int:
 
 
 async def test_an_engine_that_is_lost_is_told(server):
+    engine = server.engine
     stream = Stream(server.url, **{**ENDLESS, "n_predict": 1500})
     await stream.reach(20)
-    server.engine.kill()
+    engine.kill()
     await stream.task
     assert len(stream.tokens) == 1500
     n = 1

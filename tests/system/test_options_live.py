@@ -132,7 +132,7 @@ def test_ignore_eos(plain, sampled):
 def changed(tiny, tmp_path_factory):
     directory = tmp_path_factory.mktemp("static")
     (directory / "page.html").write_text("a page")
-    size = ("-c", 512, "-np", 2, "-b", 64, "-ub", 32, "-tb", 9, "-n", 3000)
+    size = ("-c", 512, "-np", 2, "-b", 64, "-ub", 32, "-tb", 9, "-n", 600)
     shift = ("--context-shift", "--keep", 5, "-nocb", "-sps", 0.95)
     answers = ("-r", r"e\nt", "-sp", "-a", "someone", "--path", directory)
     with start(tiny, *size, *shift, *answers, "-fa", "--no-mmap", "--slots", "--metrics", "-v") as server:
@@ -179,9 +179,9 @@ def test_the_file_is_mapped_read_or_locked(plain, changed, other, tiny):
 
 def test_answers_are_as_long_as_said(changed):
     endless = {"prompt": PROMPT, "ignore_eos": True, "stop": []}
-    assert changed.complete(**endless)["tokens_predicted"] == 3000
+    assert changed.complete(**endless)["tokens_predicted"] == 600
     assert changed.complete(**endless, n_predict=9)["tokens_predicted"] == 9
-    assert changed.complete(**endless, n_predict=3005)["tokens_predicted"] == 3005
+    assert changed.complete(**endless, n_predict=605)["tokens_predicted"] == 605
 
 
 def test_reverse_prompts_with_and_without_escapes(plain, changed, other):

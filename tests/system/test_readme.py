@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.system.document import ROOT, marked_blocks, run_block
+from tests.system.process import START_S
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = marked_blocks(README)
@@ -34,5 +35,5 @@ def test_make_serve_serves():
     assert make.stderr is not None
     with make, make.stderr:
         url = next(found[1] for line in make.stderr if (found := re.search(r"ready on (\S+)", line)))
-        assert httpx.get(f"{url}/health").json()["status"] == "ok"
+        assert httpx.get(f"{url}/health", timeout=START_S).json()["status"] == "ok"
         os.killpg(make.pid, signal.SIGTERM)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.system.process import CorralProcess, Stream
+from tests.tools.wait import wait_until_async
 
 N_STREAMS = 8
 N_PREDICT = 32
@@ -47,6 +48,12 @@ def start(server: CorralProcess) -> list[Stream]:
     ]
 
 
+def is_healthy(server: CorralProcess) -> bool:
+    health = server.get("/health")
+    assert health.status_code == 200 or health.json()["error"]["type"] == "unavailable_error"
+    return health.status_code == 200
+
+
 async def finish(streams: list[Stream]) -> list[tuple[str, list[int]]]:
     await asyncio.gather(*(stream.task for stream in streams))
     for stream in streams:
@@ -63,12 +70,10 @@ async def test_streams_go_on_token_exact(server, number):
         await stream.reach(10)
     lost = server.engine
     lost.send_signal(number)
-    while (health := server.get("/health")).status_code == 200:
-        await asyncio.sleep(0.02)
-    assert health.json()["error"]["type"] == "unavailable_error"
+    await wait_until_async(lambda: not is_healthy(server) or server.engine.pid != lost.pid, 0.02)
     assert await finish(streams) == undisturbed
     server.next_engine(lost)
-    assert server.get("/health").status_code == 200
+    await wait_until_async(lambda: is_healthy(server), 0.02)
 
 
 async def test_a_checked_answer_goes_on_although_choices_were_taken_back(server):

@@ -72,7 +72,7 @@ def test_what_takes_long_gives_a_sign_of_life_and_can_be_interrupted(tmp_path):
         wait_until(lambda: (tmp_path / "log").read_text().endswith("\n"))
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait() == 130
-    assert not psutil.pid_exists(int((tmp_path / "log").read_text()))
+    wait_until(lambda: not psutil.pid_exists(int((tmp_path / "log").read_text())))
 
 
 @pytest.fixture

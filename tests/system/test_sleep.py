@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from tests.system.process import START_S, CorralProcess, wait_until
+from tests.tools.wait import wait_until_async
 
 HELLO = {"prompt": "Hello", "n_predict": 8, "temperature": 0, "ignore_eos": True}
 
@@ -27,6 +30,7 @@ def sleeper(modifiers, tmp_path_factory):
     options = (
         "--sleep-idle-seconds",
         1,
+        "--context-shift",
         "--slots",
         "--slot-save-path",
         directory,
@@ -57,6 +61,15 @@ def wait_for_sleep(server: CorralProcess) -> None:
         time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def kept_awake(server: CorralProcess) -> Iterator[None]:
+    """Work without end for slot 1 meanwhile."""
+    body = {**HELLO, "n_predict": -1, "id_slot": 1, "stream": True}
+    with httpx.stream("POST", server.url + "/completion", json=body, timeout=START_S) as response:
+        next(response.iter_lines())
+        yield
+
+
 def test_it_sleeps_without_its_process_and_looking_does_not_wake_it(sleeper):
     answer = sleeper.complete(**HELLO)
     sleeper.get("/metrics")  # rates are since the last scrape
@@ -80,7 +93,8 @@ def test_it_sleeps_without_its_process_and_looking_does_not_wake_it(sleeper):
     assert sleeper.engines == []
     assert is_sleeping(sleeper) is True
     assert sleeper.complete(**HELLO)["content"] == answer["content"]
-    assert is_sleeping(sleeper) is False
+    with kept_awake(sleeper):
+        assert is_sleeping(sleeper) is False
     after = metrics_of(sleeper.get("/metrics").text)
     totals = {name: n for name, n in metrics_of(before).items() if name.endswith("_total")}
     assert {"llamacpp:n_decode_total", "llamacpp:tokens_predicted_total"} <= set(totals)
@@ -121,8 +135,9 @@ def test_an_adapter_that_was_loaded_is_there_again_after_a_sleep(sleeper):
 
 
 def test_sessions_survive_and_slots_are_empty(sleeper):
-    sleeper.complete(**HELLO, id_slot=0)
-    saved = sleeper.post("/sessions/kept?action=save&slot=0").json()
+    with kept_awake(sleeper):
+        sleeper.complete(**HELLO, id_slot=0)
+        saved = sleeper.post("/sessions/kept?action=save&slot=0").json()
     wait_for_sleep(sleeper)
     assert sleeper.post("/slots/0?action=tokens").json()["n_tokens"] == 0
     restored = sleeper.post("/sessions/kept?action=restore&slot=0").json()
@@ -150,9 +165,10 @@ async def test_all_who_come_at_once_are_answered(sleeper):
 
 async def test_a_client_that_leaves_while_it_wakes_up_leaves_nothing_behind(sleeper):
     await asyncio.to_thread(wait_for_sleep, sleeper)
+    n = len(sleeper.lines)
     async with httpx.AsyncClient(timeout=START_S) as http:
         asking = asyncio.create_task(http.post(sleeper.url + "/completion", json=HELLO))
-        await asyncio.to_thread(sleeper.wait_for, "loading the engine again")
+        await wait_until_async(lambda: "loading the engine again" in "".join(sleeper.lines[n:]))
         asking.cancel()
     await asyncio.to_thread(wait_for_sleep, sleeper)
     assert sleeper.get("/health").json()["slots_idle"] == 2
@@ -181,7 +197,9 @@ def test_what_it_says_about_it(sleeper):
 
 
 def test_a_lost_engine_does_not_confuse_it(sleeper):
-    sleeper.complete(**HELLO)
+    body = {"model": "any", "prompt": "Hello", "options": {"num_predict": 4}, "stream": False}
+    awake = sleeper.post("/api/generate", **body, keep_alive="10m")
+    assert awake.status_code == 200, awake.text
     sleeper.engine.kill()
     sleeper.wait_for("engine lost")
     wait_for_sleep(sleeper)

@@ -179,16 +179,18 @@ async def test_an_engine_that_dies_in_the_middle_of_drafts(slow, undrafted):
     """With nothing but the context to look things up in."""
     with start(slow, *BRIEF) as server:
         expected = undrafted["few words"]
-        stream = Stream(server.url, prompt=PROMPT, timings_per_token=True, **LIMITS, **KINDS["few words"])
-        while not (stream.events and stream.events[-1]["timings"].get("draft_n_accepted")):
+        body = {"prompt": PROMPT, **LIMITS, **KINDS["few words"], "n_predict": 240}
+        stream = Stream(server.url, timings_per_token=True, **body)
+        while not any(event["timings"].get("draft_n_accepted") for event in stream.events):
             await stream.reach(len(stream.events) + 1)
         assert not stream.events[-1]["stop"]
         lost = server.engine
         lost.send_signal(signal.SIGKILL)
         await stream.task
         server.next_engine(lost)
-        assert stream.text == expected["content"]
-        assert stream.tokens == expected["tokens"]
+        assert stream.text.startswith(expected["content"])
+        assert stream.tokens[:80] == expected["tokens"]
+        assert len(stream.tokens) == 240
         assert [event["stop"] for event in stream.events[-2:]] == [False, True]
         for name, kind in KINDS.items():
             answer = ask(server, **kind)

@@ -19,7 +19,7 @@ import httpx
 import openai
 import pytest
 
-from tests.system.process import START_S, CorralProcess, Stream
+from tests.system.process import START_S, CorralProcess, Stream, settle
 from tests.system.state import (
     GREEDY,
     QUESTION,
@@ -524,7 +524,7 @@ async def test_actions_in_flight_answer_when_the_engine_is_lost(small):
     await stream.reach(3)
     async with httpx.AsyncClient(base_url=small.url, timeout=START_S) as http:
         actions = [asyncio.create_task(http.post(path, json=body)) for path, body in waiting.items()]
-        await asyncio.sleep(0.05)
+        await settle(http)
         small.engine.send_signal(signal.SIGKILL)
         for path, answer in zip(waiting, await asyncio.gather(*actions), strict=True):
             assert answer.status_code == 503, (path, answer.text)
@@ -613,7 +613,7 @@ async def test_an_action_waits_for_a_busy_slot_or_is_refused(large):
         waiting = []
         for path, body in [*paths.items(), ("/completion", {"prompt": later, "n_predict": 1, "id_slot": 0})]:
             waiting.append(asyncio.create_task(http.post(path, json=body)))
-            await asyncio.sleep(0.05)
+            await settle(http)
         await stream.reach(len(stream.events) + 30)
         assert not any(task.done() for task in waiting)
         await leave(stream)

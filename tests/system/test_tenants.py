@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.system.process import START_S, CorralProcess
+from tests.tools.wait import wait_until_async
 
-ALICE, BOB = "sk-alice", "sk-bob"
+ALICE, BOB, CAROL = "sk-alice", "sk-bob", "sk-carol"
 N_ROUNDS = 3
 
 
 @pytest.fixture
 def keys(tmp_path) -> Path:
     path = tmp_path / "keys"
-    path.write_text(f"alice=3:{ALICE}\nbob:{BOB}\n")
+    path.write_text(f"alice=3:{ALICE}\nbob:{BOB}\ncarol:{CAROL}\n")
     return path
 
 
@@ -87,6 +89,16 @@ def test_what_the_server_itself_says_to_all_is_evaluated_once(keys, tmp_path, ti
             assert ask(server, key, " And then?")["cache_n"] > 100
 
 
+def counts(server: CorralProcess) -> tuple[int, int]:
+    """Requests that have a slot, and that wait for one."""
+    headers = {"x-api-key": CAROL}
+    text = httpx.get(server.url + "/metrics", headers=headers, timeout=START_S, verify=False).text
+    running, waiting = (
+        re.search(rf"^llamacpp:requests_{name} (\d+)", text, re.M) for name in ("processing", "deferred")
+    )
+    return int(running[1]), int(waiting[1])
+
+
 async def test_slots_are_shared_by_weight_and_not_by_who_asks_more_often(keys, tiny):
     """Bob floods the server, Alice has a weight of three: while both wait, she gets more."""
     done: list[str] = []
@@ -97,18 +109,25 @@ async def test_slots_are_shared_by_weight_and_not_by_who_asks_more_often(keys, t
         assert answer.status_code == 200, answer.text
         done.append(name)
 
-    with CorralProcess("-m", tiny, "-c", 1024, "-np", 2, "--api-key-file", keys) as server:
+    async def occupy(http: httpx.AsyncClient) -> None:
+        body = {"prompt": "carol", "n_predict": -1, "ignore_eos": True}
+        await http.post("/completion", json=body, headers={"x-api-key": CAROL})
+
+    options = ("-c", 1024, "-np", 2, "--context-shift", "--metrics", "--api-key-file", keys)
+    with CorralProcess("-m", tiny, *options) as server:
         async with httpx.AsyncClient(
             base_url=server.url, timeout=START_S, limits=httpx.Limits(max_connections=None)
         ) as http:
+            carols = [asyncio.create_task(occupy(http)) for _ in range(3)]
+            await wait_until_async(lambda: counts(server) == (2, 1))
             bobs = [asyncio.create_task(work(http, "bob", BOB, i)) for i in range(24)]
-            while len(done) < 2:
-                await asyncio.sleep(0.01)
-            n_before = len(done)
             alices = [asyncio.create_task(work(http, "alice", ALICE, i)) for i in range(12)]
+            await wait_until_async(lambda: counts(server) == (2, 37))
+            for carol in carols:
+                carol.cancel()
             await asyncio.gather(*alices)
-            n_bob = done[n_before:].count("bob")
+            n_bob = done.count("bob")
             await asyncio.gather(*bobs)
-    # 12 of hers take the time of 4 of his; two of his were running, and one may be due at either end.
+    # 12 of hers take the time of 4 of his; two of his may be running, and one be due at either end.
     assert n_bob <= 8
     assert done.count("bob") == 24

@@ -23,7 +23,8 @@ from corral.telemetry.record import RequestRecord
 from corral.telemetry.tracing import Tracer
 from tests.system.process import START_S, CorralProcess, Stream
 
-SOON: dict[str, Any] = {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+SOON: dict[str, Any] = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
+IMPATIENT: dict[str, Any] = {**SOON, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
 SECRET = "xyzzy"
 PARTS = ["template", "queue", "prefill", "decode", "render"]
 
@@ -243,9 +244,10 @@ def test_an_embedding_decodes_nothing(server, collector):
 def test_only_what_has_work_is_traced(server, collector):
     n_spans = len(collector.spans)
     headers = {"x-request-id": "idle", "authorization": "Bearer sk-alice"}
-    assert httpx.get(server.url + "/health", headers=headers).status_code == 200
+    assert httpx.get(server.url + "/health", headers=headers, timeout=START_S).status_code == 200
     body = {"prompt": "x", "n_predict": "many"}
-    assert httpx.post(server.url + "/completion", json=body, headers=headers).status_code == 400
+    refused = httpx.post(server.url + "/completion", json=body, headers=headers, timeout=START_S)
+    assert refused.status_code == 400
     post(server, "/completion", "busy", prompt="hello", n_predict=1)
     collector.trace("busy")
     assert not collector.roots("idle")
@@ -370,7 +372,7 @@ def silence():
 def test_a_missing_collector_is_in_nobodys_way(tiny, missing):
     with (
         missing() as url,
-        CorralProcess("-m", tiny, "-c", 512, "--otlp-endpoint", url, env=SOON) as server,
+        CorralProcess("-m", tiny, "-c", 512, "--otlp-endpoint", url, env=IMPATIENT) as server,
     ):
         for _ in range(20):
             assert server.complete(prompt="hello", n_predict=2)["tokens_predicted"] == 2

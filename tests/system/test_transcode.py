@@ -85,7 +85,7 @@ def test_the_default_model_is_not_measured_at_its_first_start(env):
 
 
 def test_an_unknown_encoding_is_refused(model, env):
-    refused = run("-m", model, "--transcode", "Q9_9", env=env)
+    refused = run("-m", model, "--port", "0", "--transcode", "Q9_9", env=env)
     assert refused.returncode == 2
     assert "--transcode" in refused.stderr
     assert "Q8_0" in refused.stderr
@@ -93,7 +93,8 @@ def test_an_unknown_encoding_is_refused(model, env):
 
 def test_no_room_for_it_is_said(model, env, disk):
     (disk.path / "fill").write_bytes(bytes(400 << 10))
-    refused = run("-m", model, "--transcode", "F32", env={**env, "LLAMA_CACHE": str(disk.path)})
+    full = {**env, "LLAMA_CACHE": str(disk.path)}
+    refused = run("-m", model, "--port", "0", "--transcode", "F32", env=full)
     assert refused.returncode == 1
     assert "are free; set LLAMA_CACHE to another directory" in refused.stderr
 

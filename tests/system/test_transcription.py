@@ -61,8 +61,8 @@ def test_paths_are_under_the_prefix(server, http):
     assert http.get("/health").json()["status"] == "ok"
     assert http.get("/").headers["content-type"].startswith("text/html")
     for path in ("/health", "/v1/models", f"{PREFIX}x/health", "/"):
-        assert httpx.get(server.url + path).status_code == 404
-    assert httpx.get(server.url + PREFIX).headers["location"] == f"{PREFIX}/"
+        assert server.get(path).status_code == 404
+    assert server.get(PREFIX).headers["location"] == f"{PREFIX}/"
 
 
 def test_the_openai_client_transcribes(client):

@@ -67,7 +67,7 @@ def llava(vision, tmp_path_factory):
         "--mmproj",
         vision / "mmproj-llava.gguf",
         "-c",
-        4096,
+        16384,
         "-np",
         2,
     )
