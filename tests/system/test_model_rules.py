@@ -119,13 +119,31 @@ def test_a_stream_shows_the_place_in_the_queue(server):
     url, endless = f"{server.url}/completion", {**HELLO, "model": "one", "n_predict": -1, "stream": True}
     asked = {**HELLO, "model": "two", "stream": True, "return_progress": True}
     with httpx.stream("POST", url, json=endless, timeout=START_S) as busy:
-        next(busy.iter_lines())
+        sent = busy.iter_lines()  # the stream is closed with it
+        next(sent)
         with httpx.stream("POST", url, json=asked, timeout=START_S) as waiting:
             lines = waiting.iter_lines()
             while '"queue_position":1' not in next(lines):
                 pass
             busy.close()
             assert events("\n".join(lines))[-1]["tokens_predicted"] == 8
+
+
+def test_a_client_that_leaves_the_queue_costs_no_model_its_place(server):
+    server.complete(model="one", **HELLO)
+    url, endless = f"{server.url}/completion", {**HELLO, "model": "one", "n_predict": -1, "stream": True}
+    with httpx.stream("POST", url, json=endless, timeout=START_S) as busy:
+        sent = busy.iter_lines()  # the stream is closed with it
+        next(sent)
+        asked = {**HELLO, "model": "two", "stream": True, "return_progress": True}
+        with httpx.stream("POST", url, json=asked, timeout=START_S) as waiting:
+            lines = waiting.iter_lines()
+            while '"queue_position":1' not in next(lines):
+                pass
+        wait_until(lambda: rows(server)["two"]["status"]["value"] != "loading")
+        assert "one" in loaded(server)
+    assert "two" not in loaded(server)
+    assert server.complete(model="two", **HELLO)["content"]
 
 
 def test_each_line_of_a_batch_has_its_model_and_those_of_one_follow_each_other(server):

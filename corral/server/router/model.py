@@ -109,6 +109,7 @@ class ServedModel:
         self.failure: Failure | None = None
         self.n_requests = 0  # that are served
         self.n_waiting = 0  # requests that wait until it is loaded
+        self.is_ordered = False  # it is loaded also if no request waits for it
         self.used_at = 0.0
         self.was_unloaded = False  # by a command or to make room, not because it was idle
         self.loading_task: asyncio.Task[None] | None = None

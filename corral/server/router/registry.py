@@ -9,8 +9,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from corral.core.catalog import CatalogModel
 from corral.core.client import Client
@@ -43,7 +43,7 @@ class Registry:
         self._gpu_bytes: dict[str, int] = {}  # for models, by device
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._wakers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._retired: set[ServedModel] = set()  # no longer in the catalog, but they still hold memory
         self.waiting: list[str] = []  # names of models that wait for memory, the next one first
         self.listeners: list[Listener] = []
@@ -101,6 +101,7 @@ class Registry:
             await self._make_ready(model, autoload)
         finally:
             model.n_waiting -= 1
+            self._stop_if_unwanted(model)
         model.n_requests += 1
 
     def leave(self, model: ServedModel) -> None:
@@ -115,25 +116,39 @@ class Registry:
                 continue
             if not autoload and model.state in (ModelState.UNLOADED, ModelState.FAILED):
                 raise InvalidRequest("model is not loaded")
-            await self.load(model)
+            await self.load(model, for_request=True)
 
-    async def load(self, model: ServedModel, again: bool = False) -> None:
-        """Load a model, together with others that want it. `again`: also if it has just failed."""
-        if model.is_up:
-            return
-        if model.loading_task is None:
-            self._check_failure(model, again)
-            if model.needs:
-                self._check_possible(model)
-            model.loading_task = asyncio.create_task(self._load(model))
-            model.loading_task.add_done_callback(lambda _: self._end_loading(model))
-            self.on_change(model)
+    async def load(self, model: ServedModel, again: bool = False, for_request: bool = False) -> None:
+        """Load a model, together with others that want it. `again`: also if it has just failed.
+        `for_request`: not if all requests for it leave before it has got memory."""
+        task: asyncio.Task[None] | None = None
+        while task is None or task.cancelled():
+            if model.is_up:
+                return
+            task = model.loading_task or self._begin_loading(model, again)
+            model.is_ordered |= not for_request
+            await asyncio.wait({task})
         try:
-            await asyncio.shield(model.loading_task)
+            task.result()
         except InsufficientStorage:
             raise
         except CorralError as error:
             raise failed(model, error) from None
+
+    def _begin_loading(self, model: ServedModel, again: bool) -> asyncio.Task[None]:
+        self._check_failure(model, again)
+        if model.needs:
+            self._check_possible(model)
+        task = model.loading_task = asyncio.create_task(self._load(model))
+        task.add_done_callback(lambda _: self._end_loading(model))
+        self.on_change(model)
+        return task
+
+    def _stop_if_unwanted(self, model: ServedModel) -> None:
+        """Stop waiting for memory if all requests have left: no other model is to be unloaded for them."""
+        is_wanted = model.n_waiting or model.is_ordered
+        if model.loading_task is not None and model.name in self.waiting and not is_wanted:
+            model.loading_task.cancel()
 
     async def unload(self, model: ServedModel) -> None:
         """Unload a model when its requests have ended."""
@@ -151,9 +166,9 @@ class Registry:
         self._is_closing = True
         every = [*self.models.values(), *self._retired]
         tasks = [model.loading_task for model in every if model.loading_task is not None]
-        for task in (*tasks, *self._wakers):
+        for task in (*tasks, *self._tasks):
             task.cancel()
-        await asyncio.gather(*tasks, *self._wakers, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
         await asyncio.gather(*(model.close() for model in every))
 
     def dismiss(self) -> None:
@@ -180,9 +195,7 @@ class Registry:
 
     def on_wake(self, model: ServedModel) -> None:
         """Load an engine for work that came without a request, such as a response in the background."""
-        waker = asyncio.create_task(self._wake(model))
-        self._wakers.add(waker)
-        waker.add_done_callback(self._wakers.discard)
+        self._run(self._wake(model))
 
     def on_change(self, model: ServedModel) -> None:
         is_gone = model.is_unloaded and model.state is ModelState.SLEEPING
@@ -198,9 +211,13 @@ class Registry:
         self._names = {name: each for name, each in self._names.items() if each is not model}
         if model.front is not None or model.loading_task is not None:
             self._retired.add(model)
-            task = asyncio.create_task(self._let_go(model))
-            self._wakers.add(task)
-            task.add_done_callback(self._wakers.discard)
+            self._run(self._let_go(model))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _let_go(self, model: ServedModel) -> None:
         while model.loading_task is not None or model.n_waiting:
@@ -230,7 +247,7 @@ class Registry:
         model.touch()
 
     def _end_loading(self, model: ServedModel) -> None:
-        task, model.loading_task = model.loading_task, None
+        task, model.loading_task, model.is_ordered = model.loading_task, None, False
         if task is not None and not task.cancelled() and (error := task.exception()) is not None:
             reason = error.message if isinstance(error, CorralError) else repr(error)
             fields = {"model": model.name, "reason": reason}
@@ -252,7 +269,7 @@ class Registry:
                     victim = self.models[victims[0]]
                     fields = {"model": victim.name, "other": model.name}
                     _log.info("unloading %(model)s to make room for %(other)s", fields)
-                    await victim.unload()
+                    await asyncio.shield(self._run(victim.unload()))  # finish it in any case
                     self.on_change(victim)
                 if victims is None:
                     if time.monotonic() - since > _PATIENCE_S and not drained:
