@@ -66,7 +66,8 @@ def kept_awake(server: CorralProcess) -> Iterator[None]:
     """Work without end for slot 1 meanwhile."""
     body = {**HELLO, "n_predict": -1, "id_slot": 1, "stream": True}
     with httpx.stream("POST", server.url + "/completion", json=body, timeout=START_S) as response:
-        next(response.iter_lines())
+        sent = response.iter_lines()  # the stream is closed with it
+        next(sent)
         yield
 
 
