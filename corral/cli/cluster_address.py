@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 from corral.cluster.join import split_address
+from corral.core.address import is_private
 from corral.core.errors import CorralError
-from corral.server.peers import is_private
 
 ALLOW = "--allow-insecure-cluster"
 
