@@ -58,6 +58,14 @@ def import_ray(host: str) -> Any:
     return ray
 
 
+def node_address() -> str:
+    """Return the address of this node; for actors."""
+    import ray
+
+    address: str = ray.util.get_node_ip_address()
+    return address
+
+
 def join(address: str) -> Any:
     """Become a driver of the cluster; returns the module `ray`. Raises CorralError."""
     host, port = split_address(address)
