@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
+import psutil
 import pytest
 
 from corral import __version__
@@ -41,5 +42,5 @@ async def test_a_worker_listens_until_its_server_is_killed(monkeypatch):
     address, _, port = place.endpoint.rpartition(":")
     with contextlib.closing(socket.create_connection((address, int(port)))):
         assert decode_place(await host.describe()) == place
-    rpc_host.psutil.Process(place.pid).kill()
+    psutil.Process(place.pid).kill()
     assert "SIGKILL" in await host.ended()
