@@ -70,6 +70,6 @@ def _check_none(plain: socket.socket, where: str) -> None:
 def _own_context() -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=os.environ[_AUTHORITY])
     context.load_cert_chain(os.environ[_CERT], os.environ[_KEY])
-    context.set_alpn_protocols(["h2"])  # gRPC insists
+    context.set_alpn_protocols(["h2"])  # gRPC requires it
     context.check_hostname = False  # gRPC also takes an address that is given as a name
     return context
