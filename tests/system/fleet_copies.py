@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.system.process import CorralProcess, Stream
@@ -17,6 +19,7 @@ async def copy_from_a_busy_engine(server: CorralProcess) -> None:
     await stream.reach(2)
     copied = server.complete(**body, cache_report=True)
     stream.task.cancel()
+    await asyncio.wait({stream.task})
     evaluated = server.complete(**body, cache_prompt=False, id_slot=1)
     assert copied["id_slot"] == 1
     assert copied["cache_report"]["copied_from"] == 0
