@@ -91,7 +91,7 @@ class Server(Process):
     """A program that takes llama-server's options, from its command on; its log is thrown away."""
 
     def __init__(self, program: str, model: str, *options: object) -> None:
-        port = _free_port()
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [program, "-m", model, "--host", "127.0.0.1", "--port", str(port), *map(str, options)]
         self._started = time.perf_counter()
@@ -116,6 +116,6 @@ class Server(Process):
         return time.perf_counter() - self._started
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])

@@ -40,12 +40,12 @@ class Admission:
     def check_health(self, tells_why: bool = True) -> None:
         """Raise unless there is an engine, or a sleeping one that can wake up. `tells_why`: include the
         reason, which may contain paths."""
-        state = self._engine.state
+        state, reason = self._engine.state, self._engine.down_because
+        why = f": {reason}" if tells_why and reason else ""
         if state is EngineState.FAILED:
-            reason = f": {self._engine.down_because}" if tells_why and self._engine.down_because else ""
-            raise Unavailable(f"The engine is down{reason}")
+            raise Unavailable(f"The engine is down{why}")
         if state is EngineState.RESTARTING:
-            raise Unavailable("Engine restarting")
+            raise Unavailable(f"Engine restarting{why}")
         if state is EngineState.LOADING or not self._model.is_loaded:
             raise still_loading(self._engine.loading)
 

@@ -1,14 +1,27 @@
-"""Refuse clusters on public addresses: clients that reach a Ray cluster can run any program on its nodes."""
+"""Refuse options of a cluster that do not fit together, and public addresses: clients that reach a Ray
+cluster can run any program on its nodes."""
 
 from __future__ import annotations
 
 import socket
 
 from corral.cluster.join import split_address
+from corral.core.address import is_private
 from corral.core.errors import CorralError
-from corral.server.peers import is_private
+from corral.core.settings import Settings
 
 ALLOW = "--allow-insecure-cluster"
+
+
+def check_cluster(settings: Settings) -> None:
+    """Raise CorralError for options of a cluster that cannot be honoured."""
+    server = settings.server
+    if server.ray:
+        check_private(server.ray, server.allow_insecure_cluster)
+    elif server.rpc_workers:
+        raise CorralError("--rpc-workers are started in a Ray cluster: name it with --ray")
+    if server.rpc_workers and settings.engine.rpc:
+        raise CorralError("--rpc-workers have their own addresses: leave out --rpc")
 
 
 def check_private(address: str, is_allowed: bool) -> None:

@@ -140,10 +140,10 @@ def _serve(configuration: Configuration, args: Sequence[str]) -> int:
         _log.warning("%s", note)
     check_paths(configuration)
     settings = configuration.settings
-    if server.ray:
-        from corral.cli.cluster_address import check_private
+    if server.ray or server.rpc_workers:
+        from corral.cli.cluster_address import check_cluster
 
-        check_private(server.ray, server.allow_insecure_cluster)
+        check_cluster(settings)
     if serves_many(configuration):
         run_many(configuration, args)
         return 0

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from corral.cli.cluster_address import ALLOW, check_private
+from corral.cluster.tied import tied_command
 from corral.core.cpu_set import physical_cores
 from corral.core.errors import CorralError
 
@@ -26,8 +27,7 @@ def run_rpc_worker(args: Sequence[str]) -> int:
     check_private(f"{options.host}:{options.port}", options.allow_insecure_cluster)
     endpoint, n_threads = f"{options.host}:{options.port}", options.threads or physical_cores()
     arguments = [endpoint, str(n_threads), *([options.device] if options.device else [])]
-    # The module `tied` ends it with this process.
-    command = [sys.executable, "-m", "corral.cluster.tied", *arguments, "corral.llama.rpc_server"]
+    command = tied_command("corral.llama.rpc_server", *arguments)
     sys.stderr.write(f"devices for --rpc {endpoint}\n")
     return _keep_running(command)
 

@@ -1,4 +1,4 @@
-"""`python -m corral.cluster.bridge FD FD ADDRESS N_ENGINES N_GPUS`: an engine of a Ray cluster, as a process.
+"""`python -m corral.cluster.bridge FD FD ADDRESS ...`: an engine of a Ray cluster, as a process.
 
 To the front it is an engine process: frames on one socket, descriptors on another, log on stderr, and an end.
 So Ray's code and its threads stay out of the front, and a front that goes takes its engines along. A reader
@@ -15,7 +15,6 @@ import socket
 import sys
 import threading
 import time
-import uuid
 from typing import Any, NoReturn
 
 import msgspec
@@ -24,28 +23,29 @@ from corral import __version__
 from corral.cluster.host import EngineHost
 from corral.cluster.join import join
 from corral.cluster.message import (
+    Asked,
     Exit,
     Frame,
     Frames,
     FromHost,
     Lines,
     Part,
-    Place,
     decode_from_host,
-    decode_place,
     encode,
     read_parts,
 )
-from corral.cluster.node_share import cpus_each
+from corral.cluster.room import PATIENCE_S, Room, await_place, reason_of, reserve
+from corral.cluster.rpc_workers import RpcWorkers
 from corral.core.errors import CorralError
 from corral.core.file import write_all
 from corral.core.result import Heartbeat, LoadFailed
+from corral.core.settings import EngineSettings
 from corral.core.task import Verb
 from corral.link.frame import BlockingChannel, decode_settings
 from corral.link.log import log_to_front
 
 _BEAT_S = 0.5
-_PATIENCE_S = 30.0
+_NOTICE_S = 3.0  # for Ray to notice that a worker is lost
 _N_AHEAD = 64  # items that the host may send before the first is received
 _log = logging.getLogger("corral.engine")
 
@@ -67,40 +67,56 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     log_to_front()
     channel = BlockingChannel(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:3]))
-    address, n_engines, n_gpus = sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
-    settings = channel.receive() or b""
-    beats = _Beats(channel)
+    asked = Asked.parse(sys.argv[3:])
+    settings = decode_settings(channel.receive() or b"")
+    beats, workers = _Beats(channel), None
     try:
-        ray = join(address)
-        host = _start(ray, settings, n_engines, n_gpus)
+        ray = join(asked.address)
+        room = reserve(ray, asked, settings.n_threads)
+        if asked.n_rpc_workers:
+            workers = RpcWorkers(ray, asked, room, settings.n_threads)
+            settings = msgspec.structs.replace(settings, rpc=workers.endpoints)
+            _log.info("RPC workers on nodes %s", workers.nodes)
+        host = _start(ray, settings, room)
     except CorralError as error:
-        beats.stop()
-        channel.send([LoadFailed(error.message)])
-        _leave(1)
+        _fail(error.message, channel, beats)
     bridge = _Bridge(ray, host, channel, beats)
+    if workers is not None:
+        bridge.watch(workers)
     threading.Thread(target=bridge.send, daemon=True).start()
     _leave(bridge.receive())
 
 
 class _Beats:
-    """Shows that this process is alive until the engine does. In a process of its own: loading Ray blocks all
-    threads for seconds. Nothing else may be sent before `stop`."""
+    """Shows that this process is alive until the engine does, and ends it with the front. In a process of its
+    own: loading Ray blocks all threads for seconds. Nothing else may be sent before `stop`."""
 
     def __init__(self, channel: BlockingChannel) -> None:
         parent = os.getpid()
+        self._lock = threading.Lock()
         self._child = os.fork()
         if not self._child:
-            with contextlib.suppress(OSError):
+            try:
                 while os.getppid() == parent:
                     channel.send([Heartbeat(0.0, 0.0)])
                     time.sleep(_BEAT_S)
+            except OSError:
+                os.kill(parent, signal.SIGKILL)
             os._exit(0)
 
     def stop(self) -> None:
-        if self._child:
-            os.kill(self._child, signal.SIGKILL)
-            os.waitpid(self._child, 0)
-            self._child = 0
+        with self._lock:
+            if self._child:
+                os.kill(self._child, signal.SIGKILL)
+                os.waitpid(self._child, 0)
+                self._child = 0
+
+
+def _fail(reason: str, channel: BlockingChannel, beats: _Beats) -> NoReturn:
+    beats.stop()
+    with contextlib.suppress(OSError):  # the front is gone
+        channel.send([LoadFailed(reason)])
+    _leave(1)
 
 
 def _leave(code: int) -> NoReturn:
@@ -108,40 +124,16 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)  # Ray ends the actors of a driver that is gone
 
 
-def _start(ray: Any, body: bytes, n_engines: int, n_gpus: int) -> Any:
-    settings = decode_settings(body)
-    n_cpus = settings.n_threads if settings.n_threads > 0 else cpus_each(_node_cpus(ray), n_engines)
-    host = (
-        ray.remote(EngineHost)
-        .options(
-            name=f"engine-{uuid.uuid4().hex[:12]}",
-            num_cpus=n_cpus,
-            num_gpus=n_gpus,
-            max_restarts=0,
-            scheduling_strategy="SPREAD",
+def _start(ray: Any, settings: EngineSettings, room: Room) -> Any:
+    host = room.start(ray, EngineHost, "engine")
+    starting = host.start.remote(__version__, encode(settings), room.n_cpus)
+    while not ray.wait([starting], timeout=PATIENCE_S)[0]:
+        _log.warning(
+            "waiting for a node with %d free CPUs and %d GPUs for an engine", room.n_cpus, room.n_gpus
         )
-        .remote()
-    )
-    starting = host.start.remote(__version__, body, n_cpus)
-    while not ray.wait([starting], timeout=_PATIENCE_S)[0]:
-        _log.warning("waiting for a node with %d free CPUs and %d GPUs for an engine", n_cpus, n_gpus)
-    try:
-        place: Place = decode_place(ray.get(starting))
-    except ray.exceptions.RayError as error:
-        raise CorralError(f"an engine cannot start in the cluster: {_reason(error)}") from None
-    if place.refusal:
-        raise CorralError(f"the node {place.node} cannot run an engine: {place.refusal}")
+    place = await_place(ray, starting, "an engine")
     _log.info("engine on node %s, process %d", place.node, place.pid)
     return host
-
-
-def _node_cpus(ray: Any) -> list[int]:
-    return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 class _Bridge:
@@ -152,6 +144,16 @@ class _Bridge:
         self._beats = beats
         self._n = 0  # messages sent
         self._saves: dict[int, int] = {}  # descriptors of files that the engine writes
+        self._watcher: threading.Thread | None = None
+
+    def watch(self, workers: RpcWorkers) -> None:
+        """Fail when a worker is lost: libllama ends an engine that has lost one, but only when it uses it."""
+
+        def wait() -> None:
+            _fail(workers.wait_lost(), self._channel, self._beats)
+
+        self._watcher = threading.Thread(target=wait, daemon=True)
+        self._watcher.start()
 
     def send(self) -> None:
         """Pass commands and their files on, until the front is gone."""
@@ -178,7 +180,7 @@ class _Bridge:
                         return self._end(item.code)
                     self._apply(item)
         except self._ray.exceptions.RayError as error:
-            _log.warning("the engine in the cluster is lost: %s", _reason(error))
+            _log.warning("the engine in the cluster is lost: %s", reason_of(error))
         except OSError:
             pass  # the front is gone
         return 1
@@ -210,6 +212,8 @@ class _Bridge:
             os.close(self._saves.pop(item.id))
 
     def _end(self, code: int) -> int:
+        if code and self._watcher is not None:
+            self._watcher.join(_NOTICE_S)  # it may know why
         if code < 0:
             _log.warning("the engine process in the cluster was ended by %s", signal.Signals(-code).name)
         return code if code >= 0 else 1

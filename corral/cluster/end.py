@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.cluster.message import Asked
 from corral.core.settings import ServerSettings
 from corral.link.process import EngineProcess, OnEvents, OpenEnd
 
@@ -11,7 +12,14 @@ class RayEnd(EngineProcess):
 
     def __init__(self, on_events: OnEvents, server: ServerSettings) -> None:
         super().__init__(on_events)
-        self.arguments = (server.ray, str(server.n_engines), str(server.ray_gpus))
+        asked = Asked(
+            server.ray,
+            server.n_engines,
+            server.ray_gpus,
+            server.rpc_workers,
+            server.allow_insecure_cluster,
+        )
+        self.arguments = asked.arguments
 
     @property
     def pid(self) -> int | None:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
+from corral.cluster import tls
 from corral.core.errors import CorralError
 
 NAMESPACE = "corral"
 PORT = 6379
-_ANSWER_S = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -49,8 +48,9 @@ def prepare_environment(host: str) -> None:
 
 
 def import_ray(host: str) -> Any:
-    """Return the module. Raises CorralError if it is not installed."""
+    """Return the module. Raises CorralError if it is not installed, or files for TLS are missing."""
     prepare_environment(host)
+    tls.check_files()
     try:
         import ray
     except ImportError:
@@ -58,15 +58,19 @@ def import_ray(host: str) -> Any:
     return ray
 
 
+def node_address() -> str:
+    """Return the address of this node; for actors."""
+    import ray
+
+    address: str = ray.util.get_node_ip_address()
+    return address
+
+
 def join(address: str) -> Any:
     """Become a driver of the cluster; returns the module `ray`. Raises CorralError."""
     host, port = split_address(address)
     ray = import_ray(host)
-    try:
-        socket.create_connection((host, port), _ANSWER_S).close()
-    except OSError as error:
-        reason = error.strerror or error
-        raise CorralError(f"no Ray cluster answers at {host}:{port}: {reason}") from None
+    tls.check_cluster(host, port)
     try:
         ray.init(
             f"{host}:{port}",

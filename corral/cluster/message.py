@@ -6,7 +6,7 @@ An engine's own frames travel as they are. The files that local processes share 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -47,13 +47,33 @@ class Exit(msgspec.Struct, frozen=True, array_like=True, tag="exit"):
     code: int
 
 
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """What the front asks of the cluster for an engine. `may_be_public`: RPC workers may listen on any
+    address."""
+
+    address: str
+    n_engines: int = 1  # of the front
+    n_gpus: int = 0
+    n_rpc_workers: int = 0
+    may_be_public: bool = False
+
+    @property
+    def arguments(self) -> list[str]:
+        return [str(each) for each in msgspec.structs.astuple(self)]
+
+    @staticmethod
+    def parse(arguments: Sequence[str]) -> Asked:
+        return msgspec.convert(arguments, Asked, strict=False)
+
+
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where an engine runs. `refusal`: why it does not."""
+    """Where an engine or an RPC worker runs. `refusal`: why it does not."""
 
     node: str = ""
     pid: int = -1
     model: str = ""
     refusal: str = ""
+    endpoint: str = ""  # HOST:PORT of an RPC worker
 
 
 ToHost = Part | Frame

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import psutil
 
 from corral.cluster.join import import_ray, split_address, token_path
+from corral.cluster.tls import check_cluster
 from corral.core.errors import CorralError
 
 _MARK = "CORRAL_CLUSTER"
@@ -30,7 +31,9 @@ def start_head(host: str, port: int, n_cpus: int | None, n_gpus: int | None) -> 
 
 def start_worker(address: str, host: str, n_cpus: int | None, n_gpus: int | None) -> None:
     """Have this machine join a cluster. Raises CorralError."""
-    import_ray(split_address(address)[0])
+    head, port = split_address(address)
+    import_ray(head)
+    check_cluster(head, port)
     own = [f"--node-ip-address={host}"] if host else []
     _start(address, [f"--address={address}", *own], n_cpus, n_gpus)
 

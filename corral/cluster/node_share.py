@@ -31,11 +31,13 @@ def cpus_each(nodes: Sequence[int], n: int) -> int:
 
 def with_threads(settings: EngineSettings, n_cpus: int) -> EngineSettings:
     """Return the settings with threads for the physical cores of `n_cpus` CPUs of this node."""
-    if settings.n_threads > 0:
-        return settings
+    return settings if settings.n_threads > 0 else replace(settings, n_threads=threads_of(n_cpus))
+
+
+def threads_of(n_cpus: int) -> int:
+    """Return the number of physical cores that `n_cpus` CPUs of this node are."""
     n_cores = physical_cores()
-    n_threads = n_cpus * n_cores // (os.cpu_count() or n_cores)
-    return replace(settings, n_threads=min(n_cores, max(1, n_threads)))
+    return min(n_cores, max(1, n_cpus * n_cores // (os.cpu_count() or n_cores)))
 
 
 def missing_files(settings: EngineSettings) -> list[str]:

@@ -219,7 +219,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     engines_wait_ms: int = 1000
     engines_idle_seconds: float = 300.0
     ray: str = ""  # HOST:PORT of the cluster where the engines run; "": this machine
-    ray_gpus: int = 0  # of each engine
+    ray_gpus: int = 0  # of each engine and RPC worker
+    rpc_workers: int = 0  # of each engine, in the Ray cluster
     allow_insecure_cluster: bool = False
     models_dir: str = ""
     models_preset: str = ""

@@ -111,7 +111,7 @@ class EngineClient:
 
     @property
     def down_because(self) -> str:
-        """Why the engine has failed permanently; empty if it has not."""
+        """Why the engine has failed permanently, or is being replaced; empty if neither."""
         return self.lifecycle.down_because
 
     def submit(

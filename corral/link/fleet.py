@@ -127,7 +127,7 @@ class Fleet:
 
     @property
     def down_because(self) -> str:
-        """Why all engines have failed permanently; empty if one has not."""
+        """Why no engine runs: all have failed permanently, or are being replaced. Empty if one has not."""
         reasons = [member.down_because for member in self._members]
         return reasons[0] if all(reasons) else ""
 

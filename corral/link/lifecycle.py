@@ -52,6 +52,9 @@ class EngineState(enum.Enum):
     FAILED = "failed"
 
 
+_DOWN = (EngineState.FAILED, EngineState.RESTARTING)
+
+
 class EngineLifecycle:
     """The engine process over all its restarts, on the event loop."""
 
@@ -84,7 +87,8 @@ class EngineLifecycle:
         self._ready_at: float | None = None  # this engine
         self._stopped_at: float | None = None  # when it was sent Stop
         self._woken = asyncio.Event()
-        self._lost_because = ""
+        self._lost_because = ""  # the present engine
+        self._down_because = ""  # the last one, until the next is ready
         self._is_closing = False
         self._owner: EngineOwner | None = None
         self._admitting: asyncio.Task[None] | None = None
@@ -126,8 +130,8 @@ class EngineLifecycle:
 
     @property
     def down_because(self) -> str:
-        """Why the engine has failed permanently; empty if it has not."""
-        return self._lost_because if self.state is EngineState.FAILED else ""
+        """Why the engine has failed permanently, or is being replaced; empty if neither."""
+        return self._down_because if self.state in _DOWN else ""
 
     async def start(self) -> ModelInfo:
         """Start the engine. Returns once the model is loaded, raises if that fails."""
@@ -285,6 +289,7 @@ class EngineLifecycle:
 
     async def _recover(self) -> bool:
         """Wait after a lost engine, as the policy says; return whether to start another."""
+        self._down_because = self._lost_because
         life = self._listener.on_lost(None if self._ready_at is None else time.monotonic() - self._ready_at)
         delay_s = self._policy.end(life)
         if delay_s is None:
@@ -298,6 +303,7 @@ class EngineLifecycle:
         return True
 
     def _give_up(self) -> None:
+        self._down_because = self._lost_because
         self.state = EngineState.FAILED
         _log.error("the engine is down: %(reason)s; giving up", {"reason": self._lost_because})
         self._listener.on_down(Unavailable(f"The engine is down: {self._lost_because}"))
@@ -354,6 +360,7 @@ class EngineLifecycle:
                 is_gated=False,
             )
             self._ready_at, self._idle = time.monotonic(), Idle(self._sleep_idle_s)
+            self._down_because = ""
             self.info, self.state = event.info, EngineState.READY
             self._listener.on_ready(event.info, process)
             if not self._loaded.done():

@@ -33,5 +33,6 @@ def engine_fingerprint(settings: EngineSettings) -> str:
 
 
 def _gpus(settings: EngineSettings) -> list[object]:
-    devices = [device.description for device in used_devices(settings)]
+    # The description of a remote one is its address, which may change with every start.
+    devices = ["RPC" if each.is_remote else each.description for each in used_devices(settings)]
     return [devices, *(getattr(settings, name) for name in _PLACES)]

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.error import ErrorAnswer
+from corral.core.address import parse_address
 from corral.core.errors import CorralError, Forbidden, InvalidRequest
 from corral.core.settings import ServerSettings
-from corral.server.listen import SOCKET_SUFFIX, Reach, is_loopback, parse_address, without_brackets
+from corral.server.listen import SOCKET_SUFFIX, Reach, is_loopback, without_brackets
 from corral.server.peers import is_private_only
 
 ANY = "*"

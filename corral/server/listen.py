@@ -9,13 +9,13 @@ import contextlib
 import enum
 import errno
 import functools
-import ipaddress
 import os
 import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from corral.core.address import parse_address
 from corral.core.errors import CorralError
 from corral.core.settings import ServerSettings
 
@@ -78,15 +78,6 @@ def _reach_of(bound: socket.socket) -> Reach:
 
 
 @functools.lru_cache(256)
-def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse an IP address; IPv4 mapped to IPv6 becomes IPv4. None for a name."""
-    try:
-        found = ipaddress.ip_address(text)
-    except ValueError:
-        return None
-    return getattr(found, "ipv4_mapped", None) or found
-
-
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach the address; False for a name."""
     found = parse_address(address)

@@ -6,8 +6,6 @@ logged address: any client can send it.
 
 from __future__ import annotations
 
-import functools
-import ipaddress
 import logging
 import os
 from collections.abc import Awaitable
@@ -16,19 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from corral.api.error import ErrorAnswer
+from corral.core.address import is_private
 from corral.core.errors import Forbidden
 from corral.core.settings import ServerSettings
-from corral.server.listen import Listener, Reach, parse_address
+from corral.server.listen import Listener, Reach
 
-# Not `is_private` of `ipaddress`, which includes addresses for documentation and tests. 100.64.0.0/10 is
-# excluded on purpose: customers of one provider share it.
-_PRIVATE = tuple(
-    ipaddress.ip_network(network)
-    for network in (
-        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
-        *("::1/128", "fc00::/7", "fe80::/10"),
-    )
-)
 _REFUSED = ErrorAnswer(
     Forbidden(
         "this server has no API key, so it serves only clients with a loopback or private address; "
@@ -37,13 +27,6 @@ _REFUSED = ErrorAnswer(
 )
 _FORWARDED = b"x-forwarded-"
 _log = logging.getLogger("corral")
-
-
-@functools.lru_cache(maxsize=256)
-def is_private(address: str) -> bool:
-    """Whether the address is of this machine or a private network, including IPv4 mapped to IPv6."""
-    found = parse_address(address)
-    return found is not None and any(found in network for network in _PRIVATE)
 
 
 def is_private_only(server: ServerSettings, reach: Reach) -> bool:

@@ -42,6 +42,10 @@ class Nodes:
         return _marked("corral.link.worker")
 
     @property
+    def rpc_workers(self) -> list[psutil.Process]:
+        return _marked("corral.llama.rpc_server")
+
+    @property
     def hosts(self) -> list[psutil.Process]:
         """The actors."""
         return [engine.parent() for engine in self.engines]

@@ -1,4 +1,4 @@
-"""`corral cluster`: a cluster of one node, and what it refuses."""
+"""`corral cluster`: a cluster of one node, with TLS, and what it refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import psutil
 import pytest
 
 from corral.cluster.node import marked_processes
-from tests.system.process import run_corral
+from corral.cluster.tls import FILES
+from tests.system.certificate import make_certificate
+from tests.system.process import CorralProcess, run_corral
 from tests.tools.wait import wait_until
 
 
@@ -26,12 +28,19 @@ def _is_running(process: psutil.Process) -> bool:
         return False
 
 
-def test_up_status_down(port, tmp_path, monkeypatch):
+@pytest.fixture
+def tls(tmp_path):
+    certificate, key = make_certificate(tmp_path, "node")
+    files = dict(zip(FILES, (certificate, key, certificate), strict=True))
+    return {"RAY_USE_TLS": "1", **files, "HOME": str(tmp_path)}
+
+
+def test_up_status_down(port, tmp_path, monkeypatch, tls, tiny):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
     def cluster(*arguments: object) -> str:
-        done = run_corral("cluster", *arguments, HOME=str(tmp_path))
+        done = run_corral("cluster", *arguments, **tls)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -40,7 +49,7 @@ def test_up_status_down(port, tmp_path, monkeypatch):
         token = tmp_path / ".ray" / "auth_token"
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
         assert {address for _, address in marked_processes()} == {f"127.0.0.1:{port}"}
-        assert run_corral("cluster", "up", "--port", port, HOME=str(tmp_path)).returncode == 1
+        assert run_corral("cluster", "up", "--port", port, **tls).returncode == 1
         rows = [line.split() for line in cluster("status").splitlines()]
         assert [row[2] for row in rows if row[0] == "127.0.0.1"] == ["3"]
         listening = {
@@ -50,6 +59,11 @@ def test_up_status_down(port, tmp_path, monkeypatch):
             if each.status == "LISTEN"
         }
         assert listening == {"127.0.0.1"}
+        without = run_corral("cluster", "status", **{**tls, "RAY_USE_TLS": "0"})
+        assert without.returncode == 1
+        assert "RAY_USE_TLS" in without.stderr
+        with CorralProcess("-m", tiny, "-c", 512, "-t", 1, "--ray", f"127.0.0.1:{port}", env=tls) as server:
+            assert server.complete(prompt="hello", n_predict=4, ignore_eos=True)["tokens_predicted"] == 4
     finally:
         found = [
             each for process, _ in marked_processes() for each in (process, *process.children(recursive=True))

@@ -6,9 +6,10 @@ import logging
 
 import pytest
 
+from corral.core.address import is_private
 from corral.core.settings import ServerSettings
 from corral.server.listen import Listener, Reach
-from corral.server.peers import guard_peers, is_private, warn_without_key
+from corral.server.peers import guard_peers, warn_without_key
 from tests.contract.inline import Server
 from tests.contract.wire import ask
 

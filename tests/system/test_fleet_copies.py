@@ -1,38 +1,11 @@
-"""Two engines with a slot each: a prompt whose beginning the busy one has is not evaluated again."""
+"""A state is copied between engines of this machine."""
 
 from __future__ import annotations
 
-import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
-from tests.system.process import CorralProcess, Stream
-
-DOCUMENT = "This is a long document about cats and dogs. " + "It says that they sat there. " * 42
+from tests.system.fleet_copies import OPTIONS, copy_from_a_busy_engine
+from tests.system.process import CorralProcess
 
 
-@pytest.fixture(scope="module")
-def server():
-    with CorralProcess("-c", 2048, "-np", 1, "--engines", 2, "-t", 1, "--slots", "--metrics") as server:
-        yield server
-
-
-def copies(server: CorralProcess) -> dict[str, float]:
-    families = text_string_to_metric_families(server.get("/metrics").text)
-    (found,) = (family for family in families if family.name == "corral_state_copies")
-    return {sample.labels["outcome"]: sample.value for sample in found.samples}
-
-
-async def test_a_state_is_copied_from_a_busy_engine(server):
-    server.complete(prompt=DOCUMENT, n_predict=1, id_slot=0)
-    body = {"prompt": DOCUMENT + "Who sat there?", "n_predict": 12, "temperature": 0, "return_tokens": True}
-    stream = Stream(server.url, prompt=DOCUMENT + "Once", n_predict=-1, ignore_eos=True, id_slot=0)
-    await stream.reach(2)
-    copied = server.complete(**body, cache_report=True)
-    stream.task.cancel()
-    evaluated = server.complete(**body, cache_prompt=False, id_slot=1)
-    assert copied["id_slot"] == 1
-    assert copied["cache_report"]["copied_from"] == 0
-    assert copied["timings"]["cache_n"] > 256
-    assert evaluated["timings"]["cache_n"] == 0
-    assert copied["tokens"] == evaluated["tokens"]
-    assert copies(server) == {"copied": 1, "failed": 0, "declined": 0}
+async def test_a_state_is_copied_from_a_busy_engine():
+    with CorralProcess(*OPTIONS) as server:
+        await copy_from_a_busy_engine(server)

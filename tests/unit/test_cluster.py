@@ -10,7 +10,7 @@ from corral import __version__
 from corral.cli.cluster_address import check_private
 from corral.cluster.host import EngineHost
 from corral.cluster.join import import_ray, split_address
-from corral.cluster.message import Frame, decode_place, encode
+from corral.cluster.message import Asked, Frame, decode_place, encode
 from corral.cluster.node_share import cpus_each, missing_files, shares_on_nodes, with_threads
 from corral.core.errors import CorralError
 from corral.core.modifier import ScaledFile
@@ -24,6 +24,11 @@ from corral.link.frame import LENGTH_BYTES, encode_frame
 )
 def test_engines_get_equal_shares_of_the_nodes(nodes, n, each):
     assert cpus_each(nodes, n) == each
+
+
+@pytest.mark.parametrize("asked", [Asked("10.0.0.1:6379"), Asked("10.0.0.1:6379", 3, 1, 2, True)])
+def test_arguments_say_what_is_asked(asked):
+    assert Asked.parse(asked.arguments) == asked
 
 
 def test_engines_share_no_files():

@@ -93,6 +93,7 @@ async def test_too_many_failures_are_the_end_and_everybody_hears_the_last_reason
         for i, reason in enumerate(["no file", "no memory", "model 'x.gguf' cannot be opened"], 2):
             process = await nth(i)
             assert one.state is EngineState.RESTARTING
+            assert lost[-1].startswith(f"{one.down_because}; ")
             process.say(LoadFailed(reason))
             process.die(1)
         with pytest.raises(Unavailable, match=r"x\.gguf"):

@@ -40,7 +40,15 @@ OPTIONS = (
         "its nodes (corral cluster); the model's path must exist on all nodes",
         "HOST:PORT",
     ),
-    Option(("--ray-gpus",), "GPUs that Ray reserves for each engine", limits=(0, 64)),
+    Option(
+        ("--ray-gpus",), "GPUs that Ray reserves for each engine and each of --rpc-workers", limits=(0, 64)
+    ),
+    Option(
+        ("--rpc-workers",),
+        "for models too big for one machine: RPC workers that Ray starts for each engine, on different nodes "
+        "if there are enough; the layers are divided among their devices",
+        limits=(0, 64),
+    ),
     Option(
         ("--allow-insecure-cluster",),
         "join a Ray cluster at an address that is not private",

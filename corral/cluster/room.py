@@ -1,0 +1,78 @@
+"""What an engine and its RPC workers reserve in the cluster. All of them at once: two engines could otherwise
+wait for each other's workers."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from corral.cluster.message import Asked, Place, decode_place
+from corral.cluster.node_share import cpus_each
+from corral.core.errors import CorralError
+
+PATIENCE_S = 30.0
+_log = logging.getLogger("corral.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """CPUs and GPUs of each process. `group`: a Ray placement group, whose first bundle is the engine's;
+    None: there are no workers."""
+
+    n_cpus: int
+    n_gpus: int
+    group: Any = None
+
+    def start(self, ray: Any, actor: type, kind: str, index: int = 0) -> Any:
+        """Start an actor in the bundle `index`, on another node than the others if there is one."""
+        strategy = "SPREAD" if self.group is None else _in_bundle(ray, self.group, index)
+        options = ray.remote(actor).options(
+            name=f"{kind}-{uuid.uuid4().hex[:12]}",
+            num_cpus=self.n_cpus,
+            num_gpus=self.n_gpus,
+            max_restarts=0,
+            scheduling_strategy=strategy,
+        )
+        return options.remote()
+
+
+def reserve(ray: Any, asked: Asked, n_threads: int) -> Room:
+    """Return the room of an engine; with RPC workers, once there is room for all. `n_threads`: 0: as many as
+    there are CPUs for."""
+    n_processes = 1 + asked.n_rpc_workers
+    n_cpus = n_threads if n_threads > 0 else cpus_each(_node_cpus(ray), asked.n_engines * n_processes)
+    if not asked.n_rpc_workers:
+        return Room(n_cpus, asked.n_gpus)
+    bundle = {"CPU": n_cpus, **({"GPU": asked.n_gpus} if asked.n_gpus else {})}
+    group = ray.util.placement_group([bundle] * n_processes, strategy="SPREAD")
+    while not group.wait(PATIENCE_S):
+        fields = (n_processes, n_cpus, asked.n_gpus)
+        _log.warning("waiting for nodes with room for %d processes with %d CPUs and %d GPUs each", *fields)
+    return Room(n_cpus, asked.n_gpus, group)
+
+
+def await_place(ray: Any, starting: Any, what: str) -> Place:
+    """Return where an actor runs. Raises CorralError if it does not, and says why."""
+    try:
+        place: Place = decode_place(ray.get(starting))
+    except ray.exceptions.RayError as error:
+        raise CorralError(f"{what} cannot start in the cluster: {reason_of(error)}") from None
+    if place.refusal:
+        raise CorralError(f"the node {place.node} cannot run {what}: {place.refusal}")
+    return place
+
+
+def reason_of(error: Exception) -> str:
+    """Return the line of one of Ray's errors that says most."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _in_bundle(ray: Any, group: Any, index: int) -> Any:
+    return ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
+
+
+def _node_cpus(ray: Any) -> list[int]:
+    return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
