@@ -45,7 +45,9 @@ class StreamLookupRequest(RequestModel):
 
 
 @router.get(
-    "/v1/stream", openapi_extra=queries(_ID, _FROM, _IDS), responses=answers(None, 400, 404, 503, also=[EVENTS])
+    "/v1/stream",
+    openapi_extra=queries(_ID, _FROM, _IDS),
+    responses=answers(None, 400, 404, 503, also=[EVENTS]),
 )
 async def follow(request: Request) -> Response:
     """The stream of a conversation from an offset on, or after `Last-Event-ID`, also what is to come."""
