@@ -74,15 +74,22 @@ class EngineLife:
         return sum(max(0.0, min(end, back) - max(start, left)) for left, back in self.away)
 
     def age_s(self, moment: float) -> float | None:
-        """Return how long before this moment the engine was last loaded; None: not known."""
-        return next((moment - back for _, back in reversed(self.away) if back <= moment), None)
+        """Return how long before this moment, when it worked, the engine was last loaded; None: not known.
+        What samples have not shown yet was just before."""
+        if self.state is not EngineState.READY and self._gone_at <= moment:
+            return 0.0
+        return next((max(0.0, moment - back) for left, back in reversed(self.away) if left <= moment), None)
+
+    @property
+    def _gone_at(self) -> float:
+        return self._left_at or self.since
 
     def update(self, state: EngineState, n_restarts: int, now: float) -> None:
         if state is not self.state:
             if self.state is EngineState.READY:
                 self._left_at = now
             elif state is EngineState.READY:
-                self.away.append((self._left_at or self.since, now))
+                self.away.append((self._gone_at, now))
             self.state, self.since = state, now
         if n_restarts != self.n_restarts:
             self.restarts.extend([now] * (n_restarts - self.n_restarts))
