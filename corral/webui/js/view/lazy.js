@@ -27,6 +27,7 @@ export function Lazy({ from, view, ...props }) {
   };
   useEffect(() => {
     if (!loaded.has(key)) begin();
+    else setState(key); // another one may have loaded it since this one was drawn
   }, [key]);
   const View = loaded.get(key);
   if (View) return html`<${View} ...${props} />`;
