@@ -27,7 +27,7 @@ class Durable:
         for path in (journal, chats):
             path.mkdir()
         files = ("-m", model, "--journal", journal, "--chats", chats)
-        self._options = (*files, "-c", 4096, "-np", 4, "--context-shift")
+        self._options = (*files, "-c", 65536, "-np", 4, "--context-shift")
         self._port = port
         self.server = self._start()
 
