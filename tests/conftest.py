@@ -35,28 +35,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _CACHE = Path(__file__).parents[1] / ".cache"
 
-# They begin first: a worker that begins one of them last keeps the others waiting for a minute or two.
-_LONG_FILES = (
-    "test_schemathesis.py",
-    "test_soak.py",
-    "test_sleep.py",
-    "test_life.py",
-    "test_replay.py",
-    "test_durable.py",
-    "test_interrupt.py",
-)
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of the cases of a test that is marked `one_in(n)`, only one in n runs always; the others are slow. Long
-    files come first."""
+    """Of the cases of a test that is marked `one_in(n)`, only one in n runs always; the others are slow."""
     for item in items:
         mark = item.get_closest_marker("one_in")
         is_case = mark is not None and hasattr(item, "callspec")
         if is_case and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
             item.add_marker("slow")
-    items.sort(key=lambda item: item.path.name not in _LONG_FILES)
 
 
 @pytest.fixture(autouse=True)
