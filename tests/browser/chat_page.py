@@ -114,6 +114,11 @@ def words(n: int) -> re.Pattern[str]:
     return re.compile(rf"(\S+\s+){{{n}}}")
 
 
+def beginning(text: str) -> re.Pattern[str]:
+    """Words that come first. A page that follows an answer again shows none of them for a moment."""
+    return re.compile(r"^\s*" + r"\s+".join(map(re.escape, text.split())))
+
+
 def _literal(text: str) -> str:
     escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n"}
     return '"' + "".join(escapes.get(letter, letter) for letter in text) + '"'
