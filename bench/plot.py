@@ -55,7 +55,8 @@ def pictures(report: Report) -> dict[str, bytes]:
     if "streams" in report:
         drawn["streams"] = _draw(lambda axes: draw_streams(axes, report["streams"]["series"]))
     if title:
-        rows, competitor = report[title]["rows"], title.removeprefix(f"{COMPARE} ")
+        rows = [row for row in report[title]["rows"] if row["unit"] == "x"]
+        competitor = title.removeprefix(f"{COMPARE} ")
         drawn["ratios"] = _draw(lambda axes: draw_ratios(axes, rows, competitor))
         drawn["gaps"] = _draw(lambda axes: draw_gaps(axes, report[title]["series"]["gaps"]))
     return drawn

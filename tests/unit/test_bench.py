@@ -224,8 +224,9 @@ REPORT: dict[str, Any] = {
     },
     "compare cpp": {
         "rows": [
-            {"name": "one stream", "value": 1.25, "target": 1.5, "is_upper": False},
-            {"name": "worst gap", "value": 0.04, "target": 0.05, "is_upper": True},
+            {"name": "one stream", "value": 1.25, "unit": "x", "target": 1.5, "is_upper": False},
+            {"name": "worst gap", "value": 0.04, "unit": "x", "target": 0.05, "is_upper": True},
+            {"name": "equal answers", "value": 0.5, "unit": "", "target": None, "is_upper": False},
         ],
         "series": {
             "gaps": {
