@@ -18,8 +18,8 @@ _log = logging.getLogger("corral.engine")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """CPUs and GPUs of each process. `group`: a Ray placement group, whose first bundle is the engine's;
-    None: there are no workers."""
+    """CPUs and GPUs of each process. `group`: a Ray placement group whose first bundle is the engine's; None
+    without RPC workers."""
 
     n_cpus: int
     n_gpus: int

@@ -188,7 +188,7 @@ def wait_until_busy(server: CorralProcess, model: str, answer: Future) -> None:
 
 
 async def settle(http: httpx.AsyncClient) -> None:
-    """Have a server take in what was sent to it before, however slow it is: it answers others behind it."""
+    """Wait until the server has read the requests sent before: it answers later ones after them."""
     for _ in range(10):
         await http.get("/health")
 
